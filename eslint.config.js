@@ -1,0 +1,3 @@
+import neostandard from 'neostandard'
+
+export default neostandard({ ts: true, noJsx: true, ignores: ['.data', '.tap', 'node_modules'] })
