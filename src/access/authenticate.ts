@@ -1,0 +1,44 @@
+import { LRUCache } from 'lru-cache'
+import { ApiError } from '../errors.ts'
+import { hashToken, isWellFormedToken } from './token-format.ts'
+import type { Token, Tokens } from './tokens.ts'
+
+/** Who is calling. */
+export interface Caller {
+  user: string
+  readOnly: boolean
+}
+
+/**
+ * From the text of a token to its caller. Throws TOKEN_INVALID, the same for
+ * every reason, with the reason as cause for the log; DATABASE_UNAVAILABLE when
+ * it can't tell. Another kind of credential is another function of this type.
+ */
+export type Authenticate = (token: string) => Promise<Caller>
+
+// More than the requests that may wait (MAX_WAITING), each of which holds a
+// place while its look-up runs: a flood of unknown tokens, which are not kept,
+// does not push out the ones in use.
+const cacheSize = 10_000
+
+/** Tokens of this service's own, remembered for `cacheTtlMs` after a look-up. */
+export function createAuthenticate (tokens: Tokens, cacheTtlMs: number): Authenticate {
+  const cache = new LRUCache<string, Token>({ max: cacheSize, ttl: cacheTtlMs, fetchMethod: (hash) => tokens.find(hash) })
+  // To the library a ttl of 0 means for ever.
+  const find = cacheTtlMs === 0 ? tokens.find : (hash: string) => cache.fetch(hash)
+
+  return async (text) => {
+    if (!isWellFormedToken(text)) throw new ApiError('TOKEN_INVALID', { cause: 'malformed' })
+    const token = await find(hashToken(text))
+    if (token === undefined) throw new ApiError('TOKEN_INVALID', { cause: 'unknown' })
+    const state = tokenState(token)
+    if (state !== 'active') throw new ApiError('TOKEN_INVALID', { cause: state })
+    return token
+  }
+}
+
+/** What the token is good for at this moment, by this machine's clock. */
+export function tokenState ({ revoked, expires }: Token): 'active' | 'revoked' | 'expired' {
+  if (revoked !== undefined) return 'revoked'
+  return expires !== undefined && expires.getTime() <= Date.now() ? 'expired' : 'active'
+}

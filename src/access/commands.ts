@@ -1,0 +1,34 @@
+import { parseDuration } from '../config.ts'
+import { tokenState } from './authenticate.ts'
+import type { Tokens } from './tokens.ts'
+
+/**
+ * The moment that `90d`, `12h` or `2027-01-01` (its start, UTC) stands for;
+ * undefined when the text is none of these or the moment is past.
+ */
+export function parseExpiry (text: string): Date | undefined {
+  const duration = parseDuration(text)
+  const isDate = /^\d{4}-\d\d-\d\d(T\d\d:\d\d(:\d\d)?Z)?$/.test(text)
+  const moment = new Date(duration === undefined ? (isDate ? text : NaN) : Date.now() + duration)
+  return moment.getTime() > Date.now() ? moment : undefined
+}
+
+/** Characters a terminal or a log could stumble over are refused, and names too long for an index. */
+export const isUserName = (text: string) => /^[^\p{C}\p{Zl}\p{Zp}]{1,255}$/u.test(text)
+
+/** The tokens as an operator sees them: a table, or JSON for programs. */
+export async function listTokens (tokens: Tokens, user: string | undefined, asJson: boolean): Promise<string> {
+  const rows = (await tokens.list(user)).map((token) => ({
+    id: token.id,
+    user: token.user,
+    label: token.label ?? '',
+    access: token.readOnly ? 'read-only' : 'full',
+    created: token.created.toISOString(),
+    expires: token.expires?.toISOString() ?? 'never',
+    state: tokenState(token)
+  }))
+  if (asJson) return JSON.stringify(rows, null, 2)
+  const lines = [['ID', 'USER', 'LABEL', 'ACCESS', 'CREATED', 'EXPIRES', 'STATE'], ...rows.map((row) => Object.values(row))]
+  const widths = lines[0]?.map((_, column) => Math.max(...lines.map((line) => (line[column] as string).length))) as number[]
+  return lines.map((line) => line.map((cell, column) => cell.padEnd(widths[column] as number)).join('  ').trimEnd()).join('\n')
+}

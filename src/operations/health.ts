@@ -1,0 +1,37 @@
+import { setTimeout } from 'node:timers/promises'
+import type { FastifyPluginAsyncTypebox } from '@fastify/type-provider-typebox'
+import { Type } from '@sinclair/typebox'
+import type { Database } from '../database/database.ts'
+import { ApiError, ErrorSchema } from '../errors.ts'
+
+/** What the process is up to; `stopping` is set once and for all by whoever ends it. */
+export interface Lifecycle { stopping: boolean }
+
+const StatusSchema = Type.Object({ status: Type.Literal('ok') })
+
+// Probes commonly wait for a second.
+const probeTimeoutMs = 800
+
+export const healthRoutes: FastifyPluginAsyncTypebox<{ database: Database, lifecycle: Lifecycle }> = async (app, { database, lifecycle }) => {
+  app.get('/livez', {
+    schema: { response: { 200: StatusSchema, '4xx': ErrorSchema } }
+  }, async function live () {
+    return { status: 'ok' as const }
+  })
+
+  app.get('/readyz', {
+    schema: { response: { 200: StatusSchema, '4xx': ErrorSchema, '5xx': ErrorSchema } }
+  }, async function ready () {
+    if (lifecycle.stopping) throw new ApiError('STOPPING')
+    await within(probeTimeoutMs, database.probe())
+    return { status: 'ok' as const }
+  })
+}
+
+function within<Result> (ms: number, work: Promise<Result>): Promise<Result> {
+  const timer = new AbortController()
+  const tooLate = setTimeout(ms, undefined, { signal: timer.signal }).then(() => {
+    throw new ApiError('DATABASE_UNAVAILABLE', { cause: `no answer within ${ms} ms` })
+  })
+  return Promise.race([work, tooLate]).finally(() => timer.abort())
+}

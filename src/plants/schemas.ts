@@ -1,0 +1,22 @@
+import { Type, type Static } from '@sinclair/typebox'
+import { Int64, Int64Text } from '../http/int64.ts'
+import { LimitText, UnicodeText } from '../http/validation.ts'
+
+const name = UnicodeText({ description: 'The name of the plant', examples: ['Monstera deliciosa'] })
+const tag = UnicodeText({ description: 'Tag to specify the type', examples: ['tropical'] })
+
+export const PlantSchema = Type.Object({ name, tag: Type.Optional(tag) }, { $id: 'Plant' })
+export type Plant = Static<typeof PlantSchema>
+
+export const NewPlantSchema = Type.Object({
+  id: Int64({ description: 'Identification number of the plant, chosen by the caller', examples: [42] }),
+  name,
+  tag: Type.Optional(tag)
+}, { $id: 'NewPlant' })
+export type NewPlant = Static<typeof NewPlantSchema>
+
+export const PlantParamsSchema = Type.Object({ id: Int64Text({ description: 'Identifier of the plant', examples: [42] }) })
+
+export const ListQuerySchema = Type.Object({
+  limit: Type.Optional(LimitText({ description: 'Maximum number of results to return; all when absent', examples: [20] }))
+})
