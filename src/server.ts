@@ -17,7 +17,11 @@ export async function serve (config: Config): Promise<void> {
   const lifecycle = { stopping: false }
   const app = await buildApp({ config, database, lifecycle, logStream: process.stdout.isTTY ? pretty({ sync: true }) : undefined })
 
-  const address = await app.listen({ host: config.HOST, port: config.PORT }).catch(async (error) => {
+  const address = await app.listen({
+    host: config.HOST,
+    port: config.PORT,
+    listenTextResolver: (url) => `listening on ${url}`
+  }).catch(async (error) => {
     await embedded?.close()
     throw error.code === 'EADDRINUSE' ? new Error(`port ${config.PORT} on ${config.HOST} is in use`) : error
   })
@@ -33,8 +37,6 @@ export async function serve (config: Config): Promise<void> {
     await embedded?.close()
     app.log.info('stopped')
   })
-
-  app.log.info({ url: address }, 'listening')
   await untilReady(async () => {
     if (config.MIGRATE === 'on') {
       const migrations = await migrate(url, 'up')

@@ -1,0 +1,59 @@
+import { readdir } from 'node:fs/promises'
+import t from 'tap'
+import { answers, buildImage, image, openProject, run, urlOf } from './support.ts'
+
+t.setTimeout(180_000)
+
+await buildImage()
+const project = await openProject(t)
+
+await t.test('started before its database, it lives, is not ready, and waits', async t => {
+  await project.compose('up', '--detach', '--no-deps', 'plant-store')
+  const url = await project.url()
+  await answers(`${url}/livez`, 200)
+  t.equal((await fetch(`${url}/readyz`)).status, 503)
+
+  await project.compose('up', '--detach', 'database')
+  await answers(`${url}/readyz`, 200)
+  t.equal(await run('inspect', '--format={{.RestartCount}}', await project.container('plant-store')), '0')
+})
+
+await t.test('four started at once on an empty database migrate it once and all come up', async t => {
+  await project.compose('rm', '--force', '--stop', 'plant-store')
+  await project.sql('drop database plant_store', 'postgres')
+  await project.sql('create database plant_store owner plant_store', 'postgres')
+
+  await project.compose('up', '--detach', '--no-deps', '--scale', 'plant-store=4', 'plant-store')
+  const instances = await project.containers('plant-store')
+  t.equal(instances.length, 4)
+  for (const instance of instances) {
+    await answers(`${await urlOf(instance)}/readyz`, 200)
+    t.equal(await run('inspect', '--format={{.RestartCount}}', instance), '0')
+  }
+  const files = await readdir(new URL('../../migrations/', import.meta.url))
+  t.equal(await project.sql('select count(*), count(distinct name) from pgmigrations'), `${files.length}|${files.length}`)
+
+  const authorization = `Bearer ${await project.token('alice')}`
+  for (const instance of instances) {
+    t.equal((await fetch(`${await urlOf(instance)}/plants`, { headers: { authorization } })).status, 200)
+  }
+})
+
+await t.test('a role that may not create tables works with MIGRATE=off', async t => {
+  await project.sql(`
+    create role guest login password 'guest';
+    grant connect on database plant_store to guest;
+    grant select, insert, update, delete on plants, tokens to guest`)
+  t.equal(await project.sql("select has_schema_privilege('guest', 'public', 'create')"), 'f')
+
+  const database = '--env=DATABASE_URL=postgres://guest:guest@database/plant_store'
+  const guest = await run('run', '--detach', `--network=${project.network}`, '--publish=127.0.0.1::3000', database, '--env=MIGRATE=off', image)
+  const url = await urlOf(guest)
+  await answers(`${url}/readyz`, 200)
+
+  const token = await run('exec', guest, 'node', 'src/main.ts', 'token', 'create', 'carol')
+  const headers = { authorization: `Bearer ${token}`, 'content-type': 'application/json' }
+  t.equal((await fetch(`${url}/plants`, { method: 'POST', headers, body: '{"id": 1, "name": "Fern"}' })).status, 200)
+  t.strictSame(await (await fetch(`${url}/plants`, { headers })).json(), [{ name: 'Fern' }])
+  t.equal((await fetch(`${url}/plants/1`, { method: 'DELETE', headers: { authorization: headers.authorization } })).status, 204)
+})

@@ -1,0 +1,130 @@
+import { execFile, spawn } from 'node:child_process'
+import { randomBytes } from 'node:crypto'
+import { once } from 'node:events'
+import { setTimeout as delay } from 'node:timers/promises'
+import { promisify } from 'node:util'
+import t, { type Test } from 'tap'
+
+const execute = promisify(execFile)
+const root = new URL('../../', import.meta.url)
+const proxyImage = 'haproxy:3.2'
+
+export const image = 'localhost/plant-store:test'
+export const base = 'node:24-slim'
+
+async function docker (args: string[], env: NodeJS.ProcessEnv = process.env, input = ''): Promise<string> {
+  const running = execute('docker', args, { cwd: root, env, maxBuffer: 64 * 1024 * 1024 })
+  running.child.stdin?.end(input)
+  return (await running).stdout.trim()
+}
+
+export const run = (...args: string[]) => docker(args)
+
+try {
+  await run('version')
+  await run('compose', 'version')
+} catch (error) {
+  const said = (error as { stderr?: string }).stderr?.trim() || (error as Error).message
+  t.bailout(`the container suite needs a container engine and docker compose: ${said}`)
+}
+
+export async function buildImage () {
+  await run('build', '--tag', image, '.')
+}
+
+/** The same service with one migration more, as the next version would bring it. */
+export async function buildNextImage (tag: string, migration: string) {
+  await docker(['build', '--tag', tag, '-'], process.env, [
+    `FROM ${image}`,
+    'USER root',
+    `RUN printf '%s\\n' '-- Up Migration' '${migration}' > /app/migrations/9999_next.sql`,
+    'USER 1000:1000'
+  ].join('\n'))
+}
+
+// Where HAProxy's own image cannot be had, Debian's package reads the same configuration.
+export async function findProxyImage (): Promise<string> {
+  try {
+    await run('image', 'inspect', proxyImage).catch(() => run('pull', '--quiet', proxyImage))
+    return proxyImage
+  } catch {
+    const substitute = 'localhost/haproxy:test'
+    await docker(['build', '--tag', substitute, '-'], process.env, [
+      'FROM debian:bookworm-slim',
+      'RUN apt-get update && apt-get install --yes --no-install-recommends haproxy && rm -rf /var/lib/apt/lists/*',
+      'USER haproxy',
+      'CMD ["haproxy", "-W", "-db", "-f", "/usr/local/etc/haproxy/haproxy.cfg"]'
+    ].join('\n'))
+    return substitute
+  }
+}
+
+export type Project = Awaited<ReturnType<typeof openProject>>
+
+/** A compose project of its own, on free ports, removed with its volumes when the test ends, however it ends. */
+export async function openProject (t: Test, composeFile = 'docker-compose.yml') {
+  const name = `plant-store-test-${randomBytes(4).toString('hex')}`
+  const env: NodeJS.ProcessEnv = {
+    ...process.env,
+    COMPOSE_PROJECT_NAME: name,
+    COMPOSE_FILE: composeFile,
+    PLANT_STORE_IMAGE: image,
+    PORT: '127.0.0.1:0'
+  }
+  const compose = (...args: string[]) => docker(['compose', ...args], env)
+  removeWhenOver(t, name, compose)
+
+  const containers = async (service: string) => (await compose('ps', '--quiet', service)).split('\n')
+  const container = async (service: string) => (await containers(service))[0] ?? ''
+
+  return {
+    env,
+    network: `${name}_default`,
+    compose,
+    containers,
+    container,
+    url: async (service = 'plant-store') => urlOf(await container(service)),
+    inside: (service: string, ...command: string[]) => compose('exec', '-T', service, ...command),
+    token: (user: string, service = 'plant-store') =>
+      compose('exec', '-T', service, 'node', 'src/main.ts', 'token', 'create', user),
+    /** As superuser, who gets in by the socket alone. */
+    sql: (text: string, database = 'plant_store') =>
+      compose('exec', '-T', 'database', 'psql', '--username=postgres', `--dbname=${database}`, '--no-align', '--tuples-only', `--command=${text}`),
+    healthy: async (service: string) => {
+      const id = await container(service)
+      await until(async () => run('inspect', '--format={{.State.Health.Status}}', id), status => status === 'healthy')
+    }
+  }
+}
+
+// A shell of its own waits for the end of its standard input, which comes with the end of this process, even by SIGKILL.
+function removeWhenOver (t: Test, name: string, compose: (...args: string[]) => Promise<string>) {
+  const remover = spawn('sh', ['-c', `cat
+    docker ps --all --quiet --filter network=${name}_default | xargs -r docker rm --force --volumes
+    docker volume ls --quiet --filter label=com.docker.compose.project=${name} | xargs -r docker volume rm
+    docker network rm ${name}_default`
+  ], { detached: true, stdio: ['pipe', 'ignore', 'ignore'] })
+  t.teardown(async () => {
+    if (!t.passing()) t.comment(await compose('logs', '--no-color', '--tail=40'))
+    remover.stdin.end()
+    await once(remover, 'exit')
+  })
+}
+
+export async function urlOf (container: string) {
+  return `http://${(await run('port', container, '3000/tcp')).split('\n')[0]}`
+}
+
+/** Waits until the address answers with that status, and gives the answer. */
+export function answers (url: string, status: number) {
+  return until(() => fetch(url).catch(() => undefined), answer => answer?.status === status)
+}
+
+export async function until<T> (ask: () => Promise<T>, isIt: (answer: T) => boolean): Promise<T> {
+  for (const end = Date.now() + 60_000; ;) {
+    const answer = await ask()
+    if (isIt(answer)) return answer
+    if (Date.now() > end) throw new Error(`still not so after a minute, last: ${answer instanceof Response ? answer.status : answer}`)
+    await delay(100)
+  }
+}

@@ -1,0 +1,64 @@
+// Runs tap on a throwaway PostgreSQL server: node test/run.ts [arguments for tap]
+// TEST_DATABASE=container|embedded|<url of a superuser> chooses the server; by default a container where an engine answers.
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { chmod, mkdtemp, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { PostgreSqlContainer } from '@testcontainers/postgresql'
+import pg from 'pg'
+import { startEmbedded } from '../src/database/embedded.ts'
+import { migrate } from '../src/database/migrate.ts'
+
+interface Server { kind: string, url: string, close: () => Promise<unknown> }
+
+async function startServer (): Promise<Server> {
+  const wanted = process.env.TEST_DATABASE ?? 'any'
+  if (wanted.startsWith('postgres')) return { kind: 'the given server', url: wanted, close: async () => {} }
+  if (wanted === 'embedded') return startEmbeddedServer()
+  if (wanted === 'container') return startContainer()
+  try {
+    return await startContainer()
+  } catch (error) {
+    console.log(`# no container: ${(error as Error).message}`)
+    return startEmbeddedServer()
+  }
+}
+
+async function startContainer (): Promise<Server> {
+  const container = await new PostgreSqlContainer('postgres:18').start()
+  return { kind: 'a postgres:18 container', url: container.getConnectionUri(), close: () => container.stop() }
+}
+
+async function startEmbeddedServer (): Promise<Server> {
+  const folder = await mkdtemp(join(tmpdir(), 'plant-store-test-'))
+  // Run by root the server has a user of its own, who must be able to look inside.
+  await chmod(folder, 0o755)
+  const { url, close } = await startEmbedded(folder)
+  return { kind: 'an embedded PostgreSQL', url, close: () => close().then(() => rm(folder, { recursive: true })) }
+}
+
+/** Test files copy their databases from this one. */
+async function createTemplate (url: string): Promise<void> {
+  const client = new pg.Client(url)
+  await client.connect()
+  await client.query('drop database if exists plants_template')
+  await client.query('create database plants_template')
+  await client.end()
+  const template = new URL(url)
+  template.pathname = '/plants_template'
+  await migrate(template.href, 'up')
+}
+
+const server = await startServer()
+console.log(`# test database: ${server.kind}`)
+await createTemplate(server.url)
+const tap = spawn('tap', process.argv.slice(2), {
+  stdio: 'inherit',
+  env: { ...process.env, TEST_DATABASE_URL: server.url }
+})
+// A Ctrl-C reaches tap as well; the server is stopped once tap is done.
+process.on('SIGINT', () => {})
+const [code] = await once(tap, 'exit')
+await server.close()
+process.exit(code ?? 1)

@@ -1,0 +1,51 @@
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { join } from 'node:path'
+import { createInterface } from 'node:readline'
+import type { Test } from 'tap'
+
+const main = join(import.meta.dirname, '../../src/main.ts')
+
+type Environment = Record<string, string | undefined>
+
+/** Runs a command of the program to its end. */
+export async function run (args: string[], environment: Environment = {}) {
+  const child = spawn(process.execPath, [main, ...args], { env: { ...process.env, ...environment } })
+  let [stdout, stderr] = ['', '']
+  child.stdout.on('data', (chunk) => { stdout += chunk })
+  child.stderr.on('data', (chunk) => { stderr += chunk })
+  const [code] = await once(child, 'close')
+  return { code: code as number | null, stdout, stderr }
+}
+
+export type Program = Awaited<ReturnType<typeof serve>>
+
+/** Starts `serve` as a process on a free port; resolves once it logs `until`. Killed when the test ends. */
+export async function serve (t: Test, environment: Environment, until = 'ready') {
+  const child = spawn(process.execPath, [main, 'serve'], { env: { ...process.env, PORT: '0', ...environment } })
+  t.teardown(() => { child.kill('SIGKILL') })
+  const log: Array<Record<string, unknown>> = []
+  let stderr = ''
+  child.stderr.on('data', (chunk) => { stderr += chunk })
+  const exited = once(child, 'exit') as Promise<[number | null, NodeJS.Signals | null]>
+
+  /** The first line, past or to come, whose message starts with the text. */
+  function logged (text: string): Promise<Record<string, unknown>> {
+    const matches = (line: Record<string, unknown>) => String(line.msg).startsWith(text)
+    const past = log.find(matches)
+    if (past !== undefined) return Promise.resolve(past)
+    return new Promise((resolve, reject) => {
+      lines.on('line', () => {
+        const line = log.at(-1)
+        if (line !== undefined && matches(line)) resolve(line)
+      })
+      exited.then(([code]) => reject(new Error(`exited with ${code} before logging "${text}": ${stderr}`)))
+    })
+  }
+
+  const lines = createInterface(child.stdout)
+  lines.on('line', (line) => { log.push(JSON.parse(line)) })
+  const address = String((await logged('listening')).msg).replace('listening on ', '')
+  await logged(until)
+  return { child, address, log, logged, exited, stderr: () => stderr }
+}
