@@ -1,7 +1,6 @@
 import { setTimeout } from 'node:timers/promises'
 import closeWithGrace from 'close-with-grace'
 import type { FastifyBaseLogger } from 'fastify'
-import pretty from 'pino-pretty'
 import { createTokens } from './access/tokens.ts'
 import { buildApp } from './app.ts'
 import type { Config } from './config.ts'
@@ -15,7 +14,7 @@ export async function serve (config: Config): Promise<void> {
   const url = embedded?.url ?? config.DATABASE_URL as string
   const database = openDatabase({ url, statementTimeoutMs: config.STATEMENT_TIMEOUT, maxWaiting: config.MAX_WAITING })
   const lifecycle = { stopping: false }
-  const app = await buildApp({ config, database, lifecycle, logStream: process.stdout.isTTY ? pretty({ sync: true }) : undefined })
+  const app = await buildApp({ config, database, lifecycle, logStream: process.stdout.isTTY ? (await import('pino-pretty')).default({ sync: true }) : undefined })
 
   const address = await app.listen({
     host: config.HOST,

@@ -1,7 +1,9 @@
-import { join } from 'node:path'
-import { runner } from 'node-pg-migrate'
+import { readdir } from 'node:fs/promises'
+import { join, parse } from 'node:path'
 import pg from 'pg'
 
+const dir = join(import.meta.dirname, '../../migrations')
+const migrationsTable = 'migrations'
 const lockTimeoutMs = 30_000
 
 /**
@@ -15,10 +17,13 @@ export async function migrate (url: string, direction: 'up' | 'down'): Promise<s
   client.on('error', () => {})
   try {
     await client.connect()
+    if (direction === 'up' && await isUpToDate(client)) return []
+    // Loaded when there is something to do: it takes a quarter of the time to start, and 10 MiB.
+    const { runner } = await import('node-pg-migrate')
     const done = await runner({
       dbClient: client,
-      dir: join(import.meta.dirname, '../../migrations'),
-      migrationsTable: 'migrations',
+      dir,
+      migrationsTable,
       direction,
       count: direction === 'up' ? Infinity : 1,
       advisoryLockMode: 'wait',
@@ -30,4 +35,12 @@ export async function migrate (url: string, direction: 'up' | 'down'): Promise<s
     // Also gives back the lock when a migration failed.
     await client.end()
   }
+}
+
+async function isUpToDate (client: pg.Client): Promise<boolean> {
+  const { rows: [table] } = await client.query('select to_regclass($1) is not null as exists', [migrationsTable])
+  if (!table.exists) return false
+  const { rows } = await client.query(`select name from ${migrationsTable}`)
+  const done = new Set(rows.map(({ name }) => name))
+  return (await readdir(dir)).every((file) => done.has(parse(file).name))
 }
