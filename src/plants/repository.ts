@@ -86,10 +86,11 @@ const deleteOne = {
   name: 'plant-delete',
   text: 'delete from plants where owner = $1 and id = $2 returning owner, id'
 }
+// A bare ctid would be the outer row's: a join has no system columns of its own.
 const deleteMany = {
   name: 'plants-delete',
   text: `delete from plants where ctid = any (array(
-      select ctid from plants join unnest($1::text[], $2::bigint[]) as key (owner, id) using (owner, id)
+      select plants.ctid from plants join unnest($1::text[], $2::bigint[]) as key (owner, id) using (owner, id)
       order by plants.owner, plants.id for update of plants
     )) returning owner, id`
 }
