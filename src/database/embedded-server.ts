@@ -12,6 +12,14 @@ const [dataDir, ownerPid] = process.argv.slice(2) as [string, string]
 const databaseDir = join(dataDir, 'postgresql')
 const passwordFile = join(dataDir, 'password')
 const isNew = !existsSync(join(databaseDir, 'PG_VERSION'))
+let server: EmbeddedPostgres | undefined
+
+// The owner is gone, or has let go on purpose. First of all, since it may be
+// gone before there is a server, or while a step towards it hangs.
+process.once('disconnect', async () => {
+  await server?.stop()
+  process.exit()
+})
 
 await mkdir(dataDir, { recursive: true })
 if (isNew) await writeFile(passwordFile, randomBytes(16).toString('hex'), { mode: 0o600 })
@@ -19,7 +27,7 @@ const password = await readFile(passwordFile, 'utf8')
 const port = await freePort()
 let lastLog = ''
 
-const server = new EmbeddedPostgres({
+server = new EmbeddedPostgres({
   databaseDir,
   port,
   password,
@@ -30,12 +38,6 @@ const server = new EmbeddedPostgres({
   postgresFlags: ['-c', 'listen_addresses=127.0.0.1', '-c', 'unix_socket_directories='],
   onLog: (message) => { lastLog = String(message).trim() },
   onError: (error) => { lastLog = String(error).trim() }
-})
-
-// The owner is gone, or has let go on purpose.
-process.once('disconnect', async () => {
-  await server.stop()
-  process.exit()
 })
 
 try {
