@@ -7,6 +7,7 @@ import type { Config } from './config.ts'
 import type { Database } from './database/database.ts'
 import { hardenProtocol, refuseMalformedQuery, serverOptions } from './http/protocol.ts'
 import { healthRoutes, type Lifecycle } from './operations/health.ts'
+import { describeApi } from './operations/reference.ts'
 import { createPlants } from './plants/repository.ts'
 import { plantsRoutes } from './plants/routes.ts'
 
@@ -34,6 +35,7 @@ export async function buildApp ({ config, database, lifecycle, logStream }: AppP
   })
 
   await app.register(healthRoutes, { database, lifecycle })
+  await describeApi(app, { docs: config.DOCS === 'on' })
   await app.register(async (guarded) => {
     await requireBearer(guarded, createAuthenticate(createTokens(database), config.TOKEN_CACHE_TTL))
     guarded.addHook('onRequest', refuseMalformedQuery)

@@ -49,6 +49,9 @@ export const ErrorSchema = Type.Object({
   message: Type.String({ description: 'What is wrong, for a person' })
 }, { $id: 'Error', description: 'The body of every answer that is not a success' })
 
+/** What a route's schema says of its failures: besides those any request can meet, it can end in these. */
+export const failures = (...errors: ErrorName[]) => ({ '4xx': { ...ErrorSchema, errors }, '5xx': ErrorSchema })
+
 /** A fault with a number of its own. Handlers throw it; `cause` is for the log and never reaches the caller. */
 export class ApiError extends Error {
   readonly number: number

@@ -53,6 +53,9 @@ export function hardenProtocol (app: FastifyInstance): void {
     done(new ApiError('METHOD_NOT_ALLOWED'))
   })
 
+  // For plugins that find nothing at a path of theirs.
+  app.setNotFoundHandler((request, reply) => answerError(new ApiError('PATH_UNKNOWN'), request, reply))
+
   app.server.on('checkExpectation', (_request: IncomingMessage, response: ServerResponse) => {
     endWith(response.socket as Duplex, new ApiError('EXPECTATION_UNKNOWN'))
   })

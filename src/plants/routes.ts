@@ -2,16 +2,21 @@ import { Readable } from 'node:stream'
 import type { FastifyPluginAsyncTypebox } from '@fastify/type-provider-typebox'
 import { Type } from '@sinclair/typebox'
 import { requireWriteAccess } from '../access/bearer.ts'
-import { ApiError, ErrorSchema } from '../errors.ts'
+import { ApiError, failures } from '../errors.ts'
 import type { Page, Plants } from './repository.ts'
 import { ListQuerySchema, NewPlantSchema, PlantParamsSchema, PlantSchema, type Plant } from './schemas.ts'
 
 export const plantsRoutes: FastifyPluginAsyncTypebox<{ plants: Plants }> = async (app, { plants }) => {
-  const errors = { '4xx': ErrorSchema, '5xx': ErrorSchema }
-
   app.post('/plants', {
     onRequest: requireWriteAccess,
-    schema: { body: NewPlantSchema, response: { 200: PlantSchema, ...errors } }
+    schema: {
+      operationId: 'createPlant',
+      tags: ['plants'],
+      summary: 'Create a plant',
+      description: 'Stores a plant of yours under an id of your choice. If you already have a plant with this id, that one stays as it is.',
+      body: NewPlantSchema,
+      response: { 200: PlantSchema, ...failures('ID_OUT_OF_RANGE', 'ID_TAKEN', 'TOKEN_READ_ONLY') }
+    }
   }, async function createPlant (request) {
     const { name, tag } = request.body
     if (!await plants.create(request.caller.user, request.body)) throw new ApiError('ID_TAKEN')
@@ -19,7 +24,14 @@ export const plantsRoutes: FastifyPluginAsyncTypebox<{ plants: Plants }> = async
   })
 
   app.get('/plants', {
-    schema: { querystring: ListQuerySchema, response: { 200: Type.Array(PlantSchema), ...errors } }
+    schema: {
+      operationId: 'listPlants',
+      tags: ['plants'],
+      summary: 'List your plants',
+      description: 'Gives your plants in ascending order of id: all of them, or the first `limit`.',
+      querystring: ListQuerySchema,
+      response: { 200: Type.Array(PlantSchema, { description: 'Your plants' }), ...failures('LIMIT_INVALID') }
+    }
   }, async function listPlants (request, reply) {
     const { user } = request.caller
     const { limit } = request.query
@@ -32,7 +44,17 @@ export const plantsRoutes: FastifyPluginAsyncTypebox<{ plants: Plants }> = async
 
   app.delete('/plants/:id', {
     onRequest: requireWriteAccess,
-    schema: { params: PlantParamsSchema, response: { 204: Type.Null(), ...errors } }
+    schema: {
+      operationId: 'deletePlant',
+      tags: ['plants'],
+      summary: 'Delete a plant',
+      description: 'Deletes one of your plants. Whether an id is unused, deleted before or only another user\'s, the answer is the same 404.',
+      params: PlantParamsSchema,
+      response: {
+        204: Type.Null({ description: 'The plant is gone' }),
+        ...failures('PATH_ID_INVALID', 'URL_TOO_LONG', 'PLANT_NOT_FOUND', 'TOKEN_READ_ONLY')
+      }
+    }
   }, async function deletePlant (request, reply) {
     if (!await plants.delete(request.caller.user, request.params.id)) throw new ApiError('PLANT_NOT_FOUND')
     return reply.code(204).send(null)

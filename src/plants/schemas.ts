@@ -5,14 +5,14 @@ import { LimitText, UnicodeText } from '../http/validation.ts'
 const name = UnicodeText({ description: 'The name of the plant', examples: ['Monstera deliciosa'] })
 const tag = UnicodeText({ description: 'Tag to specify the type', examples: ['tropical'] })
 
-export const PlantSchema = Type.Object({ name, tag: Type.Optional(tag) }, { $id: 'Plant' })
+export const PlantSchema = Type.Object({ name, tag: Type.Optional(tag) }, { $id: 'Plant', description: 'A plant as it is stored' })
 export type Plant = Static<typeof PlantSchema>
 
 export const NewPlantSchema = Type.Object({
   id: Int64({ description: 'Identification number of the plant, chosen by the caller', examples: [42] }),
   name,
   tag: Type.Optional(tag)
-}, { $id: 'NewPlant' })
+}, { $id: 'NewPlant', description: 'A plant to store' })
 export type NewPlant = Static<typeof NewPlantSchema>
 
 export const PlantParamsSchema = Type.Object({ id: Int64Text({ description: 'Identifier of the plant', examples: [42] }) })

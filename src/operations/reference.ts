@@ -1,0 +1,162 @@
+import swagger from '@fastify/swagger'
+import swaggerUi from '@fastify/swagger-ui'
+import type { FastifyInstance, FastifySchema, RouteOptions } from 'fastify'
+import { catalogue, type ErrorName, ErrorSchema, type failures } from '../errors.ts'
+
+type CatalogueEntry = { number: number, message: string, headers?: Record<string, string> }
+type Schema = { $id?: string, type?: string, description?: string, items?: Schema }
+type Components = Record<string, object>
+type RouteResponses = ReturnType<typeof failures> & Record<string, Schema>
+
+const description = `Keeps plants: create one, list yours, delete one.
+
+## Access
+
+Every operation needs a bearer token: \`Authorization: Bearer plant_…\`. The operator makes tokens with
+\`plant-store token create <user>\`, some of them for reading only. A token stands for a user, and a user sees
+nobody else's plants: two users can each have a plant 42.
+
+## Ids
+
+An id is a 64-bit integer of your choice and is never rounded here. It may be on your side: a number in JavaScript
+is exact up to 9007199254740991 only, so take a \`BigInt\` for larger ids.
+
+## Errors
+
+Whatever goes wrong, the body is an object with a number, \`error\`, for your program and a text, \`message\`, for a
+person. The number is the HTTP status times 100 plus a running number. It never changes its meaning; the text may
+say more than it does here. 401 and 403 come with \`WWW-Authenticate\`, 405 with \`Allow\`, 503 with \`Retry-After\`.
+
+After a 5xx or a cut connection you cannot know whether a create or a delete took effect. Send it again: 40014 to a
+repeated create of a new id, or 40402 to a repeated delete, tells you that it had.
+
+| error | message |
+|-------|---------|
+${Object.values(catalogue).map(({ number, message }) => `| ${number} | ${message} |`).join('\n')}
+
+This document is served at [/openapi.json](/openapi.json).`
+
+// A page that shows callers' plants and holds their token runs nothing but
+// these assets and talks to nothing but this service.
+const contentSecurityPolicy = {
+  'default-src': "'none'",
+  'script-src': "'self'",
+  'style-src': "'self'",
+  'img-src': "'self' data:",
+  'connect-src': "'self'",
+  'base-uri': "'none'",
+  'form-action': "'none'",
+  'frame-ancestors': "'none'"
+}
+
+// Swagger UI has a dark mode but leaves switching it on to the page around it.
+const followColorScheme = `const dark = matchMedia('(prefers-color-scheme: dark)')
+const follow = () => document.documentElement.classList.toggle('dark-mode', dark.matches)
+dark.addEventListener('change', follow)
+follow()
+`
+
+/**
+ * Describes the routes that are registered on the app from here on, as far as
+ * they carry a tag, at /openapi.json and, if wanted, for people at /docs.
+ */
+export async function describeApi (app: FastifyInstance, { docs }: { docs: boolean }): Promise<void> {
+  await app.register(swagger, {
+    openapi: {
+      openapi: '3.1.0',
+      info: { title: 'Plant store', version: '1.0.0', description, license: { name: 'MIT', identifier: 'MIT' } as never },
+      servers: [{ url: '/', description: 'The service this document comes from' }],
+      tags: [{ name: 'plants', description: 'Your plants' }],
+      security: [{ bearerAuth: [] }],
+      components: {
+        securitySchemes: {
+          bearerAuth: { type: 'http', scheme: 'bearer', description: 'A token from `plant-store token create <user>`' }
+        }
+      }
+    },
+    hideUntagged: true,
+    convertConstToEnum: false,
+    transform: ({ schema, url, route, ...document }) => {
+      if (schema?.tags === undefined) return { url, schema }
+      const components = (document as { openapiObject: { components: { schemas: Components } } }).openapiObject.components.schemas
+      return { url, schema: describeRoute(schema, route, components) }
+    }
+  })
+
+  app.get('/openapi.json', { schema: { hide: true } }, async function showDocument (_request, reply) {
+    return reply.type('application/json').send(`${JSON.stringify(app.swagger(), null, 2)}\n`)
+  })
+
+  if (!docs) return
+  await app.register(swaggerUi, {
+    routePrefix: '/docs',
+    staticCSP: contentSecurityPolicy,
+    uiConfig: { layout: 'BaseLayout', tryItOutEnabled: true, displayRequestDuration: true },
+    theme: {
+      title: 'Plant store',
+      js: [{ filename: 'color-scheme.js', content: followColorScheme }],
+      css: [{ filename: 'page.css', content: '.swagger-ui .wrapper { max-width: 1000px }' }]
+    }
+  })
+}
+
+// How any request can end, any that may have a body, and any whose body must be a plant.
+const requestErrors: ErrorName[] = ['HTTP_MALFORMED', 'URL_MALFORMED', 'HOST_MISSING', 'TOKEN_MISSING', 'TOKEN_INVALID',
+  'REQUEST_TIMEOUT', 'EXPECTATION_UNKNOWN', 'HEADERS_TOO_LARGE', 'INTERNAL', 'DATABASE_UNAVAILABLE', 'OVERLOADED', 'STOPPING']
+const parserErrors: ErrorName[] = ['CONTENT_TYPE_UNSUPPORTED', 'CONTENT_ENCODING_UNSUPPORTED', 'BODY_TOO_LARGE',
+  'BODY_NOT_UTF8', 'BODY_NOT_JSON', 'BODY_KEY_FORBIDDEN']
+const fieldErrors: ErrorName[] = ['BODY_NOT_OBJECT', 'FIELD_MISSING', 'FIELD_INVALID']
+
+const statusTexts: Record<number, string> = {
+  400: 'The request is at fault and fails again if repeated as it is',
+  401: 'The token is missing or not valid',
+  503: 'The service cannot answer at the moment'
+}
+
+const headerTexts: Record<string, string> = {
+  'www-authenticate': 'The scheme to authenticate with and, when there was a token, what it lacks (RFC 6750)',
+  'retry-after': 'The seconds to wait before the next try'
+}
+
+/** Turns a route's schema into what the document says of it: every answer, with an example of every error. */
+function describeRoute ({ body, response, ...schema }: FastifySchema, { method }: RouteOptions, components: Components): FastifySchema {
+  const { '4xx': { errors: ownErrors }, '5xx': _, ...successes } = response as RouteResponses
+  const inJson = (schema: Schema, examples?: object) =>
+    ({ content: { 'application/json': { schema: moveToComponents(schema, components), examples } } })
+  const errors = [
+    ...requestErrors,
+    ...method === 'GET' ? [] : parserErrors,
+    ...body === undefined ? [] : fieldErrors,
+    ...ownErrors
+  ].map((name): CatalogueEntry => catalogue[name])
+  const responses: Record<string, object> = {}
+  for (const [status, success] of Object.entries(successes)) {
+    responses[status] = success.type === 'null' ? success : { description: success.description, ...inJson(success) }
+  }
+  for (const [status, entries] of Map.groupBy(errors, ({ number }) => Math.floor(number / 100))) {
+    responses[status] = {
+      description: statusTexts[status] ?? entries[0]?.message,
+      ...describeHeaders(entries),
+      ...inJson(ErrorSchema, Object.fromEntries(entries.map(({ number, message }) =>
+        [number, { summary: message, value: { error: number, message } }])))
+    }
+  }
+  return { ...schema, ...body !== undefined && { body: inJson(body as Schema) }, response: responses }
+}
+
+function describeHeaders (errors: CatalogueEntry[]): { headers?: object } {
+  const headers: Record<string, { type: 'string', description?: string, examples: string[] }> = {}
+  for (const [name, value] of errors.flatMap(({ headers = {} }) => Object.entries(headers))) {
+    const header = headers[name] ??= { type: 'string', description: headerTexts[name], examples: [] }
+    if (!header.examples.includes(value)) header.examples.push(value)
+  }
+  return Object.keys(headers).length === 0 ? {} : { headers }
+}
+
+/** Gives a schema that has an id one place in the document, so that generated clients get one type of that name. */
+function moveToComponents ({ $id, ...schema }: Schema, components: Components): object {
+  if (schema.items !== undefined) return { ...schema, items: moveToComponents(schema.items, components) }
+  if ($id === undefined) return schema
+  components[$id] = schema
+  return { $ref: `#/components/schemas/${$id}` }
+}

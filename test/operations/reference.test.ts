@@ -1,0 +1,81 @@
+import t from 'tap'
+import { startApp } from '../support/app.ts'
+import { openPage } from '../support/browser.ts'
+
+// Beyond what a number in JavaScript can hold.
+const id = '9007199254740993'
+
+t.test('a plant can be created, listed and deleted from the page', async (t) => {
+  const { as, listen } = await startApp(t)
+  const alice = await as('alice')
+  const home = await listen()
+  const { page, complaints } = await openPage(t, { home })
+  await page.goto(`${home}/docs`)
+
+  await page.getByRole('button', { name: 'Authorize' }).click()
+  const dialog = page.locator('.modal-ux')
+  await dialog.getByRole('textbox').fill(alice.authorization.replace('Bearer ', ''))
+  await dialog.getByRole('button', { name: 'Apply credentials' }).click()
+  await dialog.getByRole('button', { name: 'Close' }).last().click()
+
+  const operation = (name: string) => page.locator(`#operations-plants-${name}`)
+  const open = (name: string) => operation(name).locator('.opblock-summary-control').click()
+  const execute = async (name: string) => {
+    await operation(name).getByRole('button', { name: 'Execute' }).click()
+    const answer = operation(name).locator('.live-responses-table tbody tr')
+    return {
+      status: await answer.locator('.response-col_status').innerText(),
+      body: await answer.locator('.response-col_description').innerText()
+    }
+  }
+
+  await open('createPlant')
+  await operation('createPlant').getByRole('textbox').fill(`{ "id": ${id}, "name": "Monstera 🌿" }`)
+  t.match(await execute('createPlant'), { status: '200', body: /"name": "Monstera 🌿"/ })
+
+  await open('listPlants')
+  t.match(await execute('listPlants'), { status: '200', body: /"name": "Monstera 🌿"/ })
+
+  await open('deletePlant')
+  await operation('deletePlant').getByPlaceholder('id').fill(id)
+  t.match(await execute('deletePlant'), { status: '204' })
+  t.same((await alice.list()).json(), [])
+
+  t.same(complaints, [], 'no console message, and nothing asked of another host')
+})
+
+t.test('the page follows the colour scheme of the system', async (t) => {
+  const { listen } = await startApp(t)
+  const home = await listen()
+  const { page } = await openPage(t, { home, colorScheme: 'dark' })
+  await page.goto(`${home}/docs`)
+  const isDark = () => page.locator('html.dark-mode').count()
+  t.equal(await isDark(), 1)
+  await page.emulateMedia({ colorScheme: 'light' })
+  await page.locator('html:not(.dark-mode)').waitFor()
+})
+
+t.test('the page may run no script and no style but those served with it', async (t) => {
+  const { app } = await startApp(t)
+  const policy = String((await app.inject('/docs/static/index.html')).headers['content-security-policy'])
+  t.equal((await app.inject('/docs')).headers['content-security-policy'], policy)
+  t.match(policy, /default-src 'none';.*script-src 'self';.*style-src 'self';/)
+  t.notMatch(policy, /unsafe|http/)
+})
+
+t.test('what the page does not have is answered like anything that is not there', async (t) => {
+  const { app } = await startApp(t)
+  for (const url of ['/docs/nothing', '/docs/static/nothing', '/docs/static/../../package.json', '/docs/static/%2e%2e%2fpackage.json']) {
+    const answer = await app.inject(url)
+    t.equal(answer.statusCode, 404, url)
+    t.match(answer.json(), { error: 40401, message: 'There is nothing at this path.' }, url)
+  }
+})
+
+t.test('DOCS=off removes the page and leaves the document', async (t) => {
+  const { app } = await startApp(t, { DOCS: 'off' })
+  for (const url of ['/docs', '/docs/', '/docs/json', '/docs/static/swagger-ui.css']) {
+    t.equal((await app.inject(url)).json().error, 40401, url)
+  }
+  t.equal((await app.inject('/openapi.json')).statusCode, 200)
+})
