@@ -1,0 +1,55 @@
+// docs/performance.md and its plot. A run replaces the sections it has measured and leaves everything else as it stands.
+import { readFileSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+
+const docs = join(import.meta.dirname, '../docs')
+
+export function table (head: string[], rows: (string | number)[][]) {
+  const line = (cells: (string | number)[]) => `| ${cells.join(' | ')} |`
+  return [line(head), line(head.map((_, column) => column === 0 ? '---' : '--:')), ...rows.map(line)].join('\n')
+}
+
+/** At most three significant digits; a dash for what isn't known. */
+export const round = (value: number) => Number.isNaN(value)
+  ? '–'
+  : value >= 100 ? value.toLocaleString('en', { maximumFractionDigits: 0 }) : String(Number(value.toPrecision(value < 10 ? 2 : 3)))
+
+export function writeSection (title: string, body: string) {
+  console.log(`\n## ${title}\n\n${body}\n`)
+  const file = join(docs, 'performance.md')
+  const sections = readFileSync(file, 'utf8').split(/^(?=## )/m)
+  const index = sections.findIndex((section) => section.startsWith(`## ${title}\n`))
+  sections.splice(index === -1 ? sections.length : index, 1, `## ${title}\n\n${body}`)
+  writeFileSync(file, sections.map((section) => section.trimEnd()).join('\n\n') + '\n')
+}
+
+export interface Bar { title: string, value: number, label: string }
+
+/** Groups of horizontal bars; the first bar of a group is the one that matters. */
+export function writePlot (heading: string, groups: Map<string, Bar[]>) {
+  const [left, width, bar, gap] = [230, 640, 18, 34]
+  const longest = Math.max(...[...groups.values()].flat().map(({ value }) => value))
+  let y = 40
+  const drawn = [...groups].flatMap(([group, bars]) => {
+    y += gap
+    return [`<text class="group" x="8" y="${y - 8}">${group}</text>`, ...bars.map(({ title, value, label }, index) => {
+      const length = value / longest * (width - 120)
+      const row = `<text x="${left - 8}" y="${y + 13}" text-anchor="end">${title}</text>` +
+        `<rect class="${index === 0 ? 'own' : 'peer'}" x="${left}" y="${y}" width="${length.toFixed(1)}" height="${bar - 3}" rx="2"/>` +
+        `<text x="${(left + length + 6).toFixed(1)}" y="${y + 13}">${label}</text>`
+      y += bar
+      return row
+    })]
+  })
+  writeFileSync(join(docs, 'performance.svg'), `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${left + width} ${y + 16}" role="img" aria-label="${heading}">
+<style>
+  text { font: 12px system-ui, sans-serif; fill: #24292f }
+  .heading { font-size: 15px; font-weight: 600 } .group { font-weight: 600 }
+  .own { fill: #2da44e } .peer { fill: #8c959f }
+  @media (prefers-color-scheme: dark) { text { fill: #d1d7e0 } .own { fill: #3fb950 } .peer { fill: #6e7681 } }
+</style>
+<text class="heading" x="8" y="24">${heading}</text>
+${drawn.join('\n')}
+</svg>
+`)
+}

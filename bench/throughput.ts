@@ -1,0 +1,90 @@
+// Requests per second and their latency, in rounds of all contenders in turn, so that whatever else the machine
+// does falls on all of them alike.
+import type pg from 'pg'
+import { loads, median, pgbench, wrk, type Figures, type Load } from './measure.ts'
+import { round, table, type Bar } from './report.ts'
+
+export interface Entry { title: string, url: string, database: pg.Client, pids: number[], bare?: boolean }
+export interface Result { title: string, figures: Map<Load, Figures> }
+type Refill = (database: pg.Client, deletable: number) => Promise<void>
+
+const firstId = 1_000_000
+const titles = { list: 'list 20', create: 'create', delete: 'delete', mix: '80/15/5 mix' }
+
+async function settle (database: pg.Client) {
+  await database.query('vacuum analyze plants')
+  await database.query('checkpoint')
+}
+
+/** The same for everybody before every run: 1,000 readers with 20 plants each, and writers' plants to delete. */
+const thousandUsers: Refill = async (database, deletable) => {
+  await database.query(`truncate plants;
+    insert into plants (owner, id, name, tag)
+      select reader, id, 'Monstera deliciosa ' || id, case when id % 2 = 0 then 'indoor' end
+      from generate_series(0, 999) reader, generate_series(1, 20) id;
+    insert into plants (owner, id, name, tag)
+      select 1000 + id % 1000, id, 'Monstera deliciosa', 'indoor' from generate_series(${firstId}, ${firstId + deletable}) id`)
+  await settle(database)
+}
+
+/** Leaves a big store as it is, but for what the last run created. */
+export const keepStore: Refill = async (database) => {
+  await database.query(`delete from plants where owner in (select username from tokens) and id >= ${firstId}`)
+  await settle(database)
+}
+
+const count = async (database: pg.Client) => (await database.query(
+  `select count(*) filter (where id < ${firstId})::int as kept, count(*) filter (where id >= ${firstId})::int as moved from plants`)).rows[0] as { kept: number, moved: number }
+
+interface Options { loads: Load[], connections: number, seconds: number, rounds: number, refill?: Refill }
+
+export async function throughput (entries: Entry[], { loads, connections, seconds, rounds, refill = thousandUsers }: Options): Promise<Result[]> {
+  const runs = entries.map((entry) => ({ entry, past: { list: [], create: [], delete: [], mix: [] } as Record<Load, Figures[]> }))
+  // Round 0 warms everything up and isn't counted.
+  for (let round = 0; round <= rounds; round++) {
+    for (const load of loads) {
+      for (const { entry, past } of runs) {
+        const share = { list: 0, create: 0, delete: 1, mix: 0.05 }[load]
+        // Enough to delete, even when this run is three times as fast as those before.
+        const fastest = Math.max(10_000, ...past[load].map(({ perSecond }) => perSecond))
+        await refill(entry.database, Math.ceil(fastest * seconds * share * 3))
+        const before = await count(entry.database)
+        const figures = await (entry.bare ? pgbench : wrk)(entry.url, load,
+          { connections, seconds: round === 0 ? Math.min(2, seconds) : seconds, pids: entry.pids, firstId })
+        const after = await count(entry.database)
+        const changed = after.moved - before.moved
+        // Those in flight at the end were carried out too, but not counted by the generator.
+        const unaccounted = { list: 0, create: changed - figures.requests, delete: -changed - figures.requests, mix: 0 }[load]
+        if (unaccounted < 0 || unaccounted > connections + 1 || after.kept !== before.kept) throw new Error(`${entry.title}: ${load} changed ${changed} rows in ${figures.requests} requests`)
+        console.log(`${round}/${rounds} ${load.padEnd(7)} ${entry.title.padEnd(32)} ${figures.perSecond.toFixed(0).padStart(6)}/s` +
+          `  p50 ${figures.p50.toFixed(2)} ms  p99 ${figures.p99.toFixed(2)} ms  ${figures.processor.toFixed(0)} µs`)
+        past[load].push(figures)
+      }
+    }
+  }
+  const middle = (all: Figures[]) => Object.fromEntries((['requests', 'perSecond', 'p50', 'p99', 'processor'] as const)
+    .map((figure) => [figure, median(all.slice(1).map((one) => one[figure]))])) as unknown as Figures
+  return runs.map(({ entry, past }) => ({ title: entry.title, figures: new Map(loads.map((load) => [load, middle(past[load])])) }))
+}
+
+/** A line for each contender, a column for each load. */
+export function resultTable (results: Result[], cell: (figures: Figures, load: Load) => string) {
+  const measured = loads.filter((load) => results[0]?.figures.has(load))
+  return table(['', ...measured.map((load) => titles[load])],
+    results.map(({ title, figures }) => [title, ...[...figures].map(([load, one]) => cell(one, load))]))
+}
+
+/** Everything relative to `yardstick`, as a table and as bars. */
+export function compare (results: Result[], yardstick: string) {
+  const base = results.find(({ title }) => title === yardstick)?.figures
+  const relative = ({ perSecond }: Figures, load: Load) => perSecond / (base?.get(load)?.perSecond ?? NaN)
+  const bars = new Map<string, Bar[]>()
+  for (const { title, figures } of results) {
+    for (const [load, one] of figures) {
+      const value = relative(one, load)
+      const group = titles[load]
+      bars.set(group, [...bars.get(group) ?? [], { title, value, label: `${value.toFixed(1)} (${round(one.perSecond)}/s)` }])
+    }
+  }
+  return { bars, relative: resultTable(results, (one, load) => `${relative(one, load).toFixed(1)} (${round(one.processor)})`) }
+}
