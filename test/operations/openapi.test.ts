@@ -1,0 +1,84 @@
+import { execFile } from 'node:child_process'
+import { readFile } from 'node:fs/promises'
+import { promisify } from 'node:util'
+import t from 'tap'
+import { catalogue } from '../../src/errors.ts'
+import { startApp } from '../support/app.ts'
+
+interface Answer {
+  description: string
+  headers?: Record<string, { description: string, schema: { examples: string[] } }>
+  content?: { 'application/json': { schema: object, examples?: Record<string, { value: object }> } }
+}
+
+const text = await readFile('openapi.json', 'utf8')
+const document = JSON.parse(text)
+const answersOf = (method: string, path: string): Record<string, Answer> => document.paths[path][method].responses
+
+t.test('openapi.json is what the service serves', async (t) => {
+  const { app } = await startApp(t)
+  const served = await app.inject('/openapi.json')
+  t.match(served.headers, { 'content-type': 'application/json' })
+  t.equal(served.body, text, 'if the change is meant, npm run openapi writes the file anew')
+})
+
+t.test('a linter of another house finds nothing', async (t) => {
+  const env = { ...process.env, REDOCLY_SUPPRESS_UPDATE_NOTICE: 'true' }
+  await t.resolves(promisify(execFile)('redocly', ['lint', 'openapi.json'], { env }))
+})
+
+t.test('every error is listed, with an example wherever it can happen', async (t) => {
+  const operations: Array<{ responses: Record<string, Answer> }> = Object.values(document.paths).flatMap((path) => Object.values(path as object))
+  const answers = operations.flatMap(({ responses }) => Object.values(responses))
+  for (const [name, { number, message }] of Object.entries(catalogue)) {
+    t.match(document.info.description, `| ${number} | ${message} |`)
+    // No operation is at an unknown path or behind a wrong method.
+    if (name === 'PATH_UNKNOWN' || name === 'METHOD_NOT_ALLOWED') continue
+    const examples = answers.flatMap(({ content }) => content?.['application/json'].examples?.[number] ?? [])
+    t.ok(examples.length > 0, name)
+    for (const { value } of examples) t.same(value, { error: number, message })
+  }
+})
+
+t.test('errors come with the number and the headers the document gives them', async (t) => {
+  const { app, as } = await startApp(t, { BODY_LIMIT: '1000' })
+  const { authorization } = await as('alice')
+  const readOnly = (await as('alice', { readOnly: true })).authorization
+  const json = { authorization, 'content-type': 'application/json' }
+  await app.inject({ method: 'POST', url: '/plants', headers: json, payload: { id: 1, name: 'Monstera' } })
+
+  const requests = [
+    ['post', '/plants', '/plants', json, '{'],
+    ['post', '/plants', '/plants', json, '[]'],
+    ['post', '/plants', '/plants', json, '{ "__proto__": 1 }'],
+    ['post', '/plants', '/plants', json, '{ "id": 1, "name": "Monstera" }'],
+    ['post', '/plants', '/plants', json, '{ "id": 9223372036854775808, "name": "Monstera" }'],
+    ['post', '/plants', '/plants', json, '{ "id": 2 }'],
+    ['post', '/plants', '/plants', json, '{ "id": 2, "name": 5 }'],
+    ['post', '/plants', '/plants', json, `{ "id": 2, "name": "${'x'.repeat(1000)}" }`],
+    ['post', '/plants', '/plants', json, Buffer.from([0xff])],
+    ['post', '/plants', '/plants', { ...json, 'content-encoding': 'gzip' }, '{}'],
+    ['post', '/plants', '/plants', { ...json, 'content-type': 'text/plain' }, '{}'],
+    ['post', '/plants', '/plants', { ...json, authorization: readOnly }, '{}'],
+    ['post', '/plants', '/plants', {}, '{}'],
+    ['get', '/plants', '/plants', {}],
+    ['get', '/plants', '/plants', { authorization: 'Bearer plant_1' }],
+    ['get', '/plants', '/plants?limit=-1', { authorization }],
+    ['get', '/plants', '/plants?a=%zz', { authorization }],
+    ['delete', '/plants/{id}', '/plants/1.5', { authorization }],
+    ['delete', '/plants/{id}', '/plants/2', { authorization }],
+    ['delete', '/plants/{id}', `/plants/${'1'.repeat(2000)}`, { authorization }],
+    ['delete', '/plants/{id}', '/plants/1', { ...json, 'content-type': 'text/plain' }, '1'],
+    ['delete', '/plants/{id}', '/plants/1', { authorization: readOnly }]
+  ] as const
+  for (const [method, path, url, headers, payload] of requests) {
+    const answer = await app.inject({ method, url, headers, payload })
+    const { error } = answer.json()
+    const documented = answersOf(method, path)[answer.statusCode]
+    t.ok(documented?.content?.['application/json'].examples?.[error], `${method} ${path} ${error}`)
+    for (const name of ['www-authenticate', 'retry-after']) {
+      const examples: unknown[] = documented?.headers?.[name]?.schema.examples ?? [undefined]
+      t.ok(examples.includes(answer.headers[name]), `${error}: ${name}`)
+    }
+  }
+})
