@@ -12,9 +12,11 @@ const program = new Command('plant-store')
   .description('Keeps plants: an HTTP JSON service on PostgreSQL. Configured by environment variables, see README.md.')
   // Throws instead of exiting, so that every way out is the one at the end.
   .exitOverride()
+  // A line of its own for each error, even where it repeats an argument that has several.
+  .configureOutput({ outputError: (text, write) => write(`${text.trim().replaceAll(/\p{C}+/gu, ' ')}\n`) })
 
-program.command('serve', { isDefault: true })
-  .description('serve HTTP until a signal; without DATABASE_URL with a PostgreSQL of its own')
+program.command('serve')
+  .description('serve HTTP until a signal, without DATABASE_URL with a PostgreSQL of its own; the command when none is given')
   .action(() => serve(readConfig(process.env)))
 
 program.command('migrate')
@@ -71,6 +73,12 @@ function checked (isValid: (text: string) => boolean, expectation: string): (tex
   return parsed((text) => isValid(text) ? text : undefined, expectation)
 }
 
+/** With its causes. Where a name has several addresses the message of Node's error is empty, and theirs tell. */
+function explain (error: unknown): string {
+  const { message, cause, errors } = error as AggregateError
+  return [message, ...[cause, errors].flat().filter(Boolean).map(explain)].join(' ').trim()
+}
+
 /** The database that `serve` would use; its own server is started for the occasion unless it is running. */
 async function withDatabaseUrl (work: (url: string) => Promise<void>): Promise<void> {
   const config = readConfig(process.env)
@@ -97,14 +105,15 @@ async function withTokens (work: (tokens: Tokens) => Promise<void>): Promise<voi
 }
 
 try {
-  await program.parseAsync()
+  const words = process.argv.slice(2)
+  // A default command of commander's would take a mistyped one for an argument.
+  await program.parseAsync(words.length === 0 ? ['serve'] : words, { from: 'user' })
 } catch (error) {
   if (error instanceof CommanderError) {
     // Commander has printed the line; 2 is the usual code for wrong arguments.
     process.exitCode = error.exitCode === 0 ? 0 : 2
   } else {
-    const { message, cause } = error as Error
-    console.error(cause instanceof Error ? `${message} ${cause.message}` : message)
+    console.error(explain(error))
     process.exitCode = 1
   }
 }

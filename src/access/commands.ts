@@ -2,15 +2,23 @@ import { parseDuration } from '../config.ts'
 import { tokenState } from './authenticate.ts'
 import type { Tokens } from './tokens.ts'
 
+// The last moment that PostgreSQL reads as JavaScript writes it.
+const endOfTime = Date.UTC(9999, 11, 31)
+
 /**
  * The moment that `90d`, `12h` or `2027-01-01` (its start, UTC) stands for;
  * undefined when the text is none of these or the moment is past.
  */
 export function parseExpiry (text: string): Date | undefined {
   const duration = parseDuration(text)
-  const isDate = /^\d{4}-\d\d-\d\d(T\d\d:\d\d(:\d\d)?Z)?$/.test(text)
-  const moment = new Date(duration === undefined ? (isDate ? text : NaN) : Date.now() + duration)
-  return moment.getTime() > Date.now() ? moment : undefined
+  const moment = duration === undefined ? parseDate(text) : Date.now() + duration
+  return moment > Date.now() && moment <= endOfTime ? new Date(moment) : undefined
+}
+
+/** NaN when there is no such day, where Date.parse would give one of the next month. */
+function parseDate (text: string): number {
+  const moment = Date.parse(`${text}T00:00:00Z`)
+  return moment > 0 && new Date(moment).toISOString().startsWith(`${text}T`) ? moment : NaN
 }
 
 /** Characters a terminal or a log could stumble over are refused, and names too long for an index. */

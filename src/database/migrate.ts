@@ -1,6 +1,7 @@
 import { readdir } from 'node:fs/promises'
 import { join, parse } from 'node:path'
 import pg from 'pg'
+import { ApiError } from '../errors.ts'
 
 const dir = join(import.meta.dirname, '../../migrations')
 const migrationsTable = 'migrations'
@@ -16,7 +17,7 @@ export async function migrate (url: string, direction: 'up' | 'down'): Promise<s
   const client = new pg.Client({ connectionString: url, lock_timeout: lockTimeoutMs, connectionTimeoutMillis: 3000 })
   client.on('error', () => {})
   try {
-    await client.connect()
+    await client.connect().catch((cause) => { throw new ApiError('DATABASE_UNAVAILABLE', { cause }) })
     if (direction === 'up' && await isUpToDate(client)) return []
     // Loaded when there is something to do: it takes a quarter of the time to start, and 10 MiB.
     const { runner } = await import('node-pg-migrate')
