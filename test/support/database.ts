@@ -2,9 +2,6 @@ import { randomBytes } from 'node:crypto'
 import pg from 'pg'
 import type { Test } from 'tap'
 
-const serverUrl = process.env.TEST_DATABASE_URL
-if (serverUrl === undefined) throw new Error('Run tests by `npm test`, or one file by `npm test -- test/…`: they need a database.')
-
 /** Runs SQL past the service, on a connection of its own. */
 export async function sql (url: string, text: string, values?: unknown[]): Promise<Array<Record<string, unknown>>> {
   const client = new pg.Client(url)
@@ -18,10 +15,12 @@ export async function sql (url: string, text: string, values?: unknown[]): Promi
 
 /** The URL of a fresh database, migrated unless `template` says otherwise, dropped when the test ends. */
 export async function createDatabase (t: Test, { template = 'plants_template' } = {}): Promise<string> {
+  const serverUrl = process.env.TEST_DATABASE_URL
+  if (serverUrl === undefined) throw new Error('Run tests by `npm test`, or one file by `npm test -- test/…`: they need a database.')
   const name = `test_${randomBytes(8).toString('hex')}`
-  await sql(serverUrl as string, `create database ${name} template ${template}`)
-  t.teardown(() => sql(serverUrl as string, `drop database ${name} with (force)`))
-  const url = new URL(serverUrl as string)
+  await sql(serverUrl, `create database ${name} template ${template}`)
+  t.teardown(() => sql(serverUrl, `drop database ${name} with (force)`))
+  const url = new URL(serverUrl)
   url.pathname = `/${name}`
   return url.href
 }

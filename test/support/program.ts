@@ -6,6 +6,9 @@ import type { Test } from 'tap'
 
 const main = join(import.meta.dirname, '../../src/main.ts')
 
+/** Whatever ends what was started in it: a test, or a run of the fault suite. */
+export type Scope = Pick<Test, 'teardown'>
+
 type Environment = Record<string, string | undefined>
 
 /** Runs a command of the program to its end. */
@@ -20,10 +23,10 @@ export async function run (args: string[], environment: Environment = {}) {
 
 export type Program = Awaited<ReturnType<typeof serve>>
 
-/** Starts `serve` as a process on a free port; resolves once it logs `until`. Killed when the test ends. */
-export async function serve (t: Test, environment: Environment, until = 'ready') {
+/** Starts `serve` as a process on a free port; resolves once it logs `until`. Killed when the scope ends. */
+export async function serve (scope: Scope, environment: Environment, until = 'ready') {
   const child = spawn(process.execPath, [main, 'serve'], { env: { ...process.env, PORT: '0', ...environment } })
-  t.teardown(() => { child.kill('SIGKILL') })
+  scope.teardown(() => { child.kill('SIGKILL') })
   const log: Array<Record<string, unknown>> = []
   let stderr = ''
   child.stderr.on('data', (chunk) => { stderr += chunk })
