@@ -30,7 +30,7 @@ export async function buildApp ({ config, database, lifecycle, logStream }: AppP
 
   hardenProtocol(app)
   app.addHook('onRequest', (_request, reply, done) => {
-    if (lifecycle.stopping) reply.header('connection', 'close')
+    if (lifecycle.stopping) reply.raw.shouldKeepAlive = false
     done()
   })
 

@@ -1,6 +1,6 @@
 import { STATUS_CODES } from 'node:http'
 import { Type } from '@sinclair/typebox'
-import type { FastifyError, FastifyReply, FastifyRequest } from 'fastify'
+import type { FastifyBaseLogger, FastifyError, FastifyReply, FastifyRequest } from 'fastify'
 
 const bearer = (attributes = '') => ({ 'www-authenticate': `Bearer realm="plants"${attributes}` })
 const later = { 'retry-after': '1' }
@@ -12,7 +12,7 @@ const later = { 'retry-after': '1' }
 export const catalogue = {
   HTTP_MALFORMED: { number: 40001, message: 'The request is not well-formed HTTP/1.1.' },
   URL_MALFORMED: { number: 40002, message: 'The URL has a malformed percent escape.' },
-  HOST_MISSING: { number: 40003, message: 'An HTTP/1.1 request needs a Host header.' },
+  HOST_MISSING: { number: 40003, message: 'An HTTP/1.1 request needs one Host header.' },
   CONTENT_TYPE_UNSUPPORTED: { number: 40004, message: 'The body must be application/json in UTF-8.' },
   CONTENT_ENCODING_UNSUPPORTED: { number: 40005, message: 'The body must not have a content encoding.' },
   BODY_TOO_LARGE: { number: 40006, message: 'The body is larger than this service accepts.' },
@@ -26,6 +26,7 @@ export const catalogue = {
   ID_TAKEN: { number: 40014, message: 'You already have a plant with this id.' },
   PATH_ID_INVALID: { number: 40015, message: 'The id in the path must be a decimal integer from -9223372036854775808 to 9223372036854775807.' },
   LIMIT_INVALID: { number: 40016, message: 'limit must be a decimal integer from 0 to 2147483647, given once.' },
+  BODY_TOO_COMPLEX: { number: 40017, message: 'The body must not have more than 1000 values.' },
   TOKEN_MISSING: { number: 40101, message: 'This operation needs an Authorization header with a bearer token.', headers: bearer() },
   TOKEN_INVALID: { number: 40102, message: 'The bearer token is not valid.', headers: bearer(', error="invalid_token"') },
   TOKEN_READ_ONLY: { number: 40301, message: 'The bearer token may only read.', headers: bearer(', error="insufficient_scope"') },
@@ -78,6 +79,8 @@ const foreignFaults: Record<string, ErrorName> = {
   FST_BEARER_AUTH_MISSING_AUTHORIZATION_HEADER: 'TOKEN_MISSING',
   // Our own check throws, so this one is left for schemes other than Bearer.
   FST_BEARER_AUTH_INVALID_AUTHORIZATION_HEADER: 'TOKEN_MISSING',
+  // A body whose sender has gone: nobody reads the answer, and the log shall not call it our fault.
+  ECONNRESET: 'HTTP_MALFORMED',
   ERR_HTTP_REQUEST_TIMEOUT: 'REQUEST_TIMEOUT',
   HPE_HEADER_OVERFLOW: 'HEADERS_TOO_LARGE',
   HPE_CHUNK_EXTENSIONS_OVERFLOW: 'BODY_TOO_LARGE'
@@ -91,22 +94,32 @@ function toApiError (error: unknown, otherwise: ErrorName): ApiError {
 
 /** Fastify's error handler: 4xx are the caller's and logged at info, the rest is ours and logged whole. */
 export function answerError (error: unknown, request: FastifyRequest, reply: FastifyReply): void {
-  const { status, number, headers, message, name, cause } = toApiError(error, 'INTERNAL')
-  if (status >= 500) request.log.error({ err: cause ?? error, error: number }, message)
-  else request.log.info({ error: number, reason: cause instanceof Error ? cause.message : cause ?? name, remoteAddress: request.ip }, message)
+  const fault = toApiError(error, 'INTERNAL')
+  const { status, number, headers, message } = fault
+  if (status >= 500) request.log.error({ err: fault.cause ?? error, error: number }, message)
+  else logRefusal(fault, request.log, request.ip)
+  // Fastify closes the connection after a body it could not take. A caller still
+  // sending it would lose the answer: Node reads the rest and drops it.
+  if (reply.hasHeader('connection') && reply.raw.shouldKeepAlive) reply.header('connection', 'keep-alive')
   reply.code(status).headers(headers).type('application/json').send({ error: number, message })
 }
 
 /** A whole HTTP response for a socket on which Node found the fault, before there is a request to reply to. */
-export function rawErrorResponse (error: unknown, extraHeaders: Record<string, string> = {}): string {
-  const { status, number, headers, message } = toApiError(error, 'HTTP_MALFORMED')
+export function rawErrorResponse (error: unknown, log: FastifyBaseLogger, remoteAddress?: string, extraHeaders: Record<string, string> = {}): string {
+  const fault = toApiError(error, 'HTTP_MALFORMED')
+  const { status, number, headers, message } = fault
+  logRefusal(fault, log, remoteAddress)
   const body = JSON.stringify({ error: number, message })
   const lines = Object.entries({
     ...headers,
     ...extraHeaders,
-    'content-type': 'application/json',
+    'content-type': 'application/json; charset=utf-8',
     'content-length': String(body.length),
     connection: 'close'
   }).map(([name, value]) => `${name}: ${value}\r\n`)
   return `HTTP/1.1 ${status} ${STATUS_CODES[status]}\r\n${lines.join('')}\r\n${body}`
+}
+
+function logRefusal ({ number, name, message, cause }: ApiError, log: FastifyBaseLogger, remoteAddress?: string): void {
+  log.info({ error: number, reason: cause instanceof Error ? cause.message : cause ?? name, remoteAddress }, message)
 }

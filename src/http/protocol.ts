@@ -1,9 +1,12 @@
 import type { IncomingMessage, Server, ServerResponse } from 'node:http'
-import type { Duplex } from 'node:stream'
-import type { FastifyHttpOptions, FastifyInstance, FastifyReply, FastifyRequest, HookHandlerDoneFunction } from 'fastify'
-import { answerError, ApiError, rawErrorResponse } from '../errors.ts'
+import type { Socket } from 'node:net'
+import type { FastifyBaseLogger, FastifyHttpOptions, FastifyInstance, FastifyReply, FastifyRequest, HookHandlerDoneFunction } from 'fastify'
+import { answerError, ApiError, rawErrorResponse, type ErrorName } from '../errors.ts'
 import { parseJsonBody } from './json.ts'
 import { compileValidator } from './validation.ts'
+
+// How long a caller may take to notice that its connection is at its end.
+const lingerMs = 1000
 
 /** What Fastify and Node need to be told so that no client can hold a connection for ever. */
 export const serverOptions = {
@@ -17,7 +20,10 @@ export const serverOptions = {
     headersTimeout: 15_000,
     connectionsCheckingInterval: 1_000,
     // Checked below: Node's own answer has no body.
-    requireHostHeader: false
+    requireHostHeader: false,
+    // Node takes the first of two Host, Authorization or Content-Type headers
+    // and drops the other; joined, neither passes for what it is not.
+    joinDuplicateHeaders: true
   },
   // Fastify's own 503 has another shape, and stopping is announced by `Connection: close` long before.
   return503OnClosing: false,
@@ -32,11 +38,7 @@ export function hardenProtocol (app: FastifyInstance): void {
   app.setValidatorCompiler(compileValidator)
   app.removeAllContentTypeParsers()
   app.addContentTypeParser('application/json', { parseAs: 'buffer' }, (request: FastifyRequest, body: Buffer, done) => {
-    try {
-      done(null, parseJsonBody(request, body))
-    } catch (error) {
-      done(error as Error)
-    }
+    done(null, parseJsonBody(request, body))
   })
 
   const methods = new Map<string, string[]>()
@@ -44,33 +46,49 @@ export function hardenProtocol (app: FastifyInstance): void {
     methods.set(url, [...new Set([...methods.get(url) ?? [], ...[method].flat()])].sort())
   })
   app.addHook('onRequest', (request: FastifyRequest, reply: FastifyReply, done: HookHandlerDoneFunction) => {
-    if (request.headers.host === undefined && request.raw.httpVersion === '1.1') return done(new ApiError('HOST_MISSING'))
+    const fault = faultOf(request.raw)
+    if (fault !== undefined) return done(new ApiError(fault))
     if (!request.is404) return done()
-    const path = (request.url.split('?', 1)[0] as string).split('/')
+    const path = segmentsOf(request.url)
     const known = [...methods.keys()].find((url) => matches(url.split('/'), path))
     if (known === undefined) return done(new ApiError('PATH_UNKNOWN'))
     reply.header('allow', methods.get(known)?.join(', '))
     done(new ApiError('METHOD_NOT_ALLOWED'))
   })
 
-  // For plugins that find nothing at a path of theirs.
-  app.setNotFoundHandler((request, reply) => answerError(new ApiError('PATH_UNKNOWN'), request, reply))
-
-  app.server.on('checkExpectation', (_request: IncomingMessage, response: ServerResponse) => {
-    endWith(response.socket as Duplex, new ApiError('EXPECTATION_UNKNOWN'))
+  // The hook above refuses it, in its turn among the answers of the connection,
+  // which is at its end: the body may follow or not.
+  app.server.on('checkExpectation', (request: IncomingMessage, response: ServerResponse) => {
+    response.shouldKeepAlive = false
+    app.server.emit('request', request, response)
   })
-  app.server.on('connect', (_request: IncomingMessage, socket: Duplex) => {
-    endWith(socket, new ApiError('METHOD_NOT_ALLOWED'), { allow: 'GET, HEAD, POST, DELETE' })
+  app.server.on('connect', (_request: IncomingMessage, socket: HttpSocket) => {
+    // Node has taken its own listeners off, and an error nobody listens to ends the process.
+    socket.on('error', () => socket.destroy())
+    answerInTurn(socket, new ApiError('METHOD_NOT_ALLOWED'), app.log, { allow: 'GET, HEAD, POST, DELETE' })
   })
 }
 
-const matches = (pattern: string[], path: string[]) => pattern.length === path.length &&
-  pattern.every((part, index) => part === path[index] || (part.startsWith(':') && path[index] !== ''))
+/** What Node lets pass although a server must not (RFC 9112, sections 2.3, 3.2 and 3.2.4; RFC 9110, section 10.1.1). */
+function faultOf ({ httpVersion, url, headers: { host, expect } }: IncomingMessage): ErrorName | undefined {
+  if (httpVersion === '1.1') {
+    if (host === undefined || host.includes(',')) return 'HOST_MISSING'
+    if (expect !== undefined && !/^100-continue$/i.test(expect)) return 'EXPECTATION_UNKNOWN'
+  } else if (httpVersion !== '1.0') return 'HTTP_MALFORMED'
+  // The router takes it for the end of the path: /plants/1#2 would be plant 1.
+  return (url as string).includes('#') ? 'HTTP_MALFORMED' : undefined
+}
+
+/** The path as the router reads it: that of an absolute URL, without the query, percent escapes decoded. */
+const segmentsOf = (url: string) => (url.replace(/^https?:\/\/[^/?]*/i, '').split('?', 1)[0] as string).split('/').map(decodeURIComponent)
+
+const matches = (pattern: string[], path: string[]) => (pattern.length === path.length || pattern.at(-1) === '*') &&
+  pattern.every((part, index) => part === path[index] || (/^[:*]/.test(part) && index < path.length))
 
 /** An onRequest hook: the router leaves malformed escapes in the query as they are, this refuses them. */
 export function refuseMalformedQuery (request: FastifyRequest, _reply: FastifyReply, done: HookHandlerDoneFunction): void {
-  const query = request.url.split('?', 2)[1]
-  done(query !== undefined && isMalformed(query) ? new ApiError('URL_MALFORMED') : undefined)
+  const query = request.url.indexOf('?')
+  done(query !== -1 && isMalformed(request.url.slice(query)) ? new ApiError('URL_MALFORMED') : undefined)
 }
 
 function isMalformed (query: string): boolean {
@@ -82,17 +100,35 @@ function isMalformed (query: string): boolean {
   }
 }
 
-// What Node's parser could not read. An answer written while an earlier
-// request of the same connection is being worked on would be taken for that
-// request's own, so it waits for it.
-function answerClientError (error: Error & { code?: string }, socket: Duplex & { _httpMessage?: ServerResponse | null }): void {
-  const response = socket._httpMessage
-  if (error.code === 'ECONNRESET' || !socket.writable) socket.destroy()
-  else if (response?.req.complete) response.once('close', () => endWith(socket, error))
-  else if (response?.headersSent) socket.destroy()
-  else endWith(socket, error)
+// How a connection stands is only to be had from Node's own properties.
+type HttpSocket = Socket & { _httpMessage?: ServerResponse | null, parser?: { incoming: IncomingMessage | null } | null }
+
+const refused = new WeakSet<Socket>()
+
+/** What Node's parser could not read. It says so again for every chunk that follows. */
+function answerClientError (this: FastifyInstance, error: Error, socket: HttpSocket): void {
+  if (refused.has(socket)) return
+  refused.add(socket)
+  answerInTurn(socket, error, this.log)
 }
 
-function endWith (socket: Duplex, error: Error, headers?: Record<string, string>): void {
-  socket.end(rawErrorResponse(error, headers), () => socket.destroy())
+/**
+ * The last answer of a connection. Written while earlier requests are being
+ * worked on it would be taken for theirs, so it waits for them; a request that
+ * has had its answer, before all of it was there, gets no second one.
+ */
+function answerInTurn (socket: HttpSocket, error: Error, log: FastifyBaseLogger, headers?: Record<string, string>): void {
+  const response = socket._httpMessage
+  if (response && (response.req.complete || response.headersSent)) {
+    response.once('close', () => answerInTurn(socket, error, log, headers))
+    return
+  }
+  const isAnswered = !response && socket.parser?.incoming?.complete === false
+  if (socket.writable && !isAnswered) socket.write(rawErrorResponse(error, log, socket.remoteAddress, headers))
+  // Closed at once, with bytes of the caller still on their way, it would be
+  // reset, and the answer lost before it is read. What comes is dropped.
+  socket.end()
+  socket.resume()
+  const timer = setTimeout(() => socket.destroy(), lingerMs)
+  socket.once('close', () => clearTimeout(timer))
 }

@@ -37,6 +37,6 @@ function toApiError ({ path, schema, value }: ValueError): ApiError {
   const byKind: Record<string, ErrorName> = { Int64Text: 'PATH_ID_INVALID', LimitText: 'LIMIT_INVALID' }
   const name = byKind[kind]
   if (name !== undefined) return new ApiError(name)
-  if (value === Infinity) return new ApiError('ID_OUT_OF_RANGE')
+  if (kind === 'Int64' && value === Infinity) return new ApiError('ID_OUT_OF_RANGE')
   return new ApiError(value === undefined ? 'FIELD_MISSING' : 'FIELD_INVALID', { message: `${field} must be ${expectations[kind]}.` })
 }

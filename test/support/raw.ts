@@ -1,0 +1,73 @@
+import { once } from 'node:events'
+import { connect } from 'node:net'
+
+/** An answer as it stood on the wire. */
+export interface Answer {
+  status: number
+  headers: Record<string, string>
+  body: string
+}
+
+/**
+ * Sends bytes over a socket of its own and reads until the service closes it.
+ * Parts are sent one by one, a part that is a function awaited in between.
+ * Rejects when the socket is reset, or when what came is no sequence of whole
+ * HTTP/1.1 answers; `heads` tells which of them answer a HEAD.
+ */
+export async function exchange (address: string, parts: Array<string | Buffer | (() => Promise<unknown>)>, { heads = [] as number[] } = {}): Promise<Answer[]> {
+  const { hostname, port } = new URL(address)
+  const socket = connect({ host: hostname, port: Number(port), allowHalfOpen: true })
+  const received: Buffer[] = []
+  socket.on('data', (chunk) => { received.push(chunk) })
+  const ended = once(socket, 'end')
+  // It may be over before it is awaited.
+  ended.catch(() => {})
+  for (const part of parts) {
+    if (typeof part === 'function') await part()
+    else socket.write(part)
+  }
+  await ended
+  socket.end()
+  return parseAnswers(Buffer.concat(received), heads)
+}
+
+/** Strict where a sloppy service would confuse its callers: nothing may precede, divide or follow the answers. */
+export function parseAnswers (bytes: Buffer, heads: number[] = []): Answer[] {
+  const answers: Answer[] = []
+  for (let rest = bytes.toString('latin1'); rest !== '';) {
+    const [head, status, lines] = /^HTTP\/1\.1 (\d{3}) [^\r\n]*\r\n((?:[^\r\n]+\r\n)*)\r\n/.exec(rest) ?? []
+    if (head === undefined) throw new Error(`not an HTTP answer: ${JSON.stringify(rest.slice(0, 200))}`)
+    rest = rest.slice(head.length)
+    const headers: Record<string, string> = {}
+    for (const [, name, value] of (lines as string).matchAll(/^([^:]+): ?(.*)\r$/gm)) {
+      const key = (name as string).toLowerCase()
+      if (key in headers) throw new Error(`the header ${key} came twice`)
+      headers[key] = value as string
+    }
+    const bodyless = Number(status) < 200 || status === '204' || heads.includes(answers.length)
+    let body = ''
+    if (!bodyless && headers['transfer-encoding'] === 'chunked') [body, rest] = takeChunks(rest)
+    else if (!bodyless) {
+      const length = Number(headers['content-length'])
+      if (!(length <= rest.length)) throw new Error(`content-length is ${headers['content-length']}, the rest ${rest.length}`)
+      body = rest.slice(0, length)
+      rest = rest.slice(length)
+    }
+    answers.push({ status: Number(status), headers, body: Buffer.from(body, 'latin1').toString() })
+  }
+  return answers
+}
+
+function takeChunks (text: string): [body: string, rest: string] {
+  let body = ''
+  for (;;) {
+    const [line, size] = /^([0-9a-f]+)\r\n/i.exec(text) ?? []
+    if (line === undefined) throw new Error(`not a chunk: ${JSON.stringify(text.slice(0, 50))}`)
+    const start = line.length
+    const end = start + parseInt(size as string, 16)
+    if (text.slice(end, end + 2) !== '\r\n') throw new Error('a chunk of another length than it says')
+    body += text.slice(start, end)
+    text = text.slice(end + 2)
+    if (end === start) return [body, text]
+  }
+}
