@@ -55,6 +55,8 @@ export function hardenProtocol (app: FastifyInstance): void {
     reply.header('allow', methods.get(known)?.join(', '))
     done(new ApiError('METHOD_NOT_ALLOWED'))
   })
+  // For plugins that find nothing at a path of theirs, such as a file of /docs.
+  app.setNotFoundHandler((request, reply) => answerError(new ApiError('PATH_UNKNOWN'), request, reply))
 
   // The hook above refuses it, in its turn among the answers of the connection,
   // which is at its end: the body may follow or not.
