@@ -121,5 +121,7 @@ export function rawErrorResponse (error: unknown, log: FastifyBaseLogger, remote
 }
 
 function logRefusal ({ number, name, message, cause }: ApiError, log: FastifyBaseLogger, remoteAddress?: string): void {
-  log.info({ error: number, reason: cause instanceof Error ? cause.message : cause ?? name, remoteAddress }, message)
+  // Of another's error the code: its message may quote what the caller sent.
+  const reason = typeof cause === 'string' ? cause : (cause as FastifyError | undefined)?.code ?? name
+  log.info({ error: number, reason, remoteAddress }, message)
 }
