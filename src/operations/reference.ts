@@ -1,3 +1,4 @@
+import { readFile } from 'node:fs/promises'
 import swagger from '@fastify/swagger'
 import swaggerUi from '@fastify/swagger-ui'
 import type { FastifyInstance, FastifySchema, RouteOptions } from 'fastify'
@@ -18,8 +19,8 @@ nobody else's plants: two users can each have a plant 42.
 
 ## Ids
 
-An id is a 64-bit integer of your choice and is never rounded here. It may be on your side: a number in JavaScript
-is exact up to 9007199254740991 only, so take a \`BigInt\` for larger ids.
+An id is a 64-bit integer of your choice. It is never rounded here, but may be on your side: a number in JavaScript
+is exact only up to 9007199254740991, so take a \`BigInt\` for larger ids.
 
 ## Errors
 
@@ -30,9 +31,13 @@ say more than it does here. 401 and 403 come with \`WWW-Authenticate\`, 405 with
 After a 5xx or a cut connection you cannot know whether a create or a delete took effect. Send it again: 40014 to a
 repeated create of a new id, or 40402 to a repeated delete, tells you that it had.
 
+<details><summary>Every error</summary>
+
 | error | message |
 |-------|---------|
-${Object.values(catalogue).map(({ number, message }) => `| ${number} | ${message} |`).join('\n')}
+${Object.values(catalogue).map(({ number, message }) => `| ${number} | ${message.replaceAll('_', '\\_')} |`).join('\n')}
+
+</details>
 
 This document is served at [/openapi.json](/openapi.json).`
 
@@ -66,7 +71,7 @@ export async function describeApi (app: FastifyInstance, { docs }: { docs: boole
       openapi: '3.1.0',
       info: { title: 'Plant store', version: '1.0.0', description, license: { name: 'MIT', identifier: 'MIT' } as never },
       servers: [{ url: '/', description: 'The service this document comes from' }],
-      tags: [{ name: 'plants', description: 'Your plants' }],
+      tags: [{ name: 'Plants', description: 'Your plants' }],
       security: [{ bearerAuth: [] }],
       components: {
         securitySchemes: {
@@ -95,7 +100,7 @@ export async function describeApi (app: FastifyInstance, { docs }: { docs: boole
     theme: {
       title: 'Plant store',
       js: [{ filename: 'color-scheme.js', content: followColorScheme }],
-      css: [{ filename: 'page.css', content: '.swagger-ui .wrapper { max-width: 1000px }' }]
+      css: [{ filename: 'page.css', content: await readFile(new URL('reference.css', import.meta.url), 'utf8') }]
     }
   })
 }
@@ -104,7 +109,7 @@ export async function describeApi (app: FastifyInstance, { docs }: { docs: boole
 const requestErrors: ErrorName[] = ['HTTP_MALFORMED', 'URL_MALFORMED', 'HOST_MISSING', 'TOKEN_MISSING', 'TOKEN_INVALID',
   'REQUEST_TIMEOUT', 'EXPECTATION_UNKNOWN', 'HEADERS_TOO_LARGE', 'INTERNAL', 'DATABASE_UNAVAILABLE', 'OVERLOADED', 'STOPPING']
 const parserErrors: ErrorName[] = ['CONTENT_TYPE_UNSUPPORTED', 'CONTENT_ENCODING_UNSUPPORTED', 'BODY_TOO_LARGE',
-  'BODY_NOT_UTF8', 'BODY_NOT_JSON', 'BODY_KEY_FORBIDDEN']
+  'BODY_NOT_UTF8', 'BODY_NOT_JSON', 'BODY_TOO_COMPLEX', 'BODY_KEY_FORBIDDEN']
 const fieldErrors: ErrorName[] = ['BODY_NOT_OBJECT', 'FIELD_MISSING', 'FIELD_INVALID']
 
 const statusTexts: Record<number, string> = {

@@ -11,7 +11,7 @@ export const plantsRoutes: FastifyPluginAsyncTypebox<{ plants: Plants }> = async
     onRequest: requireWriteAccess,
     schema: {
       operationId: 'createPlant',
-      tags: ['plants'],
+      tags: ['Plants'],
       summary: 'Create a plant',
       description: 'Stores a plant of yours under an id of your choice. If you already have a plant with this id, that one stays as it is.',
       body: NewPlantSchema,
@@ -26,7 +26,7 @@ export const plantsRoutes: FastifyPluginAsyncTypebox<{ plants: Plants }> = async
   app.get('/plants', {
     schema: {
       operationId: 'listPlants',
-      tags: ['plants'],
+      tags: ['Plants'],
       summary: 'List your plants',
       description: 'Gives your plants in ascending order of id: all of them, or the first `limit`.',
       querystring: ListQuerySchema,
@@ -46,7 +46,7 @@ export const plantsRoutes: FastifyPluginAsyncTypebox<{ plants: Plants }> = async
     onRequest: requireWriteAccess,
     schema: {
       operationId: 'deletePlant',
-      tags: ['plants'],
+      tags: ['Plants'],
       summary: 'Delete a plant',
       description: 'Deletes one of your plants. Whether an id is unused, deleted before or only another user\'s, the answer is the same 404.',
       params: PlantParamsSchema,

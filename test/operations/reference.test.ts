@@ -18,7 +18,7 @@ t.test('a plant can be created, listed and deleted from the page', async (t) => 
   await dialog.getByRole('button', { name: 'Apply credentials' }).click()
   await dialog.getByRole('button', { name: 'Close' }).last().click()
 
-  const operation = (name: string) => page.locator(`#operations-plants-${name}`)
+  const operation = (name: string) => page.locator(`#operations-Plants-${name}`)
   const open = (name: string) => operation(name).locator('.opblock-summary-control').click()
   const execute = async (name: string) => {
     await operation(name).getByRole('button', { name: 'Execute' }).click()
@@ -44,15 +44,16 @@ t.test('a plant can be created, listed and deleted from the page', async (t) => 
   t.same(complaints, [], 'no console message, and nothing asked of another host')
 })
 
-t.test('the page follows the colour scheme of the system', async (t) => {
+t.test('the page fits a phone and follows its colour scheme', async (t) => {
   const { listen } = await startApp(t)
   const home = await listen()
-  const { page } = await openPage(t, { home, colorScheme: 'dark' })
+  const { page } = await openPage(t, { home, colorScheme: 'dark', viewport: { width: 390, height: 844 } })
   await page.goto(`${home}/docs`)
-  const isDark = () => page.locator('html.dark-mode').count()
-  t.equal(await isDark(), 1)
+  await page.locator('html.dark-mode').waitFor()
   await page.emulateMedia({ colorScheme: 'light' })
   await page.locator('html:not(.dark-mode)').waitFor()
+  for (const operation of await page.locator('.opblock-summary-control').all()) await operation.click()
+  t.equal(await page.evaluate('document.documentElement.scrollWidth'), 390, 'nothing to scroll sideways for')
 })
 
 t.test('the page may run no script and no style but those served with it', async (t) => {
