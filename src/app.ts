@@ -51,7 +51,7 @@ export async function buildApp ({ config, database, lifecycle, logStream }: AppP
 class QuietSuccess extends LogController {
   override incomingRequest (): void {}
   override requestCompleted (_error: unknown, request: FastifyRequest, reply: FastifyReply): void {
-    // The pattern of the route: callers have been seen to put their token into the URL.
+    // The pattern of the route, since a caller may have put a token into the URL.
     request.log.debug({ method: request.method, route: request.routeOptions.url, status: reply.statusCode, ms: reply.elapsedTime }, 'answered')
   }
 }
