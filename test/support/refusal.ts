@@ -1,0 +1,29 @@
+import type { Test } from 'tap'
+import type { Answer } from './raw.ts'
+
+interface InjectAnswer {
+  statusCode: number
+  headers: Record<string, unknown>
+  body: string
+}
+
+/** Asserts the whole of an answer that is no success, whoever in the service gave it. */
+export function isRefusal (t: Test, answer: InjectAnswer | Answer, number: number, message: string | RegExp, title = ''): void {
+  const status = 'statusCode' in answer ? answer.statusCode : answer.status
+  const body = parse(answer.body)
+  t.match({ status, type: answer.headers['content-type'], keys: Object.keys(body), ...body }, {
+    status: Math.floor(number / 100),
+    type: /^application\/json; charset=utf-8$/,
+    keys: ['error', 'message'],
+    error: number,
+    message
+  }, `${title} ${number}`.trim())
+}
+
+function parse (text: string): object {
+  try {
+    return JSON.parse(text)
+  } catch {
+    return { text }
+  }
+}
