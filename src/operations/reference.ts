@@ -20,7 +20,7 @@ nobody else's plants: two users can each have a plant 42.
 ## Ids
 
 An id is a 64-bit integer of your choice. It is never rounded here, but may be on your side: a number in JavaScript
-is exact only up to 9007199254740991, so take a \`BigInt\` for larger ids.
+is exact only up to 9007199254740991, so take a \`BigInt\` for larger ids and write it by \`JSON.rawJSON\`.
 
 ## Errors
 

@@ -1,0 +1,39 @@
+import { execFile } from 'node:child_process'
+import { readFile } from 'node:fs/promises'
+import { promisify } from 'node:util'
+import t from 'tap'
+import { createDatabase } from './support/database.ts'
+import { run, serve } from './support/program.ts'
+
+const environment = { DATABASE_URL: await createDatabase(t) }
+const { address } = await serve(t, environment)
+const token = (await run(['token', 'create', 'alice'], environment)).stdout.trim()
+
+const runScript = (TOKEN: string) =>
+  promisify(execFile)(process.execPath, ['examples/plants.ts'], { env: { ...process.env, BASE: address, TOKEN } })
+
+t.test('the script creates, lists and deletes', async (t) => {
+  t.equal((await runScript(token)).stdout, [
+    "created { name: 'Monstera deliciosa', tag: 'tropical' }",
+    "yours [ { name: 'Monstera deliciosa', tag: 'tropical' } ]",
+    'left []\n'
+  ].join('\n'))
+})
+
+t.test('the script says what was wrong', async (t) => {
+  await t.rejects(runScript('plant_1'), /The bearer token is not valid. \(40102\)/)
+})
+
+t.test('the requests of the .http file succeed one after the other', async (t) => {
+  const file = await readFile('examples/plants.http', 'utf8')
+  const requests = file.replaceAll('{{base}}', address).replaceAll('{{token}}', token).split(/^###.*\n/m).slice(1)
+  const statuses: number[] = []
+  for (const request of requests) {
+    const [head = '', body] = request.trim().split('\n\n')
+    const [start = '', ...headers] = head.split('\n')
+    const [method, url = ''] = start.split(' ')
+    const answer = await fetch(url, { method, body, headers: headers.map((line) => line.split(': ') as [string, string]) })
+    statuses.push(answer.status)
+  }
+  t.same(statuses, [200, 200, 204])
+})
