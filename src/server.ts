@@ -13,7 +13,7 @@ export async function serve (config: Config): Promise<void> {
   const embedded = config.DATABASE_URL === undefined ? await startEmbedded(config.DATA_DIR) : undefined
   const url = embedded?.url ?? config.DATABASE_URL as string
   const database = openDatabase({ url, statementTimeoutMs: config.STATEMENT_TIMEOUT, maxWaiting: config.MAX_WAITING })
-  const lifecycle = { stopping: false }
+  const lifecycle = { starting: true, stopping: false }
   const app = await buildApp({ config, database, lifecycle, logStream: process.stdout.isTTY ? (await import('pino-pretty')).default({ sync: true }) : undefined })
 
   const address = await app.listen({
@@ -44,6 +44,7 @@ export async function serve (config: Config): Promise<void> {
     await database.probe()
     if (embedded !== undefined) await greet(database, address)
   }, app.log)
+  lifecycle.starting = false
   app.log.info('ready')
 }
 

@@ -5,7 +5,7 @@ import type { Database } from '../database/database.ts'
 import { ApiError, ErrorSchema } from '../errors.ts'
 
 /** What the process is up to; `stopping` is set once and for all by whoever ends it. */
-export interface Lifecycle { stopping: boolean }
+export interface Lifecycle { starting?: boolean, stopping: boolean }
 
 const StatusSchema = Type.Object({ status: Type.Literal('ok') })
 
@@ -23,6 +23,8 @@ export const healthRoutes: FastifyPluginAsyncTypebox<{ database: Database, lifec
     schema: { response: { 200: StatusSchema, '4xx': ErrorSchema, '5xx': ErrorSchema } }
   }, async function ready () {
     if (lifecycle.stopping) throw new ApiError('STOPPING')
+    // The tables of the version before would satisfy the probe while this one's migrations run.
+    if (lifecycle.starting) throw new ApiError('DATABASE_UNAVAILABLE', { cause: 'not migrated yet' })
     await within(probeTimeoutMs, database.probe())
     return { status: 'ok' as const }
   })
