@@ -1,6 +1,6 @@
 import { readFile } from 'node:fs/promises'
 import t from 'tap'
-import { base, buildImage, image, openProject, run } from './support.ts'
+import { base, buildImage, databaseUrl, image, openProject, run } from './support.ts'
 
 t.setTimeout(180_000)
 
@@ -44,7 +44,7 @@ t.test('the entry point is the program', async t => {
   await project.compose('up', '--detach', 'database')
   await project.healthy('database')
   const program = (...args: string[]) => run('run', '--rm', `--network=${project.network}`, '--read-only',
-    '--env=DATABASE_URL=postgres://plant_store:plants@database/plant_store', image, ...args)
+    `--env=DATABASE_URL=${databaseUrl}`, image, ...args)
 
   t.match(await program('--help'), /token/)
   await program('migrate')

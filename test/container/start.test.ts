@@ -1,6 +1,6 @@
 import { readdir } from 'node:fs/promises'
 import t from 'tap'
-import { answers, buildImage, image, openProject, run, urlOf } from './support.ts'
+import { answers, buildImage, buildNextImage, image, openProject, run, urlOf } from './support.ts'
 
 t.setTimeout(180_000)
 
@@ -31,12 +31,26 @@ await t.test('four started at once on an empty database migrate it once and all 
     t.equal(await run('inspect', '--format={{.RestartCount}}', instance), '0')
   }
   const files = await readdir(new URL('../../migrations/', import.meta.url))
-  t.equal(await project.sql('select count(*), count(distinct name) from pgmigrations'), `${files.length}|${files.length}`)
+  t.equal(await project.sql('select count(*), count(distinct name) from migrations'), `${files.length}|${files.length}`)
+
+  const log = await project.compose('logs', '--no-color', 'plant-store')
+  t.equal(log.match(/"msg":"migrated"/g)?.length, 1)
+  t.notMatch(log, /the database is not ready/, 'the others waited their turn, none failed and tried again')
 
   const authorization = `Bearer ${await project.token('alice')}`
   for (const instance of instances) {
     t.equal((await fetch(`${await urlOf(instance)}/plants`, { headers: { authorization } })).status, 200)
   }
+})
+
+await t.test('an instance is not ready before its migrations are done', async t => {
+  const next = 'localhost/plant-store:test-slow'
+  await buildNextImage(next, 'select pg_sleep(3); create table slow ();')
+  const url = await urlOf(await project.start(next))
+  await answers(`${url}/livez`, 200)
+  t.equal((await fetch(`${url}/readyz`)).status, 503)
+  await answers(`${url}/readyz`, 200)
+  t.equal(await project.sql('select count(*) from slow'), '0')
 })
 
 await t.test('a role that may not create tables works with MIGRATE=off', async t => {
@@ -46,8 +60,7 @@ await t.test('a role that may not create tables works with MIGRATE=off', async t
     grant select, insert, update, delete on plants, tokens to guest`)
   t.equal(await project.sql("select has_schema_privilege('guest', 'public', 'create')"), 'f')
 
-  const database = '--env=DATABASE_URL=postgres://guest:guest@database/plant_store'
-  const guest = await run('run', '--detach', `--network=${project.network}`, '--publish=127.0.0.1::3000', database, '--env=MIGRATE=off', image)
+  const guest = await project.start(image, { DATABASE_URL: 'postgres://guest:guest@database/plant_store', MIGRATE: 'off' })
   const url = await urlOf(guest)
   await answers(`${url}/readyz`, 200)
 

@@ -10,6 +10,7 @@ const root = new URL('../../', import.meta.url)
 const proxyImage = 'haproxy:3.2'
 
 export const image = 'localhost/plant-store:test'
+export const databaseUrl = 'postgres://plant_store:plants@database/plant_store'
 export const base = 'node:24-slim'
 
 async function docker (args: string[], env: NodeJS.ProcessEnv = process.env, input = ''): Promise<string> {
@@ -74,12 +75,13 @@ export async function openProject (t: Test, composeFile = 'docker-compose.yml') 
   const compose = (...args: string[]) => docker(['compose', ...args], env)
   removeWhenOver(t, name, compose)
 
+  const network = `${name}_default`
   const containers = async (service: string) => (await compose('ps', '--quiet', service)).split('\n')
   const container = async (service: string) => (await containers(service))[0] ?? ''
 
   return {
     env,
-    network: `${name}_default`,
+    network,
     compose,
     containers,
     container,
@@ -87,6 +89,9 @@ export async function openProject (t: Test, composeFile = 'docker-compose.yml') 
     inside: (service: string, ...command: string[]) => compose('exec', '-T', service, ...command),
     token: (user: string, service = 'plant-store') =>
       compose('exec', '-T', service, 'node', 'src/main.ts', 'token', 'create', user),
+    /** An instance beside those of the compose file. */
+    start: (image: string, env: Record<string, string> = {}) => run('run', '--detach', `--network=${network}`, '--publish=127.0.0.1::3000',
+      ...Object.entries({ DATABASE_URL: databaseUrl, ...env }).map(([name, value]) => `--env=${name}=${value}`), image),
     /** As superuser, who gets in by the socket alone. */
     sql: (text: string, database = 'plant_store') =>
       compose('exec', '-T', 'database', 'psql', '--username=postgres', `--dbname=${database}`, '--no-align', '--tuples-only', `--command=${text}`),
@@ -105,7 +110,7 @@ function removeWhenOver (t: Test, name: string, compose: (...args: string[]) => 
     docker network rm ${name}_default`
   ], { detached: true, stdio: ['pipe', 'ignore', 'ignore'] })
   t.teardown(async () => {
-    if (!t.passing()) t.comment(await compose('logs', '--no-color', '--tail=40'))
+    if (!t.passing()) t.comment(await compose('logs', '--no-color', '--tail=40').catch((error: Error) => error.message))
     remover.stdin.end()
     await once(remover, 'exit')
   })
