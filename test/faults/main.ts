@@ -1,0 +1,29 @@
+// The fault suite in full: npm run test:faults -- [--seed 1] [--only storm,outages,…]
+import { parseArgs } from 'node:util'
+import { outages } from './outages.ts'
+import { startPostgres } from './postgres.ts'
+import { printed } from './report.ts'
+import { storm } from './storm.ts'
+
+const scenarios = {
+  storm: (seed: number) => storm(scope, postgres, { seed, kills: 20 }),
+  outages: () => outages(scope, postgres, { lastsMs: 8000, watchMs: 3000, perSecond: 100, statementTimeoutMs: 5000 })
+}
+const { values } = parseArgs({
+  options: {
+    seed: { type: 'string', default: String(Date.now() % 1_000_000) },
+    only: { type: 'string', default: Object.keys(scenarios).join() }
+  }
+})
+
+const seed = Number(values.seed)
+console.log(`seed ${seed}\n`)
+await using stack = new AsyncDisposableStack()
+const scope = { teardown: (work: () => unknown) => stack.defer(async () => { await work() }) }
+const postgres = await startPostgres(scope)
+for (const [name, run] of Object.entries(scenarios)) {
+  if (!values.only.split(',').includes(name)) continue
+  const report = await run(seed)
+  console.log(printed(report))
+  if (report.breaches.length > 0 || report.misses.length > 0) process.exitCode = 1
+}

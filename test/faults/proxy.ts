@@ -1,0 +1,72 @@
+import { once } from 'node:events'
+import { connect, createServer, type AddressInfo, type Socket } from 'node:net'
+import { setTimeout as delay } from 'node:timers/promises'
+import type { Scope } from '../support/program.ts'
+
+/** `silent`: takes connections and bytes, passes nothing on and closes nothing. */
+type Mode = 'open' | 'closed' | 'silent'
+
+export type Proxy = Awaited<ReturnType<typeof openProxy>>
+
+/** A TCP proxy on loopback that can do to connections what networks do. */
+export async function openProxy (scope: Scope, port: number) {
+  const pairs = new Set<{ sockets: Socket[], isDead: boolean }>()
+  let mode: Mode = 'open'
+  let delayMs = 0
+  let bytesPerSecond = Infinity
+  let most = 0
+
+  const server = createServer((near) => {
+    if (mode === 'closed') return near.resetAndDestroy()
+    const far = connect({ port, host: '127.0.0.1' })
+    const pair = { sockets: [near, far], isDead: mode === 'silent' }
+    pairs.add(pair)
+    most = Math.max(most, pairs.size)
+    near.on('close', () => {
+      pairs.delete(pair)
+      far.destroy()
+    })
+    pump(near, far, pair)
+    pump(far, near, pair)
+  }).listen(0, '127.0.0.1')
+  await once(server, 'listening')
+
+  async function pump (from: Socket, to: Socket, pair: { isDead: boolean }): Promise<void> {
+    from.setNoDelay()
+    to.on('error', () => {})
+    try {
+      for await (const chunk of from as AsyncIterable<Buffer>) {
+        const ms = delayMs + chunk.length / bytesPerSecond * 1000
+        if (ms > 0) await delay(ms)
+        if (!pair.isDead) to.write(chunk)
+      }
+      if (!pair.isDead) to.end()
+    } catch {
+      if (!pair.isDead) to.destroy()
+    }
+  }
+
+  const cut = () => {
+    for (const { sockets } of pairs) for (const socket of sockets) socket.resetAndDestroy()
+  }
+  scope.teardown(() => {
+    server.close()
+    cut()
+  })
+
+  return {
+    port: (server.address() as AddressInfo).port,
+    /** Connections now, and the most there were at a time. */
+    connections: () => ({ now: pairs.size, most }),
+    set (wanted: Mode) { mode = wanted },
+    /** What is under way is reset. */
+    cut,
+    /** The connections there are lose both ends without a word, for good. */
+    silence () { for (const pair of pairs) pair.isDead = true },
+    /** Every piece of data is held back for so long. */
+    slow (ms: number, rate = Infinity) {
+      delayMs = ms
+      bytesPerSecond = rate
+    }
+  }
+}
