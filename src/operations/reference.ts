@@ -1,6 +1,5 @@
 import { readFile } from 'node:fs/promises'
 import swagger from '@fastify/swagger'
-import swaggerUi from '@fastify/swagger-ui'
 import type { FastifyInstance, FastifySchema, RouteOptions } from 'fastify'
 import { catalogue, type ErrorName, ErrorSchema, type failures } from '../errors.ts'
 
@@ -93,7 +92,7 @@ export async function describeApi (app: FastifyInstance, { docs }: { docs: boole
   })
 
   if (!docs) return
-  await app.register(swaggerUi, {
+  await app.register(import('@fastify/swagger-ui'), {
     routePrefix: '/docs',
     staticCSP: contentSecurityPolicy,
     uiConfig: { layout: 'BaseLayout', tryItOutEnabled: true, displayRequestDuration: true },
