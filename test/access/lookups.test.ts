@@ -1,0 +1,97 @@
+import pg from 'pg'
+import t, { type Test } from 'tap'
+import { createAuthenticate } from '../../src/access/authenticate.ts'
+import { createToken } from '../../src/access/token-format.ts'
+import { startApp, type TestApp } from '../support/app.ts'
+import { sql } from '../support/database.ts'
+
+/** How often the database was asked for a token. Ends the app's connections: a server process tells its counts at its end. */
+async function countLookups ({ database, url }: TestApp): Promise<number> {
+  await database.close()
+  const [row] = await sql(url, 'select (coalesce(idx_scan, 0) + seq_scan)::int as scans from pg_stat_user_tables where relname = \'tokens\'')
+  return row?.scans as number
+}
+
+/** Holds up everything that needs the tokens until it is told to let go. */
+async function lockTokens (t: Test, url: string) {
+  const client = new pg.Client(url)
+  await client.connect()
+  t.teardown(() => client.end())
+  await client.query('begin; lock table tokens')
+  return () => client.query('commit')
+}
+
+t.test('simultaneous requests with a token look it up once, and later ones not at all', async (t) => {
+  const app = await startApp(t)
+  const alice = await app.as('alice')
+  for (let round = 0; round < 2; round++) {
+    const answers = await Promise.all(Array.from({ length: 50 }, () => alice.list()))
+    t.ok(answers.every(({ statusCode }) => statusCode === 200))
+  }
+  t.equal(await countLookups(app), 1)
+})
+
+t.test('with TOKEN_CACHE_TTL=0 every request looks its token up', async (t) => {
+  const app = await startApp(t, { TOKEN_CACHE_TTL: '0' })
+  const alice = await app.as('alice')
+  await Promise.all(Array.from({ length: 50 }, () => alice.list()))
+  t.equal(await countLookups(app), 50)
+})
+
+t.test('a flood of unknown tokens does not push out a known one', async (t) => {
+  const app = await startApp(t)
+  const authenticate = createAuthenticate(app.tokens, 60_000)
+  const known = await app.tokens.create({ user: 'alice', readOnly: false })
+  await authenticate(known)
+  const unknown = 12_000
+  for (let sent = 0; sent < unknown; sent += 500) {
+    const results = await Promise.allSettled(Array.from({ length: 500 }, () => authenticate(createToken())))
+    t.ok(results.every(({ status }) => status === 'rejected'))
+  }
+  t.match(await authenticate(known), { user: 'alice' })
+  t.equal(await countLookups(app), unknown + 1)
+})
+
+t.test('a mistyped token is refused without a look-up', async (t) => {
+  const { app, url } = await startApp(t)
+  const unlock = await lockTokens(t, url)
+  const token = createToken()
+  const list = (token: string) => app.inject({ url: '/plants', headers: { authorization: `Bearer ${token}` } })
+  const unknown = list(token)
+  let answered = false
+  unknown.then(() => { answered = true })
+  t.equal((await list(token.slice(0, -1))).statusCode, 401)
+  t.notOk(answered, 'while one that could be right waits for it')
+  await unlock()
+  t.equal((await unknown).statusCode, 401)
+})
+
+const unavailable = { error: 50301, message: 'The database cannot be reached.' }
+
+t.test('when the database can\'t be reached nobody is told that the token is wrong', async (t) => {
+  const { app, log } = await startApp(t, { DATABASE_URL: 'postgres://postgres:secret@127.0.0.1:1/plants' })
+  const answer = await app.inject({ url: '/plants', headers: { authorization: `Bearer ${createToken()}` } })
+  t.equal(answer.statusCode, 503)
+  t.strictSame(answer.json(), unavailable)
+  t.match(answer.headers, { 'retry-after': '1' })
+  t.notHas(answer.headers, 'www-authenticate')
+  t.match(log.map((line) => JSON.parse(line)), [{ level: 50, reqId: String, err: { message: /ECONNREFUSED/ } }])
+})
+
+t.test('a look-up that the database gives up fails every request that waited for it, and the next one asks again', async (t) => {
+  const { url, as } = await startApp(t)
+  const alice = await as('alice')
+  const unlock = await lockTokens(t, url)
+  const waiting = Promise.all(Array.from({ length: 10 }, () => alice.list()))
+  const watcher = new pg.Client(url)
+  await watcher.connect()
+  t.teardown(() => watcher.end())
+  const end = 'select pg_terminate_backend(pid) from pg_locks where not granted and relation = \'tokens\'::regclass'
+  while ((await watcher.query(end)).rowCount === 0);
+  for (const answer of await waiting) {
+    t.equal(answer.statusCode, 503)
+    t.strictSame(answer.json(), unavailable)
+  }
+  await unlock()
+  t.equal((await alice.list()).statusCode, 200)
+})

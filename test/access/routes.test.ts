@@ -1,0 +1,49 @@
+import { subscribe } from 'node:diagnostics_channel'
+import type { FastifyInstance, HTTPMethods } from 'fastify'
+import t from 'tap'
+import { createToken } from '../../src/access/token-format.ts'
+import { startApp } from '../support/app.ts'
+
+// Fastify announces every instance, so that routes can be seen being registered on the app as it is.
+const routes: Array<{ method: HTTPMethods, url: string }> = []
+subscribe('fastify.initialization', (message) => {
+  const { fastify } = message as { fastify: FastifyInstance }
+  fastify.addHook('onRoute', ({ method, url }) => {
+    for (const one of [method].flat()) routes.push({ method: one as HTTPMethods, url })
+  })
+})
+
+const { app } = await startApp(t)
+
+// What the README says is open to all.
+const isOpen = (url: string) => ['/livez', '/readyz', '/openapi.json'].includes(url) || /^\/docs(\/|$)/.test(url)
+const guarded = routes.filter(({ url }) => !isOpen(url))
+
+t.test('every operation is guarded, and nothing else needs to be', async (t) => {
+  const names = guarded.map(({ method, url }) => `${method} ${url}`).sort()
+  t.strictSame(names, ['DELETE /plants/:id', 'GET /plants', 'HEAD /plants', 'POST /plants'])
+})
+
+for (const { method, url } of guarded) {
+  t.test(`${method} ${url} turns strangers away before it looks at anything they sent`, async (t) => {
+    for (const authorization of ['', `Bearer ${createToken()}`]) {
+      const answer = await app.inject({
+        // A HEAD request is answered without a body, whose number would tell nothing.
+        method,
+        url: `${url.replace(':id', 'no-id')}?limit=none&limit=%zz`,
+        headers: { ...authorization !== '' && { authorization }, ...method !== 'GET' && method !== 'HEAD' && { 'content-type': 'text/plain' } },
+        ...method === 'POST' && { payload: '{' }
+      })
+      t.equal(answer.statusCode, 401)
+      t.match(answer.headers['www-authenticate'], authorization === '' ? /^Bearer realm="plants"$/ : /error="invalid_token"$/)
+      if (method !== 'HEAD') t.match(answer.json(), { error: authorization === '' ? 40101 : 40102 })
+    }
+  })
+}
+
+t.test('the documented others are open', async (t) => {
+  for (const { method, url } of routes.filter(({ url }) => isOpen(url))) {
+    const answer = await app.inject({ method, url: url.replace('*', 'index.html') })
+    t.ok(answer.statusCode < 400, `${method} ${url}`)
+  }
+})
