@@ -4,7 +4,7 @@ import type { FastifyInstance, FastifySchema, RouteOptions } from 'fastify'
 import { catalogue, type ErrorName, ErrorSchema, type failures } from '../errors.ts'
 
 type CatalogueEntry = { number: number, message: string, headers?: Record<string, string> }
-type Schema = { $id?: string, type?: string, description?: string, items?: Schema }
+type Schema = { $id?: string, type?: string, description?: string, examples?: unknown[], items?: Schema, properties?: Record<string, Schema> }
 type Components = Record<string, object>
 type RouteResponses = ReturnType<typeof failures> & Record<string, Schema>
 
@@ -68,7 +68,7 @@ export async function describeApi (app: FastifyInstance, { docs }: { docs: boole
   await app.register(swagger, {
     openapi: {
       openapi: '3.1.0',
-      info: { title: 'Plant store', version: '1.0.0', description, license: { name: 'MIT', identifier: 'MIT' } as never },
+      info: { title: 'Plant store', version: '1.0.0', description, license: { name: 'MIT', identifier: 'MIT' } },
       servers: [{ url: '/', description: 'The service this document comes from' }],
       tags: [{ name: 'Plants', description: 'Your plants' }],
       security: [{ bearerAuth: [] }],
@@ -87,7 +87,7 @@ export async function describeApi (app: FastifyInstance, { docs }: { docs: boole
     }
   })
 
-  app.get('/openapi.json', { schema: { hide: true } }, async function showDocument (_request, reply) {
+  app.get('/openapi.json', async function showDocument (_request, reply) {
     return reply.type('application/json').send(`${JSON.stringify(app.swagger(), null, 2)}\n`)
   })
 
@@ -112,9 +112,9 @@ const parserErrors: ErrorName[] = ['CONTENT_TYPE_UNSUPPORTED', 'CONTENT_ENCODING
 const fieldErrors: ErrorName[] = ['BODY_NOT_OBJECT', 'FIELD_MISSING', 'FIELD_INVALID']
 
 const statusTexts: Record<number, string> = {
-  400: 'The request is at fault and fails again if repeated as it is',
-  401: 'The token is missing or not valid',
-  503: 'The service cannot answer at the moment'
+  400: 'The request is at fault and fails again if repeated as it is.',
+  401: 'The token is missing or not valid.',
+  503: 'The service cannot answer at the moment.'
 }
 
 const headerTexts: Record<string, string> = {
@@ -125,8 +125,8 @@ const headerTexts: Record<string, string> = {
 /** Turns a route's schema into what the document says of it: every answer, with an example of every error. */
 function describeRoute ({ body, response, ...schema }: FastifySchema, { method }: RouteOptions, components: Components): FastifySchema {
   const { '4xx': { errors: ownErrors }, '5xx': _, ...successes } = response as RouteResponses
-  const inJson = (schema: Schema, examples?: object) =>
-    ({ content: { 'application/json': { schema: moveToComponents(schema, components), examples } } })
+  const inJson = (schema: Schema, example?: { example: unknown } | { examples: object }) =>
+    ({ content: { 'application/json': { schema: moveToComponents(schema, components), ...example } } })
   const errors = [
     ...requestErrors,
     ...method === 'GET' ? [] : parserErrors,
@@ -135,14 +135,20 @@ function describeRoute ({ body, response, ...schema }: FastifySchema, { method }
   ].map((name): CatalogueEntry => catalogue[name])
   const responses: Record<string, object> = {}
   for (const [status, success] of Object.entries(successes)) {
-    responses[status] = success.type === 'null' ? success : { description: success.description, ...inJson(success) }
+    responses[status] = success.type === 'null'
+      ? success
+      : {
+          description: success.description,
+          ...inJson(success, { example: exampleOf(success) })
+        }
   }
   for (const [status, entries] of Map.groupBy(errors, ({ number }) => Math.floor(number / 100))) {
     responses[status] = {
       description: statusTexts[status] ?? entries[0]?.message,
       ...describeHeaders(entries),
-      ...inJson(ErrorSchema, Object.fromEntries(entries.map(({ number, message }) =>
-        [number, { summary: message, value: { error: number, message } }])))
+      ...inJson(ErrorSchema, {
+        examples: Object.fromEntries(entries.map(({ number, message }) => [number, { summary: message, value: { error: number, message } }]))
+      })
     }
   }
   return { ...schema, ...body !== undefined && { body: inJson(body as Schema) }, response: responses }
@@ -164,3 +170,7 @@ function moveToComponents ({ $id, ...schema }: Schema, components: Components): 
   components[$id] = schema
   return { $ref: `#/components/schemas/${$id}` }
 }
+
+const exampleOf = ({ items, properties = {} }: Schema): unknown => items !== undefined
+  ? [exampleOf(items)]
+  : Object.fromEntries(Object.entries(properties).map(([name, { examples = [] }]) => [name, examples[0]]))

@@ -8,7 +8,7 @@ import { startApp } from '../support/app.ts'
 interface Answer {
   description: string
   headers?: Record<string, { description: string, schema: { examples: string[] } }>
-  content?: { 'application/json': { schema: object, examples?: Record<string, { value: object }> } }
+  content?: { 'application/json': { schema: object, example?: object, examples?: Record<string, { value: object }> } }
 }
 
 const text = await readFile('openapi.json', 'utf8')
@@ -27,9 +27,18 @@ t.test('a linter of another house finds nothing', async (t) => {
   await t.resolves(promisify(execFile)('redocly', ['lint', 'openapi.json'], { env }))
 })
 
+const operations: Array<{ responses: Record<string, Answer> }> = Object.values(document.paths).flatMap((path) => Object.values(path as object))
+const answers = operations.flatMap(({ responses }) => Object.values(responses))
+
+t.test('every answer with a body has an example', async (t) => {
+  for (const { description, content } of answers) {
+    if (content === undefined) continue
+    const { example, examples } = content['application/json']
+    t.ok(example ?? examples, description)
+  }
+})
+
 t.test('every error is listed, with an example wherever it can happen', async (t) => {
-  const operations: Array<{ responses: Record<string, Answer> }> = Object.values(document.paths).flatMap((path) => Object.values(path as object))
-  const answers = operations.flatMap(({ responses }) => Object.values(responses))
   for (const [name, { number, message }] of Object.entries(catalogue)) {
     t.match(document.info.description.replaceAll('\\', ''), `| ${number} | ${message} |`)
     // No operation is at an unknown path or behind a wrong method.
