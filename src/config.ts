@@ -32,9 +32,9 @@ export const EnvironmentSchema = Type.Object({
   MIGRATE: text('on, or off to leave migrations to the migrate command', 'on', 'on|off'),
   LOG_LEVEL: text('fatal, error, warn, info, debug, trace or silent', 'info', 'fatal|error|warn|info|debug|trace|silent'),
   BODY_LIMIT: integer('the largest request body, in bytes', '1048576', '[1-9]\\d{0,8}'),
-  TOKEN_CACHE_TTL: duration('how long a token is remembered: 0 (not at all) to 5s', '3s', '0|[1-5]s|[1-4]?\\d{1,3}ms|5000ms'),
+  TOKEN_CACHE_TTL: duration('how long a token is remembered: 0 (not at all) to 5s', '3s', '0|[0-5]s|[1-4]?\\d{1,3}ms|5000ms'),
   WRITE_BATCH: integer('how many creates or deletes may share a statement, 1 to 9999; 1 turns batching off', '500', '[1-9]\\d{0,3}'),
-  MAX_WAITING: integer('how many requests may wait for the database before others are refused', '1000', '[1-9]\\d{0,5}'),
+  MAX_WAITING: integer('how many requests may wait for the database before others are refused, 1 to 9999', '1000', '[1-9]\\d{0,3}'),
   STATEMENT_TIMEOUT: duration('how long a statement may run; 0 leaves the limit to the database role', '5s'),
   DRAIN_DELAY: duration('how long to go on serving after SIGTERM', '3s'),
   SHUTDOWN_TIMEOUT: duration('how long after the signal the program ends whatever is in flight', '9s'),
@@ -48,7 +48,8 @@ export function readConfig (environment: NodeJS.ProcessEnv): Config {
   const known = Object.keys(EnvironmentSchema.properties).map((name) => [name, environment[name]])
   const values = Value.Default(EnvironmentSchema, Object.fromEntries(known.filter(([, value]) => value !== undefined)))
   const faults = [...Value.Errors(EnvironmentSchema, values)].map(({ path, schema, value }) =>
-    `${path.slice(1)}: expected ${schema.description}, got ${JSON.stringify(value)}`)
+    // Without the user and password of a URL.
+    `${path.slice(1)}: expected ${schema.description}, got ${JSON.stringify(value).replace(/:\/\/.*@/, '://…@')}`)
   if (faults.length > 0) throw new Error(faults.join('\n'))
   return Value.Decode(EnvironmentSchema, values)
 }

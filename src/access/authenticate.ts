@@ -16,7 +16,7 @@ export interface Caller {
  */
 export type Authenticate = (token: string) => Promise<Caller>
 
-// More than the requests that may wait (MAX_WAITING), each of which holds a
+// More than the requests that can wait (MAX_WAITING), each of which holds a
 // place while its look-up runs: a flood of unknown tokens, which are not kept,
 // does not push out the ones in use.
 const cacheSize = 10_000

@@ -1,0 +1,86 @@
+import { readFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import t from 'tap'
+import { EnvironmentSchema, readConfig, type Config } from '../src/config.ts'
+
+type Variable = keyof Config
+
+const onOff = { good: { on: 'on', off: 'off' }, bad: ['', 'ON', 'true', '1', 'on '] }
+const badDurations = ['', '3', '3 s', '-1s', '1.5s', '3h', '1d', '12345s', '12345678ms', 's', '3S']
+const badCounts = ['', '0', '-1', '1.5', '1e3', ' 1', '007', '10000', '0x10']
+
+const values: Record<Variable, { good: Record<string, unknown>, bad: string[] }> = {
+  HOST: { good: { '0.0.0.0': '0.0.0.0', '::1': '::1', localhost: 'localhost' }, bad: [''] },
+  PORT: {
+    good: { 0: 0, 80: 80, 9999: 9999, 59999: 59999, 64999: 64999, 65499: 65499, 65529: 65529, 65535: 65535 },
+    bad: ['', '-1', '1.5', '65536', '65540', '66000', '70000', '100000', '3000 ', '0x50', 'http']
+  },
+  DATABASE_URL: {
+    good: { 'postgres://localhost/plants': 'postgres://localhost/plants', 'postgresql://u:p@h:5432/d': 'postgresql://u:p@h:5432/d' },
+    bad: ['', 'localhost', 'mysql://localhost/plants', 'postgres://', 'Postgres://localhost']
+  },
+  DATA_DIR: { good: { data: 'data', '/var/lib/plants': '/var/lib/plants' }, bad: [''] },
+  MIGRATE: onOff,
+  LOG_LEVEL: {
+    good: Object.fromEntries(['fatal', 'error', 'warn', 'info', 'debug', 'trace', 'silent'].map((level) => [level, level])),
+    bad: ['', 'INFO', 'verbose', '30']
+  },
+  BODY_LIMIT: { good: { 1: 1, 1048576: 1048576, 999999999: 999999999 }, bad: ['', '0', '-1', '1e6', '1MB', '1048576.5', '1000000000'] },
+  TOKEN_CACHE_TTL: {
+    good: { 0: 0, '0ms': 0, '0s': 0, '1ms': 1, '999ms': 999, '4999ms': 4999, '5000ms': 5000, '1s': 1000, '5s': 5000 },
+    bad: ['6s', '5001ms', '10s', '1m', ...badDurations]
+  },
+  WRITE_BATCH: { good: { 1: 1, 500: 500, 9999: 9999 }, bad: badCounts },
+  MAX_WAITING: { good: { 1: 1, 1000: 1000, 9999: 9999 }, bad: badCounts },
+  STATEMENT_TIMEOUT: { good: { 0: 0, '0ms': 0, '500ms': 500, '5s': 5000, '5m': 300_000 }, bad: badDurations },
+  DRAIN_DELAY: { good: { 0: 0, '0s': 0, '1ms': 1, '3s': 3000 }, bad: badDurations },
+  SHUTDOWN_TIMEOUT: { good: { 0: 0, '9s': 9000, '9999999ms': 9_999_999, '9999m': 599_940_000 }, bad: badDurations },
+  DOCS: onOff
+}
+
+t.test('what is absent has its default', async (t) => {
+  t.strictSame(readConfig({}), {
+    HOST: '127.0.0.1',
+    PORT: 3000,
+    DATA_DIR: '.data',
+    MIGRATE: 'on',
+    LOG_LEVEL: 'info',
+    BODY_LIMIT: 1048576,
+    TOKEN_CACHE_TTL: 3000,
+    WRITE_BATCH: 500,
+    MAX_WAITING: 1000,
+    STATEMENT_TIMEOUT: 5000,
+    DRAIN_DELAY: 3000,
+    SHUTDOWN_TIMEOUT: 9000,
+    DOCS: 'on'
+  })
+})
+
+t.test('every variable is tested here', async (t) => {
+  t.strictSame(Object.keys(values), Object.keys(EnvironmentSchema.properties))
+})
+
+for (const [name, { good, bad }] of Object.entries(values)) {
+  t.test(`${name} takes what it says and nothing else`, async (t) => {
+    for (const [text, value] of Object.entries(good)) t.strictSame(readConfig({ [name]: text })[name as Variable], value, text)
+    for (const text of bad) t.throws(() => readConfig({ [name]: text }), { message: `${name}: expected ` }, JSON.stringify(text))
+  })
+}
+
+t.test('every fault has a line of its own, and the program\'s other variables are not its business', async (t) => {
+  t.throws(() => readConfig({ PORT: '65536', MIGRATE: 'yes', PATH: '/bin', PORTS: 'x' }), {
+    message: /^PORT: expected a port from 0 \(any free one\) to 65535, got "65536"\nMIGRATE: expected on, or off to leave migrations to the migrate command, got "yes"$/
+  })
+})
+
+t.test('a fault does not show the password of a URL', async (t) => {
+  t.throws(() => readConfig({ DATABASE_URL: 'mysql://plants:secret@localhost/plants' }), { message: /got "mysql:\/\/…@localhost\/plants"$/ })
+})
+
+t.test('the table in README.md names every variable and its default', async (t) => {
+  const readme = await readFile(join(import.meta.dirname, '../README.md'), 'utf8')
+  const [, table = ''] = /\| Variable \| Default \| Meaning \|\n(.*?)\n\n/s.exec(readme) ?? []
+  const rows = table.split('\n').slice(1).map((row) => row.split('|').map((cell) => /`(.*)`/.exec(cell)?.[1]))
+  const expected = Object.entries(EnvironmentSchema.properties).map(([name, schema]) => [name, schema.default])
+  t.strictSame(rows.map(([, name, initial]) => [name, initial]), expected)
+})
