@@ -6,9 +6,10 @@ import { round, table, type Bar } from './report.ts'
 
 export interface Entry { title: string, url: string, database: pg.Client, pids: number[], bare?: boolean }
 export interface Result { title: string, figures: Map<Load, Figures> }
-type Refill = (database: pg.Client, deletable: number) => Promise<void>
+type Refill = (database: pg.Client, firstId: number, deletable: number) => Promise<void>
 
-const firstId = 1_000_000
+/** Ids from here on come and go. */
+const movingIds = 1_000_000
 const titles = { list: 'list 20', create: 'create', delete: 'delete', mix: '80/15/5 mix' }
 
 async function settle (database: pg.Client) {
@@ -17,7 +18,7 @@ async function settle (database: pg.Client) {
 }
 
 /** The same for everybody before every run: 1,000 readers with 20 plants each, and writers' plants to delete. */
-const thousandUsers: Refill = async (database, deletable) => {
+const thousandUsers: Refill = async (database, firstId, deletable) => {
   await database.query(`truncate plants;
     insert into plants (owner, id, name, tag)
       select reader, id, 'Monstera deliciosa ' || id, case when id % 2 = 0 then 'indoor' end
@@ -29,25 +30,28 @@ const thousandUsers: Refill = async (database, deletable) => {
 
 /** Leaves a big store as it is, but for what the last run created. */
 export const keepStore: Refill = async (database) => {
-  await database.query(`delete from plants where owner in (select username from tokens) and id >= ${firstId}`)
+  await database.query(`delete from plants where owner in (select username from tokens) and id >= ${movingIds}`)
   await settle(database)
 }
 
 const count = async (database: pg.Client) => (await database.query(
-  `select count(*) filter (where id < ${firstId})::int as kept, count(*) filter (where id >= ${firstId})::int as moved from plants`)).rows[0] as { kept: number, moved: number }
+  `select count(*) filter (where id < ${movingIds})::int as kept, count(*) filter (where id >= ${movingIds})::int as moved from plants`)).rows[0] as { kept: number, moved: number }
 
 interface Options { loads: Load[], connections: number, seconds: number, rounds: number, refill?: Refill }
 
 export async function throughput (entries: Entry[], { loads, connections, seconds, rounds, refill = thousandUsers }: Options): Promise<Result[]> {
   const runs = entries.map((entry) => ({ entry, past: { list: [], create: [], delete: [], mix: [] } as Record<Load, Figures[]> }))
+  let firstId = movingIds
   // Round 0 warms everything up and isn't counted.
   for (let round = 0; round <= rounds; round++) {
     for (const load of loads) {
       for (const { entry, past } of runs) {
+        // No id twice: what was in flight when a run ended may arrive in the next one.
+        firstId += 1_000_000_000
         const share = { list: 0, create: 0, delete: 1, mix: 0.05 }[load]
         // Enough to delete, even when this run is three times as fast as those before.
         const fastest = Math.max(10_000, ...past[load].map(({ perSecond }) => perSecond))
-        await refill(entry.database, Math.ceil(fastest * seconds * share * 3))
+        await refill(entry.database, firstId, Math.ceil(fastest * seconds * share * 3))
         const before = await count(entry.database)
         const figures = await (entry.bare ? pgbench : wrk)(entry.url, load,
           { connections, seconds: round === 0 ? Math.min(2, seconds) : seconds, pids: entry.pids, firstId })
