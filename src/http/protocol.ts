@@ -58,10 +58,10 @@ export function hardenProtocol (app: FastifyInstance): void {
   // For plugins that find nothing at a path of theirs, such as a file of /docs.
   app.setNotFoundHandler((request, reply) => answerError(new ApiError('PATH_UNKNOWN'), request, reply))
 
-  // The hook above refuses it, in its turn among the answers of the connection,
-  // which is at its end: the body may follow or not.
+  // A caller that has nothing more to send may still be waiting for its answers.
+  Object.assign(app.server, { httpAllowHalfOpen: true })
+  // Node's own answer has no body; the hook above has one.
   app.server.on('checkExpectation', (request: IncomingMessage, response: ServerResponse) => {
-    response.shouldKeepAlive = false
     app.server.emit('request', request, response)
   })
   app.server.on('connect', (_request: IncomingMessage, socket: HttpSocket) => {

@@ -8,13 +8,20 @@ export interface Answer {
   body: string
 }
 
+export interface ExchangeOptions {
+  /** Which of the answers are to a HEAD. */
+  heads?: number[]
+  /** Whether to say after the last part that no more will come. */
+  halfClose?: boolean
+}
+
 /**
  * Sends bytes over a socket of its own and reads until the service closes it.
  * Parts are sent one by one, a part that is a function awaited in between.
  * Rejects when the socket is reset, or when what came is no sequence of whole
- * HTTP/1.1 answers; `heads` tells which of them answer a HEAD.
+ * HTTP/1.1 answers.
  */
-export async function exchange (address: string, parts: Array<string | Buffer | (() => Promise<unknown>)>, { heads = [] as number[] } = {}): Promise<Answer[]> {
+export async function exchange (address: string, parts: Array<string | Buffer | (() => Promise<unknown>)>, { heads = [], halfClose = false }: ExchangeOptions = {}): Promise<Answer[]> {
   const { hostname, port } = new URL(address)
   const socket = connect({ host: hostname, port: Number(port), allowHalfOpen: true })
   const received: Buffer[] = []
@@ -26,6 +33,7 @@ export async function exchange (address: string, parts: Array<string | Buffer | 
     if (typeof part === 'function') await part()
     else socket.write(part)
   }
+  if (halfClose) socket.end()
   await ended
   socket.end()
   return parseAnswers(Buffer.concat(received), heads)
@@ -39,7 +47,7 @@ export function parseAnswers (bytes: Buffer, heads: number[] = []): Answer[] {
     if (head === undefined) throw new Error(`not an HTTP answer: ${JSON.stringify(rest.slice(0, 200))}`)
     rest = rest.slice(head.length)
     const headers: Record<string, string> = {}
-    for (const [, name, value] of (lines as string).matchAll(/^([^:]+): ?(.*)\r$/gm)) {
+    for (const [, name, value] of (lines as string).matchAll(/([^:]+): (.*)\r\n/g)) {
       const key = (name as string).toLowerCase()
       if (key in headers) throw new Error(`the header ${key} came twice`)
       headers[key] = value as string

@@ -1,0 +1,236 @@
+import { METHODS } from 'node:http'
+import t from 'tap'
+import { startApp } from '../support/app.ts'
+import { sql } from '../support/database.ts'
+import { exchange } from '../support/raw.ts'
+import { isRefusal } from '../support/refusal.ts'
+
+const malformed = [40001, 'The request is not well-formed HTTP/1.1.'] as const
+const badUrl = [40002, 'The URL has a malformed percent escape.'] as const
+const host = [40003, 'An HTTP/1.1 request needs one Host header.'] as const
+const unknownPath = [40401, 'There is nothing at this path.'] as const
+const wrongMethod = [40501, 'This path does not answer to this method.'] as const
+const longHeaders = [43101, 'The headers are too large.'] as const
+
+const { as, url, listen, log } = await startApp(t)
+const address = await listen()
+const { authorization } = await as('alice')
+
+/** The text of a request; what is not given is as a good client sends it. */
+const request = (line: string, headers: string[] = [], body = '') =>
+  [line, 'Host: x', `Authorization: ${authorization}`, ...headers, '', body].join('\r\n')
+const last = request('GET /livez HTTP/1.1', ['Connection: close'])
+const create = (body: string, headers: string[]) => request('POST /plants HTTP/1.1', ['Content-Type: application/json', ...headers], body)
+const stored = async () => (await sql(url, 'select id::text, name from plants order by plants.id'))
+
+await (await as('alice')).create({ id: 1, name: 'n' })
+
+t.test('what is no HTTP/1.1 is refused and its connection closed', async (t) => {
+  const body = '{"id":2,"name":"n"}'
+  const requests: Record<string, string | Buffer> = {
+    'a word': 'hello\r\n\r\n',
+    'an empty method': ' /plants HTTP/1.1\r\nHost: x\r\n\r\n',
+    'an unknown method': request('BREW /plants HTTP/1.1'),
+    'a method in small letters': request('get /plants HTTP/1.1'),
+    'no path': request('GET HTTP/1.1'),
+    'no version': request('GET /plants'),
+    'HTTP/0.9': 'GET /plants\r\n\r\n',
+    'HTTP/1.2': request('GET /plants HTTP/1.2'),
+    'HTTP/2.0': request('GET /plants HTTP/2.0'),
+    'HTTP/3.0': request('GET /plants HTTP/3.0'),
+    'another protocol': request('GET /plants XTTP/1.0'),
+    'the preface of HTTP/2': 'PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n',
+    'the first bytes of TLS': Buffer.from('16030100c8010000c40303', 'hex'),
+    'lines ended by LF': request('GET /plants HTTP/1.1').replaceAll('\r\n', '\n'),
+    'lines ended by CR': request('GET /plants HTTP/1.1').replaceAll('\r\n', '\r'),
+    'a space in the path': request('GET /plants /1 HTTP/1.1'),
+    'a control character in the path': request('GET /pla\x01nts HTTP/1.1'),
+    'a NUL in the path': request('DELETE /plants/1\0 HTTP/1.1'),
+    'a path that is not ASCII': request('DELETE /plants/٥ HTTP/1.1'),
+    'a relative path': request('GET plants HTTP/1.1'),
+    'a header without a colon': request('GET /plants HTTP/1.1', ['X']),
+    'a header without a name': request('GET /plants HTTP/1.1', [': x']),
+    'a space before the colon': request('GET /plants HTTP/1.1', ['X : y']),
+    'a folded header': request('GET /plants HTTP/1.1', ['X: a', ' b']),
+    'a NUL in a header': request('GET /plants HTTP/1.1', ['X: a\0b']),
+    'a lone CR in a header': request('GET /plants HTTP/1.1', ['X: a\rb']),
+    'both Content-Length and Transfer-Encoding': create(`13\r\n${body}\r\n0\r\n\r\n`, ['Content-Length: 30', 'Transfer-Encoding: chunked']),
+    'both, the other way round': create(`13\r\n${body}\r\n0\r\n\r\n`, ['Transfer-Encoding: chunked', 'Content-Length: 30']),
+    'Content-Length twice': create(body, ['Content-Length: 19', 'Content-Length: 19']),
+    'two lengths in one header': create(body, ['Content-Length: 19, 19']),
+    'a negative length': create(body, ['Content-Length: -1']),
+    'a signed length': create(body, ['Content-Length: +19']),
+    'a hexadecimal length': create(body, ['Content-Length: 0x13']),
+    'an empty length': create(body, ['Content-Length: ']),
+    'a length beyond 64 bits': create(body, ['Content-Length: 99999999999999999999']),
+    'a transfer encoding other than chunked': create(body, ['Transfer-Encoding: gzip']),
+    'chunked not as the last encoding': create(body, ['Transfer-Encoding: chunked, gzip']),
+    'chunked twice': create(`13\r\n${body}\r\n0\r\n\r\n`, ['Transfer-Encoding: chunked', 'Transfer-Encoding: chunked']),
+    'something like chunked': create(`13\r\n${body}\r\n0\r\n\r\n`, ['Transfer-Encoding: xchunked']),
+    'a chunk size that is no number': create(`xx\r\n${body}\r\n0\r\n\r\n`, ['Transfer-Encoding: chunked']),
+    'a negative chunk size': create(`-13\r\n${body}\r\n0\r\n\r\n`, ['Transfer-Encoding: chunked']),
+    'a chunk size beyond 64 bits': create(`fffffffffffffffff\r\n${body}\r\n0\r\n\r\n`, ['Transfer-Encoding: chunked']),
+    'a chunk longer than its size': create(`12\r\n${body}\r\n0\r\n\r\n`, ['Transfer-Encoding: chunked']),
+    'an end that comes before all of the body': create(body.slice(1), ['Content-Length: 19']),
+    'an end that comes before the last chunk': create(`13\r\n${body}\r\n`, ['Transfer-Encoding: chunked']),
+    'an end that comes in a header': request('GET /plants HTTP/1.1').slice(0, -10),
+    'a fragment after the id': request('DELETE /plants/1#2 HTTP/1.1', ['Connection: close']),
+    'a fragment after the query': request('GET /plants?limit=1#2 HTTP/1.1', ['Connection: close'])
+  }
+  for (const [title, text] of Object.entries(requests)) {
+    const answers = await exchange(address, [text], { halfClose: true })
+    t.equal(answers.length, 1, title)
+    isRefusal(t, answers[0], ...malformed, title)
+    t.equal(answers[0]?.headers.connection, 'close', title)
+  }
+  t.same(await stored(), [{ id: '1', name: 'n' }])
+})
+
+t.test('headers beyond 16 KiB are refused, a path within them is not', async (t) => {
+  for (const text of [
+    request('GET /plants HTTP/1.1', [`X: ${'x'.repeat(20_000)}`]),
+    request('GET /plants HTTP/1.1', Array(3000).fill('X: y')),
+    request('GET /plants HTTP/1.1', [`${'X'.repeat(20_000)}: y`]),
+    request(`GET /plants?${'x'.repeat(20_000)} HTTP/1.1`),
+    `GET /${'x'.repeat(10_000_000)}`
+  ]) {
+    const answers = await exchange(address, [text])
+    t.equal(answers.length, 1)
+    isRefusal(t, answers[0], ...longHeaders)
+  }
+  const tooLong = [41401, 'The URL is too long.'] as const
+  const answers = await exchange(address, [request(`GET /${'x'.repeat(15_000)} HTTP/1.1`), request(`DELETE /plants/${'1'.repeat(15_000)} HTTP/1.1`), request(`GET /plants?${'x'.repeat(15_000)} HTTP/1.1`), last])
+  isRefusal(t, answers[0], ...unknownPath)
+  isRefusal(t, answers[1], ...tooLong)
+  t.equal(answers[2]?.status, 200)
+})
+
+t.test('a chunk extension beyond 16 KiB is refused', async (t) => {
+  const [answer] = await exchange(address, [create(`1;${'x'.repeat(20_000)}\r\n{\r\n0\r\n\r\n`, ['Transfer-Encoding: chunked'])])
+  isRefusal(t, answer, 40006, 'The body is larger than this service accepts.')
+})
+
+t.test('malformed percent escapes are refused in the path and in the query', async (t) => {
+  const urls = ['/%', '/%zz', '/plants%', '/plants/%2', '/plants/%ff', '/plants/%C0%80', '/livez%', '/x/%f%f', '/plants?%', '/plants?limit=%zz', '/plants?x=%C0%80&limit=1', '/plants?x=1?%zz']
+  const answers = await exchange(address, [...urls.map((url) => request(`${url.startsWith('/plants/') ? 'DELETE' : 'GET'} ${url} HTTP/1.1`)), last])
+  t.equal(answers.length, urls.length + 1)
+  for (const [index, url] of urls.entries()) isRefusal(t, answers[index], ...badUrl, url)
+  t.same(await stored(), [{ id: '1', name: 'n' }])
+})
+
+t.test('an HTTP/1.1 request has one Host header, an HTTP/1.0 request needs none', async (t) => {
+  const refused = ['', 'Host: x\r\nHost: x\r\n', 'Host: x\r\nHost: y\r\n', 'Host: x, y\r\n']
+  const answers = await exchange(address, [...refused.map((headers) => `GET /livez HTTP/1.1\r\n${headers}\r\n`), 'GET /livez HTTP/1.1\r\nHost:\r\n\r\n', 'GET /livez HTTP/1.0\r\n\r\n'])
+  for (const [index, headers] of refused.entries()) isRefusal(t, answers[index], ...host, headers)
+  t.same(answers.slice(refused.length).map(({ status }) => status), [200, 200])
+})
+
+t.test('of headers that came twice none is picked', async (t) => {
+  const bob = (await as('bob')).authorization
+  const answers = await exchange(address, [
+    `GET /plants HTTP/1.1\r\nHost: x\r\nAuthorization: ${authorization}\r\nAuthorization: ${bob}\r\n\r\n`,
+    create('{"id":2,"name":"n"}', ['Content-Type: text/plain', 'Content-Length: 19']),
+    create('{"id":2,"name":"n"}', ['Content-Encoding: gzip', 'Content-Encoding: identity', 'Content-Length: 19']),
+    last
+  ])
+  isRefusal(t, answers[0], 40102, 'The bearer token is not valid.')
+  isRefusal(t, answers[1], 40004, 'The body must be application/json in UTF-8.')
+  isRefusal(t, answers[2], 40005, 'The body must not have a content encoding.')
+  t.same(await stored(), [{ id: '1', name: 'n' }])
+})
+
+t.test('a body may come in chunks, with trailers and extensions, or after 100 Continue', async (t) => {
+  const chunked = ['Transfer-Encoding: Chunked']
+  const answers = await exchange(address, [
+    create('1\r\n{\r\n1;x=y\r\n"\r\n0010\r\nid":11,"name":"é\r\n2\r\n"}\r\n0\r\nX-Trailer: y\r\n\r\n', chunked).replace('é', 'n'),
+    create('4\r\n{"id\r\n8\r\n":12,"na\r\n', chunked), 'B\r\nme":"\xC3', '\xA9"}  \r\n0\r\n\r\n',
+    create('{"id":13,"name":"n"}', ['Content-Length: 20', 'Expect: 100-Continue']),
+    last
+  ].map((part) => Buffer.from(part, 'latin1')))
+  t.same(answers.map(({ status }) => status), [200, 200, 100, 200, 200])
+})
+
+t.test('a caller that ends its side after its requests gets all the answers', async (t) => {
+  const answers = await exchange(address, [request('GET /plants HTTP/1.1') + request('GET /plants?limit=0 HTTP/1.1') + request('GET /livez HTTP/1.1')], { halfClose: true })
+  t.match(answers, [{ status: 200, body: /^\[\{/ }, { status: 200, body: '[]' }, { status: 200, body: '{"status":"ok"}' }])
+})
+
+t.test('an expectation other than 100-continue is refused, the body that follows dropped', async (t) => {
+  const expectations = ['banana', '100-continued', '200-ok', '100-continue, banana', '']
+  for (const expectation of expectations) {
+    const answers = await exchange(address, [create('', ['Content-Length: 19', `Expect: ${expectation}`]), '{"id":2,"name":"n"}', last])
+    isRefusal(t, answers.at(-2), 41701, 'The only expectation this service meets is 100-continue.', expectation)
+  }
+  t.notOk((await stored()).some(({ id }) => id === '2'))
+})
+
+t.test('CONNECT is refused and its connection closed', async (t) => {
+  const [answer] = await exchange(address, [request('CONNECT x:443 HTTP/1.1')])
+  isRefusal(t, answer, ...wrongMethod)
+  t.match(answer?.headers, { allow: 'GET, HEAD, POST, DELETE', connection: 'close' })
+})
+
+t.test('an offer to upgrade is not taken', async (t) => {
+  const [answer] = await exchange(address, [request('GET /livez HTTP/1.1', ['Connection: close, upgrade', 'Upgrade: h2c, websocket', 'HTTP2-Settings: AAMAAABkAAQAAP__'])])
+  t.match(answer, { status: 200, body: '{"status":"ok"}' })
+})
+
+t.test('a known path refuses any other method and says which it takes, OPTIONS included', async (t) => {
+  const paths: Record<string, string> = {
+    '/plants': 'GET, HEAD, POST',
+    '/plants?limit=x': 'GET, HEAD, POST',
+    '/%70lants': 'GET, HEAD, POST',
+    'http://example.org/plants': 'GET, HEAD, POST',
+    'HTTPS://x:1/plants?/x': 'GET, HEAD, POST',
+    '/plants/1': 'DELETE',
+    '/plants/x': 'DELETE',
+    '/plants/': 'DELETE',
+    '/livez': 'GET, HEAD',
+    '/readyz': 'GET, HEAD',
+    '/openapi.json': 'GET, HEAD'
+  }
+  for (const [path, allow] of Object.entries(paths)) {
+    const refused = METHODS.filter((method) => method !== 'CONNECT' && !allow.split(', ').includes(method))
+    const answers = await exchange(address, [...refused.map((method) => request(`${method} ${path} HTTP/1.1`)), last], { heads: [refused.indexOf('HEAD')] })
+    t.equal(answers.length, refused.length + 1)
+    for (const [index, method] of refused.entries()) {
+      t.equal(answers[index]?.headers.allow, allow, `${method} ${path}`)
+      if (method !== 'HEAD') isRefusal(t, answers[index], ...wrongMethod, `${method} ${path}`)
+    }
+  }
+})
+
+t.test('any other path is unknown, whatever the method', async (t) => {
+  const paths = ['/', '/x', '/plant', '/Plants', '/PLANTS', '//plants', '/plants//', '/plants/1/', '/plants/1/2', '/plants%2F1', '/./plants', '/plants/../livez', '/livez/', '/livez/x', '/__proto__', '/constructor', '/*', '*', '/:id', 'ftp://x/plants', 'http://x', 'http://x?plants', '/livez;x', '/v1/plants', '/favicon.ico']
+  for (const method of METHODS.filter((method) => method !== 'CONNECT' && method !== 'HEAD')) {
+    const answers = await exchange(address, [...paths.map((path) => request(`${method} ${path} HTTP/1.1`)), last])
+    t.equal(answers.length, paths.length + 1)
+    for (const [index, path] of paths.entries()) isRefusal(t, answers[index], ...unknownPath, `${method} ${path}`)
+  }
+})
+
+t.test('HEAD is answered as GET is, without the body', async (t) => {
+  for (const path of ['/plants', '/plants?limit=0', '/plants?limit=x', '/plants?%', '/livez', '/readyz', '/openapi.json', '/x', '/%']) {
+    const [get, head] = await exchange(address, [request(`GET ${path} HTTP/1.1`), request(`HEAD ${path} HTTP/1.1`, ['Connection: close'])], { heads: [1] })
+    const { date: _, connection, 'keep-alive': __, ...headers } = get?.headers ?? {}
+    t.match(head, { status: get?.status, headers, body: '' }, path)
+  }
+  const [anonymous] = await exchange(address, ['HEAD /plants HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n'], { heads: [0] })
+  t.match(anonymous, { status: 401, headers: { 'www-authenticate': 'Bearer realm="plants"' } })
+})
+
+t.test('no path, method or query turns into a method another header names', async (t) => {
+  const headers = ['X-HTTP-Method-Override: DELETE', 'X-HTTP-Method: DELETE', 'X-Method-Override: DELETE', 'X-Original-URL: /plants/1', 'X-Rewrite-URL: /plants/1', 'Accept-Version: 2']
+  const answers = await exchange(address, [request('POST /plants/1?_method=DELETE HTTP/1.1', headers), request('GET /plants HTTP/1.1', headers), last])
+  isRefusal(t, answers[0], ...wrongMethod)
+  t.equal(answers[1]?.status, 200)
+  t.ok((await stored()).some(({ id }) => id === '1'))
+})
+
+t.test('every refusal is logged, none as a fault of the service', async (t) => {
+  const lines = log.map((line) => JSON.parse(line))
+  t.same(lines.filter(({ level }) => level > 30), [])
+  for (const number of [40001, 40002, 40003, 41401, 41701, 43101, 40401, 40501]) {
+    t.ok(lines.some(({ error, level, remoteAddress }) => error === number && level === 30 && remoteAddress === '127.0.0.1'), `${number}`)
+  }
+})

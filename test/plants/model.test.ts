@@ -1,0 +1,156 @@
+import fc from 'fast-check'
+import t from 'tap'
+import { startApp } from '../support/app.ts'
+
+// The service against a model of it, over random sequences of what its users do.
+// A failure names its seed; MODEL_RUNS asks for more sequences than the usual few.
+const numRuns = Number(process.env.MODEL_RUNS ?? 25)
+
+interface Plant { name: string, tag?: string }
+type Model = Map<string, Map<bigint, Plant>>
+type Callers = Map<string, Awaited<ReturnType<Awaited<ReturnType<typeof startApp>>['as']>>>
+type Command = fc.AsyncCommand<Model, Callers>
+
+const users = ['alice', 'bob', 'Ægir\'s "ünïcode" 🌱']
+const [smallest, largest] = [-(2n ** 63n), 2n ** 63n - 1n]
+
+const edges = [smallest, smallest + 1n, -(2n ** 53n) - 1n, -(2n ** 53n), -1n, 0n, 1n, 2n ** 53n - 1n, 2n ** 53n, 2n ** 53n + 1n, 2n ** 53n + 2n, 10n ** 18n, largest - 1n, largest]
+const id = fc.oneof({ weight: 3, arbitrary: fc.constantFrom(...edges) }, fc.bigInt({ min: -3n, max: 3n }), fc.bigInt({ min: smallest, max: largest }))
+const beyond = fc.oneof(fc.constantFrom(smallest - 1n, largest + 1n, 2n ** 64n, -(2n ** 64n)), fc.bigInt({ min: largest + 1n, max: 10n ** 400n }), fc.bigInt({ min: -(10n ** 400n), max: smallest - 1n }))
+const user = fc.constantFrom(...users)
+// Lone surrogates and U+0000 included.
+const text = fc.oneof(fc.string({ unit: 'binary' }), fc.string({ unit: 'grapheme' }))
+const isText = (value: unknown) => typeof value === 'string' && value.isWellFormed() && !value.includes('\0')
+
+/** Ways to write an integer in JSON, all of the same value. */
+const spellings: Array<(digits: string, sign: string, zeros: number) => string> = [
+  (digits, sign) => `${sign}${digits}`,
+  (digits, sign, zeros) => `${sign}${digits}.${'0'.repeat(zeros + 1)}`,
+  (digits, sign, zeros) => `${sign}${digits}e${'0'.repeat(zeros + 1)}`,
+  (digits, sign) => `${sign}${digits}.0E+0`,
+  (digits, sign, zeros) => digits === '0' ? `${sign}0e-${zeros}` : `${sign}${digits}${'0'.repeat(zeros)}e-${zeros}`,
+  (digits, sign) => `${sign}${digits[0]}.${digits.slice(1)}0e${digits.length - 1}`,
+  (digits, sign) => `${sign}0.${digits}E+${digits.length}`,
+  (digits, sign, zeros) => `${sign}0.${'0'.repeat(zeros)}${digits}e${digits.length + zeros}`
+]
+const spelling = fc.tuple(fc.constantFrom(...spellings), fc.nat(30)).map(([write, zeros]) =>
+  (value: bigint) => write(String(value < 0n ? -value : value), value < 0n ? '-' : '', zeros))
+
+/** A string as JSON, with as many escapes as possible. */
+const escaped = (value: string) => `"${Array.from({ length: value.length }, (_, at) => `\\u${value.charCodeAt(at).toString(16).padStart(4, '0')}`).join('')}"`
+const quoting = fc.constantFrom(JSON.stringify, escaped)
+const other = fc.constantFrom(null, true, 0, 1.5, [], ['n'], {})
+
+const sorted = (plants: Map<bigint, Plant>) => [...plants].sort(([a], [b]) => a < b ? -1 : 1).map(([, plant]) => plant)
+const plantsOf = (model: Model, user: string) => model.get(user) as Map<bigint, Plant>
+const callerOf = (callers: Callers, user: string) => callers.get(user) as NonNullable<ReturnType<Callers['get']>>
+
+function expectError (actual: { statusCode: number, body: string }, number: number): void {
+  const { error, message, ...rest } = JSON.parse(actual.body)
+  if (actual.statusCode !== Math.floor(number / 100) || error !== number || typeof message !== 'string' || Object.keys(rest).length > 0) {
+    throw new Error(`expected ${number}, got ${actual.statusCode} ${actual.body}`)
+  }
+}
+
+function expectBody (actual: { statusCode: number, body: string }, status: number, body: unknown): void {
+  const expected = body === undefined ? '' : JSON.stringify(body)
+  if (actual.statusCode !== status || actual.body !== expected) throw new Error(`expected ${status} ${expected}, got ${actual.statusCode} ${actual.body}`)
+}
+
+const create = fc.tuple(user, id, spelling, fc.oneof({ weight: 9, arbitrary: text }, other), fc.option(fc.oneof({ weight: 9, arbitrary: text }, other), { nil: undefined, freq: 2 }), quoting, fc.nat(5), fc.boolean())
+  .map(([user, id, spell, name, tag, quote, order, twice]): Command => {
+    const write = (value: unknown) => typeof value === 'string' ? quote(value) : JSON.stringify(value)
+    const fields = [`${quote('id')}:${spell(id)}`, `${quote('name')}:${write(name)}`, ...tag === undefined ? [] : [`"tag":${write(tag)}`]]
+    fields.push(...fields.splice(0, order % fields.length))
+    const body = `{${twice ? '"id":true,"name":5,"x":{"id":5},' : ''}${fields.join(',')}}`
+    return {
+      check: () => true,
+      toString: () => `create for ${user} ${body}`,
+      run: async (model, callers) => {
+        const plants = plantsOf(model, user)
+        const answer = await callerOf(callers, user).create(body)
+        if (!isText(name) || (tag !== undefined && !isText(tag))) return expectError(answer, 40012)
+        if (plants.has(id)) return expectError(answer, 40014)
+        const plant = { name, ...tag !== undefined && { tag } } as Plant
+        plants.set(id, plant)
+        expectBody(answer, 200, plant)
+      }
+    }
+  })
+
+const createBeyond = fc.tuple(user, beyond, spelling).map(([user, id, spell]): Command => ({
+  check: () => true,
+  toString: () => `create for ${user} ${spell(id)}`,
+  run: async (_model, callers) => expectError(await callerOf(callers, user).create(`{"id":${spell(id)},"name":"n"}`), 40013)
+}))
+
+const race = fc.tuple(user, id, fc.array(spelling, { minLength: 2, maxLength: 6 })).map(([user, id, spells]): Command => ({
+  check: (model) => !plantsOf(model, user).has(id),
+  toString: () => `create for ${user} ${id} ${spells.length} times at once`,
+  run: async (model, callers) => {
+    const answers = await Promise.all(spells.map((spell, index) => callerOf(callers, user).create(`{"id":${spell(id)},"name":"${index}"}`)))
+    const winner = answers.findIndex(({ statusCode }) => statusCode === 200)
+    for (const [index, answer] of answers.entries()) {
+      if (index === winner) expectBody(answer, 200, { name: String(index) })
+      else expectError(answer, 40014)
+    }
+    plantsOf(model, user).set(id, { name: String(winner) })
+  }
+}))
+
+const remove = fc.tuple(user, id).map(([user, id]): Command => ({
+  check: () => true,
+  toString: () => `delete for ${user} ${id}`,
+  run: async (model, callers) => {
+    const answer = await callerOf(callers, user).delete(id)
+    if (plantsOf(model, user).delete(id)) expectBody(answer, 204, undefined)
+    else expectError(answer, 40402)
+  }
+}))
+
+const removeMisspelt = fc.tuple(user, fc.oneof(id, beyond), spelling).map(([user, id, spell]): Command => {
+  const misspelt = spell(id)
+  const isCanonical = misspelt === String(id) && id >= smallest && id <= largest
+  return {
+    check: () => !isCanonical,
+    toString: () => `delete for ${user} ${misspelt}`,
+    run: async (_model, callers) => expectError(await callerOf(callers, user).delete(encodeURIComponent(misspelt)), 40015)
+  }
+})
+
+const list = fc.tuple(user, fc.option(fc.oneof(fc.nat(5), fc.constantFrom(2147483647)), { nil: undefined })).map(([user, limit]): Command => ({
+  check: () => true,
+  toString: () => `list for ${user} ${limit}`,
+  run: async (model, callers) => {
+    expectBody(await callerOf(callers, user).list(limit === undefined ? '' : `?limit=${limit}`), 200, sorted(plantsOf(model, user)).slice(0, limit))
+  }
+}))
+
+t.test('the service agrees with the model', async (t) => {
+  const { as } = await startApp(t)
+  let run = 0
+  await fc.assert(fc.asyncProperty(fc.commands([create, create, create, createBeyond, race, remove, remove, removeMisspelt, list], { maxCommands: 50, size: 'max' }), async (commands) => {
+    run++
+    const callers: Callers = new Map()
+    for (const user of users) callers.set(user, await as(`${user} ${run}`))
+    const model: Model = new Map(users.map((user) => [user, new Map()]))
+    await fc.asyncModelRun(() => ({ model, real: callers }), commands)
+    for (const user of users) expectBody(await callerOf(callers, user).list(), 200, sorted(plantsOf(model, user)))
+  }), { numRuns })
+  t.pass(`${run} sequences`)
+})
+
+t.test('an integer has one value, however it is written, and a fraction none', async (t) => {
+  const { as } = await startApp(t)
+  const alice = await as('alice')
+  await fc.assert(fc.asyncProperty(id, spelling, spelling, async (id, first, second) => {
+    expectBody(await alice.create(`{"id":${first(id)},"name":"n"}`), 200, { name: 'n' })
+    expectError(await alice.create(`{"id":${second(id)},"name":"n"}`), 40014)
+    expectBody(await alice.delete(id), 204, undefined)
+  }), { numRuns: 4 * numRuns })
+  await fc.assert(fc.asyncProperty(id, fc.stringMatching(/^[0-9]{0,30}[1-9][0-9]{0,5}$/), async (id, fraction) => {
+    expectError(await alice.create(`{"id":${id}.${fraction},"name":"n"}`), 40012)
+    if (id !== 0n) expectError(await alice.create(`{"id":${id}${fraction}e-${fraction.length},"name":"n"}`), 40012)
+  }), { numRuns: 2 * numRuns })
+  t.same((await alice.list()).json(), [])
+})
