@@ -21,7 +21,7 @@ program.command('serve')
 
 program.command('migrate')
   .description('bring the database schema up to date, or take back the newest migration')
-  .addArgument(new Argument('[direction]').choices(['up', 'down']).default('up'))
+  .addArgument(new Argument('[direction]', 'up to the newest migration, or down by one').choices(['up', 'down']).default('up'))
   .action((direction: 'up' | 'down') => withDatabaseUrl(async (url) => {
     const done = await migrate(url, direction)
     console.log(done.length === 0 ? 'nothing to do' : done.map((name) => `${direction} ${name}`).join('\n'))
