@@ -1,5 +1,5 @@
 import { ApiError } from '../errors.ts'
-import { stallMs, wasRolledBack } from './database.ts'
+import { stallMs, wasTurnedDown } from './database.ts'
 
 export interface BatchOptions {
   /** The most items of one batch. */
@@ -67,7 +67,7 @@ export function batch<Item, Result> (
       const results = await run(group.map(({ item }) => item))
       group.forEach(({ resolve }, index) => resolve(results[index] as Result))
     } catch (error) {
-      if (group.length > 1 && wasRolledBack(error)) await Promise.all(group.map((one) => settle([one])))
+      if (group.length > 1 && wasTurnedDown(error)) await Promise.all(group.map((one) => settle([one])))
       else for (const { reject } of group) reject(error)
     }
   }

@@ -1,3 +1,4 @@
+import { once } from 'node:events'
 import { Socket } from 'node:net'
 import pg from 'pg'
 import { ApiError } from '../errors.ts'
@@ -58,14 +59,15 @@ export function openDatabase (options: DatabaseOptions): Database {
   const reads = Array.from({ length: readConnections }, () => openLane(options))
   const writes = Array.from({ length: writeConnections }, () => openLane(options))
   const run = (lanes: Lane[]) => (statement: Statement, values: unknown[] = []) => {
-    const waiting = lanes.reduce((sum, lane) => sum + lane.waiting, 0)
+    const waiting = lanes.reduce((sum, lane) => sum + lane.waiting(), 0)
     if (waiting >= options.maxWaiting) return Promise.reject(new ApiError('OVERLOADED'))
     return leastBusy(lanes).run(statement, values)
   }
   return {
     read: run(reads),
     write: run(writes),
-    probe: () => leastBusy(reads).run(probe, []),
+    // Under the heaviest load there is a connection for writes that has nothing to do.
+    probe: () => leastBusy([...writes, ...reads]).run(probe, []),
     close: async () => { await Promise.all([...reads, ...writes].map((lane) => lane.close())) }
   }
 }
@@ -74,7 +76,7 @@ const probe = { name: 'probe', text: 'select from plants, tokens limit 0' }
 
 type Lane = ReturnType<typeof openLane>
 
-const leastBusy = (lanes: Lane[]) => lanes.reduce((best, lane) => lane.waiting < best.waiting ? lane : best)
+const leastBusy = (lanes: Lane[]) => lanes.reduce((best, lane) => lane.waiting() < best.waiting() ? lane : best)
 
 /** A place for one connection: opened when first needed, replaced when lost or stalled. */
 function openLane (options: DatabaseOptions) {
@@ -98,27 +100,44 @@ function openLane (options: DatabaseOptions) {
     return opening
   }
 
+  let queued = 0
+  async function opened (): Promise<Connection> {
+    queued++
+    try {
+      return await open()
+    } finally {
+      queued--
+    }
+  }
+
   return {
-    waiting: 0,
+    /**
+     * How much is under way. A connection that has stalled is given up, and
+     * what it has doesn't count any more: it must not keep out those who come
+     * when the database is back.
+     */
+    waiting (): number {
+      if (current?.isStalled()) {
+        current.retire()
+        current = undefined
+      }
+      return queued + (current?.waiting() ?? 0)
+    },
 
     async run (statement: Statement, values: unknown[]): Promise<Row[]> {
-      this.waiting++
       try {
-        if (current?.isStalled()) {
-          current.retire()
-          current = undefined
-        }
-        return await (current ?? await open()).run(statement, values)
+        return await (current ?? await opened()).run(statement, values)
       } catch (error) {
         throw toApiError(error)
-      } finally {
-        this.waiting--
       }
     },
 
     async close (): Promise<void> {
       await opening?.catch(() => {})
-      await current?.client.end()
+      if (current === undefined) return
+      const ended = once(current.client, 'end')
+      current.retire()
+      await ended
     }
   }
 }
@@ -167,6 +186,8 @@ function createConnection ({ url, statementTimeoutMs }: DatabaseOptions) {
     stream: () => socket,
     pipeline: true,
     keepAlive: true,
+    // Then every second: a peer that vanished while nothing was asked of it is found out before something is.
+    keepAliveInitialDelayMillis: 10_000,
     application_name: 'plant-store',
     statement_timeout: statementTimeoutMs,
     // For a server that no longer answers at all: it ends the connection and
@@ -174,21 +195,34 @@ function createConnection ({ url, statementTimeoutMs }: DatabaseOptions) {
     query_timeout: (statementTimeoutMs === 0 ? 5000 : statementTimeoutMs) + 1000
   })
   // Without a listener a lost connection would end the process. Whatever was
-  // under way is told by its own callback.
-  client.on('error', () => {})
+  // under way is told by its own callback. The client refuses all further
+  // statements but leaves it to the server to close.
+  client.on('error', () => socket.destroy())
   let running = 0
   let lastAnswer = 0
   let isCorked = false
+  let isRetired = false
+
+  function leave (): void {
+    client.end()
+    // A server that hangs doesn't say goodbye.
+    setTimeout(() => socket.destroy(), stallMs).unref()
+  }
 
   return {
     client,
     socket,
 
+    waiting: () => running,
+
     /** Whether it has had work for a while and answered none of it. */
     isStalled: () => running > 0 && performance.now() - lastAnswer > stallMs,
 
     /** Ends the connection once everything sent on it is answered. */
-    retire: () => { client.end() },
+    retire (): void {
+      isRetired = true
+      if (running === 0) leave()
+    },
 
     run (statement: Statement, values: unknown[]): Promise<Row[]> {
       if (running++ === 0) lastAnswer = performance.now()
@@ -203,8 +237,8 @@ function createConnection ({ url, statementTimeoutMs }: DatabaseOptions) {
       }
       return new Promise((resolve, reject) => {
         const query = new TextQuery(statement, values, (error?: Error) => {
-          running--
           lastAnswer = performance.now()
+          if (--running === 0 && isRetired) leave()
           if (error) reject(error)
           else resolve(query.received)
         })
@@ -226,19 +260,21 @@ class TextQuery extends pg.Query {
 // SQLSTATE classes and codes that tell of the server's state and not of the statement.
 const unavailable = new RegExp('^(' + [
   '08', // connection exceptions, a pooler's refusals among them
+  '25006', // a standby
   '28', '3D000', // no access to the server or the database
   '40', // deadlock or serialization failure: rolled back, may be tried again
   '53', '57', '58', // out of resources, cancelled or shutting down, system error
-  '26000', '42P01' // tables not there (yet)
+  '26000', '42P05', '42P01' // tables not there (yet), and what comes of that for statements sent meanwhile
 ].join('|') + ')')
 
+const isOfStatement = (error: unknown) => error instanceof pg.DatabaseError && !unavailable.test(error.code as string)
+
 function toApiError (error: unknown): unknown {
-  const isStatementFault = error instanceof pg.DatabaseError && !unavailable.test(error.code as string)
-  return isStatementFault || error instanceof ApiError ? error : new ApiError('DATABASE_UNAVAILABLE', { cause: error })
+  return isOfStatement(error) || error instanceof ApiError ? error : new ApiError('DATABASE_UNAVAILABLE', { cause: error })
 }
 
-/** Whether an error of `write` says for sure that nothing was written: the server itself turned the statement down. */
-export function wasRolledBack (error: unknown): boolean {
+/** Whether an error of `write` says that the statement, and not the server, is at fault or in somebody's way: for sure nothing was written. */
+export function wasTurnedDown (error: unknown): boolean {
   const reason = error instanceof ApiError ? error.cause : error
-  return reason instanceof pg.DatabaseError && !/^(08|57P)/.test(reason.code as string)
+  return isOfStatement(reason) || (reason instanceof pg.DatabaseError && /^(40001|40P01|57014)$/.test(reason.code as string))
 }

@@ -24,11 +24,11 @@ export async function storm (scope: Scope, postgres: Postgres, { seed, kills }: 
   const { address } = service
   const ledger = openLedger()
   const events = new EventEmitter()
-  let over = false
+  const over = new AbortController()
 
   async function work (owner: string, token: string, worker: number): Promise<void> {
     const caller = createCaller(address, token)
-    for (let round = 0; !over; round++) {
+    for (let round = 0; !over.signal.aborted; round++) {
       const id = worker * plantsPerWorker + random.below(plantsPerWorker)
       const name = `${id} in round ${round}`
       const isCreate = random.chance(0.6)
@@ -80,7 +80,7 @@ export async function storm (scope: Scope, postgres: Postgres, { seed, kills }: 
     recoveries.get(name)?.push(performance.now() - since)
   }
   await acknowledged(500)
-  over = true
+  over.abort()
   await Promise.all(workers)
   const rows = await sql(postgres.url, 'select owner, id::int, name from plants where owner = any($1)', [users])
   ledger.audit(rows as Array<{ owner: string, id: number, name: string }>)
