@@ -1,0 +1,77 @@
+import { setTimeout } from 'node:timers/promises'
+import pg from 'pg'
+import t from 'tap'
+import { createDatabase, sql } from '../support/database.ts'
+import { run, serve } from '../support/program.ts'
+
+const createEmpty = (test: typeof t) => createDatabase(test, { template: 'template0' })
+const tablesOf = async (url: string) =>
+  (await sql(url, 'select tablename as name from pg_tables where schemaname = \'public\' order by 1')).map(({ name }) => name)
+
+t.jobs = 3
+
+t.test('migrate goes up to the newest migration and down one at a time', { buffered: true }, async (t) => {
+  const DATABASE_URL = await createEmpty(t)
+  const migrate = (...args: string[]) => run(['migrate', ...args], { DATABASE_URL })
+  const prints = (stdout: string) => ({ code: 0, stdout, stderr: '' })
+
+  t.strictSame(await migrate(), prints('up 0001_plants\nup 0002_tokens\n'))
+  t.strictSame(await migrate('up'), prints('nothing to do\n'))
+  t.strictSame(await tablesOf(DATABASE_URL), ['migrations', 'plants', 'tokens'])
+  t.strictSame(await migrate('down'), prints('down 0002_tokens\n'))
+  t.strictSame(await migrate('down'), prints('down 0001_plants\n'))
+  t.strictSame(await migrate('down'), prints('nothing to do\n'))
+  t.strictSame(await tablesOf(DATABASE_URL), ['migrations'])
+})
+
+t.test('migrations are run all or not at all, and a failure does not block the next attempt', { buffered: true }, async (t) => {
+  const DATABASE_URL = await createEmpty(t)
+  await sql(DATABASE_URL, 'create table tokens ()')
+  const { code, stdout, stderr } = await run(['migrate'], { DATABASE_URL })
+  t.strictSame({ code, stdout, stderr }, { code: 1, stdout: '', stderr: 'relation "tokens" already exists\n' })
+  t.strictSame(await tablesOf(DATABASE_URL), ['migrations', 'tokens'], 'no plants')
+
+  await sql(DATABASE_URL, 'drop table tokens')
+  t.match(await run(['migrate'], { DATABASE_URL }), { code: 0 })
+})
+
+t.test('of several started at once on an empty database one migrates, and all serve', { buffered: true }, async (t) => {
+  const DATABASE_URL = await createEmpty(t)
+  const services = await Promise.all(Array.from({ length: 4 }, () => serve(t, { DATABASE_URL })))
+  const migrated = services.flatMap(({ log }) => log.filter(({ msg }) => msg === 'migrated'))
+  t.match(migrated, [{ migrations: ['0001_plants', '0002_tokens'] }])
+  t.equal(migrated.length, 1)
+  for (const { address } of services) t.equal((await fetch(`${address}/readyz`)).status, 200)
+})
+
+t.test('with MIGRATE=off the service waits until somebody else has migrated', { buffered: true }, async (t) => {
+  const DATABASE_URL = await createEmpty(t)
+  const service = await serve(t, { DATABASE_URL, MIGRATE: 'off' }, 'the database is not ready')
+  t.equal((await fetch(`${service.address}/readyz`)).status, 503)
+  t.strictSame(await tablesOf(DATABASE_URL), [])
+
+  await run(['migrate'], { DATABASE_URL })
+  await service.logged('ready')
+  t.equal((await fetch(`${service.address}/readyz`)).status, 200)
+})
+
+t.test('the token commands leave migrations alone, too, when told to', { buffered: true }, async (t) => {
+  const DATABASE_URL = await createEmpty(t)
+  t.match(await run(['token', 'create', 'alice'], { DATABASE_URL, MIGRATE: 'off' }),
+    { code: 1, stdout: '', stderr: /^The database cannot be reached\. relation "tokens" does not exist\n$/ })
+  t.match(await run(['token', 'create', 'alice'], { DATABASE_URL }), { code: 0 })
+})
+
+t.test('whoever migrates waits for another who does, and says in one line that it lost its connection meanwhile', { buffered: true }, async (t) => {
+  const DATABASE_URL = await createEmpty(t)
+  const other = new pg.Client(DATABASE_URL)
+  await other.connect()
+  t.teardown(() => other.end())
+  // The key by which node-pg-migrate keeps others out.
+  await other.query('select pg_advisory_lock(7241865325823964)')
+  const waiting = run(['migrate'], { DATABASE_URL })
+  const end = 'select pg_terminate_backend(pid) from pg_locks where locktype = \'advisory\' and not granted'
+  while ((await other.query(end)).rowCount === 0) await setTimeout(10)
+  t.strictSame(await waiting, { code: 1, stdout: '', stderr: 'terminating connection due to administrator command\n' })
+  t.strictSame(await tablesOf(DATABASE_URL), [])
+})
