@@ -61,16 +61,18 @@ export const plantsRoutes: FastifyPluginAsyncTypebox<{ plants: Plants }> = async
   })
 }
 
-/** The JSON of a long list, a page at a time as the caller reads: nothing is held for one who doesn't. */
-async function * toJson (page: Page, getNext: (next: NonNullable<Page['next']>) => Promise<Page>, serialize: (plants: Plant[]) => string) {
+/** The JSON of a long list, a page at a time as the caller reads: one who doesn't holds the text of a page and nothing else. */
+async function * toJson ({ plants, next }: Page, getNext: (next: NonNullable<Page['next']>) => Promise<Page>, serialize: (plants: Plant[]) => string) {
   let opening = '['
   for (;;) {
-    if (page.plants.length > 0) {
-      yield opening + serialize(page.plants).slice(1, -1)
+    if (plants.length > 0) {
+      const text = opening + serialize(plants).slice(1, -1)
+      plants = []
+      yield text
       opening = ','
     }
-    if (page.next === undefined) break
-    page = await getNext(page.next)
+    if (next === undefined) break
+    ({ plants, next } = await getNext(next))
   }
   yield opening === '[' ? '[]' : ']'
 }
