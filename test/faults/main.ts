@@ -2,12 +2,14 @@
 import { parseArgs } from 'node:util'
 import { outages } from './outages.ts'
 import { startPostgres } from './postgres.ts'
+import { readers } from './readers.ts'
 import { printed } from './report.ts'
 import { storm } from './storm.ts'
 
 const scenarios = {
   storm: (seed: number) => storm(scope, postgres, { seed, kills: 20 }),
-  outages: () => outages(scope, postgres, { lastsMs: 8000, watchMs: 3000, perSecond: 100, statementTimeoutMs: 5000 })
+  outages: () => outages(scope, postgres, { lastsMs: 8000, watchMs: 3000, perSecond: 100, statementTimeoutMs: 5000 }),
+  readers: () => readers(scope, postgres, { plants: 300_000, stalledReaders: 200, halfOpenRequests: 1000, measureMs: 8000 })
 }
 const { values } = parseArgs({
   options: {
