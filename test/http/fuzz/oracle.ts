@@ -1,0 +1,121 @@
+// What the service is to answer, worked out in another way than the service
+// does: a fatal TextDecoder, a reviver with the source of each number, BigInt
+// fractions. Slow, and plain enough to be believed.
+
+export interface Plant { name: string, tag?: string }
+export type Plants = Map<bigint, Plant>
+
+/** What a request comes to: a success and its body, or the number of an error. */
+export type Verdict = { status: number, body?: unknown } | { number: number }
+
+export const smallest = -(2n ** 63n)
+export const largest = 2n ** 63n - 1n
+
+export interface CreateRequest { contentType: string | undefined, contentEncoding: string | undefined, body: Buffer }
+
+/** Carries the create out on the model. */
+export function create (plants: Plants, { contentType, contentEncoding, body }: CreateRequest): Verdict {
+  if (contentType === undefined) return { number: body.length === 0 ? 40010 : 40004 }
+  if (!/^\s*application\/json\s*(;|$)/i.test(contentType)) return { number: 40004 }
+  if (body.length > 1024 * 1024) return { number: 40006 }
+  if (!/^(utf-?8)?$/i.test(/charset=("?)([^;"]*)\1/i.exec(contentType)?.[2] ?? '')) return { number: 40004 }
+  if (contentEncoding !== undefined && contentEncoding.toLowerCase() !== 'identity') return { number: 40005 }
+  if (body.length === 0) return { number: 40010 }
+  const parsed = parse(body)
+  if ('number' in parsed) return parsed
+  const { value } = parsed
+  if (typeof value !== 'object' || value === null || Array.isArray(value)) return { number: 40010 }
+  const { id, name, tag } = value as Record<string, unknown>
+  if (id === undefined || name === undefined) return { number: 40011 }
+  if (typeof id === 'bigint' && (id < smallest || id > largest)) return { number: 40013 }
+  if (typeof id !== 'bigint' || !isText(name) || (tag !== undefined && !isText(tag))) return { number: 40012 }
+  if (plants.has(id)) return { number: 40014 }
+  const plant = { name, ...tag !== undefined && { tag } } as Plant
+  plants.set(id, plant)
+  return { status: 200, body: plant }
+}
+
+/** Carries the delete out on the model. `id` is as it stands in the path. */
+export function remove (plants: Plants, id: string): Verdict {
+  if (!isDecodable(id)) return { number: 40002 }
+  const decoded = decodeURIComponent(id)
+  if (decoded.length > 1000) return { number: 41401 }
+  const value = readId(decoded)
+  if (value === undefined) return { number: 40015 }
+  return plants.delete(value) ? { status: 204 } : { number: 40402 }
+}
+
+export function readId (text: string): bigint | undefined {
+  if (!/^-?\d+$/.test(text) || String(BigInt(text)) !== text) return undefined
+  return BigInt(text) >= smallest && BigInt(text) <= largest ? BigInt(text) : undefined
+}
+
+/** `query` is what follows the question mark, undefined without one. */
+export function list (plants: Plants, query: string | undefined): Verdict {
+  if (query !== undefined && !isDecodable(query)) return { number: 40002 }
+  const limits = new URLSearchParams(query).getAll('limit')
+  const [limit] = limits
+  if (limits.length > 1 || (limit !== undefined && (!/^\d+$/.test(limit) || String(Number(limit)) !== limit || Number(limit) >= 2 ** 31))) return { number: 40016 }
+  const sorted = [...plants].sort(([a], [b]) => a < b ? -1 : 1).map(([, plant]) => plant)
+  return { status: 200, body: sorted.slice(0, limit === undefined ? undefined : Number(limit)) }
+}
+
+export function isDecodable (url: string): boolean {
+  try {
+    decodeURIComponent(url)
+    return true
+  } catch {
+    return false
+  }
+}
+
+const isText = (value: unknown) => typeof value === 'string' && !/\0|[\uD800-\uDFFF]/u.test(value)
+
+/** The value of a JSON text with each number that is an integer as a bigint. */
+function parse (bytes: Buffer): { value: unknown } | { number: number } {
+  let text
+  try {
+    text = new TextDecoder('utf-8', { fatal: true }).decode(bytes)
+  } catch {
+    return { number: 40007 }
+  }
+  if (countValues(text) > 1000) return { number: 40017 }
+  let isForbidden = false
+  try {
+    const value = JSON.parse(text, (key, value, { source }: { source?: string } = {}) => {
+      if (key === '__proto__') isForbidden = true
+      return typeof value === 'number' ? readInteger(source as string) ?? value : value
+    })
+    return isForbidden ? { number: 40009 } : { value }
+  } catch {
+    return { number: 40008 }
+  }
+}
+
+/** Of commas and opening brackets outside strings, in a text that need not be JSON. */
+function countValues (text: string): number {
+  let count = 0
+  let isInside = false
+  for (let at = 0; at < text.length; at++) {
+    if (text[at] === '"') isInside = !isInside
+    else if (isInside && text[at] === '\\') at++
+    else if (!isInside && /[[{,]/.test(text[at] as string)) count++
+  }
+  return count
+}
+
+/** The value of a JSON number if it is an integer, by arithmetic on fractions. */
+export function readInteger (source: string): bigint | undefined {
+  const [mantissa = '', exponent = '0'] = source.toLowerCase().split('e')
+  const [whole = '', fraction = ''] = mantissa.split('.')
+  const numerator = BigInt(whole.replace('-', '') + fraction)
+  if (numerator === 0n) return 0n
+  const power = BigInt(exponent) - BigInt(fraction.length)
+  // Beyond these powers the outcome is clear, and the arithmetic endless.
+  if (power < -100_000n) return undefined
+  if (power > 100_000n) return largest + 1n
+  const sign = whole.startsWith('-') ? -1n : 1n
+  if (power >= 0n) return sign * numerator * 10n ** power
+  const denominator = 10n ** -power
+  return numerator % denominator === 0n ? sign * numerator / denominator : undefined
+}
