@@ -53,7 +53,7 @@ export function readId (text: string): bigint | undefined {
 /** `query` is what follows the question mark, undefined without one. */
 export function list (plants: Plants, query: string | undefined): Verdict {
   if (query !== undefined && !isDecodable(query)) return { number: 40002 }
-  const limits = new URLSearchParams(query).getAll('limit')
+  const limits = new URLSearchParams(`&${query ?? ''}`).getAll('limit')
   const [limit] = limits
   if (limits.length > 1 || (limit !== undefined && (!/^\d+$/.test(limit) || String(Number(limit)) !== limit || Number(limit) >= 2 ** 31))) return { number: 40016 }
   const sorted = [...plants].sort(([a], [b]) => a < b ? -1 : 1).map(([, plant]) => plant)
