@@ -89,7 +89,7 @@ await t.test('stopped under load, it answers every request on every connection u
   const url = await project.url()
   const container = await project.container('plant-store')
   const bob = await project.token('bob')
-  const load = startLoad({ url, token: bob, callers: 16, oneConnection: true })
+  const load = startLoad(t, { url, token: bob, callers: 16, oneConnection: true })
   const stopped = project.compose('stop', 'plant-store')
 
   await load.firstTold()

@@ -30,7 +30,7 @@ async function stored (token: string) {
 
 await t.test('three instances restarted one by one under load fail not one request', async t => {
   const token = await project.token('alice', 'one')
-  const load = startLoad({ url, token })
+  const load = startLoad(t, { url, token })
   for (const instance of ['one', 'two', 'three']) await replace(instance, image)
   const result = await load.stop()
 
@@ -44,7 +44,7 @@ await t.test('an upgrade brings its migration, and the old version works on besi
   t.equal(await columns(), '0')
 
   const token = await project.token('bob', 'one')
-  const load = startLoad({ url, token })
+  const load = startLoad(t, { url, token })
   await replace('one', next)
   t.equal(await columns(), '1')
   await replace('two', image)

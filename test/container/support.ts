@@ -15,7 +15,8 @@ export const base = 'node:24-slim'
 
 async function docker (args: string[], env: NodeJS.ProcessEnv = process.env, input = ''): Promise<string> {
   const running = execute('docker', args, { cwd: root, env, maxBuffer: 64 * 1024 * 1024 })
-  running.child.stdin?.end(input)
+  // A command that has no use for its input may be gone before the end of it.
+  running.child.stdin?.on('error', () => {}).end(input)
   return (await running).stdout.trim()
 }
 
