@@ -38,8 +38,11 @@ export const plantsRoutes: FastifyPluginAsyncTypebox<{ plants: Plants }> = async
     const first = await plants.list(user, { limit: limit === undefined ? undefined : Number(limit) })
     if (first.next === undefined) return first.plants
     const serialize = reply.getSerializationFunction('200') as unknown as (plants: Plant[]) => string
-    reply.type('application/json')
-    return Readable.from(toJson(first, (next) => plants.list(user, next), serialize), { objectMode: false }) as never
+    // In full, as Fastify completes it for whatever is not a stream.
+    reply.type('application/json; charset=utf-8')
+    // Of a stream that answers HEAD all would be read, and dropped.
+    const parts = request.method === 'HEAD' ? [] : toJson(first, (next) => plants.list(user, next), serialize)
+    return Readable.from(parts, { objectMode: false }) as never
   })
 
   app.delete('/plants/:id', {

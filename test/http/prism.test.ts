@@ -1,0 +1,97 @@
+import { spawn } from 'node:child_process'
+import { createInterface } from 'node:readline'
+import t, { type Test } from 'tap'
+import { startApp } from '../support/app.ts'
+import { sql } from '../support/database.ts'
+
+// Prism, which knows nothing of this service but openapi.json, stands between
+// caller and service and turns whatever the document does not allow into an
+// error of its own. It reads numbers as doubles: ids beyond them are for int64.test.ts.
+
+/** The address of a Prism in front of the service. */
+async function startPrism (t: Test, address: string, options: string[] = []): Promise<string> {
+  const prism = spawn('prism', ['proxy', 'openapi.json', address, '--errors', '--port', '0', ...options], { stdio: ['ignore', 'pipe', 'inherit'] })
+  t.teardown(() => { prism.kill() })
+  for await (const line of createInterface(prism.stdout)) {
+    const [, url] = /listening on (http\S+)/.exec(line) ?? []
+    if (url !== undefined) {
+      prism.stdout.resume()
+      return url
+    }
+  }
+  throw new Error(`Prism ended with ${prism.exitCode}`)
+}
+
+async function call (address: string, method: string, path: string, authorization: string, body?: string, contentType = 'application/json') {
+  const response = await fetch(`${address}${path}`, { method, headers: { authorization, ...body !== undefined && { 'content-type': contentType } }, body: body ?? null })
+  const { status, headers } = response
+  const text = await response.text()
+  return { status, type: headers.get('content-type'), violations: headers.get('sl-violations'), body: text === '' ? undefined : JSON.parse(text) }
+}
+
+const inJson = { type: 'application/json; charset=utf-8', violations: null }
+
+t.test('what callers do is as the document says, and so is what they are answered', async (t) => {
+  const { as, listen } = await startApp(t)
+  const prism = await startPrism(t, await listen())
+  const alice = (await as('alice')).authorization
+  const reader = (await as('alice', { readOnly: true })).authorization
+  const as200 = (body: unknown) => ({ ...inJson, status: 200, body })
+  const plants = [
+    { id: 1, name: 'Monstera deliciosa', tag: 'tropical' }, { id: 0, name: '' }, { id: -1, name: 'n', tag: '' }, { id: 9007199254740991, name: '🌵 "é" \\ \u0001' }, { id: -9007199254740991, name: 'שלום' },
+    { id: 2, name: 'x'.repeat(500_000) }, { id: 3, name: 'n', owner: 'bob', x: [{ id: 1 }] }
+  ]
+
+  t.match(await call(prism, 'GET', '/plants', alice), as200([]))
+  for (const { id, name, tag, ...rest } of plants) {
+    t.same(await call(prism, 'POST', '/plants', alice, JSON.stringify({ id, name, tag, ...rest })), as200({ name, ...tag !== undefined && { tag } }))
+  }
+  t.match(await call(prism, 'POST', '/plants', alice, JSON.stringify(plants[0])), { ...inJson, status: 400, body: { error: 40014 } })
+  const listed = plants.toSorted((a, b) => a.id - b.id).map(({ name, tag }) => ({ name, ...tag !== undefined && { tag } }))
+  for (const [query, count] of [['', 7], ['?limit=0', 0], ['?limit=2', 2], ['?limit=2147483647', 7], ['?other=x', 7]] as const) {
+    t.same(await call(prism, 'GET', `/plants${query}`, alice), as200(listed.slice(0, count)), query)
+  }
+  t.match(await call(prism, 'DELETE', '/plants/-9007199254740991', alice), { status: 204, type: null, violations: null, body: undefined })
+  t.match(await call(prism, 'DELETE', '/plants/-9007199254740991', alice), { ...inJson, status: 404, body: { error: 40402 } })
+  t.match(await call(prism, 'GET', '/plants', 'Bearer x'), { ...inJson, status: 401, body: { error: 40102 } })
+  t.match(await call(prism, 'GET', '/plants', reader), { ...inJson, status: 200 })
+  t.match(await call(prism, 'POST', '/plants', reader, '{"id":5,"name":"n"}'), { ...inJson, status: 403, body: { error: 40301 } })
+  t.match(await call(prism, 'DELETE', '/plants/1', reader), { ...inJson, status: 403, body: { error: 40301 } })
+})
+
+t.test('answers to what callers should not do are as the document says, and so is a long list', async (t) => {
+  const { as, listen, url } = await startApp(t)
+  const prism = await startPrism(t, await listen(), ['--validate-request', 'false'])
+  const { authorization } = await as('alice')
+  const requests: Array<[error: number, method: string, path: string, body?: string, contentType?: string]> = [
+    [40004, 'POST', '/plants', 'x', 'text/plain'],
+    [40009, 'POST', '/plants', '{"id":1,"name":"n","__proto__":1}'],
+    [40010, 'POST', '/plants', '[]'],
+    [40011, 'POST', '/plants', '{"id":1}'],
+    [40012, 'POST', '/plants', '{"id":"1","name":"n"}'],
+    [40012, 'POST', '/plants', '{"id":1.5,"name":"n"}'],
+    [40012, 'POST', '/plants', '{"id":1,"name":"\\u0000"}'],
+    [40012, 'POST', '/plants', '{"id":1,"name":"n","tag":null}'],
+    [40013, 'POST', '/plants', '{"id":1e19,"name":"n"}'],
+    [40017, 'POST', '/plants', JSON.stringify({ id: 1, name: 'n', x: Array(2000).fill(0) })],
+    [40016, 'GET', '/plants?limit=-1'],
+    [40016, 'GET', '/plants?limit=1.5'],
+    [40016, 'GET', '/plants?limit='],
+    [40016, 'GET', '/plants?limit=1&limit=2'],
+    [40015, 'DELETE', '/plants/1.5'],
+    [40015, 'DELETE', '/plants/x'],
+    [40015, 'DELETE', '/plants/9223372036854775808'],
+    [41401, 'DELETE', `/plants/${'1'.repeat(2000)}`],
+    [40402, 'DELETE', '/plants/9223372036854775807']
+  ]
+  for (const [error, method, path, body, contentType] of requests) {
+    t.match(await call(prism, method, path, authorization, body, contentType), { ...inJson, status: Math.floor(error / 100), body: { error, message: String } }, `${method} ${path.slice(0, 40)} ${body?.slice(0, 40)}`)
+  }
+
+  await sql(url, 'insert into plants select \'alice\', id, \'plant \' || id, case when id % 2 = 0 then \'even\' end from generate_series(1, 5000) as id')
+  const list = await call(prism, 'GET', '/plants', authorization)
+  t.match(list, { ...inJson, status: 200 })
+  t.equal(list.body.length, 5000)
+  await sql(url, 'drop table plants')
+  t.match(await call(prism, 'GET', '/plants', authorization), { ...inJson, status: 503, body: { error: 50301 } })
+})
