@@ -42,8 +42,8 @@ interface Options { loads: Load[], connections: number, seconds: number, rounds:
 export async function throughput (entries: Entry[], { loads, connections, seconds, rounds, refill = thousandUsers }: Options): Promise<Result[]> {
   const runs = entries.map((entry) => ({ entry, past: { list: [], create: [], delete: [], mix: [] } as Record<Load, Figures[]> }))
   let firstId = movingIds
-  // Round 0 warms everything up and isn't counted.
-  for (let round = 0; round <= rounds; round++) {
+  // Turn 0 warms everything up and isn't counted.
+  for (let turn = 0; turn <= rounds; turn++) {
     for (const load of loads) {
       for (const { entry, past } of runs) {
         // No id twice: what was in flight when a run ended may arrive in the next one.
@@ -54,14 +54,14 @@ export async function throughput (entries: Entry[], { loads, connections, second
         await refill(entry.database, firstId, Math.ceil(fastest * seconds * share * 3))
         const before = await count(entry.database)
         const figures = await (entry.bare ? pgbench : wrk)(entry.url, load,
-          { connections, seconds: round === 0 ? Math.min(2, seconds) : seconds, pids: entry.pids, firstId })
+          { connections, seconds: turn === 0 ? Math.min(2, seconds) : seconds, pids: entry.pids, firstId })
         const after = await count(entry.database)
         const changed = after.moved - before.moved
         // Those in flight at the end were carried out too, but not counted by the generator.
         const unaccounted = { list: 0, create: changed - figures.requests, delete: -changed - figures.requests, mix: 0 }[load]
         if (unaccounted < 0 || unaccounted > connections + 1 || after.kept !== before.kept) throw new Error(`${entry.title}: ${load} changed ${changed} rows in ${figures.requests} requests`)
-        console.log(`${round}/${rounds} ${load.padEnd(7)} ${entry.title.padEnd(32)} ${figures.perSecond.toFixed(0).padStart(6)}/s` +
-          `  p50 ${figures.p50.toFixed(2)} ms  p99 ${figures.p99.toFixed(2)} ms  ${figures.processor.toFixed(0)} µs`)
+        console.log(`${turn}/${rounds} ${load.padEnd(7)} ${entry.title.padEnd(32)} ${figures.perSecond.toFixed(0).padStart(6)}/s` +
+          `  p50 ${round(figures.p50)} ms  p99 ${round(figures.p99)} ms  ${round(figures.processor)} µs`)
         past[load].push(figures)
       }
     }
