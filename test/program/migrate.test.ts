@@ -1,10 +1,10 @@
 import { setTimeout } from 'node:timers/promises'
 import pg from 'pg'
-import t from 'tap'
+import t, { type Test } from 'tap'
 import { createDatabase, sql } from '../support/database.ts'
 import { run, serve } from '../support/program.ts'
 
-const createEmpty = (test: typeof t) => createDatabase(test, { template: 'template0' })
+const createEmpty = (t: Test) => createDatabase(t, { template: 'template0' })
 const tablesOf = async (url: string) =>
   (await sql(url, 'select tablename as name from pg_tables where schemaname = \'public\' order by 1')).map(({ name }) => name)
 

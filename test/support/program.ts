@@ -1,4 +1,4 @@
-import { spawn } from 'node:child_process'
+import { spawn, type SpawnOptions } from 'node:child_process'
 import { once } from 'node:events'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
@@ -11,21 +11,24 @@ export type Scope = Pick<Test, 'teardown'>
 
 type Environment = Record<string, string | undefined>
 
-/** Runs a command of the program to its end. */
-export async function run (args: string[], environment: Environment = {}) {
+/** Starts a command of the program. */
+export function start (args: string[], environment: Environment = {}) {
   const child = spawn(process.execPath, [main, ...args], { env: { ...process.env, ...environment } })
   let [stdout, stderr] = ['', '']
   child.stdout.on('data', (chunk) => { stdout += chunk })
   child.stderr.on('data', (chunk) => { stderr += chunk })
-  const [code] = await once(child, 'close')
-  return { code: code as number | null, stdout, stderr }
+  const ended = once(child, 'close').then(([code]) => ({ code: code as number | null, stdout, stderr }))
+  return { child, ended }
 }
+
+/** Runs a command of the program to its end. */
+export const run = (args: string[], environment?: Environment) => start(args, environment).ended
 
 export type Program = Awaited<ReturnType<typeof serve>>
 
 /** Starts `serve` as a process on a free port; resolves once it logs `until`. Killed when the scope ends. */
-export async function serve (scope: Scope, environment: Environment, until = 'ready') {
-  const child = spawn(process.execPath, [main, 'serve'], { env: { ...process.env, PORT: '0', ...environment } })
+export async function serve (scope: Scope, environment: Environment, until = 'ready', { detached = false }: SpawnOptions = {}) {
+  const child = spawn(process.execPath, [main, 'serve'], { detached, env: { ...process.env, PORT: '0', ...environment } })
   scope.teardown(() => { child.kill('SIGKILL') })
   const log: Array<Record<string, unknown>> = []
   let stderr = ''

@@ -1,0 +1,135 @@
+import { execFile, spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { readFile, writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import { promisify } from 'node:util'
+import t from 'tap'
+import { createDataDir, findChildren, findServer, isRunning } from '../support/embedded.ts'
+import { run, serve, type Program } from '../support/program.ts'
+
+// One story of one folder: each test goes on where the one before has left it.
+const DATA_DIR = await createDataDir(t)
+const environment = { DATABASE_URL: undefined, DATA_DIR, DRAIN_DELAY: '0' }
+const start = () => serve(t, environment, 'ready', { detached: true })
+let service: Program
+
+/** What a start says on standard error, at least so many lines of it. */
+async function greeting ({ child, stderr }: Program, lines: number): Promise<string> {
+  while (stderr().split('\n').length <= lines) await once(child.stderr, 'data')
+  return stderr()
+}
+
+const createToken = async (user: string) => (await run(['token', 'create', user], environment)).stdout.trim()
+
+let headers: Record<string, string>
+const names: string[] = []
+
+/** Creates a few more plants; once this returns they must never be lost. */
+async function createPlants ({ address }: Program): Promise<void> {
+  await Promise.all(Array.from({ length: 20 }, async (_, index) => {
+    const id = names.length + index
+    const answer = await fetch(`${address}/plants`, { method: 'POST', headers, body: JSON.stringify({ id, name: `plant ${id}` }) })
+    t.equal(answer.status, 200)
+  }))
+  for (let index = 0; index < 20; index++) names.push(`plant ${names.length}`)
+}
+
+async function listPlants ({ address }: Program): Promise<string[]> {
+  const plants = await (await fetch(`${address}/plants`, { headers })).json() as Array<{ name: string }>
+  return plants.map(({ name }) => name)
+}
+
+await t.test('the first start prints a token and three lines that work when pasted', async (t) => {
+  service = await start()
+  const lines = (await greeting(service, 6)).split('\n')
+  t.equal(lines[0], 'A token for user demo, shown only now, in three lines to try:')
+  const curls = lines.filter((line) => line.startsWith('curl '))
+  const printed = []
+  for (const line of curls) printed.push((await promisify(execFile)('sh', ['-c', `${line} --silent --show-error --fail`])).stdout)
+  t.strictSame(printed, ['{"name":"Monstera deliciosa","tag":"tropical"}', '[{"name":"Monstera deliciosa","tag":"tropical"}]', ''])
+  const [token] = /plant_\w{57}/.exec(lines.join('\n')) as RegExpExecArray
+  t.notMatch(JSON.stringify(service.log), token, 'and the log is not told')
+})
+
+await t.test('the token commands work while the service runs', async (t) => {
+  const token = await createToken('alice')
+  headers = { authorization: `Bearer ${token}`, 'content-type': 'application/json' }
+  await createPlants(service)
+  t.strictSame(await listPlants(service), names)
+})
+
+await t.test('a second start on the same folder says so in one line and leaves the first alone', async (t) => {
+  t.strictSame(await run(['serve'], { ...environment, PORT: '0' }),
+    { code: 1, stdout: '', stderr: `${DATA_DIR} is in use by process ${service.child.pid}\n` })
+  t.strictSame(await listPlants(service), names)
+})
+
+await t.test('kill -9 of the service loses nothing, and the next start says how to make a token', async (t) => {
+  await createPlants(service)
+  process.kill(-(service.child.pid as number), 'SIGKILL')
+  service = await start()
+  t.strictSame(await listPlants(service), names)
+  t.equal(await greeting(service, 1), 'To make a token: npx plant-store token create <user>\n')
+})
+
+await t.test('kill -9 of the service and of its database together loses nothing either', async (t) => {
+  await createPlants(service)
+  const [keeper] = await findChildren(service.child.pid) as [number]
+  const server = await findServer(DATA_DIR)
+  for (const pid of [service.child.pid as number, keeper, server]) process.kill(pid, 'SIGKILL')
+  service = await start()
+  t.strictSame(await listPlants(service), names)
+})
+
+await t.test('the service outlives the process between it and its database, which the next start takes over', async (t) => {
+  const server = await findServer(DATA_DIR)
+  const [keeper] = await findChildren(service.child.pid) as [number]
+  process.kill(keeper, 'SIGKILL')
+  t.strictSame(await listPlants(service), names)
+  service.child.kill('SIGTERM')
+  t.strictSame(await service.exited, [0, null])
+  t.equal(await findServer(DATA_DIR), server, 'nobody has stopped it')
+
+  service = await start()
+  t.not(await findServer(DATA_DIR), server)
+  t.strictSame(await listPlants(service), names)
+})
+
+await t.test('the database stops with the service', async (t) => {
+  service.child.kill('SIGTERM')
+  t.strictSame(await service.exited, [0, null])
+  t.notOk(isRunning(DATA_DIR))
+})
+
+await t.test('the token commands work without the service, too, and leave nothing running', async (t) => {
+  const { stdout } = await run(['token', 'list', '--json'], environment)
+  t.match(JSON.parse(stdout), [{ user: 'demo' }, { user: 'alice' }])
+  t.notOk(isRunning(DATA_DIR))
+})
+
+await t.test('a start that finds its port taken stops the database again', async (t) => {
+  const other = spawn(process.execPath, ['-e', 'require("node:net").createServer().listen(0, "127.0.0.1", function () { console.log(this.address().port) })'])
+  t.teardown(() => { other.kill() })
+  const [port] = await once(other.stdout, 'data')
+  t.strictSame(await run(['serve'], { ...environment, PORT: String(port).trim() }),
+    { code: 1, stdout: '', stderr: `port ${String(port).trim()} on 127.0.0.1 is in use\n` })
+  t.notOk(isRunning(DATA_DIR))
+})
+
+await t.test('what a killed service left of its notes does not mislead the next one', async (t) => {
+  const notes = join(DATA_DIR, 'server.json')
+  const { url } = JSON.parse(await readFile(notes, 'utf8'))
+  for (const text of ['{', JSON.stringify({ url, ownerPid: process.pid })]) {
+    await writeFile(notes, text)
+    t.match(await run(['token', 'list', 'demo'], environment), { code: 0, stdout: /demo/, stderr: '' }, text)
+  }
+
+  const killed = spawn(process.execPath, ['--version'])
+  await once(killed, 'exit')
+  // As if its port and password were another server's by now.
+  await writeFile(notes, JSON.stringify({ url: process.env.TEST_DATABASE_URL, ownerPid: killed.pid }))
+  service = await start()
+  t.strictSame(await listPlants(service), names)
+  service.child.kill('SIGTERM')
+  t.strictSame(await service.exited, [0, null])
+})
