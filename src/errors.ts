@@ -92,11 +92,12 @@ function toApiError (error: unknown, otherwise: ErrorName): ApiError {
   return new ApiError(foreignFaults[code] ?? otherwise, { cause: error })
 }
 
-/** Fastify's error handler: 4xx are the caller's and logged at info, the rest is ours and logged whole. */
+/** Fastify's error handler: 4xx are the caller's and logged at info, the rest is ours and logged whole, but for what there may be thousands of a second. */
 export function answerError (error: unknown, request: FastifyRequest, reply: FastifyReply): void {
   const fault = toApiError(error, 'INTERNAL')
-  const { status, number, headers, message } = fault
-  if (status >= 500) request.log.error({ err: fault.cause ?? error, error: number }, message)
+  const { name, status, number, headers, message } = fault
+  if (name === 'OVERLOADED') request.log.warn({ error: number }, message)
+  else if (status >= 500) request.log.error({ err: fault.cause ?? error, error: number }, message)
   else logRefusal(fault, request.log, request.ip)
   // Fastify closes the connection after a body it could not take. A caller still
   // sending it would lose the answer: Node reads the rest and drops it.

@@ -1,5 +1,4 @@
-import { ApiError } from '../errors.ts'
-import { stallMs, wasTurnedDown } from './database.ts'
+import { overloaded, stallMs, wasTurnedDown } from './database.ts'
 
 export interface BatchOptions {
   /** The most items of one batch. */
@@ -73,7 +72,7 @@ export function batch<Item, Result> (
   }
 
   return (item) => new Promise((resolve, reject) => {
-    if (waiting.length >= maxWaiting) return reject(new ApiError('OVERLOADED'))
+    if (waiting.length >= maxWaiting) return reject(overloaded)
     waiting.push({ item, resolve, reject })
     if (!isBusy || maxItems === 1) next()
   })

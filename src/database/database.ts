@@ -55,12 +55,15 @@ const connectPauseMs = 100
 /** A connection silent for this long with work to do gets no more of it: a new one is opened. */
 export const stallMs = 1000
 
+/** One for all, since there may be thousands a second: the stack of each would cost more than the rest of its answer. */
+export const overloaded = new ApiError('OVERLOADED')
+
 export function openDatabase (options: DatabaseOptions): Database {
   const reads = Array.from({ length: readConnections }, () => openLane(options))
   const writes = Array.from({ length: writeConnections }, () => openLane(options))
   const run = (lanes: Lane[]) => (statement: Statement, values: unknown[] = []) => {
     const waiting = lanes.reduce((sum, lane) => sum + lane.waiting(), 0)
-    if (waiting >= options.maxWaiting) return Promise.reject(new ApiError('OVERLOADED'))
+    if (waiting >= options.maxWaiting) return Promise.reject(overloaded)
     return leastBusy(lanes).run(statement, values)
   }
   return {
