@@ -61,8 +61,6 @@ export async function findProxyImage (): Promise<string> {
   }
 }
 
-export type Project = Awaited<ReturnType<typeof openProject>>
-
 /** A compose project of its own, on free ports, removed with its volumes when the test ends, however it ends. */
 export async function openProject (t: Test, composeFile = 'docker-compose.yml') {
   const name = `plant-store-test-${randomBytes(4).toString('hex')}`
@@ -73,12 +71,24 @@ export async function openProject (t: Test, composeFile = 'docker-compose.yml') 
     PLANT_STORE_IMAGE: image,
     PORT: '127.0.0.1:0'
   }
-  const compose = (...args: string[]) => docker(['compose', ...args], env)
-  removeWhenOver(t, name, compose)
+  let underWay: Promise<unknown> = Promise.resolve()
+  const compose = (...args: string[]) => {
+    const command = docker(['compose', ...args], env)
+    underWay = Promise.allSettled([underWay, command])
+    return command
+  }
+  removeWhenOver(t, name, async () => {
+    if (!t.passing()) t.comment(await compose('logs', '--no-color', '--tail=40').catch((error: Error) => error.message))
+    // A failed test may have left a command that is still making containers.
+    await underWay
+  })
 
   const network = `${name}_default`
-  const containers = async (service: string) => (await compose('ps', '--quiet', service)).split('\n')
+  // From here on the engine itself where it will do: a compose command takes a second of processor time.
+  const containers = async (service: string) => (await run('ps', '--quiet', `--filter=label=com.docker.compose.project=${name}`,
+    `--filter=label=com.docker.compose.service=${service}`)).split('\n')
   const container = async (service: string) => (await containers(service))[0] ?? ''
+  const inside = async (service: string, ...command: string[]) => run('exec', await container(service), ...command)
 
   return {
     env,
@@ -87,7 +97,7 @@ export async function openProject (t: Test, composeFile = 'docker-compose.yml') 
     containers,
     container,
     url: async (service = 'plant-store') => urlOf(await container(service)),
-    inside: (service: string, ...command: string[]) => compose('exec', '-T', service, ...command),
+    inside,
     token: (user: string, service = 'plant-store') =>
       compose('exec', '-T', service, 'node', 'src/main.ts', 'token', 'create', user),
     /** An instance beside those of the compose file. */
@@ -95,7 +105,7 @@ export async function openProject (t: Test, composeFile = 'docker-compose.yml') 
       ...Object.entries({ DATABASE_URL: databaseUrl, ...env }).map(([name, value]) => `--env=${name}=${value}`), image),
     /** As superuser, who gets in by the socket alone. */
     sql: (text: string, database = 'plant_store') =>
-      compose('exec', '-T', 'database', 'psql', '--username=postgres', `--dbname=${database}`, '--no-align', '--tuples-only', `--command=${text}`),
+      inside('database', 'psql', '--username=postgres', `--dbname=${database}`, '--no-align', '--tuples-only', `--command=${text}`),
     healthy: async (service: string) => {
       const id = await container(service)
       await until(async () => run('inspect', '--format={{.State.Health.Status}}', id), status => status === 'healthy')
@@ -104,14 +114,16 @@ export async function openProject (t: Test, composeFile = 'docker-compose.yml') 
 }
 
 // A shell of its own waits for the end of its standard input, which comes with the end of this process, even by SIGKILL.
-function removeWhenOver (t: Test, name: string, compose: (...args: string[]) => Promise<string>) {
+function removeWhenOver (t: Test, name: string, before: () => Promise<void>) {
+  const project = `--filter label=com.docker.compose.project=${name}`
   const remover = spawn('sh', ['-c', `cat
-    docker ps --all --quiet --filter network=${name}_default | xargs -r docker rm --force --volumes
-    docker volume ls --quiet --filter label=com.docker.compose.project=${name} | xargs -r docker volume rm
+    { docker ps --all --quiet ${project}; docker ps --all --quiet --filter network=${name}_default; } |
+      sort --unique | xargs -r docker rm --force --volumes
+    docker volume ls --quiet ${project} | xargs -r docker volume rm
     docker network rm ${name}_default`
   ], { detached: true, stdio: ['pipe', 'ignore', 'ignore'] })
   t.teardown(async () => {
-    if (!t.passing()) t.comment(await compose('logs', '--no-color', '--tail=40').catch((error: Error) => error.message))
+    await before()
     remover.stdin.end()
     await once(remover, 'exit')
   })
