@@ -1,0 +1,102 @@
+import { TypeCompiler } from '@sinclair/typebox/compiler'
+import { Type } from '@sinclair/typebox'
+import t from 'tap'
+import { PlantSchema } from '../../src/plants/schemas.ts'
+import { startApp } from '../support/app.ts'
+import { sql } from '../support/database.ts'
+
+const isList = TypeCompiler.Compile(Type.Array(PlantSchema, { additionalProperties: false }))
+const [smallest, largest] = [-(2n ** 63n), 2n ** 63n - 1n]
+
+const { app, as, url } = await startApp(t)
+
+interface Row { id: bigint, name: string, tag?: string }
+
+/** Stores plants past the service: the list is what is tested here. */
+async function store (owner: string, rows: Row[]): Promise<void> {
+  const columns = [rows.map(({ id }) => id), rows.map(({ name }) => name), rows.map(({ tag }) => tag)]
+  await sql(url, 'insert into plants (owner, id, name, tag) select $1, * from unnest($2::bigint[], $3::text[], $4::text[])', [owner, ...columns])
+}
+
+const shown = (rows: Row[]) => rows.map(({ name, tag }) => ({ name, ...tag !== undefined && { tag } }))
+
+t.test('plants come in ascending order of id, as numbers', async (t) => {
+  const ids = [smallest, -100n, -99n, -10n, -9n, -1n, 0n, 1n, 2n, 9n, 10n, 11n, 99n, 100n, 2n ** 53n, 2n ** 53n + 1n, largest]
+  await store('alice', ids.toReversed().map((id) => ({ id, name: String(id) })))
+  const answer = await (await as('alice')).list()
+  t.strictSame(answer.json(), ids.map((id) => ({ name: String(id) })))
+  t.match(answer.headers, { 'content-type': 'application/json; charset=utf-8' })
+})
+
+t.test('limit gives as many as there are, at most', async (t) => {
+  const rows = Array.from({ length: 3 }, (_, index) => ({ id: BigInt(index), name: `plant ${index}` }))
+  await store('bob', rows)
+  const bob = await as('bob')
+  for (const [limit, count] of [['', 3], ['?limit=0', 0], ['?limit=1', 1], ['?limit=2', 2], ['?limit=3', 3], ['?limit=4', 3], ['?limit=2147483647', 3]] as const) {
+    t.strictSame((await bob.list(limit)).json(), shown(rows.slice(0, count)), limit)
+  }
+  t.equal((await bob.list('?limit=0')).body, '[]')
+})
+
+t.test('a user without plants has an empty list', async (t) => {
+  t.equal((await (await as('carol')).list()).body, '[]')
+})
+
+t.test('an unknown parameter is ignored', async (t) => {
+  t.equal((await (await as('bob')).list('?limits=1&offset=2&limit[]=1')).json().length, 3)
+})
+
+// Around the thousand plants of a page.
+for (const count of [999, 1000, 1001, 2000, 3456]) {
+  t.test(`a list of ${count} is whole and in order, as is every beginning of it`, async (t) => {
+    const owner = `owner of ${count}`
+    const rows = Array.from({ length: count }, (_, index) => ({ id: BigInt(index * 7 - 5000), name: `plant ${index}`, ...index % 2 === 0 && { tag: `tag ${index}` } }))
+    await store(owner, rows)
+    const user = await as(owner)
+    const answer = await user.list()
+    t.equal(answer.statusCode, 200)
+    t.ok(isList.Check(answer.json()))
+    t.strictSame(answer.json(), shown(rows))
+    t.match(answer.headers, { 'content-type': 'application/json; charset=utf-8' })
+    for (const limit of [999, 1000, 1001, count]) {
+      t.strictSame((await user.list(`?limit=${limit}`)).json(), shown(rows.slice(0, limit)), `limit ${limit}`)
+    }
+    const head = await app.inject({ method: 'HEAD', url: '/plants', headers: { authorization: user.authorization } })
+    t.strictSame({ status: head.statusCode, body: head.body }, { status: 200, body: '' })
+  })
+}
+
+t.test('the page may end with the largest id', async (t) => {
+  const rows = Array.from({ length: 1000 }, (_, index) => ({ id: largest - 999n + BigInt(index), name: `plant ${index}` }))
+  await store('dave', rows)
+  t.strictSame((await (await as('dave')).list()).json(), shown(rows))
+})
+
+// A page leaves out what is larger than 4096 bytes, which is then read by itself.
+t.test('plants too large for a page stand in the list where they belong', async (t) => {
+  const large = [0, 1, 500, 998, 999, 1000, 1001, 1500, 2498, 2499]
+  const rows = Array.from({ length: 2500 }, (_, index) => {
+    const id = BigInt(index)
+    if (!large.includes(index)) return { id, name: `plant ${index}`, tag: `tag ${index}` }
+    // By its name, its tag, both together or the bytes of few characters.
+    return [
+      { id, name: 'n'.repeat(4097), tag: 'small' },
+      { id, name: 'small', tag: 't'.repeat(4097) },
+      { id, name: 'n'.repeat(2049), tag: 't'.repeat(2048) },
+      { id, name: '🌵'.repeat(1025) },
+      { id, name: 'n'.repeat(100_000), tag: '' }
+    ][index % 5] as Row
+  })
+  await store('erin', rows)
+  const erin = await as('erin')
+  t.strictSame((await erin.list()).json(), shown(rows))
+  for (const limit of [1, 2, 3, 500, 501, 999, 1000, 1001, 1002, 2499]) {
+    t.strictSame((await erin.list(`?limit=${limit}`)).json(), shown(rows.slice(0, limit)), `limit ${limit}`)
+  }
+})
+
+t.test('plants just small enough for a page', async (t) => {
+  const rows = [{ id: 1n, name: 'n'.repeat(4096) }, { id: 2n, name: 'n'.repeat(4095), tag: 't' }, { id: 3n, name: '🌵'.repeat(1024), tag: '' }]
+  await store('frank', rows)
+  t.strictSame((await (await as('frank')).list()).json(), shown(rows))
+})
