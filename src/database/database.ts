@@ -28,7 +28,8 @@ export interface DatabaseOptions {
  * unavailable it may have happened all the same.
  */
 export interface Database {
-  read (statement: Statement, values?: unknown[]): Promise<Row[]>
+  /** `isUnderWay`: for a request that is being answered already. It is not subject to `maxWaiting`: the answer would break off. */
+  read (statement: Statement, values?: unknown[], options?: { isUnderWay?: boolean }): Promise<Row[]>
   write (statement: Statement, values?: unknown[]): Promise<Row[]>
   /** Rejects unless the server answers and has the tables; not subject to `maxWaiting`. */
   probe (): Promise<unknown>
@@ -61,9 +62,9 @@ export const overloaded = new ApiError('OVERLOADED')
 export function openDatabase (options: DatabaseOptions): Database {
   const reads = Array.from({ length: readConnections }, () => openLane(options))
   const writes = Array.from({ length: writeConnections }, () => openLane(options))
-  const run = (lanes: Lane[]) => (statement: Statement, values: unknown[] = []) => {
+  const run = (lanes: Lane[]) => (statement: Statement, values: unknown[] = [], { isUnderWay = false } = {}) => {
     const waiting = lanes.reduce((sum, lane) => sum + lane.waiting(), 0)
-    if (waiting >= options.maxWaiting) return Promise.reject(overloaded)
+    if (waiting >= options.maxWaiting && !isUnderWay) return Promise.reject(overloaded)
     return leastBusy(lanes).run(statement, values)
   }
   return {

@@ -41,12 +41,12 @@ export function createPlants (database: Database, { writeBatch, maxWaiting }: Pl
     delete: (owner: string, id: string): Promise<boolean> => remove({ owner, id }),
 
     /** Plants in ascending order of id; from the first, and all of them, unless told otherwise. */
-    async list (owner: string, { from = smallestId, limit = Infinity }: PageRequest = {}): Promise<Page> {
+    async list (owner: string, { from, limit = Infinity }: PageRequest = {}): Promise<Page> {
       const size = Math.min(pageSize, limit)
-      const rows = await database.read(selectPage, [owner, from, size])
+      const rows = await database.read(selectPage, [owner, from ?? smallestId, size], { isUnderWay: from !== undefined })
       const large = rows.findIndex(([, name]) => name === null)
       const page = large === -1 ? rows : rows.slice(0, large || 1)
-      const plants = (large === 0 ? await database.read(selectOne, [owner, page[0]?.[0]]) : page).map(toPlant)
+      const plants = (large === 0 ? await database.read(selectOne, [owner, page[0]?.[0]], { isUnderWay: true }) : page).map(toPlant)
       const last = page.at(-1)?.[0]
       const left = limit - plants.length
       if (last == null || last === largestId || left === 0 || (rows.length < size && page.length === rows.length)) return { plants }
