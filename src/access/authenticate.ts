@@ -25,7 +25,7 @@ const cacheSize = 10_000
 export function createAuthenticate (tokens: Tokens, cacheTtlMs: number): Authenticate {
   const cache = new LRUCache<string, Token>({ max: cacheSize, ttl: cacheTtlMs, fetchMethod: (hash) => tokens.find(hash) })
   // To the library a ttl of 0 means for ever.
-  const find = cacheTtlMs === 0 ? tokens.find : (hash: string) => cache.fetch(hash)
+  const find = cacheTtlMs === 0 ? tokens.find : (hash: string) => cache.get(hash) ?? cache.fetch(hash)
 
   return async (text) => {
     if (!isWellFormedToken(text)) throw new ApiError('TOKEN_INVALID', { cause: 'malformed' })

@@ -198,6 +198,9 @@ function createConnection ({ url, statementTimeoutMs }: DatabaseOptions) {
     // with it everything sent on it, so the server's own limit must come first.
     query_timeout: (statementTimeoutMs === 0 ? 5000 : statementTimeoutMs) + 1000
   })
+  // What the columns are called and what types they have need not be asked
+  // with every statement: values are taken for the text they arrive as.
+  Object.assign(client.connection, { describe: () => {} })
   // Without a listener a lost connection would end the process. Whatever was
   // under way is told by its own callback. The client refuses all further
   // statements but leaves it to the server to close.
@@ -254,6 +257,14 @@ function createConnection ({ url, statementTimeoutMs }: DatabaseOptions) {
 
 /** Hands on the text of each value: no row objects, no type conversion, nothing looked up by column name. */
 class TextQuery extends pg.Query {
+  declare name: string
+
+  constructor ({ name, text }: Statement, values: unknown[], callback: (error?: Error) => void) {
+    // With the name apart there is no object of options for pg to copy.
+    super(text, values, callback)
+    this.name = name
+  }
+
   // Not `rows`: that is an option of the class it extends.
   received: Row[] = []
   handleRowDescription (): void {}
