@@ -58,6 +58,7 @@ export function startLoad (t: Test, { url, token, callers = 8, oneConnection = f
           if (oneConnection) return agent.destroy()
         } catch (error) {
           failures.push(`${name} ${id}: ${(error as Error).message}`)
+          if (oneConnection) return agent.destroy()
         }
       }
     }
