@@ -1,0 +1,40 @@
+import t, { type Test } from 'tap'
+import { startApp, type TestApp } from '../support/app.ts'
+import { sql } from '../support/database.ts'
+
+const internal = { error: 50001, message: 'Something went wrong inside the service.' }
+const unavailable = { error: 50301, message: 'The database cannot be reached.' }
+
+/** Every operation, answered all the same, with what the log has of each. */
+async function callAll (t: Test, { as, log, url }: TestApp, breakage: string) {
+  const alice = await as('alice')
+  await alice.create({ id: 1, name: 'Monstera' })
+  await sql(url, breakage)
+  const answers = []
+  for (const operation of [() => alice.create({ id: 2, name: 'Ivy' }), () => alice.list(), () => alice.delete(1)]) {
+    const before = log.length
+    const answer = await operation()
+    t.match(answer.headers['content-type'], /^application\/json/)
+    const lines = log.slice(before).map((line) => JSON.parse(line)).filter(({ level }) => level >= 50)
+    t.equal(lines.length, 1)
+    answers.push({ status: answer.statusCode, body: answer.json(), retryAfter: answer.headers['retry-after'], err: lines[0].err, reqId: lines[0].reqId })
+  }
+  return answers
+}
+
+t.test('when its table is broken the body reveals nothing, and the log tells everything', async (t) => {
+  const app = await startApp(t)
+  const answers = await callAll(t, app, 'alter table plants rename column owner to keeper')
+  for (const { status, body, retryAfter, err, reqId } of answers) {
+    t.strictSame({ status, body, retryAfter }, { status: 500, body: internal, retryAfter: undefined })
+    t.match({ err, reqId }, { err: { type: 'DatabaseError', message: /^column .*owner.* does not exist$/, code: '42703', stack: /\n +at / }, reqId: /^req-/ })
+  }
+})
+
+t.test('a table that is not there is a database that is not ready', async (t) => {
+  const app = await startApp(t)
+  for (const { status, body, retryAfter, err } of await callAll(t, app, 'alter table plants rename to shrubs')) {
+    t.strictSame({ status, body, retryAfter }, { status: 503, body: unavailable, retryAfter: '1' })
+    t.match(err, { message: 'relation "plants" does not exist', code: '42P01' })
+  }
+})
