@@ -21,7 +21,7 @@ COPY src src
 FROM app AS compiled
 ENV NODE_COMPILE_CACHE=/tmp/compile-cache
 USER 1000:1000
-RUN node src/main.ts --help >/dev/null
+RUN node src/main.ts --help >/dev/null && chmod -R a+rX $NODE_COMPILE_CACHE
 
 FROM app
 # What only the builder knows, it adds: docker build --label org.opencontainers.image.revision=…
@@ -31,7 +31,7 @@ LABEL org.opencontainers.image.title="plant-store" \
       org.opencontainers.image.licenses="MIT" \
       org.opencontainers.image.base.name="docker.io/library/node:24-slim"
 ENV NODE_ENV=production HOST=0.0.0.0 NODE_COMPILE_CACHE=/app/.compile-cache
-COPY --from=compiled /tmp/compile-cache .compile-cache
+COPY --from=compiled --chown=0:0 /tmp/compile-cache .compile-cache
 # By number, so that Kubernetes' runAsNonRoot can tell.
 USER 1000:1000
 EXPOSE 3000

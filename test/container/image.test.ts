@@ -27,7 +27,7 @@ t.test('the image adds the service and its packages to the base, nothing else', 
   const megabytes = (bytes: number) => `${(bytes / 1e6).toFixed(1)} MB`
   t.comment(`${megabytes(await size(image) - await size(base))} on top of ${base} (${megabytes(await size(base))})`)
 
-  t.equal(await run('run', '--rm', '--entrypoint=ls', image, '--almost-all', '/app'), 'migrations\nnode_modules\npackage.json\nsrc')
+  t.equal(await run('run', '--rm', '--entrypoint=ls', image, '--almost-all', '/app'), '.compile-cache\nmigrations\nnode_modules\npackage.json\nsrc')
 
   const { packages } = await readJson('package-lock.json') as { packages: Record<string, { dev?: boolean, optional?: boolean }> }
   const installed = (await run('run', '--rm', '--entrypoint=find', image, 'node_modules', '-name', 'package.json', '-printf', '%h\n')).split('\n')
@@ -54,6 +54,11 @@ t.test('the entry point is the program', async t => {
   const list = await program('token', 'list', 'alice', '--json')
   t.match(list, /alice/)
   t.notMatch(list, token)
+})
+
+t.test('the program comes compiled', async t => {
+  const told = await run('run', '--rm', '--read-only', '--env=NODE_DEBUG_NATIVE=COMPILE_CACHE', '--entrypoint=sh', image, '-c', 'node /app/src/main.ts --help 2>&1')
+  t.match(told, /main\.ts was accepted/, 'Node takes what was compiled when the image was built')
 })
 
 t.test('without a database it stops with a line that says what to set', async t => {
