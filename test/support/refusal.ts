@@ -9,7 +9,10 @@ interface InjectAnswer {
 
 /** Asserts the whole of an answer that is no success, whoever in the service gave it. */
 export function isRefusal (t: Test, answer: InjectAnswer | Answer | undefined, number: number, message: string, title = ''): void {
-  if (answer === undefined) return void t.fail(`no answer: ${title}`)
+  if (answer === undefined) {
+    t.fail(`no answer: ${title}`)
+    return
+  }
   const status = 'statusCode' in answer ? answer.statusCode : answer.status
   const body = parse(answer.body)
   t.match({ status, type: answer.headers['content-type'], keys: Object.keys(body), ...body }, {
