@@ -14,6 +14,7 @@ const databaseDir = join(dataDir, 'postgresql')
 const passwordFile = 'plant-store.password'
 const waitForLockMs = 5000
 let server: EmbeddedPostgres | undefined
+let log = ''
 let reason: string | undefined
 
 // The owner is gone, or has let go on purpose. First of all, since it may be
@@ -52,9 +53,15 @@ async function open (folder: string, password: string, port = 0): Promise<Embedd
     createPostgresUser: process.getuid?.() === 0,
     initdbFlags: ['--encoding=UTF8', '--locale=C'],
     postgresFlags: ['-c', 'listen_addresses=127.0.0.1', '-c', 'unix_socket_directories='],
-    onLog: (message) => { reason ??= /(?:FATAL|error): +(.*)/.exec(message)?.[1] },
+    onLog: findReason,
     onError: () => {}
   })
+}
+
+// The log comes in pieces, not in lines.
+function findReason (piece: string): void {
+  log = (log + piece.replace('[STDERR] ', '')).slice(-2000)
+  reason ??= /(?:FATAL|error): +(.+)\n/.exec(log)?.[1]
 }
 
 // A server killed a moment ago counts as running until its parent has taken note.
