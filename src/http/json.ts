@@ -67,7 +67,7 @@ function walk (text: string): string {
       if (++values > maxValues) throw new ApiError('BODY_TOO_COMPLEX')
       if (char !== ',') depth++
     } else if (char !== ':') depth--
-    else if (depth === 1 && idKey.test(key)) {
+    else if (idKey.test(key)) {
       source = /[^\s,}]*/.exec(text.slice(mark.lastIndex).trimStart())?.[0] as string
     }
   }

@@ -5,8 +5,9 @@ import { answerError, ApiError, rawErrorResponse, type ErrorName } from '../erro
 import { parseJsonBody } from './json.ts'
 import { compileValidator } from './validation.ts'
 
-// How long a caller may take to notice that its connection is at its end.
-const lingerMs = 1000
+// How long a caller whose connection is at its end may be silent before it is
+// cut off, and how long it may take in all to send what it was sending.
+const [lingerIdleMs, lingerMs] = [2000, 5000]
 
 /** What Fastify and Node need to be told so that no client can hold a connection for ever. */
 export const serverOptions = {
@@ -120,6 +121,8 @@ function answerClientError (this: FastifyInstance, error: Error, socket: HttpSoc
  * has had its answer, before all of it was there, gets no second one.
  */
 function answerInTurn (socket: HttpSocket, error: Error, log: FastifyBaseLogger, headers?: Record<string, string>): void {
+  // By which Node, if the caller ends its side meanwhile, would let the answer before this one be the last.
+  socket.removeAllListeners('end')
   const response = socket._httpMessage
   if (response && (response.req.complete || response.headersSent)) {
     response.once('close', () => answerInTurn(socket, error, log, headers))
@@ -131,6 +134,7 @@ function answerInTurn (socket: HttpSocket, error: Error, log: FastifyBaseLogger,
   // reset, and the answer lost before it is read. What comes is dropped.
   socket.end()
   socket.resume()
+  socket.setTimeout(lingerIdleMs, () => socket.destroy())
   const timer = setTimeout(() => socket.destroy(), lingerMs)
   socket.once('close', () => clearTimeout(timer))
 }

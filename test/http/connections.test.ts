@@ -25,6 +25,24 @@ function open (): Socket {
   return connect({ host: hostname, port: Number(port), allowHalfOpen: true })
 }
 
+/** All that comes back to a caller who sends a bit more every now and then until the service ends the connection, or closes it. */
+async function trickle (start: string, drop: string, last: 'end' | 'close' = 'end'): Promise<string> {
+  const socket = open()
+  socket.write(start)
+  const drip = setInterval(() => socket.write(drop), 20)
+  let received = ''
+  socket.on('data', (chunk) => { received += chunk })
+  // At its end it may be reset, with the last drop still on its way.
+  socket.on('error', () => {})
+  await new Promise((resolve) => socket.on(last, resolve))
+  clearInterval(drip)
+  socket.end()
+  return received
+}
+
+// Takes some seconds, in which the other tests run.
+const neverSilent = ['garbage\r\n\r\n', 'CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n'].map((fault) => trickle(fault, 'x', 'close'))
+
 t.afterEach(() => sql(url, 'delete from plants'))
 
 t.test('a malformed request is answered after the good ones before it, and only then', async (t) => {
@@ -37,7 +55,7 @@ t.test('a malformed request is answered after the good ones before it, and only 
   ]
   for (const [index, [fault, number]] of faults.entries()) {
     // What comes after the fault is never looked at.
-    const answers = await exchange(address, [list() + create(index) + list('?limit=0') + list('?limit=x') + fault + create(100)])
+    const answers = await exchange(address, [list() + create(index) + list('?limit=0') + list('?limit=x') + fault + create(100)], { halfClose: index % 2 === 0 })
     t.same(answers.map(({ status }) => status), [200, 200, 200, 400, Math.floor(number / 100)], `${number}`)
     t.same(answers.map(({ body }) => JSON.parse(body).error), [undefined, undefined, undefined, 40016, number])
   }
@@ -45,20 +63,27 @@ t.test('a malformed request is answered after the good ones before it, and only 
 })
 
 t.test('a malformed request is answered once, however much comes after it', async (t) => {
+  const warnings: Error[] = []
+  const listener = (warning: Error) => { warnings.push(warning) }
+  process.on('warning', listener)
+  t.teardown(() => process.off('warning', listener))
   const logged = log.length
-  const socket = open()
-  socket.write(`${list()}garbage\r\n\r\n`)
-  const answered = once(socket, 'end')
-  for (let part = 0; part < 20; part++) {
-    socket.write('more\r\n\r\n')
-    await new Promise(setImmediate)
+  const accepted = once(app.server, 'connection') as Promise<[Socket]>
+  const caller = open()
+  const received = text(caller)
+  const [socket] = await accepted
+  let sent = 0
+  const send = async (part: string) => {
+    caller.write(part)
+    for (sent += part.length; socket.bytesRead < sent;) await new Promise(setImmediate)
   }
-  const answers = text(socket)
-  await answered
-  socket.end()
-  t.match(await answers, /^HTTP\/1.1 200 .*HTTP\/1.1 400 /s)
-  t.equal((await answers).split('HTTP/1.1 ').length, 3)
+  await send(`${list()}garbage\r\n\r\n`)
+  for (let part = 0; part < 30; part++) await send('more\r\n\r\n')
+  caller.end()
+  t.match(await received, /^HTTP\/1.1 200 .*HTTP\/1.1 400 /s)
+  t.equal((await received).split('HTTP/1.1 ').length, 3)
   t.equal(log.slice(logged).filter((line) => JSON.parse(line).error === 40001).length, 1)
+  t.same(warnings, [])
 })
 
 t.test('a faulty body costs the requests behind it nothing', async (t) => {
@@ -143,16 +168,6 @@ t.test('what is slow is cut off', async (t) => {
   const late = [40801, 'The request did not arrive in time.'] as const
   const post = `POST /plants HTTP/1.1\r\n${headers}Content-Type: application/json\r\n`
 
-  async function trickle (start: string, drop: string): Promise<string> {
-    const socket = open()
-    socket.write(start)
-    const drip = setInterval(() => socket.write(drop), 20)
-    const received = text(socket)
-    await once(socket, 'end')
-    clearInterval(drip)
-    socket.end()
-    return received
-  }
   const answerOf = async (received: Promise<string>) => {
     const [head, body] = (await received).split('\r\n\r\n')
     return { status: Number(head?.split(' ')[1]), headers: { 'content-type': /^content-type: (.*)$/im.exec(head as string)?.[1] }, body } as never
@@ -193,4 +208,10 @@ t.test('a reader that has stalled is let go', async (t) => {
   t.ok(socket.bytesWritten > 0)
   t.equal((await alice.list('?limit=2')).json().length, 2)
   caller.destroy()
+})
+
+t.test('a refused caller that goes on sending is cut off in the end', async (t) => {
+  const [garbage, tunnel] = await Promise.all(neverSilent)
+  t.match(garbage, /^HTTP\/1.1 400 /)
+  t.match(tunnel, /^HTTP\/1.1 405 /)
 })
