@@ -88,7 +88,7 @@ const foreignFaults: Record<string, ErrorName> = {
 
 function toApiError (error: unknown, otherwise: ErrorName): ApiError {
   if (error instanceof ApiError) return error
-  const code = (error as FastifyError | null)?.code ?? ''
+  const code = String((error as FastifyError | null)?.code)
   return new ApiError(foreignFaults[code] ?? otherwise, { cause: error })
 }
 

@@ -53,8 +53,7 @@ async function open (folder: string, password: string, port = 0): Promise<Embedd
     createPostgresUser: process.getuid?.() === 0,
     initdbFlags: ['--encoding=UTF8', '--locale=C'],
     postgresFlags: ['-c', 'listen_addresses=127.0.0.1', '-c', 'unix_socket_directories='],
-    onLog: findReason,
-    onError: () => {}
+    onLog: findReason
   })
 }
 

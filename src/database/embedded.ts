@@ -3,7 +3,7 @@ import { once } from 'node:events'
 import { readFile } from 'node:fs/promises'
 import { join, resolve } from 'node:path'
 import { setTimeout } from 'node:timers/promises'
-import pg from 'pg'
+import { createClient } from './client.ts'
 
 export interface EmbeddedServer {
   url: string
@@ -46,16 +46,11 @@ export async function startEmbedded (folder: string): Promise<EmbeddedServer> {
 export async function findRunning (folder: string): Promise<Running | undefined> {
   const running: Running | undefined = await readFile(join(resolve(folder), 'server.json'), 'utf8').then(JSON.parse).catch(() => undefined)
   if (running === undefined) return undefined
-  const client = new pg.Client({ connectionString: running.url, connectionTimeoutMillis: 3000 })
-  client.on('error', () => {})
-  try {
-    await client.connect()
-    await client.end()
-    return running
-  } catch (error) {
-    // It is there, but starting or stopping.
-    return (error as { code?: string }).code === '57P03' ? running : undefined
-  }
+  const client = createClient({ connectionString: running.url })
+  // 57P03: it is there, but starting or stopping.
+  const isThere = await client.connect().then(() => true, ({ code }) => code === '57P03')
+  await client.end()
+  return isThere ? running : undefined
 }
 
 /** One line, and for root a word on why it may not do what it may do anywhere else. */

@@ -1,7 +1,8 @@
 import { readdir } from 'node:fs/promises'
 import { join, parse } from 'node:path'
-import pg from 'pg'
+import type { Client } from 'pg'
 import { ApiError } from '../errors.ts'
+import { createClient } from './client.ts'
 
 const dir = join(import.meta.dirname, '../../migrations')
 const migrationsTable = 'migrations'
@@ -14,8 +15,7 @@ const lockTimeoutMs = 30_000
  */
 export async function migrate (url: string, direction: 'up' | 'down'): Promise<string[]> {
   // Bounds the wait for another instance's migrations, which the library does not.
-  const client = new pg.Client({ connectionString: url, lock_timeout: lockTimeoutMs, connectionTimeoutMillis: 3000 })
-  client.on('error', () => {})
+  const client = createClient({ connectionString: url, lock_timeout: lockTimeoutMs })
   try {
     await client.connect().catch((cause) => { throw new ApiError('DATABASE_UNAVAILABLE', { cause }) })
     if (direction === 'up' && await isUpToDate(client)) return []
@@ -38,7 +38,7 @@ export async function migrate (url: string, direction: 'up' | 'down'): Promise<s
   }
 }
 
-async function isUpToDate (client: pg.Client): Promise<boolean> {
+async function isUpToDate (client: Client): Promise<boolean> {
   const { rows: [table] } = await client.query('select to_regclass($1) is not null as exists', [migrationsTable])
   if (!table.exists) return false
   const { rows } = await client.query(`select name from ${migrationsTable}`)

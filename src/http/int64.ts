@@ -25,7 +25,7 @@ export const Int64Text = (options: { description: string, examples?: unknown[] }
  * beyond 64 bits. Takes time linear in the length of the text.
  */
 export function readInt64 (source: string): bigint | number | undefined {
-  const [, sign, whole = '', fraction = '', exponent = '0'] = /^(-?)(\d+)(?:\.(\d+))?(?:[eE]([-+]?\d+))?$/.exec(source) ?? []
+  const [, sign, whole = '', fraction = '', exponent = '0'] = /^(-?)(\d+)(?:\.(\d+))?(?:[eE]([-+]?\d+))?$/.exec(source) as RegExpExecArray
   const digits = (whole + fraction).replace(/^0+/, '')
   if (digits === '') return 0n
   const significant = trimZeros(digits)

@@ -166,8 +166,7 @@ function describeHeaders (errors: CatalogueEntry[]): { headers?: object } {
 /** Gives a schema that has an id one place in the document, so that generated clients get one type of that name. */
 function moveToComponents ({ $id, ...schema }: Schema, components: Components): object {
   if (schema.items !== undefined) return { ...schema, items: moveToComponents(schema.items, components) }
-  if ($id === undefined) return schema
-  components[$id] = schema
+  components[$id as string] = schema
   return { $ref: `#/components/schemas/${$id}` }
 }
 

@@ -66,16 +66,17 @@ export const plantsRoutes: FastifyPluginAsyncTypebox<{ plants: Plants }> = async
 
 /** The JSON of a long list, a page at a time as the caller reads: one who doesn't holds the text of a page and nothing else. */
 async function * toJson ({ plants, next }: Page, getNext: (next: NonNullable<Page['next']>) => Promise<Page>, serialize: (plants: Plant[]) => string) {
-  let opening = '['
+  let before = ''
+  yield '['
   for (;;) {
     if (plants.length > 0) {
-      const text = opening + serialize(plants).slice(1, -1)
+      const text = before + serialize(plants).slice(1, -1)
       plants = []
       yield text
-      opening = ','
+      before = ','
     }
     if (next === undefined) break
     ({ plants, next } = await getNext(next))
   }
-  yield opening === '[' ? '[]' : ']'
+  yield ']'
 }

@@ -46,13 +46,15 @@ t.test('of several started at once on an empty database one migrates, and all se
 
 t.test('with MIGRATE=off the service waits until somebody else has migrated', { buffered: true }, async (t) => {
   const DATABASE_URL = await createEmpty(t)
-  const service = await serve(t, { DATABASE_URL, MIGRATE: 'off' }, 'the database is not ready')
+  const service = await serve(t, { DATABASE_URL, MIGRATE: 'off', DRAIN_DELAY: '0' }, 'the database is not ready')
   t.equal((await fetch(`${service.address}/readyz`)).status, 503)
   t.strictSame(await tablesOf(DATABASE_URL), [])
 
   await run(['migrate'], { DATABASE_URL })
   await service.logged('ready')
   t.equal((await fetch(`${service.address}/readyz`)).status, 200)
+  service.child.kill('SIGTERM')
+  t.strictSame(await service.exited, [0, null])
 })
 
 t.test('the token commands leave migrations alone, too, when told to', { buffered: true }, async (t) => {
