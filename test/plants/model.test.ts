@@ -4,7 +4,7 @@ import { startApp } from '../support/app.ts'
 
 // The service against a model of it, over random sequences of what its users do.
 // A failure names its seed; MODEL_RUNS asks for more sequences than the usual few.
-const numRuns = Number(process.env.MODEL_RUNS ?? 25)
+const numRuns = Number(process.env.MODEL_RUNS ?? 20)
 
 interface Plant { name: string, tag?: string }
 type Model = Map<string, Map<bigint, Plant>>
