@@ -137,7 +137,7 @@ function openLane (options: DatabaseOptions) {
     },
 
     async close (): Promise<void> {
-      await opening?.catch(() => {})
+      await Promise.allSettled([opening])
       if (current === undefined) return
       const ended = once(current.client, 'end')
       current.retire()
@@ -209,6 +209,7 @@ function createConnection ({ url, statementTimeoutMs }: DatabaseOptions) {
   let lastAnswer = 0
   let isCorked = false
   let isRetired = false
+  let isEnding = false
 
   function leave (): void {
     client.end()
@@ -222,8 +223,8 @@ function createConnection ({ url, statementTimeoutMs }: DatabaseOptions) {
 
     waiting: () => running,
 
-    /** Whether it has had work for a while and answered none of it. */
-    isStalled: () => running > 0 && performance.now() - lastAnswer > stallMs,
+    /** Whether it has had work for a while and answered none of it, or was told that it is at its end. */
+    isStalled: () => isEnding || (running > 0 && performance.now() - lastAnswer > stallMs),
 
     /** Ends the connection once everything sent on it is answered. */
     retire (): void {
@@ -246,6 +247,7 @@ function createConnection ({ url, statementTimeoutMs }: DatabaseOptions) {
         const query = new TextQuery(statement, values, (error?: Error) => {
           lastAnswer = performance.now()
           if (--running === 0 && isRetired) leave()
+          if (endsConnection(error)) isEnding = true
           if (error) reject(error)
           else resolve(query.received)
         })
@@ -281,6 +283,9 @@ const unavailable = new RegExp('^(' + [
   '53', '57', '58', // out of resources, cancelled or shutting down, system error
   '26000', '42P05', '42P01' // tables not there (yet), and what comes of that for statements sent meanwhile
 ].join('|') + ')')
+
+// A server that ends a connection says so before it closes it.
+const endsConnection = (error?: Error) => error instanceof pg.DatabaseError && /^57P/.test(error.code as string)
 
 const isOfStatement = (error: unknown) => error instanceof pg.DatabaseError && !unavailable.test(error.code as string)
 

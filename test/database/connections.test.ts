@@ -1,0 +1,30 @@
+import { once } from 'node:events'
+import { createServer, type AddressInfo } from 'node:net'
+import t from 'tap'
+import { openDatabase } from '../../src/database/database.ts'
+import { startApp } from '../support/app.ts'
+
+const one = { name: 'one', text: 'select 1' }
+
+t.test('after a refused connection the requests that follow are answered without trying again', async (t) => {
+  const refusing = createServer((socket) => { socket.destroy() }).listen(0, '127.0.0.1')
+  await once(refusing, 'listening')
+  t.teardown(() => refusing.close())
+  let attempts = 0
+  refusing.on('connection', () => { attempts++ })
+  const { port } = refusing.address() as AddressInfo
+  const database = openDatabase({ url: `postgres://127.0.0.1:${port}/plants`, statementTimeoutMs: 1000, maxWaiting: 100 })
+  for (let asked = 0; asked < 200; asked++) await t.rejects(database.read(one), { name: 'DATABASE_UNAVAILABLE' })
+  t.ok(attempts < 200, `${attempts} attempts`)
+  await database.close()
+})
+
+t.test('with STATEMENT_TIMEOUT=0 the limit is the role\'s own', async (t) => {
+  const { database } = await startApp(t, { STATEMENT_TIMEOUT: '0' })
+  t.strictSame(await database.read({ name: 'limit', text: 'show statement_timeout' }), [['0']])
+})
+
+t.test('by default it is five seconds', async (t) => {
+  const { database } = await startApp(t)
+  t.strictSame(await database.read({ name: 'limit', text: 'show statement_timeout' }), [['5s']])
+})
