@@ -114,3 +114,10 @@ export async function createUsers (url: string, users: string[]): Promise<string
     await database.close()
   }
 }
+
+/** The same database by way of a proxy. */
+export function withPort (url: string, port: number): string {
+  const changed = new URL(url)
+  changed.port = String(port)
+  return changed.href
+}

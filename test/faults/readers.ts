@@ -4,13 +4,15 @@ import { round } from '../../bench/report.ts'
 import { sql } from '../support/database.ts'
 import { serve, type Program, type Scope } from '../support/program.ts'
 import { createCaller, type Answer } from './caller.ts'
-import { createUsers, type Postgres } from './postgres.ts'
+import { createUsers, withPort, type Postgres } from './postgres.ts'
 import { memoryMiB } from './process.ts'
 import { openProxy, type Proxy } from './proxy.ts'
 import { quantile, type Report } from './report.ts'
 
 export interface ReadersOptions {
   plants: number
+  /** Of a name. All together must be more than the system's socket buffers hold: some 10 MB. */
+  characters: number
   stalledReaders: number
   halfOpenRequests: number
   /** How long others' answers are measured, before and meanwhile. */
@@ -23,10 +25,10 @@ const callers = 16
 
 /** Readers of a long list who don't read, and callers who don't finish their requests, beside others who do. */
 export async function readers (scope: Scope, postgres: Postgres, options: ReadersOptions): Promise<Report> {
-  const { plants, stalledReaders, halfOpenRequests, measureMs } = options
+  const { plants, characters, stalledReaders, halfOpenRequests, measureMs } = options
   const [collector = '', other = ''] = await createUsers(postgres.url, ['collector', 'other'])
   await sql(postgres.url, `insert into plants (owner, id, name, tag)
-    select 'collector', id, 'Monstera deliciosa ' || id, 'indoor' from generate_series(1, ${plants}) id`)
+    select 'collector', id, rpad('Monstera deliciosa ' || id, ${characters}, '.'), 'indoor' from generate_series(1, ${plants}) id`)
   await sql(postgres.url, 'insert into plants (owner, id, name) select \'other\', id, \'Monstera\' from generate_series(1, 20) id')
   const proxy = await openProxy(scope, postgres.port)
   const service = await serve(scope, { DATABASE_URL: withPort(postgres.url, proxy.port) })
@@ -39,17 +41,9 @@ export async function readers (scope: Scope, postgres: Postgres, options: Reader
   const alone = await measure(caller, measureMs)
   const idle = memoryMiB(service.child.pid as number)
 
-  const { hostname, port } = new URL(service.address)
-  const get = `GET /plants HTTP/1.1\r\nhost: plants\r\nauthorization: Bearer ${collector}\r\n\r\n`
+  const get = getPlants(collector)
   const post = `POST /plants HTTP/1.1\r\nhost: plants\r\nauthorization: Bearer ${other}\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{"id": 1, `
-  const open = async (text: string): Promise<Socket> => {
-    const socket = connect(Number(port), hostname)
-    scope.teardown(() => { socket.destroy() })
-    socket.on('error', () => {})
-    await once(socket, 'connect')
-    socket.write(text)
-    return socket
-  }
+  const open = (text: string) => openSocket(scope, service, text)
   const stalled = await Promise.all(Array.from({ length: stalledReaders }, async () => {
     const socket = await open(get)
     await once(socket, 'readable')
@@ -69,7 +63,8 @@ export async function readers (scope: Scope, postgres: Postgres, options: Reader
   const p99 = (answers: Answer[]) => quantile(answers.map(({ ms }) => ms), 0.99)
   if (p99(beside) > mostSlowdown * p99(alone)) misses.push(`p99 ${round(p99(beside) / p99(alone))} times the undisturbed one`)
   if (peak > mostMemoryMiB) misses.push(`memory ${round(peak)} MiB`)
-  breaches.push(...await breakMidway(proxy, service, collector))
+  breaches.push(...await breakMidway(scope, proxy, service, collector))
+  breaches.push(...await goOnTogether(scope, postgres, collector))
 
   return {
     title: 'Readers who stall, requests that never end',
@@ -81,12 +76,6 @@ export async function readers (scope: Scope, postgres: Postgres, options: Reader
     breaches,
     misses
   }
-}
-
-function withPort (url: string, port: number): string {
-  const changed = new URL(url)
-  changed.port = String(port)
-  return changed.href
 }
 
 /** What others do meanwhile, each waiting for an answer before the next request. */
@@ -113,27 +102,66 @@ function watchMemory ({ child }: Program) {
   }
 }
 
+const getPlants = (token: string, version = '1.1') =>
+  `GET /plants HTTP/${version}\r\nhost: plants\r\nauthorization: Bearer ${token}\r\nconnection: close\r\n\r\n`
+
+async function openSocket (scope: Scope, service: Program, text: string): Promise<Socket> {
+  const { hostname, port } = new URL(service.address)
+  const socket = connect(Number(port), hostname)
+  scope.teardown(() => { socket.destroy() })
+  socket.on('error', () => {})
+  await once(socket, 'connect')
+  socket.write(text)
+  return socket
+}
+
+/** What came, without what it looks like in the middle. */
+async function readEnds (socket: Socket): Promise<{ start: string, end: string }> {
+  let [start, end] = ['', '']
+  try {
+    for await (const chunk of socket) {
+      start ||= String(chunk).slice(0, 100)
+      end = (end + String(chunk)).slice(-100)
+    }
+  } catch {
+    // Reset: so much the clearer.
+  }
+  return { start, end }
+}
+
+const isWhole = (end: string) => end.endsWith(']\r\n0\r\n\r\n')
+
 /** The database is lost while a list is on its way: whatever the caller speaks, it can't take what came for the whole. */
-async function breakMidway (proxy: Proxy, service: Program, token: string): Promise<string[]> {
+async function breakMidway (scope: Scope, proxy: Proxy, service: Program, token: string): Promise<string[]> {
   const breaches: string[] = []
   for (const version of ['1.1', '1.0']) {
-    const { hostname, port } = new URL(service.address)
-    const socket = connect(Number(port), hostname)
-    socket.write(`GET /plants HTTP/${version}\r\nhost: plants\r\nauthorization: Bearer ${token}\r\nconnection: close\r\n\r\n`)
-    // More than the system's buffers hold is still to come.
+    const socket = await openSocket(scope, service, getPlants(token, version))
     await once(socket, 'readable')
     proxy.set('closed')
     proxy.cut()
-    let received = ''
-    try {
-      for await (const chunk of socket) received += chunk
-    } catch {
-      // Reset: so much the clearer.
-    }
+    const { start, end } = await readEnds(socket)
     proxy.set('open')
-    const isWhole = version === '1.1' ? received.endsWith('\r\n0\r\n\r\n') : received.endsWith(']')
-    if (isWhole) breaches.push(`HTTP/${version}: a list that broke off looked whole`)
-    if (!received.startsWith('HTTP/1.1 200')) breaches.push(`HTTP/${version}: the list didn't begin: ${received.slice(0, 100)}`)
+    if (!start.startsWith('HTTP/1.1 200')) breaches.push(`HTTP/${version}: the list didn't begin: ${start}`)
+    if (version === '1.1' ? isWhole(end) : end.endsWith(']')) breaches.push(`HTTP/${version}: a list that broke off looked whole`)
   }
   return breaches
+}
+
+/** More lists under way than may wait, whose readers all go on at the same time: none of them is refused midway. */
+async function goOnTogether (scope: Scope, postgres: Postgres, token: string): Promise<string[]> {
+  const maxWaiting = 5
+  const service = await serve(scope, { DATABASE_URL: postgres.url, MAX_WAITING: String(maxWaiting) })
+  const sockets: Socket[] = []
+  while (sockets.length < 3 * maxWaiting) {
+    const socket = await openSocket(scope, service, getPlants(token))
+    await once(socket, 'readable')
+    const start = socket.read(12)
+    socket.unshift(start)
+    if (String(start) === 'HTTP/1.1 200') sockets.push(socket)
+    // The others are still filling the system's buffers.
+    else socket.destroy()
+  }
+  const ends = await Promise.all(sockets.map(readEnds))
+  const broken = ends.filter(({ end }) => !isWhole(end))
+  return broken.length > 0 ? [`${broken.length} of ${sockets.length} lists broke off when their readers went on`] : []
 }

@@ -111,6 +111,11 @@ t.test('a caller still sending gets to read its answer', async (t) => {
     isRefusal(t, byLength, ...tooLarge)
     const [inChunks] = await exchange(address, [`${post}Transfer-Encoding: chunked\r\n\r\n${big.length.toString(16)}\r\n`, big, '\r\n0\r\n\r\n', ping])
     isRefusal(t, inChunks, ...tooLarge)
+    for (const last of [`${post}Connection: close\r\n`, post.replace('1.1', '1.0')]) {
+      const answers = await exchange(address, [`${last}Content-Length: ${big.length}\r\n\r\n`, big])
+      isRefusal(t, answers[0], ...tooLarge)
+      t.equal(answers.length, 1)
+    }
     const [header] = await exchange(address, [`${post}X: `, big])
     isRefusal(t, header, 43101, 'The headers are too large.')
     const [garbage] = await exchange(address, [big])
