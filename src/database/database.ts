@@ -269,7 +269,6 @@ class TextQuery extends pg.Query {
 
   // Not `rows`: that is an option of the class it extends.
   received: Row[] = []
-  handleRowDescription (): void {}
   handleDataRow ({ fields }: { fields: Row }): void { this.received.push(fields) }
   handleCommandComplete (): void {}
 }
