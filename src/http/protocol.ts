@@ -61,6 +61,8 @@ export function hardenProtocol (app: FastifyInstance): void {
 
   // A caller that has nothing more to send may still be waiting for its answers.
   Object.assign(app.server, { httpAllowHalfOpen: true })
+  // What Node calls after the last answer of a connection.
+  app.server.on('connection', (socket: Socket) => { socket.destroySoon = () => closeGently(socket) })
   // Node's own answer has no body; the hook above has one.
   app.server.on('checkExpectation', (request: IncomingMessage, response: ServerResponse) => {
     app.server.emit('request', request, response)
@@ -108,7 +110,7 @@ type HttpSocket = Socket & { _httpMessage?: ServerResponse | null, parser?: { in
 
 const refused = new WeakSet<Socket>()
 
-/** What Node's parser could not read. It says so again for every chunk that follows. */
+/** What Node's parser could not read, or not in time. Of a late request it says so every second. */
 function answerClientError (this: FastifyInstance, error: Error, socket: HttpSocket): void {
   if (refused.has(socket)) return
   refused.add(socket)
@@ -121,8 +123,7 @@ function answerClientError (this: FastifyInstance, error: Error, socket: HttpSoc
  * has had its answer, before all of it was there, gets no second one.
  */
 function answerInTurn (socket: HttpSocket, error: Error, log: FastifyBaseLogger, headers?: Record<string, string>): void {
-  // By which Node, if the caller ends its side meanwhile, would let the answer before this one be the last.
-  socket.removeAllListeners('end')
+  dropInput(socket)
   const response = socket._httpMessage
   if (response && (response.req.complete || response.headersSent)) {
     response.once('close', () => answerInTurn(socket, error, log, headers))
@@ -130,11 +131,24 @@ function answerInTurn (socket: HttpSocket, error: Error, log: FastifyBaseLogger,
   }
   const isAnswered = !response && socket.parser?.incoming?.complete === false
   if (socket.writable && !isAnswered) socket.write(rawErrorResponse(error, log, socket.remoteAddress, headers))
-  // Closed at once, with bytes of the caller still on their way, it would be
-  // reset, and the answer lost before it is read. What comes is dropped.
+  closeGently(socket)
+}
+
+/**
+ * Ends a connection whose caller may still be sending. Closed at once, with
+ * bytes on their way, it would be reset, and the answer lost before it is read.
+ */
+function closeGently (socket: Socket): void {
+  if (socket.destroyed) return
+  dropInput(socket)
   socket.end()
-  socket.resume()
   socket.setTimeout(lingerIdleMs, () => socket.destroy())
   const timer = setTimeout(() => socket.destroy(), lingerMs)
   socket.once('close', () => clearTimeout(timer))
+}
+
+/** Whatever still comes is no request: Node gets neither the bytes nor their end. */
+function dropInput (socket: Socket): void {
+  socket.removeAllListeners('data').removeAllListeners('end')
+  socket.on('data', () => {}).resume()
 }
