@@ -51,12 +51,15 @@ export async function serve (config: Config): Promise<void> {
 }
 
 /** The database may come up after the service. */
-async function untilReady (attempt: () => Promise<void>, logger: FastifyBaseLogger, pause = 100): Promise<void> {
-  await attempt().catch(async (error) => {
-    logger.warn({ err: error }, `the database is not ready, next attempt in ${pause} ms`)
-    await setTimeout(pause)
-    await untilReady(attempt, logger, Math.min(pause * 2, 2000))
-  })
+async function untilReady (attempt: () => Promise<void>, logger: FastifyBaseLogger): Promise<void> {
+  for (let pause = 100; ; pause = Math.min(pause * 2, 2000)) {
+    try {
+      return await attempt()
+    } catch (error) {
+      logger.warn({ err: error }, `the database is not ready, next attempt in ${pause} ms`)
+      await setTimeout(pause)
+    }
+  }
 }
 
 // On standard error: standard output is the log, in which no token may appear.

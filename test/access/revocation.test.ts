@@ -1,10 +1,10 @@
 import { setTimeout } from 'node:timers/promises'
 import t from 'tap'
 import { createDatabase, sql } from '../support/database.ts'
-import { run, serve, unmeasured } from '../support/program.ts'
+import { run, serve } from '../support/program.ts'
 
 const DATABASE_URL = await createDatabase(t)
-const token = (...args: string[]) => run(['token', ...args], { ...unmeasured, DATABASE_URL })
+const token = (...args: string[]) => run(['token', ...args], { DATABASE_URL })
 const create = async (...args: string[]) => (await token('create', ...args)).stdout.trim()
 
 /** What the database says of the token of a user who has one. */
@@ -14,9 +14,9 @@ async function timeOf (event: 'revoked' | 'expires', user: string): Promise<numb
 }
 
 const instances = await Promise.all([
-  serve(t, { ...unmeasured, DATABASE_URL }),
-  serve(t, { ...unmeasured, DATABASE_URL }),
-  serve(t, { ...unmeasured, DATABASE_URL, TOKEN_CACHE_TTL: '0' })
+  serve(t, { DATABASE_URL }),
+  serve(t, { DATABASE_URL }),
+  serve(t, { DATABASE_URL, TOKEN_CACHE_TTL: '0' })
 ])
 const addresses = instances.map(({ address }) => address)
 const [,, uncached] = addresses as [string, string, string]

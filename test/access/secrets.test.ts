@@ -3,15 +3,15 @@ import { createToken } from '../../src/access/token-format.ts'
 import type { NewToken } from '../../src/access/tokens.ts'
 import { startApp } from '../support/app.ts'
 import { createDatabase, sql } from '../support/database.ts'
-import { run, serve, unmeasured } from '../support/program.ts'
+import { run, serve } from '../support/program.ts'
 
 const DATABASE_URL = await createDatabase(t)
-const service = await serve(t, { ...unmeasured, DATABASE_URL, LOG_LEVEL: 'trace', DRAIN_DELAY: '0' })
+const service = await serve(t, { DATABASE_URL, LOG_LEVEL: 'trace', DRAIN_DELAY: '0' })
 const { address } = service
 
 const { tokens } = await startApp(t, { DATABASE_URL })
 const create = (user: string, token: Partial<NewToken> = {}) => tokens.create({ user, readOnly: false, ...token })
-const full = (await run(['token', 'create', 'alice', '--label', 'laptop'], { ...unmeasured, DATABASE_URL })).stdout.trim()
+const full = (await run(['token', 'create', 'alice', '--label', 'laptop'], { DATABASE_URL })).stdout.trim()
 const readOnly = await create('alice', { readOnly: true })
 const expired = await create('alice', { expires: new Date() })
 const revoked = await create('bob')

@@ -5,12 +5,12 @@ import { join } from 'node:path'
 import { promisify } from 'node:util'
 import t from 'tap'
 import { createDataDir, findChildren, findServer, isRunning } from '../support/embedded.ts'
-import { run, serve, unmeasured, type Program } from '../support/program.ts'
+import { run, serve, type Program } from '../support/program.ts'
 
 // One story of one folder: each test goes on where the one before has left it.
 const DATA_DIR = await createDataDir(t)
 const environment = { DATABASE_URL: undefined, DATA_DIR, DRAIN_DELAY: '0' }
-const start = (also = {}) => serve(t, { ...environment, ...also }, 'ready', { detached: true })
+const start = () => serve(t, environment, 'ready', { detached: true })
 let service: Program
 
 /** What a start says on standard error, at least so many lines of it. */
@@ -19,7 +19,7 @@ async function greeting ({ child, stderr }: Program, lines: number): Promise<str
   return stderr()
 }
 
-const createToken = async (user: string) => (await run(['token', 'create', user], { ...environment, ...unmeasured })).stdout.trim()
+const createToken = async (user: string) => (await run(['token', 'create', user], environment)).stdout.trim()
 
 let headers: Record<string, string>
 const names: string[] = []
@@ -40,7 +40,7 @@ async function listPlants ({ address }: Program): Promise<string[]> {
 }
 
 await t.test('the first start prints a token and three lines that work when pasted', async (t) => {
-  service = await start(unmeasured)
+  service = await start()
   const lines = (await greeting(service, 6)).split('\n')
   t.equal(lines[0], 'A token for user demo, shown only now, in three lines to try:')
   const curls = lines.filter((line) => line.startsWith('curl '))
@@ -67,7 +67,7 @@ await t.test('a second start on the same folder says so in one line and leaves t
 await t.test('kill -9 of the service loses nothing, and the next start says how to make a token', async (t) => {
   await createPlants(service)
   process.kill(-(service.child.pid as number), 'SIGKILL')
-  service = await start(unmeasured)
+  service = await start()
   t.strictSame(await listPlants(service), names)
   t.equal(await greeting(service, 1), 'To make a token: npx plant-store token create <user>\n')
 })
@@ -102,7 +102,7 @@ await t.test('the database stops with the service', async (t) => {
 })
 
 await t.test('the token commands work without the service, too, and leave nothing running', async (t) => {
-  const { stdout } = await run(['token', 'list', '--json'], { ...environment, ...unmeasured })
+  const { stdout } = await run(['token', 'list', '--json'], environment)
   t.match(JSON.parse(stdout), [{ user: 'demo' }, { user: 'alice' }])
   t.notOk(isRunning(DATA_DIR))
 })

@@ -2,7 +2,7 @@ import { setTimeout } from 'node:timers/promises'
 import pg from 'pg'
 import t, { type Test } from 'tap'
 import { createDatabase, sql } from '../support/database.ts'
-import { run, serve, unmeasured } from '../support/program.ts'
+import { run, serve } from '../support/program.ts'
 
 const createEmpty = (t: Test) => createDatabase(t, { template: 'template0' })
 const tablesOf = async (url: string) =>
@@ -27,17 +27,17 @@ t.test('migrate goes up to the newest migration and down one at a time', { buffe
 t.test('migrations are run all or not at all, and a failure does not block the next attempt', { buffered: true }, async (t) => {
   const DATABASE_URL = await createEmpty(t)
   await sql(DATABASE_URL, 'create table tokens ()')
-  const { code, stdout, stderr } = await run(['migrate'], { ...unmeasured, DATABASE_URL })
+  const { code, stdout, stderr } = await run(['migrate'], { DATABASE_URL })
   t.strictSame({ code, stdout, stderr }, { code: 1, stdout: '', stderr: 'relation "tokens" already exists\n' })
   t.strictSame(await tablesOf(DATABASE_URL), ['migrations', 'tokens'], 'no plants')
 
   await sql(DATABASE_URL, 'drop table tokens')
-  t.match(await run(['migrate'], { ...unmeasured, DATABASE_URL }), { code: 0 })
+  t.match(await run(['migrate'], { DATABASE_URL }), { code: 0 })
 })
 
 t.test('of several started at once on an empty database one migrates, and all serve', { buffered: true }, async (t) => {
   const DATABASE_URL = await createEmpty(t)
-  const services = await Promise.all(Array.from({ length: 4 }, () => serve(t, { ...unmeasured, DATABASE_URL })))
+  const services = await Promise.all(Array.from({ length: 4 }, () => serve(t, { DATABASE_URL })))
   const migrated = services.flatMap(({ log }) => log.filter(({ msg }) => msg === 'migrated'))
   t.match(migrated, [{ migrations: ['0001_plants', '0002_tokens'] }])
   t.equal(migrated.length, 1)
@@ -50,7 +50,7 @@ t.test('with MIGRATE=off the service waits until somebody else has migrated', { 
   t.equal((await fetch(`${service.address}/readyz`)).status, 503)
   t.strictSame(await tablesOf(DATABASE_URL), [])
 
-  await run(['migrate'], { ...unmeasured, DATABASE_URL })
+  await run(['migrate'], { DATABASE_URL })
   await service.logged('ready')
   t.equal((await fetch(`${service.address}/readyz`)).status, 200)
   service.child.kill('SIGTERM')
@@ -59,9 +59,9 @@ t.test('with MIGRATE=off the service waits until somebody else has migrated', { 
 
 t.test('the token commands leave migrations alone, too, when told to', { buffered: true }, async (t) => {
   const DATABASE_URL = await createEmpty(t)
-  t.match(await run(['token', 'create', 'alice'], { ...unmeasured, DATABASE_URL, MIGRATE: 'off' }),
+  t.match(await run(['token', 'create', 'alice'], { DATABASE_URL, MIGRATE: 'off' }),
     { code: 1, stdout: '', stderr: /^The database cannot be reached\. relation "tokens" does not exist\n$/ })
-  t.match(await run(['token', 'create', 'alice'], { ...unmeasured, DATABASE_URL }), { code: 0 })
+  t.match(await run(['token', 'create', 'alice'], { DATABASE_URL }), { code: 0 })
 })
 
 t.test('whoever migrates waits for another who does, and says in one line that it lost its connection meanwhile', { buffered: true }, async (t) => {

@@ -11,12 +11,6 @@ export type Scope = Pick<Test, 'teardown'>
 
 type Environment = Record<string, string | undefined>
 
-/**
- * For programs that are killed, and so report no coverage, or whose coverage
- * others report: with tap's hooks in them they take twice as long to start.
- */
-export const unmeasured: Environment = { NODE_OPTIONS: undefined }
-
 /** Starts a command of the program. */
 export function start (args: string[], environment: Environment = {}) {
   const child = spawn(process.execPath, [main, ...args], { env: { ...process.env, ...environment } })
