@@ -52,13 +52,14 @@ export async function serve (config: Config): Promise<void> {
 
 /** The database may come up after the service. */
 async function untilReady (attempt: () => Promise<void>, logger: FastifyBaseLogger): Promise<void> {
-  for (let pause = 100; ; pause = Math.min(pause * 2, 2000)) {
-    try {
-      return await attempt()
-    } catch (error) {
-      logger.warn({ err: error }, `the database is not ready, next attempt in ${pause} ms`)
-      await setTimeout(pause)
-    }
+  let pause = 100
+  const warn = (error: unknown) => {
+    logger.warn({ err: error }, `the database is not ready, next attempt in ${pause} ms`)
+    return false
+  }
+  while (!await attempt().then(() => true, warn)) {
+    await setTimeout(pause)
+    pause = Math.min(pause * 2, 2000)
   }
 }
 
