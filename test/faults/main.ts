@@ -1,5 +1,6 @@
 // The fault suite in full: npm run test:faults -- [--seed 1] [--only storm,outages,…]
 import { parseArgs } from 'node:util'
+import { locks } from './locks.ts'
 import { outages } from './outages.ts'
 import { overloads } from './overload.ts'
 import { startPostgres } from './postgres.ts'
@@ -10,8 +11,9 @@ import { storm } from './storm.ts'
 const scenarios = {
   storm: (seed: number) => storm(scope, postgres, { seed, kills: 20 }),
   outages: () => outages(scope, postgres, { lastsMs: 8000, watchMs: 3000, perSecond: 100, statementTimeoutMs: 5000 }),
+  locks: (seed: number) => locks(scope, postgres, { seed, rounds: 20 }),
   readers: () => readers(scope, postgres, { plants: 300_000, characters: 30, stalledReaders: 200, halfOpenRequests: 1000, measureMs: 8000 }),
-  overload: () => overloads(scope, postgres, { bytesPerSecond: 200_000, measureMs: 8000 })
+  overload: () => overloads(scope, postgres, { bytesPerSecond: 25_000, measureMs: 8000 })
 }
 const { values } = parseArgs({
   options: {

@@ -15,7 +15,8 @@ export interface OverloadOptions {
 
 const overload = 10
 const leastShare = 0.8
-const patientCallers = 64
+const patientCallers = 32
+const maxWaiting = 64
 const overloaded = 50302
 
 /** A database that can do so much and no more is asked for ten times as much. */
@@ -23,7 +24,7 @@ export async function overloads (scope: Scope, postgres: Postgres, { bytesPerSec
   const [token = ''] = await createUsers(postgres.url, ['busy'])
   await sql(postgres.url, 'insert into plants (owner, id, name) select \'busy\', id, \'Monstera deliciosa\' from generate_series(1, 20) id')
   const proxy = await openProxy(scope, postgres.port)
-  const service = await serve(scope, { DATABASE_URL: withPort(postgres.url, proxy.port) })
+  const service = await serve(scope, { DATABASE_URL: withPort(postgres.url, proxy.port), MAX_WAITING: String(maxWaiting) })
   const caller = createCaller(service.address, token)
   scope.teardown(caller.close)
   await caller.list()
