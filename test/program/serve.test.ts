@@ -104,7 +104,7 @@ t.test('an address that is not this machine\'s is told in one line', async (t) =
 })
 
 t.test('on a terminal the log is for people, and Ctrl-C ends the service', async (t) => {
-  const terminal = spawn('script', ['-qec', `${process.execPath} src/main.ts`, '/dev/null'], { env: { ...process.env, DATABASE_URL, PORT: '0' } })
+  const terminal = spawn('script', ['-qec', `exec ${process.execPath} src/main.ts`, '/dev/null'], { env: { ...process.env, DATABASE_URL, PORT: '0' } })
   t.teardown(() => { terminal.kill('SIGKILL') })
   const closed = once(terminal, 'close')
   let shown = ''
