@@ -1,12 +1,15 @@
 import { readdir } from 'node:fs/promises'
 import { join, parse } from 'node:path'
-import type { Client } from 'pg'
+import type { Client, QueryConfig } from 'pg'
 import { ApiError } from '../errors.ts'
 import { createClient } from './client.ts'
 
 const dir = join(import.meta.dirname, '../../migrations')
 const migrationsTable = 'migrations'
 const lockTimeoutMs = 30_000
+// Also bounds what a server that has fallen silent is waited for.
+const migrationTimeoutMs = 600_000
+const lookTimeoutMs = 5000
 
 /**
  * Brings the schema up to date, or takes back the newest migration. All or
@@ -15,7 +18,7 @@ const lockTimeoutMs = 30_000
  */
 export async function migrate (url: string, direction: 'up' | 'down'): Promise<string[]> {
   // Bounds the wait for another instance's migrations, which the library does not.
-  const client = createClient({ connectionString: url, lock_timeout: lockTimeoutMs })
+  const client = createClient({ connectionString: url, lock_timeout: lockTimeoutMs, query_timeout: migrationTimeoutMs })
   try {
     await client.connect().catch((cause) => { throw new ApiError('DATABASE_UNAVAILABLE', { cause }) })
     if (direction === 'up' && await isUpToDate(client)) return []
@@ -39,9 +42,10 @@ export async function migrate (url: string, direction: 'up' | 'down'): Promise<s
 }
 
 async function isUpToDate (client: Client): Promise<boolean> {
-  const { rows: [table] } = await client.query('select to_regclass($1) is not null as exists', [migrationsTable])
+  const ask = async (text: string) => (await client.query({ text, query_timeout: lookTimeoutMs } as QueryConfig)).rows
+  const [table] = await ask(`select to_regclass('${migrationsTable}') is not null as exists`)
   if (!table.exists) return false
-  const { rows } = await client.query(`select name from ${migrationsTable}`)
+  const rows = await ask(`select name from ${migrationsTable}`)
   const done = new Set(rows.map(({ name }) => name))
   return (await readdir(dir)).every((file) => done.has(parse(file).name))
 }

@@ -6,11 +6,13 @@ import { overloads } from './overload.ts'
 import { startPostgres } from './postgres.ts'
 import { readers } from './readers.ts'
 import { printed } from './report.ts'
+import { starts } from './starts.ts'
 import { storm } from './storm.ts'
 
 const scenarios = {
   storm: (seed: number) => storm(scope, postgres, { seed, kills: 20 }),
   outages: () => outages(scope, postgres, { lastsMs: 8000, watchMs: 3000, perSecond: 100, statementTimeoutMs: 5000 }),
+  starts: () => starts(scope, postgres),
   locks: (seed: number) => locks(scope, postgres, { seed, rounds: 20 }),
   readers: () => readers(scope, postgres, { plants: 300_000, characters: 30, stalledReaders: 200, halfOpenRequests: 1000, measureMs: 8000 }),
   overload: () => overloads(scope, postgres, { bytesPerSecond: 25_000, measureMs: 8000 })
