@@ -3,7 +3,7 @@ import type { FastifyPluginAsyncTypebox } from '@fastify/type-provider-typebox'
 import { Type } from '@sinclair/typebox'
 import { requireWriteAccess } from '../access/bearer.ts'
 import { ApiError, failures } from '../errors.ts'
-import type { Page, Plants } from './repository.ts'
+import type { Plants, Rest } from './repository.ts'
 import { ListQuerySchema, NewPlantSchema, PlantParamsSchema, PlantSchema, type Plant } from './schemas.ts'
 
 export const plantsRoutes: FastifyPluginAsyncTypebox<{ plants: Plants }> = async (app, { plants }) => {
@@ -35,13 +35,13 @@ export const plantsRoutes: FastifyPluginAsyncTypebox<{ plants: Plants }> = async
   }, async function listPlants (request, reply) {
     const { user } = request.caller
     const { limit } = request.query
-    const first = await plants.list(user, { limit: limit === undefined ? undefined : Number(limit) })
-    if (first.next === undefined) return first.plants
+    const { plants: beginning, rest } = await plants.list(user, limit === undefined ? undefined : Number(limit))
+    if (rest === undefined) return beginning
     const serialize = reply.getSerializationFunction('200') as unknown as (plants: Plant[]) => string
     // In full, as Fastify completes it for whatever is not a stream.
     reply.type('application/json; charset=utf-8')
     // Of a stream that answers HEAD all would be read, and dropped.
-    const parts = request.method === 'HEAD' ? [] : toJson(first, (next) => plants.list(user, next), serialize)
+    const parts = request.method === 'HEAD' ? [] : toJson(serialize(beginning), rest, (rest) => plants.listMore(user, rest))
     return Readable.from(parts, { objectMode: false }) as never
   })
 
@@ -65,18 +65,14 @@ export const plantsRoutes: FastifyPluginAsyncTypebox<{ plants: Plants }> = async
 }
 
 /** The JSON of a long list, a page at a time as the caller reads: one who doesn't holds the text of a page and nothing else. */
-async function * toJson ({ plants, next }: Page, getNext: (next: NonNullable<Page['next']>) => Promise<Page>, serialize: (plants: Plant[]) => string) {
-  let before = ''
-  yield '['
-  for (;;) {
-    if (plants.length > 0) {
-      const text = before + serialize(plants).slice(1, -1)
-      plants = []
-      yield text
-      before = ','
-    }
-    if (next === undefined) break
-    ({ plants, next } = await getNext(next))
+async function * toJson (beginning: string, rest: Rest, listMore: (rest: Rest) => ReturnType<Plants['listMore']>) {
+  yield beginning.slice(0, -1)
+  let isFirst = beginning === '[]'
+  for (let next: Rest | undefined = rest; next !== undefined;) {
+    const { json, rest } = await listMore(next)
+    yield isFirst ? json.slice(1) : json
+    isFirst = false
+    next = rest
   }
   yield ']'
 }
