@@ -16,12 +16,13 @@ COPY package.json ./
 COPY migrations migrations
 COPY src src
 
-# Types stripped and code compiled once, here, saves half the time to start and
-# 20 MiB of memory. The user is part of what Node finds the cache by.
+# Types stripped and code compiled once, here, saves a quarter of the time to
+# start and 20 MiB of memory. What is compiled is what has run, so it starts
+# without its database and is stopped. Node finds the cache by the user, too.
 FROM app AS compiled
 ENV NODE_COMPILE_CACHE=/tmp/compile-cache
 USER 1000:1000
-RUN node src/main.ts --help >/dev/null && chmod -R a+rX $NODE_COMPILE_CACHE
+RUN DATABASE_URL=postgres://127.0.0.1/none timeout --preserve-status --signal=INT 5 node src/main.ts >/dev/null && chmod -R a+rX $NODE_COMPILE_CACHE
 
 FROM app
 # What only the builder knows, it adds: docker build --label org.opencontainers.image.revision=…

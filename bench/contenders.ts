@@ -1,5 +1,5 @@
 // Who is measured, and on what: the processes and their databases.
-import { spawn, spawnSync, type ChildProcess } from 'node:child_process'
+import { execFileSync, spawn, spawnSync, type ChildProcess } from 'node:child_process'
 import { createHash } from 'node:crypto'
 import { once } from 'node:events'
 import { openSync, readFileSync, writeFileSync } from 'node:fs'
@@ -13,7 +13,7 @@ import { createToken } from '../src/access/token-format.ts'
 import { startEmbedded } from '../src/database/embedded.ts'
 import { migrate } from '../src/database/migrate.ts'
 
-export interface Contender { name: string, title: string, command: string[], ready: string }
+export interface Contender { name: string, title: string, command: string[], ready: string, env?: Record<string, string> }
 export interface Running { pid: number, url: string, startMs: number, [Symbol.asyncDispose]: () => Promise<void> }
 
 const here = import.meta.dirname
@@ -27,9 +27,18 @@ export const collector = { username: '2000', token: tokens[2000] ?? '' }
 
 export const found = (program: string) => spawnSync('which', [program]).status === 0
 
+const program = [process.execPath, join(here, '../src/main.ts')]
 export const service: Contender = {
-  name: 'service', title: 'this service', command: [process.execPath, join(here, '../src/main.ts'), 'serve'], ready: '/readyz'
+  name: 'service',
+  title: 'this service',
+  command: program,
+  ready: '/readyz',
+  // As in the image.
+  env: { NODE_ENV: 'production', NODE_COMPILE_CACHE: join(folder, 'compile-cache') }
 }
+execFileSync('timeout', ['--preserve-status', '--signal=INT', '5', ...program],
+  { env: { ...service.env, DATABASE_URL: 'postgres://127.0.0.1/none', PORT: '0' }, stdio: 'ignore' })
+
 export const yardstick: Contender = {
   name: 'fastify', title: 'Fastify + pg, straightforward', command: [process.execPath, join(here, 'peers/fastify.ts')], ready: '/livez'
 }
@@ -39,11 +48,11 @@ export function contenders (): Contender[] {
     name: 'express', title: 'Express 5 + pg', command: [process.execPath, join(here, 'peers/express.ts')], ready: '/livez'
   }]
   // Debian's packages: golang and golang-github-jackc-pgx-v4-dev.
-  const program = join(folder, 'plants')
-  const built = spawnSync('go', ['build', '-o', program, join(here, 'peers/plants.go')], {
+  const binary = join(folder, 'plants')
+  const built = spawnSync('go', ['build', '-o', binary, join(here, 'peers/plants.go')], {
     env: { ...process.env, GO111MODULE: 'off', GOPATH: '/usr/share/gocode' }, encoding: 'utf8'
   })
-  if (built.status === 0) all.push({ name: 'go', title: 'Go net/http + pgx, token cached', command: [program], ready: '/livez' })
+  if (built.status === 0) all.push({ name: 'go', title: 'Go net/http + pgx, token cached', command: [binary], ready: '/livez' })
   else console.log(`without the Go peer: ${built.error?.message ?? built.stderr}`)
   return all
 }
@@ -71,10 +80,10 @@ export async function start (contender: Contender, databaseUrl: string): Promise
   const port = await freePort()
   const log = join(folder, `${contender.name}.log`)
   const output = openSync(log, 'w')
-  const [program = '', ...args] = contender.command
+  const [file = '', ...args] = contender.command
   const began = performance.now()
-  const child = spawn(program, args, {
-    env: { PATH: process.env.PATH, HOME: process.env.HOME, DATABASE_URL: databaseUrl, PORT: String(port) },
+  const child = spawn(file, args, {
+    env: { PATH: process.env.PATH, HOME: process.env.HOME, DATABASE_URL: databaseUrl, PORT: String(port), ...contender.env },
     stdio: ['ignore', output, output]
   })
   children.add(child)

@@ -106,7 +106,7 @@ t.test('plants just small enough for a page', async (t) => {
 
 // Where PostgreSQL writes the JSON, and where the service does.
 t.test('whatever JSON has to escape comes back from every part of a list', async (t) => {
-  const name = `"\\/\b\f\n\r\t\u0001\u001f\u007f\u0085\u2028\u2029 </script> 🌵 é \u{10ffff}`
+  const name = '"\\/\b\f\n\r\t\u0001\u001f\u007f\u0085\u2028\u2029 </script> 🌵 é \u{10ffff}'
   const rows = Array.from({ length: 1200 }, (_, index) => ({ id: BigInt(index), name: `${name} ${index}`, tag: index % 3 === 0 ? name : '' }))
   await store('grace', rows)
   t.strictSame((await (await as('grace')).list()).json(), shown(rows))
