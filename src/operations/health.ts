@@ -19,13 +19,24 @@ export const healthRoutes: FastifyPluginAsyncTypebox<{ database: Database, lifec
     return { status: 'ok' as const }
   })
 
+  let isReady = true
   app.get('/readyz', {
+    // Probed every second or so: what is logged is a change.
+    logLevel: 'silent',
     schema: { response: { 200: StatusSchema, '4xx': ErrorSchema, '5xx': ErrorSchema } }
   }, async function ready () {
     if (lifecycle.stopping) throw new ApiError('STOPPING')
     // The tables of the version before would satisfy the probe while this one's migrations run.
     if (lifecycle.starting) throw new ApiError('DATABASE_UNAVAILABLE', { cause: 'not migrated yet' })
-    await within(probeTimeoutMs, database.probe())
+    try {
+      await within(probeTimeoutMs, database.probe())
+    } catch (error) {
+      if (isReady) app.log.warn({ err: (error as Error).cause ?? error }, 'not ready')
+      isReady = false
+      throw error
+    }
+    if (!isReady) app.log.info('ready again')
+    isReady = true
     return { status: 'ok' as const }
   })
 }

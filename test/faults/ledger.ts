@@ -43,7 +43,6 @@ export function openLedger () {
   return {
     breaches,
     counts,
-    isKnown: (owner: string, id: number) => possible(owner, id).size === 1,
 
     created (owner: string, id: number, name: string, answer: Answer): void {
       const before = possible(owner, id)

@@ -6,6 +6,7 @@ import { overloads } from './overload.ts'
 import { startPostgres } from './postgres.ts'
 import { readers } from './readers.ts'
 import { printed } from './report.ts'
+import { soak } from './soak.ts'
 import { starts } from './starts.ts'
 import { storm } from './storm.ts'
 
@@ -15,7 +16,8 @@ const scenarios = {
   starts: () => starts(scope, postgres),
   locks: (seed: number) => locks(scope, postgres, { seed, rounds: 20 }),
   readers: () => readers(scope, postgres, { plants: 300_000, characters: 30, stalledReaders: 200, halfOpenRequests: 1000, measureMs: 8000 }),
-  overload: () => overloads(scope, postgres, { bytesPerSecond: 25_000, measureMs: 8000 })
+  overload: () => overloads(scope, postgres, { bytesPerSecond: 25_000, measureMs: 8000 }),
+  soak: () => soak(scope, postgres, { minutes: 10 })
 }
 const { values } = parseArgs({
   options: {
