@@ -9,8 +9,13 @@ export interface PlantsOptions {
 
 export type Plants = ReturnType<typeof createPlants>
 
-/** What follows the beginning of a list. */
+/** What follows a part of a list. */
 export interface Rest { from: string, limit: number }
+
+/** JSON of plants, a comma before each. */
+export interface Page { json: string, rest?: Rest }
+
+interface PageRequest extends Rest { owner: string }
 interface PlantKey { owner: string, id: string }
 type OwnedPlant = PlantKey & Plant
 
@@ -18,6 +23,8 @@ type OwnedPlant = PlantKey & Plant
 // in pages, so that what it takes of memory and of the database's time depends
 // on neither its length nor its reader.
 const [beginningSize, pageSize] = [100, 1000]
+// However many lists are under way, a short one is not behind more pages than these.
+const pagesAtOnce = 2
 // Bytes of name and tag. A page with a larger plant is read again, to end with the plant that fills it.
 const [largePlant, pageBytes] = [1024, 65_536]
 const largestId = '9223372036854775807'
@@ -27,6 +34,8 @@ export function createPlants (database: Database, { writeBatch, maxWaiting }: Pl
   const options = { maxItems: writeBatch, maxWaiting }
   const insert = batch((plants: OwnedPlant[]) => insertAll(database, plants), ({ name, tag = '' }) => name.length + tag.length, options)
   const remove = batch((keys: PlantKey[]) => deleteAll(database, keys), () => 0, options)
+  const readPage = batch((requests: PageRequest[]) => Promise.all(requests.map((request) => selectNext(database, request))),
+    () => 0, { maxItems: pagesAtOnce, maxWaiting: Infinity })
 
   return {
     /** False when the owner already has a plant with this id, which stays as it is. */
@@ -45,14 +54,8 @@ export function createPlants (database: Database, { writeBatch, maxWaiting }: Pl
       return { plants, rest: rows.length < size ? undefined : restAfter(rows.at(-1)?.[0], limit - size) }
     },
 
-    /** Plants from an id on, some more of them: JSON of each, a comma before it. For a list that is being answered already. */
-    async listMore (owner: string, { from, limit }: Rest): Promise<{ json: string, rest?: Rest }> {
-      const values = [owner, from, Math.min(pageSize, limit)]
-      let [page] = await database.read(selectPage, values, { isUnderWay: true })
-      if (page?.[3] === 't') [page] = await database.read(selectPageOfLarge, values, { isUnderWay: true })
-      const [json, last, count] = page as [string, string | null, string]
-      return { json, rest: restAfter(last, limit - Number(count)) }
-    }
+    /** Plants from an id on, some more of them, for a list that is being answered already. */
+    listMore: (owner: string, rest: Rest): Promise<Page> => readPage({ owner, ...rest })
   }
 }
 
@@ -88,6 +91,14 @@ const selectPageOfLarge = {
   text: `select ${json}, max(id), count(*) from (
       select *, sum(bytes) over (order by id rows unbounded preceding) - bytes as bytes_before from (${plants}) as plant
     ) as plant where bytes_before < ${pageBytes}`
+}
+
+async function selectNext (database: Database, { owner, from, limit }: PageRequest): Promise<Page> {
+  const values = [owner, from, Math.min(pageSize, limit)]
+  let [page] = await database.read(selectPage, values, { isUnderWay: true })
+  if (page?.[3] === 't') [page] = await database.read(selectPageOfLarge, values, { isUnderWay: true })
+  const [json, last, count] = page as [string, string | null, string]
+  return { json, rest: restAfter(last, limit - Number(count)) }
 }
 
 // Both writes lock rows in the order of the primary key, and so can't deadlock

@@ -3,7 +3,7 @@ import type { FastifyPluginAsyncTypebox } from '@fastify/type-provider-typebox'
 import { Type } from '@sinclair/typebox'
 import { requireWriteAccess } from '../access/bearer.ts'
 import { ApiError, failures } from '../errors.ts'
-import type { Plants, Rest } from './repository.ts'
+import type { Page, Plants, Rest } from './repository.ts'
 import { ListQuerySchema, NewPlantSchema, PlantParamsSchema, PlantSchema, type Plant } from './schemas.ts'
 
 export const plantsRoutes: FastifyPluginAsyncTypebox<{ plants: Plants }> = async (app, { plants }) => {
@@ -65,7 +65,7 @@ export const plantsRoutes: FastifyPluginAsyncTypebox<{ plants: Plants }> = async
 }
 
 /** The JSON of a long list, a page at a time as the caller reads: one who doesn't holds the text of a page and nothing else. */
-async function * toJson (beginning: string, rest: Rest, listMore: (rest: Rest) => ReturnType<Plants['listMore']>) {
+async function * toJson (beginning: string, rest: Rest, listMore: (rest: Rest) => Promise<Page>) {
   yield beginning.slice(0, -1)
   let isFirst = beginning === '[]'
   for (let next: Rest | undefined = rest; next !== undefined;) {
