@@ -4,16 +4,6 @@ import { join } from 'node:path'
 
 const docs = join(import.meta.dirname, '../docs')
 
-export function table (head: string[], rows: (string | number)[][]) {
-  const line = (cells: (string | number)[]) => `| ${cells.join(' | ')} |`
-  return [line(head), line(head.map((_, column) => column === 0 ? '---' : '--:')), ...rows.map(line)].join('\n')
-}
-
-/** At most three significant digits; a dash for what isn't known. */
-export const round = (value: number) => Number.isNaN(value)
-  ? '–'
-  : value >= 100 ? value.toLocaleString('en', { maximumFractionDigits: 0 }) : String(Number(value.toPrecision(value < 10 ? 2 : 3)))
-
 export function writeSection (title: string, body: string) {
   console.log(`\n## ${title}\n\n${body}\n`)
   const file = join(docs, 'performance.md')

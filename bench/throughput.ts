@@ -2,7 +2,8 @@
 // does falls on all of them alike.
 import type pg from 'pg'
 import { loads, median, pgbench, wrk, type Figures, type Load } from './measure.ts'
-import { round, table, type Bar } from './report.ts'
+import { round, table } from '../test/support/table.ts'
+import type { Bar } from './report.ts'
 
 export interface Entry { title: string, url: string, database: pg.Client, pids: number[], bare?: boolean }
 export interface Result { title: string, figures: Map<Load, Figures> }

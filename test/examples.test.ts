@@ -3,7 +3,9 @@ import { readFile } from 'node:fs/promises'
 import { promisify } from 'node:util'
 import t from 'tap'
 import { createDatabase } from './support/database.ts'
-import { run, serve } from './support/program.ts'
+import { unmeasured } from './support/program.ts'
+
+const { run, serve } = unmeasured
 
 const environment = { DATABASE_URL: await createDatabase(t) }
 const { address } = await serve(t, environment)

@@ -30,10 +30,10 @@ export const healthRoutes: FastifyPluginAsyncTypebox<{ database: Database, lifec
     if (lifecycle.starting) throw new ApiError('DATABASE_UNAVAILABLE', { cause: 'not migrated yet' })
     try {
       await within(probeTimeoutMs, database.probe())
-    } catch (error) {
-      if (isReady) app.log.warn({ err: (error as Error).cause ?? error }, 'not ready')
+    } catch (cause) {
+      if (isReady) app.log.warn({ err: cause }, 'not ready')
       isReady = false
-      throw error
+      throw new ApiError('DATABASE_UNAVAILABLE', { cause })
     }
     if (!isReady) app.log.info('ready again')
     isReady = true
@@ -44,7 +44,7 @@ export const healthRoutes: FastifyPluginAsyncTypebox<{ database: Database, lifec
 function within<Result> (ms: number, work: Promise<Result>): Promise<Result> {
   const timer = new AbortController()
   const tooLate = setTimeout(ms, undefined, { signal: timer.signal }).then(() => {
-    throw new ApiError('DATABASE_UNAVAILABLE', { cause: `no answer within ${ms} ms` })
+    throw new Error(`no answer within ${ms} ms`)
   })
   return Promise.race([work, tooLate]).finally(() => timer.abort())
 }

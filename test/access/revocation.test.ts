@@ -1,7 +1,9 @@
 import { setTimeout } from 'node:timers/promises'
 import t from 'tap'
 import { createDatabase, sql } from '../support/database.ts'
-import { run, serve } from '../support/program.ts'
+import { unmeasured } from '../support/program.ts'
+
+const { run, serve } = unmeasured
 
 const DATABASE_URL = await createDatabase(t)
 const token = (...args: string[]) => run(['token', ...args], { DATABASE_URL })

@@ -3,7 +3,9 @@ import { createToken } from '../../src/access/token-format.ts'
 import type { NewToken } from '../../src/access/tokens.ts'
 import { startApp } from '../support/app.ts'
 import { createDatabase, sql } from '../support/database.ts'
-import { run, serve } from '../support/program.ts'
+import { unmeasured } from '../support/program.ts'
+
+const { run, serve } = unmeasured
 
 const DATABASE_URL = await createDatabase(t)
 const service = await serve(t, { DATABASE_URL, LOG_LEVEL: 'trace', DRAIN_DELAY: '0' })

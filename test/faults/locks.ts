@@ -1,11 +1,13 @@
 import pg from 'pg'
-import { round } from '../../bench/report.ts'
+import { round } from '../support/table.ts'
 import { sql } from '../support/database.ts'
-import { serve, type Scope } from '../support/program.ts'
+import { unmeasured, type Scope } from '../support/program.ts'
 import { createCaller, errorNumber, type Answer } from './caller.ts'
 import { createUsers, type Postgres } from './postgres.ts'
 import { createRandom } from './random.ts'
 import type { Report } from './report.ts'
+
+const { serve } = unmeasured
 
 const users = ['locks-ada', 'locks-bo', 'locks-cy']
 const plantsPerUser = 100

@@ -1,12 +1,14 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import { sql } from '../support/database.ts'
-import { serve, type Scope } from '../support/program.ts'
+import { unmeasured, type Scope } from '../support/program.ts'
 import { createCaller, errorNumber, type Answer } from './caller.ts'
 import { createUsers, type Postgres } from './postgres.ts'
 import { memoryMiB } from './process.ts'
 import { openProxy } from './proxy.ts'
-import { round } from '../../bench/report.ts'
+import { round } from '../support/table.ts'
 import { quantile, type Report } from './report.ts'
+
+const { serve } = unmeasured
 
 export interface OutageOptions {
   /** How long each fault lasts. */

@@ -1,11 +1,13 @@
 import { setTimeout as delay } from 'node:timers/promises'
-import { round } from '../../bench/report.ts'
+import { round } from '../support/table.ts'
 import { sql } from '../support/database.ts'
-import { serve, type Scope } from '../support/program.ts'
+import { unmeasured, type Scope } from '../support/program.ts'
 import { createCaller, errorNumber, type Answer } from './caller.ts'
 import { createUsers, withPort, type Postgres } from './postgres.ts'
 import { openProxy } from './proxy.ts'
 import { quantile, type Report } from './report.ts'
+
+const { serve } = unmeasured
 
 export interface OverloadOptions {
   /** What one connection to the database carries. */

@@ -1,13 +1,15 @@
 import { once } from 'node:events'
 import { connect, type Socket } from 'node:net'
-import { round } from '../../bench/report.ts'
+import { round } from '../support/table.ts'
 import { sql } from '../support/database.ts'
-import { serve, type Program, type Scope } from '../support/program.ts'
+import { unmeasured, type Program, type Scope } from '../support/program.ts'
 import { createCaller, type Answer } from './caller.ts'
 import { createUsers, withPort, type Postgres } from './postgres.ts'
 import { memoryMiB } from './process.ts'
 import { openProxy, type Proxy } from './proxy.ts'
 import { quantile, type Report } from './report.ts'
+
+const { serve } = unmeasured
 
 export interface ReadersOptions {
   plants: number

@@ -1,4 +1,4 @@
-import { round, table } from '../../bench/report.ts'
+import { round, table } from '../support/table.ts'
 
 export type Cell = string | number
 

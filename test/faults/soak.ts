@@ -1,9 +1,11 @@
-import { round } from '../../bench/report.ts'
-import { serve, type Scope } from '../support/program.ts'
+import { round } from '../support/table.ts'
+import { unmeasured, type Scope } from '../support/program.ts'
 import { createCaller, type Answer } from './caller.ts'
 import { createUsers, type Postgres } from './postgres.ts'
 import { memoryMiB } from './process.ts'
 import { quantile, type Report } from './report.ts'
+
+const { serve } = unmeasured
 
 const callers = 32
 const plantsPerCaller = 20

@@ -1,13 +1,15 @@
 import { once } from 'node:events'
 import { setTimeout as delay } from 'node:timers/promises'
 import pg from 'pg'
-import { round } from '../../bench/report.ts'
+import { round } from '../support/table.ts'
 import { sql } from '../support/database.ts'
-import { serve, type Scope } from '../support/program.ts'
+import { unmeasured, type Scope } from '../support/program.ts'
 import { createCaller } from './caller.ts'
 import { withPort, type Postgres } from './postgres.ts'
 import { openProxy, type Proxy } from './proxy.ts'
 import type { Report } from './report.ts'
+
+const { serve } = unmeasured
 
 interface Fault {
   title: string

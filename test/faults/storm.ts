@@ -1,12 +1,14 @@
 import { EventEmitter, once } from 'node:events'
 import { setTimeout as delay } from 'node:timers/promises'
 import { sql } from '../support/database.ts'
-import { serve, type Scope } from '../support/program.ts'
+import { unmeasured, type Scope } from '../support/program.ts'
 import { createCaller } from './caller.ts'
 import { openLedger } from './ledger.ts'
 import { createUsers, type Postgres } from './postgres.ts'
 import { createRandom } from './random.ts'
 import { spread, type Report } from './report.ts'
+
+const { serve } = unmeasured
 
 const users = ['storm-ada', 'storm-bo', 'storm-cy']
 const workersPerUser = 8
@@ -37,7 +39,7 @@ export async function storm (scope: Scope, postgres: Postgres, { seed, kills }: 
       else ledger.deleted(owner, id, answer)
       if (answer.status === 200 || answer.status === 204) events.emit('acknowledged')
       // Without an answer a caller takes a breath.
-      if (answer.status === 0 || answer.status === 503) await delay(10)
+      if (answer.status === 0 || answer.status === 503) await delay(50)
     }
     caller.close()
   }

@@ -6,10 +6,12 @@ import pg from 'pg'
 import { catalogue } from '../../../src/errors.ts'
 import { createRandom, type Random } from '../../faults/random.ts'
 import { createUsers } from '../../faults/postgres.ts'
-import { serve, type Scope } from '../../support/program.ts'
+import { unmeasured, type Scope } from '../../support/program.ts'
 import { exchange, type Answer } from '../../support/raw.ts'
 import { mutate } from './mutate.ts'
 import { create, isDecodable, largest, list, readInteger, remove, smallest, type CreateRequest, type Plant, type Plants, type Verdict } from './oracle.ts'
+
+const { serve } = unmeasured
 
 export interface FuzzOptions {
   databaseUrl: string
