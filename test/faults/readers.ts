@@ -1,9 +1,10 @@
 import { once } from 'node:events'
 import { connect, type Socket } from 'node:net'
+import { setTimeout as delay } from 'node:timers/promises'
 import { round } from '../support/table.ts'
 import { sql } from '../support/database.ts'
 import { unmeasured, type Program, type Scope } from '../support/program.ts'
-import { createCaller, type Answer } from './caller.ts'
+import { createCaller, type Answer, type Caller } from './caller.ts'
 import { createUsers, withPort, type Postgres } from './postgres.ts'
 import { memoryMiB } from './process.ts'
 import { openProxy, type Proxy } from './proxy.ts'
@@ -65,7 +66,7 @@ export async function readers (scope: Scope, postgres: Postgres, options: Reader
   const p99 = (answers: Answer[]) => quantile(answers.map(({ ms }) => ms), 0.99)
   if (p99(beside) > mostSlowdown * p99(alone)) misses.push(`p99 ${round(p99(beside) / p99(alone))} times the undisturbed one`)
   if (peak > mostMemoryMiB) misses.push(`memory ${round(peak)} MiB`)
-  breaches.push(...await breakMidway(scope, proxy, service, collector))
+  breaches.push(...await breakMidway(scope, proxy, service, collector, caller))
   breaches.push(...await goOnTogether(scope, postgres, collector))
 
   return {
@@ -81,7 +82,7 @@ export async function readers (scope: Scope, postgres: Postgres, options: Reader
 }
 
 /** What others do meanwhile, each waiting for an answer before the next request. */
-async function measure (caller: ReturnType<typeof createCaller>, ms: number): Promise<Answer[]> {
+async function measure (caller: Caller, ms: number): Promise<Answer[]> {
   const answers: Answer[] = []
   const end = performance.now() + ms
   await Promise.all(Array.from({ length: callers }, async (_, worker) => {
@@ -134,7 +135,7 @@ async function readEnds (socket: Socket): Promise<{ start: string, end: string }
 const isWhole = (end: string) => end.endsWith(']\r\n0\r\n\r\n')
 
 /** The database is lost while a list is on its way: whatever the caller speaks, it can't take what came for the whole. */
-async function breakMidway (scope: Scope, proxy: Proxy, service: Program, token: string): Promise<string[]> {
+async function breakMidway (scope: Scope, proxy: Proxy, service: Program, token: string, others: Caller): Promise<string[]> {
   const breaches: string[] = []
   for (const version of ['1.1', '1.0']) {
     const socket = await openSocket(scope, service, getPlants(token, version))
@@ -143,6 +144,7 @@ async function breakMidway (scope: Scope, proxy: Proxy, service: Program, token:
     proxy.cut()
     const { start, end } = await readEnds(socket)
     proxy.set('open')
+    while ((await others.list()).status !== 200) await delay(10)
     if (!start.startsWith('HTTP/1.1 200')) breaches.push(`HTTP/${version}: the list didn't begin: ${start}`)
     if (version === '1.1' ? isWhole(end) : end.endsWith(']')) breaches.push(`HTTP/${version}: a list that broke off looked whole`)
   }
