@@ -81,6 +81,8 @@ const foreignFaults: Record<string, ErrorName> = {
   FST_BEARER_AUTH_INVALID_AUTHORIZATION_HEADER: 'TOKEN_MISSING',
   // A body whose sender has gone: nobody reads the answer, and the log shall not call it our fault.
   ECONNRESET: 'HTTP_MALFORMED',
+  // A long list whose reader has gone before it began.
+  ERR_STREAM_PREMATURE_CLOSE: 'HTTP_MALFORMED',
   ERR_HTTP_REQUEST_TIMEOUT: 'REQUEST_TIMEOUT',
   HPE_HEADER_OVERFLOW: 'HEADERS_TOO_LARGE',
   HPE_CHUNK_EXTENSIONS_OVERFLOW: 'BODY_TOO_LARGE'

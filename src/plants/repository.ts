@@ -77,18 +77,18 @@ const toPlant = ([, name, tag]: Row): Plant => ({ name: name as string, tag: tag
 // page is then one value to hand on, not a thousand objects to make and drop.
 const properties = Object.keys(PlantSchema.properties).map((name, index) =>
   `coalesce('${index === 0 ? '' : ','}"${name}":' || to_json(${name})::text, '')`)
-const json = `string_agg(',{' || ${properties.join(' || ')} || '}', '' order by id)`
+const json = `',{' || ${properties.join(' || ')} || '}'`
 const plants = `select *, octet_length(name) + coalesce(octet_length(tag), 0) as bytes
         from plants where owner = $1 and id >= $2 order by id limit $3`
 const selectPage = {
   name: 'plants-page',
-  text: `select coalesce(${json} filter (where bytes <= ${largePlant}), ''), max(id), count(*), bool_or(bytes > ${largePlant})
+  text: `select coalesce(string_agg(${json}, '' order by id) filter (where bytes <= ${largePlant}), ''), max(id), count(*), bool_or(bytes > ${largePlant})
     from (${plants}) as plant`
 }
-// Adding up the bytes takes two thirds more time.
+// Adding up the bytes takes a quarter more time. The plants may be gone meanwhile.
 const selectPageOfLarge = {
   name: 'plants-page-of-large',
-  text: `select ${json}, max(id), count(*) from (
+  text: `select coalesce(string_agg(${json}, '' order by id), ''), max(id), count(*) from (
       select *, sum(bytes) over (order by id rows unbounded preceding) - bytes as bytes_before from (${plants}) as plant
     ) as plant where bytes_before < ${pageBytes}`
 }
