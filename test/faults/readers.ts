@@ -153,7 +153,7 @@ async function breakMidway (scope: Scope, proxy: Proxy, service: Program, token:
 
 /** More lists under way than may wait, whose readers all go on at the same time: none of them is refused midway. */
 async function goOnTogether (scope: Scope, postgres: Postgres, token: string): Promise<string[]> {
-  const maxWaiting = 5
+  const maxWaiting = 2
   const service = await serve(scope, { DATABASE_URL: postgres.url, MAX_WAITING: String(maxWaiting) })
   const sockets: Socket[] = []
   while (sockets.length < 3 * maxWaiting) {

@@ -15,7 +15,7 @@ const scenarios: Record<string, (scope: Scope) => Promise<Report>> = {
   storm: (scope) => storm(scope, postgres, { seed, kills: 2 }),
   outages: (scope) => outages(scope, postgres, { lastsMs: 2500, watchMs: 500, perSecond: 10, statementTimeoutMs: 500 }),
   locks: (scope) => locks(scope, postgres, { seed, rounds: 1 }),
-  readers: (scope) => readers(scope, postgres, { plants: 20_000, characters: 600, stalledReaders: 10, halfOpenRequests: 50, measureMs: 200 })
+  readers: (scope) => readers(scope, postgres, { plants: 20_000, characters: 600, stalledReaders: 4, halfOpenRequests: 50, measureMs: 200 })
 }
 for (const [name, run] of Object.entries(scenarios)) {
   t.test(`${name}, seed ${seed}`, async (t) => {
