@@ -1,6 +1,6 @@
 import { execFile, spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { readFile, writeFile } from 'node:fs/promises'
+import { readFile, stat, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
 import t from 'tap'
@@ -129,6 +129,19 @@ await t.test('what a killed service left of its notes does not mislead the next 
   // As if its port and password were another server's by now.
   await writeFile(notes, JSON.stringify({ url: process.env.TEST_DATABASE_URL, ownerPid: killed.pid }))
   service = await start()
+  t.strictSame(await listPlants(service), names)
+  service.child.kill('SIGTERM')
+  t.strictSame(await service.exited, [0, null])
+})
+
+await t.test('a server that takes a moment to be gone is waited for', async (t) => {
+  const folder = join(DATA_DIR, 'postgresql')
+  const { uid, gid } = await stat(folder)
+  // Longer than a start takes, and less than it is waited for.
+  const leaving = spawn('sleep', ['4'], { uid, gid })
+  await writeFile(join(folder, 'postmaster.pid'), `${leaving.pid}\n`)
+  service = await start()
+  t.equal(leaving.exitCode, 0, 'not before it was gone')
   t.strictSame(await listPlants(service), names)
   service.child.kill('SIGTERM')
   t.strictSame(await service.exited, [0, null])
