@@ -3,7 +3,7 @@ import { setTimeout as delay } from 'node:timers/promises'
 import pg from 'pg'
 import { round } from '../support/table.ts'
 import { sql } from '../support/database.ts'
-import { unmeasured, type Scope } from '../support/program.ts'
+import { unmeasured, type Program, type Scope } from '../support/program.ts'
 import { createCaller } from './caller.ts'
 import { withPort, type Postgres } from './postgres.ts'
 import { openProxy, type Proxy } from './proxy.ts'
@@ -15,7 +15,7 @@ interface Fault {
   title: string
   begin: (proxy: Proxy) => unknown
   /** When it has met the service. */
-  hasMet: (proxy: Proxy) => Promise<unknown>
+  hasMet: (proxy: Proxy, service: Program) => Promise<unknown>
   end: (proxy: Proxy) => unknown
 }
 
@@ -28,7 +28,12 @@ export async function starts (scope: Scope, postgres: Postgres): Promise<Report>
     while (proxy.connections().most === 0) await delay(10)
   }
   const faults: Fault[] = [
-    { title: 'refuses connections', begin: (proxy) => proxy.set('closed'), hasMet: () => delay(1000), end: (proxy) => proxy.set('open') },
+    {
+      title: 'refuses connections',
+      begin: (proxy) => proxy.set('closed'),
+      hasMet: (_proxy, service) => service.logged('the database is not ready'),
+      end: (proxy) => proxy.set('open')
+    },
     { title: 'takes connections and says nothing', begin: (proxy) => proxy.set('silent'), hasMet: isConnected, end: (proxy) => proxy.set('open') },
     {
       title: 'falls silent while it is asked for its migrations',
@@ -50,7 +55,7 @@ export async function starts (scope: Scope, postgres: Postgres): Promise<Report>
     const proxy = await openProxy(scope, postgres.port)
     await begin(proxy)
     const service = await serve(scope, { DATABASE_URL: withPort(postgres.url, proxy.port) }, 'listening')
-    await hasMet(proxy)
+    await hasMet(proxy, service)
     const caller = createCaller(service.address)
     const [live, ready] = await Promise.all([caller.get('/livez'), caller.get('/readyz')])
     if (live.status !== 200) breaches.push(`${title}: /livez ${live.status}`)
