@@ -12,6 +12,11 @@ export interface Statement {
   text: string
 }
 
+export interface ReadOptions {
+  /** For a request that is being answered already. It is not subject to `maxWaiting`: the answer would break off. */
+  isUnderWay?: boolean
+}
+
 export interface DatabaseOptions {
   url: string
   /** 0: the role's own limit. */
@@ -28,8 +33,7 @@ export interface DatabaseOptions {
  * unavailable it may have happened all the same.
  */
 export interface Database {
-  /** `isUnderWay`: for a request that is being answered already. It is not subject to `maxWaiting`: the answer would break off. */
-  read (statement: Statement, values?: unknown[], options?: { isUnderWay?: boolean }): Promise<Row[]>
+  read (statement: Statement, values?: unknown[], options?: ReadOptions): Promise<Row[]>
   write (statement: Statement, values?: unknown[]): Promise<Row[]>
   /** Rejects unless the server answers and has the tables; not subject to `maxWaiting`. */
   probe (): Promise<unknown>

@@ -1,6 +1,6 @@
 import { batch } from '../database/batch.ts'
-import type { Database, Row } from '../database/database.ts'
-import { PlantSchema, type NewPlant, type Plant } from './schemas.ts'
+import type { Database, ReadOptions, Row, Statement } from '../database/database.ts'
+import type { NewPlant, Plant } from './schemas.ts'
 
 export interface PlantsOptions {
   writeBatch: number
@@ -9,32 +9,32 @@ export interface PlantsOptions {
 
 export type Plants = ReturnType<typeof createPlants>
 
-/** What follows a part of a list. */
+/** What follows a page. */
 export interface Rest { from: string, limit: number }
 
-/** JSON of plants, a comma before each. */
-export interface Page { json: string, rest?: Rest }
+/** Plants in ascending order of id. Without a rest these are the last. */
+export interface Page { plants: Plant[], rest?: Rest }
 
 interface PageRequest extends Rest { owner: string }
 interface PlantKey { owner: string, id: string }
 type OwnedPlant = PlantKey & Plant
 
-// Most lists end within their beginning, which is read as rows. The rest is read
-// in pages, so that what it takes of memory and of the database's time depends
-// on neither its length nor its reader.
-const [beginningSize, pageSize] = [100, 1000]
-// However many lists are under way, a short one is not behind more pages than these.
+// Most lists are one page. Longer ones are read page by page, so that what they
+// take of memory and of the database's time depends on neither their length nor
+// their reader.
+const pageSize = 1000
+// However many long lists are under way, a short one is not behind more pages than these.
 const pagesAtOnce = 2
-// Bytes of name and tag. A page with a larger plant is read again, to end with the plant that fills it.
-const [largePlant, pageBytes] = [1024, 65_536]
-const largestId = '9223372036854775807'
+// Bytes of a name or a tag. A page with a larger one is read again, to end with the plant that fills it.
+const [largeText, pageBytes] = [512, 65_536]
+const [smallestId, largestId] = ['-9223372036854775808', '9223372036854775807']
 
 /** The plants in the database. Each verb acts for `owner` alone: other users' plants are neither seen nor touched. */
 export function createPlants (database: Database, { writeBatch, maxWaiting }: PlantsOptions) {
   const options = { maxItems: writeBatch, maxWaiting }
   const insert = batch((plants: OwnedPlant[]) => insertAll(database, plants), ({ name, tag = '' }) => name.length + tag.length, options)
   const remove = batch((keys: PlantKey[]) => deleteAll(database, keys), () => 0, options)
-  const readPage = batch((requests: PageRequest[]) => Promise.all(requests.map((request) => selectNext(database, request))),
+  const readPage = batch((requests: PageRequest[]) => Promise.all(requests.map((request) => selectPage(database, request, { isUnderWay: true }))),
     () => 0, { maxItems: pagesAtOnce, maxWaiting: Infinity })
 
   return {
@@ -44,62 +44,53 @@ export function createPlants (database: Database, { writeBatch, maxWaiting }: Pl
     /** False when the owner has no plant with this id. */
     delete: (owner: string, id: string): Promise<boolean> => remove({ owner, id }),
 
-    /** The first plants in ascending order of id, `limit` at most. Without a rest these are all. */
-    async list (owner: string, limit = Infinity): Promise<{ plants: Plant[], rest?: Rest }> {
-      const size = Math.min(beginningSize, limit)
-      const rows = await database.read(selectBeginning, [owner, size])
-      const large = rows.findIndex(([, name]) => name === null)
-      const plants = (large === -1 ? rows : rows.slice(0, large)).map(toPlant)
-      if (large !== -1) return { plants, rest: { from: rows[large]?.[0] as string, limit: limit - large } }
-      return { plants, rest: rows.length < size ? undefined : restAfter(rows.at(-1)?.[0], limit - size) }
-    },
+    /** The first page of the owner's plants, `limit` at most in all. */
+    list: (owner: string, limit = Infinity): Promise<Page> => selectPage(database, { owner, from: smallestId, limit }),
 
-    /** Plants from an id on, some more of them, for a list that is being answered already. */
+    /** The next page, for a list that is being answered already. */
     listMore: (owner: string, rest: Rest): Promise<Page> => readPage({ owner, ...rest })
   }
 }
 
+// A page is one row of two JSON arrays, of the names and of the tags. Reading 20
+// plants so costs the service a sixth less than as 20 rows, and PostgreSQL 7 µs
+// more; of 100,000 it takes a third of the time off. Objects written as JSON by
+// PostgreSQL would cost it twice as much.
+const inOrder = `select id, name, tag, octet_length(name) as name_bytes, octet_length(tag) as tag_bytes
+      from plants where owner = $1 and id >= $2 order by id limit $3`
+const selectPlants = {
+  name: 'plants-page',
+  text: `select json_agg(case when greatest(name_bytes, tag_bytes) <= ${largeText} then name end order by id),
+      json_agg(case when tag_bytes <= ${largeText} then tag end order by id), max(id)
+    from (${inOrder}) as plant`
+}
+const selectLargePlants = {
+  name: 'plants-page-of-large',
+  text: `select json_agg(name order by id), json_agg(tag order by id), max(id) from (
+      select *, sum(name_bytes + coalesce(tag_bytes, 0)) over (order by id rows between unbounded preceding and 1 preceding) as bytes_before
+      from (${inOrder}) as plant
+    ) as plant where coalesce(bytes_before, 0) < ${pageBytes}`
+}
+
+async function selectPage (database: Database, { owner, from, limit }: PageRequest, options?: ReadOptions): Promise<Page> {
+  const size = Math.min(pageSize, limit)
+  const select = async (statement: Statement) => {
+    const [[names, tags, last] = []] = await database.read(statement, [owner, from, size], options)
+    return { names: parseArray(names), tags: parseArray(tags), last }
+  }
+  let page = await select(selectPlants)
+  const isCut = page.names.includes(null)
+  if (isCut) page = await select(selectLargePlants)
+  const plants = page.names.map((name, index): Plant => ({ name: name as string, tag: page.tags[index] ?? undefined }))
+  return { plants, rest: plants.length === size || isCut ? restAfter(page.last, limit - plants.length) : undefined }
+}
+
+/** Null is the array of no rows. */
+const parseArray = (json: string | null | undefined): Array<string | null> => json == null ? [] : JSON.parse(json)
+
 /** Undefined when it is for sure empty. */
 const restAfter = (last: string | null | undefined, limit: number): Rest | undefined =>
   last == null || last === largestId || limit === 0 ? undefined : { from: (BigInt(last) + 1n).toString(), limit }
-
-const selectBeginning = {
-  name: 'plants-beginning',
-  text: `select id,
-      case when octet_length(name) + coalesce(octet_length(tag), 0) <= ${largePlant} then name end,
-      case when octet_length(tag) <= ${largePlant} then tag end
-    from plants where owner = $1 order by id limit $2`
-}
-
-const toPlant = ([, name, tag]: Row): Plant => ({ name: name as string, tag: tag ?? undefined })
-
-// PostgreSQL writes the JSON, of the properties of the schema in their order: a
-// page is then one value to hand on, not a thousand objects to make and drop.
-const properties = Object.keys(PlantSchema.properties).map((name, index) =>
-  `coalesce('${index === 0 ? '' : ','}"${name}":' || to_json(${name})::text, '')`)
-const json = `',{' || ${properties.join(' || ')} || '}'`
-const plants = `select *, octet_length(name) + coalesce(octet_length(tag), 0) as bytes
-        from plants where owner = $1 and id >= $2 order by id limit $3`
-const selectPage = {
-  name: 'plants-page',
-  text: `select coalesce(string_agg(${json}, '' order by id) filter (where bytes <= ${largePlant}), ''), max(id), count(*), bool_or(bytes > ${largePlant})
-    from (${plants}) as plant`
-}
-// Adding up the bytes takes a quarter more time. The plants may be gone meanwhile.
-const selectPageOfLarge = {
-  name: 'plants-page-of-large',
-  text: `select coalesce(string_agg(${json}, '' order by id), ''), max(id), count(*) from (
-      select *, sum(bytes) over (order by id rows unbounded preceding) - bytes as bytes_before from (${plants}) as plant
-    ) as plant where bytes_before < ${pageBytes}`
-}
-
-async function selectNext (database: Database, { owner, from, limit }: PageRequest): Promise<Page> {
-  const values = [owner, from, Math.min(pageSize, limit)]
-  let [page] = await database.read(selectPage, values, { isUnderWay: true })
-  if (page?.[3] === 't') [page] = await database.read(selectPageOfLarge, values, { isUnderWay: true })
-  const [json, last, count] = page as [string, string | null, string]
-  return { json, rest: restAfter(last, limit - Number(count)) }
-}
 
 // Both writes lock rows in the order of the primary key, and so can't deadlock
 // with each other, from whichever instance of the service.

@@ -35,13 +35,13 @@ export const plantsRoutes: FastifyPluginAsyncTypebox<{ plants: Plants }> = async
   }, async function listPlants (request, reply) {
     const { user } = request.caller
     const { limit } = request.query
-    const { plants: beginning, rest } = await plants.list(user, limit === undefined ? undefined : Number(limit))
-    if (rest === undefined) return beginning
+    const first = await plants.list(user, limit === undefined ? undefined : Number(limit))
+    if (first.rest === undefined) return first.plants
     const serialize = reply.getSerializationFunction('200') as unknown as (plants: Plant[]) => string
     // In full, as Fastify completes it for whatever is not a stream.
     reply.type('application/json; charset=utf-8')
     // Of a stream that answers HEAD all would be read, and dropped.
-    const parts = request.method === 'HEAD' ? [] : toJson(serialize(beginning), rest, (rest) => plants.listMore(user, rest))
+    const parts = request.method === 'HEAD' ? [] : toJson(first, serialize, (rest) => plants.listMore(user, rest))
     return Readable.from(parts, { objectMode: false }) as never
   })
 
@@ -65,14 +65,12 @@ export const plantsRoutes: FastifyPluginAsyncTypebox<{ plants: Plants }> = async
 }
 
 /** The JSON of a long list, a page at a time as the caller reads: one who doesn't holds the text of a page and nothing else. */
-async function * toJson (beginning: string, rest: Rest, listMore: (rest: Rest) => Promise<Page>) {
-  yield beginning.slice(0, -1)
-  let isFirst = beginning === '[]'
-  for (let next: Rest | undefined = rest; next !== undefined;) {
-    const { json, rest } = await listMore(next)
-    yield isFirst ? json.slice(1) : json
-    isFirst = false
-    next = rest
+async function * toJson (first: Page, serialize: (plants: Plant[]) => string, listMore: (rest: Rest) => Promise<Page>) {
+  yield serialize(first.plants).slice(0, -1)
+  for (let { rest } = first; rest !== undefined;) {
+    const page = await listMore(rest)
+    if (page.plants.length > 0) yield `,${serialize(page.plants).slice(1, -1)}`
+    rest = page.rest
   }
   yield ']'
 }
