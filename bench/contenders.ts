@@ -27,17 +27,18 @@ export const collector = { username: '2000', token: tokens[2000] ?? '' }
 
 export const found = (program: string) => spawnSync('which', [program]).status === 0
 
-const program = [process.execPath, join(here, '../src/main.ts')]
+// Run as such it has the options for Node that its first line gives.
+const program = join(here, '../src/main.ts')
 export const service: Contender = {
   name: 'service',
   title: 'this service',
-  command: program,
+  command: [program],
   ready: '/readyz',
   // As in the image.
   env: { NODE_ENV: 'production', NODE_COMPILE_CACHE: join(folder, 'compile-cache') }
 }
-execFileSync('timeout', ['--preserve-status', '--signal=INT', '5', ...program],
-  { env: { ...service.env, DATABASE_URL: 'postgres://127.0.0.1/none', PORT: '0' }, stdio: 'ignore' })
+execFileSync('timeout', ['--preserve-status', '--signal=INT', '5', program],
+  { env: { ...process.env, ...service.env, DATABASE_URL: 'postgres://127.0.0.1/none', PORT: '0' }, stdio: 'ignore' })
 
 export const yardstick: Contender = {
   name: 'fastify', title: 'Fastify + pg, straightforward', command: [process.execPath, join(here, 'peers/fastify.ts')], ready: '/livez'
@@ -91,7 +92,7 @@ export async function start (contender: Contender, databaseUrl: string): Promise
   const url = `http://127.0.0.1:${port}`
   while (!await fetch(url + contender.ready).then((response) => response.ok, () => false)) {
     if (child.exitCode !== null || child.signalCode !== null) throw new Error(`${contender.title} ended: ${readFileSync(log, 'utf8')}`)
-    await delay(5)
+    await delay(10)
   }
   return {
     pid: child.pid ?? 0,

@@ -1,4 +1,6 @@
-#!/usr/bin/env node
+#!/usr/bin/env -S node --max-semi-space-size=16 --heap-growing-percent=10
+// Left to itself V8 lets garbage pile up to twice as much memory under load, and
+// to four times as much beside slow readers, without answering one request more.
 import { Argument, Command, CommanderError, InvalidArgumentError, Option } from 'commander'
 import { isUserName, listTokens, parseExpiry } from './access/commands.ts'
 import { createTokens, type Tokens } from './access/tokens.ts'

@@ -57,7 +57,7 @@ t.test('the entry point is the program', async t => {
 })
 
 t.test('the program comes compiled', async t => {
-  const told = await run('run', '--rm', '--read-only', '--env=NODE_DEBUG_NATIVE=COMPILE_CACHE', '--entrypoint=sh', image, '-c', 'node /app/src/main.ts --help 2>&1')
+  const told = await run('run', '--rm', '--read-only', '--env=NODE_DEBUG_NATIVE=COMPILE_CACHE', '--entrypoint=sh', image, '-c', '/app/src/main.ts --help 2>&1')
   t.match(told, /main\.ts was accepted/, 'Node takes what was compiled when the image was built')
 })
 

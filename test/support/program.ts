@@ -12,7 +12,7 @@ export type Scope = Pick<Test, 'teardown'>
 
 type Environment = Record<string, string | undefined>
 
-/** The ways to start the program, by a command that runs node. */
+/** The ways to start the program, by a command that runs it. */
 function startedBy (file: string, ...before: string[]) {
   /** Starts a command of the program. */
   function start (args: string[], environment: Environment = {}) {
@@ -64,9 +64,9 @@ export const { start, run, serve } = startedBy(process.execPath)
 
 /**
  * Without the hooks by which tap measures coverage in every process it knows
- * of, and compiled once for all: starts in half the time. For all but tests of
- * the program itself.
+ * of, and compiled once for all: starts in half the time, and as it is shipped.
+ * For all but tests of the program itself.
  */
-export const unmeasured = startedBy('env', '-u', 'NODE_OPTIONS', `NODE_COMPILE_CACHE=${compileCache}`, process.execPath)
+export const unmeasured = startedBy('env', '-u', 'NODE_OPTIONS', `NODE_COMPILE_CACHE=${compileCache}`)
 
 export type Program = Awaited<ReturnType<typeof serve>>
