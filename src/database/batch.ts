@@ -5,6 +5,8 @@ export interface BatchOptions {
   maxItems: number
   /** How many items may wait for their batch before further ones are refused. */
   maxWaiting: number
+  /** Whether a batch waits for the one before. */
+  inTurn: boolean
 }
 
 /** The most characters of one batch, so that a burst of large items is not held in memory several times over. */
@@ -24,7 +26,7 @@ const maxSize = 1_000_000
 export function batch<Item, Result> (
   run: (items: Item[]) => Promise<Result[]>,
   sizeOf: (item: Item) => number,
-  { maxItems, maxWaiting }: BatchOptions
+  { maxItems, maxWaiting, inTurn }: BatchOptions
 ): (item: Item) => Promise<Result> {
   interface Waiting { item: Item, resolve: (result: Result) => void, reject: (error: unknown) => void }
   let waiting: Waiting[] = []
@@ -74,6 +76,6 @@ export function batch<Item, Result> (
   return (item) => new Promise((resolve, reject) => {
     if (waiting.length >= maxWaiting) return reject(overloaded)
     waiting.push({ item, resolve, reject })
-    if (!isBusy || maxItems === 1) next()
+    if (!isBusy || !inTurn) next()
   })
 }

@@ -21,21 +21,21 @@ type OwnedPlant = PlantKey & Plant
 
 // Most lists are one page. Longer ones are read page by page, so that what they
 // take of memory and of the database's time depends on neither their length nor
-// their reader.
-const pageSize = 1000
-// However many long lists are under way, a short one is not behind more pages than these.
-const pagesAtOnce = 2
+// their reader; and one page at a time for all of them, so that however many are
+// under way a short list is not behind more than one. Pages of 1,000 take 4 % less
+// time, and let others wait half as long again.
+const pageSize = 500
 // Bytes of a name or a tag. A page with a larger one is read again, to end with the plant that fills it.
 const [largeText, pageBytes] = [512, 65_536]
 const [smallestId, largestId] = ['-9223372036854775808', '9223372036854775807']
 
 /** The plants in the database. Each verb acts for `owner` alone: other users' plants are neither seen nor touched. */
 export function createPlants (database: Database, { writeBatch, maxWaiting }: PlantsOptions) {
-  const options = { maxItems: writeBatch, maxWaiting }
+  const options = { maxItems: writeBatch, maxWaiting, inTurn: writeBatch > 1 }
   const insert = batch((plants: OwnedPlant[]) => insertAll(database, plants), ({ name, tag = '' }) => name.length + tag.length, options)
   const remove = batch((keys: PlantKey[]) => deleteAll(database, keys), () => 0, options)
-  const readPage = batch((requests: PageRequest[]) => Promise.all(requests.map((request) => selectPage(database, request, { isUnderWay: true }))),
-    () => 0, { maxItems: pagesAtOnce, maxWaiting: Infinity })
+  const readPage = batch(([request]: PageRequest[]) => Promise.all([selectPage(database, request as PageRequest, { isUnderWay: true })]),
+    () => 0, { maxItems: 1, maxWaiting: Infinity, inTurn: true })
 
   return {
     /** False when the owner already has a plant with this id, which stays as it is. */

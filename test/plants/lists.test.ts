@@ -46,8 +46,8 @@ t.test('an unknown parameter is ignored', async (t) => {
   t.equal((await (await as('bob')).list('?limits=1&offset=2&limit[]=1')).json().length, 3)
 })
 
-// Around the thousand plants of a page.
-for (const count of [999, 1000, 1001, 2000, 2001, 3456]) {
+// Around the 500 plants of a page.
+for (const count of [499, 500, 501, 1000, 1001, 1728]) {
   t.test(`a list of ${count} is whole and in order, as is every beginning of it`, async (t) => {
     const owner = `owner of ${count}`
     const rows = Array.from({ length: count }, (_, index) => ({ id: BigInt(index * 7 - 5000), name: `plant ${index}`, ...index % 2 === 0 && { tag: `tag ${index}` } }))
@@ -58,7 +58,7 @@ for (const count of [999, 1000, 1001, 2000, 2001, 3456]) {
     t.ok(isList.Check(answer.json()))
     t.strictSame(answer.json(), shown(rows))
     t.match(answer.headers, { 'content-type': 'application/json; charset=utf-8' })
-    for (const limit of [1, 999, 1000, 1001, 1999, 2000, 2001, count]) {
+    for (const limit of [1, 499, 500, 501, 999, 1000, 1001, count]) {
       t.strictSame((await user.list(`?limit=${limit}`)).json(), shown(rows.slice(0, limit)), `limit ${limit}`)
     }
     const head = await app.inject({ method: 'HEAD', url: '/plants', headers: { authorization: user.authorization } })
@@ -67,7 +67,7 @@ for (const count of [999, 1000, 1001, 2000, 2001, 3456]) {
 }
 
 t.test('the page may end with the largest id', async (t) => {
-  for (const count of [1000, 2000]) {
+  for (const count of [500, 1000]) {
     const owner = `dave with ${count}`
     const rows = Array.from({ length: count }, (_, index) => ({ id: largest - BigInt(count - 1 - index), name: `plant ${index}` }))
     await store(owner, rows)
@@ -77,8 +77,8 @@ t.test('the page may end with the largest id', async (t) => {
 
 // With a name or a tag above 512 bytes, their page has a bound on its bytes.
 t.test('plants too large for a page stand in the list where they belong', async (t) => {
-  const large = [0, 1, 50, 98, 499, 500, 999, 1000, 1001, 1004, 1499, 2498, 2499]
-  const rows = Array.from({ length: 2500 }, (_, index) => {
+  const large = [0, 1, 50, 98, 249, 250, 499, 500, 501, 504, 749, 1248, 1249]
+  const rows = Array.from({ length: 1250 }, (_, index) => {
     const id = BigInt(index)
     if (!large.includes(index)) return { id, name: `plant ${index}`, tag: `tag ${index}` }
     // By its name, its tag, both or the bytes of few characters.
@@ -93,7 +93,7 @@ t.test('plants too large for a page stand in the list where they belong', async 
   await store('erin', rows)
   const erin = await as('erin')
   t.strictSame((await erin.list()).json(), shown(rows))
-  for (const limit of [1, 2, 3, 50, 51, 99, 500, 501, 999, 1000, 1001, 1499, 1500, 1501, 2499]) {
+  for (const limit of [1, 2, 3, 50, 51, 99, 250, 251, 499, 500, 501, 749, 750, 751, 1249]) {
     t.strictSame((await erin.list(`?limit=${limit}`)).json(), shown(rows.slice(0, limit)), `limit ${limit}`)
   }
 })
