@@ -1,8 +1,12 @@
 import { once } from 'node:events'
 import { createServer, type AddressInfo } from 'node:net'
+import { setTimeout as delay } from 'node:timers/promises'
 import t from 'tap'
 import { openDatabase } from '../../src/database/database.ts'
+import { withPort } from '../faults/postgres.ts'
+import { openProxy } from '../faults/proxy.ts'
 import { startApp } from '../support/app.ts'
+import { createDatabase } from '../support/database.ts'
 
 const one = { name: 'one', text: 'select 1' }
 
@@ -16,6 +20,23 @@ t.test('after a refused connection the requests that follow are answered without
   const database = openDatabase({ url: `postgres://127.0.0.1:${port}/plants`, statementTimeoutMs: 1000, maxWaiting: 100 })
   for (let asked = 0; asked < 200; asked++) await t.rejects(database.read(one), { name: 'DATABASE_UNAVAILABLE' })
   t.ok(attempts < 200, `${attempts} attempts`)
+  await database.close()
+})
+
+t.test('a connection that has gone silent is replaced, and what it has no longer counts as waiting', async (t) => {
+  const url = await createDatabase(t)
+  const proxy = await openProxy(t, Number(new URL(url).port))
+  const database = openDatabase({ url: withPort(url, proxy.port), statementTimeoutMs: 2000, maxWaiting: 3 })
+  await database.read(one)
+  proxy.silence()
+  const lost = Promise.allSettled(Array.from({ length: 3 }, () => database.read(one)))
+  await t.rejects(database.read(one), { name: 'OVERLOADED' })
+  const unlessOverloaded = (error: Error) => error.name === 'OVERLOADED' ? delay(50) : Promise.reject(error)
+  let rows
+  while (rows === undefined) rows = await database.read(one).catch(unlessOverloaded)
+  t.strictSame(rows, [['1']])
+  t.equal(await Promise.race([lost, 'still waiting']), 'still waiting')
+  t.match(await lost, Array(3).fill({ status: 'rejected', reason: { name: 'DATABASE_UNAVAILABLE' } }))
   await database.close()
 })
 
