@@ -1,7 +1,7 @@
 #!/usr/bin/env -S node --max-semi-space-size=16 --heap-growing-percent=100
 // Left to itself V8 lets garbage pile up: half as much memory again under load,
 // four times the growth beside 50 slow readers, and not one request more. A heap
-// that grows by a tenth at a time costs a sixth of the requests.
+// that grows by a tenth at a time costs an eighth of the requests.
 import { Argument, Command, CommanderError, InvalidArgumentError, Option } from 'commander'
 import { isUserName, listTokens, parseExpiry } from './access/commands.ts'
 import { createTokens, type Tokens } from './access/tokens.ts'
