@@ -3,7 +3,6 @@ import { createServer, type AddressInfo } from 'node:net'
 import { setTimeout as delay } from 'node:timers/promises'
 import t from 'tap'
 import { openDatabase } from '../../src/database/database.ts'
-import { withPort } from '../faults/postgres.ts'
 import { openProxy } from '../faults/proxy.ts'
 import { startApp } from '../support/app.ts'
 import { createDatabase } from '../support/database.ts'
@@ -24,9 +23,8 @@ t.test('after a refused connection the requests that follow are answered without
 })
 
 t.test('a connection that has gone silent is replaced, and what it has no longer counts as waiting', async (t) => {
-  const url = await createDatabase(t)
-  const proxy = await openProxy(t, Number(new URL(url).port))
-  const database = openDatabase({ url: withPort(url, proxy.port), statementTimeoutMs: 2000, maxWaiting: 3 })
+  const proxy = await openProxy(t, await createDatabase(t))
+  const database = openDatabase({ url: proxy.url, statementTimeoutMs: 2000, maxWaiting: 3 })
   await database.read(one)
   proxy.silence()
   const lost = Promise.allSettled(Array.from({ length: 3 }, () => database.read(one)))

@@ -43,9 +43,11 @@ export async function outages (scope: Scope, postgres: Postgres, options: Outage
   // Limits on connections don't hold for a superuser.
   await sql(postgres.url, `create role ${role} login password '${role}'; grant all on plants, tokens to ${role}`)
   const terminate = () => sql(postgres.url, `select pg_terminate_backend(pid) from pg_stat_activity where usename = '${role}'`)
-  const proxy = await openProxy(scope, postgres.port)
+  const url = new URL(postgres.url)
+  url.username = url.password = role
+  const proxy = await openProxy(scope, url.href)
   const service = await serve(scope, {
-    DATABASE_URL: `postgres://${role}:${role}@127.0.0.1:${proxy.port}/postgres`,
+    DATABASE_URL: proxy.url,
     MIGRATE: 'off',
     STATEMENT_TIMEOUT: `${statementTimeoutMs}ms`
   })

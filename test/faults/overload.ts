@@ -3,7 +3,7 @@ import { round } from '../support/table.ts'
 import { sql } from '../support/database.ts'
 import { unmeasured, type Scope } from '../support/program.ts'
 import { createCaller, errorNumber, type Answer } from './caller.ts'
-import { createUsers, withPort, type Postgres } from './postgres.ts'
+import { createUsers, type Postgres } from './postgres.ts'
 import { openProxy } from './proxy.ts'
 import { quantile, type Report } from './report.ts'
 
@@ -25,8 +25,8 @@ const overloaded = 50302
 export async function overloads (scope: Scope, postgres: Postgres, { bytesPerSecond, measureMs }: OverloadOptions): Promise<Report> {
   const [token = ''] = await createUsers(postgres.url, ['busy'])
   await sql(postgres.url, 'insert into plants (owner, id, name) select \'busy\', id, \'Monstera deliciosa\' from generate_series(1, 20) id')
-  const proxy = await openProxy(scope, postgres.port)
-  const service = await serve(scope, { DATABASE_URL: withPort(postgres.url, proxy.port), MAX_WAITING: String(maxWaiting) })
+  const proxy = await openProxy(scope, postgres.url)
+  const service = await serve(scope, { DATABASE_URL: proxy.url, MAX_WAITING: String(maxWaiting) })
   const caller = createCaller(service.address, token)
   scope.teardown(caller.close)
   await caller.list()

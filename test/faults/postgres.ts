@@ -74,7 +74,6 @@ export async function startPostgres (scope: Scope) {
 
   return {
     url: embedded.url,
-    port: Number(new URL(embedded.url).port),
     start,
 
     /** All processes at once, as by a loss of power. */
@@ -113,11 +112,4 @@ export async function createUsers (url: string, users: string[]): Promise<string
   } finally {
     await database.close()
   }
-}
-
-/** The same database by way of a proxy. */
-export function withPort (url: string, port: number): string {
-  const changed = new URL(url)
-  changed.port = String(port)
-  return changed.href
 }

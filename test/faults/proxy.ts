@@ -8,8 +8,9 @@ type Mode = 'open' | 'closed' | 'silent'
 
 export type Proxy = Awaited<ReturnType<typeof openProxy>>
 
-/** A TCP proxy on loopback that can do to connections what networks do. */
-export async function openProxy (scope: Scope, port: number) {
+/** A TCP proxy on loopback, in front of the server of a URL, that can do to connections what networks do. */
+export async function openProxy (scope: Scope, url: string) {
+  const { hostname, port } = new URL(url)
   const pairs = new Set<{ sockets: Socket[], isDead: boolean }>()
   let mode: Mode = 'open'
   let delayMs = 0
@@ -18,7 +19,7 @@ export async function openProxy (scope: Scope, port: number) {
 
   const server = createServer((near) => {
     if (mode === 'closed') return near.resetAndDestroy()
-    const far = connect({ port, host: '127.0.0.1' })
+    const far = connect({ port: Number(port), host: hostname })
     const pair = { sockets: [near, far], isDead: mode === 'silent' }
     pairs.add(pair)
     most = Math.max(most, pairs.size)
@@ -30,6 +31,9 @@ export async function openProxy (scope: Scope, port: number) {
     pump(far, near, pair)
   }).listen(0, '127.0.0.1')
   await once(server, 'listening')
+  const proxied = new URL(url)
+  proxied.hostname = '127.0.0.1'
+  proxied.port = String((server.address() as AddressInfo).port)
 
   async function pump (from: Socket, to: Socket, pair: { isDead: boolean }): Promise<void> {
     from.setNoDelay()
@@ -55,7 +59,8 @@ export async function openProxy (scope: Scope, port: number) {
   })
 
   return {
-    port: (server.address() as AddressInfo).port,
+    /** The same database by way of the proxy. */
+    url: proxied.href,
     /** Connections now, and the most there were at a time. */
     connections: () => ({ now: pairs.size, most }),
     set (wanted: Mode) { mode = wanted },

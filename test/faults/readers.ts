@@ -5,7 +5,7 @@ import { round } from '../support/table.ts'
 import { sql } from '../support/database.ts'
 import { unmeasured, type Program, type Scope } from '../support/program.ts'
 import { createCaller, type Answer, type Caller } from './caller.ts'
-import { createUsers, withPort, type Postgres } from './postgres.ts'
+import { createUsers, type Postgres } from './postgres.ts'
 import { memoryMiB } from './process.ts'
 import { openProxy, type Proxy } from './proxy.ts'
 import { quantile, type Report } from './report.ts'
@@ -33,8 +33,8 @@ export async function readers (scope: Scope, postgres: Postgres, options: Reader
   await sql(postgres.url, `insert into plants (owner, id, name, tag)
     select 'collector', id, rpad('Monstera deliciosa ' || id, ${characters}, '.'), 'indoor' from generate_series(1, ${plants}) id`)
   await sql(postgres.url, 'insert into plants (owner, id, name) select \'other\', id, \'Monstera\' from generate_series(1, 20) id')
-  const proxy = await openProxy(scope, postgres.port)
-  const service = await serve(scope, { DATABASE_URL: withPort(postgres.url, proxy.port) })
+  const proxy = await openProxy(scope, postgres.url)
+  const service = await serve(scope, { DATABASE_URL: proxy.url })
   const caller = createCaller(service.address, other, { maxSockets: callers })
   scope.teardown(caller.close)
   const breaches: string[] = []

@@ -5,7 +5,7 @@ import { round } from '../support/table.ts'
 import { sql } from '../support/database.ts'
 import { unmeasured, type Program, type Scope } from '../support/program.ts'
 import { createCaller } from './caller.ts'
-import { withPort, type Postgres } from './postgres.ts'
+import { type Postgres } from './postgres.ts'
 import { openProxy, type Proxy } from './proxy.ts'
 import type { Report } from './report.ts'
 
@@ -52,9 +52,9 @@ export async function starts (scope: Scope, postgres: Postgres): Promise<Report>
   const rows: Report['rows'] = []
   const breaches: string[] = []
   for (const { title, begin, hasMet, end } of faults) {
-    const proxy = await openProxy(scope, postgres.port)
+    const proxy = await openProxy(scope, postgres.url)
     await begin(proxy)
-    const service = await serve(scope, { DATABASE_URL: withPort(postgres.url, proxy.port) }, 'listening')
+    const service = await serve(scope, { DATABASE_URL: proxy.url }, 'listening')
     await hasMet(proxy, service)
     const caller = createCaller(service.address)
     const [live, ready] = await Promise.all([caller.get('/livez'), caller.get('/readyz')])
