@@ -36,7 +36,7 @@ export function createTokens (database: Database) {
 
     /** Undefined when no such token was ever made; one revoked or expired is still found. */
     async find (hash: string): Promise<Token | undefined> {
-      const [row] = await database.read(selectByHash, [`\\x${hash}`])
+      const [row] = await database.lookUp(selectByHash, [`\\x${hash}`])
       return row && toToken(row)
     },
 

@@ -35,6 +35,8 @@ export interface DatabaseOptions {
 export interface Database {
   read (statement: Statement, values?: unknown[], options?: ReadOptions): Promise<Row[]>
   write (statement: Statement, values?: unknown[]): Promise<Row[]>
+  /** A read that waits for no other kind: for what must be known before a request can even be refused. */
+  lookUp (statement: Statement, values?: unknown[]): Promise<Row[]>
   /** Rejects unless the server answers and has the tables; not subject to `maxWaiting`. */
   probe (): Promise<unknown>
   /** Waits for what is under way. */
@@ -52,6 +54,7 @@ const readConnections = 1
 // A commit holds up what follows it on its connection, so writes have their
 // own. Batches use two; the others only serve WRITE_BATCH=1.
 const writeConnections = 4
+const lookUpConnections = 1
 
 const connectTimeoutMs = 3000
 /** While a connection attempt hangs another one is made this often, so that the way back is found soon. */
@@ -67,6 +70,7 @@ export const overloaded = new ApiError('OVERLOADED')
 export function openDatabase (options: DatabaseOptions): Database {
   const reads = Array.from({ length: readConnections }, () => openLane(options))
   const writes = Array.from({ length: writeConnections }, () => openLane(options))
+  const lookUps = Array.from({ length: lookUpConnections }, () => openLane(options))
   const run = (lanes: Lane[]) => (statement: Statement, values: unknown[] = [], { isUnderWay = false } = {}) => {
     const waiting = lanes.reduce((sum, lane) => sum + lane.waiting(), 0)
     if (waiting >= options.maxWaiting && !isUnderWay) return Promise.reject(overloaded)
@@ -75,9 +79,10 @@ export function openDatabase (options: DatabaseOptions): Database {
   return {
     read: run(reads),
     write: run(writes),
+    lookUp: run(lookUps),
     // Under the heaviest load there is a connection for writes that has nothing to do.
     probe: () => leastBusy([...writes, ...reads]).run(probe, []),
-    close: async () => { await Promise.all([...reads, ...writes].map((lane) => lane.close())) }
+    close: async () => { await Promise.all([...reads, ...writes, ...lookUps].map((lane) => lane.close())) }
   }
 }
 

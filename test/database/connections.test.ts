@@ -38,6 +38,13 @@ t.test('a connection that has gone silent is replaced, and what it has no longer
   await database.close()
 })
 
+t.test('a look-up does not wait for reads that take long', async (t) => {
+  const { database } = await startApp(t)
+  const long = database.read({ name: 'long', text: 'select pg_sleep(1)' })
+  t.equal(await Promise.race([long, database.lookUp(one).then(() => 'looked up')]), 'looked up')
+  await long
+})
+
 t.test('with STATEMENT_TIMEOUT=0 the limit is the role\'s own', async (t) => {
   const { database } = await startApp(t, { STATEMENT_TIMEOUT: '0' })
   t.strictSame(await database.read({ name: 'limit', text: 'show statement_timeout' }), [['0']])
