@@ -1,5 +1,6 @@
 import { once } from 'node:events'
 import { Socket } from 'node:net'
+import { setTimeout as delay } from 'node:timers/promises'
 import pg from 'pg'
 import { ApiError } from '../errors.ts'
 
@@ -35,7 +36,7 @@ export interface DatabaseOptions {
 export interface Database {
   read (statement: Statement, values?: unknown[], options?: ReadOptions): Promise<Row[]>
   write (statement: Statement, values?: unknown[]): Promise<Row[]>
-  /** A read that waits for no other kind: for what must be known before a request can even be refused. */
+  /** A read on a connection of its own, asked again on a new one when that is silent: for what decides on many requests, refusals included. */
   lookUp (statement: Statement, values?: unknown[]): Promise<Row[]>
   /** Rejects unless the server answers and has the tables; not subject to `maxWaiting`. */
   probe (): Promise<unknown>
@@ -54,6 +55,7 @@ const readConnections = 1
 // A commit holds up what follows it on its connection, so writes have their
 // own. Batches use two; the others only serve WRITE_BATCH=1.
 const writeConnections = 4
+// Beside lists that wait, callers would wait with them only to be refused.
 const lookUpConnections = 1
 
 const connectTimeoutMs = 3000
@@ -63,6 +65,8 @@ const connectRetryMs = 500
 const connectPauseMs = 100
 /** A connection silent for this long with work to do gets no more of it: a new one is opened. */
 export const stallMs = 1000
+/** After this long a look-up is made again; by then its connection counts as silent. */
+const lookUpRetryMs = stallMs + 100
 
 /** One for all, since there may be thousands a second: the stack of each would cost more than the rest of its answer. */
 export const overloaded = new ApiError('OVERLOADED')
@@ -76,10 +80,15 @@ export function openDatabase (options: DatabaseOptions): Database {
     if (waiting >= options.maxWaiting && !isUnderWay) return Promise.reject(overloaded)
     return leastBusy(lanes).run(statement, values)
   }
+  const lookUp = run(lookUps)
   return {
     read: run(reads),
     write: run(writes),
-    lookUp: run(lookUps),
+    async lookUp (statement, values) {
+      const answer = lookUp(statement, values)
+      const isLate = await Promise.race([answer.then(() => false), delay(lookUpRetryMs, true, { ref: false })])
+      return isLate ? Promise.race([answer, lookUp(statement, values)]) : answer
+    },
     // Under the heaviest load there is a connection for writes that has nothing to do.
     probe: () => leastBusy([...writes, ...reads]).run(probe, []),
     close: async () => { await Promise.all([...reads, ...writes, ...lookUps].map((lane) => lane.close())) }

@@ -45,6 +45,15 @@ t.test('a look-up does not wait for reads that take long', async (t) => {
   await long
 })
 
+t.test('a look-up on a connection that has gone silent is made again on a new one', async (t) => {
+  const proxy = await openProxy(t, await createDatabase(t))
+  const database = openDatabase({ url: proxy.url, statementTimeoutMs: 2000, maxWaiting: 3 })
+  await database.lookUp(one)
+  proxy.silence()
+  t.strictSame(await database.lookUp(one), [['1']])
+  await database.close()
+})
+
 t.test('with STATEMENT_TIMEOUT=0 the limit is the role\'s own', async (t) => {
   const { database } = await startApp(t, { STATEMENT_TIMEOUT: '0' })
   t.strictSame(await database.read({ name: 'limit', text: 'show statement_timeout' }), [['0']])
