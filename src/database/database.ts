@@ -55,7 +55,7 @@ const readConnections = 1
 // A commit holds up what follows it on its connection, so writes have their
 // own. Batches use two; the others only serve WRITE_BATCH=1.
 const writeConnections = 4
-// Beside lists that wait, callers would wait with them only to be refused.
+// Behind lists that wait a caller would wait, too, perhaps only to be refused.
 const lookUpConnections = 1
 
 const connectTimeoutMs = 3000

@@ -5,7 +5,7 @@ import { round } from '../support/table.ts'
 import { sql } from '../support/database.ts'
 import { unmeasured, type Program, type Scope } from '../support/program.ts'
 import { createCaller } from './caller.ts'
-import { type Postgres } from './postgres.ts'
+import type { Postgres } from './postgres.ts'
 import { openProxy, type Proxy } from './proxy.ts'
 import type { Report } from './report.ts'
 
