@@ -1,3 +1,4 @@
+import { Session } from 'node:inspector/promises'
 import { setTimeout } from 'node:timers/promises'
 import closeWithGrace from 'close-with-grace'
 import type { FastifyBaseLogger } from 'fastify'
@@ -46,8 +47,17 @@ export async function serve (config: Config): Promise<void> {
     await database.probe()
     if (embedded !== undefined) await greet(database, address)
   }, app.log)
+  await collectGarbage()
   lifecycle.starting = false
   app.log.info('ready')
+}
+
+/** Starting leaves behind an eighth of the memory, and V8 gives back none of it while nothing happens. */
+async function collectGarbage (): Promise<void> {
+  const session = new Session()
+  session.connect()
+  await session.post('HeapProfiler.collectGarbage')
+  session.disconnect()
 }
 
 /** The database may come up after the service. */
