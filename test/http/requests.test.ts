@@ -150,6 +150,12 @@ t.test('a body may come in chunks, with trailers and extensions, or after 100 Co
   t.same(answers.map(({ status }) => status), [200, 200, 100, 200, 200])
 })
 
+t.test('a body that is left out is an empty one, and is not waited for', async (t) => {
+  const [answer, next] = await exchange(address, [create('', []), last])
+  isRefusal(t, answer, 40010, 'The body must be a JSON object with id, name and optionally tag.')
+  t.equal(next?.status, 200)
+})
+
 t.test('a caller that ends its side after its requests gets all the answers', async (t) => {
   const answers = await exchange(address, [request('GET /plants HTTP/1.1') + request('GET /plants?limit=0 HTTP/1.1') + request('GET /livez HTTP/1.1')], { halfClose: true })
   t.match(answers, [{ status: 200, body: /^\[\{/ }, { status: 200, body: '[]' }, { status: 200, body: '{"status":"ok"}' }])
