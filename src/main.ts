@@ -1,9 +1,8 @@
 #!/usr/bin/env -S node --max-semi-space-size=16 --heap-growing-percent=100 --no-allocation-site-pretenuring
 // Left to itself V8 lets garbage pile up: half as much memory again under load,
-// four times the growth beside 50 slow readers, and not one request more. A heap
-// that grows by a tenth at a time costs an eighth of the requests. What it has
-// seen survive a young generation it puts straight into the old one: under load
-// rows of the database, and with them the garbage of every request.
+// four times the growth beside 50 slow readers, and not one request more. And it
+// takes for long-lived what it has often seen survive a collection: under load the
+// rows of lists, whose texts then stay until the costly collection of everything.
 import { Argument, Command, CommanderError, InvalidArgumentError, Option } from 'commander'
 import { isUserName, listTokens, parseExpiry } from './access/commands.ts'
 import { createTokens, type Tokens } from './access/tokens.ts'
