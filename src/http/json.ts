@@ -53,7 +53,7 @@ const looksExact = (text: string) => !/\d[.eE]|\d{16}/.test(text)
  * would give it too, but is called for every value and not for deep ones.
  */
 function walk (text: string): string {
-  let source = ''
+  let idAt = text.length
   let key = ''
   let depth = 0
   let values = 0
@@ -67,11 +67,9 @@ function walk (text: string): string {
       if (++values > maxValues) throw new ApiError('BODY_TOO_COMPLEX')
       if (char !== ',') depth++
     } else if (char !== ':') depth--
-    else if (idKey.test(key)) {
-      source = /[^\s,}]*/.exec(text.slice(mark.lastIndex).trimStart())?.[0] as string
-    }
+    else if (depth === 1 && idKey.test(key)) idAt = mark.lastIndex
   }
-  return source
+  return /[^\s,}]*/.exec(text.slice(idAt).trimStart())?.[0] as string
 }
 
 const idKey = /^"(i|\\u0069)(d|\\u0064)"$/

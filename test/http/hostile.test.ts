@@ -38,6 +38,8 @@ const bodies: Record<string, readonly [body: string, ...refusal: readonly [] | r
   'a fraction of a million digits': [fill('{"id":0.', '9', ',"name":"n"}'), ...badId],
   'a fraction of a million zeros': [fill('{"name":"n","id":1.', '0', '1}'), ...badId],
   'a name that is a million digits': [fill('{"id":1.0,"name":', '7', '}'), ...badName],
+  'a million colons after an id': [fill('{"id"', ':', ''), ...notJson],
+  'a long text deep inside an id': [fill(`{"id":${'{"a":'.repeat(900)}"`, 'x', `"${'}'.repeat(900)},"name":"n"}`), ...badId],
   'a million spaces': [fill('{"id":1.0,"name":', ' ', '1}'), ...badName],
   'a forbidden key and a million spaces': [fill('{"id":1,"name":"n","x":{"__proto__"', ' ', ':1}}'), 40009, 'The body must not have a key "__proto__".'],
   'backslashes in a string without an end': [fill('{"id":1.0,"name":"', '\\\\', ''), ...notJson],
