@@ -29,10 +29,8 @@ export async function buildApp ({ config, database, lifecycle, logStream }: AppP
   }).withTypeProvider<TypeBoxTypeProvider>()
 
   hardenProtocol(app)
-  app.addHook('onRequest', (_request, reply, done) => {
-    if (lifecycle.stopping) reply.raw.shouldKeepAlive = false
-    done()
-  })
+  // Before Fastify, which answers some malformed requests without any hook.
+  app.server.prependListener('request', (_request, response) => { if (lifecycle.stopping) response.shouldKeepAlive = false })
 
   await app.register(healthRoutes, { database, lifecycle })
   await describeApi(app, { docs: config.DOCS === 'on' })

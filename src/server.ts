@@ -32,8 +32,6 @@ export async function serve (config: Config): Promise<void> {
     // Balancers go on sending requests until they have seen /readyz fail.
     // Nobody balances what is stopped from a terminal, or broken.
     if (signal === 'SIGTERM') await setTimeout(config.DRAIN_DELAY)
-    // The connection of a request that is still under way would be kept alive after its answer.
-    app.server.keepAliveTimeout = 1
     await app.close()
     await database.close()
     await embedded?.close()

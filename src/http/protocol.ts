@@ -69,15 +69,32 @@ export function hardenProtocol (app: FastifyInstance): void {
 
   // A caller that has nothing more to send may still be waiting for its answers.
   Object.assign(app.server, { httpAllowHalfOpen: true })
-  // What Node calls after the last answer of a connection.
-  app.server.on('connection', (socket: Socket) => { socket.destroySoon = () => closeGently(socket) })
+  const sockets = new Set<HttpSocket>()
+  app.server.on('connection', (socket: HttpSocket) => {
+    sockets.add(socket)
+    socket.once('close', () => sockets.delete(socket))
+    // What Node calls after the last answer of a connection.
+    socket.destroySoon = () => closeGently(socket)
+  })
+  // What Node calls when the server closes. Its own leaves a connection on which
+  // no whole request ever came, and the server would wait for it.
+  Object.assign(app.server, {
+    closeIdleConnections: () => {
+      for (const socket of sockets) if (!socket._httpMessage && !socket.parser?.incoming && !socket.writableEnded) socket.destroy()
+    }
+  })
+  app.addHook('preClose', (done) => {
+    // The connection of a request that is still under way would be kept alive after its answer.
+    app.server.keepAliveTimeout = 1
+    done()
+  })
   // Node's own answer has no body; the hook above has one.
   app.server.on('checkExpectation', (request: IncomingMessage, response: ServerResponse) => {
     app.server.emit('request', request, response)
   })
   app.server.on('connect', (_request: IncomingMessage, socket: HttpSocket) => {
     // Node has taken its own listeners off, and an error nobody listens to ends the process.
-    socket.on('error', () => socket.destroy())
+    socket.on('error', () => socket.destroy()).on('timeout', () => socket.destroy())
     answerInTurn(socket, new ApiError('METHOD_NOT_ALLOWED'), app.log, { allow: 'GET, HEAD, POST, DELETE' })
   })
 }

@@ -1,16 +1,16 @@
 import { once } from 'node:events'
 import { connect, type Socket } from 'node:net'
-import { text } from 'node:stream/consumers'
+import { buffer, text } from 'node:stream/consumers'
 import t from 'tap'
 import { startApp } from '../support/app.ts'
 import { sql } from '../support/database.ts'
-import { exchange } from '../support/raw.ts'
+import { exchange, parseAnswers } from '../support/raw.ts'
 import { isRefusal } from '../support/refusal.ts'
 
 const malformed = [40001, 'The request is not well-formed HTTP/1.1.'] as const
 const tooLarge = [40006, 'The body is larger than this service accepts.'] as const
 
-const { app, as, url, listen, log } = await startApp(t)
+const { app, as, url, listen, lifecycle, log } = await startApp(t)
 const address = await listen()
 const alice = await as('alice')
 const headers = `Host: x\r\nAuthorization: ${alice.authorization}\r\n`
@@ -208,18 +208,56 @@ t.test('a reader that has stalled is let go', async (t) => {
   const { timeout } = app.server
   app.server.timeout = 200
   t.teardown(() => { app.server.timeout = timeout })
-  const accepted = once(app.server, 'connection') as Promise<[Socket]>
-  const caller = open()
-  caller.pause().write(list())
-  const [socket] = await accepted
-  await once(socket, 'close')
-  t.ok(socket.bytesWritten > 0)
+  for (const behind of ['', 'garbage\r\n\r\n', 'CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n']) {
+    const accepted = once(app.server, 'connection') as Promise<[Socket]>
+    const caller = open()
+    caller.pause().write(list() + behind)
+    const [socket] = await accepted
+    await once(socket, 'close')
+    t.ok(socket.bytesWritten > 0, behind)
+    caller.destroy()
+  }
   t.equal((await alice.list('?limit=2')).json().length, 2)
-  caller.destroy()
 })
 
 t.test('a refused caller that goes on sending is cut off in the end', async (t) => {
   const [garbage, tunnel] = await Promise.all(neverSilent)
   t.match(garbage, /^HTTP\/1.1 400 /)
   t.match(tunnel, /^HTTP\/1.1 405 /)
+})
+
+t.test('while the service is stopping every answer says that the connection ends', async (t) => {
+  lifecycle.stopping = true
+  t.teardown(() => { lifecycle.stopping = false })
+  for (const path of ['/livez', '/nowhere', '/x%zz', `/plants/${'1'.repeat(1001)}`]) {
+    const [answer] = await exchange(address, [`DELETE ${path} HTTP/1.1\r\n${headers}\r\n`])
+    t.equal(answer?.headers.connection, 'close', path)
+  }
+})
+
+t.test('a stop neither waits for those who have asked nothing nor cuts off who is still reading', async (t) => {
+  const send = async (part: string) => {
+    const accepted = once(app.server, 'connection') as Promise<[Socket]>
+    const caller = open()
+    caller.write(part)
+    const [socket] = await accepted
+    while (socket.bytesRead < part.length) await new Promise(setImmediate)
+    return { caller, socket }
+  }
+  await alice.create({ id: 1, name: 'x'.repeat(1_000_000) })
+  // More than the system's buffers hold.
+  const reader = await send(list().repeat(20))
+  while (reader.socket.writableLength === 0) await new Promise(setImmediate)
+  const others = [await send(''), await send('GET /pl'), await send('GET /livez HTTP/1.1\r\nHost: x\r\n\r\n')]
+
+  lifecycle.stopping = true
+  const closed = app.close()
+  const answers = parseAnswers(await buffer(reader.caller))
+  t.strictSame(answers.map(({ body }) => JSON.parse(body)[0].name.length), Array(20).fill(1_000_000))
+  reader.caller.end()
+  await closed
+  for (const { caller, socket } of others) {
+    t.ok(socket.destroyed)
+    caller.destroy()
+  }
 })
