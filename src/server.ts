@@ -1,3 +1,4 @@
+import { lookup } from 'node:dns/promises'
 import { Session } from 'node:inspector/promises'
 import { setTimeout } from 'node:timers/promises'
 import closeWithGrace from 'close-with-grace'
@@ -11,6 +12,8 @@ import { migrate } from './database/migrate.ts'
 
 /** Serves until a signal. Rejects when it can't start: the port or the data folder is taken. */
 export async function serve (config: Config): Promise<void> {
+  // For localhost itself Fastify opens one server for each address, of which hardenProtocol knows the first.
+  const { address: host } = await lookup(config.HOST, { order: 'ipv4first' })
   const embedded = config.DATABASE_URL === undefined ? await startEmbedded(config.DATA_DIR) : undefined
   const url = embedded?.url ?? config.DATABASE_URL as string
   const database = openDatabase({ url, statementTimeoutMs: config.STATEMENT_TIMEOUT, maxWaiting: config.MAX_WAITING })
@@ -18,7 +21,7 @@ export async function serve (config: Config): Promise<void> {
   const app = await buildApp({ config, database, lifecycle, logStream: process.stdout.isTTY ? (await import('pino-pretty')).default({ sync: true }) : undefined })
 
   const address = await app.listen({
-    host: config.HOST,
+    host,
     port: config.PORT,
     listenTextResolver: (url) => `listening on ${url}`
   }).catch(async (error) => {
