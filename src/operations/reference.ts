@@ -106,7 +106,7 @@ export async function describeApi (app: FastifyInstance, { docs }: { docs: boole
 
 // How any request can end, any that may have a body, and any whose body must be a plant.
 const requestErrors: ErrorName[] = ['HTTP_MALFORMED', 'URL_MALFORMED', 'HOST_MISSING', 'TOKEN_MISSING', 'TOKEN_INVALID',
-  'REQUEST_TIMEOUT', 'EXPECTATION_UNKNOWN', 'HEADERS_TOO_LARGE', 'INTERNAL', 'DATABASE_UNAVAILABLE', 'OVERLOADED', 'STOPPING']
+  'REQUEST_TIMEOUT', 'EXPECTATION_UNKNOWN', 'HEADERS_TOO_LARGE', 'INTERNAL', 'DATABASE_UNAVAILABLE', 'OVERLOADED']
 const parserErrors: ErrorName[] = ['CONTENT_TYPE_UNSUPPORTED', 'CONTENT_ENCODING_UNSUPPORTED', 'BODY_TOO_LARGE',
   'BODY_NOT_UTF8', 'BODY_NOT_JSON', 'BODY_TOO_COMPLEX', 'BODY_KEY_FORBIDDEN']
 const fieldErrors: ErrorName[] = ['BODY_NOT_OBJECT', 'FIELD_MISSING', 'FIELD_INVALID']
