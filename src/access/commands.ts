@@ -37,6 +37,6 @@ export async function listTokens (tokens: Tokens, user: string | undefined, asJs
   }))
   if (asJson) return JSON.stringify(rows, null, 2)
   const lines = [['ID', 'USER', 'LABEL', 'ACCESS', 'CREATED', 'EXPIRES', 'STATE'], ...rows.map((row) => Object.values(row))]
-  const widths = lines[0]?.map((_, column) => Math.max(...lines.map((line) => (line[column] as string).length))) as number[]
+  const widths = lines[0]?.map((_, column) => lines.reduce((width, line) => Math.max(width, (line[column] as string).length), 0)) as number[]
   return lines.map((line) => line.map((cell, column) => cell.padEnd(widths[column] as number)).join('  ').trimEnd()).join('\n')
 }

@@ -117,17 +117,13 @@ const matches = (pattern: string[], path: string[]) => (pattern.length === path.
 
 /** An onRequest hook: the router leaves malformed escapes in the query as they are, this refuses them. */
 export function refuseMalformedQuery (request: FastifyRequest, _reply: FastifyReply, done: HookHandlerDoneFunction): void {
-  const query = request.url.indexOf('?')
-  done(query !== -1 && isMalformed(request.url.slice(query)) ? new ApiError('URL_MALFORMED') : undefined)
-}
-
-function isMalformed (query: string): boolean {
+  const start = request.url.indexOf('?')
   try {
-    decodeURIComponent(query)
-    return false
+    if (start !== -1) decodeURIComponent(request.url.slice(start))
   } catch {
-    return true
+    return done(new ApiError('URL_MALFORMED'))
   }
+  done()
 }
 
 // How a connection stands is only to be had from Node's own properties.
