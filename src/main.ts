@@ -6,7 +6,7 @@
 import { Argument, Command, CommanderError, InvalidArgumentError, Option } from 'commander'
 import { isUserName, listTokens, parseExpiry } from './access/commands.ts'
 import { createTokens, type Tokens } from './access/tokens.ts'
-import { readConfig } from './config.ts'
+import { readConfig, type Config } from './config.ts'
 import { openDatabase } from './database/database.ts'
 import { findRunning, startEmbedded } from './database/embedded.ts'
 import { migrate } from './database/migrate.ts'
@@ -84,22 +84,22 @@ function explain (error: unknown): string {
 }
 
 /** The database that `serve` would use; its own server is started for the occasion unless it is running. */
-async function withDatabaseUrl (work: (url: string) => Promise<void>): Promise<void> {
+async function withDatabaseUrl (work: (url: string, config: Config) => Promise<void>): Promise<void> {
   const config = readConfig(process.env)
   const url = config.DATABASE_URL ?? (await findRunning(config.DATA_DIR))?.url
-  if (url !== undefined) return work(url)
+  if (url !== undefined) return work(url, config)
   const embedded = await startEmbedded(config.DATA_DIR)
   try {
-    await work(embedded.url)
+    await work(embedded.url, config)
   } finally {
     await embedded.close()
   }
 }
 
 async function withTokens (work: (tokens: Tokens) => Promise<void>): Promise<void> {
-  await withDatabaseUrl(async (url) => {
-    if (readConfig(process.env).MIGRATE === 'on') await migrate(url, 'up')
-    const database = openDatabase({ url, statementTimeoutMs: 5000, maxWaiting: 1 })
+  await withDatabaseUrl(async (url, config) => {
+    if (config.MIGRATE === 'on') await migrate(url, 'up')
+    const database = openDatabase({ url, statementTimeoutMs: config.STATEMENT_TIMEOUT, maxWaiting: 1 })
     try {
       await work(createTokens(database))
     } finally {
