@@ -1,4 +1,4 @@
-import { setTimeout } from 'node:timers/promises'
+import { setTimeout as delay } from 'node:timers/promises'
 import type { FastifyPluginAsyncTypebox } from '@fastify/type-provider-typebox'
 import { Type } from '@sinclair/typebox'
 import type { Database } from '../database/database.ts'
@@ -20,6 +20,7 @@ export const healthRoutes: FastifyPluginAsyncTypebox<{ database: Database, lifec
   })
 
   let isReady = true
+  let probing: Promise<unknown> | undefined
   app.get('/readyz', {
     // Probed every second or so: what is logged is a change.
     logLevel: 'silent',
@@ -29,7 +30,9 @@ export const healthRoutes: FastifyPluginAsyncTypebox<{ database: Database, lifec
     // The tables of the version before would satisfy the probe while this one's migrations run.
     if (lifecycle.starting) throw new ApiError('DATABASE_UNAVAILABLE', { cause: 'not migrated yet' })
     try {
-      await within(probeTimeoutMs, database.probe())
+      // One for all who ask meanwhile: nobody needs a token to ask.
+      probing ??= within(probeTimeoutMs, database.probe()).finally(() => { probing = undefined })
+      await probing
     } catch (cause) {
       if (isReady) app.log.warn({ err: cause }, 'not ready')
       isReady = false
@@ -42,9 +45,8 @@ export const healthRoutes: FastifyPluginAsyncTypebox<{ database: Database, lifec
 }
 
 function within<Result> (ms: number, work: Promise<Result>): Promise<Result> {
-  const timer = new AbortController()
-  const tooLate = setTimeout(ms, undefined, { signal: timer.signal }).then(() => {
+  const tooLate = delay(ms, undefined, { ref: false }).then(() => {
     throw new Error(`no answer within ${ms} ms`)
   })
-  return Promise.race([work, tooLate]).finally(() => timer.abort())
+  return Promise.race([work, tooLate])
 }

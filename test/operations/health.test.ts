@@ -1,6 +1,7 @@
+import pg from 'pg'
 import t from 'tap'
 import { startApp } from '../support/app.ts'
-import { sql } from '../support/database.ts'
+import { sql, waitingForLocks } from '../support/database.ts'
 
 t.test('however often it is probed, the log tells when the service ceased to be ready and when it was again', async (t) => {
   const { app, log, url } = await startApp(t)
@@ -16,4 +17,21 @@ t.test('however often it is probed, the log tells when the service ceased to be 
   await sql(url, 'alter table elsewhere rename to tokens')
   t.strictSame([await probe(), await probe()], [200, 200])
   t.match(lines(), [{ level: 30, msg: 'ready again' }])
+})
+
+t.test('many who probe at a time take the place of one', async (t) => {
+  const { app, as, url } = await startApp(t, { MAX_WAITING: '5' })
+  const alice = await as('alice')
+  await alice.list()
+  const client = new pg.Client(url)
+  await client.connect()
+  t.teardown(() => client.end())
+  await client.query('begin; lock table plants')
+  const probes = Array.from({ length: 20 }, () => app.inject('/readyz'))
+  while ((await client.query(waitingForLocks)).rowCount === 0);
+  const created = alice.create({ id: 1, name: 'Monstera' })
+  while ((await client.query(waitingForLocks)).rowCount === 1);
+  await client.query('commit')
+  t.equal((await created).statusCode, 200)
+  for (const { statusCode } of await Promise.all(probes)) t.equal(statusCode, 200)
 })

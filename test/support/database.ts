@@ -13,6 +13,14 @@ export async function sql (url: string, text: string, values?: unknown[]): Promi
   }
 }
 
+/**
+ * The processes of this database that wait for somebody's lock; other databases
+ * of the server have theirs. A lock on a row tells no database, so it is that of
+ * the process. Of pg_stat_activity a transaction would see one state only.
+ */
+export const waitingForLocks = `select pid from pg_locks where not granted and pid in (
+  select pid from pg_locks where database = (select oid from pg_database where datname = current_database()))`
+
 /** The URL of a fresh database, migrated unless `template` says otherwise, dropped when the test ends. */
 export async function createDatabase (t: Test, { template = 'plants_template' } = {}): Promise<string> {
   const serverUrl = process.env.TEST_DATABASE_URL
