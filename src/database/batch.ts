@@ -5,6 +5,8 @@ export interface BatchOptions {
   maxItems: number
   /** How many items may wait for their batch before further ones are refused. */
   maxWaiting: number
+  /** How long an item may wait for its batch before it is refused as well. */
+  maxWaitMs: number
   /** Whether a batch waits for the one before. */
   inTurn: boolean
 }
@@ -21,18 +23,20 @@ const maxSize = 1_000_000
  *
  * `run` answers its items in order and answers none before their commit. When
  * the server refuses a batch of several, each is run again on its own, so that
- * one item's fault stays its own. Rejects with OVERLOADED past `maxWaiting`.
+ * one item's fault stays its own. Rejects with OVERLOADED past `maxWaiting` or
+ * `maxWaitMs`: then the item was in no batch.
  */
 export function batch<Item, Result> (
   run: (items: Item[]) => Promise<Result[]>,
   sizeOf: (item: Item) => number,
-  { maxItems, maxWaiting, inTurn }: BatchOptions
+  { maxItems, maxWaiting, maxWaitMs, inTurn }: BatchOptions
 ): (item: Item) => Promise<Result> {
-  interface Waiting { item: Item, resolve: (result: Result) => void, reject: (error: unknown) => void }
+  interface Waiting { item: Item, since: number, resolve: (result: Result) => void, reject: (error: unknown) => void }
   let waiting: Waiting[] = []
   let isBusy = false
 
   function next (): void {
+    while (waiting[0] !== undefined && performance.now() - waiting[0].since > maxWaitMs) waiting.shift()?.reject(overloaded)
     if (waiting.length === 0) {
       isBusy = false
       return
@@ -75,7 +79,7 @@ export function batch<Item, Result> (
 
   return (item) => new Promise((resolve, reject) => {
     if (waiting.length >= maxWaiting) return reject(overloaded)
-    waiting.push({ item, resolve, reject })
+    waiting.push({ item, since: performance.now(), resolve, reject })
     if (!isBusy || !inTurn) next()
   })
 }

@@ -31,11 +31,11 @@ const [smallestId, largestId] = ['-9223372036854775808', '9223372036854775807']
 
 /** The plants in the database. Each verb acts for `owner` alone: other users' plants are neither seen nor touched. */
 export function createPlants (database: Database, { writeBatch, maxWaiting }: PlantsOptions) {
-  const options = { maxItems: writeBatch, maxWaiting, inTurn: writeBatch > 1 }
+  const options = { maxItems: writeBatch, maxWaiting, maxWaitMs: 5000, inTurn: writeBatch > 1 }
   const insert = batch((plants: OwnedPlant[]) => insertAll(database, plants), ({ name, tag = '' }) => name.length + tag.length, options)
   const remove = batch((keys: PlantKey[]) => deleteAll(database, keys), () => 0, options)
   const readPage = batch(([request]: PageRequest[]) => Promise.all([selectPage(database, request as PageRequest, { isUnderWay: true })]),
-    () => 0, { maxItems: 1, maxWaiting: Infinity, inTurn: true })
+    () => 0, { maxItems: 1, maxWaiting: Infinity, maxWaitMs: Infinity, inTurn: true })
 
   return {
     /** False when the owner already has a plant with this id, which stays as it is. */

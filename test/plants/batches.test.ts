@@ -2,8 +2,9 @@ import { subscribe } from 'node:diagnostics_channel'
 import { EventEmitter, once } from 'node:events'
 import pg from 'pg'
 import t, { type Test } from 'tap'
+import { batch } from '../../src/database/batch.ts'
 import { startApp } from '../support/app.ts'
-import { sql } from '../support/database.ts'
+import { sql, waitingForLocks } from '../support/database.ts'
 
 const range = (length: number) => Array.from({ length }, (_, index) => index)
 const statuses = (answers: Array<{ statusCode: number }>) => answers.map(({ statusCode }) => statusCode)
@@ -34,7 +35,7 @@ async function startHeldUp (t: Test, environment: Record<string, string> = {}, l
   /** The process that works for whoever waits for the lock. */
   async function findWaiting (): Promise<number> {
     for (;;) {
-      const { rows: [waiting] } = await client.query('select pid from pg_locks where not granted')
+      const { rows: [waiting] } = await client.query(waitingForLocks)
       if (waiting !== undefined) return waiting.pid
     }
   }
@@ -117,6 +118,18 @@ t.test('so are lists', async (t) => {
   t.strictSame(statuses(await Promise.all(answers)), [200, 200, 200, 503])
 })
 
+t.test('what has waited too long for its batch is refused, and never written', async (t) => {
+  const batches: string[][] = []
+  const write = batch((items: string[]) => {
+    batches.push(items)
+    return items[0] === 'hangs' ? new Promise<boolean[]>(() => {}) : Promise.resolve([true])
+  }, () => 0, { maxItems: 1, maxWaiting: 10, maxWaitMs: 500, inTurn: true })
+  write('hangs')
+  await Promise.all(['late', 'late as well'].map((item) => t.rejects(write(item), { name: 'OVERLOADED' })))
+  t.equal(await write('in time'), true)
+  t.strictSame(batches, [['hangs'], ['in time']])
+})
+
 t.test('a plant that the database refuses takes none down with it', async (t) => {
   const { begin, letGo, alice, url, log } = await startHeldUp(t)
   await sql(url, 'alter table plants add constraint plants_no_weeds check (name <> \'weed\')')
@@ -135,7 +148,7 @@ t.test('what was sent on a connection that is lost may have happened: it is not 
   await next.connect()
   t.teardown(() => next.end())
   const locked = next.query('begin; lock table plants in exclusive mode')
-  while ((await client.query('select from pg_locks where not granted')).rowCount !== 2);
+  while ((await client.query(waitingForLocks)).rowCount !== 2);
   await letGo()
   t.equal((await first)?.statusCode, 200)
   await locked
