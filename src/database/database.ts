@@ -1,4 +1,3 @@
-import { once } from 'node:events'
 import { Socket } from 'node:net'
 import { setTimeout as delay } from 'node:timers/promises'
 import pg from 'pg'
@@ -50,13 +49,14 @@ export interface Database {
 // that one process of Node can ask of it, and doesn't compete with a second one:
 // with 64 callers listing 20 plants on two cores, two and four connections came
 // to 0.86 times the requests per second, and the 99th percentile of their
-// latency to twice and to five times that of one.
-const readConnections = 1
+// latency to twice and to five times that of one. Token look-ups have another:
+// behind lists that wait a caller would wait, too, perhaps only to be refused.
+//
 // A commit holds up what follows it on its connection, so writes have their
 // own. Batches use two; the others only serve WRITE_BATCH=1.
 const writeConnections = 4
-// Behind lists that wait a caller would wait, too, perhaps only to be refused.
-const lookUpConnections = 1
+/** How many given up connections of a place may still be open. Statements that hang for long shall not use up the server's connections. */
+const mostRetired = 2
 
 const connectTimeoutMs = 3000
 /** While a connection attempt hangs another one is made this often, so that the way back is found soon. */
@@ -72,10 +72,10 @@ const lookUpRetryMs = stallMs + 100
 export const overloaded = new ApiError('OVERLOADED')
 
 export function openDatabase (options: DatabaseOptions): Database {
-  const reads = Array.from({ length: readConnections }, () => openLane(options))
+  const reads = openLane(options)
   const writes = Array.from({ length: writeConnections }, () => openLane(options))
-  const lookUps = Array.from({ length: lookUpConnections }, () => openLane(options))
-  const run = (lanes: Lane[]) => (statement: Statement, values: unknown[] = [], { isUnderWay = false } = {}) => {
+  const lookUps = openLane(options)
+  const run = (...lanes: Lane[]) => (statement: Statement, values: unknown[] = [], { isUnderWay = false } = {}) => {
     const waiting = lanes.reduce((sum, lane) => sum + lane.waiting(), 0)
     if (waiting >= options.maxWaiting && !isUnderWay) return Promise.reject(overloaded)
     return leastBusy(lanes).run(statement, values)
@@ -83,15 +83,15 @@ export function openDatabase (options: DatabaseOptions): Database {
   const lookUp = run(lookUps)
   return {
     read: run(reads),
-    write: run(writes),
+    write: run(...writes),
     async lookUp (statement, values) {
       const answer = lookUp(statement, values)
       const isLate = await Promise.race([answer.then(() => false), delay(lookUpRetryMs, true, { ref: false })])
       return isLate ? Promise.race([answer, lookUp(statement, values)]) : answer
     },
     // Under the heaviest load there is a connection for writes that has nothing to do.
-    probe: () => leastBusy([...writes, ...reads]).run(probe, []),
-    close: async () => { await Promise.all([...reads, ...writes, ...lookUps].map((lane) => lane.close())) }
+    probe: () => leastBusy([...writes, reads]).run(probe, []),
+    close: async () => { await Promise.all([reads, ...writes, lookUps].map((lane) => lane.close())) }
   }
 }
 
@@ -105,10 +105,11 @@ const leastBusy = (lanes: Lane[]) => lanes.reduce((best, lane) => lane.waiting()
 function openLane (options: DatabaseOptions) {
   let current: Connection | undefined
   let opening: Promise<Connection> | undefined
-  let pause: { until: number, error: unknown } = { until: 0, error: undefined }
+  let pause: { until: number, error: unknown } = { until: -Infinity, error: undefined }
+  let retired = 0
 
   function open (): Promise<Connection> {
-    if (Date.now() < pause.until) return Promise.reject(pause.error)
+    if (performance.now() < pause.until) return Promise.reject(pause.error)
     opening ??= firstToConnect(options).then(
       (connection) => {
         connection.client.once('end', () => { if (current === connection) current = undefined })
@@ -116,7 +117,7 @@ function openLane (options: DatabaseOptions) {
         return connection
       },
       (error) => {
-        pause = { until: Date.now() + connectPauseMs, error }
+        pause = { until: performance.now() + connectPauseMs, error }
         throw error
       }
     ).finally(() => { opening = undefined })
@@ -140,7 +141,9 @@ function openLane (options: DatabaseOptions) {
      * when the database is back.
      */
     waiting (): number {
-      if (current?.isStalled()) {
+      if (current?.isEnding() || (current?.isStalled() && retired < mostRetired)) {
+        retired++
+        current.client.once('end', () => { retired-- })
         current.retire()
         current = undefined
       }
@@ -158,7 +161,9 @@ function openLane (options: DatabaseOptions) {
     async close (): Promise<void> {
       await Promise.allSettled([opening])
       if (current === undefined) return
-      const ended = once(current.client, 'end')
+      const { client } = current
+      // Not `once`, which would reject when the connection breaks instead.
+      const ended = new Promise((resolve) => client.once('end', resolve))
       current.retire()
       await ended
     }
@@ -171,22 +176,24 @@ type Connection = ReturnType<typeof createConnection>
 function firstToConnect (options: DatabaseOptions): Promise<Connection> {
   return new Promise((resolve, reject) => {
     const attempts = new Set<Connection>()
-    const attempt = () => {
-      const connection = createConnection(options)
-      attempts.add(connection)
-      connection.client.connect().then(
-        () => {
-          attempts.delete(connection)
-          finish()
-          resolve(connection)
-        },
-        (error) => {
-          attempts.delete(connection)
-          if (attempts.size > 0) return
-          finish()
-          reject(error)
-        }
-      )
+    const attempt = async () => {
+      let connection
+      try {
+        // Throws when a certificate that the URL names can't be read.
+        connection = createConnection(options)
+        attempts.add(connection)
+        await connection.client.connect()
+        attempts.delete(connection)
+        finish()
+        resolve(connection)
+      } catch (error) {
+        // The client leaves it open when it has no password to give.
+        connection?.socket.destroy()
+        attempts.delete(connection as Connection)
+        if (attempts.size > 0) return
+        finish()
+        reject(error)
+      }
     }
     const retry = setInterval(attempt, connectRetryMs)
     const deadline = setTimeout(() => {
@@ -242,8 +249,11 @@ function createConnection ({ url, statementTimeoutMs }: DatabaseOptions) {
 
     waiting: () => running,
 
-    /** Whether it has had work for a while and answered none of it, or was told that it is at its end. */
-    isStalled: () => isEnding || (running > 0 && performance.now() - lastAnswer > stallMs),
+    /** Whether it has had work for a while and answered none of it. */
+    isStalled: () => running > 0 && performance.now() - lastAnswer > stallMs,
+
+    /** Whether it was told that it is at its end. */
+    isEnding: () => isEnding,
 
     /** Ends the connection once everything sent on it is answered. */
     retire (): void {

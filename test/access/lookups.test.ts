@@ -3,7 +3,7 @@ import t, { type Test } from 'tap'
 import { createAuthenticate } from '../../src/access/authenticate.ts'
 import { createToken } from '../../src/access/token-format.ts'
 import { startApp, type TestApp } from '../support/app.ts'
-import { sql } from '../support/database.ts'
+import { sql, waitingForLocks } from '../support/database.ts'
 
 /** How often the database was asked for a token. Ends the app's connections: a server process tells its counts at its end. */
 async function countLookups ({ database, url }: TestApp): Promise<number> {
@@ -86,7 +86,7 @@ t.test('a look-up that the database gives up fails every request that waited for
   const watcher = new pg.Client(url)
   await watcher.connect()
   t.teardown(() => watcher.end())
-  const end = 'select pg_terminate_backend(pid) from pg_locks where not granted and relation = \'tokens\'::regclass'
+  const end = `select pg_terminate_backend(pid) from (${waitingForLocks}) as waiting`
   while ((await watcher.query(end)).rowCount === 0);
   for (const answer of await waiting) {
     t.equal(answer.statusCode, 503)

@@ -1,13 +1,15 @@
 import { once } from 'node:events'
 import { createServer, type AddressInfo } from 'node:net'
 import { setTimeout as delay } from 'node:timers/promises'
+import pg from 'pg'
 import t from 'tap'
 import { openDatabase } from '../../src/database/database.ts'
 import { openProxy } from '../faults/proxy.ts'
 import { startApp } from '../support/app.ts'
-import { createDatabase } from '../support/database.ts'
+import { createDatabase, sql, waitingForLocks } from '../support/database.ts'
 
 const one = { name: 'one', text: 'select 1' }
+const long = { name: 'long', text: 'select pg_sleep(1)' }
 
 t.test('after a refused connection the requests that follow are answered without trying again', async (t) => {
   const refusing = createServer((socket) => { socket.destroy() }).listen(0, '127.0.0.1')
@@ -38,11 +40,57 @@ t.test('a connection that has gone silent is replaced, and what it has no longer
   await database.close()
 })
 
+t.test('statements that hang for long use up neither the server\'s connections nor the memory', async (t) => {
+  const url = await createDatabase(t)
+  const client = new pg.Client(url)
+  await client.connect()
+  await client.query('begin; lock table plants')
+  const database = openDatabase({ url, statementTimeoutMs: 60_000, maxWaiting: 15 })
+  const waiting: Array<Promise<unknown>> = []
+  let isRefused = false
+  while (!isRefused) {
+    waiting.push(database.read({ name: 'hanging', text: 'select from plants' }).catch((error) => {
+      t.match(error, { name: 'OVERLOADED' })
+      isRefused = true
+    }))
+    await delay(100)
+  }
+  t.equal((await sql(url, waitingForLocks)).length, 3)
+  await client.end()
+  await Promise.all(waiting)
+  await database.close()
+})
+
+t.test('a connection that breaks while it is waited for ends as well', async (t) => {
+  const proxy = await openProxy(t, await createDatabase(t))
+  const database = openDatabase({ url: proxy.url, statementTimeoutMs: 2000, maxWaiting: 3 })
+  await database.read(one)
+  const lost = Promise.allSettled([database.read(long), database.read(one)])
+  const closed = database.close()
+  proxy.cut()
+  await closed
+  t.match(await lost, Array(2).fill({ status: 'rejected', reason: { name: 'DATABASE_UNAVAILABLE' } }))
+})
+
+t.test('a connection that could not be made is left neither open nor being tried', async (t) => {
+  const proxy = await openProxy(t, await createDatabase(t))
+  const url = new URL(proxy.url)
+  // The server asks for it, and waits.
+  url.password = ''
+  const locked = openDatabase({ url: url.href, statementTimeoutMs: 1000, maxWaiting: 3 })
+  await t.rejects(locked.read(one), { name: 'DATABASE_UNAVAILABLE', cause: { message: /password must be a string/ } })
+  while (proxy.connections().now > 0) await delay(10)
+
+  const unreadable = openDatabase({ url: `${proxy.url}?sslmode=verify-full&sslrootcert=nowhere.pem`, statementTimeoutMs: 1000, maxWaiting: 3 })
+  // Tried on and on its error would be nobody's, and end this process.
+  await t.rejects(unreadable.read(one), { name: 'DATABASE_UNAVAILABLE', cause: { code: 'ENOENT' } })
+})
+
 t.test('a look-up does not wait for reads that take long', async (t) => {
   const { database } = await startApp(t)
-  const long = database.read({ name: 'long', text: 'select pg_sleep(1)' })
-  t.equal(await Promise.race([long, database.lookUp(one).then(() => 'looked up')]), 'looked up')
-  await long
+  const reading = database.read(long)
+  t.equal(await Promise.race([reading, database.lookUp(one).then(() => 'looked up')]), 'looked up')
+  await reading
 })
 
 t.test('a look-up on a connection that has gone silent is made again on a new one', async (t) => {

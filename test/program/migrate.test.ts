@@ -1,7 +1,7 @@
 import { setTimeout } from 'node:timers/promises'
 import pg from 'pg'
 import t, { type Test } from 'tap'
-import { createDatabase, sql } from '../support/database.ts'
+import { createDatabase, sql, waitingForLocks } from '../support/database.ts'
 import { run, serve } from '../support/program.ts'
 
 const createEmpty = (t: Test) => createDatabase(t, { template: 'template0' })
@@ -72,7 +72,7 @@ t.test('whoever migrates waits for another who does, and says in one line that i
   // The key by which node-pg-migrate keeps others out.
   await other.query('select pg_advisory_lock(7241865325823964)')
   const waiting = run(['migrate'], { DATABASE_URL })
-  const end = 'select pg_terminate_backend(pid) from pg_locks where locktype = \'advisory\' and not granted'
+  const end = `select pg_terminate_backend(pid) from (${waitingForLocks}) as waiting`
   while ((await other.query(end)).rowCount === 0) await setTimeout(10)
   t.strictSame(await waiting, { code: 1, stdout: '', stderr: 'terminating connection due to administrator command\n' })
   t.strictSame(await tablesOf(DATABASE_URL), [])

@@ -8,7 +8,7 @@ import { stripVTControlCharacters } from 'node:util'
 import pg from 'pg'
 import t, { type Test } from 'tap'
 import { startApp } from '../support/app.ts'
-import { createDatabase } from '../support/database.ts'
+import { createDatabase, waitingForLocks } from '../support/database.ts'
 import { run, serve, type Program } from '../support/program.ts'
 
 const DATABASE_URL = await createDatabase(t)
@@ -23,8 +23,7 @@ async function createSlowly (t: Test, { address }: Program, id: number) {
   t.teardown(() => client.end())
   await client.query('begin; lock table plants in exclusive mode')
   const answer = fetch(`${address}/plants`, { method: 'POST', headers, body: JSON.stringify({ id, name: 'Monstera' }) })
-  const waiting = 'select from pg_locks where not granted and relation = \'plants\'::regclass'
-  while ((await client.query(waiting)).rowCount === 0) await setTimeout(10)
+  while ((await client.query(waitingForLocks)).rowCount === 0) await setTimeout(10)
   return { answer, letGo: () => client.query('commit') }
 }
 
