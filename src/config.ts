@@ -34,8 +34,8 @@ export const EnvironmentSchema = Type.Object({
   BODY_LIMIT: integer('the largest request body, in bytes', '1048576', '[1-9]\\d{0,8}'),
   TOKEN_CACHE_TTL: duration('how long a token is remembered: 0 (not at all) to 5s', '3s', '0|[0-5]s|[1-4]?\\d{1,3}ms|5000ms'),
   WRITE_BATCH: integer('how many creates or deletes may share a statement, 1 to 9999; 1 turns batching off', '500', '[1-9]\\d{0,3}'),
-  MAX_WAITING: integer('how many requests may wait for the database before others are refused, 1 to 9999', '1000', '[1-9]\\d{0,3}'),
-  STATEMENT_TIMEOUT: duration('how long a statement may run; 0 leaves the limit to the database role', '5s'),
+  MAX_WAITING: integer('how many requests of a kind may wait for the database before others are refused, 1 to 9999', '1000', '[1-9]\\d{0,3}'),
+  STATEMENT_TIMEOUT: duration('how long a statement may run; 0 leaves the limit to the database role, up to 6s', '5s'),
   DRAIN_DELAY: duration('how long to go on serving after SIGTERM', '3s'),
   SHUTDOWN_TIMEOUT: duration('how long after the signal the program ends whatever is in flight', '9s'),
   DOCS: text('on, or off to remove /docs', 'on', 'on|off')

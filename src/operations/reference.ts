@@ -27,8 +27,8 @@ Whatever goes wrong, the body is an object with a number, \`error\`, for your pr
 person. The number is the HTTP status times 100 plus a running number. It never changes its meaning; the text may
 say more than it does here. 401 and 403 come with \`WWW-Authenticate\`, 405 with \`Allow\`, 503 with \`Retry-After\`.
 
-After a 5xx or a cut connection you cannot know whether a create or a delete took effect. Send it again: 40014 to a
-repeated create of a new id, or 40402 to a repeated delete, tells you that it had.
+After a cut connection or a 5xx other than 50302 you cannot know whether a create or a delete took effect. Send it
+again: 40014 to a repeated create of a new id, or 40402 to a repeated delete, tells you that it had.
 
 <details><summary>Every error</summary>
 

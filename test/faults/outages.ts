@@ -97,6 +97,7 @@ export async function outages (scope: Scope, postgres: Postgres, options: Outage
     await delay(500)
     const before = memoryMiB(service.child.pid as number)
     const began = performance.now()
+    proxy.forgetMost()
     await begin()
     await delay(lastsMs)
     const during = memoryMiB(service.child.pid as number)

@@ -63,6 +63,8 @@ export async function openProxy (scope: Scope, url: string) {
     url: proxied.href,
     /** Connections now, and the most there were at a time. */
     connections: () => ({ now: pairs.size, most }),
+    /** Counts the most from here on. */
+    forgetMost () { most = pairs.size },
     set (wanted: Mode) { mode = wanted },
     /** What is under way is reset. */
     cut,
