@@ -1,6 +1,6 @@
 #!/usr/bin/env -S node --max-semi-space-size=16 --heap-growing-percent=100 --no-allocation-site-pretenuring
-// Left to itself V8 lets garbage pile up: half as much memory again under load,
-// four times the growth beside 50 slow readers, and not one request more. And it
+// Left to itself V8 lets garbage pile up: four fifths more memory under load,
+// five times the growth beside 50 slow readers, and not one request more. And it
 // takes for long-lived what it has often seen survive a collection: under load the
 // rows of lists, whose texts then stay until the costly collection of everything.
 import { Argument, Command, CommanderError, InvalidArgumentError, Option } from 'commander'

@@ -53,7 +53,7 @@ export async function serve (config: Config): Promise<void> {
   app.log.info('ready')
 }
 
-/** Starting leaves behind an eighth of the memory, and V8 gives back none of it while nothing happens. */
+/** Starting leaves behind a ninth of the memory, and V8 gives back none of it while nothing happens. */
 async function collectGarbage (): Promise<void> {
   const session = new Session()
   session.connect()
