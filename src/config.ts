@@ -1,4 +1,4 @@
-import { Type, type StaticDecode } from '@sinclair/typebox'
+import { FormatRegistry, Type, type StaticDecode } from '@sinclair/typebox'
 import { Value } from '@sinclair/typebox/value'
 
 const unitsInMs = { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 }
@@ -19,6 +19,9 @@ const integer = (description: string, initial: string, pattern: string) =>
 const duration = (description: string, initial: string, pattern = '0|\\d{1,7}ms|\\d{1,4}[sm]') =>
   Type.Transform(text(description, initial, pattern)).Decode((value) => parseDuration(value) as number).Encode(String)
 
+// As pg reads it: with the path of a socket for a host, or with none.
+FormatRegistry.Set('url', (text) => URL.canParse(text, 'postgres://base'))
+
 /** Every variable the program reads; the README's table is checked against it. */
 export const EnvironmentSchema = Type.Object({
   HOST: text('the address to listen on', '127.0.0.1', '.+'),
@@ -26,7 +29,8 @@ export const EnvironmentSchema = Type.Object({
     '\\d{1,4}|[1-5]\\d{4}|6[0-4]\\d{3}|65[0-4]\\d\\d|655[0-2]\\d|6553[0-5]'),
   DATABASE_URL: Type.Optional(Type.String({
     description: 'a PostgreSQL connection string; without it the program starts a server of its own',
-    pattern: '^postgres(ql)?://.+'
+    pattern: '^postgres(ql)?://.+',
+    format: 'url'
   })),
   DATA_DIR: text('the folder of the program\'s own PostgreSQL server', '.data', '.+'),
   MIGRATE: text('on, or off to leave migrations to the migrate command', 'on', 'on|off'),
