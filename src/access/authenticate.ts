@@ -23,7 +23,15 @@ const cacheSize = 10_000
 
 /** Tokens of this service's own, remembered for `cacheTtlMs` after a look-up. */
 export function createAuthenticate (tokens: Tokens, cacheTtlMs: number): Authenticate {
-  const cache = new LRUCache<string, Token>({ max: cacheSize, ttl: cacheTtlMs, fetchMethod: (hash) => tokens.find(hash) })
+  const cache = new LRUCache<string, Token>({
+    max: cacheSize,
+    ttl: cacheTtlMs,
+    fetchMethod: (hash, _stale, { options }) => {
+      // What was true when it was asked: the answer may take its time.
+      Object.assign(options, { start: performance.now() })
+      return tokens.find(hash)
+    }
+  })
   // To the library a ttl of 0 means for ever.
   const find = cacheTtlMs === 0 ? tokens.find : (hash: string) => cache.get(hash) ?? cache.fetch(hash)
 

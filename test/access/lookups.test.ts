@@ -3,7 +3,8 @@ import t, { type Test } from 'tap'
 import { createAuthenticate } from '../../src/access/authenticate.ts'
 import { createToken } from '../../src/access/token-format.ts'
 import { startApp, type TestApp } from '../support/app.ts'
-import { sql, waitingForLocks } from '../support/database.ts'
+import { openProxy } from '../faults/proxy.ts'
+import { createDatabase, sql, waitingForLocks } from '../support/database.ts'
 
 /** How often the database was asked for a token. Ends the app's connections: a server process tells its counts at its end. */
 async function countLookups ({ database, url }: TestApp): Promise<number> {
@@ -67,6 +68,20 @@ t.test('a mistyped token is refused without a look-up', async (t) => {
 })
 
 const unavailable = { error: 50301, message: 'The database cannot be reached.' }
+
+t.test('what the database says of a token is good for as long as it is remembered from when it was asked', async (t) => {
+  const proxy = await openProxy(t, await createDatabase(t))
+  const { database, tokens, url } = await startApp(t, { DATABASE_URL: proxy.url })
+  const token = await tokens.create({ user: 'alice', readOnly: false })
+  const authenticate = createAuthenticate(tokens, 1500)
+  await database.lookUp({ name: 'one', text: 'select 1' })
+  // The answer is under way for longer than it is good for.
+  proxy.slow(800)
+  t.match(await authenticate(token), { user: 'alice' })
+  proxy.slow(0)
+  await sql(url, 'update tokens set revoked_at = now()')
+  await t.rejects(authenticate(token), { name: 'TOKEN_INVALID', cause: 'revoked' })
+})
 
 t.test('when the database can\'t be reached nobody is told that the token is wrong', async (t) => {
   const { app, log } = await startApp(t, { DATABASE_URL: 'postgres://postgres:secret@127.0.0.1:1/plants' })
