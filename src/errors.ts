@@ -69,10 +69,14 @@ export class ApiError extends Error {
   }
 }
 
+/** One for all, since there may be thousands a second: the stack of each would cost more than the rest of its answer. */
+export const overloaded = new ApiError('OVERLOADED')
+
 // What Fastify, its plugins and Node's HTTP parser call the faults they find.
 const foreignFaults: Record<string, ErrorName> = {
   FST_ERR_BAD_URL: 'URL_MALFORMED',
   FST_ERR_MAX_PARAM_LENGTH: 'URL_TOO_LONG',
+  FST_STATIC_FORBIDDEN_PATH: 'PATH_UNKNOWN',
   FST_ERR_CTP_BODY_TOO_LARGE: 'BODY_TOO_LARGE',
   FST_ERR_CTP_INVALID_MEDIA_TYPE: 'CONTENT_TYPE_UNSUPPORTED',
   FST_ERR_CTP_INVALID_CONTENT_LENGTH: 'HTTP_MALFORMED',
@@ -90,8 +94,8 @@ const foreignFaults: Record<string, ErrorName> = {
 
 function toApiError (error: unknown, otherwise: ErrorName): ApiError {
   if (error instanceof ApiError) return error
-  const code = String((error as FastifyError | null)?.code)
-  return new ApiError(foreignFaults[code] ?? otherwise, { cause: error })
+  const { code = '', statusCode = 500 } = (error ?? {}) as Partial<FastifyError>
+  return new ApiError(foreignFaults[code] ?? (statusCode < 500 ? 'HTTP_MALFORMED' : otherwise), { cause: error })
 }
 
 /** Fastify's error handler: 4xx are the caller's and logged at info, the rest is ours and logged whole, but for what there may be thousands of a second. */

@@ -1,4 +1,5 @@
-import { overloaded, stallMs, wasTurnedDown } from './database.ts'
+import { overloaded } from '../errors.ts'
+import { stallMs, wasTurnedDown } from './database.ts'
 
 export interface BatchOptions {
   /** The most items of one batch. */

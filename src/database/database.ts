@@ -1,7 +1,7 @@
 import { Socket } from 'node:net'
 import { setTimeout as delay } from 'node:timers/promises'
 import pg from 'pg'
-import { ApiError } from '../errors.ts'
+import { ApiError, overloaded } from '../errors.ts'
 
 /** A row as the server wrote it: every value as text, in the order of the columns. */
 export type Row = Array<string | null>
@@ -68,9 +68,6 @@ export const stallMs = 1000
 /** After this long a look-up is made again; by then its connection counts as silent. */
 const lookUpRetryMs = stallMs + 100
 
-/** One for all, since there may be thousands a second: the stack of each would cost more than the rest of its answer. */
-export const overloaded = new ApiError('OVERLOADED')
-
 export function openDatabase (options: DatabaseOptions): Database {
   const reads = openLane(options)
   const writes = Array.from({ length: writeConnections }, () => openLane(options))
@@ -87,7 +84,8 @@ export function openDatabase (options: DatabaseOptions): Database {
     async lookUp (statement, values) {
       const answer = lookUp(statement, values)
       const isLate = await Promise.race([answer.then(() => false), delay(lookUpRetryMs, true, { ref: false })])
-      return isLate ? Promise.race([answer, lookUp(statement, values)]) : answer
+      if (!isLate) return answer
+      return Promise.any([answer, lookUp(statement, values)]).catch(({ errors: [error] }: AggregateError) => { throw error })
     },
     // Under the heaviest load there is a connection for writes that has nothing to do.
     probe: () => leastBusy([...writes, reads]).run(probe, []),

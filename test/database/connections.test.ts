@@ -102,6 +102,17 @@ t.test('a look-up on a connection that has gone silent is made again on a new on
   await database.close()
 })
 
+t.test('a look-up that is answered late is answered, though it could not be made again', async (t) => {
+  const proxy = await openProxy(t, await createDatabase(t))
+  const database = openDatabase({ url: proxy.url, statementTimeoutMs: 2000, maxWaiting: 3 })
+  await database.lookUp(one)
+  proxy.slow(700)
+  proxy.set('closed')
+  t.strictSame(await database.lookUp(one), [['1']])
+  await database.close()
+  await t.rejects(database.lookUp(one), { name: 'DATABASE_UNAVAILABLE', cause: { code: 'ECONNRESET' } })
+})
+
 t.test('with STATEMENT_TIMEOUT=0 the limit is the role\'s own', async (t) => {
   const { database } = await startApp(t, { STATEMENT_TIMEOUT: '0' })
   t.strictSame(await database.read({ name: 'limit', text: 'show statement_timeout' }), [['0']])
