@@ -28,9 +28,7 @@ export async function buildApp ({ config, database, lifecycle, logStream }: AppP
     bodyLimit: config.BODY_LIMIT
   }).withTypeProvider<TypeBoxTypeProvider>()
 
-  hardenProtocol(app)
-  // Before Fastify, which answers some malformed requests without any hook.
-  app.server.prependListener('request', (_request, response) => { if (lifecycle.stopping) response.shouldKeepAlive = false })
+  hardenProtocol(app, lifecycle)
 
   await app.register(healthRoutes, { database, lifecycle })
   await describeApi(app, { docs: config.DOCS === 'on' })

@@ -1,14 +1,18 @@
-import type { IncomingMessage, Server, ServerResponse } from 'node:http'
+import { METHODS, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
 import { Readable } from 'node:stream'
 import type { FastifyBaseLogger, FastifyHttpOptions, FastifyInstance, FastifyReply, FastifyRequest, HookHandlerDoneFunction } from 'fastify'
-import { answerError, ApiError, rawErrorResponse, type ErrorName } from '../errors.ts'
+import { answerError, ApiError, overloaded, rawErrorResponse, type ErrorName } from '../errors.ts'
 import { parseJsonBody } from './json.ts'
 import { compileValidator } from './validation.ts'
 
 // How long a caller whose connection is at its end may be silent before it is
 // cut off, and how long it may take in all to send what it was sending.
 const [lingerIdleMs, lingerMs] = [2000, 5000]
+
+// Requests of one connection whose answers wait for that of an earlier one. Node
+// works on all that come in one piece, thousands, and each answer waits in memory.
+const maxBehind = 16
 
 /** What Fastify and Node need to be told so that no client can hold a connection for ever. */
 export const serverOptions = {
@@ -37,7 +41,7 @@ export const serverOptions = {
 } satisfies FastifyHttpOptions<Server>
 
 /** Makes an app exact on the wire. To be called on the root instance before any route is added. */
-export function hardenProtocol (app: FastifyInstance): void {
+export function hardenProtocol (app: FastifyInstance, lifecycle: { stopping: boolean }): void {
   app.setErrorHandler(answerError)
   app.setValidatorCompiler(compileValidator)
   app.removeAllContentTypeParsers()
@@ -50,6 +54,19 @@ export function hardenProtocol (app: FastifyInstance): void {
     done(null, headers['content-type'] !== undefined && payload.readableEnded ? Readable.from([]) : payload)
   })
 
+  const behind = new WeakMap<Socket, number>()
+  // Before Fastify, which answers some malformed requests without any hook.
+  app.server.prependListener('request', (request, response) => {
+    if (lifecycle.stopping) response.shouldKeepAlive = false
+    // Node's parser takes the methods of RTSP, too. The router has no place for
+    // them, and would say so at length in the log.
+    if (!METHODS.includes(request.method as string)) Object.assign(request, { method: 'GET', url: '#' })
+    const socket: HttpSocket = request.socket
+    if (socket._httpMessage === response) return
+    const count = (change: number) => behind.set(socket, (behind.get(socket) ?? 0) + change)
+    count(1)
+    response.once('socket', () => count(-1))
+  })
   const methods = new Map<string, string[]>()
   app.addHook('onRoute', ({ url, method }) => {
     methods.set(url, [...new Set([...methods.get(url) ?? [], ...[method].flat()])].sort())
@@ -57,7 +74,7 @@ export function hardenProtocol (app: FastifyInstance): void {
   app.addHook('onRequest', (request: FastifyRequest, reply: FastifyReply, done: HookHandlerDoneFunction) => {
     const fault = faultOf(request.raw)
     if (fault !== undefined) return done(new ApiError(fault))
-    if (!request.is404) return done()
+    if (!request.is404) return done((behind.get(request.raw.socket) ?? 0) > maxBehind ? overloaded : undefined)
     const path = segmentsOf(request.url)
     const known = [...methods.keys()].find((url) => matches(url.split('/'), path))
     if (known === undefined) return done(new ApiError('PATH_UNKNOWN'))
@@ -80,7 +97,12 @@ export function hardenProtocol (app: FastifyInstance): void {
   // no whole request ever came, and the server would wait for it.
   Object.assign(app.server, {
     closeIdleConnections: () => {
-      for (const socket of sockets) if (!socket._httpMessage && !socket.parser?.incoming && !socket.writableEnded) socket.destroy()
+      for (const socket of sockets) {
+        if (socket._httpMessage || socket.writableEnded) continue
+        // Its request was answered before all of it was there.
+        if (socket.parser?.incoming) closeGently(socket)
+        else socket.destroy()
+      }
     }
   })
   app.addHook('preClose', (done) => {
@@ -93,8 +115,9 @@ export function hardenProtocol (app: FastifyInstance): void {
     app.server.emit('request', request, response)
   })
   app.server.on('connect', (_request: IncomingMessage, socket: HttpSocket) => {
-    // Node has taken its own listeners off, and an error nobody listens to ends the process.
+    // Node has taken its own listeners off, and answers before this one may be under way.
     socket.on('error', () => socket.destroy()).on('timeout', () => socket.destroy())
+    socket.on('drain', () => socket._httpMessage?.emit('drain'))
     answerInTurn(socket, new ApiError('METHOD_NOT_ALLOWED'), app.log, { allow: 'GET, HEAD, POST, DELETE' })
   })
 }

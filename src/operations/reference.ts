@@ -87,8 +87,10 @@ export async function describeApi (app: FastifyInstance, { docs }: { docs: boole
     }
   })
 
+  let text: string | undefined
   app.get('/openapi.json', async function showDocument (_request, reply) {
-    return reply.type('application/json').send(`${JSON.stringify(app.swagger(), null, 2)}\n`)
+    text ??= `${JSON.stringify(app.swagger(), null, 2)}\n`
+    return reply.type('application/json').send(text)
   })
 
   if (!docs) return

@@ -65,12 +65,17 @@ t.test('the page may run no script and no style but those served with it', async
 })
 
 t.test('what the page does not have is answered like anything that is not there', async (t) => {
-  const { app } = await startApp(t)
-  for (const url of ['/docs/nothing', '/docs/static/nothing', '/docs/static/../../package.json', '/docs/static/%2e%2e%2fpackage.json']) {
+  const { app, log } = await startApp(t)
+  for (const url of ['/docs/nothing', '/docs/static/nothing', '/docs/static/../../package.json', '/docs/static/%2e%2e%2fpackage.json', '/docs/static/a%00b', '/docs/static/..%5c..%5cx']) {
     const answer = await app.inject(url)
     t.equal(answer.statusCode, 404, url)
     t.match(answer.json(), { error: 40401, message: 'There is nothing at this path.' }, url)
   }
+  for (const headers of [{ range: 'bytes=999999999-' }, { 'if-match': '"x"' }]) {
+    const answer = await app.inject({ url: '/docs/static/swagger-ui.css', headers })
+    t.strictSame([answer.statusCode, answer.json().error], [400, 40001])
+  }
+  t.same(log.map((line) => JSON.parse(line)).filter(({ level }) => level > 30), [])
 })
 
 t.test('DOCS=off removes the page and leaves the document', async (t) => {
