@@ -69,7 +69,10 @@ async function start (candidate: EmbeddedPostgres): Promise<void> {
   for (;;) {
     server = candidate
     try {
-      return await server.start()
+      await server.start()
+      // When it dies there is nothing left to do here, and to stop it would take for ever.
+      Reflect.get(server, 'process').once('exit', () => process.exit())
+      return
     } catch {
       // It has ended: to stop it would take for ever.
       server = undefined

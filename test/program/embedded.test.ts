@@ -95,6 +95,15 @@ await t.test('the service outlives the process between it and its database, whic
   t.strictSame(await listPlants(service), names)
 })
 
+await t.test('when its database has died the service ends as ever', async (t) => {
+  process.kill(await findServer(DATA_DIR), 'SIGKILL')
+  while ((await fetch(`${service.address}/readyz`)).status === 200);
+  service.child.kill('SIGTERM')
+  t.strictSame(await service.exited, [0, null])
+  service = await start()
+  t.strictSame(await listPlants(service), names)
+})
+
 await t.test('the database stops with the service', async (t) => {
   service.child.kill('SIGTERM')
   t.strictSame(await service.exited, [0, null])
