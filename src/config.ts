@@ -19,8 +19,8 @@ const integer = (description: string, initial: string, pattern: string) =>
 const duration = (description: string, initial: string, pattern = '0|\\d{1,7}ms|\\d{1,4}[sm]') =>
   Type.Transform(text(description, initial, pattern)).Decode((value) => parseDuration(value) as number).Encode(String)
 
-// As pg reads it: with the path of a socket for a host, or with none.
-FormatRegistry.Set('url', (text) => URL.canParse(text, 'postgres://base'))
+// As pg reads it, for whom there may be no host: then `?host=` names the folder of a socket.
+FormatRegistry.Set('url', (text) => URL.canParse(text.replace('@/', '@base/'), 'postgres://base'))
 
 /** Every variable the program reads; the README's table is checked against it. */
 export const EnvironmentSchema = Type.Object({

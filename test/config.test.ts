@@ -16,7 +16,7 @@ const values: Record<Variable, { good: Record<string, unknown>, bad: string[] }>
     bad: ['', '-1', '1.5', '65536', '65540', '66000', '70000', '100000', '3000 ', '0x50', 'http']
   },
   DATABASE_URL: {
-    good: { 'postgres://localhost/plants': 'postgres://localhost/plants', 'postgresql://u:p@h:5432/d': 'postgresql://u:p@h:5432/d', 'postgres://%2Ftmp/d': 'postgres://%2Ftmp/d' },
+    good: { 'postgres://localhost/plants': 'postgres://localhost/plants', 'postgresql://u:p@h:5432/d': 'postgresql://u:p@h:5432/d', 'postgres://%2Ftmp/d': 'postgres://%2Ftmp/d', 'postgres://u:p@/d?host=/tmp': 'postgres://u:p@/d?host=/tmp', 'postgres:///d': 'postgres:///d' },
     bad: ['', 'localhost', 'mysql://localhost/plants', 'postgres://', 'Postgres://localhost', 'postgres://u:p/w@h/d', 'postgres://h:port/d']
   },
   DATA_DIR: { good: { data: 'data', '/var/lib/plants': '/var/lib/plants' }, bad: [''] },

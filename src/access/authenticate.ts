@@ -16,9 +16,9 @@ export interface Caller {
  */
 export type Authenticate = (token: string) => Promise<Caller>
 
-// More than the requests that can wait (MAX_WAITING), each of which holds a
-// place while its look-up runs: a flood of unknown tokens, which are not kept,
-// does not push out the ones in use.
+// More than the look-ups that can be under way, three times the default of
+// MAX_WAITING, each of which holds a place: a flood of unknown tokens, which are
+// not kept, does not push out the ones in use.
 const cacheSize = 10_000
 
 /** Tokens of this service's own, remembered for `cacheTtlMs` after a look-up. */
@@ -32,8 +32,10 @@ export function createAuthenticate (tokens: Tokens, cacheTtlMs: number): Authent
       return tokens.find(hash)
     }
   })
-  // To the library a ttl of 0 means for ever.
-  const find = cacheTtlMs === 0 ? tokens.find : (hash: string) => cache.get(hash) ?? cache.fetch(hash)
+  // To the library a ttl of 0 means for ever, and a look-up under way is good for everybody, however old.
+  const find = cacheTtlMs === 0
+    ? tokens.find
+    : (hash: string) => cache.get(hash) ?? (cache.getRemainingTTL(hash) < 0 ? tokens.find(hash) : cache.fetch(hash))
 
   return async (text) => {
     if (!isWellFormedToken(text)) throw new ApiError('TOKEN_INVALID', { cause: 'malformed' })
