@@ -52,13 +52,17 @@ async function createTemplate (url: string): Promise<void> {
 
 const server = await startServer()
 console.log(`# test database: ${server.kind}`)
-await createTemplate(server.url)
-const tap = spawn('tap', process.argv.slice(2), {
-  stdio: 'inherit',
-  env: { ...process.env, TEST_DATABASE_URL: server.url }
-})
 // A Ctrl-C reaches tap as well; the server is stopped once tap is done.
 process.on('SIGINT', () => {})
-const [code] = await once(tap, 'exit')
-await server.close()
-process.exit(code ?? 1)
+try {
+  await createTemplate(server.url)
+  const tap = spawn('tap', process.argv.slice(2), {
+    stdio: 'inherit',
+    env: { ...process.env, TEST_DATABASE_URL: server.url }
+  })
+  const [code] = await once(tap, 'exit')
+  process.exitCode = code ?? 1
+} finally {
+  await server.close()
+}
+process.exit()

@@ -89,6 +89,15 @@ t.test('what the database says of a token is good for as long as it is remembere
   await askedLater
 })
 
+t.test('a token is revoked once: when it was stays as it is', async (t) => {
+  const { tokens } = await startApp(t)
+  await tokens.create({ user: 'alice', readOnly: false })
+  t.equal(await tokens.revoke({ user: 'alice' }), 1)
+  const revoked = await tokens.list('alice')
+  t.equal(await tokens.revoke({ user: 'alice' }), 0)
+  t.strictSame(await tokens.list('alice'), revoked)
+})
+
 t.test('when the database can\'t be reached nobody is told that the token is wrong', async (t) => {
   const { app, log } = await startApp(t, { DATABASE_URL: 'postgres://postgres:secret@127.0.0.1:1/plants' })
   const answer = await app.inject({ url: '/plants', headers: { authorization: `Bearer ${createToken()}` } })

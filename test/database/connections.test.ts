@@ -3,15 +3,18 @@ import { createServer, type AddressInfo } from 'node:net'
 import { setTimeout as delay } from 'node:timers/promises'
 import pg from 'pg'
 import t from 'tap'
-import { openDatabase } from '../../src/database/database.ts'
+import { openDatabase, wasTurnedDown } from '../../src/database/database.ts'
 import { openProxy } from '../faults/proxy.ts'
 import { startApp } from '../support/app.ts'
 import { createDatabase, sql, waitingForLocks } from '../support/database.ts'
 
+// They wait, most of the time.
+t.jobs = 6
+
 const one = { name: 'one', text: 'select 1' }
 const long = { name: 'long', text: 'select pg_sleep(1)' }
 
-t.test('after a refused connection the requests that follow are answered without trying again', async (t) => {
+t.test('after a refused connection the requests that follow are answered without trying again', { buffered: true }, async (t) => {
   const refusing = createServer((socket) => { socket.destroy() }).listen(0, '127.0.0.1')
   await once(refusing, 'listening')
   t.teardown(() => refusing.close())
@@ -24,7 +27,7 @@ t.test('after a refused connection the requests that follow are answered without
   await database.close()
 })
 
-t.test('a connection that has gone silent is replaced, and what it has no longer counts as waiting', async (t) => {
+t.test('a connection that has gone silent is replaced, and what it has no longer counts as waiting', { buffered: true }, async (t) => {
   const proxy = await openProxy(t, await createDatabase(t))
   const database = openDatabase({ url: proxy.url, statementTimeoutMs: 2000, maxWaiting: 3 })
   await database.read(one)
@@ -40,7 +43,7 @@ t.test('a connection that has gone silent is replaced, and what it has no longer
   await database.close()
 })
 
-t.test('statements that hang for long use up neither the server\'s connections nor the memory', async (t) => {
+t.test('statements that hang for long use up neither the server\'s connections nor the memory', { buffered: true }, async (t) => {
   const url = await createDatabase(t)
   const client = new pg.Client(url)
   await client.connect()
@@ -61,7 +64,7 @@ t.test('statements that hang for long use up neither the server\'s connections n
   await database.close()
 })
 
-t.test('a connection that breaks while it is waited for ends as well', async (t) => {
+t.test('a connection that breaks while it is waited for ends as well', { buffered: true }, async (t) => {
   const proxy = await openProxy(t, await createDatabase(t))
   const database = openDatabase({ url: proxy.url, statementTimeoutMs: 2000, maxWaiting: 3 })
   await database.read(one)
@@ -72,7 +75,7 @@ t.test('a connection that breaks while it is waited for ends as well', async (t)
   t.match(await lost, Array(2).fill({ status: 'rejected', reason: { name: 'DATABASE_UNAVAILABLE' } }))
 })
 
-t.test('a connection that could not be made is left neither open nor being tried', async (t) => {
+t.test('a connection that could not be made is left neither open nor being tried', { buffered: true }, async (t) => {
   const proxy = await openProxy(t, await createDatabase(t))
   const url = new URL(proxy.url)
   // The server asks for it, and waits.
@@ -86,14 +89,14 @@ t.test('a connection that could not be made is left neither open nor being tried
   await t.rejects(unreadable.read(one), { name: 'DATABASE_UNAVAILABLE', cause: { code: 'ENOENT' } })
 })
 
-t.test('a look-up does not wait for reads that take long', async (t) => {
+t.test('a look-up does not wait for reads that take long', { buffered: true }, async (t) => {
   const { database } = await startApp(t)
   const reading = database.read(long)
   t.equal(await Promise.race([reading, database.lookUp(one).then(() => 'looked up')]), 'looked up')
   await reading
 })
 
-t.test('a look-up on a connection that has gone silent is made again on a new one', async (t) => {
+t.test('a look-up on a connection that has gone silent is made again on a new one', { buffered: true }, async (t) => {
   const proxy = await openProxy(t, await createDatabase(t))
   const database = openDatabase({ url: proxy.url, statementTimeoutMs: 2000, maxWaiting: 3 })
   await database.lookUp(one)
@@ -102,7 +105,7 @@ t.test('a look-up on a connection that has gone silent is made again on a new on
   await database.close()
 })
 
-t.test('a look-up that is answered late is answered, though it could not be made again', async (t) => {
+t.test('a look-up that is answered late is answered, though it could not be made again', { buffered: true }, async (t) => {
   const proxy = await openProxy(t, await createDatabase(t))
   const database = openDatabase({ url: proxy.url, statementTimeoutMs: 2000, maxWaiting: 3 })
   await database.lookUp(one)
@@ -113,12 +116,114 @@ t.test('a look-up that is answered late is answered, though it could not be made
   await t.rejects(database.lookUp(one), { name: 'DATABASE_UNAVAILABLE', cause: { code: 'ECONNRESET' } })
 })
 
-t.test('with STATEMENT_TIMEOUT=0 the limit is the role\'s own', async (t) => {
+t.test('with STATEMENT_TIMEOUT=0 the limit is the role\'s own', { buffered: true }, async (t) => {
   const { database } = await startApp(t, { STATEMENT_TIMEOUT: '0' })
+  t.strictSame(await database.read({ name: 'longer', text: 'select pg_sleep(1.2) is null' }), [['f']])
   t.strictSame(await database.read({ name: 'limit', text: 'show statement_timeout' }), [['0']])
 })
 
-t.test('by default it is five seconds', async (t) => {
+t.test('by default it is five seconds', { buffered: true }, async (t) => {
   const { database } = await startApp(t)
   t.strictSame(await database.read({ name: 'limit', text: 'show statement_timeout' }), [['5s']])
+})
+
+t.test('a connection is kept while there is nothing to do', { buffered: true }, async (t) => {
+  const proxy = await openProxy(t, await createDatabase(t))
+  const database = openDatabase({ url: proxy.url, statementTimeoutMs: 2000, maxWaiting: 3 })
+  await database.read(one)
+  await delay(1100)
+  await Promise.all([database.read(one), database.read(one)])
+  t.equal(proxy.connections().most, 1)
+  await database.close()
+})
+
+t.test('however often its connection falls silent, a place gets another', { buffered: true }, async (t) => {
+  const proxy = await openProxy(t, await createDatabase(t))
+  const database = openDatabase({ url: proxy.url, statementTimeoutMs: 1000, maxWaiting: 3 })
+  for (let round = 0; round < 3; round++) {
+    await database.read(one)
+    proxy.silence()
+    const lost = database.read(one).catch(() => 'lost')
+    await delay(1100)
+    t.strictSame(await Promise.race([lost, database.read(one)]), [['1']])
+    t.equal(await lost, 'lost')
+  }
+  await database.close()
+})
+
+t.test('after a connection has announced its end the next statement goes elsewhere', { buffered: true }, async (t) => {
+  const url = await createDatabase(t)
+  const database = openDatabase({ url, statementTimeoutMs: 2000, maxWaiting: 3 })
+  await database.read(one)
+  const answer = database.read(long).catch(() => database.read(one))
+  await sql(url, "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'plant-store' and datname = current_database()")
+  t.strictSame(await answer, [['1']])
+  await database.close()
+})
+
+t.test('while one attempt to connect hangs others are made, and one that is refused ends nothing', { buffered: true }, async (t) => {
+  const proxy = await openProxy(t, await createDatabase(t))
+  proxy.set('silent')
+  const database = openDatabase({ url: proxy.url, statementTimeoutMs: 1000, maxWaiting: 3 })
+  const rows = database.read(one)
+  while (proxy.connections().now === 0) await delay(10)
+  proxy.set('closed')
+  await delay(700)
+  proxy.set('open')
+  t.strictSame(await rows, [['1']])
+  await database.close()
+})
+
+t.test('what waits for a connection counts as waiting', { buffered: true }, async (t) => {
+  const proxy = await openProxy(t, await createDatabase(t))
+  proxy.set('silent')
+  const database = openDatabase({ url: proxy.url, statementTimeoutMs: 1000, maxWaiting: 3 })
+  const waiting = Promise.all([1, 2, 3].map(() => database.read(one)))
+  await t.rejects(database.read(one), { name: 'OVERLOADED' })
+  proxy.set('open')
+  t.strictSame(await waiting, Array(3).fill([['1']]))
+  await database.close()
+})
+
+t.test('what is under way already is never too much', { buffered: true }, async (t) => {
+  const database = openDatabase({ url: await createDatabase(t), statementTimeoutMs: 2000, maxWaiting: 1 })
+  const reading = database.read(long)
+  await t.rejects(database.read(one), { name: 'OVERLOADED' })
+  t.strictSame(await database.read(one, [], { isUnderWay: true }), [['1']])
+  await reading
+  await database.close()
+})
+
+t.test('at its end a connection that is only being made is waited for, one that has fallen silent is not', { buffered: true }, async (t) => {
+  const proxy = await openProxy(t, await createDatabase(t))
+  const early = openDatabase({ url: proxy.url, statementTimeoutMs: 2000, maxWaiting: 3 })
+  const asked = early.read(one)
+  await early.close()
+  t.strictSame(await asked, [['1']])
+  while (proxy.connections().now > 0) await delay(10)
+
+  const silent = openDatabase({ url: proxy.url, statementTimeoutMs: 60_000, maxWaiting: 3 })
+  await silent.read(one)
+  proxy.silence()
+  await silent.close()
+})
+
+t.test('readiness does not wait for reads that take long', { buffered: true }, async (t) => {
+  const { database } = await startApp(t)
+  const reading = database.read(long)
+  t.equal(await Promise.race([reading, database.probe().then(() => 'ready')]), 'ready')
+  await reading
+})
+
+t.test('what the server says of its state is told from what it says of the statement', { buffered: true }, async (t) => {
+  const { database } = await startApp(t)
+  const states: Array<[state: string, isUnavailable: boolean, wasTurnedDown: boolean]> = [
+    ['08006', true, false], ['25006', true, false], ['28000', true, false], ['3D000', true, false], ['53300', true, false],
+    ['57P05', true, false], ['58030', true, false], ['26000', true, false], ['42P05', true, false], ['42P01', true, false],
+    ['40001', true, true], ['40P01', true, true], ['57014', true, true], ['42703', false, true], ['23514', false, true]
+  ]
+  for (const [state, isUnavailable, isTurnedDown] of states) {
+    const error = await database.write({ name: state, text: `do $$ begin raise exception using errcode = '${state}'; end $$` }).then(() => {}, (error) => error)
+    t.strictSame([error.name === 'DATABASE_UNAVAILABLE', wasTurnedDown(error)], [isUnavailable, isTurnedDown], state)
+  }
 })

@@ -166,10 +166,10 @@ t.test('a caller that goes away does no harm and is not logged as a fault', asyn
 })
 
 t.test('what is slow is cut off', async (t) => {
-  const { headersTimeout, requestTimeout, timeout } = app.server
+  const { headersTimeout, requestTimeout, timeout, keepAliveTimeout } = app.server
   // With the one above the other Node enforces only the longer one.
   t.ok(headersTimeout > 0 && headersTimeout <= requestTimeout && requestTimeout < timeout)
-  t.same({ headersTimeout, requestTimeout, timeout }, { headersTimeout: 15_000, requestTimeout: 30_000, timeout: 60_000 })
+  t.same({ headersTimeout, requestTimeout, timeout, keepAliveTimeout }, { headersTimeout: 15_000, requestTimeout: 30_000, timeout: 60_000, keepAliveTimeout: 75_000 })
   // Node reads them at each check, so the mechanism can be seen in less time than it takes in service.
   Object.assign(app.server, { headersTimeout: 200, requestTimeout: 400 })
   t.teardown(() => Object.assign(app.server, { headersTimeout, requestTimeout }))

@@ -35,3 +35,10 @@ t.test('many who probe at a time take the place of one', async (t) => {
   t.equal((await created).statusCode, 200)
   for (const { statusCode } of await Promise.all(probes)) t.equal(statusCode, 200)
 })
+
+t.test('tables of the version before do not make the start ready', async (t) => {
+  const { app, lifecycle } = await startApp(t)
+  t.equal((await app.inject('/readyz')).statusCode, 200)
+  Object.assign(lifecycle, { starting: true })
+  t.match((await app.inject('/readyz')).json(), { error: 50301 })
+})

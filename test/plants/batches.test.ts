@@ -99,12 +99,15 @@ t.test('large plants share a statement only up to a million characters', async (
 })
 
 t.test('what would have to wait behind MAX_WAITING others is refused at once', async (t) => {
-  const { begin, letGo, alice } = await startHeldUp(t, { MAX_WAITING: '3' })
+  const { begin, letGo, alice, log } = await startHeldUp(t, { MAX_WAITING: '3' })
   const answers = await begin(...small(5).map((plant) => () => alice.create(plant)))
   const refused = await answers[4]
   t.equal(refused?.statusCode, 503)
   t.strictSame(refused?.json(), { error: 50302, message: 'The service has more work than it can do.' })
   t.match(refused?.headers, { 'retry-after': '1' })
+  const [line, ...further] = log.map((line) => JSON.parse(line)).filter(({ level }) => level > 30)
+  t.match(line, { level: 40, error: 50302, err: undefined })
+  t.strictSame(further, [])
   await letGo()
   t.strictSame(statuses(await Promise.all(answers)), [200, 200, 200, 200, 503])
   t.strictSame((await alice.list()).json(), small(4).map(({ name }) => ({ name })))
@@ -171,3 +174,26 @@ t.test('a write that hangs on a row somebody else has locked does not hold up th
   t.equal((await hanging)?.statusCode, 400)
   t.strictSame((await alice.list()).json(), [{ name: 'Monstera' }, { name: 'Fern' }, { name: 'Moss' }])
 })
+
+for (const verb of ['creates', 'deletes']) {
+  t.test(`a batch of ${verb} locks its plants in the order of their key`, async (t) => {
+    const { as, url } = await startApp(t)
+    const alice = await as('alice')
+    const ids = [3, 2, 1, 0]
+    if (verb === 'deletes') for (const id of ids) await alice.create({ id, name: 'Ivy' })
+    const act = (id: number) => verb === 'creates' ? alice.create({ id, name: 'Ivy' }) : alice.delete(id)
+    const lock = (...ids: number[]) => verb === 'creates'
+      ? `insert into plants select 'alice', id, 'Fern' from unnest(array[${ids.join()}]) as id`
+      : `select from plants where id in (${ids.join()}) for update`
+    const client = new pg.Client(url)
+    await client.connect()
+    t.teardown(() => client.end())
+    await client.query(`begin; ${lock(0, 2)}`)
+    // The first waits; after a while the others go as one batch, and wait for 2 with 1 in hand, but not 3.
+    const answers = [0, 3, 2, 1].map(act)
+    while ((await client.query(waitingForLocks)).rowCount !== 2);
+    await t.resolves(client.query(`set local lock_timeout = '1s'; ${lock(3)}`))
+    await client.query('rollback')
+    for (const { statusCode } of await Promise.all(answers)) t.equal(statusCode, verb === 'creates' ? 200 : 204)
+  })
+}

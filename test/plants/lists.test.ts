@@ -1,14 +1,17 @@
+import { once } from 'node:events'
+import { connect, type Socket } from 'node:net'
 import { TypeCompiler } from '@sinclair/typebox/compiler'
 import { Type } from '@sinclair/typebox'
+import pg from 'pg'
 import t from 'tap'
 import { PlantSchema } from '../../src/plants/schemas.ts'
 import { startApp } from '../support/app.ts'
-import { sql } from '../support/database.ts'
+import { sql, waitingForLocks } from '../support/database.ts'
 
 const isList = TypeCompiler.Compile(Type.Array(PlantSchema, { additionalProperties: false }))
 const [smallest, largest] = [-(2n ** 63n), 2n ** 63n - 1n]
 
-const { app, as, url } = await startApp(t)
+const { app, as, database, listen, log, url } = await startApp(t)
 
 interface Row { id: bigint, name: string, tag?: string }
 
@@ -121,4 +124,44 @@ t.test('whatever JSON has to escape comes back from every part of a list', async
   const rows = Array.from({ length: 1200 }, (_, index) => ({ id: BigInt(index), name: `${name} ${index}`, tag: index % 3 === 0 ? name : '' }))
   await store('grace', rows)
   t.strictSame((await (await as('grace')).list()).json(), shown(rows))
+})
+
+t.test('of lists under way one page is read at a time, and none is larger than a bound', async (t) => {
+  await store('heidi', Array.from({ length: 100 }, (_, index) => ({ id: BigInt(index), name: 'n'.repeat(10_000) })))
+  const heidi = await as('heidi')
+  const { read } = database
+  let [now, most, largest] = [0, 0, 0]
+  database.read = async (statement, values, options) => {
+    if (!options?.isUnderWay) return read(statement, values, options)
+    most = Math.max(most, ++now)
+    const rows = await read(statement, values, options)
+    now--
+    largest = Math.max(largest, JSON.stringify(rows).length)
+    return rows
+  }
+  t.teardown(() => { database.read = read })
+  for (const answer of await Promise.all([1, 2, 3].map(() => heidi.list()))) t.equal(answer.json().length, 100)
+  t.equal(most, 1)
+  t.ok(largest > 0 && largest < 100_000, `${largest} characters`)
+})
+
+t.test('a reader who leaves before a long list begins is no fault of the service', async (t) => {
+  await store('ivan', Array.from({ length: 1000 }, (_, index) => ({ id: BigInt(index), name: 'Ivy' })))
+  const ivan = await as('ivan')
+  const { hostname, port } = new URL(await listen())
+  const client = new pg.Client(url)
+  await client.connect()
+  t.teardown(() => client.end())
+  await client.query('begin; lock table plants')
+  const accepted = once(app.server, 'connection') as Promise<[Socket]>
+  const caller = connect(Number(port), hostname)
+  caller.write(`GET /plants HTTP/1.1\r\nHost: x\r\nAuthorization: ${ivan.authorization}\r\n\r\n`)
+  const [socket] = await accepted
+  while ((await client.query(waitingForLocks)).rowCount === 0);
+  const closed = new Promise((resolve) => socket.once('close', resolve))
+  caller.resetAndDestroy()
+  await closed
+  await client.query('commit')
+  t.equal((await ivan.list('?limit=1')).statusCode, 200)
+  t.strictSame(log.map((line) => JSON.parse(line)).filter(({ level }) => level > 30), [])
 })

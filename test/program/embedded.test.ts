@@ -49,6 +49,7 @@ await t.test('the first start prints a token and three lines that work when past
   t.strictSame(printed, ['{"name":"Monstera deliciosa","tag":"tropical"}', '[{"name":"Monstera deliciosa","tag":"tropical"}]', ''])
   const [token] = /plant_\w{57}/.exec(lines.join('\n')) as RegExpExecArray
   t.notMatch(JSON.stringify(service.log), token, 'and the log is not told')
+  for (const secret of ['server.json', 'postgresql/plant-store.password']) t.equal((await stat(join(DATA_DIR, secret))).mode & 0o777, 0o600, secret)
 })
 
 await t.test('the token commands work while the service runs', async (t) => {

@@ -19,6 +19,8 @@ t.test('migrate goes up to the newest migration and down one at a time', { buffe
   t.strictSame(await migrate('up'), prints('nothing to do\n'))
   t.strictSame(await tablesOf(DATABASE_URL), ['migrations', 'plants', 'tokens'])
   t.strictSame(await migrate('down'), prints('down 0002_tokens\n'))
+  t.strictSame(await migrate(), prints('up 0002_tokens\n'))
+  t.strictSame(await migrate('down'), prints('down 0002_tokens\n'))
   t.strictSame(await migrate('down'), prints('down 0001_plants\n'))
   t.strictSame(await migrate('down'), prints('nothing to do\n'))
   t.strictSame(await tablesOf(DATABASE_URL), ['migrations'])
