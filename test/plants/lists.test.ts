@@ -132,17 +132,16 @@ t.test('of lists under way one page is read at a time, and none is larger than a
   const { read } = database
   let [now, most, largest] = [0, 0, 0]
   database.read = async (statement, values, options) => {
-    if (!options?.isUnderWay) return read(statement, values, options)
-    most = Math.max(most, ++now)
+    if (options?.isUnderWay) most = Math.max(most, ++now)
     const rows = await read(statement, values, options)
-    now--
+    if (options?.isUnderWay) now--
     largest = Math.max(largest, JSON.stringify(rows).length)
     return rows
   }
   t.teardown(() => { database.read = read })
   for (const answer of await Promise.all([1, 2, 3].map(() => heidi.list()))) t.equal(answer.json().length, 100)
   t.equal(most, 1)
-  t.ok(largest > 0 && largest < 100_000, `${largest} characters`)
+  t.ok(largest < 100_000, `${largest} characters`)
 })
 
 t.test('a reader who leaves before a long list begins is no fault of the service', async (t) => {
