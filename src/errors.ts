@@ -94,7 +94,7 @@ const foreignFaults: Record<string, ErrorName> = {
 
 function toApiError (error: unknown, otherwise: ErrorName): ApiError {
   if (error instanceof ApiError) return error
-  const { code = '', statusCode = 500 } = (error ?? {}) as Partial<FastifyError>
+  const { code = '', statusCode = 500 } = Object(error) as Partial<FastifyError>
   return new ApiError(foreignFaults[code] ?? (statusCode < 500 ? 'HTTP_MALFORMED' : otherwise), { cause: error })
 }
 
