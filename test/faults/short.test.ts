@@ -1,7 +1,6 @@
-// The fault suite in its short form; npm run test:faults has it in full, and measures.
+// The fault suite in its short form; npm run test:faults has it in full, and measures. Locks are test/plants/batches.test.ts's.
 import t from 'tap'
 import type { Scope } from '../support/program.ts'
-import { locks } from './locks.ts'
 import { outages } from './outages.ts'
 import { startPostgres } from './postgres.ts'
 import { readers } from './readers.ts'
@@ -14,7 +13,6 @@ const postgres = await startPostgres(t)
 const scenarios: Record<string, (scope: Scope) => Promise<Report>> = {
   storm: (scope) => storm(scope, postgres, { seed, kills: 2 }),
   outages: (scope) => outages(scope, postgres, { lastsMs: 2500, watchMs: 500, perSecond: 10, statementTimeoutMs: 500 }),
-  locks: (scope) => locks(scope, postgres, { seed, rounds: 1 }),
   readers: (scope) => readers(scope, postgres, { plants: 20_000, characters: 600, stalledReaders: 4, halfOpenRequests: 50, measureMs: 200 })
 }
 for (const [name, run] of Object.entries(scenarios)) {

@@ -77,7 +77,7 @@ await t.test('kill -9 of the service and of its database together loses nothing 
   await createPlants(service)
   const [keeper] = await findChildren(service.child.pid) as [number]
   const server = await findServer(DATA_DIR)
-  for (const pid of [service.child.pid as number, keeper, server]) process.kill(pid, 'SIGKILL')
+  for (const pid of [keeper, server, service.child.pid as number]) process.kill(pid, 'SIGKILL')
   service = await start()
   t.strictSame(await listPlants(service), names)
 })
