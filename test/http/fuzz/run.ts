@@ -54,7 +54,7 @@ export async function fuzz (scope: Scope, { databaseUrl, seed, count, only }: Fu
     while (next < (only === undefined ? count : only + 1) && report.violations.length < 20 && service.child.exitCode === null) await runCase(worker, next++)
   }))
 
-  const unexpected = service.log.filter(({ level }) => Number(level) > 30)
+  const unexpected = service.log.filter(({ level, error }) => Number(level) > 30 && error !== 50302)
   if (unexpected.length > 0) report.violations.push(`the service logged ${JSON.stringify(unexpected.slice(0, 3))}`)
   if (service.stderr() !== '') report.violations.push(`the service wrote ${service.stderr().slice(0, 1000)}`)
   if (service.child.exitCode !== null || service.child.signalCode !== null) report.violations.push('the service ended')
@@ -224,8 +224,10 @@ function explain (bytes: Buffer, answers: Answer[], before: Plants, after: Plant
   const created: string[] = []
   const listed: string[] = []
   let deleted = 0
-  for (const answer of finals) {
+  for (const [index, answer] of finals.entries()) {
     if (answer.status === 204) deleted++
+    // Parts that were repeated can make more requests than are worked on at a time.
+    else if (index > 16 && JSON.parse(answer.body).error === 50302) continue
     else if (answer.status !== 200) checkError(answer)
     else {
       const body = JSON.parse(answer.body)
