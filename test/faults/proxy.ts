@@ -17,7 +17,7 @@ export async function openProxy (scope: Scope, url: string) {
   let bytesPerSecond = Infinity
   let most = 0
 
-  const server = createServer({ allowHalfOpen: true }, (near) => {
+  const server = createServer((near) => {
     if (mode === 'closed') return near.resetAndDestroy()
     const far = connect({ port: Number(port), host: hostname })
     const pair = { sockets: [near, far], isDead: mode === 'silent' }
