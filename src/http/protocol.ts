@@ -40,7 +40,10 @@ export const serverOptions = {
   frameworkErrors: answerError
 } satisfies FastifyHttpOptions<Server>
 
-/** Makes an app exact on the wire. To be called on the root instance before any route is added. */
+/**
+ * Makes an app exact on the wire. To be called on the root instance before any
+ * route is added. While the lifecycle is stopping each answer is its connection's last.
+ */
 export function hardenProtocol (app: FastifyInstance, lifecycle: { stopping: boolean }): void {
   app.setErrorHandler(answerError)
   app.setValidatorCompiler(compileValidator)
@@ -67,6 +70,7 @@ export function hardenProtocol (app: FastifyInstance, lifecycle: { stopping: boo
     count(1)
     response.once('socket', () => count(-1))
   })
+
   const methods = new Map<string, string[]>()
   app.addHook('onRoute', ({ url, method }) => {
     methods.set(url, [...new Set([...methods.get(url) ?? [], ...[method].flat()])].sort())

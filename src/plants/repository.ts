@@ -31,6 +31,7 @@ const [smallestId, largestId] = ['-9223372036854775808', '9223372036854775807']
 
 /** The plants in the database. Each verb acts for `owner` alone: other users' plants are neither seen nor touched. */
 export function createPlants (database: Database, { writeBatch, maxWaiting }: PlantsOptions) {
+  // As long as a statement may take by default: behind a server that hangs an answer is due.
   const options = { maxItems: writeBatch, maxWaiting, maxWaitMs: 5000, inTurn: writeBatch > 1 }
   const insert = batch((plants: OwnedPlant[]) => insertAll(database, plants), ({ name, tag = '' }) => name.length + tag.length, options)
   const remove = batch((keys: PlantKey[]) => deleteAll(database, keys), () => 0, options)

@@ -1,4 +1,4 @@
-// The fault suite in its short form; npm run test:faults has it in full, and measures. Locks are test/plants/batches.test.ts's.
+// The fault suite in its short form; npm run test:faults has it in full, and measures. Locks have tests of their own, in test/plants/batches.test.ts.
 import t from 'tap'
 import type { Scope } from '../support/program.ts'
 import { outages } from './outages.ts'
