@@ -10,7 +10,7 @@ import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import pg from 'pg'
 import { createToken } from '../src/access/token-format.ts'
-import { startEmbedded } from '../src/database/embedded.ts'
+import { startEmbedded } from '../src/embedded/embedded.ts'
 import { migrate } from '../src/database/migrate.ts'
 
 export interface Contender { name: string, title: string, command: string[], ready: string, env?: Record<string, string> }

@@ -1,11 +1,17 @@
+// The whole service, put together.
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import Fastify, { LogController, type FastifyReply, type FastifyRequest } from 'fastify'
-import { createAuthenticate } from './access/authenticate.ts'
 import { requireBearer } from './access/bearer.ts'
+import { createAuthenticate } from './access/own-tokens.ts'
 import { createTokens } from './access/tokens.ts'
 import type { Config } from './config.ts'
 import type { Database } from './database/database.ts'
-import { hardenProtocol, refuseMalformedQuery, serverOptions } from './http/protocol.ts'
+import { answerError } from './http/answers.ts'
+import { answerClientError, tendConnections } from './http/connections.ts'
+import { readJsonBodies } from './http/json.ts'
+import { serverLimits } from './http/limits.ts'
+import { refuseMalformedQuery, refuseMalformedRequests } from './http/requests.ts'
+import { compileValidator } from './http/validation.ts'
 import { healthRoutes, type Lifecycle } from './operations/health.ts'
 import { describeApi } from './operations/reference.ts'
 import { createPlants } from './plants/repository.ts'
@@ -22,13 +28,21 @@ export interface AppParts {
 /** The whole service but for its socket, signals and database. The order of registration is the architecture. */
 export async function buildApp ({ config, database, lifecycle, logStream }: AppParts) {
   const app = Fastify({
-    ...serverOptions,
+    ...serverLimits,
+    // Fastify's own 503 has another shape, and stopping is announced by `Connection: close` long before.
+    return503OnClosing: false,
+    clientErrorHandler: answerClientError,
+    frameworkErrors: answerError,
     logger: { level: config.LOG_LEVEL, stream: logStream },
     logController: new QuietSuccess(),
     bodyLimit: config.BODY_LIMIT
   }).withTypeProvider<TypeBoxTypeProvider>()
 
-  hardenProtocol(app, lifecycle)
+  app.setErrorHandler(answerError)
+  app.setValidatorCompiler(compileValidator)
+  readJsonBodies(app)
+  refuseMalformedRequests(app)
+  tendConnections(app, lifecycle)
 
   await app.register(healthRoutes, { database, lifecycle })
   await describeApi(app, { docs: config.DOCS === 'on' })
@@ -48,6 +62,11 @@ class QuietSuccess extends LogController {
   override incomingRequest (): void {}
   override requestCompleted (_error: unknown, request: FastifyRequest, reply: FastifyReply): void {
     // The pattern of the route, since a caller may have put a token into the URL.
-    request.log.debug({ method: request.method, route: request.routeOptions.url, status: reply.statusCode, ms: reply.elapsedTime }, 'answered')
+    request.log.debug({
+      method: request.method,
+      route: request.routeOptions.url,
+      status: reply.statusCode,
+      ms: reply.elapsedTime
+    }, 'answered')
   }
 }

@@ -4,11 +4,11 @@
 // takes for long-lived what it has often seen survive a collection: under load the
 // rows of lists, whose texts then stay until the costly collection of everything.
 import { Argument, Command, CommanderError, InvalidArgumentError, Option } from 'commander'
-import { isUserName, listTokens, parseExpiry } from './access/commands.ts'
+import { isUserName, listTokens, parseExpiry } from './commands/tokens.ts'
 import { createTokens, type Tokens } from './access/tokens.ts'
 import { readConfig, type Config } from './config.ts'
 import { openDatabase } from './database/database.ts'
-import { findRunning, startEmbedded } from './database/embedded.ts'
+import { findRunning, startEmbedded } from './embedded/embedded.ts'
 import { migrate } from './database/migrate.ts'
 
 const program = new Command('plant-store')
@@ -21,7 +21,7 @@ const program = new Command('plant-store')
 program.command('serve')
   .description('serve HTTP until a signal, without DATABASE_URL with a PostgreSQL of its own; the command when none is given')
   // Loaded when it is asked for: the other commands start in half the time.
-  .action(async () => (await import('./server.ts')).serve(readConfig(process.env)))
+  .action(async () => (await import('./commands/serve.ts')).serve(readConfig(process.env)))
 
 program.command('migrate')
   .description('bring the database schema up to date, or take back the newest migration')

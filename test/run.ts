@@ -7,7 +7,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { PostgreSqlContainer } from '@testcontainers/postgresql'
 import pg from 'pg'
-import { startEmbedded } from '../src/database/embedded.ts'
+import { startEmbedded } from '../src/embedded/embedded.ts'
 import { migrate } from '../src/database/migrate.ts'
 
 interface Server { kind: string, url: string, close: () => Promise<unknown> }

@@ -1,6 +1,6 @@
 import bearerAuth from '@fastify/bearer-auth'
 import type { FastifyInstance, FastifyReply, FastifyRequest, HookHandlerDoneFunction } from 'fastify'
-import { ApiError } from '../errors.ts'
+import { ApiError, errors } from '../errors.ts'
 import type { Authenticate, Caller } from './authenticate.ts'
 
 declare module 'fastify' {
@@ -30,5 +30,5 @@ export async function requireBearer (app: FastifyInstance, authenticate: Authent
 
 /** An onRequest hook for routes that change something. */
 export function requireWriteAccess (request: FastifyRequest, _reply: FastifyReply, done: HookHandlerDoneFunction): void {
-  done(request.caller.readOnly ? new ApiError('TOKEN_READ_ONLY') : undefined)
+  done(request.caller.readOnly ? new ApiError(errors.TOKEN_READ_ONLY) : undefined)
 }

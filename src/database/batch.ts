@@ -1,5 +1,7 @@
+// Items that arrive while others are under way go together as the next batch.
 import { overloaded } from '../errors.ts'
-import { stallMs, wasTurnedDown } from './database.ts'
+import { stallMs } from './connection.ts'
+import { wasTurnedDown } from './faults.ts'
 
 export interface BatchOptions {
   /** The most items of one batch. */

@@ -1,7 +1,7 @@
 import { readdir } from 'node:fs/promises'
 import { join, parse } from 'node:path'
 import type { Client, QueryConfig } from 'pg'
-import { ApiError } from '../errors.ts'
+import { ApiError, errors } from '../errors.ts'
 import { createClient } from './client.ts'
 
 const dir = join(import.meta.dirname, '../../migrations')
@@ -20,7 +20,7 @@ export async function migrate (url: string, direction: 'up' | 'down'): Promise<s
   // Bounds the wait for another instance's migrations, which the library does not.
   const client = createClient({ connectionString: url, lock_timeout: lockTimeoutMs, query_timeout: migrationTimeoutMs })
   try {
-    await client.connect().catch((cause) => { throw new ApiError('DATABASE_UNAVAILABLE', { cause }) })
+    await client.connect().catch((cause) => { throw new ApiError(errors.DATABASE_UNAVAILABLE, { cause }) })
     if (direction === 'up' && await isUpToDate(client)) return []
     // Loaded when there is something to do: it takes a quarter of the time to start, and 10 MiB.
     const { runner } = await import('node-pg-migrate')

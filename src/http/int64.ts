@@ -1,3 +1,4 @@
+// 64-bit integers in bodies and URLs.
 import { Kind, Type, TypeRegistry, type TUnsafe } from '@sinclair/typebox'
 
 const smallest = -(2n ** 63n)

@@ -1,7 +1,8 @@
+// Whether the parts of a request are what the schemas of its route say, and the sentence when they are not.
 import { Kind, Type, TypeRegistry, type TSchema, type TUnsafe } from '@sinclair/typebox'
 import { TypeCompiler, type ValueError } from '@sinclair/typebox/compiler'
 import type { FastifySchemaCompiler } from 'fastify'
-import { ApiError, type ErrorName } from '../errors.ts'
+import { ApiError, errors, type ErrorKind } from '../errors.ts'
 
 TypeRegistry.Set('UnicodeText', (_schema, value) =>
   typeof value === 'string' && !value.includes('\0') && value.isWellFormed())
@@ -33,10 +34,10 @@ export const compileValidator: FastifySchemaCompiler<TSchema> = ({ schema }) => 
 function toApiError ({ path, schema, value }: ValueError): ApiError {
   const field = path.slice(1)
   const kind = schema[Kind] as string
-  if (kind === 'Object') return new ApiError('BODY_NOT_OBJECT')
-  const byKind: Record<string, ErrorName> = { Int64Text: 'PATH_ID_INVALID', LimitText: 'LIMIT_INVALID' }
+  if (kind === 'Object') return new ApiError(errors.BODY_NOT_OBJECT)
+  const byKind: Record<string, ErrorKind> = { Int64Text: errors.PATH_ID_INVALID, LimitText: errors.LIMIT_INVALID }
   const name = byKind[kind]
   if (name !== undefined) return new ApiError(name)
-  if (kind === 'Int64' && value === Infinity) return new ApiError('ID_OUT_OF_RANGE')
-  return new ApiError(value === undefined ? 'FIELD_MISSING' : 'FIELD_INVALID', { message: `${field} must be ${expectations[kind]}.` })
+  if (kind === 'Int64' && value === Infinity) return new ApiError(errors.ID_OUT_OF_RANGE)
+  return new ApiError(value === undefined ? errors.FIELD_MISSING : errors.FIELD_INVALID, { message: `${field} must be ${expectations[kind]}.` })
 }

@@ -2,7 +2,7 @@ import { setTimeout as delay } from 'node:timers/promises'
 import type { FastifyPluginAsyncTypebox } from '@fastify/type-provider-typebox'
 import { Type } from '@sinclair/typebox'
 import type { Database } from '../database/database.ts'
-import { ApiError, ErrorSchema } from '../errors.ts'
+import { ApiError, errors, ErrorSchema } from '../errors.ts'
 
 /** What the process is up to; `stopping` is set once and for all by whoever ends it. */
 export interface Lifecycle { starting?: boolean, stopping: boolean }
@@ -26,9 +26,9 @@ export const healthRoutes: FastifyPluginAsyncTypebox<{ database: Database, lifec
     logLevel: 'silent',
     schema: { response: { 200: StatusSchema, '4xx': ErrorSchema, '5xx': ErrorSchema } }
   }, async function ready () {
-    if (lifecycle.stopping) throw new ApiError('STOPPING')
+    if (lifecycle.stopping) throw new ApiError(errors.STOPPING)
     // The tables of the version before would satisfy the probe while this one's migrations run.
-    if (lifecycle.starting) throw new ApiError('DATABASE_UNAVAILABLE', { cause: 'not migrated yet' })
+    if (lifecycle.starting) throw new ApiError(errors.DATABASE_UNAVAILABLE, { cause: 'not migrated yet' })
     try {
       // One for all who ask meanwhile: nobody needs a token to ask.
       probing ??= within(probeTimeoutMs, database.probe()).finally(() => { probing = undefined })
@@ -36,7 +36,7 @@ export const healthRoutes: FastifyPluginAsyncTypebox<{ database: Database, lifec
     } catch (cause) {
       if (isReady) app.log.warn({ err: cause }, 'not ready')
       isReady = false
-      throw new ApiError('DATABASE_UNAVAILABLE', { cause })
+      throw new ApiError(errors.DATABASE_UNAVAILABLE, { cause })
     }
     if (!isReady) app.log.info('ready again')
     isReady = true

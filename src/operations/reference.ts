@@ -1,14 +1,15 @@
+// The API described from its own routes: a document for programs, a page for people.
 import { readFile } from 'node:fs/promises'
 import swagger from '@fastify/swagger'
 import type { FastifyInstance, FastifySchema, RouteOptions } from 'fastify'
-import { catalogue, type ErrorName, ErrorSchema, type failures } from '../errors.ts'
+import { catalogue, errors, type ErrorKind, ErrorSchema, type failures } from '../errors.ts'
 
-type CatalogueEntry = { number: number, message: string, headers?: Record<string, string> }
 type Schema = { $id?: string, type?: string, description?: string, examples?: unknown[], items?: Schema, properties?: Record<string, Schema> }
 type Components = Record<string, object>
 type RouteResponses = ReturnType<typeof failures> & Record<string, Schema>
 
-const description = `Keeps plants: create one, list yours, delete one.
+// A function, since domains define their errors as they are loaded.
+const describe = () => `Keeps plants: create one, list yours, delete one.
 
 ## Access
 
@@ -34,7 +35,7 @@ again: 40014 to a repeated create of a new id, or 40402 to a repeated delete, te
 
 | error | message |
 |-------|---------|
-${Object.values(catalogue).map(({ number, message }) => `| ${number} | ${message.replaceAll('_', '\\_')} |`).join('\n')}
+${[...catalogue.values()].toSorted((a, b) => a.number - b.number).map(({ number, message }) => `| ${number} | ${message.replaceAll('_', '\\_')} |`).join('\n')}
 
 </details>
 
@@ -68,7 +69,7 @@ export async function describeApi (app: FastifyInstance, { docs }: { docs: boole
   await app.register(swagger, {
     openapi: {
       openapi: '3.1.0',
-      info: { title: 'Plant store', version: '1.0.0', description, license: { name: 'MIT', identifier: 'MIT' } },
+      info: { title: 'Plant store', version: '1.0.0', description: describe(), license: { name: 'MIT', identifier: 'MIT' } },
       servers: [{ url: '/', description: 'The service this document comes from' }],
       tags: [{ name: 'Plants', description: 'Your plants' }],
       security: [{ bearerAuth: [] }],
@@ -107,11 +108,11 @@ export async function describeApi (app: FastifyInstance, { docs }: { docs: boole
 }
 
 // How any request can end, any that may have a body, and any whose body must be a plant.
-const requestErrors: ErrorName[] = ['HTTP_MALFORMED', 'URL_MALFORMED', 'HOST_MISSING', 'TOKEN_MISSING', 'TOKEN_INVALID',
-  'REQUEST_TIMEOUT', 'EXPECTATION_UNKNOWN', 'HEADERS_TOO_LARGE', 'INTERNAL', 'DATABASE_UNAVAILABLE', 'OVERLOADED']
-const parserErrors: ErrorName[] = ['CONTENT_TYPE_UNSUPPORTED', 'CONTENT_ENCODING_UNSUPPORTED', 'BODY_TOO_LARGE',
-  'BODY_NOT_UTF8', 'BODY_NOT_JSON', 'BODY_TOO_COMPLEX', 'BODY_KEY_FORBIDDEN']
-const fieldErrors: ErrorName[] = ['BODY_NOT_OBJECT', 'FIELD_MISSING', 'FIELD_INVALID']
+const requestErrors: ErrorKind[] = [errors.HTTP_MALFORMED, errors.URL_MALFORMED, errors.HOST_MISSING, errors.TOKEN_MISSING, errors.TOKEN_INVALID,
+  errors.REQUEST_TIMEOUT, errors.EXPECTATION_UNKNOWN, errors.HEADERS_TOO_LARGE, errors.INTERNAL, errors.DATABASE_UNAVAILABLE, errors.OVERLOADED]
+const parserErrors: ErrorKind[] = [errors.CONTENT_TYPE_UNSUPPORTED, errors.CONTENT_ENCODING_UNSUPPORTED, errors.BODY_TOO_LARGE,
+  errors.BODY_NOT_UTF8, errors.BODY_NOT_JSON, errors.BODY_TOO_COMPLEX, errors.BODY_KEY_FORBIDDEN]
+const fieldErrors: ErrorKind[] = [errors.BODY_NOT_OBJECT, errors.FIELD_MISSING, errors.FIELD_INVALID]
 
 const statusTexts: Record<number, string> = {
   400: 'The request is at fault and fails again if repeated as it is.',
@@ -134,7 +135,7 @@ function describeRoute ({ body, response, ...schema }: FastifySchema, { method }
     ...method === 'GET' ? [] : parserErrors,
     ...body === undefined ? [] : fieldErrors,
     ...ownErrors
-  ].map((name): CatalogueEntry => catalogue[name])
+  ]
   const responses: Record<string, object> = {}
   for (const [status, success] of Object.entries(successes)) {
     responses[status] = success.type === 'null'
@@ -156,7 +157,7 @@ function describeRoute ({ body, response, ...schema }: FastifySchema, { method }
   return { ...schema, ...body !== undefined && { body: inJson(body as Schema) }, response: responses }
 }
 
-function describeHeaders (errors: CatalogueEntry[]): { headers?: object } {
+function describeHeaders (errors: ErrorKind[]): { headers?: object } {
   const headers: Record<string, { type: 'string', description?: string, examples: string[] }> = {}
   for (const [name, value] of errors.flatMap(({ headers = {} }) => Object.entries(headers))) {
     const header = headers[name] ??= { type: 'string', description: headerTexts[name], examples: [] }

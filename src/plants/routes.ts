@@ -1,9 +1,12 @@
+// The operations on plants: for each a contract, then a few lines of deed.
 import { Readable } from 'node:stream'
 import type { FastifyPluginAsyncTypebox } from '@fastify/type-provider-typebox'
 import { Type } from '@sinclair/typebox'
 import { requireWriteAccess } from '../access/bearer.ts'
-import { ApiError, failures } from '../errors.ts'
-import type { Page, Plants, Rest } from './repository.ts'
+import { ApiError, errors, failures } from '../errors.ts'
+import { plantErrors } from './errors.ts'
+import type { Page, Rest } from './pages.ts'
+import type { Plants } from './repository.ts'
 import { ListQuerySchema, NewPlantSchema, PlantParamsSchema, PlantSchema, type Plant } from './schemas.ts'
 
 export const plantsRoutes: FastifyPluginAsyncTypebox<{ plants: Plants }> = async (app, { plants }) => {
@@ -15,11 +18,11 @@ export const plantsRoutes: FastifyPluginAsyncTypebox<{ plants: Plants }> = async
       summary: 'Create a plant',
       description: 'Stores a plant of yours under an id of your choice. If you already have a plant with this id, that one stays as it is.',
       body: NewPlantSchema,
-      response: { 200: PlantSchema, ...failures('ID_OUT_OF_RANGE', 'ID_TAKEN', 'TOKEN_READ_ONLY') }
+      response: { 200: PlantSchema, ...failures(errors.ID_OUT_OF_RANGE, plantErrors.ID_TAKEN, errors.TOKEN_READ_ONLY) }
     }
   }, async function createPlant (request) {
     const { name, tag } = request.body
-    if (!await plants.create(request.caller.user, request.body)) throw new ApiError('ID_TAKEN')
+    if (!await plants.create(request.caller.user, request.body)) throw new ApiError(plantErrors.ID_TAKEN)
     return { name, tag }
   })
 
@@ -30,7 +33,7 @@ export const plantsRoutes: FastifyPluginAsyncTypebox<{ plants: Plants }> = async
       summary: 'List your plants',
       description: 'Gives your plants in ascending order of id: all of them, or the first `limit`.',
       querystring: ListQuerySchema,
-      response: { 200: Type.Array(PlantSchema, { description: 'Your plants' }), ...failures('LIMIT_INVALID') }
+      response: { 200: Type.Array(PlantSchema, { description: 'Your plants' }), ...failures(errors.LIMIT_INVALID) }
     }
   }, async function listPlants (request, reply) {
     const { user } = request.caller
@@ -55,11 +58,11 @@ export const plantsRoutes: FastifyPluginAsyncTypebox<{ plants: Plants }> = async
       params: PlantParamsSchema,
       response: {
         204: Type.Null({ description: 'The plant is gone' }),
-        ...failures('PATH_ID_INVALID', 'URL_TOO_LONG', 'PLANT_NOT_FOUND', 'TOKEN_READ_ONLY')
+        ...failures(errors.PATH_ID_INVALID, errors.URL_TOO_LONG, plantErrors.PLANT_NOT_FOUND, errors.TOKEN_READ_ONLY)
       }
     }
   }, async function deletePlant (request, reply) {
-    if (!await plants.delete(request.caller.user, request.params.id)) throw new ApiError('PLANT_NOT_FOUND')
+    if (!await plants.delete(request.caller.user, request.params.id)) throw new ApiError(plantErrors.PLANT_NOT_FOUND)
     return reply.code(204).send(null)
   })
 }

@@ -1,7 +1,7 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import pg from 'pg'
 import t, { type Test } from 'tap'
-import { createAuthenticate } from '../../src/access/authenticate.ts'
+import { createAuthenticate } from '../../src/access/own-tokens.ts'
 import { createToken } from '../../src/access/token-format.ts'
 import { startApp, type TestApp } from '../support/app.ts'
 import { openProxy } from '../faults/proxy.ts'

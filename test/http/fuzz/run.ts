@@ -3,6 +3,7 @@ import { METHODS } from 'node:http'
 import { connect } from 'node:net'
 import { isDeepStrictEqual } from 'node:util'
 import pg from 'pg'
+import '../../../src/app.ts'
 import { catalogue } from '../../../src/errors.ts'
 import { createRandom, type Random } from '../../faults/random.ts'
 import { createUsers } from '../../faults/postgres.ts'
@@ -34,7 +35,7 @@ interface Worker { user: string, authorization: string, plants: Plants }
 const workerCount = 6
 const edges = [smallest, -(2n ** 53n) - 1n, -1n, 0n, 1n, 2n, 5n, 2n ** 53n - 1n, 2n ** 53n, 2n ** 53n + 1n, largest - 1n, largest]
 const statuses = new Set([200, 204, 400, 401, 404, 405, 408, 414, 417, 431])
-const numbers = new Set<number>(Object.values(catalogue).map(({ number }) => number))
+const numbers = new Set(catalogue.keys())
 
 /** Sends random requests, most of them faulty, to the real program, and tells where it did not do as it says. */
 export async function fuzz (scope: Scope, { databaseUrl, seed, count, only }: FuzzOptions): Promise<FuzzReport> {

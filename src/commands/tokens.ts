@@ -1,6 +1,6 @@
 import { parseDuration } from '../config.ts'
-import { tokenState } from './authenticate.ts'
-import type { Tokens } from './tokens.ts'
+import { tokenState } from '../access/own-tokens.ts'
+import type { Tokens } from '../access/tokens.ts'
 
 // The last moment that PostgreSQL reads as JavaScript writes it.
 const endOfTime = Date.UTC(9999, 11, 31)

@@ -1,5 +1,5 @@
 import t from 'tap'
-import { isUserName, listTokens, parseExpiry } from '../../src/access/commands.ts'
+import { isUserName, listTokens, parseExpiry } from '../../src/commands/tokens.ts'
 import { startApp } from '../support/app.ts'
 
 const nextYear = new Date().getUTCFullYear() + 1

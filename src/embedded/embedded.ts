@@ -3,7 +3,7 @@ import { once } from 'node:events'
 import { readFile } from 'node:fs/promises'
 import { join, resolve } from 'node:path'
 import { setTimeout } from 'node:timers/promises'
-import { createClient } from './client.ts'
+import { createClient } from '../database/client.ts'
 
 export interface EmbeddedServer {
   url: string
@@ -27,7 +27,7 @@ export async function startEmbedded (folder: string): Promise<EmbeddedServer> {
   }
   // In a process group of its own: a Ctrl-C in the terminal is for the service,
   // which needs its database until it has finished.
-  const child = fork(join(import.meta.dirname, 'embedded-server.ts'), [dataDir, String(process.pid)], { detached: true, stdio: 'ignore' })
+  const child = fork(join(import.meta.dirname, 'server.ts'), [dataDir, String(process.pid)], { detached: true, stdio: 'ignore' })
   const exited = once(child, 'exit')
   const [message] = await Promise.race([once(child, 'message'), exited.then(() => [{ error: 'it ended' }])])
   const { url, error } = message as { url: string, error?: string }

@@ -3,12 +3,12 @@ import { Session } from 'node:inspector/promises'
 import { setTimeout } from 'node:timers/promises'
 import closeWithGrace from 'close-with-grace'
 import type { FastifyBaseLogger } from 'fastify'
-import { createTokens } from './access/tokens.ts'
-import { buildApp } from './app.ts'
-import type { Config } from './config.ts'
-import { openDatabase, type Database } from './database/database.ts'
-import { startEmbedded } from './database/embedded.ts'
-import { migrate } from './database/migrate.ts'
+import { createTokens } from '../access/tokens.ts'
+import { buildApp } from '../app.ts'
+import type { Config } from '../config.ts'
+import { openDatabase, type Database } from '../database/database.ts'
+import { startEmbedded } from '../embedded/embedded.ts'
+import { migrate } from '../database/migrate.ts'
 
 /** Serves until a signal. Rejects when it can't start: the port or the data folder is taken. */
 export async function serve (config: Config): Promise<void> {

@@ -1,0 +1,65 @@
+// How an error becomes an answer, whoever found it: a route, Fastify, a plugin or Node's parser.
+import { STATUS_CODES } from 'node:http'
+import type { FastifyBaseLogger, FastifyError, FastifyReply, FastifyRequest } from 'fastify'
+import { ApiError, errors, type ErrorKind } from '../errors.ts'
+
+// What Fastify, its plugins and Node's HTTP parser call the faults they find.
+const foreignFaults: Record<string, ErrorKind> = {
+  FST_ERR_BAD_URL: errors.URL_MALFORMED,
+  FST_ERR_MAX_PARAM_LENGTH: errors.URL_TOO_LONG,
+  FST_STATIC_FORBIDDEN_PATH: errors.PATH_UNKNOWN,
+  FST_ERR_CTP_BODY_TOO_LARGE: errors.BODY_TOO_LARGE,
+  FST_ERR_CTP_INVALID_MEDIA_TYPE: errors.CONTENT_TYPE_UNSUPPORTED,
+  FST_ERR_CTP_INVALID_CONTENT_LENGTH: errors.HTTP_MALFORMED,
+  FST_BEARER_AUTH_MISSING_AUTHORIZATION_HEADER: errors.TOKEN_MISSING,
+  // Our own check throws, so this one is left for schemes other than Bearer.
+  FST_BEARER_AUTH_INVALID_AUTHORIZATION_HEADER: errors.TOKEN_MISSING,
+  // A body whose sender has gone: nobody reads the answer, and the log shall not call it our fault.
+  ECONNRESET: errors.HTTP_MALFORMED,
+  // A long list whose reader has gone before it began.
+  ERR_STREAM_PREMATURE_CLOSE: errors.HTTP_MALFORMED,
+  ERR_HTTP_REQUEST_TIMEOUT: errors.REQUEST_TIMEOUT,
+  HPE_HEADER_OVERFLOW: errors.HEADERS_TOO_LARGE,
+  HPE_CHUNK_EXTENSIONS_OVERFLOW: errors.BODY_TOO_LARGE
+}
+
+function toApiError (error: unknown, otherwise: ErrorKind): ApiError {
+  if (error instanceof ApiError) return error
+  const { code = '', statusCode = 500 } = Object(error) as Partial<FastifyError>
+  return new ApiError(foreignFaults[code] ?? (statusCode < 500 ? errors.HTTP_MALFORMED : otherwise), { cause: error })
+}
+
+/** Fastify's error handler: 4xx are the caller's and logged at info, the rest is ours and logged whole, but for what there may be thousands of a second. */
+export function answerError (error: unknown, request: FastifyRequest, reply: FastifyReply): void {
+  const fault = toApiError(error, errors.INTERNAL)
+  const { name, status, number, headers, message } = fault
+  if (name === 'OVERLOADED') request.log.warn({ error: number }, message)
+  else if (status >= 500) request.log.error({ err: fault.cause ?? error, error: number }, message)
+  else logRefusal(fault, request.log, request.ip)
+  // Fastify closes the connection after a body it could not take. A caller still
+  // sending it would lose the answer: Node reads the rest and drops it.
+  if (reply.hasHeader('connection') && reply.raw.shouldKeepAlive) reply.header('connection', 'keep-alive')
+  reply.code(status).headers(headers).type('application/json').send({ error: number, message })
+}
+
+/** A whole HTTP response for a socket on which Node found the fault, before there is a request to reply to. */
+export function rawErrorResponse (error: unknown, log: FastifyBaseLogger, remoteAddress?: string, extraHeaders: Record<string, string> = {}): string {
+  const fault = toApiError(error, errors.HTTP_MALFORMED)
+  const { status, number, headers, message } = fault
+  logRefusal(fault, log, remoteAddress)
+  const body = JSON.stringify({ error: number, message })
+  const lines = Object.entries({
+    ...headers,
+    ...extraHeaders,
+    'content-type': 'application/json; charset=utf-8',
+    'content-length': String(body.length),
+    connection: 'close'
+  }).map(([name, value]) => `${name}: ${value}\r\n`)
+  return `HTTP/1.1 ${status} ${STATUS_CODES[status]}\r\n${lines.join('')}\r\n${body}`
+}
+
+function logRefusal ({ number, name, message, cause }: ApiError, log: FastifyBaseLogger, remoteAddress?: string): void {
+  // Of another's error the code: its message may quote what the caller sent.
+  const reason = typeof cause === 'string' ? cause : (cause as FastifyError | undefined)?.code ?? name
+  log.info({ error: number, reason, remoteAddress }, message)
+}

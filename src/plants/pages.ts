@@ -1,0 +1,60 @@
+// Reading plants: a list is one page or several.
+import type { Database, ReadOptions, Statement } from '../database/database.ts'
+import type { Plant } from './schemas.ts'
+
+/** What follows a page. */
+export interface Rest { from: string, limit: number }
+
+/** Plants in ascending order of id. Without a rest these are the last. */
+export interface Page { plants: Plant[], rest?: Rest }
+
+export interface PageRequest extends Rest { owner: string }
+// Most lists are one page. Longer ones are read page by page, so that what they
+// take of memory and of the database's time depends on neither their length nor
+// their reader; and one page at a time for all of them, so that however many are
+// under way a short list is not behind more than one. Pages of 1,000 take a quarter
+// less time, and 50 slow readers then half as much memory again.
+const pageSize = 500
+// Bytes of a name or a tag. A page with a larger one is read again, to end with the plant that fills it.
+const [largeText, pageBytes] = [512, 65_536]
+export const [smallestId, largestId] = ['-9223372036854775808', '9223372036854775807']
+
+// A page is one row of two JSON arrays, of the names and of the tags. Reading 20
+// plants so costs the service a sixth less than as 20 rows, and PostgreSQL 8 µs
+// more; of 100,000 it takes a third of the time off. Objects written as JSON by
+// PostgreSQL would cost it twice as much.
+const inOrder = `select id, name, tag, octet_length(name) as name_bytes, octet_length(tag) as tag_bytes
+      from plants where owner = $1 and id >= $2 order by id limit $3`
+const selectPlants = {
+  name: 'plants-page',
+  text: `select json_agg(case when greatest(name_bytes, tag_bytes) <= ${largeText} then name end order by id),
+      json_agg(case when tag_bytes <= ${largeText} then tag end order by id), max(id)
+    from (${inOrder}) as plant`
+}
+const selectLargePlants = {
+  name: 'plants-page-of-large',
+  text: `select json_agg(name order by id), json_agg(tag order by id), max(id) from (
+      select *, sum(name_bytes + coalesce(tag_bytes, 0)) over (order by id rows between unbounded preceding and 1 preceding) as bytes_before
+      from (${inOrder}) as plant
+    ) as plant where coalesce(bytes_before, 0) < ${pageBytes}`
+}
+
+export async function selectPage (database: Database, { owner, from, limit }: PageRequest, options?: ReadOptions): Promise<Page> {
+  const size = Math.min(pageSize, limit)
+  const select = async (statement: Statement) => {
+    const [[names, tags, last] = []] = await database.read(statement, [owner, from, size], options)
+    return { names: parseArray(names), tags: parseArray(tags), last }
+  }
+  let page = await select(selectPlants)
+  const isCut = page.names.includes(null)
+  if (isCut) page = await select(selectLargePlants)
+  const plants = page.names.map((name, index): Plant => ({ name: name as string, tag: page.tags[index] ?? undefined }))
+  return { plants, rest: plants.length === size || isCut ? restAfter(page.last, limit - plants.length) : undefined }
+}
+
+/** Null is the array of no rows. */
+const parseArray = (json: string | null | undefined): Array<string | null> => json == null ? [] : JSON.parse(json)
+
+/** Undefined when it is for sure empty. */
+const restAfter = (last: string | null | undefined, limit: number): Rest | undefined =>
+  last == null || last === largestId || limit === 0 ? undefined : { from: (BigInt(last) + 1n).toString(), limit }

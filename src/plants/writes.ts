@@ -1,0 +1,69 @@
+// Creating and deleting plants, one or many in a statement.
+import type { Database, Row } from '../database/database.ts'
+import type { Plant } from './schemas.ts'
+
+export interface PlantKey { owner: string, id: string }
+export type OwnedPlant = PlantKey & Plant
+
+// Both writes lock rows in the order of the primary key, and so can't deadlock
+// with each other, from whichever instance of the service.
+const insertOne = {
+  name: 'plant-insert',
+  text: 'insert into plants (owner, id, name, tag) values ($1, $2, $3, $4) on conflict do nothing returning owner, id'
+}
+const insertMany = {
+  name: 'plants-insert',
+  text: `insert into plants (owner, id, name, tag)
+    select * from unnest($1::text[], $2::bigint[], $3::text[], $4::text[]) as plant (owner, id, name, tag)
+    order by owner collate "C", id
+    on conflict do nothing returning owner, id`
+}
+const deleteOne = {
+  name: 'plant-delete',
+  text: 'delete from plants where owner = $1 and id = $2 returning owner, id'
+}
+// A bare ctid would be the outer row's: a join has no system columns of its own.
+// Behind a select the arrays' lengths are hidden from the planner: for few rows
+// it would plan each batch anew, which takes as long again as the batch itself.
+const deleteMany = {
+  name: 'plants-delete',
+  text: `delete from plants where ctid = any (array(
+      select plants.ctid from plants join unnest((select $1::text[]), (select $2::bigint[])) as key (owner, id) using (owner, id)
+      order by plants.owner, plants.id for update of plants
+    )) returning owner, id`
+}
+
+export async function insertAll (database: Database, plants: OwnedPlant[]): Promise<boolean[]> {
+  const firsts = firstByKey(plants)
+  const values = [...firsts.values()]
+  const rows = values.length === 1
+    ? await database.write(insertOne, values.flatMap(({ owner, id, name, tag }) => [owner, id, name, tag]))
+    : await database.write(insertMany, columnsOf(values, ['owner', 'id', 'name', 'tag']))
+  return plants.map(isFirstOf(firsts, rows))
+}
+
+export async function deleteAll (database: Database, keys: PlantKey[]): Promise<boolean[]> {
+  const firsts = firstByKey(keys)
+  const values = [...firsts.values()]
+  const rows = values.length === 1
+    ? await database.write(deleteOne, values.flatMap(({ owner, id }) => [owner, id]))
+    : await database.write(deleteMany, columnsOf(values, ['owner', 'id']))
+  return keys.map(isFirstOf(firsts, rows))
+}
+
+const columnsOf = <Item>(items: Item[], columns: Array<keyof Item>) => columns.map((column) => items.map((item) => item[column]))
+
+const keyOf = ({ owner, id }: PlantKey) => `${id} ${owner}`
+
+/** Of requests for the same plant in one batch the first is carried out; the others find it done. */
+function firstByKey<Key extends PlantKey> (keys: Key[]): Map<string, Key> {
+  const firsts = new Map<string, Key>()
+  for (const key of keys) if (!firsts.has(keyOf(key))) firsts.set(keyOf(key), key)
+  return firsts
+}
+
+/** Whether a request is the one that brought about one of the rows. */
+function isFirstOf (firsts: Map<string, PlantKey>, rows: Row[]): (key: PlantKey) => boolean {
+  const done = new Set(rows.map(([owner, id]) => firsts.get(keyOf({ owner, id } as PlantKey))))
+  return (key) => done.has(key)
+}
