@@ -22,7 +22,7 @@ const duration = (description: string, initial: string, pattern = '0|\\d{1,7}ms|
 // As pg reads it, for whom there may be no host: then `?host=` names the folder of a socket.
 FormatRegistry.Set('url', (text) => URL.canParse(text.replace('@/', '@base/'), 'postgres://base'))
 
-/** Every variable the program reads; the README's table is checked against it. */
+/** Every variable the program reads; the table in docs/operating.md is checked against it. */
 export const EnvironmentSchema = Type.Object({
   HOST: text('the address to listen on', '127.0.0.1', '.+'),
   PORT: integer('a port from 0 (any free one) to 65535', '3000',

@@ -12,7 +12,7 @@ import { findRunning, startEmbedded } from './embedded/embedded.ts'
 import { migrate } from './database/migrate.ts'
 
 const program = new Command('plant-store')
-  .description('Keeps plants: an HTTP JSON service on PostgreSQL. Configured by environment variables, see README.md.')
+  .description('Keeps plants: an HTTP JSON service on PostgreSQL. Configured by environment variables, see docs/operating.md.')
   // Throws instead of exiting, so that every way out is the one at the end.
   .exitOverride()
   // A line of its own for each error, even where it repeats an argument that has several.

@@ -77,8 +77,8 @@ t.test('a fault does not show the password of a URL', async (t) => {
   t.throws(() => readConfig({ DATABASE_URL: 'mysql://plants:secret@localhost/plants' }), { message: /got "mysql:\/\/…@localhost\/plants"$/ })
 })
 
-t.test('the table in README.md names every variable and its default', async (t) => {
-  const readme = await readFile(join(import.meta.dirname, '../README.md'), 'utf8')
+t.test('the table in docs/operating.md names every variable and its default', async (t) => {
+  const readme = await readFile(join(import.meta.dirname, '../docs/operating.md'), 'utf8')
   const [, table = ''] = /\| Variable \| Default \| Meaning \|\n(.*?)\n\n/s.exec(readme) ?? []
   const rows = table.split('\n').slice(1).map((row) => row.split('|').map((cell) => /`(.*)`/.exec(cell)?.[1]))
   const expected = Object.entries(EnvironmentSchema.properties).map(([name, schema]) => [name, schema.default])

@@ -15,7 +15,7 @@ subscribe('fastify.initialization', (message) => {
 
 const { app } = await startApp(t)
 
-// What the README says is open to all.
+// What docs/api.md says is open to all.
 const isOpen = (url: string) => ['/livez', '/readyz', '/openapi.json'].includes(url) || /^\/docs(\/|$)/.test(url)
 const guarded = routes.filter(({ url }) => !isOpen(url))
 
