@@ -1,83 +1,105 @@
+// Writes down what callers were told, and says which of it no order of their requests can explain.
 import { errorNumber, type Answer } from './caller.ts'
+import { findUnexplained, type Operation } from './linearizable.ts'
 
 const idTaken = 40014
 const plantNotFound = 40402
 const databaseUnavailable = 50301
 
-/** What a plant may be: the names it may have, and null when it may not be there. One possibility: known for sure. */
-type Possible = Set<string | null>
+interface PlantRow { owner: string, id: number, name: string }
 
-const keyOf = (owner: string, id: number) => `${owner} ${id}`
+/** One look at all plants of an owner. */
+interface Look { owner: string, from: number, until: number, names: Map<number, string> }
 
 /**
- * What callers may rely on after the answers they got: an acknowledged write
- * happened, a refused one didn't, any other may have. Each plant's requests
- * must come one after the other. `breaches` says which answers, or which rows
- * in the end, contradict that.
+ * What callers may rely on: an acknowledged write happened, a refused one didn't, any other may have, and each list
+ * shows what was acknowledged before it was asked for. A list has no ids, so names begin with theirs and a space.
  */
 export function openLedger () {
-  const plants = new Map<string, Possible>()
-  const counts = { created: 0, deleted: 0, refused: 0, unknown: 0, unsent: 0 }
-  const breaches: string[] = []
+  const writes = new Map<string, Map<number, Operation[]>>()
+  const looks: Look[] = []
+  const counts = { created: 0, deleted: 0, listed: 0, refused: 0, unknown: 0, unsent: 0 }
 
-  const possible = (owner: string, id: number): Possible => plants.get(keyOf(owner, id)) ?? new Set([null])
-  const settle = (owner: string, id: number, wanted: Possible, what: string) => {
-    if (wanted.size === 0) breaches.push(`plant ${id} of ${owner}: ${what}`)
-    else plants.set(keyOf(owner, id), wanted)
+  function plantsOf (owner: string): Map<number, Operation[]> {
+    const plants = writes.get(owner) ?? new Map<number, Operation[]>()
+    writes.set(owner, plants)
+    return plants
   }
-  const absent = (all: Possible): Possible => all.has(null) ? new Set([null]) : new Set()
-  const present = (all: Possible): Possible => new Set([...all].filter((name) => name !== null))
 
-  /** True when the answer leaves open whether the write happened. */
-  function isUnknown (answer: Answer): boolean {
-    if (answer.outcome === 'unsent') {
-      counts.unsent++
-      return false
+  /** What the answer says of a write; undefined when it can't have happened. */
+  function outcome (answer: Answer, success: number, unchanged: number): Pick<Operation, 'until' | 'done'> | undefined {
+    const number = errorNumber(answer)
+    if (answer.outcome === 'cut' || number === databaseUnavailable) {
+      counts.unknown++
+      return { until: Infinity }
     }
-    const isUnknown = answer.outcome === 'cut' || errorNumber(answer) === databaseUnavailable
-    if (isUnknown) counts.unknown++
+    if (answer.outcome === 'unsent') counts.unsent++
     else if (answer.status >= 400) counts.refused++
-    return isUnknown
+    const until = answer.startedAt + answer.ms
+    if (answer.status === success) return { until, done: true }
+    return number === unchanged ? { until, done: false } : undefined
+  }
+
+  function write (owner: string, id: number, operation: Operation): void {
+    const plants = plantsOf(owner)
+    plants.set(id, [...plants.get(id) ?? [], operation])
   }
 
   return {
-    breaches,
     counts,
 
     created (owner: string, id: number, name: string, answer: Answer): void {
-      const before = possible(owner, id)
-      if (isUnknown(answer)) {
-        if (before.has(null)) plants.set(keyOf(owner, id), new Set([...before, name]))
-      } else if (answer.status === 200) {
-        counts.created++
-        settle(owner, id, absent(before).size > 0 ? new Set([name]) : new Set(), 'created, though it was stored: it was lost')
-      } else if (errorNumber(answer) === idTaken) {
-        settle(owner, id, present(before), 'is taken, though it was refused or deleted: it came back')
-      }
+      const known = outcome(answer, 200, idTaken)
+      if (known === undefined) return
+      if (known.done) counts.created++
+      write(owner, id, { from: answer.startedAt, act: 'create', name, ...known })
     },
 
     deleted (owner: string, id: number, answer: Answer): void {
-      const before = possible(owner, id)
-      if (isUnknown(answer)) {
-        plants.set(keyOf(owner, id), new Set([...before, null]))
-      } else if (answer.status === 204) {
-        counts.deleted++
-        settle(owner, id, present(before).size > 0 ? new Set([null]) : new Set(), 'deleted, though it was not there: it came back')
-      } else if (errorNumber(answer) === plantNotFound) {
-        settle(owner, id, absent(before), 'not found, though it was stored: it was lost')
+      const known = outcome(answer, 204, plantNotFound)
+      if (known === undefined) return
+      if (known.done) counts.deleted++
+      write(owner, id, { from: answer.startedAt, act: 'delete', name: null, ...known })
+    },
+
+    /** A list of all plants of the owner, short enough to be one page. */
+    listed (owner: string, answer: Answer): void {
+      if (answer.outcome !== 'answered' || answer.status !== 200) return
+      counts.listed++
+      const plants: Array<{ name: string }> = JSON.parse(answer.body)
+      const names = new Map(plants.map(({ name }) => [Number.parseInt(name), name]))
+      looks.push({ owner, from: answer.startedAt, until: answer.startedAt + answer.ms, names })
+    },
+
+    /** What there really is in the end. */
+    audit (rows: PlantRow[]): void {
+      const now = performance.now()
+      for (const { owner } of rows) plantsOf(owner)
+      for (const owner of writes.keys()) {
+        const names = new Map(rows.filter((row) => row.owner === owner).map(({ id, name }) => [id, name]))
+        looks.push({ owner, from: now, until: now, names })
       }
     },
 
-    /** Compares all of it with the rows there really are. */
-    audit (rows: Array<{ owner: string, id: number, name: string }>): void {
-      const stored = new Map(rows.map(({ owner, id, name }) => [keyOf(owner, id), name]))
-      for (const [key, all] of plants) {
-        const name = stored.get(key) ?? null
-        if (!all.has(name)) breaches.push(`plant ${key} in the end: ${name ?? 'gone'} instead of ${[...all].join(' or ')}`)
-      }
-      for (const [key, name] of stored) {
-        if (!plants.has(key)) breaches.push(`plant ${key} in the end: ${name}, which nobody was told of`)
-      }
+    /** A sentence for each plant whose history has no explanation. */
+    breaches (): string[] {
+      return [...writes.keys()].flatMap((owner) => {
+        const ofOwner = looks.filter((look) => look.owner === owner)
+        const ids = new Set([...plantsOf(owner).keys(), ...ofOwner.flatMap(({ names }) => [...names.keys()])])
+        return [...ids].flatMap((id) => {
+          const sights = ofOwner.map(({ from, until, names }): Operation =>
+            ({ from, until, act: 'see', name: names.get(id) ?? null }))
+          const operations = [...plantsOf(owner).get(id) ?? [], ...sights]
+          const culprit = findUnexplained(operations)
+          return culprit === undefined ? [] : [`plant ${id} of ${owner}: ${describe(culprit, operations)}`]
+        })
+      })
     }
   }
+}
+
+/** The culprit, and what was going on around it. */
+function describe (culprit: Operation, operations: Operation[]): string {
+  const before = operations.filter(({ from }) => from <= culprit.until).sort((a, b) => a.from - b.from).slice(-8)
+  return `${JSON.stringify(culprit)} cannot be explained after ${before.map((one) => JSON.stringify(one)).join(', ')}`
 }

@@ -1,0 +1,85 @@
+// The checker of histories is checked itself: it explains what can be explained, and finds what was doctored.
+import t from 'tap'
+import { createRandom } from './random.ts'
+import { findUnexplained, type Operation } from './linearizable.ts'
+
+const create = (from: number, until: number, name: string, done?: boolean): Operation =>
+  ({ from, until, act: 'create', name, done })
+const remove = (from: number, until: number, done?: boolean): Operation =>
+  ({ from, until, act: 'delete', name: null, done })
+const see = (from: number, until: number, name: string | null): Operation => ({ from, until, act: 'see', name })
+
+const explained: Record<string, Operation[]> = {
+  'nothing at all': [],
+  'one after the other': [
+    create(1, 2, 'a', true), see(3, 4, 'a'), create(5, 6, 'b', false), remove(7, 8, true), see(9, 10, null), remove(11, 12, false)
+  ],
+  'a list during a create, either way': [create(1, 4, 'a', true), see(2, 3, 'a'), see(2, 3, null)],
+  'an unknown create that worked late': [create(1, Infinity, 'a'), see(2, 3, null), see(4, 5, 'a')],
+  'an unknown create that never worked': [create(1, Infinity, 'a'), see(2, 3, null), create(4, 5, 'b', true), see(6, 7, 'b')],
+  'an unknown delete': [create(1, 2, 'a', true), remove(3, Infinity), see(4, 5, 'a'), see(6, 7, null)],
+  'an unknown create between two deletes': [
+    create(1, 2, 'a', true), create(3, Infinity, 'b'), remove(4, 5, true), remove(6, 7, true), see(8, 9, null)
+  ],
+  'two creates at once of which one is refused': [create(1, 4, 'a', true), create(2, 3, 'b', false)],
+  'what changes nothing, in the only order there is': [
+    create(1, 2, 'a', true), remove(3, 8, true), create(4, 7, 'b', true), see(5, 6, null), see(5, 9, 'b')
+  ]
+}
+for (const [title, operations] of Object.entries(explained)) {
+  t.test(`it explains ${title}`, async (t) => {
+    t.equal(findUnexplained(operations), undefined)
+  })
+}
+
+const lostCreate = see(3, 4, null)
+const staleList = see(5, 6, 'a')
+const resurrected = see(7, 8, 'a')
+const doctored: Array<[string, Operation[], Operation]> = [
+  ['a lost create', [create(1, 2, 'a', true), lostCreate], lostCreate],
+  ['a stale list', [create(1, 2, 'a', true), remove(3, 4, true), staleList], staleList],
+  ['a list that goes back in time', [create(0, Infinity, 'a'), see(1, 2, 'a'), lostCreate], lostCreate],
+  ['a resurrected plant', [create(1, 2, 'a', true), remove(3, 4, true), see(5, 6, null), resurrected], resurrected],
+  ['one unknown delete that worked twice',
+    [create(1, 2, 'a', true), remove(3, Infinity), create(4, 5, 'b', true), create(6, 7, 'c', true)], create(6, 7, 'c', true)],
+  ['one unknown create that worked twice',
+    [create(1, Infinity, 'a'), remove(2, 3, true), remove(4, 5, true)], remove(4, 5, true)],
+  ['a create acknowledged twice', [create(1, 4, 'a', true), create(2, 5, 'b', true)], create(2, 5, 'b', true)],
+  ['a refused create that shows', [create(1, 2, 'a', true), create(3, 4, 'b', false), see(5, 6, 'b')], see(5, 6, 'b')],
+  ['a name nobody gave', [create(1, 2, 'a', true), see(3, 4, 'x')], see(3, 4, 'x')]
+]
+for (const [title, operations, culprit] of doctored) {
+  t.test(`it finds ${title}`, async (t) => {
+    t.same(findUnexplained(operations), culprit)
+  })
+}
+
+const seeds = Array.from({ length: 200 }, (_, index) => index + 1)
+
+/** What callers see of a plant that really is one: each request takes place at one moment of its time. */
+function play (seed: number): Operation[] {
+  const random = createRandom(seed)
+  let name: string | null = null
+  return Array.from({ length: 120 }, (_, step): Operation => {
+    const [from, until] = [step - random.below(6), step + random.below(6)]
+    const unknown = random.chance(0.25)
+    if (random.chance(0.4)) return see(from, until, name)
+    const isCreate = random.chance(0.5)
+    const done = isCreate === (name === null)
+    const wanted = `${step}`
+    if (unknown && random.chance(0.5)) return isCreate ? create(from, Infinity, wanted) : remove(from, Infinity)
+    if (done) name = isCreate ? wanted : null
+    if (unknown) return isCreate ? create(from, Infinity, wanted) : remove(from, Infinity)
+    return isCreate ? create(from, until, wanted, done) : remove(from, until, done)
+  })
+}
+
+t.test('it explains whatever really happened, a quarter of the writes unknown', async (t) => {
+  t.same(seeds.filter((seed) => findUnexplained(play(seed)) !== undefined), [])
+})
+
+t.test('it finds a plant that comes back at the end of what really happened', async (t) => {
+  const last = see(200, 201, 'refused')
+  const wanting = [create(130, 131, 'refused', false), remove(132, Infinity), last]
+  t.same(seeds.filter((seed) => findUnexplained([...play(seed), ...wanting]) === undefined), [])
+})
