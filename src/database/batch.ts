@@ -1,6 +1,5 @@
 // Items that arrive while others are under way go together as the next batch.
 import { overloaded } from '../errors.ts'
-import { stallMs } from './connection.ts'
 import { wasTurnedDown } from './faults.ts'
 
 export interface BatchOptions {
@@ -13,6 +12,9 @@ export interface BatchOptions {
   /** Whether a batch waits for the one before. */
   inTurn: boolean
 }
+
+/** How long a batch that hangs, on a row that somebody locked or on a dead connection, keeps others from passing. */
+const turnMs = 1000
 
 /** The most characters of one batch, so that a burst of large items is not held in memory several times over. */
 const maxSize = 1_000_000
@@ -46,13 +48,11 @@ export function batch<Item, Result> (
     }
     isBusy = true
     const group = take()
-    // A batch that hangs, on a row that somebody locked or on a dead
-    // connection, lets others pass after a while.
     const turn = Promise.withResolvers<void>()
-    const stalled = setTimeout(turn.resolve, stallMs)
+    const passing = setTimeout(turn.resolve, turnMs)
     settle(group).finally(turn.resolve)
     turn.promise.then(() => {
-      clearTimeout(stalled)
+      clearTimeout(passing)
       next()
     })
   }

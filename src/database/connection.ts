@@ -1,7 +1,7 @@
 // One pipelined connection: statements go out without waiting for the answers to those before.
 import { Socket } from 'node:net'
 import pg from 'pg'
-import { endsConnection } from './faults.ts'
+import { announcesClose } from './faults.ts'
 
 /** A row as the server wrote it: every value as text, in the order of the columns. */
 export type Row = Array<string | null>
@@ -18,12 +18,43 @@ export interface ConnectionOptions {
   statementTimeoutMs: number
 }
 
-/** A connection silent for this long with work to do gets no more of it: a new one is opened. */
-export const stallMs = 1000
+export interface Connection {
+  /** Resolves once it takes statements. Rejects with what the server or the network says; then it is to be closed. */
+  connect (): Promise<void>
 
-export type Connection = ReturnType<typeof createConnection>
+  /** Sends a statement at once. Rejects with the server's word on it, or with what became of the connection. */
+  run (statement: Statement, values: unknown[]): Promise<Row[]>
 
-export function createConnection ({ url, statementTimeoutMs }: ConnectionOptions) {
+  /** How many statements were sent and are not answered yet. */
+  waiting (): number
+
+  /** To be called every `tickMs`, as far as the event loop gets to it: its clock for silence. */
+  tick (): void
+
+  /** Whether it has had statements waiting for a second and answered none of them. */
+  isSilent (): boolean
+
+  /** False once it was told to close, by us or by the server, or was lost: it takes no more statements. */
+  isOpen (): boolean
+
+  /** Takes no more statements, and closes when those it has are answered. */
+  close (): void
+
+  /** Closes at once. What was sent on it is rejected, and may have happened. */
+  closeNow (): void
+
+  /** Resolves when it is closed, by whomever. */
+  closed: Promise<void>
+}
+
+export const tickMs = 100
+/** A second's worth. In ticks, since a lagging event loop is late for answers and ticks alike. */
+const silentTicks = 10
+
+/** How long a server may take to say goodbye. */
+const goodbyeMs = 1000
+
+export function createConnection ({ url, statementTimeoutMs }: ConnectionOptions): Connection {
   const socket = new Socket()
   const client = new pg.Client({
     connectionString: url,
@@ -34,69 +65,73 @@ export function createConnection ({ url, statementTimeoutMs }: ConnectionOptions
     keepAliveInitialDelayMillis: 10_000,
     application_name: 'plant-store',
     statement_timeout: statementTimeoutMs,
-    // For a server that no longer answers at all: it ends the connection and
+    // For a server that no longer answers at all: the connection is closed then and
     // with it everything sent on it, so the server's own limit must come first.
     query_timeout: (statementTimeoutMs === 0 ? 5000 : statementTimeoutMs) + 1000
   })
   // What the columns are called and what types they have need not be asked
   // with every statement: values are taken for the text they arrive as.
   Object.assign(client.connection, { describe: () => {} })
+
+  const closed = new Promise<void>((resolve) => client.once('end', resolve))
+  let waiting = 0
+  let ticksInSilence = 0
+  let isCorked = false
+  let isOpen = true
+
+  function close (): void {
+    isOpen = false
+    if (waiting > 0) return
+    client.end()
+    setTimeout(() => socket.destroy(), goodbyeMs).unref()
+  }
+
+  function closeNow (): void {
+    isOpen = false
+    socket.destroy()
+  }
+
   // Without a listener a lost connection would end the process. Whatever was
   // under way is told by its own callback. The client refuses all further
   // statements but leaves it to the server to close.
-  client.on('error', () => socket.destroy())
-  let running = 0
-  let lastAnswer = 0
-  let isCorked = false
-  let isRetired = false
-  let isEnding = false
+  client.on('error', closeNow)
 
-  function leave (): void {
-    client.end()
-    // A server that hangs doesn't say goodbye.
-    setTimeout(() => socket.destroy(), stallMs).unref()
+  /** One write to the socket for all statements of this turn of the event loop. */
+  function cork (): void {
+    if (isCorked) return
+    isCorked = true
+    socket.cork()
+    setImmediate(() => {
+      isCorked = false
+      socket.uncork()
+    })
+  }
+
+  function run (statement: Statement, values: unknown[]): Promise<Row[]> {
+    waiting++
+    cork()
+    return new Promise((resolve, reject) => {
+      const query = new TextQuery(statement, values, (error?: Error) => {
+        waiting--
+        ticksInSilence = 0
+        if (!isOpen || announcesClose(error)) close()
+        if (error) reject(error)
+        else resolve(query.received)
+      })
+      client.query(query)
+    })
   }
 
   return {
-    client,
-    socket,
-
-    waiting: () => running,
-
-    /** Whether it has had work for a while and answered none of it. */
-    isStalled: () => running > 0 && performance.now() - lastAnswer > stallMs,
-
-    /** Whether it was told that it is at its end. */
-    isEnding: () => isEnding,
-
-    /** Ends the connection once everything sent on it is answered. */
-    retire (): void {
-      isRetired = true
-      if (running === 0) leave()
-    },
-
-    run (statement: Statement, values: unknown[]): Promise<Row[]> {
-      if (running++ === 0) lastAnswer = performance.now()
-      // One write to the socket for all statements of this turn of the event loop.
-      if (!isCorked) {
-        isCorked = true
-        socket.cork()
-        setImmediate(() => {
-          isCorked = false
-          socket.uncork()
-        })
-      }
-      return new Promise((resolve, reject) => {
-        const query = new TextQuery(statement, values, (error?: Error) => {
-          lastAnswer = performance.now()
-          if (--running === 0 && isRetired) leave()
-          if (endsConnection(error)) isEnding = true
-          if (error) reject(error)
-          else resolve(query.received)
-        })
-        client.query(query)
-      })
-    }
+    connect: async () => { await client.connect() },
+    run,
+    waiting: () => waiting,
+    tick () { ticksInSilence = waiting === 0 ? 0 : ticksInSilence + 1 },
+    isSilent: () => ticksInSilence >= silentTicks,
+    isOpen: () => isOpen,
+    close,
+    closeNow,
+    closed
   }
 }
 

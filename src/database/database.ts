@@ -1,7 +1,6 @@
 // Which statement goes to which connection.
-import { setTimeout as delay } from 'node:timers/promises'
 import { overloaded } from '../errors.ts'
-import { stallMs, type ConnectionOptions, type Row, type Statement } from './connection.ts'
+import { tickMs, type ConnectionOptions, type Row, type Statement } from './connection.ts'
 import { openLane, type Lane } from './lane.ts'
 
 export type { Row, Statement }
@@ -12,19 +11,27 @@ export interface ReadOptions {
 }
 
 /**
- * Runs single statements, each its own transaction. Rejects with
+ * Runs single statements, each its own transaction. Every method rejects with
  * DATABASE_UNAVAILABLE when the server can't be reached or gives up on the
- * statement, and with OVERLOADED past `maxWaiting`; what the server says of
- * the statement itself arrives as it is. When a write is rejected as
- * unavailable it may have happened all the same.
+ * statement, and all but `probe` with OVERLOADED past `maxWaiting`; what the
+ * server says of the statement itself arrives as it is.
  */
 export interface Database {
+  /** Rows in the order the statement gives them. */
   read (statement: Statement, values?: unknown[], options?: ReadOptions): Promise<Row[]>
+
+  /** Resolves after the commit. Rejected as unavailable it may have happened all the same. */
   write (statement: Statement, values?: unknown[]): Promise<Row[]>
-  /** A read on a connection of its own, asked again on a new one when that is silent: for what decides on many requests, refusals included. */
+
+  /**
+   * A read on a connection of its own, asked again on a new one when that is
+   * silent: for what decides on many requests, refusals included.
+   */
   lookUp (statement: Statement, values?: unknown[]): Promise<Row[]>
-  /** Rejects unless the server answers and has the tables; not subject to `maxWaiting`. */
+
+  /** Rejects unless the server answers and has the tables. */
   probe (): Promise<unknown>
+
   /** Waits for what is under way. */
   close (): Promise<void>
 }
@@ -46,31 +53,29 @@ export interface DatabaseOptions extends ConnectionOptions {
 // A commit holds up what follows it on its connection, so writes have their
 // own. Batches use two; the others only serve WRITE_BATCH=1.
 const writeConnections = 4
-/** After this long a look-up is made again; by then its connection counts as silent. */
-const lookUpRetryMs = stallMs + 100
 
 export function openDatabase (options: DatabaseOptions): Database {
   const reads = openLane(options)
   const writes = Array.from({ length: writeConnections }, () => openLane(options))
   const lookUps = openLane(options)
-  const run = (...lanes: Lane[]) => (statement: Statement, values: unknown[] = [], { isUnderWay = false } = {}) => {
-    const waiting = lanes.reduce((sum, lane) => sum + lane.waiting(), 0)
-    if (waiting >= options.maxWaiting && !isUnderWay) return Promise.reject(overloaded)
-    return leastBusy(lanes).run(statement, values)
-  }
-  const lookUp = run(lookUps)
+  const lanes = [reads, ...writes, lookUps]
+  const clock = setInterval(() => { for (const lane of lanes) lane.tick() }, tickMs).unref()
+
+  const isFull = (lanes: Lane[]) => lanes.reduce((sum, lane) => sum + lane.waiting(), 0) >= options.maxWaiting
+
   return {
-    read: run(reads),
-    write: run(...writes),
-    async lookUp (statement, values) {
-      const answer = lookUp(statement, values)
-      const isLate = await Promise.race([answer.then(() => false), delay(lookUpRetryMs, true, { ref: false })])
-      if (!isLate) return answer
-      return Promise.any([answer, lookUp(statement, values)]).catch(({ errors: [error] }: AggregateError) => { throw error })
-    },
+    read: (statement, values = [], { isUnderWay = false } = {}) =>
+      isFull([reads]) && !isUnderWay ? Promise.reject(overloaded) : reads.run(statement, values),
+    write: (statement, values = []) =>
+      isFull(writes) ? Promise.reject(overloaded) : leastBusy(writes).run(statement, values),
+    lookUp: (statement, values = []) =>
+      isFull([lookUps]) ? Promise.reject(overloaded) : lookUps.runAgain(statement, values),
     // Under the heaviest load there is a connection for writes that has nothing to do.
     probe: () => leastBusy([...writes, reads]).run(probe, []),
-    close: async () => { await Promise.all([reads, ...writes, lookUps].map((lane) => lane.close())) }
+    async close () {
+      clearInterval(clock)
+      await Promise.all(lanes.map((lane) => lane.close()))
+    }
   }
 }
 

@@ -12,17 +12,33 @@ const unavailable = new RegExp('^(' + [
   '26000', '42P05', '42P01' // tables not there (yet), and what comes of that for statements sent meanwhile
 ].join('|') + ')')
 
-// A server that ends a connection says so before it closes it.
-export const endsConnection = (error?: Error) => error instanceof pg.DatabaseError && /^57P/.test(error.code as string)
+// Of these what was in the statement's way: somebody's lock, or the time it took.
+const inTheWay = /^(40001|40P01|57014)$/
 
-const isOfStatement = (error: unknown) => error instanceof pg.DatabaseError && !unavailable.test(error.code as string)
+// A server that closes a connection says so before.
+const closing = /^57P/
 
-export function toApiError (error: unknown): unknown {
-  return isOfStatement(error) || error instanceof ApiError ? error : new ApiError(errors.DATABASE_UNAVAILABLE, { cause: error })
+const stateOf = (error: unknown) => error instanceof pg.DatabaseError ? error.code as string : undefined
+
+export const announcesClose = (error: unknown): boolean => closing.test(stateOf(error) ?? '')
+
+/** The server, the network or somebody's lock is at fault and not the statement. */
+class DatabaseUnavailable extends ApiError {
+  /** The server gave this statement up, and wrote nothing of it. */
+  readonly wasGivenUp: boolean
+
+  constructor (cause: unknown) {
+    super(errors.DATABASE_UNAVAILABLE, { cause })
+    this.wasGivenUp = inTheWay.test(stateOf(cause) ?? '')
+  }
 }
 
-/** Whether an error of `write` says that the statement, and not the server, is at fault or in somebody's way: for sure nothing was written. */
-export function wasTurnedDown (error: unknown): boolean {
-  const reason = error instanceof ApiError ? error.cause : error
-  return isOfStatement(reason) || (reason instanceof pg.DatabaseError && /^(40001|40P01|57014)$/.test(reason.code as string))
+/** What the server says of the statement itself stays as it is. Everything else is DATABASE_UNAVAILABLE. */
+export function toFault (error: unknown): unknown {
+  const state = stateOf(error)
+  return state === undefined || unavailable.test(state) ? new DatabaseUnavailable(error) : error
 }
+
+/** Whether an error of `write` says that the server turned the statement down: for sure nothing was written. */
+export const wasTurnedDown = (error: unknown): boolean =>
+  error instanceof DatabaseUnavailable ? error.wasGivenUp : error instanceof pg.DatabaseError

@@ -1,119 +1,118 @@
-// One connection's place: opened when first needed, replaced when lost or stalled.
-import { createConnection, type Connection, type ConnectionOptions, type Row, type Statement } from './connection.ts'
-import { toApiError } from './faults.ts'
+// One connection's place: a connection is opened when first needed, and another when it is lost or silent.
+import { connect } from './connect.ts'
+import type { Connection, ConnectionOptions, Row, Statement } from './connection.ts'
+import { toFault } from './faults.ts'
 
-/** How many given up connections of a place may still be open. Statements that hang for long shall not use up the server's connections. */
-const mostRetired = 2
+/**
+ * How many connections of a place may be open at a time: the one in use and those that
+ * are closing. Statements that hang for long shall not use up the server's connections.
+ */
+const maxOpen = 3
 
-const connectTimeoutMs = 3000
-/** While a connection attempt hangs another one is made this often, so that the way back is found soon. */
-const connectRetryMs = 500
-/** After a refused attempt, how long requests are answered without trying again. */
-const connectPauseMs = 100
+/** After a refused attempt, how long statements are rejected without trying again. */
+const pauseMs = 100
 
-export type Lane = ReturnType<typeof openLane>
+export interface Lane {
+  /** Rejects with DATABASE_UNAVAILABLE, or with what the server says of the statement itself. */
+  run (statement: Statement, values: unknown[]): Promise<Row[]>
 
-export function openLane (options: ConnectionOptions) {
+  /** Like `run`, and asked again on the next connection when this one is closed for its silence. */
+  runAgain (statement: Statement, values: unknown[]): Promise<Row[]>
+
+  /**
+   * How many statements wait, for an answer or for a connection. What a closing
+   * one has doesn't count: it must not keep out those who come when the database is back.
+   */
+  waiting (): number
+
+  /** To be called every `tickMs`. Closes a connection that is silent, so that the next statement opens another. */
+  tick (): void
+
+  /** Resolves when the connection is closed, after the answers to all that was sent on it. */
+  close (): Promise<void>
+}
+
+export function openLane (options: ConnectionOptions): Lane {
   let current: Connection | undefined
   let opening: Promise<Connection> | undefined
+  let open = 0
+  let queued = 0
   let pause: { until: number, error: unknown } = { until: -Infinity, error: undefined }
-  let retired = 0
+  const toAskAgain = new Set<() => void>()
 
-  function open (): Promise<Connection> {
+  const usable = () => current?.isOpen() ? current : undefined
+
+  function openNext (): Promise<Connection> {
     if (performance.now() < pause.until) return Promise.reject(pause.error)
-    opening ??= firstToConnect(options).then(
-      (connection) => {
-        connection.client.once('end', () => { if (current === connection) current = undefined })
-        current = connection
-        return connection
-      },
-      (error) => {
-        pause = { until: performance.now() + connectPauseMs, error }
-        throw error
-      }
-    ).finally(() => { opening = undefined })
+    opening ??= connect(options).then(keep, (error) => {
+      pause = { until: performance.now() + pauseMs, error }
+      throw error
+    }).finally(() => { opening = undefined })
     return opening
   }
 
-  let queued = 0
+  function keep (connection: Connection): Connection {
+    current = connection
+    open++
+    connection.closed.then(() => { open-- })
+    return connection
+  }
+
   async function opened (): Promise<Connection> {
     queued++
     try {
-      return await open()
+      return await openNext()
     } finally {
       queued--
     }
   }
 
+  async function run (statement: Statement, values: unknown[]): Promise<Row[]> {
+    try {
+      return await (usable() ?? await opened()).run(statement, values)
+    } catch (error) {
+      throw toFault(error)
+    }
+  }
+
   return {
-    /**
-     * How much is under way. A connection that has stalled is given up, and
-     * what it has doesn't count any more: it must not keep out those who come
-     * when the database is back.
-     */
-    waiting (): number {
-      if (current?.isEnding() || (current?.isStalled() && retired < mostRetired)) {
-        retired++
-        current.client.once('end', () => { retired-- })
-        current.retire()
-        current = undefined
-      }
-      return queued + (current?.waiting() ?? 0)
+    run,
+
+    runAgain (statement, values) {
+      const { promise, resolve, reject } = Promise.withResolvers<Row[]>()
+      const first = run(statement, values)
+      const again = () => resolve(firstToAnswer([first, run(statement, values)]))
+      toAskAgain.add(again)
+      first.then(resolve, reject).finally(() => toAskAgain.delete(again))
+      return promise
     },
 
-    async run (statement: Statement, values: unknown[]): Promise<Row[]> {
-      try {
-        return await (current ?? await opened()).run(statement, values)
-      } catch (error) {
-        throw toApiError(error)
-      }
+    waiting: () => queued + (usable()?.waiting() ?? 0),
+
+    tick () {
+      const connection = usable()
+      connection?.tick()
+      if (!connection?.isSilent() || open >= maxOpen) return
+      connection.close()
+      const asked = [...toAskAgain]
+      toAskAgain.clear()
+      for (const again of asked) again()
     },
 
-    async close (): Promise<void> {
+    async close () {
       await Promise.allSettled([opening])
-      if (current === undefined) return
-      const { client } = current
-      // Not `once`, which would reject when the connection breaks instead.
-      const ended = new Promise((resolve) => client.once('end', resolve))
-      current.retire()
-      await ended
+      const connection = usable()
+      connection?.close()
+      await connection?.closed
     }
   }
 }
 
-/** The first of several attempts to succeed; the others are dropped. */
-function firstToConnect (options: ConnectionOptions): Promise<Connection> {
-  return new Promise((resolve, reject) => {
-    const attempts = new Set<Connection>()
-    const attempt = async () => {
-      let connection
-      try {
-        // Throws when a certificate that the URL names can't be read.
-        connection = createConnection(options)
-        attempts.add(connection)
-        await connection.client.connect()
-        attempts.delete(connection)
-        finish()
-        resolve(connection)
-      } catch (error) {
-        // The client leaves it open when it has no password to give.
-        connection?.socket.destroy()
-        attempts.delete(connection as Connection)
-        if (attempts.size > 0) return
-        finish()
-        reject(error)
-      }
-    }
-    const retry = setInterval(attempt, connectRetryMs)
-    const deadline = setTimeout(() => {
-      finish()
-      reject(new Error(`no connection within ${connectTimeoutMs} ms`))
-    }, connectTimeoutMs)
-    const finish = () => {
-      clearInterval(retry)
-      clearTimeout(deadline)
-      for (const { socket } of attempts) socket.destroy()
-    }
-    attempt()
-  })
+/** When none has an answer: the error of the first. */
+async function firstToAnswer (answers: Array<Promise<Row[]>>): Promise<Row[]> {
+  try {
+    return await Promise.any(answers)
+  } catch (error) {
+    throw (error as AggregateError).errors[0]
+  }
 }
