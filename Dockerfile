@@ -1,4 +1,4 @@
-# One image for everything: docker run IMAGE [serve | migrate | token create alice]
+# One image for everything: docker run IMAGE [serve | migrate | token create alice]; inside: plant-store …
 FROM node:24-slim AS packages
 WORKDIR /app
 COPY package.json package-lock.json ./
@@ -15,6 +15,7 @@ COPY --from=packages /app/node_modules node_modules
 COPY package.json ./
 COPY migrations migrations
 COPY src src
+RUN ln -s /app/src/main.ts /usr/local/bin/plant-store
 
 # Types stripped and code compiled once, here, saves a quarter of the time to
 # start and 20 MiB of memory. What is compiled is what has run, so it starts

@@ -110,3 +110,23 @@ await t.test('stopped under load, it answers every request on every connection u
   await answers(`${await project.url()}/readyz`, 200)
   t.strictSame((await call('GET', '/plants', undefined, bob)).body, stored, 'what was acknowledged is stored')
 })
+
+await t.test('a changed DATABASE_PASSWORD is in force for service and database alike', async t => {
+  // Of characters that would have to be escaped in a URL.
+  project.env.DATABASE_PASSWORD = "p/a?s'#1"
+  await project.compose('up', '--detach')
+  await answers(`${await project.url()}/readyz`, 200)
+  t.equal((await call('GET', '/plants')).status, 200)
+
+  const asBefore = project.inside('plant-store', 'env', 'PGPASSWORD=plants', 'plant-store', 'token', 'list')
+  await t.rejects(asBefore, /password authentication failed/)
+})
+
+await t.test('a DATABASE_URL of the operator\'s takes the place of the database that comes along', async t => {
+  await project.sql('create database other owner plant_store', 'postgres')
+  project.env.DATABASE_URL = 'postgres://plant_store@database/other'
+  await project.compose('up', '--detach')
+  await answers(`${await project.url()}/readyz`, 200)
+  t.equal(await project.sql('select count(*) from tokens', 'other'), '0')
+  t.equal((await call('GET', '/plants')).status, 401)
+})

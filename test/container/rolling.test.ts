@@ -1,19 +1,22 @@
 import t from 'tap'
 import { startLoad } from './load.ts'
-import { answers, buildImage, buildNextImage, findProxyImage, image, openProject } from './support.ts'
+import { answers, buildImage, buildNextImage, findProxyImage, image, openProject, until } from './support.ts'
 
 t.setTimeout(240_000)
 
+const instances = ['plant-store', 'plant-store-2', 'plant-store-3']
 const next = 'localhost/plant-store:test-next'
 
 await buildImage()
 await buildNextImage(next, 'alter table plants add column height integer;')
 const project = await openProject(t, 'docker-compose.rolling.yml')
 project.env.HAPROXY_IMAGE = await findProxyImage()
+// All the load comes from one address.
+project.env.REQUESTS_PER_10_SECONDS = '1000000'
 t.comment(`proxy: ${project.env.HAPROXY_IMAGE}`)
 
 await project.compose('up', '--detach')
-for (const instance of ['one', 'two', 'three']) await project.healthy(instance)
+for (const instance of instances) await project.healthy(instance)
 const url = await project.url('proxy')
 await answers(`${url}/readyz`, 200)
 
@@ -29,9 +32,9 @@ async function stored (token: string) {
 }
 
 await t.test('three instances restarted one by one under load fail not one request', async t => {
-  const token = await project.token('alice', 'one')
+  const token = await project.token('alice', 'plant-store')
   const load = startLoad(t, { url, token })
-  for (const instance of ['one', 'two', 'three']) await replace(instance, image)
+  for (const instance of instances) await replace(instance, image)
   const result = await load.stop()
 
   t.comment(`${result.answered} requests answered, ${result.failures.length} failed`)
@@ -43,14 +46,44 @@ await t.test('an upgrade brings its migration, and the old version works on besi
   const columns = () => project.sql("select count(*) from information_schema.columns where table_name = 'plants' and column_name = 'height'")
   t.equal(await columns(), '0')
 
-  const token = await project.token('bob', 'one')
+  const token = await project.token('bob', 'plant-store')
   const load = startLoad(t, { url, token })
-  await replace('one', next)
+  await replace('plant-store', next)
   t.equal(await columns(), '1')
-  await replace('two', image)
+  await replace('plant-store-2', image)
   const result = await load.stop()
 
   t.comment(`${result.answered} requests answered, ${result.failures.length} failed`)
   t.strictSame(result.failures, [])
   t.strictSame(await stored(token), result.stored, 'what was acknowledged is stored')
+})
+
+await t.test('while the database is away, and when no instance is left, the answers are Error bodies that say when to retry', async t => {
+  const get = async (path: string, token?: string) => {
+    const answer = await fetch(url + path, { headers: token === undefined ? {} : { authorization: `Bearer ${token}` } })
+    const { error } = await answer.json() as { error: number }
+    return { path, status: answer.status, error, retryAfter: answer.headers.get('retry-after') }
+  }
+  const token = await project.token('carol')
+  await project.compose('stop', 'database')
+  await answers(`${url}/readyz`, 503)
+  // Long enough for the proxy to have noticed, too.
+  await until(() => project.compose('logs', '--no-color', 'proxy'), log => log.includes('ready has no server available'))
+  t.match(await get('/plants', token), { status: 503, error: 50301, retryAfter: '1' })
+  t.match(await get('/plants'), { status: 401, error: 40101 })
+  t.equal((await fetch(`${url}/livez`)).status, 200)
+
+  await project.compose('kill', ...instances)
+  await answers(`${url}/livez`, 503)
+  for (const path of ['/plants', '/livez', '/readyz']) {
+    t.match(await get(path, token), { status: 503, error: 50391, retryAfter: '1' }, path)
+  }
+})
+
+await t.test('the proxy logs each request but probes', async t => {
+  const log = await project.compose('logs', '--no-color', 'proxy')
+  const lines = [...log.matchAll(/\{"level".*\}$/gm)].map(([line]) => JSON.parse(line))
+  t.match(lines.find(({ status }) => status === 401), { method: 'GET', path: '/plants', instance: /one|two|three/, remoteAddress: /^\d/ })
+  t.match(lines.find(({ status }) => status === 503), { path: '/plants' })
+  t.notMatch(log, /livez|readyz/)
 })

@@ -87,7 +87,7 @@ await t.test('a role that may not create tables works with MIGRATE=off', async t
   const url = await urlOf(guest)
   await answers(`${url}/readyz`, 200)
 
-  const token = await run('exec', guest, 'node', 'src/main.ts', 'token', 'create', 'carol')
+  const token = await run('exec', guest, 'plant-store', 'token', 'create', 'carol')
   const headers = { authorization: `Bearer ${token}`, 'content-type': 'application/json' }
   t.equal((await fetch(`${url}/plants`, { method: 'POST', headers, body: '{"id": 1, "name": "Fern"}' })).status, 200)
   t.strictSame(await (await fetch(`${url}/plants`, { headers })).json(), [{ name: 'Fern' }])

@@ -99,7 +99,7 @@ export async function openProject (t: Test, composeFile = 'docker-compose.yml') 
     url: async (service = 'plant-store') => urlOf(await container(service)),
     inside,
     token: (user: string, service = 'plant-store') =>
-      compose('exec', '-T', service, 'node', 'src/main.ts', 'token', 'create', user),
+      compose('exec', '-T', service, 'plant-store', 'token', 'create', user),
     /** An instance beside those of the compose file. */
     start: (image: string, env: Record<string, string> = {}) => run('run', '--detach', `--network=${network}`, '--publish=127.0.0.1::3000',
       ...Object.entries({ DATABASE_URL: databaseUrl, ...env }).map(([name, value]) => `--env=${name}=${value}`), image),

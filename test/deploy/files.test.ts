@@ -1,0 +1,36 @@
+import { execFile } from 'node:child_process'
+import { existsSync } from 'node:fs'
+import { readFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import { promisify } from 'node:util'
+import t from 'tap'
+import { EnvironmentSchema } from '../../src/config.ts'
+
+const execute = promisify(execFile)
+const root = join(import.meta.dirname, '../..')
+const read = (name: string) => readFile(join(root, name), 'utf8')
+
+t.test('the compose files start the image of this version', async (t) => {
+  const { version } = JSON.parse(await read('package.json'))
+  for (const name of ['docker-compose.yml', 'docker-compose.rolling.yml']) {
+    t.match(await read(name), `image: \${PLANT_STORE_IMAGE:-localhost/plant-store:${version}}\n`, name)
+  }
+})
+
+t.test('every setting can be given in .env', async (t) => {
+  const service = (await read('deploy/service.yml')).split('  database:', 1)[0] as string
+  const passed = [...service.matchAll(/^ {6}([A-Z_]+):/gm)].map(([, name]) => name)
+  // The last is for the database that the files bring along, the others stand for something else there.
+  const others = { HOST: 'in the image', PORT: 'the published one', DATA_DIR: 'no database of its own' }
+  const settings = Object.keys(EnvironmentSchema.properties).filter((name) => !(name in others))
+  t.strictSame(passed.sort(), [...settings, 'PGPASSWORD'].sort())
+})
+
+const isCheckout = existsSync(join(root, '.git'))
+t.test('a checkout on Windows has no line ends that a shell would trip over', { skip: !isCheckout && 'no repository' }, async (t) => {
+  const copy = join(t.testdir(), 'copy')
+  await execute('git', ['clone', '--quiet', '--depth=1', '--config=core.autocrlf=true', `file://${root}`, copy])
+  const { stdout } = await execute('git', ['-C', copy, 'ls-files', '--eol'])
+  t.strictSame(stdout.split('\n').filter((line) => /w\/(crlf|mixed)/.test(line)), [])
+  t.match(stdout, /w\/lf.*deploy\/create-role\.sh/)
+})
