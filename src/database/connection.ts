@@ -3,6 +3,20 @@ import { Socket } from 'node:net'
 import pg from 'pg'
 import { announcesClose } from './faults.ts'
 
+// What is borrowed of pg's own. Methods are looked for as this file is loaded: overwritten
+// in vain they would be missed by nobody. What each saves is counted in test/database/wire.test.ts.
+//   Connection.describe   asks with every statement what its columns are called and which types
+//                         they have; here values are taken for the text they arrive as: silenced
+//   Connection.stream     the socket, or TLS on it: corked, so that the statements of one turn of
+//                         the event loop are one write
+//   Query.handleDataRow   makes an object of each row: overwritten
+//   Query.name            set apart, since pg copies an object of options, for a microsecond
+const overwritten: Array<[owner: { name: string, prototype: object }, method: string]> =
+  [[pg.Connection, 'describe'], [pg.Query, 'handleDataRow']]
+for (const [{ name, prototype }, method] of overwritten) {
+  if (!(method in prototype)) throw new Error(`this version of pg has no ${name}.${method}`)
+}
+
 /** A row as the server wrote it: every value as text, in the order of the columns. */
 export type Row = Array<string | null>
 
@@ -69,8 +83,6 @@ export function createConnection ({ url, statementTimeoutMs }: ConnectionOptions
     // with it everything sent on it, so the server's own limit must come first.
     query_timeout: (statementTimeoutMs === 0 ? 5000 : statementTimeoutMs) + 1000
   })
-  // What the columns are called and what types they have need not be asked
-  // with every statement: values are taken for the text they arrive as.
   Object.assign(client.connection, { describe: () => {} })
 
   const closed = new Promise<void>((resolve) => client.once('end', resolve))
@@ -100,10 +112,11 @@ export function createConnection ({ url, statementTimeoutMs }: ConnectionOptions
   function cork (): void {
     if (isCorked) return
     isCorked = true
-    socket.cork()
+    const { stream } = client.connection
+    stream.cork()
     setImmediate(() => {
       isCorked = false
-      socket.uncork()
+      stream.uncork()
     })
   }
 
@@ -140,7 +153,6 @@ class TextQuery extends pg.Query {
   declare name: string
 
   constructor ({ name, text }: Statement, values: unknown[], callback: (error?: Error) => void) {
-    // With the name apart there is no object of options for pg to copy.
     super(text, values, callback)
     this.name = name
   }
@@ -148,5 +160,4 @@ class TextQuery extends pg.Query {
   // Not `rows`: that is an option of the class it extends.
   received: Row[] = []
   handleDataRow ({ fields }: { fields: Row }): void { this.received.push(fields) }
-  handleCommandComplete (): void {}
 }

@@ -1,0 +1,70 @@
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { Socket } from 'node:net'
+import { text } from 'node:stream/consumers'
+import t, { type Test } from 'tap'
+import { openDatabase } from '../../src/database/database.ts'
+import { createDatabase } from '../support/database.ts'
+
+const one = { name: 'one', text: 'select 1' }
+const two = { name: 'two', text: 'select $1::int' }
+
+/** The kinds of messages of each write to the server (Parse, Bind, Execute, Sync, …), from here on. */
+function watchWrites (t: Test, url: string): string[] {
+  const writes: string[] = []
+  const watch = (socket: Socket, pieces: Buffer[]) => {
+    if (socket.remotePort === Number(new URL(url).port)) writes.push(kindsOf(Buffer.concat(pieces)))
+  }
+  const { _write, _writev } = Socket.prototype
+  t.teardown(() => Object.assign(Socket.prototype, { _write, _writev }))
+  Object.assign(Socket.prototype, {
+    _write (this: Socket, chunk: Buffer, ...rest: [BufferEncoding, () => void]) {
+      watch(this, [chunk])
+      return _write.call(this, chunk, ...rest)
+    },
+    _writev (this: Socket, chunks: Array<{ chunk: Buffer, encoding: BufferEncoding }>, done: () => void) {
+      watch(this, chunks.map(({ chunk }) => chunk))
+      return _writev?.call(this, chunks, done)
+    }
+  })
+  return writes
+}
+
+/** Each message is a letter, its length and its content. */
+function kindsOf (bytes: Buffer): string {
+  let kinds = ''
+  for (let at = 0; at < bytes.length; at += 1 + bytes.readInt32BE(at + 1)) kinds += String.fromCharCode(bytes.readUInt8(at))
+  return kinds
+}
+
+t.test('a statement is parsed once on its connection, and nobody asks what its columns are', async (t) => {
+  const url = await createDatabase(t)
+  const database = openDatabase({ url, statementTimeoutMs: 2000, maxWaiting: 100 })
+  await database.read(one)
+  const writes = watchWrites(t, url)
+  t.strictSame(await database.read(two, [2]), [['2']])
+  t.strictSame(await database.read(two, [3]), [['3']])
+  t.strictSame(writes, ['PBES', 'BES'])
+  await database.close()
+})
+
+t.test('the statements of one turn of the event loop are one write', async (t) => {
+  const url = await createDatabase(t)
+  const database = openDatabase({ url, statementTimeoutMs: 2000, maxWaiting: 100 })
+  await database.read(one)
+  const writes = watchWrites(t, url)
+  await Promise.all(Array.from({ length: 10 }, () => database.read(one)))
+  t.strictSame(writes, ['BES'.repeat(10)])
+  await database.close()
+})
+
+for (const name of ['Connection.prototype.describe', 'Query.prototype.handleDataRow']) {
+  t.test(`without pg's ${name} the program does not start`, async (t) => {
+    const child = spawn(process.execPath, ['--input-type=module', '--eval',
+      `import pg from 'pg'; delete pg.${name}; await import('./src/database/connection.ts')`])
+    const said = text(child.stderr)
+    const [code] = await once(child, 'close')
+    t.equal(code, 1)
+    t.match(await said, `this version of pg has no ${name.replace('prototype.', '')}`)
+  })
+}
