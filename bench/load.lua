@@ -1,6 +1,6 @@
 -- One load for wrk: wrk -s load.lua URL -- <list|create|delete|mix> <tokens file> <first id> <threads>
--- Tokens 1 to 1000 belong to readers, who hold 20 plants each, 1001 to 2000 to writers, whose plants come and go:
--- so a list has 20 plants all the time, however many creates a contender gets done.
+-- Tokens 1 to 1000 belong to readers, who hold 20 plants each, 1001 to 2000 to writers,
+-- whose plants come and go: so a list has 20 plants all the time, however many creates a contender gets done.
 
 local threads = 0
 
@@ -58,6 +58,7 @@ end
 function done (summary, latency)
   local errors = summary.errors
   io.write(string.format('\n{"requests":%d,"duration":%d,"failed":%d,"p50":%d,"p99":%d}\n',
-    summary.requests, summary.duration, errors.status + errors.connect + errors.read + errors.write + errors.timeout,
+    summary.requests, summary.duration,
+    errors.status + errors.connect + errors.read + errors.write + errors.timeout,
     latency:percentile(50), latency:percentile(99)))
 end

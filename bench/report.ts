@@ -1,4 +1,5 @@
-// docs/performance.md and its plot. A run replaces the sections it has measured and leaves everything else as it stands.
+// docs/performance.md and its plot. A run replaces the sections it has measured
+// and leaves everything else as it stands.
 import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 
@@ -16,29 +17,35 @@ export function writeSection (title: string, body: string) {
 export interface Bar { title: string, value: number, label: string }
 
 /** Groups of horizontal bars; the first bar of a group is the one that matters. */
-export function writePlot (heading: string, groups: Map<string, Bar[]>) {
-  const [left, width, bar, gap] = [230, 640, 18, 34]
+export function writePlot (title: string, groups: Map<string, Bar[]>) {
+  const [left, width, bar, gap] = [270, 680, 18, 34]
   const longest = Math.max(...[...groups.values()].flat().map(({ value }) => value))
   let y = 40
   const drawn = [...groups].flatMap(([group, bars]) => {
     y += gap
-    return [`<text class="group" x="8" y="${y - 8}">${group}</text>`, ...bars.map(({ title, value, label }, index) => {
+    const heading = y - 8
+    const rows = bars.map(({ title, value, label }, index) => {
       const length = value / longest * (width - 120)
-      const row = `<text x="${left - 8}" y="${y + 13}" text-anchor="end">${title}</text>` +
-        `<rect class="${index === 0 ? 'own' : 'peer'}" x="${left}" y="${y}" width="${length.toFixed(1)}" height="${bar - 3}" rx="2"/>` +
-        `<text x="${(left + length + 6).toFixed(1)}" y="${y + 13}">${label}</text>`
+      const [kind, base] = [index === 0 ? 'own' : 'peer', y + 13]
+      const row = `<text x="${left - 8}" y="${base}" text-anchor="end">${title}</text>` +
+        `<rect class="${kind}" x="${left}" y="${y}" width="${length.toFixed(1)}" height="15" rx="2"/>` +
+        `<text x="${(left + length + 6).toFixed(1)}" y="${base}">${label}</text>`
       y += bar
       return row
-    })]
+    })
+    return [`<text class="group" x="8" y="${heading}">${group}</text>`, ...rows]
   })
-  writeFileSync(join(docs, 'performance.svg'), `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${left + width} ${y + 16}" role="img" aria-label="${heading}">
+  const size = `viewBox="0 0 ${left + width} ${y + 16}" role="img" aria-label="${title}"`
+  writeFileSync(join(docs, 'performance.svg'), `<svg xmlns="http://www.w3.org/2000/svg" ${size}>
 <style>
   text { font: 12px system-ui, sans-serif; fill: #24292f }
   .heading { font-size: 15px; font-weight: 600 } .group { font-weight: 600 }
   .own { fill: #2da44e } .peer { fill: #8c959f }
-  @media (prefers-color-scheme: dark) { text { fill: #d1d7e0 } .own { fill: #3fb950 } .peer { fill: #6e7681 } }
+  @media (prefers-color-scheme: dark) {
+    text { fill: #d1d7e0 } .own { fill: #3fb950 } .peer { fill: #6e7681 }
+  }
 </style>
-<text class="heading" x="8" y="24">${heading}</text>
+<text class="heading" x="8" y="24">${title}</text>
 ${drawn.join('\n')}
 </svg>
 `)

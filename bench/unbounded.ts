@@ -5,13 +5,16 @@ import { writeFileSync } from 'node:fs'
 import http from 'node:http'
 import { connect } from 'node:net'
 import { setTimeout as delay } from 'node:timers/promises'
-import { median, memoryMiB, quantile } from './measure.ts'
+import { table } from '../test/support/table.ts'
+import { median, memoryMiB, quantile, spread, type Duration } from './measure.ts'
+import { collector, start, withClient, type Contender, type Postgres } from './running.ts'
 
 const plants = 100_000
 
-export const fill = (collector: string) => `truncate plants;
+const fill = `truncate plants;
   insert into plants (owner, id, name, tag)
-    select '${collector}', id, 'Monstera deliciosa ' || id, case when id % 2 = 0 then 'indoor' end from generate_series(1, ${plants}) id`
+    select '${collector.username}', id, 'Monstera deliciosa ' || id, case when id % 2 = 0 then 'indoor' end
+    from generate_series(1, ${plants}) id`
 
 async function timedList (url: string, token: string) {
   const began = performance.now()
@@ -32,7 +35,8 @@ async function timedList (url: string, token: string) {
 /** Reads a chunk, of 64 KiB at the most, every 40 ms. */
 async function slowReader (url: string, token: string) {
   const socket = connect(Number(new URL(url).port), '127.0.0.1')
-  socket.write(`GET /plants HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nAuthorization: Bearer ${token}\r\n\r\n`)
+  socket.write('GET /plants HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n' +
+    `Authorization: Bearer ${token}\r\n\r\n`)
   socket.on('data', async () => {
     socket.pause()
     await delay(40)
@@ -48,9 +52,11 @@ async function memoryGrowth (pid: number, url: string, token: string, readers: n
   return memoryMiB(pid, 'VmHWM') - before
 }
 
-/** How long the smallest request takes, sent all the time, while lists are read at full speed by another process. */
+/** How long the smallest request takes, all the time, while another process reads lists at full speed. */
 async function stall (url: string, token: string, seconds: number) {
-  const reader = spawn('wrk', ['-t', '1', '-c', '1', '-d', `${seconds}s`, '-H', `Authorization: Bearer ${token}`, `${url}/plants`], { stdio: 'ignore' })
+  const reader = spawn('wrk', [
+    '-t', '1', '-c', '1', '-d', `${seconds}s`, '-H', `Authorization: Bearer ${token}`, `${url}/plants`
+  ], { stdio: 'ignore' })
   const ended = once(reader, 'exit')
   const agent = new http.Agent({ keepAlive: true })
   const taken: number[] = []
@@ -66,16 +72,50 @@ async function stall (url: string, token: string, seconds: number) {
   return { p99: quantile(taken, 0.99), max: Math.max(...taken) }
 }
 
-export async function unbounded (pid: number, url: string, token: string, { seconds, rounds }: { seconds: number, rounds: number }) {
-  // First, because a process that has just started has the most to grow.
-  const [oneReader, fiftyReaders] = [await memoryGrowth(pid, url, token, 1), await memoryGrowth(pid, url, token, 50)]
-  const lists = []
-  for (let round = 0; round < rounds * 4; round++) lists.push(await timedList(url, token))
+/** In a process of its own each round: one that has just started has the most to grow. */
+async function measure (databaseUrl: string, contender: Contender, seconds: number) {
+  await using running = await start(contender, databaseUrl)
+  const { pid, url } = running
+  const { token } = collector
+  const [one, fifty] = [await memoryGrowth(pid, url, token, 1), await memoryGrowth(pid, url, token, 50)]
+  const lists: Array<Awaited<ReturnType<typeof timedList>>> = []
+  for (let count = 0; count < 4; count++) lists.push(await timedList(url, token))
+  const { p99, max } = await stall(url, token, seconds)
   return {
     firstByte: median(lists.map((list) => list.firstByte)),
     total: median(lists.map((list) => list.total)),
-    oneReader,
-    fiftyReaders,
-    ...await stall(url, token, seconds)
+    one,
+    fifty,
+    p99,
+    max
   }
+}
+
+type Measured = Awaited<ReturnType<typeof measure>>
+
+const columns = {
+  firstByte: 'first byte, ms',
+  total: 'whole list, ms',
+  one: 'growth, 1 slow reader, MiB',
+  fifty: '50 slow readers, MiB',
+  p99: '/livez p99, ms',
+  max: 'max, ms'
+}
+
+export async function unbounded (postgres: Postgres, contenders: Contender[], { seconds, rounds }: Duration) {
+  const runs = contenders.map((contender) => ({ contender, past: [] as Measured[] }))
+  for (const { contender: { name } } of runs) {
+    await withClient(postgres.url(name), async (client) => {
+      await client.query(fill)
+      await client.query('vacuum analyze plants')
+    })
+  }
+  for (let round = 0; round < rounds; round++) {
+    for (const { contender, past } of runs) {
+      past.push(await measure(postgres.url(contender.name), contender, seconds))
+    }
+  }
+  return table(['', ...Object.values(columns)], runs.map(({ contender: { title }, past }) =>
+    [title, ...Object.keys(columns).map((column) =>
+      spread(past.map((figures) => figures[column as keyof Measured])))]))
 }

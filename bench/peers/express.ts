@@ -20,15 +20,18 @@ app.use(async (request, response, next) => {
 
 app.get('/plants', async (request, response) => {
   const { limit } = request.query
-  if (limit !== undefined && !/^\d+$/.test(String(limit))) return response.status(400).json({ error: 40001, message: 'limit must be an integer' })
-  const { rows } = await pool.query(
-    'select name, tag from plants where owner = $1 order by id limit $2', [response.locals.owner, limit ?? null])
+  if (limit !== undefined && !/^\d+$/.test(String(limit))) {
+    return response.status(400).json({ error: 40001, message: 'limit must be an integer' })
+  }
+  const { rows } = await pool.query('select name, tag from plants where owner = $1 order by id limit $2',
+    [response.locals.owner, limit ?? null])
   response.json(rows.map(({ name, tag }) => tag === null ? { name } : { name, tag }))
 })
 
 app.post('/plants', express.json(), async (request, response) => {
   const { id, name, tag } = request.body ?? {}
-  if (!Number.isSafeInteger(id) || typeof name !== 'string' || !['string', 'undefined'].includes(typeof tag)) {
+  const isText = typeof name === 'string' && ['string', 'undefined'].includes(typeof tag)
+  if (!Number.isSafeInteger(id) || !isText) {
     return response.status(400).json({ error: 40002, message: 'a plant has an id, a name and perhaps a tag' })
   }
   const { rowCount } = await pool.query(
@@ -39,7 +42,9 @@ app.post('/plants', express.json(), async (request, response) => {
 })
 
 app.delete('/plants/:id', async (request, response) => {
-  if (!/^-?\d{1,18}$/.test(request.params.id)) return response.status(400).json({ error: 40004, message: 'id must be an integer' })
+  if (!/^-?\d{1,18}$/.test(request.params.id)) {
+    return response.status(400).json({ error: 40004, message: 'id must be an integer' })
+  }
   const { rowCount } = await pool.query(
     'delete from plants where owner = $1 and id = $2', [response.locals.owner, request.params.id])
   if (rowCount === 0) return response.status(404).json({ error: 40401, message: 'no such plant' })
@@ -48,7 +53,8 @@ app.delete('/plants/:id', async (request, response) => {
 
 app.use((error: Error & { status?: number }, _request: Request, response: Response, _next: NextFunction) => {
   const status = error.status ?? 500
-  response.status(status).json({ error: status * 100, message: status < 500 ? error.message : 'internal error' })
+  const message = status < 500 ? error.message : 'internal error'
+  response.status(status).json({ error: status * 100, message })
 })
 
 app.listen(Number(process.env.PORT), '127.0.0.1')

@@ -1,4 +1,4 @@
-// Fastify and pg as their guides show them, and one token look-up a request: the yardstick, whose speed counts as 1.
+// Fastify and pg as their guides show them, and one token look-up a request: the yardstick.
 import { createHash } from 'node:crypto'
 import Fastify from 'fastify'
 import pg from 'pg'
@@ -7,7 +7,9 @@ const pool = new pg.Pool({ connectionString: process.env.DATABASE_URL })
 const app = Fastify()
 const text = { type: 'string' }
 const plant = { type: 'object', required: ['name'], properties: { name: text, tag: text } }
-const newPlant = { type: 'object', required: ['id', 'name'], properties: { id: { type: 'integer' }, name: text, tag: text } }
+const newPlant = {
+  type: 'object', required: ['id', 'name'], properties: { id: { type: 'integer' }, name: text, tag: text }
+}
 interface NewPlant { id: number, name: string, tag?: string }
 
 app.decorateRequest('username', '')
@@ -34,12 +36,15 @@ app.register(async (plants) => {
     return rows.map(({ name, tag }) => tag === null ? { name } : { name, tag })
   })
 
-  plants.post<{ Body: NewPlant }>('/plants', { schema: { body: newPlant, response: { 200: plant } } }, async (request, reply) => {
+  plants.post<{ Body: NewPlant }>('/plants', {
+    schema: { body: newPlant, response: { 200: plant } }
+  }, async (request, reply) => {
     const { id, name, tag } = request.body
     const { rowCount } = await pool.query(
       'insert into plants (owner, id, name, tag) values ($1, $2, $3, $4) on conflict do nothing',
       [request.getDecorator('username'), id, name, tag])
-    return rowCount === 1 ? { name, tag } : reply.code(400).send({ error: 40003, message: 'this id is taken' })
+    if (rowCount === 0) return reply.code(400).send({ error: 40003, message: 'this id is taken' })
+    return { name, tag }
   })
 
   plants.delete<{ Params: { id: number } }>('/plants/:id', {

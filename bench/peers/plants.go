@@ -32,6 +32,12 @@ type caller struct {
 	until    time.Time
 }
 
+const (
+	selectPlants = "select name, tag from plants where owner = $1 order by id limit $2"
+	insertPlant  = "insert into plants (owner, id, name, tag) values ($1, $2, $3, $4) on conflict do nothing"
+	deletePlant  = "delete from plants where owner = $1 and id = $2"
+)
+
 var (
 	pool    *pgxpool.Pool
 	callers sync.Map
@@ -62,7 +68,7 @@ func authenticate(r *http.Request) (username string, err error) {
 }
 
 func find(ctx context.Context, owner string, limit *int64) ([]plant, error) {
-	rows, err := pool.Query(ctx, "select name, tag from plants where owner = $1 order by id limit $2", owner, limit)
+	rows, err := pool.Query(ctx, selectPlants, owner, limit)
 	if err != nil {
 		return nil, err
 	}
@@ -102,8 +108,7 @@ func create(w http.ResponseWriter, r *http.Request, owner string) {
 		refuse(w, 400, "a plant has an id, a name and perhaps a tag")
 		return
 	}
-	done, err := pool.Exec(r.Context(), "insert into plants (owner, id, name, tag) values ($1, $2, $3, $4) on conflict do nothing",
-		owner, *body.ID, *body.Name, body.Tag)
+	done, err := pool.Exec(r.Context(), insertPlant, owner, *body.ID, *body.Name, body.Tag)
 	if err != nil {
 		refuse(w, 500, "internal error")
 	} else if done.RowsAffected() == 0 {
@@ -117,7 +122,7 @@ func remove(w http.ResponseWriter, r *http.Request, owner string) {
 	id, err := strconv.ParseInt(strings.TrimPrefix(r.URL.Path, "/plants/"), 10, 64)
 	if err != nil {
 		refuse(w, 400, "id must be an integer")
-	} else if done, err := pool.Exec(r.Context(), "delete from plants where owner = $1 and id = $2", owner, id); err != nil {
+	} else if done, err := pool.Exec(r.Context(), deletePlant, owner, id); err != nil {
 		refuse(w, 500, "internal error")
 	} else if done.RowsAffected() == 0 {
 		refuse(w, 404, "no such plant")
@@ -126,7 +131,9 @@ func remove(w http.ResponseWriter, r *http.Request, owner string) {
 	}
 }
 
-func serve(operations map[string]func(http.ResponseWriter, *http.Request, string)) http.HandlerFunc {
+type operation func(w http.ResponseWriter, r *http.Request, owner string)
+
+func serve(operations map[string]operation) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if operation, ok := operations[r.Method]; !ok {
 			refuse(w, 405, "not allowed here")
@@ -148,7 +155,7 @@ func main() {
 		log.Fatal(err)
 	}
 	http.HandleFunc("/livez", func(w http.ResponseWriter, r *http.Request) {})
-	http.HandleFunc("/plants", serve(map[string]func(http.ResponseWriter, *http.Request, string){"GET": list, "POST": create}))
-	http.HandleFunc("/plants/", serve(map[string]func(http.ResponseWriter, *http.Request, string){"DELETE": remove}))
+	http.HandleFunc("/plants", serve(map[string]operation{"GET": list, "POST": create}))
+	http.HandleFunc("/plants/", serve(map[string]operation{"DELETE": remove}))
 	log.Fatal(http.ListenAndServe("127.0.0.1:"+os.Getenv("PORT"), nil))
 }

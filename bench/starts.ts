@@ -1,0 +1,15 @@
+// How long a start takes, and what memory is in use after it.
+import { setTimeout as delay } from 'node:timers/promises'
+import { memoryMiB, spread } from './measure.ts'
+import { start, type Contender } from './running.ts'
+
+export async function starts (databaseUrl: string, contender: Contender, count: number) {
+  const [ready, memory]: [number[], number[]] = [[], []]
+  while (ready.length < count) {
+    await using running = await start(contender, databaseUrl)
+    await delay(1000)
+    ready.push(running.startMs)
+    memory.push(memoryMiB(running.pid, 'VmRSS'))
+  }
+  return { ready: spread(ready), memory: spread(memory) }
+}
