@@ -9,6 +9,7 @@ import { PostgreSqlContainer } from '@testcontainers/postgresql'
 import pg from 'pg'
 import { startEmbedded } from '../src/embedded/embedded.ts'
 import { migrate } from '../src/database/migrate.ts'
+import { findBrowser } from './support/chromium.ts'
 
 interface Server { kind: string, url: string, close: () => Promise<unknown> }
 
@@ -52,13 +53,16 @@ async function createTemplate (url: string): Promise<void> {
 
 const server = await startServer()
 console.log(`# test database: ${server.kind}`)
+const browser = await findBrowser().catch((error: Error): undefined => {
+  console.log(`# NO BROWSER: the tests of pages are left out, and fail where CI is set\n${error.message}`)
+})
 // A Ctrl-C reaches tap as well; the server is stopped once tap is done.
 process.on('SIGINT', () => {})
 try {
   await createTemplate(server.url)
   const tap = spawn('tap', process.argv.slice(2), {
     stdio: 'inherit',
-    env: { ...process.env, TEST_DATABASE_URL: server.url }
+    env: { ...process.env, TEST_DATABASE_URL: server.url, TEST_BROWSER: browser && JSON.stringify(browser) }
   })
   const [code] = await once(tap, 'exit')
   process.exitCode = code ?? 1

@@ -1,11 +1,11 @@
 import t from 'tap'
 import { startApp } from '../support/app.ts'
-import { openPage } from '../support/browser.ts'
+import { needsBrowser, openPage } from '../support/browser.ts'
 
 // Beyond what a number in JavaScript can hold.
 const id = '9007199254740993'
 
-t.test('a plant can be created, listed and deleted from the page', async (t) => {
+t.test('a plant can be created, listed and deleted from the page', needsBrowser, async (t) => {
   const { as, listen } = await startApp(t)
   const alice = await as('alice')
   const home = await listen()
@@ -44,7 +44,7 @@ t.test('a plant can be created, listed and deleted from the page', async (t) => 
   t.same(complaints, [], 'no console message, and nothing asked of another host')
 })
 
-t.test('the page fits a phone and follows its colour scheme', async (t) => {
+t.test('the page fits a phone and follows its colour scheme', needsBrowser, async (t) => {
   const { listen } = await startApp(t)
   const home = await listen()
   const { page } = await openPage(t, { home, colorScheme: 'dark', viewport: { width: 390, height: 844 } })

@@ -1,22 +1,35 @@
-import { existsSync } from 'node:fs'
-import { chromium, type Page } from 'playwright-core'
+// A page of a real browser, the one that the runner has found.
+import { chromium, type LaunchOptions, type Page } from 'playwright-core'
 import type { Test } from 'tap'
 
-const places = ['/usr/bin/chromium', '/usr/bin/google-chrome']
+/** What tells a browser from the others on the machine. */
+export type Browser = Pick<LaunchOptions, 'executablePath' | 'channel' | 'env'>
 
-/** A page of a headless Chromium with a profile of its own, and what went wrong or out of the way on it so far. */
-export async function openPage (t: Test, { home, ...options }: { home: string, colorScheme?: 'light' | 'dark', viewport?: { width: number, height: number } }) {
-  const executablePath = places.find((place) => existsSync(place))
-  if (executablePath === undefined) throw new Error('This test drives a real browser: install Chromium (apt-get install chromium)')
-  const browser = await chromium.launch({
-    executablePath,
-    // Root, as in most containers, cannot have Chromium's sandbox; the rest keeps Chromium itself off the network.
-    args: ['--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking',
-      '--disable-component-update', '--disable-sync']
-  })
+interface PageOptions {
+  home: string
+  colorScheme?: 'light' | 'dark'
+  viewport?: { width: number, height: number }
+}
+
+const found = process.env.TEST_BROWSER
+
+/** For the tests that open a page: without a browser they are left out, unless it is CI that runs them. */
+export const needsBrowser = { skip: found === undefined && !process.env.CI && 'there is no browser' }
+
+export const launch = ({ env, ...browser }: Browser) => chromium.launch({
+  ...browser,
+  env: { ...process.env, ...env },
+  // Root, as in most containers, cannot have Chromium's sandbox; the rest keeps Chromium itself off the network.
+  args: ['--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking',
+    '--disable-component-update', '--disable-sync']
+})
+
+/** A page with a profile of its own, and what went wrong or out of the way on it so far. */
+export async function openPage (t: Test, { home, ...options }: PageOptions) {
+  if (found === undefined) throw new Error('There is no browser; the first lines of this run tell why.')
+  const browser = await launch(JSON.parse(found))
   t.teardown(() => browser.close())
   const page: Page = await browser.newPage(options)
-  page.setDefaultTimeout(10_000)
   const complaints: string[] = []
   page.on('console', (message) => { complaints.push(`${message.type()}: ${message.text()}`) })
   page.on('pageerror', (error) => { complaints.push(error.message) })

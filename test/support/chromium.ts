@@ -1,0 +1,65 @@
+// Finds a browser for the tests, and unpacks the one that comes with `npm ci`.
+import { existsSync } from 'node:fs'
+import { mkdir, readFile, rename, rm, writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { launch, type Browser } from './browser.ts'
+
+const cache = join(import.meta.dirname, '../../node_modules/.cache')
+
+const candidates: Array<() => Browser | Promise<Browser>> = [
+  unpackChromium,
+  () => ({ channel: 'chrome' }),
+  () => ({ channel: 'msedge' }),
+  () => ({ executablePath: '/usr/bin/chromium' })
+]
+
+/** The first browser that starts. Rejects with what each of them said when none does. */
+export async function findBrowser (): Promise<Browser> {
+  const reasons: string[] = []
+  for (const candidate of candidates) {
+    try {
+      const browser = await candidate()
+      await (await launch(browser)).close()
+      return browser
+    } catch (error) {
+      reasons.push((error as Error).message)
+    }
+  }
+  throw new Error(reasons.join('\n'))
+}
+
+/** Once for each version, before the tests start: it takes seconds, and they run side by side. */
+async function unpackChromium (): Promise<Browser> {
+  if (process.platform !== 'linux' || process.arch !== 'x64') throw new Error('npm brings a Chromium for Linux on x64 only.')
+  const source = fileURLToPath(new URL('../', import.meta.resolve('@sparticuz/chromium')))
+  const { version } = JSON.parse(await readFile(join(source, 'package.json'), 'utf8'))
+  const folder = join(cache, `chromium-${version}`)
+  if (!existsSync(folder)) {
+    // Under another name until it is whole: another run may be doing the same.
+    const partial = `${folder}.${process.pid}`
+    await mkdir(partial, { recursive: true })
+    await inflateInto(partial, join(source, 'bin'))
+    // The package's own names a folder that is not there.
+    await writeFile(join(partial, 'fonts/fonts.conf'), `<fontconfig><dir>${folder}/fonts</dir></fontconfig>\n`)
+    await rename(partial, folder).catch(() => rm(partial, { recursive: true }))
+  }
+  return {
+    executablePath: join(folder, 'chromium'),
+    // For the browser alone: these libraries are no others' business.
+    env: { LD_LIBRARY_PATH: join(folder, 'al2023/lib'), FONTCONFIG_PATH: join(folder, 'fonts') }
+  }
+}
+
+/** The package knows no other place than the folder for temporary files. */
+async function inflateInto (folder: string, archives: string): Promise<void> {
+  const { inflate } = await import('@sparticuz/chromium')
+  const { TMPDIR } = process.env
+  process.env.TMPDIR = folder
+  try {
+    await Promise.all(['chromium.br', 'fonts.tar.br', 'al2023.tar.br'].map((name) => inflate(join(archives, name))))
+  } finally {
+    if (TMPDIR === undefined) delete process.env.TMPDIR
+    else process.env.TMPDIR = TMPDIR
+  }
+}
