@@ -1,6 +1,6 @@
 import t from 'tap'
 import { startLoad } from './load.ts'
-import { answers, buildImage, buildNextImage, findProxyImage, image, openProject, until } from './support.ts'
+import { answers, buildImage, buildNextImage, findImage, image, openProject, until } from './support.ts'
 
 t.setTimeout(240_000)
 
@@ -10,7 +10,7 @@ const next = 'localhost/plant-store:test-next'
 await buildImage()
 await buildNextImage(next, 'alter table plants add column height integer;')
 const project = await openProject(t, 'docker-compose.rolling.yml')
-project.env.HAPROXY_IMAGE = await findProxyImage()
+project.env.HAPROXY_IMAGE = await findImage('haproxy:3.4')
 // All the load comes from one address.
 project.env.REQUESTS_PER_10_SECONDS = '1000000'
 t.comment(`proxy: ${project.env.HAPROXY_IMAGE}`)

@@ -7,7 +7,6 @@ import t, { type Test } from 'tap'
 
 const execute = promisify(execFile)
 const root = new URL('../../', import.meta.url)
-const proxyImage = 'haproxy:3.2'
 
 export const image = 'localhost/plant-store:test'
 export const databaseUrl = 'postgres://plant_store:plants@database/plant_store'
@@ -44,26 +43,46 @@ export async function buildNextImage (tag: string, migration: string) {
   ].join('\n'))
 }
 
-// Where HAProxy's own image cannot be had, Debian's package reads the same configuration.
-export async function findProxyImage (): Promise<string> {
+// Where an official image cannot be had, Debian's package reads the same configuration.
+const substitutes: Record<string, string[]> = {
+  'haproxy:3.4': ['haproxy', 'USER haproxy', 'CMD ["haproxy", "-W", "-db", "-f", "/usr/local/etc/haproxy/haproxy.cfg"]'],
+  'nginx:1.28': ['nginx', 'RUN rm /etc/nginx/sites-enabled/default && ln -sf /dev/stdout /var/log/nginx/access.log',
+    'CMD ["nginx", "-g", "daemon off;"]']
+}
+
+export async function findImage (name: string): Promise<string> {
   try {
-    await run('image', 'inspect', proxyImage).catch(() => run('pull', '--quiet', proxyImage))
-    return proxyImage
+    await run('image', 'inspect', name).catch(() => run('pull', '--quiet', name))
+    return name
   } catch {
-    const substitute = 'localhost/haproxy:test'
+    const [program = '', ...lines] = substitutes[name] as string[]
+    const substitute = `localhost/${program}:test`
     await docker(['build', '--tag', substitute, '-'], process.env, [
       'FROM debian:bookworm-slim',
-      'RUN apt-get update && apt-get install --yes --no-install-recommends haproxy && rm -rf /var/lib/apt/lists/*',
-      'USER haproxy',
-      'CMD ["haproxy", "-W", "-db", "-f", "/usr/local/etc/haproxy/haproxy.cfg"]'
+      `RUN apt-get update && apt-get install --yes --no-install-recommends ${program} && rm -rf /var/lib/apt/lists/*`,
+      ...lines
     ].join('\n'))
     return substitute
   }
 }
 
+const newName = () => `plant-store-test-${randomBytes(4).toString('hex')}`
+
+/** A network of its own, removed with what was started on it when the test ends, however it ends. */
+export async function openNetwork (t: Test) {
+  const name = newName()
+  const network = `${name}_default`
+  removeWhenOver(t, name, async () => {})
+  await run('network', 'create', network)
+  return {
+    start: (...args: string[]) => run('run', '--detach', `--label=com.docker.compose.project=${name}`,
+      ...args.some(arg => arg.startsWith('--network=')) ? [] : [`--network=${network}`], ...args)
+  }
+}
+
 /** A compose project of its own, on free ports, removed with its volumes when the test ends, however it ends. */
 export async function openProject (t: Test, composeFile = 'docker-compose.yml') {
-  const name = `plant-store-test-${randomBytes(4).toString('hex')}`
+  const name = newName()
   const env: NodeJS.ProcessEnv = {
     ...process.env,
     COMPOSE_PROJECT_NAME: name,

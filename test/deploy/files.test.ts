@@ -1,10 +1,12 @@
 import { execFile } from 'node:child_process'
 import { existsSync } from 'node:fs'
-import { readFile } from 'node:fs/promises'
+import { readdir, readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
 import t from 'tap'
+import '../../src/app.ts'
 import { EnvironmentSchema } from '../../src/config.ts'
+import { catalogue } from '../../src/errors.ts'
 
 const execute = promisify(execFile)
 const root = join(import.meta.dirname, '../..')
@@ -24,6 +26,20 @@ t.test('every setting can be given in .env', async (t) => {
   const others = { HOST: 'in the image', PORT: 'the published one', DATA_DIR: 'no database of its own' }
   const settings = Object.keys(EnvironmentSchema.properties).filter((name) => !(name in others))
   t.strictSame(passed.sort(), [...settings, 'PGPASSWORD'].sort())
+})
+
+t.test('what a proxy says itself bears the service\'s number for it, or one of the proxies\' own', async (t) => {
+  const documented = [...(await read('docs/operating.md')).matchAll(/^\| (\d{3}91) \| (.*?) \|/gm)].map(([, number, message]) => `${number} ${message}`)
+  const known = new Set([...documented, ...[...catalogue.values()].map(({ number, message }) => `${number} ${message}`)])
+  const said = new Set<string>()
+  const answers = /"error":(\d{5}),"message":"(.*?)"|\/errors\/(\d{5}) "(.*?)"/g
+  const files = (await readdir(join(root, 'deploy/errors'))).map((name) => `deploy/errors/${name}`)
+  for (const file of [...files, 'deploy/haproxy.cfg', 'deploy/nginx.conf']) {
+    for (const [, number, message, other, text] of (await read(file)).matchAll(answers)) said.add(`${number ?? other} ${message ?? text}`)
+  }
+  t.strictSame([...said].filter((answer) => !known.has(answer)), [])
+  t.strictSame(documented.filter((answer) => !said.has(answer)), [])
+  t.notOk([...catalogue.keys()].some((number) => number % 100 > 90), 'and the service has none of theirs')
 })
 
 const isCheckout = existsSync(join(root, '.git'))
