@@ -61,9 +61,6 @@ function processorSeconds (pid: number): number {
   }, own)
 }
 
-export const memoryMiB = (pid: number, field: 'VmRSS' | 'VmHWM') =>
-  Number(new RegExp(`${field}:\\s+(\\d+)`).exec(readFileSync(`/proc/${pid}/status`, 'utf8'))?.[1]) / 1024
-
 async function run (program: string, args: string[], { pid, postgres }: Entry) {
   const used = () => [pid === undefined ? NaN : processorSeconds(pid), processorSeconds(postgres)] as const
   const [ownBefore, postgresBefore] = used()

@@ -1,6 +1,7 @@
 // How long a start takes, and what memory is in use after it.
 import { setTimeout as delay } from 'node:timers/promises'
-import { memoryMiB, spread } from './measure.ts'
+import { memoryMiB } from '../test/support/processes.ts'
+import { spread } from './measure.ts'
 import { start, type Contender } from './running.ts'
 
 export async function starts (databaseUrl: string, contender: Contender, count: number) {

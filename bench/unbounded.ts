@@ -6,7 +6,8 @@ import http from 'node:http'
 import { connect } from 'node:net'
 import { setTimeout as delay } from 'node:timers/promises'
 import { table } from '../test/support/table.ts'
-import { median, memoryMiB, quantile, spread, type Duration } from './measure.ts'
+import { memoryMiB } from '../test/support/processes.ts'
+import { median, quantile, spread, type Duration } from './measure.ts'
 import { collector, start, withClient, type Contender, type Postgres } from './running.ts'
 
 const plants = 100_000

@@ -10,6 +10,7 @@ import pg from 'pg'
 import { startEmbedded } from '../src/embedded/embedded.ts'
 import { migrate } from '../src/database/migrate.ts'
 import { findBrowser } from './support/chromium.ts'
+import { endLeftovers } from './support/processes.ts'
 
 interface Server { kind: string, url: string, close: () => Promise<unknown> }
 
@@ -32,11 +33,8 @@ async function startContainer (): Promise<Server> {
 }
 
 async function startEmbeddedServer (): Promise<Server> {
-  const folder = await mkdtemp(join(tmpdir(), 'plant-store-test-'))
-  // Run by root the server has a user of its own, who must be able to look inside.
-  await chmod(folder, 0o755)
-  const { url, close } = await startEmbedded(folder)
-  return { kind: 'an embedded PostgreSQL', url, close: () => close().then(() => rm(folder, { recursive: true })) }
+  const { url, close } = await startEmbedded(join(folder, 'server'))
+  return { kind: 'an embedded PostgreSQL', url, close }
 }
 
 /** Test files copy their databases from this one. */
@@ -51,6 +49,11 @@ async function createTemplate (url: string): Promise<void> {
   await migrate(template.href, 'up')
 }
 
+// Whatever the run needs for a time is in this folder, and its processes are known by it.
+const folder = await mkdtemp(join(tmpdir(), 'plant-store-run-'))
+// Run by root PostgreSQL has a user of its own, who must be able to look inside.
+await chmod(folder, 0o755)
+process.env.TMPDIR = folder
 const server = await startServer()
 console.log(`# test database: ${server.kind}`)
 const browser = await findBrowser().catch((error: Error): undefined => {
@@ -68,5 +71,11 @@ try {
   process.exitCode = code ?? 1
 } finally {
   await server.close()
+  const left = await endLeftovers(folder)
+  if (left.length > 0) {
+    console.log(`# STILL RUNNING after the tests:\n${left.join('\n')}`)
+    process.exitCode = 1
+  }
+  await rm(folder, { recursive: true, maxRetries: 5 })
 }
 process.exit()

@@ -1,18 +1,16 @@
-import { execFile, spawn, type ChildProcess } from 'node:child_process'
+import { spawn, type ChildProcess } from 'node:child_process'
 import { EventEmitter, once } from 'node:events'
 import { chmod, mkdtemp, readFile, rm, stat } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
-import { promisify } from 'node:util'
 import { startEmbedded } from '../../src/embedded/embedded.ts'
 import { migrate } from '../../src/database/migrate.ts'
 import { createTokens } from '../../src/access/tokens.ts'
 import { openDatabase } from '../../src/database/database.ts'
 import { sql } from '../support/database.ts'
+import { findChildren } from '../support/processes.ts'
 import type { Scope } from '../support/program.ts'
-
-const execute = promisify(execFile)
 
 export type Postgres = Awaited<ReturnType<typeof startPostgres>>
 
@@ -50,8 +48,7 @@ export async function startPostgres (scope: Scope) {
 
   // Every backend leads a session of its own: signals to the process group don't reach it.
   async function processes (): Promise<number[]> {
-    const { stdout } = await execute('pgrep', ['-P', String(server.pid)]).catch(() => ({ stdout: '' }))
-    return [...stdout.split('\n').filter(Boolean).map(Number), server.pid as number]
+    return [...await findChildren(server.pid).catch(() => []), server.pid as number]
   }
 
   async function signal (name: NodeJS.Signals): Promise<void> {

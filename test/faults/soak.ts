@@ -1,8 +1,8 @@
 import { round } from '../support/table.ts'
+import { memoryMiB } from '../support/processes.ts'
 import { unmeasured, type Scope } from '../support/program.ts'
 import { createCaller, type Answer } from './caller.ts'
 import { createUsers, type Postgres } from './postgres.ts'
-import { memoryMiB } from './process.ts'
 import { quantile, type Report } from './report.ts'
 
 const { serve } = unmeasured

@@ -1,5 +1,6 @@
 import { subscribe } from 'node:diagnostics_channel'
 import { EventEmitter, once } from 'node:events'
+import { setTimeout as delay } from 'node:timers/promises'
 import pg from 'pg'
 import t, { type Test } from 'tap'
 import { batch } from '../../src/database/batch.ts'
@@ -37,6 +38,7 @@ async function startHeldUp (t: Test, environment: Record<string, string> = {}, l
     for (;;) {
       const { rows: [waiting] } = await client.query(waitingForLocks)
       if (waiting !== undefined) return waiting.pid
+      await delay(10)
     }
   }
   return {
@@ -151,7 +153,7 @@ t.test('what was sent on a connection that is lost may have happened: it is not 
   await next.connect()
   t.teardown(() => next.end())
   const locked = next.query('begin; lock table plants in exclusive mode')
-  while ((await client.query(waitingForLocks)).rowCount !== 2);
+  while ((await client.query(waitingForLocks)).rowCount !== 2) await delay(10)
   await letGo()
   t.equal((await first)?.statusCode, 200)
   await locked
@@ -177,7 +179,7 @@ t.test('a write that hangs on a row somebody else has locked does not hold up th
 
 for (const verb of ['creates', 'deletes']) {
   t.test(`a batch of ${verb} locks its plants in the order of their key`, async (t) => {
-    const { as, url } = await startApp(t)
+    const { as, url } = await startApp(t, { STATEMENT_TIMEOUT: '1m' })
     const alice = await as('alice')
     const ids = [3, 2, 1, 0]
     if (verb === 'deletes') for (const id of ids) await alice.create({ id, name: 'Ivy' })
@@ -191,7 +193,7 @@ for (const verb of ['creates', 'deletes']) {
     await client.query(`begin; ${lock(0, 2)}`)
     // The first waits; after a while the others go as one batch, and wait for 2 with 1 in hand, but not 3.
     const answers = [0, 3, 2, 1].map(act)
-    while ((await client.query(waitingForLocks)).rowCount !== 2);
+    while ((await client.query(waitingForLocks)).rowCount !== 2) await delay(10)
     await t.resolves(client.query(`set local lock_timeout = '1s'; ${lock(3)}`))
     await client.query('rollback')
     for (const { statusCode } of await Promise.all(answers)) t.equal(statusCode, verb === 'creates' ? 200 : 204)

@@ -4,7 +4,8 @@ import { readFile, stat, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
 import t from 'tap'
-import { createDataDir, findChildren, findServer, isRunning } from '../support/embedded.ts'
+import { createDataDir, findServer, isRunning } from '../support/embedded.ts'
+import { findChildren } from '../support/processes.ts'
 import { run, serve, type Program } from '../support/program.ts'
 
 // One story of one folder: each test goes on where the one before has left it.

@@ -2,7 +2,8 @@ import { mkdir, readdir, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { setTimeout } from 'node:timers/promises'
 import t from 'tap'
-import { createDataDir, findChildren } from '../support/embedded.ts'
+import { createDataDir } from '../support/embedded.ts'
+import { findChildren } from '../support/processes.ts'
 import { run, serve, start } from '../support/program.ts'
 
 const environmentOf = (DATA_DIR: string) => ({ DATABASE_URL: undefined, DATA_DIR, DRAIN_DELAY: '0' })

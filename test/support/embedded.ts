@@ -1,10 +1,8 @@
-import { execFile } from 'node:child_process'
 import { existsSync } from 'node:fs'
 import { chmod, mkdtemp, readFile, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout } from 'node:timers/promises'
-import { promisify } from 'node:util'
 import type { Test } from 'tap'
 
 /** A DATA_DIR, removed once the server in it has stopped. */
@@ -26,11 +24,4 @@ export const isRunning = (dataDir: string) => existsSync(pidFile(dataDir))
 
 export async function findServer (dataDir: string): Promise<number> {
   return Number.parseInt(await readFile(pidFile(dataDir), 'utf8'))
-}
-
-/** The processes that a process has started. */
-export async function findChildren (pid: number | undefined): Promise<number[]> {
-  const { stdout } = await promisify(execFile)('ps', ['-A', '-o', 'pid=,ppid='])
-  return stdout.split('\n').map((line) => line.trim().split(/ +/).map(Number))
-    .flatMap(([child, parent]) => parent === pid ? [child as number] : [])
 }

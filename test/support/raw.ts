@@ -26,6 +26,8 @@ export async function exchange (address: string, parts: Array<string | Buffer | 
   const socket = connect({ host: hostname, port: Number(port), allowHalfOpen: true })
   const received: Buffer[] = []
   socket.on('data', (chunk) => { received.push(chunk) })
+  // Also after the end, when the service has closed its side and what is left can't be sent any more.
+  socket.on('error', () => {})
   const ended = once(socket, 'end')
   // It may be over before it is awaited.
   ended.catch(() => {})

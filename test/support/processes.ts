@@ -1,0 +1,49 @@
+// What Linux tells of processes; slim systems have no ps.
+import { readFileSync } from 'node:fs'
+import { readdir, readFile, readlink } from 'node:fs/promises'
+import { setTimeout } from 'node:timers/promises'
+
+/** The processes that a process has started. */
+export async function findChildren (pid: number | undefined): Promise<number[]> {
+  const listed = await readFile(`/proc/${pid}/task/${pid}/children`, 'utf8')
+  return listed.split(' ').filter(Boolean).map(Number)
+}
+
+/** What a process has of the machine's memory, or the most that it had. */
+export const memoryMiB = (pid: number, field: 'VmRSS' | 'VmHWM' = 'VmRSS') =>
+  Number(new RegExp(`${field}:\\s+(\\d+)`).exec(readFileSync(`/proc/${pid}/status`, 'utf8'))?.[1]) / 1024
+
+/**
+ * Ends the processes that were started with the folder in their environment, or
+ * work in it: those of PostgreSQL overwrite their environment. Gives their
+ * command lines; a process that is about to end by itself is waited for.
+ */
+export async function endLeftovers (folder: string): Promise<string[]> {
+  const giveUp = Date.now() + 10_000
+  let left = await findMarked(folder)
+  while (left.length > 0 && Date.now() < giveUp) {
+    await setTimeout(100)
+    left = await findMarked(folder)
+  }
+  for (const { pid } of left) {
+    try {
+      process.kill(pid, 'SIGKILL')
+    } catch {
+      // It has ended with the one before.
+    }
+  }
+  return left.map(({ pid, command }) => `${pid} ${command}`)
+}
+
+async function findMarked (folder: string): Promise<Array<{ pid: number, command: string }>> {
+  const pids = (await readdir('/proc').catch(() => [])).map(Number).filter(Boolean)
+  const looked = pids.map(async (pid) => {
+    // It may have ended, or be another user's.
+    const [environment, place, command] = await Promise.all([
+      readFile(`/proc/${pid}/environ`, 'utf8'), readlink(`/proc/${pid}/cwd`), readFile(`/proc/${pid}/cmdline`, 'utf8')
+    ]).catch(() => ['', '', ''])
+    const isMarked = environment.includes(`=${folder}`) || place.startsWith(folder)
+    return isMarked ? [{ pid, command: command.replaceAll('\0', ' ').trim() }] : []
+  })
+  return (await Promise.all(looked)).flat()
+}
