@@ -1,6 +1,6 @@
 // The whole service, put together.
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
-import Fastify, { LogController, type FastifyReply, type FastifyRequest } from 'fastify'
+import Fastify, { LogController, type FastifyInstance, type FastifyReply, type FastifyRequest } from 'fastify'
 import { requireBearer } from './access/bearer.ts'
 import { createAuthenticate } from './access/own-tokens.ts'
 import { createTokens } from './access/tokens.ts'
@@ -25,8 +25,16 @@ export interface AppParts {
   logStream?: { write (line: string): void }
 }
 
+/** What the service is about. A domain is a line here: that alone puts it behind the guard and into the document. */
+async function registerDomains (guarded: FastifyInstance, { config, database }: AppParts): Promise<void> {
+  await guarded.register(plantsRoutes, {
+    plants: createPlants(database, { writeBatch: config.WRITE_BATCH, maxWaiting: config.MAX_WAITING })
+  })
+}
+
 /** The whole service but for its socket, signals and database. The order of registration is the architecture. */
-export async function buildApp ({ config, database, lifecycle, logStream }: AppParts) {
+export async function buildApp (parts: AppParts, register = registerDomains) {
+  const { config, database, lifecycle, logStream } = parts
   const app = Fastify({
     ...serverLimits,
     // Fastify's own 503 has another shape, and stopping is announced by `Connection: close` long before.
@@ -49,9 +57,7 @@ export async function buildApp ({ config, database, lifecycle, logStream }: AppP
   await app.register(async (guarded) => {
     await requireBearer(guarded, createAuthenticate(createTokens(database), config.TOKEN_CACHE_TTL))
     guarded.addHook('onRequest', refuseMalformedQuery)
-    await guarded.register(plantsRoutes, {
-      plants: createPlants(database, { writeBatch: config.WRITE_BATCH, maxWaiting: config.MAX_WAITING })
-    })
+    await register(guarded, parts)
   })
   return app
 }

@@ -1,43 +1,71 @@
 // Whether the parts of a request are what the schemas of its route say, and the sentence when they are not.
-import { Kind, Type, TypeRegistry, type TSchema, type TUnsafe } from '@sinclair/typebox'
-import { TypeCompiler, type ValueError } from '@sinclair/typebox/compiler'
+import { Kind, type TSchema } from '@sinclair/typebox'
+import { TypeCompiler, ValueErrorType, type ValueError } from '@sinclair/typebox/compiler'
 import type { FastifySchemaCompiler } from 'fastify'
 import { ApiError, errors, type ErrorKind } from '../errors.ts'
+import { int64Range, settlerFor } from './integers.ts'
+import { fieldsOf, wordsFor } from './kinds.ts'
 
-TypeRegistry.Set('UnicodeText', (_schema, value) =>
-  typeof value === 'string' && !value.includes('\0') && value.isWellFormed())
-TypeRegistry.Set('LimitText', (_schema, value) =>
-  typeof value === 'string' && /^(0|[1-9][0-9]{0,9})$/.test(value) && Number(value) <= 2147483647)
+/** Where in a part something is wrong, and what was expected there. */
+type Fault = Pick<ValueError, 'path' | 'schema' | 'value'> & { type?: ValueErrorType }
 
-/** A string that PostgreSQL can hold and give back unchanged. */
-export const UnicodeText = (options: { description: string, examples?: unknown[] }): TUnsafe<string> =>
-  Type.Unsafe({ [Kind]: 'UnicodeText', type: 'string', pattern: '^[^\\u0000]*$', ...options })
-
-/** A count in a query string. It stays the text it is: decimal, no plus, no leading zeros. */
-export const LimitText = (options: { description: string, examples?: unknown[] }): TUnsafe<string> =>
-  Type.Unsafe({ [Kind]: 'LimitText', type: 'integer', format: 'int32', minimum: 0, ...options })
-
-const expectations: Record<string, string> = {
-  Int64: 'an integer from -9223372036854775808 to 9223372036854775807',
-  UnicodeText: 'a string of Unicode characters without U+0000'
+// By the names that Fastify has for the parts.
+const refusals = {
+  body: refuseBody,
+  headers: refuseBody,
+  params: ({ path, schema }: Fault) =>
+    refusal(errors.PATH_PARAMETER_INVALID, `The ${nameOf(path)} in the path must be ${wordsFor(schema)}.`),
+  querystring: ({ path, schema }: Fault) =>
+    refusal(errors.QUERY_PARAMETER_INVALID, `${nameOf(path)} must be ${wordsFor(schema)}, given once.`)
 }
 
 /**
- * Checks a part of a request and changes nothing of it: neither TypeBox's own
- * compiler for Fastify nor Ajv would, say, delete plant 1 for /plants/1.5 otherwise.
+ * Gives the integers of a part of a request their exact value, checks it, and
+ * changes nothing else of it: neither TypeBox's own compiler for Fastify nor
+ * Ajv would, say, delete plant 1 for /plants/1.5 otherwise.
  */
-export const compileValidator: FastifySchemaCompiler<TSchema> = ({ schema }) => {
+export const compileValidator: FastifySchemaCompiler<TSchema> = ({ schema, httpPart }) => {
   const check = TypeCompiler.Compile(schema)
-  return (value) => check.Check(value) ? { value } : { error: toApiError(check.Errors(value).First() as ValueError) }
+  const settle = settlerFor(schema)
+  const refuse = refusals[httpPart as keyof typeof refusals]
+  return (value) => {
+    const holder = { value }
+    settle?.(holder, 'value')
+    if (check.Check(holder.value)) return holder
+    return { error: refuse(check.Errors(holder.value).First() as ValueError) }
+  }
 }
 
-function toApiError ({ path, schema, value }: ValueError): ApiError {
-  const field = path.slice(1)
-  const kind = schema[Kind] as string
-  if (kind === 'Object') return new ApiError(errors.BODY_NOT_OBJECT)
-  const byKind: Record<string, ErrorKind> = { Int64Text: errors.PATH_ID_INVALID, LimitText: errors.LIMIT_INVALID }
-  const name = byKind[kind]
-  if (name !== undefined) return new ApiError(name)
-  if (kind === 'Int64' && value === Infinity) return new ApiError(errors.ID_OUT_OF_RANGE)
-  return new ApiError(value === undefined ? errors.FIELD_MISSING : errors.FIELD_INVALID, { message: `${field} must be ${expectations[kind]}.` })
+function refuseBody ({ type, path, schema, value }: Fault): ApiError {
+  const kind = schema[Kind]
+  if (path === '' && kind === 'Object') return refusal(errors.BODY_NOT_OBJECT, `The body must be a JSON object${fieldsOf(schema)}.`)
+  const field = path === '' ? 'The body' : nameOf(path)
+  if (type === ValueErrorType.ObjectAdditionalProperties) return refusal(errors.FIELD_INVALID, `${field} must be left out.`)
+  if (kind === 'Int64' && value === Infinity) return refusal(errors.INT64_OUT_OF_RANGE, `${field} must be ${int64Range}.`)
+  return refusal(value === undefined ? errors.FIELD_MISSING : errors.FIELD_INVALID, `${field} must be ${wordsFor(schema)}.`)
+}
+
+const refusal = (kind: ErrorKind, message: string) => new ApiError(kind, { message })
+
+/** From a JSON pointer to what JavaScript would call it: `pot.height`, `leaves[0]`. */
+const nameOf = (path: string) => path.replace(/\/(\d+)(?=\/|$)/g, '[$1]').replaceAll('/', '.').replace(/^\./, '')
+  .replaceAll('~1', '/').replaceAll('~0', '~')
+
+/** How a part can be refused that its schema describes: an example of each number, in the words a caller gets. */
+export function refusalsOf (schema: TSchema, httpPart: keyof typeof refusals): ApiError[] {
+  const examples = new Map<number, ApiError>()
+  for (const fault of faultsIn(schema, '')) {
+    if (httpPart !== 'body' && fault.path === '') continue
+    const example = refusals[httpPart](fault)
+    if (!examples.has(example.number)) examples.set(example.number, example)
+  }
+  return [...examples.values()]
+}
+
+function * faultsIn (schema: TSchema, path: string): Generator<Fault> {
+  yield { path, schema, value: null }
+  if (schema[Kind] === 'Int64') yield { path, schema, value: Infinity }
+  for (const name of schema.required ?? []) yield { path: `${path}/${name}`, schema: schema.properties[name], value: undefined }
+  for (const [name, field] of Object.entries<TSchema>(schema.properties ?? {})) yield * faultsIn(field, `${path}/${name}`)
+  if (schema[Kind] === 'Array') yield * faultsIn(schema.items, `${path}/0`)
 }

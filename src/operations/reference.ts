@@ -1,8 +1,10 @@
 // The API described from its own routes: a document for programs, a page for people.
 import { readFile } from 'node:fs/promises'
 import swagger from '@fastify/swagger'
+import type { TSchema } from '@sinclair/typebox'
 import type { FastifyInstance, FastifySchema, RouteOptions } from 'fastify'
 import { catalogue, errors, type ErrorKind, ErrorSchema, type failures } from '../errors.ts'
+import { refusalsOf } from '../http/validation.ts'
 
 type Schema = { $id?: string, type?: string, description?: string, examples?: unknown[], items?: Schema, properties?: Record<string, Schema> }
 type Components = Record<string, object>
@@ -71,7 +73,6 @@ export async function describeApi (app: FastifyInstance, { docs }: { docs: boole
       openapi: '3.1.0',
       info: { title: 'Plant store', version: '1.0.0', description: describe(), license: { name: 'MIT', identifier: 'MIT' } },
       servers: [{ url: '/', description: 'The service this document comes from' }],
-      tags: [{ name: 'Plants', description: 'Your plants' }],
       security: [{ bearerAuth: [] }],
       components: {
         securitySchemes: {
@@ -107,12 +108,11 @@ export async function describeApi (app: FastifyInstance, { docs }: { docs: boole
   })
 }
 
-// How any request can end, any that may have a body, and any whose body must be a plant.
+// How any request can end, and any that may have a body.
 const requestErrors: ErrorKind[] = [errors.HTTP_MALFORMED, errors.URL_MALFORMED, errors.HOST_MISSING, errors.TOKEN_MISSING, errors.TOKEN_INVALID,
   errors.REQUEST_TIMEOUT, errors.EXPECTATION_UNKNOWN, errors.HEADERS_TOO_LARGE, errors.INTERNAL, errors.DATABASE_UNAVAILABLE, errors.OVERLOADED]
 const parserErrors: ErrorKind[] = [errors.CONTENT_TYPE_UNSUPPORTED, errors.CONTENT_ENCODING_UNSUPPORTED, errors.BODY_TOO_LARGE,
   errors.BODY_NOT_UTF8, errors.BODY_NOT_JSON, errors.BODY_TOO_COMPLEX, errors.BODY_KEY_FORBIDDEN]
-const fieldErrors: ErrorKind[] = [errors.BODY_NOT_OBJECT, errors.FIELD_MISSING, errors.FIELD_INVALID]
 
 const statusTexts: Record<number, string> = {
   400: 'The request is at fault and fails again if repeated as it is.',
@@ -127,13 +127,16 @@ const headerTexts: Record<string, string> = {
 
 /** Turns a route's schema into what the document says of it: every answer, with an example of every error. */
 function describeRoute ({ body, response, ...schema }: FastifySchema, { method }: RouteOptions, components: Components): FastifySchema {
+  const { params, querystring } = schema as Record<string, TSchema | undefined>
   const { '4xx': { errors: ownErrors }, '5xx': _, ...successes } = response as RouteResponses
   const inJson = (schema: Schema, example?: { example: unknown } | { examples: object }) =>
     ({ content: { 'application/json': { schema: moveToComponents(schema, components), ...example } } })
-  const errors = [
+  const refusals: ErrorKind[] = [
     ...requestErrors,
     ...method === 'GET' ? [] : parserErrors,
-    ...body === undefined ? [] : fieldErrors,
+    ...body === undefined ? [] : refusalsOf(body as TSchema, 'body'),
+    ...params === undefined ? [] : [...refusalsOf(params, 'params'), errors.URL_TOO_LONG],
+    ...querystring === undefined ? [] : refusalsOf(querystring, 'querystring'),
     ...ownErrors
   ]
   const responses: Record<string, object> = {}
@@ -145,12 +148,12 @@ function describeRoute ({ body, response, ...schema }: FastifySchema, { method }
           ...inJson(success, { example: exampleOf(success) })
         }
   }
-  for (const [status, entries] of Map.groupBy(errors, ({ number }) => Math.floor(number / 100))) {
+  for (const [status, entries] of Map.groupBy(refusals, ({ number }) => Math.floor(number / 100))) {
     responses[status] = {
       description: statusTexts[status] ?? entries[0]?.message,
       ...describeHeaders(entries),
       ...inJson(ErrorSchema, {
-        examples: Object.fromEntries(entries.map(({ number, message }) => [number, { summary: message, value: { error: number, message } }]))
+        examples: Object.fromEntries(entries.map(({ number, message }) => [number, { summary: catalogue.get(number)?.message, value: { error: number, message } }]))
       })
     }
   }
@@ -168,11 +171,23 @@ function describeHeaders (errors: ErrorKind[]): { headers?: object } {
 
 /** Gives a schema that has an id one place in the document, so that generated clients get one type of that name. */
 function moveToComponents ({ $id, ...schema }: Schema, components: Components): object {
-  if (schema.items !== undefined) return { ...schema, items: moveToComponents(schema.items, components) }
-  components[$id as string] = schema
+  const { items, properties } = schema
+  const moved: Schema = {
+    ...schema,
+    ...items && { items: moveToComponents(items, components) },
+    ...properties && { properties: mapValues(properties, (property) => moveToComponents(property, components)) }
+  }
+  if ($id === undefined) return moved
+  components[$id] = moved
   return { $ref: `#/components/schemas/${$id}` }
 }
 
-const exampleOf = ({ items, properties = {} }: Schema): unknown => items !== undefined
-  ? [exampleOf(items)]
-  : Object.fromEntries(Object.entries(properties).map(([name, { examples = [] }]) => [name, examples[0]]))
+/** From the examples of the fields. What is neither given one nor made of such is left out. */
+function exampleOf ({ examples, items, properties }: Schema): unknown {
+  if (examples !== undefined) return examples[0]
+  if (items !== undefined) return [exampleOf(items)]
+  return properties && mapValues(properties, exampleOf)
+}
+
+const mapValues = <Value, Result>(object: Record<string, Value>, change: (value: Value) => Result) =>
+  Object.fromEntries(Object.entries(object).map(([key, value]) => [key, change(value)]))

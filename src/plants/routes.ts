@@ -18,7 +18,7 @@ export const plantsRoutes: FastifyPluginAsyncTypebox<{ plants: Plants }> = async
       summary: 'Create a plant',
       description: 'Stores a plant of yours under an id of your choice. If you already have a plant with this id, that one stays as it is.',
       body: NewPlantSchema,
-      response: { 200: PlantSchema, ...failures(errors.ID_OUT_OF_RANGE, plantErrors.ID_TAKEN, errors.TOKEN_READ_ONLY) }
+      response: { 200: PlantSchema, ...failures(plantErrors.ID_TAKEN, errors.TOKEN_READ_ONLY) }
     }
   }, async function createPlant (request) {
     const { name, tag } = request.body
@@ -33,7 +33,7 @@ export const plantsRoutes: FastifyPluginAsyncTypebox<{ plants: Plants }> = async
       summary: 'List your plants',
       description: 'Gives your plants in ascending order of id: all of them, or the first `limit`.',
       querystring: ListQuerySchema,
-      response: { 200: Type.Array(PlantSchema, { description: 'Your plants' }), ...failures(errors.LIMIT_INVALID) }
+      response: { 200: Type.Array(PlantSchema, { description: 'Your plants' }), ...failures() }
     }
   }, async function listPlants (request, reply) {
     const { user } = request.caller
@@ -58,7 +58,7 @@ export const plantsRoutes: FastifyPluginAsyncTypebox<{ plants: Plants }> = async
       params: PlantParamsSchema,
       response: {
         204: Type.Null({ description: 'The plant is gone' }),
-        ...failures(errors.PATH_ID_INVALID, errors.URL_TOO_LONG, plantErrors.PLANT_NOT_FOUND, errors.TOKEN_READ_ONLY)
+        ...failures(plantErrors.PLANT_NOT_FOUND, errors.TOKEN_READ_ONLY)
       }
     }
   }, async function deletePlant (request, reply) {

@@ -1,6 +1,5 @@
 import { Type, type Static } from '@sinclair/typebox'
-import { Int64, Int64Text } from '../http/int64.ts'
-import { LimitText, UnicodeText } from '../http/validation.ts'
+import { Int64, Int64Text, LimitText, UnicodeText } from '../http/kinds.ts'
 
 const name = UnicodeText({ description: 'The name of the plant', examples: ['Monstera deliciosa'] })
 const tag = UnicodeText({ description: 'Tag to specify the type', examples: ['tropical'] })

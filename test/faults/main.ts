@@ -1,5 +1,6 @@
 // The fault suite in full: npm run test:faults -- [--seed 1] [--only storm,outages,…]
 import { parseArgs } from 'node:util'
+import { bodies } from './bodies.ts'
 import { locks } from './locks.ts'
 import { outages } from './outages.ts'
 import { overloads } from './overload.ts'
@@ -16,6 +17,7 @@ const scenarios = {
   starts: () => starts(scope, postgres),
   locks: (seed: number) => locks(scope, postgres, { seed, rounds: 20 }),
   readers: () => readers(scope, postgres, { plants: 300_000, characters: 30, stalledReaders: 200, halfOpenRequests: 1000, measureMs: 8000 }),
+  bodies: () => bodies(scope, postgres, { rounds: 15 }),
   overload: () => overloads(scope, postgres, { bytesPerSecond: 25_000, measureMs: 8000 }),
   soak: () => soak(scope, postgres, { minutes: 10 })
 }

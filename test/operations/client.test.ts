@@ -1,23 +1,13 @@
 import { execFile } from 'node:child_process'
-import { mkdtemp, rm, writeFile } from 'node:fs/promises'
-import { tmpdir } from 'node:os'
+import { readFile, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
-import { createClient as generate } from '@hey-api/openapi-ts'
 import t, { type Test } from 'tap'
 import { startApp } from '../support/app.ts'
+import { exactIntegers, generateClient } from '../support/client.ts'
 
-const folder = await mkdtemp(join(tmpdir(), 'plant-store-client-'))
-t.teardown(() => rm(folder, { recursive: true }))
-await writeFile(join(folder, 'package.json'), '{ "type": "module" }')
-await generate({
-  input: 'openapi.json',
-  output: { path: join(folder, 'client'), importFileExtension: '.ts' },
-  logs: { level: 'silent', file: false },
-  plugins: ['@hey-api/client-fetch', '@hey-api/typescript', '@hey-api/sdk', { name: '@hey-api/transformers', bigInt: true }]
-})
-const { createPlant, listPlants, deletePlant } = await import(join(folder, 'client/index.ts'))
-const { createClient } = await import(join(folder, 'client/client/index.ts'))
+const { folder, operations, createClient } = await generateClient(t, await readFile('openapi.json', 'utf8'))
+const { createPlant, listPlants, deletePlant } = operations
 
 async function connect (t: Test, options = {}) {
   const { as, listen } = await startApp(t)
@@ -27,10 +17,6 @@ async function connect (t: Test, options = {}) {
 
 // The two neighbours are one and the same as numbers of JavaScript.
 const [id, neighbour] = [9007199254740992n, 9007199254740993n]
-
-// TypeScript does not know it yet (https://github.com/tc39/proposal-json-parse-with-source).
-const { rawJSON } = JSON as unknown as { rawJSON (text: string): unknown }
-const exactIntegers = (body: unknown) => JSON.stringify(body, (_key, value) => typeof value === 'bigint' ? rawJSON(String(value)) : value)
 
 t.test('a client generated from the document creates, lists and deletes', async (t) => {
   const client = await connect(t, { bodySerializer: exactIntegers })

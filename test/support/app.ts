@@ -7,14 +7,14 @@ import { createDatabase } from './database.ts'
 
 export type TestApp = Awaited<ReturnType<typeof startApp>>
 
-/** The app that `serve` builds, on a fresh database unless the environment names one. */
-export async function startApp (t: Test, environment: Record<string, string> = {}) {
+/** The app that `serve` builds, on a fresh database unless the environment names one; with other domains when told. */
+export async function startApp (t: Test, environment: Record<string, string> = {}, domains?: Parameters<typeof buildApp>[1]) {
   const url = environment.DATABASE_URL ?? await createDatabase(t)
   const config = readConfig({ LOG_LEVEL: 'debug', ...environment, DATABASE_URL: url })
   const database = openDatabase({ url, statementTimeoutMs: config.STATEMENT_TIMEOUT, maxWaiting: config.MAX_WAITING })
   const lifecycle = { stopping: false }
   const log: string[] = []
-  const app = await buildApp({ config, database, lifecycle, logStream: { write: (line) => { log.push(line) } } })
+  const app = await buildApp({ config, database, lifecycle, logStream: { write: (line) => { log.push(line) } } }, domains)
   t.teardown(async () => {
     await app.close()
     await database.close()

@@ -1,5 +1,5 @@
 // What Linux tells of processes; slim systems have no ps.
-import { readFileSync } from 'node:fs'
+import { readdirSync, readFileSync } from 'node:fs'
 import { readdir, readFile, readlink } from 'node:fs/promises'
 import { setTimeout } from 'node:timers/promises'
 
@@ -12,6 +12,13 @@ export async function findChildren (pid: number | undefined): Promise<number[]> 
 /** What a process has of the machine's memory, or the most that it had. */
 export const memoryMiB = (pid: number, field: 'VmRSS' | 'VmHWM' = 'VmRSS') =>
   Number(new RegExp(`${field}:\\s+(\\d+)`).exec(readFileSync(`/proc/${pid}/status`, 'utf8'))?.[1]) / 1024
+
+/** What a process and its threads have had of the processors so far. */
+export function processorMs (pid: number): number {
+  const threads = `/proc/${pid}/task`
+  const nanoseconds = readdirSync(threads).map((thread) => Number(readFileSync(`${threads}/${thread}/schedstat`, 'utf8').split(' ')[0]))
+  return nanoseconds.reduce((sum, each) => sum + each, 0) / 1e6
+}
 
 /**
  * Ends the processes that were started with the folder in their environment, or

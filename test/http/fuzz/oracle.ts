@@ -1,6 +1,6 @@
 // What the service is to answer, worked out in another way than the service
-// does: a fatal TextDecoder, a reviver with the source of each number, BigInt
-// fractions. Slow, and plain enough to be believed.
+// does: a fatal TextDecoder, a reviver for every body, BigInt fractions. Slow,
+// and plain enough to be believed.
 
 export interface Plant { name: string, tag?: string }
 export type Plants = Map<bigint, Plant>

@@ -1,0 +1,29 @@
+import { mkdtemp, rm, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { createClient as generate } from '@hey-api/openapi-ts'
+import type { Test } from 'tap'
+
+/** A TypeScript client, generated from the text of a document: its folder, its operations and what makes a client of an address. */
+export async function generateClient (t: Test, document: string) {
+  const folder = await mkdtemp(join(tmpdir(), 'plant-store-client-'))
+  t.teardown(() => rm(folder, { recursive: true }))
+  await writeFile(join(folder, 'package.json'), '{ "type": "module" }')
+  await writeFile(join(folder, 'openapi.json'), document)
+  await generate({
+    input: join(folder, 'openapi.json'),
+    output: { path: join(folder, 'client'), importFileExtension: '.ts' },
+    logs: { level: 'silent', file: false },
+    plugins: ['@hey-api/client-fetch', '@hey-api/typescript', '@hey-api/sdk', { name: '@hey-api/transformers', bigInt: true }]
+  })
+  const operations = await import(join(folder, 'client/index.ts'))
+  const { createClient } = await import(join(folder, 'client/client/index.ts'))
+  return { folder, operations, createClient }
+}
+
+// TypeScript does not know it yet (https://github.com/tc39/proposal-json-parse-with-source).
+const { rawJSON } = JSON as unknown as { rawJSON (text: string): unknown }
+
+/** Writes a bigint as the number it is: JSON.stringify refuses it, and the generator would send a text. */
+export const exactIntegers = (body: unknown) =>
+  JSON.stringify(body, (_key, value) => typeof value === 'bigint' ? rawJSON(String(value)) : value)
