@@ -5,30 +5,59 @@ import type { Authenticate } from './authenticate.ts'
 import { hashToken, isWellFormedToken } from './token-format.ts'
 import type { Token, Tokens } from './tokens.ts'
 
-// More than the look-ups that can be under way, three times the default of
-// MAX_WAITING, each of which holds a place: a flood of unknown tokens, which are
-// not kept, does not push out the ones in use.
-const cacheSize = 10_000
+/** Tokens remembered, of which the one longest unused goes first. Unknown ones take no place. */
+const maxKnown = 10_000
 
-/** Tokens of this service's own, remembered for `cacheTtlMs` after a look-up. */
+/** A token in use is looked up again when it is so old, by a request that does not wait for it. */
+const refreshAfter = 2 / 3
+
+interface LookUp {
+  askedAt: number
+  answer: Promise<Token | undefined>
+}
+
+/**
+ * Tokens of this service's own, remembered for `cacheTtlMs` from when the database was asked:
+ * what it says was true then, and the answer may take its time.
+ */
 export function createAuthenticate (tokens: Tokens, cacheTtlMs: number): Authenticate {
-  const cache = new LRUCache<string, Token>({
-    max: cacheSize,
-    ttl: cacheTtlMs,
-    fetchMethod: (hash, _stale, { options }) => {
-      // What was true when it was asked: the answer may take its time.
-      Object.assign(options, { start: performance.now() })
-      return tokens.find(hash)
+  const known = new LRUCache<string, { token: Token, askedAt: number }>({ max: maxKnown })
+  const underWay = new Map<string, LookUp>()
+
+  function ask (hash: string): LookUp {
+    const askedAt = performance.now()
+    const asked = { askedAt, answer: lookUp(hash, askedAt) }
+    underWay.set(hash, asked)
+    // Nobody waits for a refresh: when it fails the next request asks again.
+    asked.answer.catch(() => {})
+    return asked
+  }
+
+  async function lookUp (hash: string, askedAt: number): Promise<Token | undefined> {
+    try {
+      const token = await tokens.find(hash, known.peek(hash)?.token)
+      if (token === undefined) known.delete(hash)
+      else if (askedAt > (known.peek(hash)?.askedAt ?? 0)) known.set(hash, { token, askedAt })
+      return token
+    } finally {
+      if (underWay.get(hash)?.askedAt === askedAt) underWay.delete(hash)
     }
-  })
-  // To the library a ttl of 0 means for ever, and a look-up under way is good for everybody, however old.
-  const find = cacheTtlMs === 0
-    ? tokens.find
-    : (hash: string) => cache.get(hash) ?? (cache.getRemainingTTL(hash) < 0 ? tokens.find(hash) : cache.fetch(hash))
+  }
+
+  function current (hash: string): Token | undefined | Promise<Token | undefined> {
+    const now = performance.now()
+    const remembered = known.get(hash)
+    const asked = underWay.get(hash)
+    if (remembered !== undefined && now - remembered.askedAt < cacheTtlMs) {
+      if (asked === undefined && now - remembered.askedAt > refreshAfter * cacheTtlMs) ask(hash)
+      return remembered.token
+    }
+    return (asked !== undefined && now - asked.askedAt < cacheTtlMs ? asked : ask(hash)).answer
+  }
 
   return async (text) => {
     if (!isWellFormedToken(text)) throw new ApiError(errors.TOKEN_INVALID, { cause: 'malformed' })
-    const token = await find(hashToken(text))
+    const token = await current(hashToken(text))
     if (token === undefined) throw new ApiError(errors.TOKEN_INVALID, { cause: 'unknown' })
     const state = tokenState(token)
     if (state !== 'active') throw new ApiError(errors.TOKEN_INVALID, { cause: state })

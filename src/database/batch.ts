@@ -1,16 +1,20 @@
 // Items that arrive while others are under way go together as the next batch.
 import { overloaded } from '../errors.ts'
+import { createFairQueue } from './fair.ts'
 import { wasTurnedDown } from './faults.ts'
+import { maxWaitMs } from './turns.ts'
 
 export interface BatchOptions {
-  /** The most items of one batch. */
+  /** The most items of one batch; 1: each is run at once. */
   maxItems: number
-  /** How many items may wait for their batch before further ones are refused. */
+  /** How many items may wait for their batch before further ones are refused; a large one counts by its pieces. */
   maxWaiting: number
-  /** How long an item may wait for its batch before it is refused as well. */
-  maxWaitMs: number
-  /** Whether a batch waits for the one before. */
-  inTurn: boolean
+}
+
+interface Waiting<Item, Result> {
+  item: Item
+  resolve: (result: Result | Promise<Result>) => void
+  reject: (error: unknown) => void
 }
 
 /** How long a batch that hangs, on a row that somebody locked or on a dead connection, keeps others from passing. */
@@ -19,6 +23,12 @@ const turnMs = 1000
 /** The most characters of one batch, so that a burst of large items is not held in memory several times over. */
 const maxSize = 1_000_000
 
+/** From so many characters on an item is large: it takes turns with other large ones, and no small one waits for it. */
+const largeSize = 32_768
+
+/** Of how many characters the pieces of an item are of which each counts as one that waits. */
+const pieceSize = 131_072
+
 /**
  * Runs single items at once, and those that arrive while others are under way
  * together as the next batch. One commit, one round trip and one plan for many
@@ -26,51 +36,18 @@ const maxSize = 1_000_000
  * with 64 callers 2.2 times as many creates and 2.7 times as many deletes as
  * pipelined one by one.
  *
- * `run` answers its items in order and answers none before their commit. When
- * the server refuses a batch of several, each is run again on its own, so that
- * one item's fault stays its own. Rejects with OVERLOADED past `maxWaiting` or
- * `maxWaitMs`: then the item was in no batch.
+ * Who waits is taken in an order that is fair among owners. `run` answers its
+ * items in order and answers none before their commit. When the server refuses
+ * a batch of several, each is run again on its own, so that one item's fault
+ * stays its own. Rejects with OVERLOADED past `maxWaiting`, one of who has most
+ * waiting, or when it waits too long: then the item was in no batch.
  */
-export function batch<Item, Result> (
+export function batch<Item extends { owner: string }, Result> (
   run: (items: Item[]) => Promise<Result[]>,
   sizeOf: (item: Item) => number,
-  { maxItems, maxWaiting, maxWaitMs, inTurn }: BatchOptions
+  { maxItems, maxWaiting }: BatchOptions
 ): (item: Item) => Promise<Result> {
-  interface Waiting { item: Item, since: number, resolve: (result: Result) => void, reject: (error: unknown) => void }
-  let waiting: Waiting[] = []
-  let isBusy = false
-
-  function next (): void {
-    while (waiting[0] !== undefined && performance.now() - waiting[0].since > maxWaitMs) waiting.shift()?.reject(overloaded)
-    if (waiting.length === 0) {
-      isBusy = false
-      return
-    }
-    isBusy = true
-    const group = take()
-    const turn = Promise.withResolvers<void>()
-    const passing = setTimeout(turn.resolve, turnMs)
-    settle(group).finally(turn.resolve)
-    turn.promise.then(() => {
-      clearTimeout(passing)
-      next()
-    })
-  }
-
-  function take (): Waiting[] {
-    let count = 0
-    let size = 0
-    for (const { item } of waiting) {
-      size += sizeOf(item)
-      if (count === maxItems || (count > 0 && size > maxSize)) break
-      count++
-    }
-    const group = waiting.slice(0, count)
-    waiting = waiting.slice(count)
-    return group
-  }
-
-  async function settle (group: Waiting[]): Promise<void> {
+  async function settle (group: Array<Waiting<Item, Result>>): Promise<void> {
     try {
       const results = await run(group.map(({ item }) => item))
       group.forEach(({ resolve }, index) => resolve(results[index] as Result))
@@ -80,9 +57,55 @@ export function batch<Item, Result> (
     }
   }
 
+  /** One batch after the other. */
+  function inTurn (): (waiting: Waiting<Item, Result>) => void {
+    const queue = createFairQueue<Waiting<Item, Result>>()
+    let isBusy = false
+
+    function next (): void {
+      for (const { reject } of queue.takeOlderThan(maxWaitMs)) reject(overloaded)
+      const group = take()
+      isBusy = group.length > 0
+      if (!isBusy) return
+      const turn = Promise.withResolvers<void>()
+      const passing = setTimeout(turn.resolve, turnMs)
+      settle(group).finally(turn.resolve)
+      turn.promise.then(() => {
+        clearTimeout(passing)
+        next()
+      })
+    }
+
+    function take (): Array<Waiting<Item, Result>> {
+      const group = []
+      let size = 0
+      for (let first = queue.first(); first !== undefined && group.length < maxItems; first = queue.first()) {
+        size += sizeOf(first.item)
+        if (group.length > 0 && size > maxSize) break
+        group.push(first)
+        queue.take()
+      }
+      return group
+    }
+
+    return (waiting) => {
+      const { owner } = waiting.item
+      const weight = Math.ceil((sizeOf(waiting.item) + 1) / pieceSize)
+      while (queue.weight() > 0 && queue.weight() + weight > maxWaiting) {
+        const other = queue.takeFromHeaviest(owner, weight)
+        if (other === undefined) return waiting.reject(overloaded)
+        other.reject(overloaded)
+      }
+      queue.add(owner, waiting, weight)
+      if (!isBusy) next()
+    }
+  }
+
+  const [small, large] = [inTurn(), inTurn()]
   return (item) => new Promise((resolve, reject) => {
-    if (waiting.length >= maxWaiting) return reject(overloaded)
-    waiting.push({ item, since: performance.now(), resolve, reject })
-    if (!isBusy || !inTurn) next()
+    const waiting = { item, resolve, reject }
+    if (maxItems === 1) settle([waiting])
+    else if (sizeOf(item) < largeSize) small(waiting)
+    else large(waiting)
   })
 }

@@ -2,19 +2,21 @@
 import { overloaded } from '../errors.ts'
 import { tickMs, type ConnectionOptions, type Row, type Statement } from './connection.ts'
 import { openLane, type Lane } from './lane.ts'
+import { takeTurns, type Waiter } from './turns.ts'
 
 export type { Row, Statement }
 
-export interface ReadOptions {
-  /** For a request that is being answered already. It is not subject to `maxWaiting`: the answer would break off. */
-  isUnderWay?: boolean
+export interface ReadOptions extends Waiter {
+  /** For what may take long or bring much: one at a time, on a connection of its own. */
+  isLong?: boolean
 }
 
 /**
  * Runs single statements, each its own transaction. Every method rejects with
  * DATABASE_UNAVAILABLE when the server can't be reached or gives up on the
  * statement, and all but `probe` with OVERLOADED past `maxWaiting`; what the
- * server says of the statement itself arrives as it is.
+ * server says of the statement itself arrives as it is. What has to wait does
+ * so in an order that is fair among owners.
  */
 export interface Database {
   /** Rows in the order the statement gives them. */
@@ -27,7 +29,7 @@ export interface Database {
    * A read on a connection of its own, asked again on a new one when that is
    * silent: for what decides on many requests, refusals included.
    */
-  lookUp (statement: Statement, values?: unknown[]): Promise<Row[]>
+  lookUp (statement: Statement, values?: unknown[], waiter?: Waiter): Promise<Row[]>
 
   /** Rejects unless the server answers and has the tables. */
   probe (): Promise<unknown>
@@ -49,27 +51,45 @@ export interface DatabaseOptions extends ConnectionOptions {
 // to 0.86 times the requests per second, and the 99th percentile of their
 // latency to twice and to five times that of one. Token look-ups have another:
 // behind lists that wait a caller would wait, too, perhaps only to be refused.
+// So have pages of long lists, one at a time for all of them.
 //
 // A commit holds up what follows it on its connection, so writes have their
-// own. Batches use two; the others only serve WRITE_BATCH=1.
+// own. Batches use four, of small and of large creates and deletes.
 const writeConnections = 4
 
-export function openDatabase (options: DatabaseOptions): Database {
-  const reads = openLane(options)
-  const writes = Array.from({ length: writeConnections }, () => openLane(options))
-  const lookUps = openLane(options)
-  const lanes = [reads, ...writes, lookUps]
-  const clock = setInterval(() => { for (const lane of lanes) lane.tick() }, tickMs).unref()
+/** Enough for pipelining, and answered within some 10 ms: so long waits whoever comes next, whatever one owner asks. */
+const sentAtOnce = 100
 
-  const isFull = (lanes: Lane[]) => lanes.reduce((sum, lane) => sum + lane.waiting(), 0) >= options.maxWaiting
+export function openDatabase (options: DatabaseOptions): Database {
+  const { maxWaiting } = options
+  const reads = openLane(options)
+  const longReads = openLane(options)
+  const lookUps = openLane(options)
+  const writes = Array.from({ length: writeConnections }, () => openLane(options))
+  const lanes = [reads, longReads, lookUps, ...writes]
+
+  const atOnce = Math.min(sentAtOnce, maxWaiting)
+  const readTurns = takeTurns(reads, { atOnce, maxWaiting })
+  const longReadTurns = takeTurns(longReads, { atOnce: 1, maxWaiting })
+  const lookUpTurns = takeTurns(lookUps, { atOnce, maxWaiting })
+  const turns = [readTurns, longReadTurns, lookUpTurns]
+
+  const clock = setInterval(() => {
+    for (const lane of lanes) lane.tick()
+    for (const turn of turns) turn.tick()
+  }, tickMs).unref()
 
   return {
-    read: (statement, values = [], { isUnderWay = false } = {}) =>
-      isFull([reads]) && !isUnderWay ? Promise.reject(overloaded) : reads.run(statement, values),
-    write: (statement, values = []) =>
-      isFull(writes) ? Promise.reject(overloaded) : leastBusy(writes).run(statement, values),
-    lookUp: (statement, values = []) =>
-      isFull([lookUps]) ? Promise.reject(overloaded) : lookUps.runAgain(statement, values),
+    read (statement, values = [], { isLong = false, ...waiter } = {}) {
+      return isLong
+        ? longReadTurns.run(() => longReads.run(statement, values), waiter)
+        : readTurns.run(() => reads.run(statement, values), waiter)
+    },
+    lookUp: (statement, values = [], waiter = {}) => lookUpTurns.run(() => lookUps.runAgain(statement, values), waiter),
+    write (statement, values = []) {
+      const waiting = writes.reduce((sum, lane) => sum + lane.waiting(), 0)
+      return waiting >= maxWaiting ? Promise.reject(overloaded) : leastBusy(writes).run(statement, values)
+    },
     // Under the heaviest load there is a connection for writes that has nothing to do.
     probe: () => leastBusy([...writes, reads]).run(probe, []),
     async close () {

@@ -1,5 +1,5 @@
 // Reading plants: a list is one page or several.
-import type { Database, ReadOptions, Statement } from '../database/database.ts'
+import type { Database, Statement } from '../database/database.ts'
 import type { Plant } from './schemas.ts'
 
 /** What follows a page. */
@@ -11,9 +11,9 @@ export interface Page { plants: Plant[], rest?: Rest }
 export interface PageRequest extends Rest { owner: string }
 // Most lists are one page. Longer ones are read page by page, so that what they
 // take of memory and of the database's time depends on neither their length nor
-// their reader; and one page at a time for all of them, so that however many are
-// under way a short list is not behind more than one. Pages of 1,000 take a quarter
-// less time, and 50 slow readers then half as much memory again.
+// their reader; and one page at a time for all of them, on a connection that
+// short lists don't need. Pages of 1,000 take a quarter less time, and 50 slow
+// readers then half as much memory again.
 const pageSize = 500
 // Bytes of a name or a tag. A page with a larger one is read again, to end with the plant that fills it.
 const [largeText, pageBytes] = [512, 65_536]
@@ -39,15 +39,15 @@ const selectLargePlants = {
     ) as plant where coalesce(bytes_before, 0) < ${pageBytes}`
 }
 
-export async function selectPage (database: Database, { owner, from, limit }: PageRequest, options?: ReadOptions): Promise<Page> {
+export async function selectPage (database: Database, { owner, from, limit }: PageRequest, isUnderWay: boolean): Promise<Page> {
   const size = Math.min(pageSize, limit)
-  const select = async (statement: Statement) => {
-    const [[names, tags, last] = []] = await database.read(statement, [owner, from, size], options)
+  const select = async (statement: Statement, isLong: boolean) => {
+    const [[names, tags, last] = []] = await database.read(statement, [owner, from, size], { owner, isLong, isUnderWay })
     return { names: parseArray(names), tags: parseArray(tags), last }
   }
-  let page = await select(selectPlants)
+  let page = await select(selectPlants, isUnderWay)
   const isCut = page.names.includes(null)
-  if (isCut) page = await select(selectLargePlants)
+  if (isCut) page = await select(selectLargePlants, true)
   const plants = page.names.map((name, index): Plant => ({ name: name as string, tag: page.tags[index] ?? undefined }))
   return { plants, rest: plants.length === size || isCut ? restAfter(page.last, limit - plants.length) : undefined }
 }

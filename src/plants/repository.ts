@@ -1,7 +1,7 @@
 // The plants in the database, by verbs.
 import { batch } from '../database/batch.ts'
 import type { Database } from '../database/database.ts'
-import { selectPage, smallestId, type Page, type PageRequest, type Rest } from './pages.ts'
+import { selectPage, smallestId, type Page, type Rest } from './pages.ts'
 import type { NewPlant } from './schemas.ts'
 import { deleteAll, insertAll, type OwnedPlant, type PlantKey } from './writes.ts'
 
@@ -14,12 +14,9 @@ export type Plants = ReturnType<typeof createPlants>
 
 /** The plants in the database. Each verb acts for `owner` alone: other users' plants are neither seen nor touched. */
 export function createPlants (database: Database, { writeBatch, maxWaiting }: PlantsOptions) {
-  // As long as a statement may take by default: behind a server that hangs an answer is due.
-  const options = { maxItems: writeBatch, maxWaiting, maxWaitMs: 5000, inTurn: writeBatch > 1 }
+  const options = { maxItems: writeBatch, maxWaiting }
   const insert = batch((plants: OwnedPlant[]) => insertAll(database, plants), ({ name, tag = '' }) => name.length + tag.length, options)
   const remove = batch((keys: PlantKey[]) => deleteAll(database, keys), () => 0, options)
-  const readPage = batch(([request]: PageRequest[]) => Promise.all([selectPage(database, request as PageRequest, { isUnderWay: true })]),
-    () => 0, { maxItems: 1, maxWaiting: Infinity, maxWaitMs: Infinity, inTurn: true })
 
   return {
     /** False when the owner already has a plant with this id, which stays as it is. */
@@ -29,9 +26,9 @@ export function createPlants (database: Database, { writeBatch, maxWaiting }: Pl
     delete: (owner: string, id: string): Promise<boolean> => remove({ owner, id }),
 
     /** The first page of the owner's plants, `limit` at most in all. */
-    list: (owner: string, limit = Infinity): Promise<Page> => selectPage(database, { owner, from: smallestId, limit }),
+    list: (owner: string, limit = Infinity): Promise<Page> => selectPage(database, { owner, from: smallestId, limit }, false),
 
     /** The next page, for a list that is being answered already. */
-    listMore: (owner: string, rest: Rest): Promise<Page> => readPage({ owner, ...rest })
+    listMore: (owner: string, rest: Rest): Promise<Page> => selectPage(database, { owner, ...rest }, true)
   }
 }

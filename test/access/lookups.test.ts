@@ -89,6 +89,42 @@ t.test('what the database says of a token is good for as long as it is remembere
   await askedLater
 })
 
+t.test('a known token is looked up before all unknown ones that wait, and is refused for none of them', async (t) => {
+  const { database, tokens, url } = await startApp(t, { MAX_WAITING: '150' })
+  const authenticate = createAuthenticate(tokens, 1)
+  const token = await tokens.create({ user: 'alice', readOnly: false })
+  await authenticate(token)
+  const unlock = await lockTokens(t, url)
+  const answered: string[] = []
+  const refused: string[] = []
+  const unknown = Array.from({ length: 150 }, () => authenticate(createToken()).catch(({ name }) => {
+    if (name === 'OVERLOADED') refused.push(name)
+    else answered.push(name)
+  }))
+  // It is remembered for a millisecond.
+  await delay(5)
+  const known = authenticate(token).then(({ user }) => { answered.push(user) })
+  await unlock()
+  await Promise.all([...unknown, known])
+  t.ok(answered.indexOf('alice') <= 101, `answered as number ${answered.indexOf('alice')}`)
+  t.equal(refused.length, 1)
+  await database.close()
+})
+
+t.test('a token in use is looked up again while it is remembered, and no request waits for it', async (t) => {
+  const { tokens, url } = await startApp(t)
+  const authenticate = createAuthenticate(tokens, 1500)
+  const token = await tokens.create({ user: 'alice', readOnly: false })
+  await authenticate(token)
+  const unlock = await lockTokens(t, url)
+  const watcher = new pg.Client(url)
+  await watcher.connect()
+  t.teardown(() => watcher.end())
+  while ((await watcher.query(waitingForLocks)).rowCount === 0) t.match(await authenticate(token), { user: 'alice' })
+  await unlock()
+  t.match(await authenticate(token), { user: 'alice' })
+})
+
 t.test('a token is revoked once: when it was stays as it is', async (t) => {
   const { tokens } = await startApp(t)
   await tokens.create({ user: 'alice', readOnly: false })

@@ -1,0 +1,73 @@
+// So many statements on a connection at a time; the others wait for their turn, fair among owners.
+import { overloaded } from '../errors.ts'
+import { createFairQueue } from './fair.ts'
+import type { Lane } from './lane.ts'
+
+export interface TurnsOptions {
+  /** How many statements may be sent before the first of them is answered. */
+  atOnce: number
+  /** How many may be sent or wait before others are refused. */
+  maxWaiting: number
+}
+
+export interface Turns {
+  /**
+   * Does the work, which sends one statement on the connection, when it is its turn. Past
+   * `maxWaiting` one is rejected with OVERLOADED: of this owner, or of one who has more waiting.
+   */
+  run<Result> (work: () => Promise<Result>, waiter: Waiter): Promise<Result>
+
+  /** To be called every `tickMs`: a connection that is closed for its silence makes room, too. */
+  tick (): void
+}
+
+export interface Waiter {
+  /** Absent: nobody in particular. */
+  owner?: string
+  /** For a request that is being answered already. It is never refused: the answer would break off. */
+  isUnderWay?: boolean
+}
+
+/** As long as a statement may take by default: behind a server that hangs an answer is due. */
+export const maxWaitMs = 5000
+
+export function takeTurns (lane: Lane, { atOnce, maxWaiting }: TurnsOptions): Turns {
+  const queue = createFairQueue<{ begin: () => void, refuse: () => void }>()
+
+  function next (): void {
+    while (lane.waiting() < atOnce) {
+      const waiting = queue.take()
+      if (waiting === undefined) return
+      waiting.begin()
+    }
+  }
+
+  function begin<Result> (work: () => Promise<Result>): Promise<Result> {
+    const answer = work()
+    answer.then(next, next)
+    return answer
+  }
+
+  /** Whether there is room for one more, if need be after refusing another's. */
+  function makeRoom (owner: string): boolean {
+    if (lane.waiting() + queue.weight() < maxWaiting) return true
+    const other = queue.takeFromHeaviest(owner, 1)
+    other?.refuse()
+    return other !== undefined
+  }
+
+  return {
+    run<Result> (work: () => Promise<Result>, { owner = '', isUnderWay = false }: Waiter): Promise<Result> {
+      if (!isUnderWay && !makeRoom(owner)) return Promise.reject(overloaded)
+      if (lane.waiting() < atOnce && queue.first() === undefined) return begin(work)
+      return new Promise((resolve, reject) => {
+        queue.add(owner, { begin: () => resolve(begin(work)), refuse: () => reject(overloaded) }, isUnderWay ? 0 : 1)
+      })
+    },
+
+    tick () {
+      for (const { refuse } of queue.takeOlderThan(maxWaitMs)) refuse()
+      next()
+    }
+  }
+}

@@ -1,0 +1,167 @@
+import { setImmediate as nextTurn } from 'node:timers/promises'
+import pg from 'pg'
+import t, { type Test } from 'tap'
+import { batch } from '../../src/database/batch.ts'
+import { openDatabase, type Database } from '../../src/database/database.ts'
+import { createFairQueue } from '../../src/database/fair.ts'
+import { createDatabase } from '../support/database.ts'
+
+// Two of them wait for what is bounded by time.
+t.jobs = 4
+
+const range = (length: number) => Array.from({ length }, (_, index) => index)
+
+t.test('owners take turns, however much one of them has waiting', async (t) => {
+  const queue = createFairQueue<string>()
+  for (const item of ['m1', 'm2', 'm3', 'a1', 'b1', 'a2']) queue.add(item.charAt(0), item, 1)
+  t.equal(queue.first(), 'm1')
+  t.strictSame(range(7).map(() => queue.take()), ['m1', 'a1', 'b1', 'm2', 'a2', 'm3', undefined])
+  t.equal(queue.first(), undefined)
+  t.equal(queue.weight(), 0)
+})
+
+t.test('room is made by who has most waiting, the youngest first, and never for who would have more', async (t) => {
+  const queue = createFairQueue<string>()
+  for (const item of ['m1', 'm2', 'm3', 'a1']) queue.add(item.charAt(0), item, 1)
+  queue.add('m', 'm without weight', 0)
+  t.equal(queue.takeFromHeaviest('m', 1), undefined)
+  t.equal(queue.takeFromHeaviest('a', 2), undefined)
+  t.equal(queue.takeFromHeaviest('a', 1), 'm3')
+  t.equal(queue.takeFromHeaviest('a', 1), undefined)
+  t.equal(queue.takeFromHeaviest('b', 1), 'm2')
+  t.equal(queue.takeFromHeaviest('b', 1), undefined)
+  t.equal(queue.weight(), 2)
+})
+
+/** A database whose table is locked until it is told to let go. */
+async function openLocked (t: Test, maxWaiting: number) {
+  const url = await createDatabase(t)
+  const client = new pg.Client(url)
+  await client.connect()
+  const database = openDatabase({ url, statementTimeoutMs: 60_000, maxWaiting })
+  t.teardown(async () => {
+    await client.end()
+    await database.close()
+  })
+  await client.query('begin; lock table plants')
+  return { database, letGo: () => client.query('commit') }
+}
+
+const hanging = { name: 'hanging', text: 'select from plants' }
+
+/** Notes whose reads are answered, and whose refused, in the order in which that happens. */
+function readAs (database: Database, answered: string[], refused: string[]) {
+  return (owner: string, isLong = false) => database.read(hanging, [], { owner, isLong }).then(
+    () => { answered.push(owner) },
+    ({ name }) => { refused.push(`${owner}: ${name}`) })
+}
+
+t.test('a read waits for a hundred of another owner, not for all', { buffered: true }, async (t) => {
+  const { database, letGo } = await openLocked(t, 1000)
+  const answered: string[] = []
+  const read = readAs(database, answered, [])
+  const reads = [...range(500).map(() => read('mallory')), read('alice')]
+  await letGo()
+  await Promise.all(reads)
+  t.equal(answered.indexOf('alice'), 101)
+  t.equal(answered.length, 501)
+})
+
+t.test('a long read waits for one of another owner, not for all', { buffered: true }, async (t) => {
+  const { database, letGo } = await openLocked(t, 1000)
+  const answered: string[] = []
+  const read = readAs(database, answered, [])
+  const reads = [...range(10).map(() => read('mallory', true)), read('alice', true)]
+  await letGo()
+  await Promise.all(reads)
+  t.equal(answered.indexOf('alice'), 2)
+})
+
+t.test('past MAX_WAITING who has most waiting is refused, and not who comes', { buffered: true }, async (t) => {
+  const { database, letGo } = await openLocked(t, 150)
+  const answered: string[] = []
+  const refused: string[] = []
+  const read = readAs(database, answered, refused)
+  const reads = [...range(150).map(() => read('mallory')), read('mallory'), read('alice'), read('bo')]
+  await letGo()
+  await Promise.all(reads)
+  t.strictSame(refused, Array(3).fill('mallory: OVERLOADED'))
+  t.strictSame(answered.filter((owner) => owner !== 'mallory'), ['alice', 'bo'])
+})
+
+t.test('a read that has waited too long for its turn is refused', { buffered: true }, async (t) => {
+  const { database, letGo } = await openLocked(t, 1000)
+  const refused: string[] = []
+  const read = readAs(database, [], refused)
+  const reads = range(301).map(() => read('mallory'))
+  await reads.at(-1)
+  // Three connections have a hundred each: no more are opened while statements hang.
+  t.strictSame(refused, ['mallory: OVERLOADED'])
+  await letGo()
+  await Promise.all(reads)
+})
+
+interface Item { owner: string, size: number }
+
+/** Batches that end when they are told to. */
+function startBatches (t: Test, maxItems: number, maxWaiting = 1000) {
+  const begun: Array<{ items: Item[], end: () => void }> = []
+  const add = batch((items: Item[]) => new Promise<Item[]>((resolve) => {
+    begun.push({ items, end: () => resolve(items) })
+  }), ({ size }) => size, { maxItems, maxWaiting })
+  t.teardown(() => { for (const { end } of begun) end() })
+  return {
+    begun,
+    add: (owner: string, size = 0) => add({ owner, size }),
+
+    /** Whose items the batch has that is the next to begin; ends it. */
+    async pass (): Promise<string> {
+      while (begun.length === 0) await nextTurn()
+      const [{ items, end }] = begun.splice(0, 1) as [typeof begun[0]]
+      end()
+      return items.map(({ owner, size }) => owner + size).join(' ')
+    }
+  }
+}
+
+t.test('a batch has something of everybody who waits', { buffered: true }, async (t) => {
+  const { pass, add } = startBatches(t, 3)
+  const all = ['m', 'm', 'm', 'm', 'a', 'b'].map((owner) => add(owner))
+  t.equal(await pass(), 'm0')
+  t.equal(await pass(), 'm0 a0 b0')
+  t.equal(await pass(), 'm0 m0')
+  t.equal((await Promise.all(all)).length, 6)
+})
+
+t.test('no small item waits for a large one', { buffered: true }, async (t) => {
+  const { begun, pass, add } = startBatches(t, 3)
+  const large = [1, 2].map(() => add('m', 1_000_000))
+  const small = [1, 2].map(() => add('a', 100))
+  t.strictSame(begun.map(({ items }) => items), [[{ owner: 'm', size: 1_000_000 }], [{ owner: 'a', size: 100 }]])
+  for (const { end } of begun.splice(1)) end()
+  await small[0]
+  while (begun.length < 2) await nextTurn()
+  for (const { end } of begun.splice(1)) end()
+  await small[1]
+  t.equal(await pass(), 'm1000000')
+  t.equal(await pass(), 'm1000000')
+  await Promise.all(large)
+})
+
+t.test('a large item counts as many that wait, and is taken though it is more than may', { buffered: true }, async (t) => {
+  const { pass, add } = startBatches(t, 3, 10)
+  const large = [1, 2, 3, 4].map((size) => add('m', 1_000_000 + size).catch(({ name }) => name))
+  t.strictSame(await Promise.all(large.slice(2)), ['OVERLOADED', 'OVERLOADED'])
+  const other = add('a', 500_000)
+  t.strictSame(await large[1], 'OVERLOADED')
+  t.equal(await pass(), 'm1000001')
+  t.equal(await pass(), 'a500000')
+  await Promise.all([large[0], other])
+})
+
+t.test('what has waited too long for its batch is refused, and in none', { buffered: true }, async (t) => {
+  const { begun, add } = startBatches(t, 2)
+  const items = range(20).map((size) => add('m', size).catch(({ name }) => name))
+  t.equal(await items.at(-1), 'OVERLOADED')
+  t.strictSame(begun.flatMap(({ items }) => items.map(({ size }) => size)), range(begun.length * 2 - 1))
+})
