@@ -11,7 +11,7 @@ import { setTimeout as delay } from 'node:timers/promises'
 import pg from 'pg'
 import { createToken } from '../src/access/token-format.ts'
 import { migrate } from '../src/database/migrate.ts'
-import { startEmbedded } from '../src/embedded/embedded.ts'
+import { startEmbedded } from '../src/embedded/start.ts'
 
 export interface Contender {
   name: string

@@ -1,91 +1,76 @@
+// Opens all there is, serves until a signal, and closes it again.
 import { lookup } from 'node:dns/promises'
-import { Session } from 'node:inspector/promises'
 import { setTimeout } from 'node:timers/promises'
-import closeWithGrace from 'close-with-grace'
 import type { FastifyBaseLogger } from 'fastify'
-import { createTokens } from '../access/tokens.ts'
+import manifest from '../../package.json' with { type: 'json' }
 import { buildApp } from '../app.ts'
 import type { Config } from '../config.ts'
 import { openDatabase, type Database } from '../database/database.ts'
-import { startEmbedded } from '../embedded/embedded.ts'
 import { migrate } from '../database/migrate.ts'
+import { supportedVersion, UnsupportedServer, versionStatement } from '../database/version.ts'
+import { startEmbedded } from '../embedded/start.ts'
+import { explain } from './explain.ts'
+import { greet } from './greeting.ts'
+import { heedSignals } from './signals.ts'
 
-/** Serves until a signal. Rejects when it can't start: the port or the data folder is taken. */
+/** Rejects, with all closed that it had opened, when it can't start: the port is taken, the server is too old. */
 export async function serve (config: Config): Promise<void> {
-  // For localhost itself Fastify opens one server for each address, of which hardenProtocol knows the first.
-  const { address: host } = await lookup(config.HOST, { order: 'ipv4first' })
-  const embedded = config.DATABASE_URL === undefined ? await startEmbedded(config.DATA_DIR) : undefined
-  const url = embedded?.url ?? config.DATABASE_URL as string
-  const database = openDatabase({ url, statementTimeoutMs: config.STATEMENT_TIMEOUT, maxWaiting: config.MAX_WAITING })
-  const lifecycle = { starting: true, stopping: false }
-  const app = await buildApp({ config, database, lifecycle, logStream: process.stdout.isTTY ? (await import('pino-pretty')).default({ sync: true }) : undefined })
+  // Whatever is opened is closed in the opposite order.
+  const opened = new AsyncDisposableStack()
+  try {
+    // For localhost itself Fastify opens one server for each address, of which hardenProtocol knows the first.
+    const { address: host } = await lookup(config.HOST, { order: 'ipv4first' })
+    const embedded = config.DATABASE_URL === undefined ? await startEmbedded(config.DATA_DIR) : undefined
+    opened.defer(() => embedded?.close())
+    const url = embedded?.url ?? config.DATABASE_URL as string
+    const database = openDatabase({ url, statementTimeoutMs: config.STATEMENT_TIMEOUT, maxWaiting: config.MAX_WAITING })
+    opened.defer(() => database.close())
+    const lifecycle = { starting: true, stopping: false }
+    const app = await buildApp({ config, database, lifecycle, logStream: await streamForPeople() })
+    opened.defer(() => app.close())
 
-  const address = await app.listen({
-    host,
-    port: config.PORT,
-    listenTextResolver: (url) => `listening on ${url}`
-  }).catch(async (error) => {
-    await embedded?.close()
-    throw error.code === 'EADDRINUSE' ? new Error(`port ${config.PORT} on ${config.HOST} is in use`) : error
-  })
-  closeWithGrace({ delay: config.SHUTDOWN_TIMEOUT, logger: app.log }, async ({ signal, err }) => {
-    lifecycle.stopping = true
-    if (err) app.log.fatal({ err }, 'uncaught error')
-    else app.log.info({ signal }, 'stopping')
-    // Balancers go on sending requests until they have seen /readyz fail.
-    // Nobody balances what is stopped from a terminal, or broken.
-    if (signal === 'SIGTERM') await setTimeout(config.DRAIN_DELAY)
-    await app.close()
-    await database.close()
-    await embedded?.close()
-    app.log.info('stopped')
-  })
-  await untilReady(async () => {
-    if (config.MIGRATE === 'on') {
-      const migrations = await migrate(url, 'up')
-      if (migrations.length > 0) app.log.info({ migrations }, 'migrated')
-    }
-    await database.probe()
+    const listenTextResolver = (url: string) => `listening on ${url}`
+    const address = await app.listen({ host, port: config.PORT, listenTextResolver }).catch((error) => {
+      throw error.code === 'EADDRINUSE' ? new Error(`port ${config.PORT} on ${config.HOST} is in use`) : error
+    })
+    heedSignals({ config, lifecycle, log: app.log, close: () => opened.disposeAsync() })
+
+    const postgresql = await untilReady(() => prepare(database, url, config, app.log), app.log)
     if (embedded !== undefined) await greet(database, address)
-  }, app.log)
-  await collectGarbage()
-  lifecycle.starting = false
-  app.log.info('ready')
+    lifecycle.starting = false
+    app.log.info({ version: manifest.version, node: process.versions.node, postgresql }, 'ready')
+  } catch (error) {
+    await opened.disposeAsync()
+    throw error
+  }
 }
 
-/** Starting leaves behind a ninth of the memory, and V8 gives back none of it while nothing happens. */
-async function collectGarbage (): Promise<void> {
-  const session = new Session()
-  session.connect()
-  await session.post('HeapProfiler.collectGarbage')
-  session.disconnect()
+/** Readable lines on a terminal; standard output otherwise. */
+async function streamForPeople () {
+  return process.stdout.isTTY ? (await import('pino-pretty')).default({ sync: true }) : undefined
+}
+
+/** Returns the server's version. */
+async function prepare (database: Database, url: string, config: Config, log: FastifyBaseLogger): Promise<string> {
+  const [row] = await database.read(versionStatement)
+  const version = supportedVersion(row?.[0])
+  if (config.MIGRATE === 'on') {
+    const migrations = await migrate(url, 'up')
+    if (migrations.length > 0) log.info({ migrations }, 'migrated')
+  }
+  await database.probe()
+  return version
 }
 
 /** The database may come up after the service. */
-async function untilReady (attempt: () => Promise<void>, logger: FastifyBaseLogger): Promise<void> {
-  let pause = 100
-  const warn = (error: unknown) => {
-    logger.warn({ err: error }, `the database is not ready, next attempt in ${pause} ms`)
-    return false
-  }
-  while (!await attempt().then(() => true, warn)) {
+async function untilReady<Result> (attempt: () => Promise<Result>, log: FastifyBaseLogger): Promise<Result> {
+  for (let pause = 100; ; pause = Math.min(pause * 2, 2000)) {
+    try {
+      return await attempt()
+    } catch (error) {
+      if (error instanceof UnsupportedServer) throw error
+      log.warn({ reason: explain(error) }, `the database is not ready, next attempt in ${pause} ms`)
+    }
     await setTimeout(pause)
-    pause = Math.min(pause * 2, 2000)
   }
-}
-
-// On standard error: standard output is the log, in which no token may appear.
-async function greet (database: Database, address: string): Promise<void> {
-  const tokens = createTokens(database)
-  if ((await tokens.list()).length > 0) {
-    console.error('To make a token: npx plant-store token create <user>')
-    return
-  }
-  const authorization = `-H 'Authorization: Bearer ${await tokens.create({ user: 'demo', readOnly: false })}'`
-  console.error(`A token for user demo, shown only now, in three lines to try:
-
-curl -X POST ${address}/plants ${authorization} -H 'Content-Type: application/json' -d '{"id": 1, "name": "Monstera deliciosa", "tag": "tropical"}'
-curl ${address}/plants ${authorization}
-curl -X DELETE ${address}/plants/1 ${authorization}
-`)
 }

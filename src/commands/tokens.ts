@@ -1,42 +1,61 @@
-import { parseDuration } from '../config.ts'
+// What an operator does with tokens.
 import { tokenState } from '../access/own-tokens.ts'
-import type { Tokens } from '../access/tokens.ts'
+import { createTokens, type NewToken, type Tokens } from '../access/tokens.ts'
+import type { Config } from '../config.ts'
+import { openDatabase } from '../database/database.ts'
+import { migrate } from '../database/migrate.ts'
+import { withDatabase } from './database.ts'
 
-// The last moment that PostgreSQL reads as JavaScript writes it.
-const endOfTime = Date.UTC(9999, 11, 31)
-
-/**
- * The moment that `90d`, `12h` or `2027-01-01` (its start, UTC) stands for;
- * undefined when the text is none of these or the moment is past.
- */
-export function parseExpiry (text: string): Date | undefined {
-  const duration = parseDuration(text)
-  const moment = duration === undefined ? parseDate(text) : Date.now() + duration
-  return moment > Date.now() && moment <= endOfTime ? new Date(moment) : undefined
+export async function createToken (config: Config, token: NewToken): Promise<void> {
+  await withTokens(config, async (tokens) => console.log(await tokens.create(token)))
 }
 
-/** NaN when there is no such day, where Date.parse would give one of the next month. */
-function parseDate (text: string): number {
-  const moment = Date.parse(`${text}T00:00:00Z`)
-  return moment > 0 && new Date(moment).toISOString().startsWith(`${text}T`) ? moment : NaN
+export async function listTokens (config: Config, { user, json }: { user?: string, json: boolean }): Promise<void> {
+  await withTokens(config, async (tokens) => {
+    const rows = (await tokens.list(user)).map((token) => ({
+      id: token.id,
+      user: token.user,
+      label: token.label ?? '',
+      access: token.readOnly ? 'read-only' : 'full',
+      created: token.created.toISOString(),
+      expires: token.expires?.toISOString() ?? 'never',
+      state: tokenState(token)
+    }))
+    const heads = ['ID', 'USER', 'LABEL', 'ACCESS', 'CREATED', 'EXPIRES', 'STATE']
+    console.log(json ? JSON.stringify(rows, null, 2) : table([heads, ...rows.map((row) => Object.values(row))]))
+  })
 }
 
-/** Characters a terminal or a log could stumble over are refused, and names too long for an index. */
-export const isUserName = (text: string) => /^[^\p{C}\p{Zl}\p{Zp}]{1,255}$/u.test(text)
+/** To revoke again what is revoked already is no mistake; to name what was never there is one. */
+export async function revokeTokens (config: Config, by: { id: string } | { user: string }): Promise<void> {
+  await withTokens(config, async (tokens) => {
+    const count = await tokens.revoke(by)
+    if (count === 0 && !await isKnown(tokens, by)) throw new Error(`there is no token ${'id' in by ? by.id : `of ${by.user}`}`)
+    console.log(count === 0 ? 'revoked already' : `revoked ${count}`)
+  })
+}
 
-/** The tokens as an operator sees them: a table, or JSON for programs. */
-export async function listTokens (tokens: Tokens, user: string | undefined, asJson: boolean): Promise<string> {
-  const rows = (await tokens.list(user)).map((token) => ({
-    id: token.id,
-    user: token.user,
-    label: token.label ?? '',
-    access: token.readOnly ? 'read-only' : 'full',
-    created: token.created.toISOString(),
-    expires: token.expires?.toISOString() ?? 'never',
-    state: tokenState(token)
-  }))
-  if (asJson) return JSON.stringify(rows, null, 2)
-  const lines = [['ID', 'USER', 'LABEL', 'ACCESS', 'CREATED', 'EXPIRES', 'STATE'], ...rows.map((row) => Object.values(row))]
-  const widths = lines[0]?.map((_, column) => lines.reduce((width, line) => Math.max(width, (line[column] as string).length), 0)) as number[]
-  return lines.map((line) => line.map((cell, column) => cell.padEnd(widths[column] as number)).join('  ').trimEnd()).join('\n')
+async function isKnown (tokens: Tokens, by: { id: string } | { user: string }): Promise<boolean> {
+  if ('user' in by) return (await tokens.list(by.user)).length > 0
+  return (await tokens.list()).some(({ id }) => id === by.id)
+}
+
+/** The tables of a database that somebody has named are made by `serve` and `migrate` alone: it may be the wrong one. */
+async function withTokens (config: Config, work: (tokens: Tokens) => Promise<void>): Promise<void> {
+  await withDatabase(config, async (url) => {
+    if (config.DATABASE_URL === undefined && config.MIGRATE === 'on') await migrate(url, 'up')
+    const database = openDatabase({ url, statementTimeoutMs: config.STATEMENT_TIMEOUT, maxWaiting: 1 })
+    try {
+      await work(createTokens(database))
+    } finally {
+      await database.close()
+    }
+  })
+}
+
+function table (lines: string[][]): string {
+  const widths = (lines[0] as string[]).map((_, column) =>
+    lines.reduce((width, line) => Math.max(width, (line[column] as string).length), 0))
+  const toText = (line: string[]) => line.map((cell, column) => cell.padEnd(widths[column] as number)).join('  ').trimEnd()
+  return lines.map(toText).join('\n')
 }

@@ -1,8 +1,10 @@
-import { readdir } from 'node:fs/promises'
+// The tables, brought to where this version of the program wants them, or one step back.
+import { readdir, readFile } from 'node:fs/promises'
 import { join, parse } from 'node:path'
 import type { Client, QueryConfig } from 'pg'
 import { ApiError, errors } from '../errors.ts'
 import { createClient } from './client.ts'
+import { supportedVersion, versionStatement } from './version.ts'
 
 const dir = join(import.meta.dirname, '../../migrations')
 const migrationsTable = 'migrations'
@@ -11,20 +13,29 @@ const lockTimeoutMs = 30_000
 const migrationTimeoutMs = 600_000
 const lookTimeoutMs = 5000
 
+export interface MigrateOptions {
+  /** Whether a step back may take rows with it. */
+  withData?: boolean
+}
+
 /**
  * Brings the schema up to date, or takes back the newest migration. All or
  * nothing, and one at a time however many instances start together: the others
  * wait, and find it done. Returns the names of the migrations it ran.
  */
-export async function migrate (url: string, direction: 'up' | 'down'): Promise<string[]> {
+export async function migrate (url: string, direction: 'up' | 'down', options: MigrateOptions = {}): Promise<string[]> {
   // Bounds the wait for another instance's migrations, which the library does not.
   const client = createClient({ connectionString: url, lock_timeout: lockTimeoutMs, query_timeout: migrationTimeoutMs })
   try {
     await client.connect().catch((cause) => { throw new ApiError(errors.DATABASE_UNAVAILABLE, { cause }) })
-    if (direction === 'up' && await isUpToDate(client)) return []
+    const [server] = await ask(client, versionStatement.text)
+    supportedVersion(server?.current_setting)
+    const done = await migrationsDone(client)
+    if (direction === 'up' && await isUpToDate(done)) return []
+    if (direction === 'down' && !options.withData) await keepRows(client, done.at(-1))
     // Loaded when there is something to do: it takes a quarter of the time to start, and 10 MiB.
     const { runner } = await import('node-pg-migrate')
-    const done = await runner({
+    const ran = await runner({
       dbClient: client,
       dir,
       migrationsTable,
@@ -34,18 +45,39 @@ export async function migrate (url: string, direction: 'up' | 'down'): Promise<s
       singleTransaction: true,
       log: () => {}
     })
-    return done.map(({ name }) => name)
+    return ran.map(({ name }) => name)
   } finally {
     // Also gives back the lock when a migration failed.
     await client.end()
   }
 }
 
-async function isUpToDate (client: Client): Promise<boolean> {
-  const ask = async (text: string) => (await client.query({ text, query_timeout: lookTimeoutMs } as QueryConfig)).rows
-  const [table] = await ask(`select to_regclass('${migrationsTable}') is not null as exists`)
-  if (!table.exists) return false
-  const rows = await ask(`select name from ${migrationsTable}`)
-  const done = new Set(rows.map(({ name }) => name))
-  return (await readdir(dir)).every((file) => done.has(parse(file).name))
+async function ask (client: Client, text: string): Promise<Array<Record<string, unknown>>> {
+  return (await client.query({ text, query_timeout: lookTimeoutMs } as QueryConfig)).rows
+}
+
+/** Oldest first. */
+async function migrationsDone (client: Client): Promise<string[]> {
+  const [table] = await ask(client, `select to_regclass('${migrationsTable}') is not null as exists`)
+  if (!table?.exists) return []
+  return (await ask(client, `select name from ${migrationsTable} order by run_on, id`)).map(({ name }) => String(name))
+}
+
+async function isUpToDate (done: string[]): Promise<boolean> {
+  return (await readdir(dir)).every((file) => done.includes(parse(file).name))
+}
+
+/**
+ * Refuses while a table that the way down drops or alters has rows. What it
+ * begins here the library goes on with and commits: nobody adds a row meanwhile.
+ */
+async function keepRows (client: Client, migration: string | undefined): Promise<void> {
+  const text = await readFile(join(dir, `${migration}.sql`), 'utf8').catch(() => '')
+  const [, down = ''] = text.split('-- Down Migration')
+  await client.query('begin')
+  for (const [, table] of down.matchAll(/^(?:drop|alter) table (\w+)/gm)) {
+    await client.query(`lock table ${table} in access exclusive mode`)
+    const [row] = await ask(client, `select exists (select from ${table}) as found`)
+    if (row?.found) throw new Error(`to take back ${migration} would lose what is in ${table}, see --with-data`)
+  }
 }

@@ -51,7 +51,7 @@ t.test('the entry point is the program', async t => {
   t.equal(await project.sql('select count(*) from plants'), '0')
   const token = await program('token', 'create', 'alice')
   t.match(token, /^plant_\w+$/, 'the token and nothing else')
-  const list = await program('token', 'list', 'alice', '--json')
+  const list = await program('token', 'list', '--user', 'alice', '--json')
   t.match(list, /alice/)
   t.notMatch(list, token)
 })

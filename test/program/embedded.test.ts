@@ -13,14 +13,14 @@ const DATA_DIR = await createDataDir(t)
 const environment = { DATABASE_URL: undefined, DATA_DIR, DRAIN_DELAY: '0' }
 const start = () => serve(t, environment, 'ready', { detached: true })
 let service: Program
+// Whoever names no database is told which one it is about.
+const isAboutOwn = `DATABASE_URL is not set: this is about the program's own PostgreSQL in ${DATA_DIR}\n`
 
 /** What a start says on standard error, at least so many lines of it. */
 async function greeting ({ child, stderr }: Program, lines: number): Promise<string> {
   while (stderr().split('\n').length <= lines) await once(child.stderr, 'data')
   return stderr()
 }
-
-const createToken = async (user: string) => (await run(['token', 'create', user], environment)).stdout.trim()
 
 let headers: Record<string, string>
 const names: string[] = []
@@ -53,9 +53,10 @@ await t.test('the first start prints a token and three lines that work when past
   for (const secret of ['server.json', 'postgresql/plant-store.password']) t.equal((await stat(join(DATA_DIR, secret))).mode & 0o777, 0o600, secret)
 })
 
-await t.test('the token commands work while the service runs', async (t) => {
-  const token = await createToken('alice')
-  headers = { authorization: `Bearer ${token}`, 'content-type': 'application/json' }
+await t.test('the token commands work while the service runs, and say that the token is for its database', async (t) => {
+  const { stdout: token, stderr } = await run(['token', 'create', 'alice'], environment)
+  t.equal(stderr, isAboutOwn)
+  headers = { authorization: `Bearer ${token.trim()}`, 'content-type': 'application/json' }
   await createPlants(service)
   t.strictSame(await listPlants(service), names)
 })
@@ -71,7 +72,7 @@ await t.test('kill -9 of the service loses nothing, and the next start says how 
   process.kill(-(service.child.pid as number), 'SIGKILL')
   service = await start()
   t.strictSame(await listPlants(service), names)
-  t.equal(await greeting(service, 1), 'To make a token: npx plant-store token create <user>\n')
+  t.equal(await greeting(service, 1), 'To make a token: npm run token create <user>\n')
 })
 
 await t.test('kill -9 of the service and of its database together loses nothing either', async (t) => {
@@ -113,7 +114,8 @@ await t.test('the database stops with the service', async (t) => {
 })
 
 await t.test('the token commands work without the service, too, and leave nothing running', async (t) => {
-  const { stdout } = await run(['token', 'list', '--json'], environment)
+  const { stdout, stderr } = await run(['token', 'list', '--json'], environment)
+  t.equal(stderr, isAboutOwn)
   t.match(JSON.parse(stdout), [{ user: 'demo' }, { user: 'alice' }])
   t.notOk(isRunning(DATA_DIR))
 })
@@ -132,7 +134,7 @@ await t.test('what a killed service left of its notes does not mislead the next 
   const { url } = JSON.parse(await readFile(notes, 'utf8'))
   for (const text of ['{', JSON.stringify({ url, ownerPid: process.pid })]) {
     await writeFile(notes, text)
-    t.match(await run(['token', 'list', 'demo'], environment), { code: 0, stdout: /demo/, stderr: '' }, text)
+    t.match(await run(['token', 'list', '--user', 'demo'], environment), { code: 0, stdout: /demo/, stderr: isAboutOwn }, text)
   }
 
   const killed = spawn(process.execPath, ['--version'])

@@ -20,7 +20,7 @@ t.test('a first start killed halfway does not stand in the way of the next', { b
   t.strictSame(await halfway.ended, { code: 1, stdout: '', stderr: `DATABASE_URL is not set, and PostgreSQL did not start in ${DATA_DIR}: it ended\n` })
   t.match(await readdir(DATA_DIR), [/^new-/])
 
-  t.match(await run(['token', 'create', 'alice'], environmentOf(DATA_DIR)), { code: 0, stderr: '' })
+  t.match(await run(['token', 'create', 'alice'], environmentOf(DATA_DIR)), { code: 0 })
 })
 
 t.test('of two first starts at once one serves, and the other says in one line that it can\'t', { buffered: true }, async (t) => {

@@ -12,11 +12,13 @@ export type Scope = Pick<Test, 'teardown'>
 
 type Environment = Record<string, string | undefined>
 
-/** The ways to start the program, by a command that runs it. */
-function startedBy (file: string, ...before: string[]) {
+/** The ways to start the program, with what stands before it: itself it names the options that Node needs. */
+function startedBy (...before: string[]) {
+  const [file = main, ...words] = [...before, main]
+
   /** Starts a command of the program. */
   function start (args: string[], environment: Environment = {}) {
-    const child = spawn(file, [...before, main, ...args], { env: { ...process.env, ...environment } })
+    const child = spawn(file, [...words, ...args], { env: { ...process.env, ...environment } })
     let [stdout, stderr] = ['', '']
     child.stdout.on('data', (chunk) => { stdout += chunk })
     child.stderr.on('data', (chunk) => { stderr += chunk })
@@ -29,7 +31,7 @@ function startedBy (file: string, ...before: string[]) {
 
   /** Starts `serve` as a process on a free port; resolves once it logs `until`. Killed when the scope ends. */
   async function serve (scope: Scope, environment: Environment, until = 'ready', { detached = false }: SpawnOptions = {}) {
-    const child = spawn(file, [...before, main, 'serve'], { detached, env: { ...process.env, PORT: '0', ...environment } })
+    const child = spawn(file, [...words, 'serve'], { detached, env: { ...process.env, PORT: '0', ...environment } })
     scope.teardown(() => { child.kill('SIGKILL') })
     const log: Array<Record<string, unknown>> = []
     let stderr = ''
@@ -60,7 +62,7 @@ function startedBy (file: string, ...before: string[]) {
   return { start, run, serve }
 }
 
-export const { start, run, serve } = startedBy(process.execPath)
+export const { start, run, serve } = startedBy()
 
 /**
  * Without the hooks by which tap measures coverage in every process it knows

@@ -4,7 +4,7 @@ import { chmod, mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { parseArgs } from 'node:util'
-import { startEmbedded } from '../../../src/embedded/embedded.ts'
+import { startEmbedded } from '../../../src/embedded/start.ts'
 import { fuzz } from './run.ts'
 
 const { values } = parseArgs({

@@ -1,4 +1,4 @@
-// A program of its own, started by embedded.ts: the library installs signal
+// A program of its own, started by start.ts: the library installs signal
 // handlers that end the process it is imported into, whatever that has to finish.
 import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'

@@ -1,3 +1,4 @@
+// A PostgreSQL of the program's own, for who has none.
 import { fork } from 'node:child_process'
 import { once } from 'node:events'
 import { readFile } from 'node:fs/promises'
@@ -27,7 +28,7 @@ export async function startEmbedded (folder: string): Promise<EmbeddedServer> {
   }
   // In a process group of its own: a Ctrl-C in the terminal is for the service,
   // which needs its database until it has finished.
-  const child = fork(join(import.meta.dirname, 'server.ts'), [dataDir, String(process.pid)], { detached: true, stdio: 'ignore' })
+  const child = fork(join(import.meta.dirname, 'keeper.ts'), [dataDir, String(process.pid)], { detached: true, stdio: 'ignore' })
   const exited = once(child, 'exit')
   const [message] = await Promise.race([once(child, 'message'), exited.then(() => [{ error: 'it ended' }])])
   const { url, error } = message as { url: string, error?: string }

@@ -1,0 +1,13 @@
+// The tables go up to the newest migration, or down by one.
+import type { Config } from '../config.ts'
+import { migrate, type MigrateOptions } from '../database/migrate.ts'
+import { withDatabase } from './database.ts'
+
+type Direction = 'up' | 'down'
+
+export async function runMigrations (config: Config, direction: Direction, options: MigrateOptions): Promise<void> {
+  await withDatabase(config, async (url) => {
+    const names = await migrate(url, direction, options)
+    console.log(names.length === 0 ? 'nothing to do' : names.map((name) => `${direction} ${name}`).join('\n'))
+  })
+}
