@@ -11,8 +11,10 @@ import { answerClientError, tendConnections } from './http/connections.ts'
 import { readJsonBodies } from './http/json.ts'
 import { serverLimits } from './http/limits.ts'
 import { refuseMalformedQuery, refuseMalformedRequests } from './http/requests.ts'
+import { logWithTrace } from './http/trace-context.ts'
 import { compileValidator } from './http/validation.ts'
-import { healthRoutes, type Lifecycle } from './operations/health.ts'
+import { createReadiness, healthRoutes, type Lifecycle } from './operations/health.ts'
+import type { Observer } from './operations/observers.ts'
 import { describeApi } from './operations/reference.ts'
 import { createPlants } from './plants/repository.ts'
 import { plantsRoutes } from './plants/routes.ts'
@@ -21,6 +23,7 @@ export interface AppParts {
   config: Config
   database: Database
   lifecycle: Lifecycle
+  observers?: Observer[]
   /** Where the log goes, standard output by default. */
   logStream?: { write (line: string): void }
 }
@@ -34,7 +37,7 @@ async function registerDomains (guarded: FastifyInstance, { config, database }: 
 
 /** The whole service but for its socket, signals and database. The order of registration is the architecture. */
 export async function buildApp (parts: AppParts, register = registerDomains) {
-  const { config, database, lifecycle, logStream } = parts
+  const { config, database, lifecycle, observers = [], logStream } = parts
   const app = Fastify({
     ...serverLimits,
     // Fastify's own 503 has another shape, and stopping is announced by `Connection: close` long before.
@@ -43,16 +46,20 @@ export async function buildApp (parts: AppParts, register = registerDomains) {
     frameworkErrors: answerError,
     logger: { level: config.LOG_LEVEL, stream: logStream },
     logController: new QuietSuccess(),
+    childLoggerFactory: logWithTrace,
     bodyLimit: config.BODY_LIMIT
   }).withTypeProvider<TypeBoxTypeProvider>()
 
+  // First, to see what the rules below refuse.
+  const readiness = createReadiness(database, lifecycle)
+  for (const observer of observers) observer.watch(app, database, readiness)
   app.setErrorHandler(answerError)
   app.setValidatorCompiler(compileValidator)
   readJsonBodies(app)
   refuseMalformedRequests(app)
   tendConnections(app, lifecycle)
 
-  await app.register(healthRoutes, { database, lifecycle })
+  await app.register(healthRoutes, { readiness })
   await describeApi(app, { docs: config.DOCS === 'on' })
   await app.register(async (guarded) => {
     await requireBearer(guarded, createAuthenticate(createTokens(database), config.TOKEN_CACHE_TTL))

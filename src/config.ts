@@ -10,11 +10,13 @@ export function parseDuration (text: string): number | undefined {
   return unit === undefined ? undefined : Number(digits) * unitsInMs[unit as keyof typeof unitsInMs]
 }
 
+const port = '\\d{1,4}|[1-5]\\d{4}|6[0-4]\\d{3}|65[0-4]\\d\\d|655[0-2]\\d|6553[0-5]'
+
 // Environment variables are text: a pattern decides what is accepted, so that
 // no library's idea of a conversion (1.5 to 1, "" to 0) can slip in.
-const text = (description: string, initial: string, pattern: string) =>
+const text = (description: string, initial: string | undefined, pattern: string) =>
   Type.String({ description, default: initial, pattern: `^(${pattern})$` })
-const integer = (description: string, initial: string, pattern: string) =>
+const number = (description: string, initial: string | undefined, pattern: string) =>
   Type.Transform(text(description, initial, pattern)).Decode(Number).Encode(String)
 const duration = (description: string, initial: string, pattern = '0|\\d{1,7}ms|\\d{1,4}[sm]') =>
   Type.Transform(text(description, initial, pattern)).Decode((value) => parseDuration(value) as number).Encode(String)
@@ -25,8 +27,7 @@ FormatRegistry.Set('url', (text) => URL.canParse(text.replace('@/', '@base/'), '
 /** Every variable the program reads; the table in docs/operating.md is checked against it. */
 export const EnvironmentSchema = Type.Object({
   HOST: text('the address to listen on', '127.0.0.1', '.+'),
-  PORT: integer('a port from 0 (any free one) to 65535', '3000',
-    '\\d{1,4}|[1-5]\\d{4}|6[0-4]\\d{3}|65[0-4]\\d\\d|655[0-2]\\d|6553[0-5]'),
+  PORT: number('a port from 0 (any free one) to 65535', '3000', port),
   DATABASE_URL: Type.Optional(Type.String({
     description: 'a PostgreSQL connection string; without it the program starts a server of its own',
     pattern: '^postgres(ql)?://.+',
@@ -35,13 +36,23 @@ export const EnvironmentSchema = Type.Object({
   DATA_DIR: text('the folder of the program\'s own PostgreSQL server', '.data', '.+'),
   MIGRATE: text('on, or off to leave migrations to the migrate command', 'on', 'on|off'),
   LOG_LEVEL: text('fatal, error, warn, info, debug, trace or silent', 'info', 'fatal|error|warn|info|debug|trace|silent'),
-  BODY_LIMIT: integer('the largest request body, in bytes', '1048576', '[1-9]\\d{0,8}'),
+  BODY_LIMIT: number('the largest request body, in bytes', '1048576', '[1-9]\\d{0,8}'),
   TOKEN_CACHE_TTL: duration('how long a token is remembered: 0 (not at all) to 5s', '3s', '0|[0-5]s|[1-4]?\\d{1,3}ms|5000ms'),
-  WRITE_BATCH: integer('how many creates or deletes may share a statement, 1 to 9999; 1 turns batching off', '500', '[1-9]\\d{0,3}'),
-  MAX_WAITING: integer('how many requests of a kind may wait for the database before others are refused, 1 to 9999', '1000', '[1-9]\\d{0,3}'),
+  WRITE_BATCH: number('how many creates or deletes may share a statement, 1 to 9999; 1 turns batching off', '500', '[1-9]\\d{0,3}'),
+  MAX_WAITING: number('how many requests of a kind may wait for the database before others are refused, 1 to 9999', '1000', '[1-9]\\d{0,3}'),
   STATEMENT_TIMEOUT: duration('how long a statement may run; 0 leaves the limit to the database role, up to 6s', '5s'),
   DRAIN_DELAY: duration('how long to go on serving after SIGTERM', '3s'),
   SHUTDOWN_TIMEOUT: duration('how long after the signal the program ends whatever is in flight', '9s'),
+  METRICS_PORT: Type.Optional(number('a port from 0 (any free one) to 65535; no metrics without it', undefined, port)),
+  METRICS_HOST: text('the address to listen on for metrics', '127.0.0.1', '.+'),
+  OTEL_EXPORTER_OTLP_ENDPOINT: Type.Optional(Type.String({
+    description: 'the URL of a collector that takes OTLP by HTTP; no traces without it',
+    pattern: '^https?://.+',
+    format: 'url'
+  })),
+  OTEL_TRACES_SAMPLER: text('always_on, always_off, traceidratio, or one of them behind parentbased_',
+    'parentbased_always_on', '(parentbased_)?(always_on|always_off|traceidratio)'),
+  OTEL_TRACES_SAMPLER_ARG: number('the share of traces that traceidratio takes, 0 to 1', '1', '0(\\.\\d+)?|1(\\.0+)?'),
   DOCS: text('on, or off to remove /docs', 'on', 'on|off')
 })
 

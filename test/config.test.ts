@@ -9,12 +9,15 @@ const onOff = { good: { on: 'on', off: 'off' }, bad: ['', 'ON', 'true', '1', 'on
 const badDurations = ['', '3', '3 s', '-1s', '1.5s', '3h', '1d', '12345s', '12345678ms', 's', '3S']
 const badCounts = ['', '0', '-1', '1.5', '1e3', ' 1', '007', '10000', '0x10']
 
+const ports = {
+  good: { 0: 0, 80: 80, 9999: 9999, 59999: 59999, 64999: 64999, 65499: 65499, 65529: 65529, 65535: 65535 },
+  bad: ['', '-1', '1.5', '65536', '65540', '66000', '70000', '100000', '3000 ', '0x50', 'http']
+}
+const samplers = ['always_on', 'always_off', 'traceidratio']
+
 const values: Record<Variable, { good: Record<string, unknown>, bad: string[] }> = {
   HOST: { good: { '0.0.0.0': '0.0.0.0', '::1': '::1', localhost: 'localhost' }, bad: [''] },
-  PORT: {
-    good: { 0: 0, 80: 80, 9999: 9999, 59999: 59999, 64999: 64999, 65499: 65499, 65529: 65529, 65535: 65535 },
-    bad: ['', '-1', '1.5', '65536', '65540', '66000', '70000', '100000', '3000 ', '0x50', 'http']
-  },
+  PORT: ports,
   DATABASE_URL: {
     good: { 'postgres://localhost/plants': 'postgres://localhost/plants', 'postgresql://u:p@h:5432/d': 'postgresql://u:p@h:5432/d', 'postgres://%2Ftmp/d': 'postgres://%2Ftmp/d', 'postgres://u:p@/d?host=/tmp': 'postgres://u:p@/d?host=/tmp', 'postgres:///d': 'postgres:///d' },
     bad: ['', 'localhost', 'mysql://localhost/plants', 'postgres://', 'Postgres://localhost', 'postgres://u:p/w@h/d', 'postgres://h:port/d']
@@ -35,6 +38,17 @@ const values: Record<Variable, { good: Record<string, unknown>, bad: string[] }>
   STATEMENT_TIMEOUT: { good: { 0: 0, '0ms': 0, '500ms': 500, '5s': 5000, '5m': 300_000 }, bad: badDurations },
   DRAIN_DELAY: { good: { 0: 0, '0s': 0, '1ms': 1, '3s': 3000 }, bad: badDurations },
   SHUTDOWN_TIMEOUT: { good: { 0: 0, '9s': 9000, '9999999ms': 9_999_999, '9999m': 599_940_000 }, bad: badDurations },
+  METRICS_PORT: ports,
+  METRICS_HOST: { good: { '0.0.0.0': '0.0.0.0' }, bad: [''] },
+  OTEL_EXPORTER_OTLP_ENDPOINT: {
+    good: { 'http://localhost:4318': 'http://localhost:4318', 'https://traces/x': 'https://traces/x' },
+    bad: ['', 'localhost:4318', 'ftp://h', 'http://', 'http://h:port']
+  },
+  OTEL_TRACES_SAMPLER: {
+    good: Object.fromEntries(samplers.flatMap((name) => [name, `parentbased_${name}`]).map((name) => [name, name])),
+    bad: ['', 'on', 'ALWAYS_ON', 'jaeger_remote']
+  },
+  OTEL_TRACES_SAMPLER_ARG: { good: { 0: 0, 1: 1, 0.25: 0.25, '1.0': 1, 0.001: 0.001 }, bad: ['', '2', '1.1', '-1', '.5', '1e-3'] },
   DOCS: onOff
 }
 
@@ -52,6 +66,9 @@ t.test('what is absent has its default', async (t) => {
     STATEMENT_TIMEOUT: 5000,
     DRAIN_DELAY: 3000,
     SHUTDOWN_TIMEOUT: 9000,
+    METRICS_HOST: '127.0.0.1',
+    OTEL_TRACES_SAMPLER: 'parentbased_always_on',
+    OTEL_TRACES_SAMPLER_ARG: 1,
     DOCS: 'on'
   })
 })

@@ -1,6 +1,7 @@
 // The tokens that operators make, as credentials: checked, looked up, remembered for a moment.
 import { LRUCache } from 'lru-cache'
 import { ApiError, errors } from '../errors.ts'
+import { tokenEvents } from '../events.ts'
 import type { Authenticate } from './authenticate.ts'
 import { hashToken, isWellFormedToken } from './token-format.ts'
 import type { Token, Tokens } from './tokens.ts'
@@ -48,7 +49,9 @@ export function createAuthenticate (tokens: Tokens, cacheTtlMs: number): Authent
     const now = performance.now()
     const remembered = known.get(hash)
     const asked = underWay.get(hash)
-    if (remembered !== undefined && now - remembered.askedAt < cacheTtlMs) {
+    const isRemembered = remembered !== undefined && now - remembered.askedAt < cacheTtlMs
+    if (tokenEvents.hasSubscribers) tokenEvents.publish({ isRemembered })
+    if (isRemembered) {
       if (asked === undefined && now - remembered.askedAt > refreshAfter * cacheTtlMs) ask(hash)
       return remembered.token
     }

@@ -8,6 +8,7 @@ import type { Config } from '../config.ts'
 import { openDatabase, type Database } from '../database/database.ts'
 import { migrate } from '../database/migrate.ts'
 import { supportedVersion, UnsupportedServer, versionStatement } from '../database/version.ts'
+import { openObservers } from '../operations/observers.ts'
 import { startEmbedded } from '../embedded/start.ts'
 import { explain } from './explain.ts'
 import { greet } from './greeting.ts'
@@ -25,10 +26,13 @@ export async function serve (config: Config): Promise<void> {
     const url = embedded?.url ?? config.DATABASE_URL as string
     const database = openDatabase({ url, statementTimeoutMs: config.STATEMENT_TIMEOUT, maxWaiting: config.MAX_WAITING })
     opened.defer(() => database.close())
+    const observers = await openObservers(config)
+    opened.defer(async () => { await Promise.all(observers.map((observer) => observer.close())) })
     const lifecycle = { starting: true, stopping: false }
-    const app = await buildApp({ config, database, lifecycle, logStream: await streamForPeople() })
+    const app = await buildApp({ config, database, lifecycle, observers, logStream: await streamForPeople() })
     opened.defer(() => app.close())
 
+    for (const { url } of observers) if (url !== undefined) app.log.info({ url }, 'metrics')
     const listenTextResolver = (url: string) => `listening on ${url}`
     const address = await app.listen({ host, port: config.PORT, listenTextResolver }).catch((error) => {
       throw error.code === 'EADDRINUSE' ? new Error(`port ${config.PORT} on ${config.HOST} is in use`) : error

@@ -1,10 +1,13 @@
 // Items that arrive while others are under way go together as the next batch.
 import { overloaded } from '../errors.ts'
+import { batchEvents, origin, statementEvents } from '../events.ts'
 import { createFairQueue } from './fair.ts'
 import { wasTurnedDown } from './faults.ts'
 import { maxWaitMs } from './turns.ts'
 
 export interface BatchOptions {
+  /** For whoever counts. */
+  name: string
   /** The most items of one batch; 1: each is run at once. */
   maxItems: number
   /** How many items may wait for their batch before further ones are refused; a large one counts by its pieces. */
@@ -13,6 +16,7 @@ export interface BatchOptions {
 
 interface Waiting<Item, Result> {
   item: Item
+  origin: unknown
   resolve: (result: Result | Promise<Result>) => void
   reject: (error: unknown) => void
 }
@@ -45,11 +49,13 @@ const pieceSize = 131_072
 export function batch<Item extends { owner: string }, Result> (
   run: (items: Item[]) => Promise<Result[]>,
   sizeOf: (item: Item) => number,
-  { maxItems, maxWaiting }: BatchOptions
+  { name, maxItems, maxWaiting }: BatchOptions
 ): (item: Item) => Promise<Result> {
   async function settle (group: Array<Waiting<Item, Result>>): Promise<void> {
+    if (batchEvents.hasSubscribers) batchEvents.publish({ name, items: group.length })
+    const items = group.map(({ item }) => item)
     try {
-      const results = await run(group.map(({ item }) => item))
+      const results = await (statementEvents.hasSubscribers ? origin.run(originsOf(group), run, items) : run(items))
       group.forEach(({ resolve }, index) => resolve(results[index] as Result))
     } catch (error) {
       if (group.length > 1 && wasTurnedDown(error)) await Promise.all(group.map((one) => settle([one])))
@@ -103,9 +109,11 @@ export function batch<Item extends { owner: string }, Result> (
 
   const [small, large] = [inTurn(), inTurn()]
   return (item) => new Promise((resolve, reject) => {
-    const waiting = { item, resolve, reject }
+    const waiting = { item, origin: origin.getStore(), resolve, reject }
     if (maxItems === 1) settle([waiting])
     else if (sizeOf(item) < largeSize) small(waiting)
     else large(waiting)
   })
 }
+
+const originsOf = (group: Array<{ origin: unknown }>) => group.map(({ origin }) => origin)

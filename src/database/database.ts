@@ -34,6 +34,9 @@ export interface Database {
   /** Rejects unless the server answers and has the tables. */
   probe (): Promise<unknown>
 
+  /** How many statements were sent and are not answered, by kind. */
+  waiting (): Record<'read' | 'long_read' | 'token' | 'write', number>
+
   /** Waits for what is under way. */
   close (): Promise<void>
 }
@@ -87,11 +90,13 @@ export function openDatabase (options: DatabaseOptions): Database {
     },
     lookUp: (statement, values = [], waiter = {}) => lookUpTurns.run(() => lookUps.runAgain(statement, values), waiter),
     write (statement, values = []) {
-      const waiting = writes.reduce((sum, lane) => sum + lane.waiting(), 0)
-      return waiting >= maxWaiting ? Promise.reject(overloaded) : leastBusy(writes).run(statement, values)
+      return waitingFor(writes) >= maxWaiting ? Promise.reject(overloaded) : leastBusy(writes).run(statement, values)
     },
     // Under the heaviest load there is a connection for writes that has nothing to do.
     probe: () => leastBusy([...writes, reads]).run(probe, []),
+    waiting: () => ({
+      read: reads.waiting(), long_read: longReads.waiting(), token: lookUps.waiting(), write: waitingFor(writes)
+    }),
     async close () {
       clearInterval(clock)
       await Promise.all(lanes.map((lane) => lane.close()))
@@ -100,5 +105,7 @@ export function openDatabase (options: DatabaseOptions): Database {
 }
 
 const probe = { name: 'probe', text: 'select from plants, tokens limit 0' }
+
+const waitingFor = (lanes: Lane[]) => lanes.reduce((sum, lane) => sum + lane.waiting(), 0)
 
 const leastBusy = (lanes: Lane[]) => lanes.reduce((best, lane) => lane.waiting() < best.waiting() ? lane : best)

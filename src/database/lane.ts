@@ -1,6 +1,7 @@
 // One connection's place: a connection is opened when first needed, and another when it is lost or silent.
 import { connect } from './connect.ts'
 import type { Connection, ConnectionOptions, Row, Statement } from './connection.ts'
+import { connectionEvents, origin, statementEvents } from '../events.ts'
 import { toFault } from './faults.ts'
 
 /**
@@ -39,6 +40,7 @@ export function openLane (options: ConnectionOptions): Lane {
   let queued = 0
   let pause: { until: number, error: unknown } = { until: -Infinity, error: undefined }
   const toAskAgain = new Set<() => void>()
+  const dismissed = new WeakSet<Connection>()
 
   const usable = () => current?.isOpen() ? current : undefined
 
@@ -54,8 +56,17 @@ export function openLane (options: ConnectionOptions): Lane {
   function keep (connection: Connection): Connection {
     current = connection
     open++
-    connection.closed.then(() => { open-- })
+    connectionEvents.publish({ event: 'opened' })
+    connection.closed.then(() => {
+      open--
+      if (!dismissed.has(connection)) connectionEvents.publish({ event: 'lost' })
+    })
     return connection
+  }
+
+  function dismiss (connection: Connection): void {
+    dismissed.add(connection)
+    connection.close()
   }
 
   async function opened (): Promise<Connection> {
@@ -68,9 +79,13 @@ export function openLane (options: ConnectionOptions): Lane {
   }
 
   async function run (statement: Statement, values: unknown[]): Promise<Row[]> {
+    const event = statementEvents.hasSubscribers ? beginning(statement) : undefined
     try {
-      return await (usable() ?? await opened()).run(statement, values)
+      const rows = await (usable() ?? await opened()).run(statement, values)
+      if (event !== undefined) statementEvents.publish(event)
+      return rows
     } catch (error) {
+      if (event !== undefined) statementEvents.publish({ ...event, error })
       throw toFault(error)
     }
   }
@@ -93,7 +108,8 @@ export function openLane (options: ConnectionOptions): Lane {
       const connection = usable()
       connection?.tick()
       if (!connection?.isSilent() || open >= maxOpen) return
-      connection.close()
+      connectionEvents.publish({ event: 'given_up' })
+      dismiss(connection)
       const asked = [...toAskAgain]
       toAskAgain.clear()
       for (const again of asked) again()
@@ -102,11 +118,14 @@ export function openLane (options: ConnectionOptions): Lane {
     async close () {
       await Promise.allSettled([opening])
       const connection = usable()
-      connection?.close()
-      await connection?.closed
+      if (connection === undefined) return
+      dismiss(connection)
+      await connection.closed
     }
   }
 }
+
+const beginning = ({ name }: Statement) => ({ name, startedAt: performance.now(), origin: origin.getStore() })
 
 /** When none has an answer: the error of the first. */
 async function firstToAnswer (answers: Array<Promise<Row[]>>): Promise<Row[]> {

@@ -81,3 +81,8 @@ async function keepRows (client: Client, migration: string | undefined): Promise
     if (row?.found) throw new Error(`to take back ${migration} would lose what is in ${table}, see --with-data`)
   }
 }
+
+/** The name of the last migration that this version of the program knows. */
+export async function newestMigration (): Promise<string> {
+  return (await readdir(dir)).map((file) => parse(file).name).toSorted().at(-1) as string
+}

@@ -1,5 +1,6 @@
 // So many statements on a connection at a time; the others wait for their turn, fair among owners.
 import { overloaded } from '../errors.ts'
+import { origin } from '../events.ts'
 import { createFairQueue } from './fair.ts'
 import type { Lane } from './lane.ts'
 
@@ -61,7 +62,10 @@ export function takeTurns (lane: Lane, { atOnce, maxWaiting }: TurnsOptions): Tu
       if (!isUnderWay && !makeRoom(owner)) return Promise.reject(overloaded)
       if (lane.waiting() < atOnce && queue.first() === undefined) return begin(work)
       return new Promise((resolve, reject) => {
-        queue.add(owner, { begin: () => resolve(begin(work)), refuse: () => reject(overloaded) }, isUnderWay ? 0 : 1)
+        // Whoever makes room begins it: on behalf of the one who waited.
+        const from = origin.getStore()
+        const beginFrom = from === undefined ? begin<Result> : (work: () => Promise<Result>) => origin.run(from, begin, work)
+        queue.add(owner, { begin: () => resolve(beginFrom(work)), refuse: () => reject(overloaded) }, isUnderWay ? 0 : 1)
       })
     },
 

@@ -23,7 +23,7 @@ const foreignFaults: Record<string, ErrorKind> = {
   HPE_CHUNK_EXTENSIONS_OVERFLOW: errors.BODY_TOO_LARGE
 }
 
-function toApiError (error: unknown, otherwise: ErrorKind): ApiError {
+export function toApiError (error: unknown, otherwise: ErrorKind): ApiError {
   if (error instanceof ApiError) return error
   const { code = '', statusCode = 500 } = Object(error) as Partial<FastifyError>
   return new ApiError(foreignFaults[code] ?? (statusCode < 500 ? errors.HTTP_MALFORMED : otherwise), { cause: error })

@@ -1,3 +1,4 @@
+// Whether the process lives, and whether it can serve.
 import { setTimeout as delay } from 'node:timers/promises'
 import type { FastifyPluginAsyncTypebox } from '@fastify/type-provider-typebox'
 import { Type } from '@sinclair/typebox'
@@ -12,7 +13,29 @@ const StatusSchema = Type.Object({ status: Type.Literal('ok') })
 // Probes commonly wait for a second.
 const probeTimeoutMs = 800
 
-export const healthRoutes: FastifyPluginAsyncTypebox<{ database: Database, lifecycle: Lifecycle }> = async (app, { database, lifecycle }) => {
+/** Why the service can't serve, undefined when it can. */
+export type Readiness = () => Promise<{ name: (typeof unreadyReasons)[number], error: ApiError } | undefined>
+
+export const unreadyReasons = ['starting', 'stopping', 'database'] as const
+
+/** Asks the database once for all who ask meanwhile: nobody needs a token to ask. */
+export function createReadiness (database: Database, lifecycle: Lifecycle): Readiness {
+  let probing: Promise<unknown> | undefined
+  const unavailable = (cause: unknown) => new ApiError(errors.DATABASE_UNAVAILABLE, { cause })
+  return async () => {
+    if (lifecycle.stopping) return { name: 'stopping', error: new ApiError(errors.STOPPING) }
+    // The tables of the version before would satisfy the probe while this one's migrations run.
+    if (lifecycle.starting) return { name: 'starting', error: unavailable('not migrated yet') }
+    try {
+      probing ??= within(probeTimeoutMs, database.probe()).finally(() => { probing = undefined })
+      await probing
+    } catch (cause) {
+      return { name: 'database', error: unavailable(cause) }
+    }
+  }
+}
+
+export const healthRoutes: FastifyPluginAsyncTypebox<{ readiness: Readiness }> = async (app, { readiness }) => {
   app.get('/livez', {
     schema: { response: { 200: StatusSchema, '4xx': ErrorSchema } }
   }, async function live () {
@@ -20,26 +43,16 @@ export const healthRoutes: FastifyPluginAsyncTypebox<{ database: Database, lifec
   })
 
   let isReady = true
-  let probing: Promise<unknown> | undefined
   app.get('/readyz', {
     // Probed every second or so: what is logged is a change.
     logLevel: 'silent',
     schema: { response: { 200: StatusSchema, '4xx': ErrorSchema, '5xx': ErrorSchema } }
   }, async function ready () {
-    if (lifecycle.stopping) throw new ApiError(errors.STOPPING)
-    // The tables of the version before would satisfy the probe while this one's migrations run.
-    if (lifecycle.starting) throw new ApiError(errors.DATABASE_UNAVAILABLE, { cause: 'not migrated yet' })
-    try {
-      // One for all who ask meanwhile: nobody needs a token to ask.
-      probing ??= within(probeTimeoutMs, database.probe()).finally(() => { probing = undefined })
-      await probing
-    } catch (cause) {
-      if (isReady) app.log.warn({ err: cause }, 'not ready')
-      isReady = false
-      throw new ApiError(errors.DATABASE_UNAVAILABLE, { cause })
-    }
-    if (!isReady) app.log.info('ready again')
-    isReady = true
+    const reason = await readiness()
+    if (reason?.name === 'database' && isReady) app.log.warn({ err: reason.error.cause }, 'not ready')
+    if (reason === undefined && !isReady) app.log.info('ready again')
+    isReady = reason?.name !== 'database'
+    if (reason !== undefined) throw reason.error
     return { status: 'ok' as const }
   })
 }

@@ -15,8 +15,9 @@ export type Plants = ReturnType<typeof createPlants>
 /** The plants in the database. Each verb acts for `owner` alone: other users' plants are neither seen nor touched. */
 export function createPlants (database: Database, { writeBatch, maxWaiting }: PlantsOptions) {
   const options = { maxItems: writeBatch, maxWaiting }
-  const insert = batch((plants: OwnedPlant[]) => insertAll(database, plants), ({ name, tag = '' }) => name.length + tag.length, options)
-  const remove = batch((keys: PlantKey[]) => deleteAll(database, keys), () => 0, options)
+  const insert = batch((plants: OwnedPlant[]) => insertAll(database, plants),
+    ({ name, tag = '' }) => name.length + tag.length, { name: 'create', ...options })
+  const remove = batch((keys: PlantKey[]) => deleteAll(database, keys), () => 0, { name: 'delete', ...options })
 
   return {
     /** False when the owner already has a plant with this id, which stays as it is. */

@@ -3,6 +3,7 @@ import { createTokens, type NewToken } from '../../src/access/tokens.ts'
 import { buildApp } from '../../src/app.ts'
 import { readConfig } from '../../src/config.ts'
 import { openDatabase } from '../../src/database/database.ts'
+import { openObservers } from '../../src/operations/observers.ts'
 import { createDatabase } from './database.ts'
 
 export type TestApp = Awaited<ReturnType<typeof startApp>>
@@ -14,10 +15,13 @@ export async function startApp (t: Test, environment: Record<string, string> = {
   const database = openDatabase({ url, statementTimeoutMs: config.STATEMENT_TIMEOUT, maxWaiting: config.MAX_WAITING })
   const lifecycle = { stopping: false }
   const log: string[] = []
-  const app = await buildApp({ config, database, lifecycle, logStream: { write: (line) => { log.push(line) } } }, domains)
+  const observers = await openObservers(config)
+  const logStream = { write: (line: string) => { log.push(line) } }
+  const app = await buildApp({ config, database, lifecycle, observers, logStream }, domains)
   t.teardown(async () => {
     await app.close()
     await database.close()
+    for (const observer of observers) await observer.close()
   })
   const tokens = createTokens(database)
 
@@ -25,6 +29,7 @@ export async function startApp (t: Test, environment: Record<string, string> = {
     app,
     url,
     database,
+    observers,
     lifecycle,
     tokens,
     /** The lines logged so far. */

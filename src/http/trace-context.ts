@@ -1,0 +1,30 @@
+// Whose trace a request belongs to, by the header `traceparent` (W3C Trace Context).
+import type { FastifyServerOptions } from 'fastify'
+
+export interface TraceContext {
+  traceId: string
+  /** The caller's span. */
+  parentId: string
+  isSampled: boolean
+}
+
+const format = /^00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})$/
+
+/**
+ * Undefined unless the header is, to the letter, of version 00: what is not
+ * understood starts a trace of its own (section 3.2.2.5), and never an error.
+ */
+export function readTraceparent (header: string | undefined): TraceContext | undefined {
+  // Most requests have none, and a regular expression would cost them more than the test.
+  if (header === undefined) return undefined
+  const [, traceId, parentId, flags] = format.exec(header) ?? []
+  if (traceId === undefined || parentId === undefined || flags === undefined) return undefined
+  return { traceId, parentId, isSampled: (Number.parseInt(flags, 16) & 1) === 1 }
+}
+
+/** Gives every line of a request the ids of its caller's trace, where there is one. */
+export const logWithTrace: FastifyServerOptions['childLoggerFactory'] = (logger, bindings, options, { headers }) => {
+  const context = readTraceparent(headers.traceparent as string | undefined)
+  if (context === undefined) return logger.child(bindings, options)
+  return logger.child({ ...bindings, trace_id: context.traceId, span_id: context.parentId }, options)
+}

@@ -1,0 +1,141 @@
+import { once } from 'node:events'
+import { createServer, type Server } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { text } from 'node:stream/consumers'
+import t, { type Test } from 'tap'
+import { startApp } from '../support/app.ts'
+import { createDatabase, sql } from '../support/database.ts'
+import { serve } from '../support/program.ts'
+
+interface Span {
+  name: string
+  kind: number
+  traceId: string
+  spanId: string
+  parentSpanId?: string
+  attributes: Array<{ key: string, value: { stringValue?: string, intValue?: number } }>
+  links?: Array<{ traceId: string, spanId: string }>
+  status: { code: number }
+  startTimeUnixNano: string
+  endTimeUnixNano: string
+}
+
+async function listen (server: Server): Promise<string> {
+  server.listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  t.teardown(() => { server.close().closeAllConnections() })
+  return `http://127.0.0.1:${(server.address() as AddressInfo).port}`
+}
+
+/** A collector that keeps what it is sent, and an app that sends it its spans. */
+async function traced (t: Test, environment: Record<string, string> = {}) {
+  const spans: Span[] = []
+  const resources: unknown[] = []
+  const collector = await listen(createServer(async (request, response) => {
+    t.equal(request.url, '/v1/traces')
+    const { resourceSpans } = JSON.parse(await text(request))
+    resources.push(...resourceSpans.map(({ resource }: { resource: unknown }) => resource))
+    spans.push(...resourceSpans.flatMap(({ scopeSpans }: { scopeSpans: Array<{ spans: Span[] }> }) =>
+      scopeSpans.flatMap(({ spans }) => spans)))
+    response.end('{}')
+  }))
+  // The library reads its variables itself.
+  Object.assign(process.env, { OTEL_EXPORTER_OTLP_ENDPOINT: collector, ...environment })
+  t.teardown(() => { for (const name of Object.keys(process.env)) if (name.startsWith('OTEL_')) delete process.env[name] })
+  const service = await startApp(t, { OTEL_EXPORTER_OTLP_ENDPOINT: collector, ...environment })
+  const alice = await service.as('alice')
+
+  return {
+    ...service,
+    resources,
+    create: (id: number, headers: Record<string, string> = {}) => service.app.inject({
+      method: 'POST',
+      url: '/plants',
+      headers: { authorization: alice.authorization, 'content-type': 'application/json', ...headers },
+      payload: `{"id":${id},"name":"x"}`
+    }),
+    /** What the collector has once all that waited has been sent. */
+    async sent (): Promise<Span[]> {
+      for (const observer of service.observers) await observer.close()
+      return spans
+    }
+  }
+}
+
+t.test('a request is a span of its caller\'s trace, and its statement one below it', async (t) => {
+  const [traceId, parentId] = ['4bf92f3577b34da6a3ce929d0e0e4736', '00f067aa0ba902b7']
+  const { create, sent, resources, log } = await traced(t, { OTEL_RESOURCE_ATTRIBUTES: 'deployment.environment.name=test' })
+  await create(1, { traceparent: `00-${traceId}-${parentId}-01` })
+  await create(1, { traceparent: `00-${traceId}-${parentId}-01` })
+  const spans = (await sent()).filter((span) => span.traceId === traceId)
+  const [request, refused] = spans.filter(({ name }) => name === 'POST /plants')
+  t.match(request, {
+    kind: 2,
+    parentSpanId: parentId,
+    attributes: [
+      { key: 'http.request.method', value: { stringValue: 'POST' } },
+      { key: 'http.route', value: { stringValue: '/plants' } },
+      { key: 'http.response.status_code', value: { intValue: 200 } }
+    ]
+  })
+  const statement = spans.find(({ name, parentSpanId }) => name === 'plant-insert' && parentSpanId === request?.spanId)
+  t.match(statement, { kind: 3, attributes: [{ key: 'db.system.name', value: { stringValue: 'postgresql' } }] })
+  t.ok(BigInt(statement?.startTimeUnixNano as string) > BigInt(request?.startTimeUnixNano as string))
+  t.ok(BigInt(statement?.endTimeUnixNano as string) < BigInt(request?.endTimeUnixNano as string))
+  // The line of the refusal is found by the trace, and by the span.
+  const line = log.map((line) => JSON.parse(line)).find(({ error }) => error === 40014)
+  t.match(line, { trace_id: traceId, span_id: refused?.spanId })
+  t.match(JSON.stringify(resources[0]), '"service.name","value":{"stringValue":"plant-store"}')
+  t.match(JSON.stringify(resources[0]), '"deployment.environment.name","value":{"stringValue":"test"}')
+})
+
+t.test('a batch is one span with links to all requests that it served', async (t) => {
+  const { create, sent } = await traced(t)
+  await create(100)
+  await Promise.all(Array.from({ length: 20 }, (_, id) => create(200 + id)))
+  const spans = await sent()
+  const requests = new Set(spans.filter(({ name }) => name === 'POST /plants').map(({ spanId }) => spanId))
+  t.equal(requests.size, 21)
+  const batches = spans.filter(({ name }) => name === 'plants-insert')
+  t.ok(batches.length > 0)
+  for (const { links = [], attributes, parentSpanId } of batches) {
+    t.ok(requests.has(parentSpanId as string))
+    for (const { spanId } of links) t.ok(requests.has(spanId))
+    t.match(attributes.find(({ key }) => key === 'db.operation.batch.size'), { value: { intValue: links.length + 1 } })
+  }
+})
+
+t.test('of traces that begin here only the share that is wanted is sent', async (t) => {
+  const { create, sent } = await traced(t, { OTEL_TRACES_SAMPLER: 'traceidratio', OTEL_TRACES_SAMPLER_ARG: '0' })
+  await create(300)
+  t.strictSame(await sent(), [])
+})
+
+t.test('a fault is a span with an error, and what is at no route is named by its method', async (t) => {
+  const { app, create, sent, url } = await traced(t, { OTEL_TRACES_SAMPLER: 'always_on' })
+  await app.inject('/nowhere')
+  await sql(url, 'drop table plants')
+  t.equal((await create(400)).statusCode, 503)
+  const spans = await sent()
+  t.ok(spans.some(({ name }) => name === 'GET'))
+  const failed = spans.filter(({ status }) => status.code === 2).map(({ name }) => name)
+  t.strictSame(failed.toSorted(), ['POST /plants', 'plant-insert'])
+})
+
+t.test('a collector that is away or hangs costs nobody anything and holds up no stop', async (t) => {
+  const url = await createDatabase(t)
+  const hanging = await listen(createServer(() => {}))
+  for (const endpoint of [hanging, 'http://127.0.0.1:1']) {
+    const service = await serve(t, { DATABASE_URL: url, OTEL_EXPORTER_OTLP_ENDPOINT: endpoint })
+    t.equal((await fetch(`${service.address}/plants`)).status, 401)
+    service.child.kill('SIGINT')
+    t.strictSame(await service.exited, [0, null])
+  }
+})
+
+t.test('without traces the ids of a caller\'s trace stand in the log all the same', async (t) => {
+  const { app, log } = await startApp(t)
+  const traceId = '0af7651916cd43dd8448eb211c80319c'
+  await app.inject({ url: '/plants', headers: { traceparent: `00-${traceId}-b7ad6b7169203331-01` } })
+  t.match(JSON.parse(log[0] as string), { error: 40101, trace_id: traceId, span_id: 'b7ad6b7169203331' })
+})
