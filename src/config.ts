@@ -1,5 +1,6 @@
 import { FormatRegistry, Type, type StaticDecode } from '@sinclair/typebox'
 import { Value } from '@sinclair/typebox/value'
+import { parseServers } from './database/servers.ts'
 
 const unitsInMs = { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 }
 
@@ -22,16 +23,23 @@ const duration = (description: string, initial: string, pattern = '0|\\d{1,7}ms|
   Type.Transform(text(description, initial, pattern)).Decode((value) => parseDuration(value) as number).Encode(String)
 
 // As pg reads it, for whom there may be no host: then `?host=` names the folder of a socket.
-FormatRegistry.Set('url', (text) => URL.canParse(text.replace('@/', '@base/'), 'postgres://base'))
+const isUrl = (text: string) => URL.canParse(text.replace('@/', '@base/'), 'postgres://base')
+FormatRegistry.Set('connection-string', (text) => {
+  try {
+    return parseServers(text).urls.every(isUrl)
+  } catch {
+    return false
+  }
+})
 
 /** Every variable the program reads; the table in docs/operating.md is checked against it. */
 export const EnvironmentSchema = Type.Object({
   HOST: text('the address to listen on', '127.0.0.1', '.+'),
   PORT: number('a port from 0 (any free one) to 65535', '3000', port),
   DATABASE_URL: Type.Optional(Type.String({
-    description: 'a PostgreSQL connection string; without it the program starts a server of its own',
+    description: 'a PostgreSQL connection string, its hosts separated by commas; without it the program starts a server of its own',
     pattern: '^postgres(ql)?://.+',
-    format: 'url'
+    format: 'connection-string'
   })),
   DATA_DIR: text('the folder of the program\'s own PostgreSQL server', '.data', '.+'),
   MIGRATE: text('on, or off to leave migrations to the migrate command', 'on', 'on|off'),

@@ -1,43 +1,110 @@
-// From a URL to a connection: attempts are made until one succeeds or the time is over.
+// From a URL to a connection: all its servers are tried side by side, again and again until one is found that takes
+// writes or the time is over.
 import { createConnection, type Connection, type ConnectionOptions } from './connection.ts'
+import { parseServers, type Target } from './servers.ts'
 
 const timeoutMs = 3000
 /** While an attempt hangs another one is made this often, so that the way back is found soon. */
 const retryMs = 500
 
-/** The first of several attempts to succeed; the others are dropped. Rejects when the last one left has failed. */
-export function connect (options: ConnectionOptions): Promise<Connection> {
+export type Connect = () => Promise<Connection>
+
+// What tells that a server is not the one.
+const refusal: Record<Target, string> = {
+  'read-write': "current_setting('transaction_read_only')::bool",
+  primary: 'pg_is_in_recovery()',
+  any: 'false'
+}
+// Each promotion begins one. Where two servers take writes, since nobody stopped the first, the later is the right one.
+const timelineOf = "case when pg_is_in_recovery() then '' else left(pg_walfile_name(pg_current_wal_lsn()), 8) end"
+
+/** For all connections of one service: none stays with a server from which another one is known to have taken over. */
+export function createConnect (options: ConnectionOptions): Connect {
+  const { urls, target } = parseServers(options.url)
+  const session = {
+    name: '',
+    text: `select ${refusal[target]}, ${urls.length > 1 && target !== 'any' ? timelineOf : "''"}`
+  }
+  const timelines = new Map<Connection, string>()
+  let newest = ''
+
+  /** Rejects when the server is none to stay with. */
+  async function open (connection: Connection): Promise<void> {
+    await connection.connect()
+    const [[isRefused, timeline] = []] = await connection.run(session, [])
+    if (isRefused === 't') throw new Error('the server takes no writes')
+    if (target === 'read-write') connection.closeWhenReadOnly()
+    timelines.set(connection, timeline as string)
+    connection.closed.then(() => timelines.delete(connection))
+    if (timeline as string > newest) newest = timeline as string
+    for (const [other, timeline] of timelines) if (timeline < newest) other.close()
+    if (!connection.isOpen()) throw new Error('another server has taken over from this one')
+  }
+
+  const servers = urls.map((url) => () => createConnection({ ...options, url }))
+  return () => firstToOpen(servers, open)
+}
+
+/**
+ * The first of several attempts to succeed. Others with the same server are dropped, those with another one go on
+ * to tell their timeline. Rejects when the last one left has failed.
+ */
+function firstToOpen (servers: Array<() => Connection>, open: (connection: Connection) => Promise<void>): Promise<Connection> {
   return new Promise((resolve, reject) => {
-    const attempts = new Set<Connection>()
-    const attempt = async () => {
+    const attempts = new Map<Connection, number>()
+    const faults: unknown[] = []
+    let isWon = false
+
+    async function attempt (create: () => Connection, server: number): Promise<void> {
       let connection
       try {
         // Throws when a certificate that the URL names can't be read.
-        connection = createConnection(options)
-        attempts.add(connection)
-        await connection.connect()
+        connection = create()
+        attempts.set(connection, server)
+        await open(connection)
         attempts.delete(connection)
-        finish()
-        resolve(connection)
+        won(connection, server)
       } catch (error) {
         // The client leaves it open when it has no password to give.
         connection?.closeNow()
         attempts.delete(connection as Connection)
-        if (attempts.size > 0) return
-        finish()
-        reject(error)
+        faults[server] = error
+        if (attempts.size === 0) lost(servers.length === 1 ? error : new AggregateError(faults, 'no server takes writes'))
       }
     }
-    const retry = setInterval(attempt, retryMs)
-    const deadline = setTimeout(() => {
-      finish()
-      reject(new Error(`no connection within ${timeoutMs} ms`))
-    }, timeoutMs)
-    const finish = () => {
+
+    function won (connection: Connection, server: number): void {
+      if (isWon) return connection.close()
+      isWon = true
+      clearInterval(retry)
+      deadline.unref()
+      for (const [other, its] of attempts) {
+        if (its === server) other.closeNow()
+        else other.unref()
+      }
+      resolve(connection)
+    }
+
+    function lost (error: unknown): void {
       clearInterval(retry)
       clearTimeout(deadline)
-      for (const connection of attempts) connection.closeNow()
+      reject(error)
     }
-    attempt()
+
+    const retry = setInterval(() => servers.forEach(attempt), retryMs)
+    const deadline = setTimeout(() => {
+      lost(new Error(`no connection within ${timeoutMs} ms`))
+      for (const connection of attempts.keys()) connection.closeNow()
+    }, timeoutMs)
+    servers.forEach(attempt)
   })
+}
+
+/** The connection string of the server that takes writes. */
+export async function findServer (url: string): Promise<string> {
+  const { urls } = parseServers(url)
+  if (urls.length === 1) return url
+  const connection = await createConnect({ url, statementTimeoutMs: 0 })()
+  connection.close()
+  return connection.url
 }

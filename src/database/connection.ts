@@ -1,7 +1,7 @@
 // One pipelined connection: statements go out without waiting for the answers to those before.
 import { Socket } from 'node:net'
 import pg from 'pg'
-import { announcesClose } from './faults.ts'
+import { endsConnection } from './faults.ts'
 
 // What is borrowed of pg's own. Methods are looked for as this file is loaded: overwritten
 // in vain they would be missed by nobody. What each saves is counted in test/database/wire.test.ts.
@@ -26,6 +26,8 @@ export interface Statement {
   text: string
 }
 
+interface ParameterStatus { parameterName: string, parameterValue: string }
+
 export interface ConnectionOptions {
   url: string
   /** 0: the role's own limit. */
@@ -33,6 +35,9 @@ export interface ConnectionOptions {
 }
 
 export interface Connection {
+  /** Of its server alone. */
+  url: string
+
   /** Resolves once it takes statements. Rejects with what the server or the network says; then it is to be closed. */
   connect (): Promise<void>
 
@@ -45,6 +50,9 @@ export interface Connection {
   /** To be called every `tickMs`, as far as the event loop gets to it: its clock for silence. */
   tick (): void
 
+  /** From now on it closes when the server reports that it has become read-only. */
+  closeWhenReadOnly (): void
+
   /** Whether it has had statements waiting for a second and answered none of them. */
   isSilent (): boolean
 
@@ -56,6 +64,9 @@ export interface Connection {
 
   /** Closes at once. What was sent on it is rejected, and may have happened. */
   closeNow (): void
+
+  /** Lets the process end without it. */
+  unref (): void
 
   /** Resolves when it is closed, by whomever. */
   closed: Promise<void>
@@ -90,6 +101,7 @@ export function createConnection ({ url, statementTimeoutMs }: ConnectionOptions
   let ticksInSilence = 0
   let isCorked = false
   let isOpen = true
+  let isReadOnly = false
 
   function close (): void {
     isOpen = false
@@ -127,23 +139,36 @@ export function createConnection ({ url, statementTimeoutMs }: ConnectionOptions
       const query = new TextQuery(statement, values, (error?: Error) => {
         waiting--
         ticksInSilence = 0
-        if (!isOpen || announcesClose(error)) close()
+        if (!isOpen || endsConnection(error)) close()
         if (error) reject(error)
+        // What it read may be out of date: another server may take the writes by now.
+        else if (isReadOnly) reject(new Error('the server has become read-only'))
         else resolve(query.received)
       })
       client.query(query)
     })
   }
 
+  function closeWhenReadOnly (): void {
+    client.connection.on('parameterStatus', ({ parameterName, parameterValue }: ParameterStatus) => {
+      if (parameterName !== 'default_transaction_read_only' || parameterValue === 'off') return
+      isReadOnly = true
+      close()
+    })
+  }
+
   return {
+    url,
     connect: async () => { await client.connect() },
     run,
+    closeWhenReadOnly,
     waiting: () => waiting,
     tick () { ticksInSilence = waiting === 0 ? 0 : ticksInSilence + 1 },
     isSilent: () => ticksInSilence >= silentTicks,
     isOpen: () => isOpen,
     close,
     closeNow,
+    unref () { socket.unref() },
     closed
   }
 }

@@ -1,5 +1,6 @@
 // Which statement goes to which connection.
 import { overloaded } from '../errors.ts'
+import { createConnect } from './connect.ts'
 import { tickMs, type ConnectionOptions, type Row, type Statement } from './connection.ts'
 import { openLane, type Lane } from './lane.ts'
 import { takeTurns, type Waiter } from './turns.ts'
@@ -65,10 +66,11 @@ const sentAtOnce = 100
 
 export function openDatabase (options: DatabaseOptions): Database {
   const { maxWaiting } = options
-  const reads = openLane(options)
-  const longReads = openLane(options)
-  const lookUps = openLane(options)
-  const writes = Array.from({ length: writeConnections }, () => openLane(options))
+  const connect = createConnect(options)
+  const reads = openLane(connect)
+  const longReads = openLane(connect)
+  const lookUps = openLane(connect)
+  const writes = Array.from({ length: writeConnections }, () => openLane(connect))
   const lanes = [reads, longReads, lookUps, ...writes]
 
   const atOnce = Math.min(sentAtOnce, maxWaiting)

@@ -5,7 +5,7 @@ import { ApiError, errors } from '../errors.ts'
 // SQLSTATE classes and codes that tell of the server's state and not of the statement.
 const unavailable = new RegExp('^(' + [
   '08', // connection exceptions, a pooler's refusals among them
-  '25006', // a standby
+  '25006', // a standby, or a server that was made read-only
   '28', '3D000', // no access to the server or the database
   '40', // deadlock or serialization failure: rolled back, may be tried again
   '53', '57', '58', // out of resources, cancelled or shutting down, system error
@@ -15,12 +15,12 @@ const unavailable = new RegExp('^(' + [
 // Of these what was in the statement's way: somebody's lock, or the time it took.
 const inTheWay = /^(40001|40P01|57014)$/
 
-// A server that closes a connection says so before.
-const closing = /^57P/
+// A server that closes a connection says so before. One that takes no writes any more would leave it open.
+const closing = /^(57P|25006)/
 
 const stateOf = (error: unknown) => error instanceof pg.DatabaseError ? error.code as string : undefined
 
-export const announcesClose = (error: unknown): boolean => closing.test(stateOf(error) ?? '')
+export const endsConnection = (error: unknown): boolean => closing.test(stateOf(error) ?? '')
 
 /** The server, the network or somebody's lock is at fault and not the statement. */
 class DatabaseUnavailable extends ApiError {

@@ -1,6 +1,6 @@
 // One connection's place: a connection is opened when first needed, and another when it is lost or silent.
-import { connect } from './connect.ts'
-import type { Connection, ConnectionOptions, Row, Statement } from './connection.ts'
+import type { Connect } from './connect.ts'
+import type { Connection, Row, Statement } from './connection.ts'
 import { connectionEvents, origin, statementEvents } from '../events.ts'
 import { toFault } from './faults.ts'
 
@@ -33,7 +33,7 @@ export interface Lane {
   close (): Promise<void>
 }
 
-export function openLane (options: ConnectionOptions): Lane {
+export function openLane (connect: Connect): Lane {
   let current: Connection | undefined
   let opening: Promise<Connection> | undefined
   let open = 0
@@ -46,7 +46,7 @@ export function openLane (options: ConnectionOptions): Lane {
 
   function openNext (): Promise<Connection> {
     if (performance.now() < pause.until) return Promise.reject(pause.error)
-    opening ??= connect(options).then(keep, (error) => {
+    opening ??= connect().then(keep, (error) => {
       pause = { until: performance.now() + pauseMs, error }
       throw error
     }).finally(() => { opening = undefined })

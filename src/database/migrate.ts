@@ -4,6 +4,7 @@ import { join, parse } from 'node:path'
 import type { Client, QueryConfig } from 'pg'
 import { ApiError, errors } from '../errors.ts'
 import { createClient } from './client.ts'
+import { findServer } from './connect.ts'
 import { supportedVersion, versionStatement } from './version.ts'
 
 const dir = join(import.meta.dirname, '../../migrations')
@@ -24,10 +25,12 @@ export interface MigrateOptions {
  * wait, and find it done. Returns the names of the migrations it ran.
  */
 export async function migrate (url: string, direction: 'up' | 'down', options: MigrateOptions = {}): Promise<string[]> {
+  const unavailable = (cause: unknown) => { throw new ApiError(errors.DATABASE_UNAVAILABLE, { cause }) }
+  const connectionString = await findServer(url).catch(unavailable)
   // Bounds the wait for another instance's migrations, which the library does not.
-  const client = createClient({ connectionString: url, lock_timeout: lockTimeoutMs, query_timeout: migrationTimeoutMs })
+  const client = createClient({ connectionString, lock_timeout: lockTimeoutMs, query_timeout: migrationTimeoutMs })
   try {
-    await client.connect().catch((cause) => { throw new ApiError(errors.DATABASE_UNAVAILABLE, { cause }) })
+    await client.connect().catch(unavailable)
     const [server] = await ask(client, versionStatement.text)
     supportedVersion(server?.current_setting)
     const done = await migrationsDone(client)

@@ -12,10 +12,11 @@ import { sql } from '../support/database.ts'
 import { findChildren } from '../support/processes.ts'
 import type { Scope } from '../support/program.ts'
 
-export type Postgres = Awaited<ReturnType<typeof startPostgres>>
+/** How to start a server whose folder is made. */
+interface Command { file: string, args: string[], uid: number, gid: number }
 
-/** A real PostgreSQL that may be killed, frozen and started again, always on the same port. It has the tables. */
-export async function startPostgres (scope: Scope) {
+/** A server, made and stopped again, that has the tables: its URL, its folder, and how it was started. */
+export async function makeServer (scope: Scope) {
   const folder = await mkdtemp(join(tmpdir(), 'plant-store-faults-'))
   scope.teardown(() => rm(folder, { recursive: true }))
   // Run by root the server has a user of its own, who must be able to look inside.
@@ -27,8 +28,12 @@ export async function startPostgres (scope: Scope) {
   const { uid, gid } = await stat(dataDir)
   await migrate(embedded.url, 'up')
   await embedded.close()
+  const [file = '', ...args] = [...options.matchAll(/"([^"]*)"|(\S+)/g)].map(([, quoted, bare]) => quoted ?? bare as string)
+  return { url: embedded.url, folder, dataDir, command: { file, args, uid, gid } }
+}
 
-  const [command = '', ...args] = [...options.matchAll(/"([^"]*)"|(\S+)/g)].map(([, quoted, bare]) => quoted ?? bare as string)
+/** Starts a server that may be killed, frozen and started again. */
+export async function runServer (scope: Scope, { file, args, uid, gid }: Command) {
   const events = new EventEmitter()
   let server: ChildProcess
 
@@ -36,15 +41,17 @@ export async function startPostgres (scope: Scope) {
   async function start (): Promise<number> {
     // At most: until the backends of a killed server have noticed and let go of its memory.
     for (let attempt = 0; attempt < 50; attempt++) {
-      server = spawn(command, args, { uid, gid, stdio: ['ignore', 'ignore', 'pipe'] })
+      server = spawn(file, args, { uid, gid, stdio: ['ignore', 'ignore', 'pipe'] })
       createInterface(server.stderr as NodeJS.ReadableStream).on('line', (line) => {
-        if (line.includes('ready to accept connections')) events.emit('ready')
+        if (/ready to accept (read-only )?connections/.test(line)) events.emit('ready')
       })
-      const since = await Promise.race([once(events, 'ready').then(() => performance.now()), once(server, 'exit').then(() => undefined)])
+      const since = await Promise.race([untilReady(), once(server, 'exit').then(() => undefined)])
       if (since !== undefined) return since
     }
     throw new Error('PostgreSQL does not start')
   }
+
+  const untilReady = () => once(events, 'ready').then(() => performance.now())
 
   // Every backend leads a session of its own: signals to the process group don't reach it.
   async function processes (): Promise<number[]> {
@@ -70,8 +77,8 @@ export async function startPostgres (scope: Scope) {
   })
 
   return {
-    url: embedded.url,
     start,
+    untilReady,
 
     /** All processes at once, as by a loss of power. */
     async kill (): Promise<void> {
@@ -87,17 +94,28 @@ export async function startPostgres (scope: Scope) {
       await exited
     },
 
-    /** One of the service's backends: the server ends all others and recovers by itself. Resolves like start. */
-    async killBackend (): Promise<number> {
-      const [backend] = await sql(embedded.url, 'select pid from pg_stat_activity where application_name = \'plant-store\' limit 1')
-      const ready = once(events, 'ready')
-      process.kill(backend?.pid as number, 'SIGKILL')
-      await ready
-      return performance.now()
-    },
-
     freeze: () => signal('SIGSTOP'),
     thaw: () => signal('SIGCONT')
+  }
+}
+
+export type Postgres = Awaited<ReturnType<typeof startPostgres>>
+
+/** A real PostgreSQL, always on the same port, that has the tables and can be done anything to. */
+export async function startPostgres (scope: Scope) {
+  const { url, command } = await makeServer(scope)
+  const server = await runServer(scope, command)
+  return {
+    ...server,
+    url,
+
+    /** One of the service's backends: the server ends all others and recovers by itself. Resolves like start. */
+    async killBackend (): Promise<number> {
+      const [backend] = await sql(url, 'select pid from pg_stat_activity where application_name = \'plant-store\' limit 1')
+      const ready = server.untilReady()
+      process.kill(backend?.pid as number, 'SIGKILL')
+      return ready
+    }
   }
 }
 

@@ -1,0 +1,86 @@
+// A primary, its synchronous standby, and a service that is told of both. The tests go on from one another.
+import { once } from 'node:events'
+import { createServer, type AddressInfo } from 'node:net'
+import t from 'tap'
+import { migrate } from '../../src/database/migrate.ts'
+import { openDatabase } from '../../src/database/database.ts'
+import { startPair } from '../faults/pair.ts'
+import { startApp } from '../support/app.ts'
+import { sql } from '../support/database.ts'
+
+const pair = await startPair(t)
+const [primaryUrl, standbyUrl] = pair.urls
+const { app, as, lifecycle } = await startApp(t, { DATABASE_URL: pair.url })
+const alice = await as('alice')
+const fern = { id: 1, name: 'Fern' }
+const moss = { id: 2, name: 'Moss' }
+const whichPort = { name: 'port', text: "select current_setting('port')" }
+
+/** The port of the server that a connection string finds. */
+async function findPort (url: string): Promise<string | null | undefined> {
+  const database = openDatabase({ url, statementTimeoutMs: 1000, maxWaiting: 9 })
+  try {
+    const [[port] = []] = await database.read(whichPort)
+    return port
+  } finally {
+    await database.close()
+  }
+}
+
+const isReady = async () => (await app.inject('/readyz')).statusCode
+const portOf = (url: string) => new URL(url).port
+
+t.test('of several servers the one that takes writes is found, by requests and by migrations', async (t) => {
+  const closed = createServer().listen(0, '127.0.0.1')
+  await once(closed, 'listening')
+  const { port } = closed.address() as AddressInfo
+  closed.close()
+  t.equal(await findPort(pair.url.replace('@', `@127.0.0.1:${port},`)), portOf(primaryUrl))
+  t.strictSame(await migrate(pair.url, 'up'), [])
+  t.equal((await alice.create(fern)).statusCode, 200)
+})
+
+t.test('a server that takes no writes is refused, unless any will do', async (t) => {
+  await t.rejects(findPort(standbyUrl), { name: 'DATABASE_UNAVAILABLE', cause: { message: 'the server takes no writes' } })
+  await t.rejects(findPort(`${standbyUrl}?target_session_attrs=primary`), { name: 'DATABASE_UNAVAILABLE' })
+  await t.rejects(migrate(`${standbyUrl.replace('@', '@127.0.0.1:1,')}`, 'up'), { name: 'DATABASE_UNAVAILABLE' })
+  t.equal(await findPort(`${standbyUrl}?target_session_attrs=any`), portOf(standbyUrl))
+
+  const database = openDatabase({ url: `${standbyUrl}?target_session_attrs=any`, statementTimeoutMs: 1000, maxWaiting: 9 })
+  t.teardown(database.close)
+  const whoseTurn = { name: 'pid', text: 'select pg_backend_pid()' }
+  const before = await database.write(whoseTurn)
+  await t.rejects(database.write({ name: 'write', text: 'delete from plants' }), { name: 'DATABASE_UNAVAILABLE' })
+  t.notSame(await database.write(whoseTurn), before, 'the connection is closed, so that another server may be found')
+})
+
+t.test('where a standby takes over from a server that nobody stopped, requests follow it', async (t) => {
+  t.strictSame((await alice.list()).json(), [{ name: 'Fern' }])
+  await pair.promote()
+  // It waits for the standby that is gone: its connection falls silent, another one finds out.
+  const lost = alice.create(moss).then()
+  while ((await sql(primaryUrl, "select from pg_stat_activity where wait_event = 'SyncRep'")).length === 0);
+  let answer = await alice.create({ id: 3, name: 'Ivy' })
+  while (answer.statusCode !== 200) answer = await alice.create({ id: 3, name: 'Ivy' })
+  t.strictSame((await alice.list()).json(), [{ name: 'Fern' }, { name: 'Ivy' }])
+  t.equal((await lost).statusCode, 503)
+  t.same(await sql(standbyUrl, 'select id from plants order by id'), [{ id: '1' }, { id: '3' }])
+  t.equal(await isReady(), 200)
+})
+
+t.test('a server that becomes read-only answers nothing more, and none is ready until one takes writes', async (t) => {
+  t.equal((await alice.list()).statusCode, 200, 'the token is remembered now, and the connection is there')
+  await sql(standbyUrl, 'alter system set default_transaction_read_only = on')
+  await sql(standbyUrl, 'select pg_reload_conf()')
+  const [list, created] = [await alice.list(), await alice.create(moss)]
+  t.strictSame([list.statusCode, created.statusCode], [503, 503], 'the list might be out of date')
+  t.equal(await isReady(), 503)
+  t.equal(lifecycle.stopping, false)
+
+  await sql(standbyUrl, 'alter system reset default_transaction_read_only')
+  await sql(standbyUrl, 'select pg_reload_conf()')
+  while (await isReady() !== 200);
+  // Each connection looks for a server by itself, a tenth of a second after it was refused.
+  while ((await alice.create(moss)).statusCode !== 200);
+  t.strictSame((await alice.list()).json(), [{ name: 'Fern' }, { name: 'Moss' }, { name: 'Ivy' }])
+})
