@@ -6,7 +6,7 @@ import { createAuthenticate } from './access/own-tokens.ts'
 import { createTokens } from './access/tokens.ts'
 import type { Config } from './config.ts'
 import type { Database } from './database/database.ts'
-import { answerError } from './http/answers.ts'
+import { answerError, completeAnswers } from './http/answers.ts'
 import { answerClientError, tendConnections } from './http/connections.ts'
 import { readJsonBodies } from './http/json.ts'
 import { serverLimits } from './http/limits.ts'
@@ -55,6 +55,7 @@ export async function buildApp (parts: AppParts, register = registerDomains) {
   for (const observer of observers) observer.watch(app, database, readiness)
   app.setErrorHandler(answerError)
   app.setValidatorCompiler(compileValidator)
+  completeAnswers(app)
   readJsonBodies(app)
   refuseMalformedRequests(app)
   tendConnections(app, lifecycle)

@@ -28,7 +28,7 @@ export function defineErrors<Name extends string> (kinds: Record<Name, Omit<Erro
 export const errors = defineErrors({
   HTTP_MALFORMED: { number: 40001, message: 'The request is not well-formed HTTP/1.1.' },
   URL_MALFORMED: { number: 40002, message: 'The URL has a malformed percent escape.' },
-  HOST_MISSING: { number: 40003, message: 'An HTTP/1.1 request needs one Host header.' },
+  HOST_INVALID: { number: 40003, message: 'An HTTP/1.1 request needs one valid Host header.' },
   CONTENT_TYPE_UNSUPPORTED: { number: 40004, message: 'The body must be application/json in UTF-8.' },
   CONTENT_ENCODING_UNSUPPORTED: { number: 40005, message: 'The body must not have a content encoding.' },
   BODY_TOO_LARGE: { number: 40006, message: 'The body is larger than this service accepts.' },

@@ -1,6 +1,6 @@
-// How an error becomes an answer, whoever found it: a route, Fastify, a plugin or Node's parser.
+// What every answer has, and how an error becomes one, whoever found it: a route, Fastify, a plugin or Node's parser.
 import { STATUS_CODES } from 'node:http'
-import type { FastifyBaseLogger, FastifyError, FastifyReply, FastifyRequest } from 'fastify'
+import type { FastifyBaseLogger, FastifyError, FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { ApiError, errors, type ErrorKind } from '../errors.ts'
 
 // What Fastify, its plugins and Node's HTTP parser call the faults they find.
@@ -29,6 +29,16 @@ export function toApiError (error: unknown, otherwise: ErrorKind): ApiError {
   return new ApiError(foreignFaults[code] ?? (statusCode < 500 ? errors.HTTP_MALFORMED : otherwise), { cause: error })
 }
 
+/** What every answer has. To be called on the root instance before any route is added. */
+export function completeAnswers (app: FastifyInstance): void {
+  app.addHook('onSend', (_request, reply, payload, done) => {
+    if (!reply.hasHeader('cache-control')) reply.header('cache-control', 'no-store')
+    // Fastify adds a charset, of which JSON has none (RFC 8259, section 11).
+    if (reply.getHeader('content-type') === 'application/json; charset=utf-8') reply.type('application/json')
+    done(null, payload)
+  })
+}
+
 /** Fastify's error handler: 4xx are the caller's and logged at info, the rest is ours and logged whole, but for what there may be thousands of a second. */
 export function answerError (error: unknown, request: FastifyRequest, reply: FastifyReply): void {
   const fault = toApiError(error, errors.INTERNAL)
@@ -39,7 +49,9 @@ export function answerError (error: unknown, request: FastifyRequest, reply: Fas
   // Fastify closes the connection after a body it could not take. A caller still
   // sending it would lose the answer: Node reads the rest and drops it.
   if (reply.hasHeader('connection') && reply.raw.shouldKeepAlive) reply.header('connection', 'keep-alive')
-  reply.code(status).headers(headers).type('application/json').send({ error: number, message })
+  // For a malformed URL Fastify runs no hook; with a serializer of its own it adds no charset.
+  reply.code(status).headers({ ...headers, 'cache-control': 'no-store' })
+  reply.type('application/json').serializer(JSON.stringify).send({ error: number, message })
 }
 
 /** A whole HTTP response for a socket on which Node found the fault, before there is a request to reply to. */
@@ -51,7 +63,9 @@ export function rawErrorResponse (error: unknown, log: FastifyBaseLogger, remote
   const lines = Object.entries({
     ...headers,
     ...extraHeaders,
-    'content-type': 'application/json; charset=utf-8',
+    date: new Date().toUTCString(),
+    'cache-control': 'no-store',
+    'content-type': 'application/json',
     'content-length': String(body.length),
     connection: 'close'
   }).map(([name, value]) => `${name}: ${value}\r\n`)

@@ -2,27 +2,20 @@
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
 import type { FastifyBaseLogger, FastifyInstance } from 'fastify'
-import { ApiError, errors, overloaded } from '../errors.ts'
+import { ApiError, errors } from '../errors.ts'
 import { rawErrorResponse } from './answers.ts'
-import { lingerIdleMs, lingerMs, maxBehind } from './limits.ts'
+import { closeGently, dropInput, type HttpSocket } from './sockets.ts'
+import { takeTurns } from './turns.ts'
 
 /**
  * To be called on the root instance before any route is added. While the
  * lifecycle is stopping each answer is its connection's last.
  */
 export function tendConnections (app: FastifyInstance, lifecycle: { stopping: boolean }): void {
-  const behind = new WeakMap<Socket, number>()
+  takeTurns(app.server)
   // Before Fastify, which answers some malformed requests without any hook.
-  app.server.prependListener('request', (request, response) => {
+  app.server.prependListener('request', (_request, response) => {
     if (lifecycle.stopping) response.shouldKeepAlive = false
-    const socket: HttpSocket = request.socket
-    if (socket._httpMessage === response) return
-    const count = (change: number) => behind.set(socket, (behind.get(socket) ?? 0) + change)
-    count(1)
-    response.once('socket', () => count(-1))
-  })
-  app.addHook('onRequest', (request, _reply, done) => {
-    done(!request.is404 && (behind.get(request.raw.socket) ?? 0) > maxBehind ? overloaded : undefined)
   })
 
   // A caller that has nothing more to send may still be waiting for its answers.
@@ -51,10 +44,20 @@ export function tendConnections (app: FastifyInstance, lifecycle: { stopping: bo
     app.server.keepAliveTimeout = 1
     done()
   })
-  // Node's own answer has no body; the hook above has one.
-  app.server.on('checkExpectation', (request: IncomingMessage, response: ServerResponse) => {
+  // Node would say 100 Continue before anybody has looked at the headers, and 417 without a body.
+  const expect = (request: IncomingMessage, response: ServerResponse) => {
+    const { shouldKeepAlive } = response
+    // Without the 100 a caller may send the body or leave it: what comes next nobody could tell (RFC 9110, section 10.1.1).
+    response.shouldKeepAlive = false
+    // As soon as somebody reads the body. Node does so, too, to drop what is left after the answer.
+    request.once('resume', () => {
+      if (response.headersSent) return
+      response.shouldKeepAlive = shouldKeepAlive && !lifecycle.stopping
+      response.writeContinue()
+    })
     app.server.emit('request', request, response)
-  })
+  }
+  app.server.on('checkContinue', expect).on('checkExpectation', expect)
   app.server.on('connect', (_request: IncomingMessage, socket: HttpSocket) => {
     // Node has taken its own listeners off, and answers before this one may be under way.
     socket.on('error', () => socket.destroy()).on('timeout', () => socket.destroy())
@@ -62,9 +65,6 @@ export function tendConnections (app: FastifyInstance, lifecycle: { stopping: bo
     answerInTurn(socket, new ApiError(errors.METHOD_NOT_ALLOWED), app.log, { allow: 'GET, HEAD, POST, DELETE' })
   })
 }
-
-// How a connection stands is only to be had from Node's own properties.
-type HttpSocket = Socket & { _httpMessage?: ServerResponse | null, parser?: { incoming: IncomingMessage | null } | null }
 
 const refused = new WeakSet<Socket>()
 
@@ -90,23 +90,4 @@ function answerInTurn (socket: HttpSocket, error: Error, log: FastifyBaseLogger,
   const isAnswered = !response && socket.parser?.incoming?.complete === false
   if (socket.writable && !isAnswered) socket.write(rawErrorResponse(error, log, socket.remoteAddress, headers))
   closeGently(socket)
-}
-
-/**
- * Ends a connection whose caller may still be sending. Closed at once, with
- * bytes on their way, it would be reset, and the answer lost before it is read.
- */
-function closeGently (socket: Socket): void {
-  if (socket.destroyed) return
-  dropInput(socket)
-  socket.end()
-  socket.setTimeout(lingerIdleMs, () => socket.destroy())
-  const timer = setTimeout(() => socket.destroy(), lingerMs)
-  socket.once('close', () => clearTimeout(timer))
-}
-
-/** Whatever still comes is no request: Node gets neither the bytes nor their end. */
-function dropInput (socket: Socket): void {
-  socket.removeAllListeners('data').removeAllListeners('end')
-  socket.on('data', () => {}).resume()
 }

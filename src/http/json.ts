@@ -1,7 +1,8 @@
 // From the bytes of a body to the value they stand for, nothing of it lost.
 import { isUtf8 } from 'node:buffer'
+import type { IncomingHttpHeaders } from 'node:http'
 import type { FastifyInstance, FastifyRequest } from 'fastify'
-import { ApiError, errors } from '../errors.ts'
+import { ApiError, errors, type ErrorKind } from '../errors.ts'
 
 /** A plant has three. Parsing 1 MiB of small objects takes a third of a second, in which nobody else is served. */
 const maxValues = 1000
@@ -9,19 +10,21 @@ const maxValues = 1000
 /** Makes `application/json` the only type of a body. To be called on the root instance before any route is added. */
 export function readJsonBodies (app: FastifyInstance): void {
   app.removeAllContentTypeParsers()
-  app.addContentTypeParser('application/json', { parseAs: 'buffer' }, (request: FastifyRequest, body: Buffer, done) => {
-    done(null, parseJsonBody(request, body))
+  app.addContentTypeParser('application/json', { parseAs: 'buffer' }, (_request: FastifyRequest, body: Buffer, done) => {
+    done(null, parseJsonBody(body))
   })
 }
 
-/** Reads a request body (RFC 8259): bytes that are not UTF-8 are refused. No body at all is undefined. */
-function parseJsonBody (request: FastifyRequest, bytes: Buffer): unknown {
-  const { 'content-type': contentType = '', 'content-encoding': contentEncoding } = request.headers
+/** What the headers say of a body that could not be read; its type is looked at by Fastify. */
+export function faultOfContent (headers: IncomingHttpHeaders): ErrorKind | undefined {
+  const { 'content-type': contentType = '', 'content-encoding': contentEncoding = 'identity' } = headers
   const charset = /;\s*charset\s*=\s*"?([^\s;"]*)/i.exec(contentType)?.[1]
-  if (charset !== undefined && !/^utf-?8$/i.test(charset)) throw new ApiError(errors.CONTENT_TYPE_UNSUPPORTED)
-  if (contentEncoding !== undefined && contentEncoding.toLowerCase() !== 'identity') {
-    throw new ApiError(errors.CONTENT_ENCODING_UNSUPPORTED)
-  }
+  if (charset !== undefined && !/^utf-?8$/i.test(charset)) return errors.CONTENT_TYPE_UNSUPPORTED
+  return contentEncoding.toLowerCase() === 'identity' ? undefined : errors.CONTENT_ENCODING_UNSUPPORTED
+}
+
+/** Reads a request body (RFC 8259): bytes that are not UTF-8 are refused. No body at all is undefined. */
+function parseJsonBody (bytes: Buffer): unknown {
   if (bytes.length === 0) return undefined
   if (!isUtf8(bytes)) throw new ApiError(errors.BODY_NOT_UTF8)
   const { values, isPlain } = survey(bytes)

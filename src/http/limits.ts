@@ -31,7 +31,7 @@ export const lingerIdleMs = 2000
 export const lingerMs = 5000
 
 /**
- * Requests of one connection whose answers wait for that of an earlier one. Node
- * works on all that come in one piece, thousands, and each answer waits in memory.
+ * How many requests of a connection may wait for the answers before theirs. One
+ * piece of 64 KiB can have thousands, and each head takes some memory.
  */
 export const maxBehind = 16

@@ -1,22 +1,29 @@
 // What is refused of a request before any route has a say in it.
 import { METHODS, type IncomingMessage } from 'node:http'
+import { isIPv6 } from 'node:net'
 import { Readable } from 'node:stream'
 import type { FastifyInstance, FastifyReply, FastifyRequest, HookHandlerDoneFunction } from 'fastify'
 import { ApiError, errors, type ErrorKind } from '../errors.ts'
 import { answerError } from './answers.ts'
+import { faultOfContent } from './json.ts'
 
 /** To be called on the root instance before any route is added. */
 export function refuseMalformedRequests (app: FastifyInstance): void {
   // Before Fastify, which answers some malformed requests without any hook.
-  app.server.prependListener('request', (request) => {
+  app.server.prependListener('request', (request, response) => {
+    // Where its body ends is anybody's guess (RFC 9112, section 6.1).
+    if (hasBadFraming(request)) response.shouldKeepAlive = false
     // Node's parser takes the methods of RTSP, too. The router has no place for
     // them, and would say so at length in the log.
     if (!METHODS.includes(request.method as string)) Object.assign(request, { method: 'GET', url: '#' })
   })
 
-  // Fastify would wait for the end of a body that has been left out, of which Node tells nobody any more.
-  app.addHook('preParsing', ({ headers }: FastifyRequest, _reply, payload, done) => {
-    done(null, headers['content-type'] !== undefined && payload.readableEnded ? Readable.from([]) : payload)
+  app.addHook('preParsing', ({ method, headers }: FastifyRequest, _reply, payload, done) => {
+    if (headers['content-type'] === undefined || method === 'GET' || method === 'HEAD') return done()
+    const fault = faultOfContent(headers)
+    if (fault !== undefined) return done(new ApiError(fault))
+    // Fastify would wait for the end of a body that has been left out, of which Node tells nobody any more.
+    done(null, payload.readableEnded ? Readable.from([]) : payload)
   })
 
   const methods = new Map<string, string[]>()
@@ -37,14 +44,31 @@ export function refuseMalformedRequests (app: FastifyInstance): void {
   app.setNotFoundHandler((request, reply) => answerError(new ApiError(errors.PATH_UNKNOWN), request, reply))
 }
 
-/** What Node lets pass although a server must not (RFC 9112, sections 2.3, 3.2 and 3.2.4; RFC 9110, section 10.1.1). */
-function faultOf ({ httpVersion, url, headers: { host, expect } }: IncomingMessage): ErrorKind | undefined {
+/** What Node lets pass although a server must not (RFC 9112, sections 2.3, 3.2, 3.2.4 and 6.1; RFC 9110, section 10.1.1). */
+function faultOf (request: IncomingMessage): ErrorKind | undefined {
+  const { httpVersion, url, headers: { host, expect } } = request
   if (httpVersion === '1.1') {
-    if (host === undefined || host.includes(',')) return errors.HOST_MISSING
+    if (host === undefined) return errors.HOST_INVALID
     if (expect !== undefined && !/^100-continue$/i.test(expect)) return errors.EXPECTATION_UNKNOWN
   } else if (httpVersion !== '1.0') return errors.HTTP_MALFORMED
+  if (hasBadFraming(request)) return errors.HTTP_MALFORMED
+  if (host !== undefined && !isHost(host)) return errors.HOST_INVALID
   // The router takes it for the end of the path: /plants/1#2 would be plant 1.
   return (url as string).includes('#') ? errors.HTTP_MALFORMED : undefined
+}
+
+/** Node undoes no coding but chunked, and HTTP/1.0 knows none. */
+const hasBadFraming = ({ httpVersion, headers: { 'transfer-encoding': coding } }: IncomingMessage) =>
+  coding !== undefined && (httpVersion === '1.0' || !/^chunked$/i.test(coding))
+
+// RFC 3986, section 3.2.2. Of two headers Node makes one with ", " between them, which is no host either.
+const ipLiteral = /^\[(?:([\da-f:.]+)|v[\da-f]+\.[\w.~!$&'()*+,;=:-]+)\](?::\d*)?$/i
+const registeredName = /^(?:[\w.~!$&'()*+,;=-]|%[\da-f]{2})*(?::\d*)?$/i
+
+function isHost (text: string): boolean {
+  if (registeredName.test(text)) return true
+  const [isLiteral, address] = ipLiteral.exec(text) ?? []
+  return isLiteral !== undefined && (address === undefined || isIPv6(address))
 }
 
 /** The path as the router reads it: that of an absolute URL, without the query, percent escapes decoded. */

@@ -109,7 +109,7 @@ export async function describeApi (app: FastifyInstance, { docs }: { docs: boole
 }
 
 // How any request can end, and any that may have a body.
-const requestErrors: ErrorKind[] = [errors.HTTP_MALFORMED, errors.URL_MALFORMED, errors.HOST_MISSING, errors.TOKEN_MISSING, errors.TOKEN_INVALID,
+const requestErrors: ErrorKind[] = [errors.HTTP_MALFORMED, errors.URL_MALFORMED, errors.HOST_INVALID, errors.TOKEN_MISSING, errors.TOKEN_INVALID,
   errors.REQUEST_TIMEOUT, errors.EXPECTATION_UNKNOWN, errors.HEADERS_TOO_LARGE, errors.INTERNAL, errors.DATABASE_UNAVAILABLE, errors.OVERLOADED]
 const parserErrors: ErrorKind[] = [errors.CONTENT_TYPE_UNSUPPORTED, errors.CONTENT_ENCODING_UNSUPPORTED, errors.BODY_TOO_LARGE,
   errors.BODY_NOT_UTF8, errors.BODY_NOT_JSON, errors.BODY_TOO_COMPLEX, errors.BODY_KEY_FORBIDDEN]

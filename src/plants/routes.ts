@@ -41,8 +41,7 @@ export const plantsRoutes: FastifyPluginAsyncTypebox<{ plants: Plants }> = async
     const first = await plants.list(user, limit === undefined ? undefined : Number(limit))
     if (first.rest === undefined) return first.plants
     const serialize = reply.getSerializationFunction('200') as unknown as (plants: Plant[]) => string
-    // In full, as Fastify completes it for whatever is not a stream.
-    reply.type('application/json; charset=utf-8')
+    reply.type('application/json')
     // Of a stream that answers HEAD all would be read, and dropped.
     const parts = request.method === 'HEAD' ? [] : toJson(first, serialize, (rest) => plants.listMore(user, rest))
     return Readable.from(parts, { objectMode: false }) as never

@@ -29,7 +29,7 @@ async function call (address: string, method: string, path: string, authorizatio
   return { status, type: headers.get('content-type'), violations: headers.get('sl-violations'), body: text === '' ? undefined : JSON.parse(text) }
 }
 
-const inJson = { type: 'application/json; charset=utf-8', violations: null }
+const inJson = { type: 'application/json', violations: null }
 
 t.test('what callers do is as the document says, and so is what they are answered', async (t) => {
   const { as, listen } = await startApp(t)

@@ -17,7 +17,7 @@ export function isRefusal (t: Test, answer: InjectAnswer | Answer | undefined, n
   const body = parse(answer.body)
   t.match({ status, type: answer.headers['content-type'], keys: Object.keys(body), ...body }, {
     status: Math.floor(number / 100),
-    type: /^application\/json; charset=utf-8$/,
+    type: /^application\/json$/,
     keys: ['error', 'message'],
     error: number,
     message

@@ -16,10 +16,10 @@ export interface CreateRequest { contentType: string | undefined, contentEncodin
 /** Carries the create out on the model. */
 export function create (plants: Plants, { contentType, contentEncoding, body }: CreateRequest): Verdict {
   if (contentType === undefined) return { number: body.length === 0 ? 40010 : 40004 }
-  if (!/^\s*application\/json\s*(;|$)/i.test(contentType)) return { number: 40004 }
-  if (body.length > 1024 * 1024) return { number: 40006 }
   if (!/^(utf-?8)?$/i.test(/charset=("?)([^;"]*)\1/i.exec(contentType)?.[2] ?? '')) return { number: 40004 }
   if (contentEncoding !== undefined && contentEncoding.toLowerCase() !== 'identity') return { number: 40005 }
+  if (!/^\s*application\/json\s*(;|$)/i.test(contentType)) return { number: 40004 }
+  if (body.length > 1024 * 1024) return { number: 40006 }
   if (body.length === 0) return { number: 40010 }
   const parsed = parse(body)
   if ('number' in parsed) return parsed
