@@ -205,16 +205,16 @@ t.test('what is slow is cut off', async (t) => {
 
 t.test('a reader that has stalled is let go', async (t) => {
   await sql(url, "insert into plants select 'alice', id, repeat('x', 4000) from generate_series(1, 5000) as id")
-  const { timeout } = app.server
-  app.server.timeout = 200
-  t.teardown(() => { app.server.timeout = timeout })
   for (const behind of ['', 'garbage\r\n\r\n', 'CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n']) {
     const accepted = once(app.server, 'connection') as Promise<[Socket]>
     const caller = open()
     caller.pause().write(list() + behind)
     const [socket] = await accepted
+    while (socket.writableLength === 0) await new Promise(setImmediate)
+    // The mechanism can be seen in less time than it takes in service.
+    t.equal(socket.timeout, 60_000, behind)
+    socket.setTimeout(200)
     await once(socket, 'close')
-    t.ok(socket.bytesWritten > 0, behind)
     caller.destroy()
   }
   t.equal((await alice.list('?limit=2')).json().length, 2)
