@@ -1,5 +1,6 @@
 import t from 'tap'
 import { startLoad } from './load.ts'
+import { runbook } from './runbook.ts'
 import { answers, buildImage, buildNextImage, findImage, image, openProject, until } from './support.ts'
 
 t.setTimeout(240_000)
@@ -31,15 +32,24 @@ async function stored (token: string) {
   return await answer.json()
 }
 
-await t.test('three instances restarted one by one under load fail not one request', async t => {
-  const token = await project.token('alice', 'plant-store')
+await t.test('a new database password, three instances restarted for it one by one, and one at debug fail not one request', async t => {
+  const token = await project.token('alice')
   const load = startLoad(t, { url, token })
-  for (const instance of instances) await replace(instance, image)
+  const [prepare, restart] = runbook['Rotate the database password'] as [string, string]
+  await project.sh(prepare, { NEW_PASSWORD: 'another' })
+  project.env.DATABASE_URL = 'postgres://plant_store_b:another@database/plant_store'
+  await project.sh(restart)
+  for (const lines of runbook['Log at debug for a moment'] as string[]) {
+    await project.sh(lines)
+    await project.healthy('plant-store-2')
+  }
   const result = await load.stop()
 
   t.comment(`${result.answered} requests answered, ${result.failures.length} failed`)
   t.strictSame(result.failures, [])
   t.strictSame(await stored(token), result.stored, 'what was acknowledged is stored')
+  t.equal(await project.sql("select string_agg(distinct usename, ',') from pg_stat_activity where application_name = 'plant-store'"),
+    'plant_store_b')
 })
 
 await t.test('an upgrade brings its migration, and the old version works on beside it and starts again', async t => {

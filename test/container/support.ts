@@ -1,12 +1,13 @@
 import { execFile, spawn } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
+import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import { promisify } from 'node:util'
 import t, { type Test } from 'tap'
 
 const execute = promisify(execFile)
-const root = new URL('../../', import.meta.url)
+export const root = join(import.meta.dirname, '../..')
 
 export const image = 'localhost/plant-store:test'
 export const databaseUrl = 'postgres://plant_store:plants@database/plant_store'
@@ -47,18 +48,23 @@ export async function buildNextImage (tag: string, migration: string) {
 const substitutes: Record<string, string[]> = {
   'haproxy:3.4': ['haproxy', 'USER haproxy', 'CMD ["haproxy", "-W", "-db", "-f", "/usr/local/etc/haproxy/haproxy.cfg"]'],
   'nginx:1.28': ['nginx', 'RUN rm /etc/nginx/sites-enabled/default && ln -sf /dev/stdout /var/log/nginx/access.log',
-    'CMD ["nginx", "-g", "daemon off;"]']
+    'CMD ["nginx", "-g", "daemon off;"]'],
+  // Where it comes without its own version's programs, Debian's server has all of its.
+  'postgres:18': ['postgresql-15', 'ENV PATH=/usr/lib/postgresql/15/bin:$PATH',
+    "RUN printf \"listen_addresses = '*'\\nunix_socket_directories = '/var/run/postgresql'\\n\" >> /usr/share/postgresql/15/postgresql.conf.sample"]
 }
 
-export async function findImage (name: string): Promise<string> {
+/** The image, or a substitute if it can't be had or a command in it fails. */
+export async function findImage (name: string, check?: string): Promise<string> {
   try {
     await run('image', 'inspect', name).catch(() => run('pull', '--quiet', name))
+    if (check !== undefined) await run('run', '--rm', '--entrypoint=sh', name, '-c', check)
     return name
   } catch {
     const [program = '', ...lines] = substitutes[name] as string[]
     const substitute = `localhost/${program}:test`
     await docker(['build', '--tag', substitute, '-'], process.env, [
-      'FROM debian:bookworm-slim',
+      `FROM ${check === undefined ? 'debian:bookworm-slim' : name}`,
       `RUN apt-get update && apt-get install --yes --no-install-recommends ${program} && rm -rf /var/lib/apt/lists/*`,
       ...lines
     ].join('\n'))
@@ -119,6 +125,11 @@ export async function openProject (t: Test, composeFile = 'docker-compose.yml') 
     inside,
     token: (user: string, service = 'plant-store') =>
       compose('exec', '-T', service, 'plant-store', 'token', 'create', user),
+    /** Runs lines of a shell as an operator would; what they write goes into the folder. */
+    sh: async (lines: string, environment: NodeJS.ProcessEnv = {}, cwd = root) => {
+      const { stdout } = await execute('sh', ['-ec', lines], { cwd, env: { ...env, ...environment } })
+      return stdout
+    },
     /** An instance beside those of the compose file. */
     start: (image: string, env: Record<string, string> = {}) => run('run', '--detach', `--network=${network}`, '--publish=127.0.0.1::3000',
       ...Object.entries({ DATABASE_URL: databaseUrl, ...env }).map(([name, value]) => `--env=${name}=${value}`), image),

@@ -7,6 +7,7 @@ import t from 'tap'
 import '../../src/app.ts'
 import { EnvironmentSchema } from '../../src/config.ts'
 import { catalogue } from '../../src/errors.ts'
+import { runbook } from '../container/runbook.ts'
 
 const execute = promisify(execFile)
 const root = join(import.meta.dirname, '../..')
@@ -40,6 +41,13 @@ t.test('what a proxy says itself bears the service\'s number for it, or one of t
   t.strictSame([...said].filter((answer) => !known.has(answer)), [])
   t.strictSame(documented.filter((answer) => !said.has(answer)), [])
   t.notOk([...catalogue.keys()].some((number) => number % 100 > 90), 'and the service has none of theirs')
+})
+
+t.test('each section of the runbook with command lines is run by the container suite', async (t) => {
+  const tests = await Promise.all(['runbook', 'rolling'].map((name) => read(`test/container/${name}.test.ts`)))
+  const run = new Set([...tests.join().matchAll(/runbook\['(.*?)'\]/g)].map(([, heading]) => heading))
+  const written = Object.keys(runbook).filter((heading) => runbook[heading]?.length !== 0)
+  t.strictSame([...run].sort(), written.sort())
 })
 
 const isCheckout = existsSync(join(root, '.git'))

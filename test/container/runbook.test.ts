@@ -1,0 +1,125 @@
+import { chmod, mkdir, rm, writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import t from 'tap'
+import { runbook } from './runbook.ts'
+import { answers, buildImage, findImage, openProject, root, run, until } from './support.ts'
+
+t.setTimeout(240_000)
+
+await buildImage()
+const folder = t.testdir()
+// Where postgres:18 has to be stood in for, by a server of another version.
+const database = await findImage('postgres:18', 'pg_dump --version | grep -q " 18"')
+const override = join(folder, 'database.yml')
+await writeFile(override, `services: { database: { image: "${database}" } }`)
+
+const project = await openProject(t)
+const archive = join(folder, 'archive')
+project.env.ARCHIVE = archive
+// Nobody is to be served while an instance stops.
+project.env.DRAIN_DELAY = '0'
+project.env.COMPOSE_FILE = ['docker-compose.yml', 'docker-compose.archive.yml'].map((name) => join(root, name)).concat(override).join(':')
+
+const follow = (lines: string | undefined, environment?: NodeJS.ProcessEnv) => project.sh(lines as string, environment, folder)
+
+const plants = () => project.sql('select string_agg(name, \',\' order by id) from plants')
+const keep = (id: number, name: string) => project.sql(`insert into plants (owner, id, name) values ('alice', ${id}, '${name}')`)
+const ready = async () => answers(`${await project.url()}/readyz`, 200)
+
+const [beforehand, goBack] = runbook['Recover to a point in time'] as string[]
+
+await t.test('with an archive from the start', async (t) => {
+  await mkdir(archive)
+  await follow(beforehand)
+  await ready()
+  await keep(1, 'Fern')
+  t.equal(await plants(), 'Fern')
+})
+
+await t.test('a single instance is upgraded', async (t) => {
+  const [upgrade] = runbook['Upgrade one instance'] as string[]
+  project.env.LOG_LEVEL = 'debug'
+  const before = await project.container('plant-store')
+  await follow(upgrade)
+  await ready()
+  t.not(await project.container('plant-store'), before)
+})
+
+await t.test('a backup is restored into a started service, tokens included', async (t) => {
+  const token = await project.token('alice')
+  await follow(runbook['Back up']?.[0])
+  await keep(2, 'Moss')
+  const list = async () => {
+    const answer = await fetch(`${await project.url()}/plants`, { headers: { authorization: `Bearer ${token}` } })
+    return answer.json()
+  }
+  t.strictSame(await list(), [{ name: 'Fern' }, { name: 'Moss' }])
+  await follow(runbook['Restore into a started service']?.[0])
+  t.strictSame(await list(), [{ name: 'Fern' }])
+  await ready()
+})
+
+await t.test('the database goes back to a point in time', async (t) => {
+  await keep(3, 'Ivy')
+  const moment = await project.sql('select now()')
+  await keep(4, 'Mistake')
+  await follow(goBack, { UNTIL: moment })
+  await ready()
+  t.equal(await plants(), 'Fern,Ivy')
+  await keep(5, 'Oak')
+  t.equal(await plants(), 'Fern,Ivy,Oak', 'and takes writes')
+})
+
+await t.test('a backup is restored into a fresh volume', async (t) => {
+  await follow(runbook['Restore into a fresh volume']?.[0])
+  await ready()
+  t.equal(await plants(), 'Fern')
+})
+
+await t.test('the queries show who holds a lock that the service waits for', async (t) => {
+  const [first, queries] = runbook['When something is wrong'] as string[]
+  t.match(await follow(first), /plant-store/)
+  const held = project.sql('begin; lock plants; select pg_sleep(600)').catch(() => {})
+  await until(() => project.sql("select count(*) from pg_locks where mode = 'AccessExclusiveLock' and granted"), (count) => count !== '0')
+  const url = await project.url()
+  const asked = fetch(`${url}/readyz`)
+  const shown = await until(() => follow(queries), (text) => /waiting_for/.test(text))
+  t.match(shown, /last_query +\| begin; lock plants/)
+  t.match(shown, /application_name \| plant-store/)
+  t.equal((await asked).status, 503)
+  const [, holder] = /holder +\| (\d+)/.exec(shown) as RegExpExecArray
+  await project.sql(`select pg_terminate_backend(${holder})`)
+  await held
+  await ready()
+})
+
+await t.test('a database elsewhere is used with verify-full and an authority of its own', async (t) => {
+  const certificates = join(folder, 'tls')
+  const authority = join(root, 'deploy/ca/test.crt')
+  t.teardown(() => rm(authority, { force: true }))
+  await mkdir(certificates)
+  await follow(`
+    cd ${certificates}
+    openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=authority -days 2 -keyout ca.key -out ${authority}
+    openssl req -newkey rsa:2048 -nodes -subj /CN=db.example.com -addext subjectAltName=DNS:db.example.com -keyout server.key -out server.csr
+    openssl x509 -req -in server.csr -CA ${authority} -CAkey ca.key -CAcreateserial -days 2 -copy_extensions copy -out server.crt`)
+  await chmod(authority, 0o644)
+  const server = await run('create', `--network=${project.network}`, '--network-alias=db.example.com', '--network-alias=db.example.org',
+    '--env=POSTGRES_PASSWORD=secret', '--entrypoint=sh', database, '-c',
+    'chown postgres /tls/server.key && chmod 600 /tls/server.key && exec docker-entrypoint.sh postgres --ssl=on --ssl_cert_file=/tls/server.crt --ssl_key_file=/tls/server.key')
+  await run('cp', certificates, `${server}:/tls`)
+  await run('start', server)
+
+  const connect = async (host: string) => {
+    project.env.DATABASE_URL = `postgres://postgres:secret@${host}/postgres?sslmode=verify-full&sslrootcert=/ca/test.crt`
+    await follow(runbook['Use a database elsewhere']?.[0])
+  }
+  await connect('db.example.com')
+  await ready()
+  t.equal(await run('exec', server, 'psql', '--username=postgres', '--no-align', '--tuples-only',
+    "--command=select bool_and(ssl) from pg_stat_ssl join pg_stat_activity using (pid) where application_name = 'plant-store'"), 't')
+
+  await connect('db.example.org')
+  await until(() => project.compose('logs', '--no-color', 'plant-store'), (log) => log.includes("does not match certificate's altnames"))
+  t.equal((await fetch(`${await project.url()}/readyz`)).status, 503)
+})
