@@ -38,11 +38,24 @@ await t.test('with an archive from the start', async (t) => {
 
 await t.test('a single instance is upgraded', async (t) => {
   const [upgrade] = runbook['Upgrade one instance'] as string[]
-  project.env.LOG_LEVEL = 'debug'
+  // As a new image would, it makes for another container.
+  project.env.DOCS = 'off'
   const before = await project.container('plant-store')
   await follow(upgrade)
   await ready()
   t.not(await project.container('plant-store'), before)
+})
+
+await t.test('it logs at debug until told again', async (t) => {
+  const told = async () => {
+    const log = await project.compose('logs', '--no-color', 'plant-store')
+    return [...log.matchAll(/the log level is (\w+)/g)].map(([, level]) => level).join()
+  }
+  for (const levels of ['debug', 'debug,info']) {
+    await follow(runbook['Log at debug for a moment']?.[0])
+    await until(told, (lines) => lines === levels)
+  }
+  t.equal((await fetch(`${await project.url()}/livez`)).status, 200)
 })
 
 await t.test('a backup is restored into a started service, tokens included', async (t) => {
