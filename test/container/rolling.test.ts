@@ -3,7 +3,7 @@ import { startLoad } from './load.ts'
 import { runbook } from './runbook.ts'
 import { answers, buildImage, buildNextImage, findImage, image, openProject, until } from './support.ts'
 
-t.setTimeout(240_000)
+t.setTimeout(290_000)
 
 const instances = ['plant-store', 'plant-store-2', 'plant-store-3']
 const next = 'localhost/plant-store:test-next'

@@ -4,7 +4,7 @@ import t from 'tap'
 import { runbook } from './runbook.ts'
 import { answers, buildImage, findImage, openProject, root, run, until } from './support.ts'
 
-t.setTimeout(240_000)
+t.setTimeout(290_000)
 
 await buildImage()
 const folder = t.testdir()
