@@ -23,7 +23,9 @@ RUN ln -s /app/src/main.ts /usr/local/bin/plant-store
 FROM app AS compiled
 ENV NODE_COMPILE_CACHE=/tmp/compile-cache
 USER 1000:1000
-RUN DATABASE_URL=postgres://127.0.0.1/none timeout --preserve-status --signal=INT 5 src/main.ts >/dev/null && chmod -R a+rX $NODE_COMPILE_CACHE
+RUN export DATABASE_URL=postgres://127.0.0.1/none DRAIN_DELAY=0; src/main.ts >/tmp/log & \
+    timeout 60 sh -c 'until grep --quiet "next attempt" /tmp/log; do sleep 0.1; done' \
+ && kill $! && wait $! && chmod -R a+rX $NODE_COMPILE_CACHE
 
 FROM app
 # What only the builder knows, it adds: docker build --label org.opencontainers.image.revision=…
