@@ -24,6 +24,7 @@ const duration = (description: string, initial: string, pattern = '0|\\d{1,7}ms|
 
 // As pg reads it, for whom there may be no host: then `?host=` names the folder of a socket.
 const isUrl = (text: string) => URL.canParse(text.replace('@/', '@base/'), 'postgres://base')
+FormatRegistry.Set('url', (text) => URL.canParse(text))
 FormatRegistry.Set('connection-string', (text) => {
   try {
     return parseServers(text).urls.every(isUrl)
@@ -32,15 +33,23 @@ FormatRegistry.Set('connection-string', (text) => {
   }
 })
 
+// A / or ? before the @, which ends the password, would make a part of it the host. Behind a = it may be an option's.
+const rawPassword = '[^@/?#]*:[^@/?#]*[/?#][^=]*@'
+
+// Three words that pg takes for a fourth, with a warning of many lines that it may not always do so.
+const settleSslMode = (url: string) =>
+  url.includes('uselibpqcompat=') ? url : url.replace(/([?&]sslmode=)(?:prefer|require|verify-ca)\b/, '$1verify-full')
+
 /** Every variable the program reads; the table in docs/operating.md is checked against it. */
 export const EnvironmentSchema = Type.Object({
   HOST: text('the address to listen on', '127.0.0.1', '.+'),
   PORT: number('a port from 0 (any free one) to 65535', '3000', port),
-  DATABASE_URL: Type.Optional(Type.String({
-    description: 'a PostgreSQL connection string, its hosts separated by commas; without it the program starts a server of its own',
-    pattern: '^postgres(ql)?://.+',
+  DATABASE_URL: Type.Optional(Type.Transform(Type.String({
+    description: 'a PostgreSQL connection string, its hosts separated by commas, with / as %2F and ? as %3F in a password; ' +
+      'without it the program starts a server of its own',
+    pattern: `^postgres(ql)?://(?!${rawPassword}).+`,
     format: 'connection-string'
-  })),
+  })).Decode(settleSslMode).Encode(String)),
   DATA_DIR: text('the folder of the program\'s own PostgreSQL server', '.data', '.+'),
   MIGRATE: text('on, or off to leave migrations to the migrate command', 'on', 'on|off'),
   LOG_LEVEL: text('fatal, error, warn, info, debug, trace or silent', 'info', 'fatal|error|warn|info|debug|trace|silent'),
@@ -73,6 +82,7 @@ export function readConfig (environment: NodeJS.ProcessEnv): Config {
   const faults = [...Value.Errors(EnvironmentSchema, values)].map(({ path, schema, value }) =>
     // Without the user and password of a URL.
     `${path.slice(1)}: expected ${schema.description}, got ${JSON.stringify(value).replace(/:\/\/.*@/, '://…@')}`)
-  if (faults.length > 0) throw new Error(faults.join('\n'))
+  // A value that breaks two rules breaks them in the same words.
+  if (faults.length > 0) throw new Error([...new Set(faults)].join('\n'))
   return Value.Decode(EnvironmentSchema, values)
 }

@@ -19,8 +19,17 @@ const values: Record<Variable, { good: Record<string, unknown>, bad: string[] }>
   HOST: { good: { '0.0.0.0': '0.0.0.0', '::1': '::1', localhost: 'localhost' }, bad: [''] },
   PORT: ports,
   DATABASE_URL: {
-    good: { 'postgres://localhost/plants': 'postgres://localhost/plants', 'postgresql://u:p@h:5432/d': 'postgresql://u:p@h:5432/d', 'postgres://%2Ftmp/d': 'postgres://%2Ftmp/d', 'postgres://u:p@/d?host=/tmp': 'postgres://u:p@/d?host=/tmp', 'postgres:///d': 'postgres:///d' },
-    bad: ['', 'localhost', 'mysql://localhost/plants', 'postgres://', 'Postgres://localhost', 'postgres://u:p/w@h/d', 'postgres://h:port/d']
+    good: {
+      ...Object.fromEntries(['postgres://localhost/plants', 'postgresql://u:p@h:5432/d', 'postgres://%2Ftmp/d', 'postgres:///d',
+        'postgres://u:p@/d?host=/tmp', 'postgres://u:p%2Fw@h/d', 'postgres://h:5432/d?user=u@h', 'postgres://h/d?sslmode=disable',
+        'postgres://h/d?uselibpqcompat=true&sslmode=require'].map((url) => [url, url])),
+      'postgres://h/d?sslmode=prefer': 'postgres://h/d?sslmode=verify-full',
+      'postgres://h/d?sslmode=require&x=y': 'postgres://h/d?sslmode=verify-full&x=y',
+      'postgres://h/d?x=y&sslmode=verify-ca': 'postgres://h/d?x=y&sslmode=verify-full',
+      'postgres://h/d?sslmode=verify-full': 'postgres://h/d?sslmode=verify-full'
+    },
+    bad: ['', 'localhost', 'mysql://localhost/plants', 'postgres://', 'Postgres://localhost', 'postgres://u:p/w@h/d', 'postgres://h:port/d',
+      'postgres://u:1/2@h/d', 'postgres://u:1?2@h/d', 'postgres://u:1#2@h/d', 'postgres://u:p?w@h/d?sslmode=disable']
   },
   DATA_DIR: { good: { data: 'data', '/var/lib/plants': '/var/lib/plants' }, bad: [''] },
   MIGRATE: onOff,
@@ -90,7 +99,9 @@ t.test('every fault has a line of its own, and the program\'s other variables ar
   })
 })
 
-t.test('a fault does not show the password of a URL', async (t) => {
+t.test('a fault does not show the password of a URL, but how to write it', async (t) => {
+  const message = /^DATABASE_URL: expected .* with \/ as %2F and \? as %3F in a password.*, got "postgres:\/\/…@localhost\/plants"$/
+  t.throws(() => readConfig({ DATABASE_URL: 'postgres://plants:se/cr?et@localhost/plants' }), { message })
   t.throws(() => readConfig({ DATABASE_URL: 'mysql://plants:secret@localhost/plants' }), { message: /got "mysql:\/\/…@localhost\/plants"$/ })
 })
 

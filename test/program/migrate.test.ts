@@ -26,6 +26,46 @@ t.test('migrate goes up to the newest migration and down one at a time', { buffe
   t.strictSame(await tablesOf(DATABASE_URL), ['migrations'])
 })
 
+t.test('migrate down refuses to lose rows unless told to', { buffered: true }, async (t) => {
+  const DATABASE_URL = await createDatabase(t)
+  const down = (...args: string[]) => run(['migrate', 'down', '--yes', ...args], { DATABASE_URL })
+  const refuses = (migration: string, table: string) => ({
+    code: 1,
+    stdout: '',
+    stderr: `to take back ${migration} would lose what is in ${table}, see --with-data\n`
+  })
+  await sql(DATABASE_URL, 'insert into plants (owner, id, name) values (\'alice\', 1, \'Monstera\')')
+  await run(['token', 'create', 'alice'], { DATABASE_URL })
+
+  t.strictSame(await down(), refuses('0002_tokens', 'tokens'))
+  t.equal((await sql(DATABASE_URL, 'select from tokens')).length, 1)
+  t.match(await down('--with-data'), { code: 0, stdout: 'down 0002_tokens\n' })
+  t.strictSame(await down(), refuses('0001_plants', 'plants'))
+  t.equal((await sql(DATABASE_URL, 'select from plants')).length, 1)
+  t.match(await down('--with-data'), { code: 0, stdout: 'down 0001_plants\n' })
+})
+
+t.test('nobody adds a row while migrate down finds out that there is none', { buffered: true }, async (t) => {
+  const DATABASE_URL = await createDatabase(t)
+  const other = new pg.Client(DATABASE_URL)
+  await other.connect()
+  t.teardown(() => other.end())
+  await other.query('begin')
+  await other.query('insert into tokens (hash, username) values (sha256(\'\'), \'alice\')')
+  const down = run(['migrate', 'down', '--yes'], { DATABASE_URL })
+  while ((await sql(DATABASE_URL, waitingForLocks)).length === 0) await setTimeout(10)
+  await other.query('commit')
+  t.match(await down, { code: 1, stderr: /lose what is in tokens/ })
+  t.equal((await sql(DATABASE_URL, 'select from tokens')).length, 1)
+})
+
+t.test('a migration of a newer version is not taken back by an older one', { buffered: true }, async (t) => {
+  const DATABASE_URL = await createDatabase(t)
+  await sql(DATABASE_URL, 'insert into migrations (name, run_on) values (\'9999_later\', now())')
+  t.match(await run(['migrate', 'down', '--yes'], { DATABASE_URL }),
+    { code: 1, stdout: '', stderr: /^Definitions of migrations 9999_later have been deleted\.\n$/ })
+})
+
 t.test('migrations are run all or not at all, and a failure does not block the next attempt', { buffered: true }, async (t) => {
   const DATABASE_URL = await createEmpty(t)
   await sql(DATABASE_URL, 'create table tokens ()')
