@@ -21,9 +21,9 @@ export const plantsRoutes: FastifyPluginAsyncTypebox<{ plants: Plants }> = async
       response: { 200: PlantSchema, ...failures(plantErrors.ID_TAKEN, errors.TOKEN_READ_ONLY) }
     }
   }, async function createPlant (request) {
-    const { name, tag } = request.body
     if (!await plants.create(request.caller.user, request.body)) throw new ApiError(plantErrors.ID_TAKEN)
-    return { name, tag }
+    // Only what a plant has goes out.
+    return request.body
   })
 
   app.get('/plants', {

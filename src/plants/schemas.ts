@@ -1,16 +1,18 @@
+// What requests and answers about plants look like.
 import { Type, type Static } from '@sinclair/typebox'
 import { Int64, Int64Text, LimitText, UnicodeText } from '../http/kinds.ts'
 
-const name = UnicodeText({ description: 'The name of the plant', examples: ['Monstera deliciosa'] })
-const tag = UnicodeText({ description: 'Tag to specify the type', examples: ['tropical'] })
+const fields = {
+  name: UnicodeText({ description: 'The name of the plant', examples: ['Monstera deliciosa'] }),
+  tag: Type.Optional(UnicodeText({ description: 'Tag to specify the type', examples: ['tropical'] }))
+}
 
-export const PlantSchema = Type.Object({ name, tag: Type.Optional(tag) }, { $id: 'Plant', description: 'A plant as it is stored' })
+export const PlantSchema = Type.Object(fields, { $id: 'Plant', description: 'A plant as it is stored' })
 export type Plant = Static<typeof PlantSchema>
 
 export const NewPlantSchema = Type.Object({
   id: Int64({ description: 'Identification number of the plant, chosen by the caller', examples: [42] }),
-  name,
-  tag: Type.Optional(tag)
+  ...fields
 }, { $id: 'NewPlant', description: 'A plant to store' })
 export type NewPlant = Static<typeof NewPlantSchema>
 

@@ -1,20 +1,21 @@
 // Creating and deleting plants, one or many in a statement.
 import type { Database, Row } from '../database/database.ts'
+import { arrayPlaceholders, columnList, fields, placeholders } from './columns.ts'
 import type { Plant } from './schemas.ts'
 
 export interface PlantKey { owner: string, id: string }
-export type OwnedPlant = PlantKey & Plant
+export interface OwnedPlant extends PlantKey { plant: Plant }
 
 // Both writes lock rows in the order of the primary key, and so can't deadlock
 // with each other, from whichever instance of the service.
 const insertOne = {
   name: 'plant-insert',
-  text: 'insert into plants (owner, id, name, tag) values ($1, $2, $3, $4) on conflict do nothing returning owner, id'
+  text: `insert into plants (owner, id${columnList}) values ($1, $2${placeholders}) on conflict do nothing returning owner, id`
 }
 const insertMany = {
   name: 'plants-insert',
-  text: `insert into plants (owner, id, name, tag)
-    select * from unnest($1::text[], $2::bigint[], $3::text[], $4::text[]) as plant (owner, id, name, tag)
+  text: `insert into plants (owner, id${columnList})
+    select * from unnest($1::text[], $2::bigint[]${arrayPlaceholders}) as plant (owner, id${columnList})
     order by owner collate "C", id
     on conflict do nothing returning owner, id`
 }
@@ -36,22 +37,23 @@ const deleteMany = {
 export async function insertAll (database: Database, plants: OwnedPlant[]): Promise<boolean[]> {
   const firsts = firstByKey(plants)
   const values = [...firsts.values()]
+  const columns = [...keyColumns(values), ...fields.map((field) => values.map(({ plant }) => plant[field]))]
   const rows = values.length === 1
-    ? await database.write(insertOne, values.flatMap(({ owner, id, name, tag }) => [owner, id, name, tag]))
-    : await database.write(insertMany, columnsOf(values, ['owner', 'id', 'name', 'tag']))
+    ? await database.write(insertOne, columns.flat())
+    : await database.write(insertMany, columns)
   return plants.map(isFirstOf(firsts, rows))
 }
 
 export async function deleteAll (database: Database, keys: PlantKey[]): Promise<boolean[]> {
   const firsts = firstByKey(keys)
-  const values = [...firsts.values()]
-  const rows = values.length === 1
-    ? await database.write(deleteOne, values.flatMap(({ owner, id }) => [owner, id]))
-    : await database.write(deleteMany, columnsOf(values, ['owner', 'id']))
+  const columns = keyColumns([...firsts.values()])
+  const rows = firsts.size === 1
+    ? await database.write(deleteOne, columns.flat())
+    : await database.write(deleteMany, columns)
   return keys.map(isFirstOf(firsts, rows))
 }
 
-const columnsOf = <Item>(items: Item[], columns: Array<keyof Item>) => columns.map((column) => items.map((item) => item[column]))
+const keyColumns = (keys: PlantKey[]) => [keys.map(({ owner }) => owner), keys.map(({ id }) => id)]
 
 const keyOf = ({ owner, id }: PlantKey) => `${id} ${owner}`
 

@@ -4,6 +4,7 @@ import { startApp } from '../support/app.ts'
 import { sql } from '../support/database.ts'
 import { exchange, type Answer } from '../support/raw.ts'
 import { isRefusal } from '../support/refusal.ts'
+import { examplePaths, guardedRoutes } from '../support/routes.ts'
 
 const malformed = [40001, 'The request is not well-formed HTTP/1.1.'] as const
 const badUrl = [40002, 'The URL has a malformed percent escape.'] as const
@@ -195,18 +196,16 @@ t.test('an offer to upgrade is not taken', async (t) => {
 })
 
 t.test('a known path refuses any other method and says which it takes, OPTIONS included', async (t) => {
+  const plants = guardedRoutes['/plants'].join(', ')
+  const plant = guardedRoutes['/plants/:id'].join(', ')
   const paths: Record<string, string> = {
-    '/plants': 'GET, HEAD, POST',
-    '/plants?limit=x': 'GET, HEAD, POST',
-    '/%70lants': 'GET, HEAD, POST',
-    'http://example.org/plants': 'GET, HEAD, POST',
-    'HTTPS://x:1/plants?/x': 'GET, HEAD, POST',
-    '/plants/1': 'DELETE',
-    '/plants/x': 'DELETE',
-    '/plants/': 'DELETE',
-    '/livez': 'GET, HEAD',
-    '/readyz': 'GET, HEAD',
-    '/openapi.json': 'GET, HEAD'
+    ...examplePaths,
+    '/plants?limit=x': plants,
+    '/%70lants': plants,
+    'http://example.org/plants': plants,
+    'HTTPS://x:1/plants?/x': plants,
+    '/plants/x': plant,
+    '/plants/': plant
   }
   for (const [path, allow] of Object.entries(paths)) {
     const refused = METHODS.filter((method) => method !== 'CONNECT' && !allow.split(', ').includes(method))

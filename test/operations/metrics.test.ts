@@ -2,6 +2,7 @@ import t from 'tap'
 import { startApp } from '../support/app.ts'
 import { createDatabase } from '../support/database.ts'
 import { serve, type Program } from '../support/program.ts'
+import { migrations } from '../support/migrations.ts'
 
 /** The value of each series. */
 async function scrape (url: string | undefined): Promise<Record<string, number>> {
@@ -27,7 +28,7 @@ t.test('metrics tell what was asked, how it ended and what it took', async (t) =
     'plant_store_database_connections_total{event="given_up"}']) {
     t.equal(before[series], 0, series)
   }
-  t.equal(before['plant_store_build_info{version="1.0.0",schema="0002_tokens"}'], 1)
+  t.equal(before[`plant_store_build_info{version="1.0.0",schema="${migrations.at(-1)}"}`], 1)
 
   await alice.create({ id: 1, name: 'Monstera' })
   await alice.create({ id: 1, name: 'Monstera' })
