@@ -8,7 +8,8 @@ const tooOld = 'PostgreSQL 14.9 is too old, this needs 15 or later.\n'
 /** A database whose server calls itself older than it is. */
 async function createOld (t: Test): Promise<string> {
   const url = await createDatabase(t, { template: 'template0' })
-  await sql(url, 'create function public.current_setting (text) returns text language sql return \'140009\'')
+  await sql(url, `create function public.current_setting (name text) returns text language sql
+    return case name when 'server_version_num' then '140009' else pg_catalog.current_setting(name) end`)
   await sql(url, `alter database ${new URL(url).pathname.slice(1)} set search_path = public, pg_catalog`)
   return url
 }
