@@ -132,6 +132,9 @@ t.test('a connection is kept while there is nothing to do', { buffered: true }, 
   const proxy = await openProxy(t, await createDatabase(t))
   const database = openDatabase({ url: proxy.url, statementTimeoutMs: 2000, maxWaiting: 3 })
   await database.read(one)
+  // There was more than one attempt if the first took long.
+  while (proxy.connections().now > 1) await delay(10)
+  proxy.forgetMost()
   await delay(1100)
   await Promise.all([database.read(one), database.read(one)])
   t.equal(proxy.connections().most, 1)
