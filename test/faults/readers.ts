@@ -66,7 +66,7 @@ export async function readers (scope: Scope, postgres: Postgres, options: Reader
   const p99 = (answers: Answer[]) => quantile(answers.map(({ ms }) => ms), 0.99)
   if (p99(beside) > mostSlowdown * p99(alone)) misses.push(`p99 ${round(p99(beside) / p99(alone))} times the undisturbed one`)
   if (peak > mostMemoryMiB) misses.push(`memory ${round(peak)} MiB`)
-  breaches.push(...await breakMidway(scope, proxy, service, collector, caller))
+  breaches.push(...await breakMidway(scope, proxy, service, collector))
   breaches.push(...await goOnTogether(scope, postgres, collector))
 
   return {
@@ -135,8 +135,10 @@ async function readEnds (socket: Socket): Promise<{ start: string, end: string }
 const isWhole = (end: string) => end.endsWith(']\r\n0\r\n\r\n')
 
 /** The database is lost while a list is on its way: whatever the caller speaks, it can't take what came for the whole. */
-async function breakMidway (scope: Scope, proxy: Proxy, service: Program, token: string, others: Caller): Promise<string[]> {
+async function breakMidway (scope: Scope, proxy: Proxy, service: Program, token: string): Promise<string[]> {
   const breaches: string[] = []
+  const caller = createCaller(service.address, token)
+  scope.teardown(caller.close)
   for (const version of ['1.1', '1.0']) {
     const socket = await openSocket(scope, service, getPlants(token, version))
     await once(socket, 'readable')
@@ -144,7 +146,8 @@ async function breakMidway (scope: Scope, proxy: Proxy, service: Program, token:
     proxy.cut()
     const { start, end } = await readEnds(socket)
     proxy.set('open')
-    while ((await others.list()).status !== 200) await delay(10)
+    // By the same connection as the next list: others may be back sooner.
+    while ((await caller.list('?limit=1')).status !== 200) await delay(10)
     if (!start.startsWith('HTTP/1.1 200')) breaches.push(`HTTP/${version}: the list didn't begin: ${start}`)
     if (version === '1.1' ? isWhole(end) : end.endsWith(']')) breaches.push(`HTTP/${version}: a list that broke off looked whole`)
   }
