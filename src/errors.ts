@@ -54,7 +54,9 @@ export const errors = defineErrors({
   INTERNAL: { number: 50001, message: 'Something went wrong inside the service.' },
   DATABASE_UNAVAILABLE: { number: 50301, message: 'The database cannot be reached.', headers: later },
   OVERLOADED: { number: 50302, message: 'The service has more work than it can do.', headers: later },
-  STOPPING: { number: 50303, message: 'The service is stopping.', headers: later }
+  STOPPING: { number: 50303, message: 'The service is stopping.', headers: later },
+  DATABASE_SLOW: { number: 50304, message: 'The database did not answer in time.', headers: later },
+  DATABASE_FULL: { number: 50305, message: 'The database has no room to store anything.', headers: later }
 })
 
 export const ErrorSchema = Type.Object({

@@ -1,6 +1,6 @@
 // From an error of the server's or the driver's to whose fault it is.
 import pg from 'pg'
-import { ApiError, errors } from '../errors.ts'
+import { ApiError, errors, type ErrorKind } from '../errors.ts'
 
 // SQLSTATE classes and codes that tell of the server's state and not of the statement.
 const unavailable = new RegExp('^(' + [
@@ -15,6 +15,9 @@ const unavailable = new RegExp('^(' + [
 // Of these what was in the statement's way: somebody's lock, or the time it took.
 const inTheWay = /^(40001|40P01|57014)$/
 
+// What has a number of its own, since it can be reached all the same.
+const reasons: Record<string, ErrorKind> = { 57014: errors.DATABASE_SLOW, 53100: errors.DATABASE_FULL }
+
 // A server that closes a connection says so before. One that takes no writes any more would leave it open.
 const closing = /^(57P|25006)/
 
@@ -28,12 +31,13 @@ class DatabaseUnavailable extends ApiError {
   readonly wasGivenUp: boolean
 
   constructor (cause: unknown) {
-    super(errors.DATABASE_UNAVAILABLE, { cause })
-    this.wasGivenUp = inTheWay.test(stateOf(cause) ?? '')
+    const state = stateOf(cause) ?? ''
+    super(reasons[state] ?? errors.DATABASE_UNAVAILABLE, { cause })
+    this.wasGivenUp = inTheWay.test(state)
   }
 }
 
-/** What the server says of the statement itself stays as it is. Everything else is DATABASE_UNAVAILABLE. */
+/** What the server says of the statement itself stays as it is. Everything else is DATABASE_UNAVAILABLE, or why not. */
 export function toFault (error: unknown): unknown {
   const state = stateOf(error)
   return state === undefined || unavailable.test(state) ? new DatabaseUnavailable(error) : error

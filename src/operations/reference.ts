@@ -2,6 +2,7 @@
 import { readFile } from 'node:fs/promises'
 import swagger from '@fastify/swagger'
 import type { TSchema } from '@sinclair/typebox'
+import manifest from '../../package.json' with { type: 'json' }
 import type { FastifyInstance, FastifySchema, RouteOptions } from 'fastify'
 import { catalogue, errors, type ErrorKind, ErrorSchema, type failures } from '../errors.ts'
 import { refusalsOf } from '../http/validation.ts'
@@ -71,7 +72,7 @@ export async function describeApi (app: FastifyInstance, { docs }: { docs: boole
   await app.register(swagger, {
     openapi: {
       openapi: '3.1.0',
-      info: { title: 'Plant store', version: '1.0.0', description: describe(), license: { name: 'MIT', identifier: 'MIT' } },
+      info: { title: 'Plant store', version: manifest.version, description: describe(), license: { name: 'MIT', identifier: 'MIT' } },
       servers: [{ url: '/', description: 'The service this document comes from' }],
       security: [{ bearerAuth: [] }],
       components: {
@@ -110,7 +111,8 @@ export async function describeApi (app: FastifyInstance, { docs }: { docs: boole
 
 // How any request can end, and any that may have a body.
 const requestErrors: ErrorKind[] = [errors.HTTP_MALFORMED, errors.URL_MALFORMED, errors.HOST_INVALID, errors.TOKEN_MISSING, errors.TOKEN_INVALID,
-  errors.REQUEST_TIMEOUT, errors.EXPECTATION_UNKNOWN, errors.HEADERS_TOO_LARGE, errors.INTERNAL, errors.DATABASE_UNAVAILABLE, errors.OVERLOADED]
+  errors.REQUEST_TIMEOUT, errors.EXPECTATION_UNKNOWN, errors.HEADERS_TOO_LARGE, errors.INTERNAL, errors.DATABASE_UNAVAILABLE, errors.DATABASE_SLOW,
+  errors.DATABASE_FULL, errors.OVERLOADED]
 const parserErrors: ErrorKind[] = [errors.CONTENT_TYPE_UNSUPPORTED, errors.CONTENT_ENCODING_UNSUPPORTED, errors.BODY_TOO_LARGE,
   errors.BODY_NOT_UTF8, errors.BODY_NOT_JSON, errors.BODY_TOO_COMPLEX, errors.BODY_KEY_FORBIDDEN]
 

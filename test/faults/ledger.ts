@@ -4,7 +4,8 @@ import { findUnexplained, type Operation } from './linearizable.ts'
 
 const idTaken = 40014
 const plantNotFound = 40402
-const databaseUnavailable = 50301
+/** Away, slow or full. */
+const databaseErrors = [50301, 50304, 50305]
 
 interface PlantRow { owner: string, id: number, name: string }
 
@@ -29,7 +30,7 @@ export function openLedger () {
   /** What the answer says of a write; undefined when it can't have happened. */
   function outcome (answer: Answer, success: number, unchanged: number): Pick<Operation, 'until' | 'done'> | undefined {
     const number = errorNumber(answer)
-    if (answer.outcome === 'cut' || number === databaseUnavailable) {
+    if (answer.outcome === 'cut' || databaseErrors.includes(number as number)) {
       counts.unknown++
       return { until: Infinity }
     }

@@ -182,6 +182,6 @@ let nextId = 1
 /** As on any other day: nobody has plant -1. */
 const isNormal = ({ status }: Answer) => status === 200 || status === 404
 
-const isHonest = (answer: Answer) => answer.status === 503 && Number(answer.headers['retry-after']) > 0 && [50301, 50302].includes(errorNumber(answer) as number)
+const isHonest = (answer: Answer) => answer.status === 503 && Number(answer.headers['retry-after']) > 0 && [50301, 50302, 50304].includes(errorNumber(answer) as number)
 
 const describe = ({ outcome, status, body, ms }: Answer) => `${outcome} ${status} ${body.slice(0, 200)} after ${round(ms)} ms`

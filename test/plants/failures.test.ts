@@ -38,3 +38,23 @@ t.test('a table that is not there is a database that is not ready', async (t) =>
     t.match(err, { message: 'relation "plants" does not exist', code: '42P01' })
   }
 })
+
+t.test('a statement that takes too long, and a full disk, are told from a database that is away', async (t) => {
+  const app = await startApp(t, { STATEMENT_TIMEOUT: '300ms' })
+  const alice = await app.as('alice')
+  const creates = async (id: number) => {
+    const answer = await alice.create({ id, name: 'Monstera' })
+    return { status: answer.statusCode, body: answer.json(), retryAfter: answer.headers['retry-after'] }
+  }
+  const fails = (body: string) => sql(app.url, `create or replace function fail () returns trigger language plpgsql as $$ begin ${body} end $$`)
+  await fails('perform pg_sleep(1); return new;')
+  await sql(app.url, 'create trigger fail before insert on plants for each row execute function fail()')
+  const slow = { error: 50304, message: 'The database did not answer in time.' }
+  t.strictSame(await creates(1), { status: 503, body: slow, retryAfter: '1' })
+
+  // As PostgreSQL itself says it.
+  await fails('raise exception \'could not extend file\' using errcode = \'disk_full\';')
+  const full = { error: 50305, message: 'The database has no room to store anything.' }
+  t.strictSame(await creates(2), { status: 503, body: full, retryAfter: '1' })
+  t.strictSame((await alice.list()).json(), [])
+})
