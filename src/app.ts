@@ -53,6 +53,7 @@ export async function buildApp (parts: AppParts, register = registerDomains) {
   // First, to see what the rules below refuse.
   const readiness = createReadiness(database, lifecycle)
   for (const observer of observers) observer.watch(app, database, readiness)
+  database.onTrouble((what, details) => app.log.warn(details, what))
   app.setErrorHandler(answerError)
   app.setValidatorCompiler(compileValidator)
   completeAnswers(app)

@@ -32,15 +32,20 @@ export interface Database {
    */
   lookUp (statement: Statement, values?: unknown[], waiter?: Waiter): Promise<Row[]>
 
-  /** Rejects unless the server answers and has the tables. */
+  /** Rejects unless the server answers and has the tables, and whatever comes next would have a connection. */
   probe (): Promise<unknown>
 
   /** How many statements were sent and are not answered, by kind. */
   waiting (): Record<'read' | 'long_read' | 'token' | 'write', number>
 
+  /** Has the listener told of what keeps requests waiting and shows in no error of theirs, at most ten times a second. */
+  onTrouble (listener: Listener): void
+
   /** Waits for what is under way. */
   close (): Promise<void>
 }
+
+type Listener = (what: string, details: object) => void
 
 export interface DatabaseOptions extends ConnectionOptions {
   /** How many statements may be under way before further ones are refused. */
@@ -64,6 +69,9 @@ const writeConnections = 4
 /** Enough for pipelining, and answered within some 10 ms: so long waits whoever comes next, whatever one owner asks. */
 const sentAtOnce = 100
 
+/** As long as a connection may be silent: then it is the event loop, and not the database, that statements wait for. */
+const mostLagMs = 1000
+
 export function openDatabase (options: DatabaseOptions): Database {
   const { maxWaiting } = options
   const connect = createConnect(options)
@@ -72,6 +80,7 @@ export function openDatabase (options: DatabaseOptions): Database {
   const lookUps = openLane(connect)
   const writes = Array.from({ length: writeConnections }, () => openLane(connect))
   const lanes = [reads, longReads, lookUps, ...writes]
+  const listeners = new Set<Listener>()
 
   const atOnce = Math.min(sentAtOnce, maxWaiting)
   const readTurns = takeTurns(reads, { atOnce, maxWaiting })
@@ -79,9 +88,17 @@ export function openDatabase (options: DatabaseOptions): Database {
   const lookUpTurns = takeTurns(lookUps, { atOnce, maxWaiting })
   const turns = [readTurns, longReadTurns, lookUpTurns]
 
+  let ticked = performance.now()
   const clock = setInterval(() => {
-    for (const lane of lanes) lane.tick()
+    const lagMs = Math.round(performance.now() - ticked - tickMs)
+    const isLagging = lagMs > mostLagMs && lanes.some((lane) => lane.waiting() > 0)
+    ticked = performance.now()
+    const silent = lanes.filter((lane) => lane.tick()).length
     for (const turn of turns) turn.tick()
+    for (const tell of listeners) {
+      if (isLagging) tell('the event loop lagged: the answers of the database waited for this process', { lagMs })
+      if (silent > 0) tell('the database was silent for a second: its connections are closed and others opened', { silent })
+    }
   }, tickMs).unref()
 
   return {
@@ -94,11 +111,15 @@ export function openDatabase (options: DatabaseOptions): Database {
     write (statement, values = []) {
       return waitingFor(writes) >= maxWaiting ? Promise.reject(overloaded) : leastBusy(writes).run(statement, values)
     },
-    // Under the heaviest load there is a connection for writes that has nothing to do.
-    probe: () => leastBusy([...writes, reads]).run(probe, []),
     waiting: () => ({
       read: reads.waiting(), long_read: longReads.waiting(), token: lookUps.waiting(), write: waitingFor(writes)
     }),
+    async probe () {
+      const next = [reads, longReads, lookUps, leastBusy(writes)]
+      // Under the heaviest load there is a connection for writes that has nothing to do.
+      await Promise.all([leastBusy([...writes, reads]).run(probe, []), ...next.map((lane) => lane.opened())])
+    },
+    onTrouble (listener) { listeners.add(listener) },
     async close () {
       clearInterval(clock)
       await Promise.all(lanes.map((lane) => lane.close()))

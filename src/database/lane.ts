@@ -26,8 +26,11 @@ export interface Lane {
    */
   waiting (): number
 
-  /** To be called every `tickMs`. Closes a connection that is silent, so that the next statement opens another. */
-  tick (): void
+  /** Resolves when there is a connection. */
+  opened (): Promise<unknown>
+
+  /** To be called every `tickMs`. True when it closes the connection for its silence: the next statement opens another. */
+  tick (): boolean
 
   /** Resolves when the connection is closed, after the answers to all that was sent on it. */
   close (): Promise<void>
@@ -69,7 +72,7 @@ export function openLane (connect: Connect): Lane {
     connection.close()
   }
 
-  async function opened (): Promise<Connection> {
+  async function openForOne (): Promise<Connection> {
     queued++
     try {
       return await openNext()
@@ -81,7 +84,7 @@ export function openLane (connect: Connect): Lane {
   async function run (statement: Statement, values: unknown[]): Promise<Row[]> {
     const event = statementEvents.hasSubscribers ? beginning(statement) : undefined
     try {
-      const rows = await (usable() ?? await opened()).run(statement, values)
+      const rows = await (usable() ?? await openForOne()).run(statement, values)
       if (event !== undefined) statementEvents.publish(event)
       return rows
     } catch (error) {
@@ -102,17 +105,20 @@ export function openLane (connect: Connect): Lane {
       return promise
     },
 
+    opened: async () => usable() ?? await openNext(),
+
     waiting: () => queued + (usable()?.waiting() ?? 0),
 
     tick () {
       const connection = usable()
       connection?.tick()
-      if (!connection?.isSilent() || open >= maxOpen) return
+      if (!connection?.isSilent() || open >= maxOpen) return false
       connectionEvents.publish({ event: 'given_up' })
       dismiss(connection)
       const asked = [...toAskAgain]
       toAskAgain.clear()
       for (const again of asked) again()
+      return true
     },
 
     async close () {

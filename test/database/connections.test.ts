@@ -1,4 +1,4 @@
-import { once } from 'node:events'
+import { EventEmitter, once } from 'node:events'
 import { createServer, type AddressInfo } from 'node:net'
 import { setTimeout as delay } from 'node:timers/promises'
 import pg from 'pg'
@@ -219,6 +219,42 @@ t.test('readiness does not wait for reads that take long', { buffered: true }, a
   const reading = database.read(long)
   t.equal(await Promise.race([reading, database.probe().then(() => 'ready')]), 'ready')
   await reading
+})
+
+t.test('it is not ready while lists would have no connection, though others answer', { buffered: true }, async (t) => {
+  const url = await createDatabase(t)
+  const proxy = await openProxy(t, url)
+  const database = openDatabase({ url: proxy.url, statementTimeoutMs: 2000, maxWaiting: 3 })
+  await database.probe()
+  await database.read(one)
+  proxy.set('closed')
+  await sql(url, "select pg_terminate_backend(pid) from pg_stat_activity where query = 'select 1' and datname = current_database()")
+  while (await database.read(one).then(() => true, () => false));
+  t.strictSame(await database.write({ name: 'two', text: 'select 2' }), [['2']])
+  await t.rejects(database.probe(), { code: 'ECONNRESET' })
+  proxy.set('open')
+  while (!await database.probe().then(() => true, () => false));
+  await database.close()
+})
+
+t.test('an event loop that lags is told from a database that is silent', { buffered: true }, async (t) => {
+  const proxy = await openProxy(t, await createDatabase(t))
+  const database = openDatabase({ url: proxy.url, statementTimeoutMs: 2000, maxWaiting: 3 })
+  const troubles = new EventEmitter()
+  database.onTrouble((what, details) => { troubles.emit('trouble', what, details) })
+  await database.read(one)
+  const answer = database.read(one)
+  const lagged = once(troubles, 'trouble')
+  for (const end = performance.now() + 1500; performance.now() < end;);
+  t.match(await lagged, [/event loop lagged/, { lagMs: Number }])
+  t.strictSame(await answer, [['1']])
+  t.equal(proxy.connections().most, 1)
+
+  proxy.silence()
+  const lost = database.read(one).catch(({ name }) => name)
+  t.match(await once(troubles, 'trouble'), [/database was silent/, { silent: 1 }])
+  t.equal(await lost, 'DATABASE_UNAVAILABLE')
+  await database.close()
 })
 
 t.test('what the server says of its state is told from what it says of the statement', { buffered: true }, async (t) => {

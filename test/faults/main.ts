@@ -1,5 +1,6 @@
 // The fault suite in full: npm run test:faults -- [--seed 1] [--only storm,outages,…]
 import { parseArgs } from 'node:util'
+import { attacks } from './attacks.ts'
 import { bodies } from './bodies.ts'
 import { locks } from './locks.ts'
 import { outages } from './outages.ts'
@@ -19,6 +20,11 @@ const scenarios = {
   readers: () => readers(scope, postgres, { plants: 300_000, characters: 30, stalledReaders: 200, halfOpenRequests: 1000, measureMs: 8000 }),
   bodies: () => bodies(scope, postgres, { rounds: 15 }),
   overload: () => overloads(scope, postgres, { bytesPerSecond: 25_000, measureMs: 8000 }),
+  attacks: () => attacks(scope, postgres, {
+    attacks: [['large creates', 20], ['large creates', 100], ['large lists', 100], ['large lists', 900], ['unknown tokens', 4000]],
+    watchMs: 8000,
+    restMs: 5000
+  }),
   soak: () => soak(scope, postgres, { minutes: 10 })
 }
 const { values } = parseArgs({

@@ -1,6 +1,7 @@
 // The fault suite in its short form; npm run test:faults has it in full, and measures. Locks have tests of their own, in test/plants/batches.test.ts.
 import t from 'tap'
 import type { Scope } from '../support/program.ts'
+import { attacks } from './attacks.ts'
 import { outages } from './outages.ts'
 import { startPostgres } from './postgres.ts'
 import { readers } from './readers.ts'
@@ -13,6 +14,11 @@ const postgres = await startPostgres(t)
 const scenarios: Record<string, (scope: Scope) => Promise<Report>> = {
   storm: (scope) => storm(scope, postgres, { seed, kills: 2 }),
   outages: (scope) => outages(scope, postgres, { lastsMs: 2500, watchMs: 500, perSecond: 10, statementTimeoutMs: 500 }),
+  attacks: (scope) => attacks(scope, postgres, {
+    attacks: [['large creates', 20], ['large lists', 50], ['unknown tokens', 200]],
+    watchMs: 500,
+    restMs: 0
+  }),
   readers: (scope) => readers(scope, postgres, { plants: 20_000, characters: 600, stalledReaders: 4, halfOpenRequests: 50, measureMs: 200 })
 }
 for (const [name, run] of Object.entries(scenarios)) {
