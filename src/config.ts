@@ -55,7 +55,9 @@ export const EnvironmentSchema = Type.Object({
   LOG_LEVEL: text('fatal, error, warn, info, debug, trace or silent', 'info', 'fatal|error|warn|info|debug|trace|silent'),
   BODY_LIMIT: number('the largest request body, in bytes', '1048576', '[1-9]\\d{0,8}'),
   TOKEN_CACHE_TTL: duration('how long a token is remembered: 0 (not at all) to 5s', '3s', '0|[0-5]s|[1-4]?\\d{1,3}ms|5000ms'),
-  WRITE_BATCH: number('how many creates or deletes may share a statement, 1 to 9999; 1 turns batching off', '500', '[1-9]\\d{0,3}'),
+  WRITE_BATCH: number(
+    'how many creates, deletes or lists may share a statement, 1 to 9999 (lists 64 at most); 1 turns batching off',
+    '500', '[1-9]\\d{0,3}'),
   MAX_WAITING: number('how many requests of a kind may wait for the database before others are refused, 1 to 9999', '1000', '[1-9]\\d{0,3}'),
   STATEMENT_TIMEOUT: duration('how long a statement may run; 0 leaves the limit to the database role, up to 6s', '5s'),
   DRAIN_DELAY: duration('how long to go on serving after SIGTERM', '3s'),

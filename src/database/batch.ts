@@ -2,7 +2,6 @@
 import { overloaded } from '../errors.ts'
 import { batchEvents, origin, statementEvents } from '../events.ts'
 import { createFairQueue } from './fair.ts'
-import { wasTurnedDown } from './faults.ts'
 import { maxWaitMs } from './turns.ts'
 
 export interface BatchOptions {
@@ -12,6 +11,8 @@ export interface BatchOptions {
   maxItems: number
   /** How many items may wait for their batch before further ones are refused; a large one counts by its pieces. */
   maxWaiting: number
+  /** After which errors of a batch each of its items is run again on its own. */
+  isWorthRetrying: (error: unknown) => boolean
 }
 
 interface Waiting<Item, Result> {
@@ -41,15 +42,15 @@ const pieceSize = 131_072
  * pipelined one by one.
  *
  * Who waits is taken in an order that is fair among owners. `run` answers its
- * items in order and answers none before their commit. When the server refuses
- * a batch of several, each is run again on its own, so that one item's fault
- * stays its own. Rejects with OVERLOADED past `maxWaiting`, one of who has most
- * waiting, or when it waits too long: then the item was in no batch.
+ * items in order and answers none before their commit. An item that is run again
+ * on its own has only its own faults. Rejects with OVERLOADED past `maxWaiting`,
+ * one of who has most waiting, or when it waits too long: then the item was in
+ * no batch.
  */
 export function batch<Item extends { owner: string }, Result> (
   run: (items: Item[]) => Promise<Result[]>,
   sizeOf: (item: Item) => number,
-  { name, maxItems, maxWaiting }: BatchOptions
+  { name, maxItems, maxWaiting, isWorthRetrying }: BatchOptions
 ): (item: Item) => Promise<Result> {
   async function settle (group: Array<Waiting<Item, Result>>): Promise<void> {
     if (batchEvents.hasSubscribers) batchEvents.publish({ name, items: group.length })
@@ -58,7 +59,7 @@ export function batch<Item extends { owner: string }, Result> (
       const results = await (statementEvents.hasSubscribers ? origin.run(originsOf(group), run, items) : run(items))
       group.forEach(({ resolve }, index) => resolve(results[index] as Result))
     } catch (error) {
-      if (group.length > 1 && wasTurnedDown(error)) await Promise.all(group.map((one) => settle([one])))
+      if (group.length > 1 && isWorthRetrying(error)) await Promise.all(group.map((one) => settle([one])))
       else for (const { reject } of group) reject(error)
     }
   }

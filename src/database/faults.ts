@@ -43,6 +43,9 @@ export function toFault (error: unknown): unknown {
   return state === undefined || unavailable.test(state) ? new DatabaseUnavailable(error) : error
 }
 
+/** Whether an error says that the statement itself is at fault: the same one would fail again. */
+export const isOfStatement = (error: unknown): boolean => error instanceof pg.DatabaseError
+
 /** Whether an error of `write` says that the server turned the statement down: for sure nothing was written. */
 export const wasTurnedDown = (error: unknown): boolean =>
-  error instanceof DatabaseUnavailable ? error.wasGivenUp : error instanceof pg.DatabaseError
+  error instanceof DatabaseUnavailable ? error.wasGivenUp : isOfStatement(error)

@@ -1,8 +1,9 @@
 // The plants in the database, by verbs.
 import { batch } from '../database/batch.ts'
 import type { Database } from '../database/database.ts'
+import { isOfStatement, wasTurnedDown } from '../database/faults.ts'
 import { texts } from './columns.ts'
-import { selectPage, smallestId, type Page, type Rest } from './pages.ts'
+import { firstOf, selectFirstPages, selectPage, type Page, type PageRequest, type Rest } from './pages.ts'
 import type { NewPlant } from './schemas.ts'
 import { deleteAll, insertAll, type OwnedPlant, type PlantKey } from './writes.ts'
 
@@ -13,11 +14,17 @@ export interface PlantsOptions {
 
 export type Plants = ReturnType<typeof createPlants>
 
+// Answered together, they are in memory together.
+const mostLists = 64
+
 /** The plants in the database. Each verb acts for `owner` alone: other users' plants are neither seen nor touched. */
 export function createPlants (database: Database, { writeBatch, maxWaiting }: PlantsOptions) {
-  const options = { maxItems: writeBatch, maxWaiting }
-  const insert = batch((plants: OwnedPlant[]) => insertAll(database, plants), sizeOf, { name: 'create', ...options })
-  const remove = batch((keys: PlantKey[]) => deleteAll(database, keys), () => 0, { name: 'delete', ...options })
+  const writes = { maxItems: writeBatch, maxWaiting, isWorthRetrying: wasTurnedDown }
+  // Where the engine has no such statement they are read one by one.
+  const reads = { maxItems: Math.min(mostLists, writeBatch), maxWaiting, isWorthRetrying: isOfStatement }
+  const insert = batch((plants: OwnedPlant[]) => insertAll(database, plants), sizeOf, { name: 'create', ...writes })
+  const remove = batch((keys: PlantKey[]) => deleteAll(database, keys), () => 0, { name: 'delete', ...writes })
+  const list = batch((lists: PageRequest[]) => selectFirstPages(database, lists), () => 0, { name: 'list', ...reads })
 
   return {
     /** False when the owner already has a plant with this id, which stays as it is. */
@@ -27,7 +34,7 @@ export function createPlants (database: Database, { writeBatch, maxWaiting }: Pl
     delete: (owner: string, id: string): Promise<boolean> => remove({ owner, id }),
 
     /** The first page of the owner's plants, `limit` at most in all. */
-    list: (owner: string, limit = Infinity): Promise<Page> => selectPage(database, { owner, from: smallestId, limit }, false),
+    list: (owner: string, limit = Infinity): Promise<Page> => list(firstOf(owner, limit)),
 
     /** The next page, for a list that is being answered already. */
     listMore: (owner: string, rest: Rest): Promise<Page> => selectPage(database, { owner, ...rest }, true)

@@ -108,7 +108,7 @@ function startBatches (t: Test, maxItems: number, maxWaiting = 1000) {
   const begun: Array<{ items: Item[], end: () => void }> = []
   const add = batch((items: Item[]) => new Promise<Item[]>((resolve) => {
     begun.push({ items, end: () => resolve(items) })
-  }), ({ size }) => size, { name: 'test', maxItems, maxWaiting })
+  }), ({ size }) => size, { name: 'test', maxItems, maxWaiting, isWorthRetrying: () => false })
   t.teardown(() => { for (const { end } of begun) end() })
   return {
     begun,

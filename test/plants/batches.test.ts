@@ -1,59 +1,12 @@
-import { subscribe } from 'node:diagnostics_channel'
-import { EventEmitter, once } from 'node:events'
 import { setTimeout as delay } from 'node:timers/promises'
 import pg from 'pg'
-import t, { type Test } from 'tap'
+import t from 'tap'
 import { startApp } from '../support/app.ts'
 import { sql, waitingForLocks } from '../support/database.ts'
+import { startHeldUp } from '../support/held-up.ts'
 
 const range = (length: number) => Array.from({ length }, (_, index) => index)
 const statuses = (answers: Array<{ statusCode: number }>) => answers.map(({ statusCode }) => statusCode)
-
-const handlers = new EventEmitter()
-subscribe('tracing:fastify.request.handler:start', () => { handlers.emit('start') })
-
-/** Sends requests and returns once their handlers have begun, in the same order. */
-async function send<Answer> (requests: Array<() => Promise<Answer>>): Promise<Array<Promise<Answer>>> {
-  const answers = []
-  for (const request of requests) {
-    const started = once(handlers, 'start')
-    answers.push(request())
-    await started
-  }
-  return answers
-}
-
-/** An app whose first write waits for the database, and the others for the first, until it is told to let go. */
-async function startHeldUp (t: Test, environment: Record<string, string> = {}, lock = 'lock table plants in exclusive mode') {
-  const app = await startApp(t, environment)
-  const alice = await app.as('alice')
-  await alice.list()
-  const client = new pg.Client(app.url)
-  await client.connect()
-  t.teardown(() => client.end())
-
-  /** The process that works for whoever waits for the lock. */
-  async function findWaiting (): Promise<number> {
-    for (;;) {
-      const { rows: [waiting] } = await client.query(waitingForLocks)
-      if (waiting !== undefined) return waiting.pid
-      await delay(10)
-    }
-  }
-  return {
-    ...app,
-    alice,
-    client,
-    findWaiting,
-    begin: async <Answer>(...requests: Array<() => Promise<Answer>>) => {
-      await client.query(`begin; ${lock}`)
-      const [first] = await send(requests.slice(0, 1)) as [Promise<Answer>]
-      await findWaiting()
-      return [first, ...await send(requests.slice(1))]
-    },
-    letGo: () => client.query('commit')
-  }
-}
 
 /** How many plants each statement has stored, the smallest number first. */
 async function sizesOfStatements (url: string): Promise<number[]> {
@@ -113,14 +66,6 @@ t.test('what would have to wait behind MAX_WAITING others is refused at once', a
   await letGo()
   t.strictSame(statuses(await Promise.all(answers)), [200, 200, 200, 200, 503])
   t.strictSame((await alice.list()).json(), small(4).map(({ name }) => ({ name })))
-})
-
-t.test('so are lists', async (t) => {
-  const { begin, letGo, alice } = await startHeldUp(t, { MAX_WAITING: '3' }, 'lock table plants')
-  const answers = await begin(...range(4).map(() => () => alice.list()))
-  t.match((await answers[3])?.json(), { error: 50302 })
-  await letGo()
-  t.strictSame(statuses(await Promise.all(answers)), [200, 200, 200, 503])
 })
 
 t.test('a plant that the database refuses takes none down with it', async (t) => {

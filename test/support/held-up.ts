@@ -1,0 +1,56 @@
+// Requests that have to wait, and so go together.
+import { subscribe } from 'node:diagnostics_channel'
+import { EventEmitter, once } from 'node:events'
+import { setTimeout as delay } from 'node:timers/promises'
+import pg from 'pg'
+import type { Test } from 'tap'
+import { startApp } from './app.ts'
+import { waitingForLocks } from './database.ts'
+
+const handlers = new EventEmitter()
+subscribe('tracing:fastify.request.handler:start', () => { handlers.emit('start') })
+
+/** Sends requests and returns once their handlers have begun, in the same order. */
+async function send<Answer> (requests: Array<() => Promise<Answer>>): Promise<Array<Promise<Answer>>> {
+  const answers = []
+  for (const request of requests) {
+    const started = once(handlers, 'start')
+    answers.push(request())
+    await started
+  }
+  return answers
+}
+
+/** An app whose first request waits for the database, and the others for it, until it is told to let go. */
+export async function startHeldUp (
+  t: Test, environment: Record<string, string> = {}, lock = 'lock table plants in exclusive mode'
+) {
+  const app = await startApp(t, environment)
+  const alice = await app.as('alice')
+  await alice.list()
+  const client = new pg.Client(app.url)
+  await client.connect()
+  t.teardown(() => client.end())
+
+  /** The process that works for whoever waits for the lock. */
+  async function findWaiting (): Promise<number> {
+    for (;;) {
+      const { rows: [waiting] } = await client.query(waitingForLocks)
+      if (waiting !== undefined) return waiting.pid
+      await delay(10)
+    }
+  }
+  return {
+    ...app,
+    alice,
+    client,
+    findWaiting,
+    begin: async <Answer>(...requests: Array<() => Promise<Answer>>) => {
+      await client.query(`begin; ${lock}`)
+      const [first] = await send(requests.slice(0, 1)) as [Promise<Answer>]
+      await findWaiting()
+      return [first, ...await send(requests.slice(1))]
+    },
+    letGo: () => client.query('commit')
+  }
+}
