@@ -2,8 +2,8 @@
 import { readFile } from 'node:fs/promises'
 import swagger from '@fastify/swagger'
 import type { TSchema } from '@sinclair/typebox'
-import manifest from '../../package.json' with { type: 'json' }
 import type { FastifyInstance, FastifySchema, RouteOptions } from 'fastify'
+import manifest from '../../package.json' with { type: 'json' }
 import { catalogue, errors, type ErrorKind, ErrorSchema, type failures } from '../errors.ts'
 import { refusalsOf } from '../http/validation.ts'
 
