@@ -1,0 +1,25 @@
+import { registerHooks } from 'node:module'
+import t from 'tap'
+
+// From here on, so what the app needs is imported below.
+const loaded: string[] = []
+registerHooks({
+  load (url, context, next) {
+    loaded.push(url)
+    return next(url, context)
+  }
+})
+const { startApp } = await import('../support/app.ts')
+const isLoaded = (name: string) => loaded.some((url) => url.includes(`/node_modules/${name}/`))
+
+t.test('nothing of metrics and traces is loaded while they are off', async (t) => {
+  await startApp(t)
+  t.ok(isLoaded('fastify'))
+  t.notOk(isLoaded('@prometheus-io'))
+  t.notOk(isLoaded('@opentelemetry'))
+  t.notOk(loaded.some((url) => /src\/operations\/(.*metrics|traces)\.ts/.test(url)))
+  await startApp(t, { METRICS_PORT: '0' })
+  t.ok(isLoaded('@prometheus-io'))
+  await startApp(t, { OTEL_EXPORTER_OTLP_ENDPOINT: 'http://127.0.0.1:1' })
+  t.ok(isLoaded('@opentelemetry'))
+})
