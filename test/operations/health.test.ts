@@ -6,7 +6,8 @@ import { sql, waitingForLocks } from '../support/database.ts'
 t.test('however often it is probed, the log tells when the service ceased to be ready and when it was again', async (t) => {
   const { app, log, url } = await startApp(t)
   const probe = async () => (await app.inject('/readyz')).statusCode
-  const lines = () => log.splice(0).map((line) => JSON.parse(line))
+  // A busy machine may hold up the process, which is told, too.
+  const lines = () => log.splice(0).map((line) => JSON.parse(line)).filter(({ msg }) => !msg.includes('event loop'))
 
   t.strictSame([await probe(), await probe(), lines()], [200, 200, []])
   await sql(url, 'alter table tokens rename to elsewhere')
