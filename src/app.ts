@@ -6,10 +6,11 @@ import { createAuthenticate } from './access/own-tokens.ts'
 import { createTokens } from './access/tokens.ts'
 import type { Config } from './config.ts'
 import type { Database } from './database/database.ts'
-import { answerError, completeAnswers } from './http/answers.ts'
+import { answerError, completeAnswers, newRequestId } from './http/answers.ts'
 import { answerClientError, tendConnections } from './http/connections.ts'
 import { readJsonBodies } from './http/json.ts'
 import { serverLimits } from './http/limits.ts'
+import { keepLogbook } from './http/logbook.ts'
 import { refuseMalformedQuery, refuseMalformedRequests } from './http/requests.ts'
 import { logWithTrace } from './http/trace-context.ts'
 import { compileValidator } from './http/validation.ts'
@@ -44,7 +45,15 @@ export async function buildApp (parts: AppParts, register = registerDomains) {
     return503OnClosing: false,
     clientErrorHandler: answerClientError,
     frameworkErrors: answerError,
-    logger: { level: config.LOG_LEVEL, stream: logStream },
+    logger: {
+      level: config.LOG_LEVEL,
+      stream: logStream,
+      // In words, which every log system can read; pino's own are numbers.
+      formatters: { level: (level) => ({ level }) },
+      timestamp: () => `,"time":"${new Date().toISOString()}"`
+    },
+    genReqId: newRequestId,
+    trustProxy: config.TRUSTED_PROXIES ?? false,
     logController: new QuietSuccess(),
     childLoggerFactory: logWithTrace,
     bodyLimit: config.BODY_LIMIT
@@ -54,6 +63,7 @@ export async function buildApp (parts: AppParts, register = registerDomains) {
   const readiness = createReadiness(database, lifecycle)
   for (const observer of observers) observer.watch(app, database, readiness)
   database.onTrouble((what, details) => app.log.warn(details, what))
+  keepLogbook(app)
   app.setErrorHandler(answerError)
   app.setValidatorCompiler(compileValidator)
   completeAnswers(app)

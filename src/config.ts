@@ -1,3 +1,4 @@
+import { isIP } from 'node:net'
 import { FormatRegistry, Type, type StaticDecode } from '@sinclair/typebox'
 import { Value } from '@sinclair/typebox/value'
 import { parseServers } from './database/servers.ts'
@@ -40,6 +41,14 @@ const rawPassword = '[^@/?#]*:[^@/?#]*[/?#][^=]*@'
 const settleSslMode = (url: string) =>
   url.includes('uselibpqcompat=') ? url : url.replace(/([?&]sslmode=)(?:prefer|require|verify-ca)\b/, '$1verify-full')
 
+const isNetwork = (text: string) => {
+  const [address = '', bits = '32', ...rest] = text.split('/')
+  return rest.length === 0 && isIP(address) !== 0 && /^[1-9]\d{0,2}$/.test(bits) && Number(bits) <= (isIP(address) === 4 ? 32 : 128)
+}
+// Not a number of hops: whoever reaches the service by a shorter way could choose any address.
+FormatRegistry.Set('proxies', (text) => text.split(',').every((item) =>
+  /^\s*(loopback|linklocal|uniquelocal)\s*$/.test(item) || isNetwork(item.trim())))
+
 /** Every variable the program reads; the table in docs/operating.md is checked against it. */
 export const EnvironmentSchema = Type.Object({
   HOST: text('the address to listen on', '127.0.0.1', '.+'),
@@ -53,6 +62,10 @@ export const EnvironmentSchema = Type.Object({
   DATA_DIR: text('the folder of the program\'s own PostgreSQL server', '.data', '.+'),
   MIGRATE: text('on, or off to leave migrations to the migrate command', 'on', 'on|off'),
   LOG_LEVEL: text('fatal, error, warn, info, debug, trace or silent', 'info', 'fatal|error|warn|info|debug|trace|silent'),
+  TRUSTED_PROXIES: Type.Optional(Type.String({
+    description: 'whose X-Forwarded-For is believed: CIDRs, loopback, linklocal, uniquelocal, separated by commas; nobody\'s without it',
+    format: 'proxies'
+  })),
   BODY_LIMIT: number('the largest request body, in bytes', '1048576', '[1-9]\\d{0,8}'),
   TOKEN_CACHE_TTL: duration('how long a token is remembered: 0 (not at all) to 5s', '3s', '0|[0-5]s|[1-4]?\\d{1,3}ms|5000ms'),
   WRITE_BATCH: number(

@@ -42,6 +42,10 @@ export const errors = defineErrors({
   PATH_PARAMETER_INVALID: { number: 40015, message: 'A parameter in the path has a wrong value.' },
   QUERY_PARAMETER_INVALID: { number: 40016, message: 'A parameter in the query has a wrong value.' },
   BODY_TOO_COMPLEX: { number: 40017, message: 'The body must not have more than 1000 values.' },
+  HTTP_TOO_OLD: {
+    number: 40018,
+    message: 'The answer is too long for HTTP/1.0, in which a part of it would look whole: use HTTP/1.1, or ask for less.'
+  },
   TOKEN_MISSING: { number: 40101, message: 'This operation needs an Authorization header with a bearer token.', headers: bearer() },
   TOKEN_INVALID: { number: 40102, message: 'The bearer token is not valid.', headers: bearer(', error="invalid_token"') },
   TOKEN_READ_ONLY: { number: 40301, message: 'The bearer token may only read.', headers: bearer(', error="insufficient_scope"') },

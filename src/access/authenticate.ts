@@ -4,6 +4,8 @@
 export interface Caller {
   user: string
   readOnly: boolean
+  /** Which of the user's credentials it is, for the log. */
+  id?: string
 }
 
 /**

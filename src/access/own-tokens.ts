@@ -63,8 +63,18 @@ export function createAuthenticate (tokens: Tokens, cacheTtlMs: number): Authent
     const token = await current(hashToken(text))
     if (token === undefined) throw new ApiError(errors.TOKEN_INVALID, { cause: 'unknown' })
     const state = tokenState(token)
-    if (state !== 'active') throw new ApiError(errors.TOKEN_INVALID, { cause: state })
+    if (state !== 'active') throw new TokenRefused(token, state)
     return token
+  }
+}
+
+/** Not the caller's, but it was once: the log can say whose. */
+class TokenRefused extends ApiError {
+  readonly caller: Token
+
+  constructor (token: Token, state: string) {
+    super(errors.TOKEN_INVALID, { cause: state })
+    this.caller = token
   }
 }
 

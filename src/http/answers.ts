@@ -1,7 +1,11 @@
 // What every answer has, and how an error becomes one, whoever found it: a route, Fastify, a plugin or Node's parser.
+import { randomUUID } from 'node:crypto'
 import { STATUS_CODES } from 'node:http'
-import type { FastifyBaseLogger, FastifyError, FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
+import { isIP } from 'node:net'
+import { Readable } from 'node:stream'
+import type { FastifyError, FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { ApiError, errors, type ErrorKind } from '../errors.ts'
+import type { Asked } from './logbook.ts'
 
 // What Fastify, its plugins and Node's HTTP parser call the faults they find.
 const foreignFaults: Record<string, ErrorKind> = {
@@ -31,39 +35,57 @@ export function toApiError (error: unknown, otherwise: ErrorKind): ApiError {
 
 /** What every answer has. To be called on the root instance before any route is added. */
 export function completeAnswers (app: FastifyInstance): void {
-  app.addHook('onSend', (_request, reply, payload, done) => {
+  app.addHook('onSend', (request, reply, payload, done) => {
+    reply.header('x-request-id', request.id)
     if (!reply.hasHeader('cache-control')) reply.header('cache-control', 'no-store')
     // Fastify adds a charset, of which JSON has none (RFC 8259, section 11).
     if (reply.getHeader('content-type') === 'application/json; charset=utf-8') reply.type('application/json')
+    if (request.raw.httpVersion === '1.0' && isOfUnknownLength(reply, payload)) {
+      (payload as Readable).destroy()
+      return done(new ApiError(errors.HTTP_TOO_OLD))
+    }
     done(null, payload)
   })
 }
 
-/** Fastify's error handler: 4xx are the caller's and logged at info, the rest is ours and logged whole, but for what there may be thousands of a second. */
+// HTTP/1.0 has no chunks: the end of the connection would be that of the answer, be it cut or whole.
+const isOfUnknownLength = (reply: FastifyReply, payload: unknown) =>
+  payload instanceof Readable && !reply.hasHeader('content-length')
+
+function askedBy (request: FastifyRequest, fault: ApiError): Asked {
+  // A token that was refused is known all the same when it was once good.
+  const { user, id } = request.caller ?? (fault as { caller?: Partial<typeof request.caller> }).caller ?? {}
+  return { method: request.method, route: request.routeOptions.url, user, tokenId: id, remoteAddress: addressOf(request) }
+}
+
+/** Of the addresses that trusted proxies tell the last that is one: a caller may have written anything. */
+const addressOf = ({ ip, ips = [ip] }: FastifyRequest) => ips.findLast((address) => isIP(address) !== 0)
+
+/** Fastify's error handler, whoever is at fault. */
 export function answerError (error: unknown, request: FastifyRequest, reply: FastifyReply): void {
   const fault = toApiError(error, errors.INTERNAL)
-  const { name, status, number, headers, message } = fault
-  if (name === 'OVERLOADED') request.log.warn({ error: number }, message)
-  else if (status >= 500) request.log.error({ err: fault.cause ?? error, error: number }, message)
-  else logRefusal(fault, request.log, request.ip)
+  const { status, number, headers, message } = fault
+  request.server.logbook.note(fault, request.log, askedBy(request, fault))
   // Fastify closes the connection after a body it could not take. A caller still
   // sending it would lose the answer: Node reads the rest and drops it.
   if (reply.hasHeader('connection') && reply.raw.shouldKeepAlive) reply.header('connection', 'keep-alive')
   // For a malformed URL Fastify runs no hook; with a serializer of its own it adds no charset.
-  reply.code(status).headers({ ...headers, 'cache-control': 'no-store' })
+  reply.code(status).headers({ ...headers, 'cache-control': 'no-store', 'x-request-id': request.id })
   reply.type('application/json').serializer(JSON.stringify).send({ error: number, message })
 }
 
 /** A whole HTTP response for a socket on which Node found the fault, before there is a request to reply to. */
-export function rawErrorResponse (error: unknown, log: FastifyBaseLogger, remoteAddress?: string, extraHeaders: Record<string, string> = {}): string {
+export function rawErrorResponse (app: FastifyInstance, error: unknown, remoteAddress?: string, extraHeaders: Record<string, string> = {}): string {
   const fault = toApiError(error, errors.HTTP_MALFORMED)
   const { status, number, headers, message } = fault
-  logRefusal(fault, log, remoteAddress)
+  const id = newRequestId()
+  app.logbook.note(fault, app.log.child({ reqId: id }), { remoteAddress })
   const body = JSON.stringify({ error: number, message })
   const lines = Object.entries({
     ...headers,
     ...extraHeaders,
     date: new Date().toUTCString(),
+    'x-request-id': id,
     'cache-control': 'no-store',
     'content-type': 'application/json',
     'content-length': String(body.length),
@@ -72,8 +94,5 @@ export function rawErrorResponse (error: unknown, log: FastifyBaseLogger, remote
   return `HTTP/1.1 ${status} ${STATUS_CODES[status]}\r\n${lines.join('')}\r\n${body}`
 }
 
-function logRefusal ({ number, name, message, cause }: ApiError, log: FastifyBaseLogger, remoteAddress?: string): void {
-  // Of another's error the code: its message may quote what the caller sent.
-  const reason = typeof cause === 'string' ? cause : (cause as FastifyError | undefined)?.code ?? name
-  log.info({ error: number, reason, remoteAddress }, message)
-}
+/** Never a caller's own, who could choose that of another request. */
+export const newRequestId = (): string => randomUUID()

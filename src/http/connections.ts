@@ -1,7 +1,7 @@
 // How a connection ends: with its last answer read, whatever its caller still sends and whoever ends it.
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
-import type { FastifyBaseLogger, FastifyInstance } from 'fastify'
+import type { FastifyInstance } from 'fastify'
 import { ApiError, errors } from '../errors.ts'
 import { rawErrorResponse } from './answers.ts'
 import { closeGently, dropInput, type HttpSocket } from './sockets.ts'
@@ -62,7 +62,7 @@ export function tendConnections (app: FastifyInstance, lifecycle: { stopping: bo
     // Node has taken its own listeners off, and answers before this one may be under way.
     socket.on('error', () => socket.destroy()).on('timeout', () => socket.destroy())
     socket.on('drain', () => socket._httpMessage?.emit('drain'))
-    answerInTurn(socket, new ApiError(errors.METHOD_NOT_ALLOWED), app.log, { allow: 'GET, HEAD, POST, DELETE' })
+    answerInTurn(app, socket, new ApiError(errors.METHOD_NOT_ALLOWED), { allow: 'GET, HEAD, POST, DELETE' })
   })
 }
 
@@ -72,7 +72,7 @@ const refused = new WeakSet<Socket>()
 export function answerClientError (this: FastifyInstance, error: Error, socket: HttpSocket): void {
   if (refused.has(socket)) return
   refused.add(socket)
-  answerInTurn(socket, error, this.log)
+  answerInTurn(this, socket, error)
 }
 
 /**
@@ -80,14 +80,14 @@ export function answerClientError (this: FastifyInstance, error: Error, socket: 
  * worked on it would be taken for theirs, so it waits for them; a request that
  * has had its answer, before all of it was there, gets no second one.
  */
-function answerInTurn (socket: HttpSocket, error: Error, log: FastifyBaseLogger, headers?: Record<string, string>): void {
+function answerInTurn (app: FastifyInstance, socket: HttpSocket, error: Error, headers?: Record<string, string>): void {
   dropInput(socket)
   const response = socket._httpMessage
   if (response && (response.req.complete || response.headersSent)) {
-    response.once('close', () => answerInTurn(socket, error, log, headers))
+    response.once('close', () => answerInTurn(app, socket, error, headers))
     return
   }
   const isAnswered = !response && socket.parser?.incoming?.complete === false
-  if (socket.writable && !isAnswered) socket.write(rawErrorResponse(error, log, socket.remoteAddress, headers))
+  if (socket.writable && !isAnswered) socket.write(rawErrorResponse(app, error, socket.remoteAddress, headers))
   closeGently(socket)
 }

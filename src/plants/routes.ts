@@ -33,7 +33,7 @@ export const plantsRoutes: FastifyPluginAsyncTypebox<{ plants: Plants }> = async
       summary: 'List your plants',
       description: 'Gives your plants in ascending order of id: all of them, or the first `limit`.',
       querystring: ListQuerySchema,
-      response: { 200: Type.Array(PlantSchema, { description: 'Your plants' }), ...failures() }
+      response: { 200: Type.Array(PlantSchema, { description: 'Your plants' }), ...failures(errors.HTTP_TOO_OLD) }
     }
   }, async function listPlants (request, reply) {
     const { user } = request.caller

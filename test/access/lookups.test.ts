@@ -141,7 +141,7 @@ t.test('when the database can\'t be reached nobody is told that the token is wro
   t.strictSame(answer.json(), unavailable)
   t.match(answer.headers, { 'retry-after': '1' })
   t.notHas(answer.headers, 'www-authenticate')
-  t.match(log.map((line) => JSON.parse(line)), [{ level: 50, reqId: String, err: { message: /ECONNREFUSED/ } }])
+  t.match(log.map((line) => JSON.parse(line)), [{ level: 'error', reqId: String, err: { message: /ECONNREFUSED/ } }])
 })
 
 t.test('a look-up that the database gives up fails every request that waited for it, and the next one asks again', async (t) => {

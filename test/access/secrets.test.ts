@@ -63,5 +63,5 @@ t.test('no line of the log holds a token, nor what a body said', async (t) => {
   const log = JSON.stringify(service.log) + service.stderr()
   for (const token of secrets) t.notMatch(log, token.slice('plant_'.length, -20))
   t.notMatch(log, 'Monstera')
-  t.strictSame([...new Set(service.log.map(({ level }) => level))].sort(), [10, 20, 30, 50], 'with lines of every level')
+  t.strictSame([...new Set(service.log.map(({ level }) => level))].sort(), ['debug', 'error', 'info', 'trace'], 'with lines of every level')
 })

@@ -228,7 +228,7 @@ t.test('any other path is unknown, whatever the method', async (t) => {
 t.test('HEAD is answered as GET is, without the body', async (t) => {
   for (const path of ['/plants', '/plants?limit=0', '/plants?limit=x', '/plants?%', '/livez', '/readyz', '/openapi.json', '/x', '/%']) {
     const [get, head] = await exchange(address, [request(`GET ${path} HTTP/1.1`), request(`HEAD ${path} HTTP/1.1`, ['Connection: close'])], { heads: [1] })
-    const { date: _, connection, 'keep-alive': __, ...headers } = get?.headers ?? {}
+    const { date: _, 'x-request-id': ___, connection, 'keep-alive': __, ...headers } = get?.headers ?? {}
     t.match(head, { status: get?.status, headers, body: '' }, path)
   }
   const [anonymous] = await exchange(address, ['HEAD /plants HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n'], { heads: [0] })
@@ -263,8 +263,8 @@ t.test('no path, method or query turns into a method another header names', asyn
 
 t.test('every refusal is logged, none as a fault of the service', async (t) => {
   const lines = log.map((line) => JSON.parse(line))
-  t.same(lines.filter(({ level }) => level > 30), [])
+  t.same(lines.filter(({ level }) => /warn|error|fatal/.test(level)), [])
   for (const number of [40001, 40002, 40003, 41401, 41701, 43101, 40401, 40501]) {
-    t.ok(lines.some(({ error, level, remoteAddress }) => error === number && level === 30 && remoteAddress === '127.0.0.1'), `${number}`)
+    t.ok(lines.some(({ error, level, remoteAddress }) => error === number && level === 'info' && remoteAddress === '127.0.0.1'), `${number}`)
   }
 })

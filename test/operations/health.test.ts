@@ -13,11 +13,11 @@ t.test('however often it is probed, the log tells when the service ceased to be 
   await sql(url, 'alter table tokens rename to elsewhere')
   t.strictSame([await probe(), await probe()], [503, 503])
   const [notReady, ...further] = lines()
-  t.match(notReady, { level: 40, msg: 'not ready', err: { message: /relation "tokens" does not exist/ } })
+  t.match(notReady, { level: 'warn', msg: 'not ready', err: { message: /relation "tokens" does not exist/ } })
   t.strictSame(further, [])
   await sql(url, 'alter table elsewhere rename to tokens')
   t.strictSame([await probe(), await probe()], [200, 200])
-  t.match(lines(), [{ level: 30, msg: 'ready again' }])
+  t.match(lines(), [{ level: 'info', msg: 'ready again' }])
 })
 
 t.test('many who probe at a time take the place of one', async (t) => {

@@ -47,7 +47,7 @@ t.test('SIGTERM: serves on for a while but says that it is going, finishes what 
   await letGo()
   t.equal((await answer).status, 200)
   t.strictSame(await exited, [0, null])
-  t.match(service.log.filter(({ level }) => level === 30).slice(-2), [{ msg: 'stopping', signal: 'SIGTERM' }, { msg: 'stopped' }])
+  t.match(service.log.filter(({ level }) => level === 'info').slice(-2), [{ msg: 'stopping', signal: 'SIGTERM' }, { msg: 'stopped' }])
 })
 
 t.test('SIGINT: the same without the delay', async (t) => {
@@ -82,7 +82,7 @@ t.test('what takes longer than SHUTDOWN_TIMEOUT is given up, and the exit code t
   const cut = t.rejects(answer)
   service.child.kill('SIGTERM')
   t.strictSame(await service.exited, [1, null])
-  t.match(service.log.at(-1), { level: 50, msg: 'killed by timeout (300ms)' })
+  t.match(service.log.at(-1), { level: 'error', msg: 'killed by timeout (300ms)' })
   await cut
   await letGo()
 })
@@ -106,7 +106,7 @@ t.test('an error that nobody caught is logged whole and ends it, without the del
   const service = await serve(t, { DATABASE_URL, DRAIN_DELAY: '1m', NODE_OPTIONS: `${process.env.NODE_OPTIONS} --import=${pathToFileURL(broken)}` })
   service.child.kill('SIGWINCH')
   t.strictSame(await service.exited, [1, null])
-  t.match(service.log.slice(-2), [{ level: 60, err: { message: 'a screw is loose', stack: /broken\.mjs/ } }, { msg: 'stopped' }])
+  t.match(service.log.slice(-2), [{ level: 'fatal', err: { message: 'a screw is loose', stack: /broken\.mjs/ } }, { msg: 'stopped' }])
 })
 
 t.test('a taken port is told in one line, and whoever has it goes on', async (t) => {

@@ -56,7 +56,7 @@ export async function fuzz (scope: Scope, { databaseUrl, seed, count, only }: Fu
     while (next < (only === undefined ? count : only + 1) && report.violations.length < 20 && service.child.exitCode === null) await runCase(worker, next++)
   }))
 
-  const unexpected = service.log.filter(({ level }) => Number(level) > 30)
+  const unexpected = service.log.filter(({ level }) => /warn|error|fatal/.test(String(level)))
   if (unexpected.length > 0) report.violations.push(`the service logged ${JSON.stringify(unexpected.slice(0, 3))}`)
   if (service.stderr() !== '') report.violations.push(`the service wrote ${service.stderr().slice(0, 1000)}`)
   if (service.child.exitCode !== null || service.child.signalCode !== null) report.violations.push('the service ended')

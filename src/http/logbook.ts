@@ -1,0 +1,118 @@
+// What the log says of answers that are no success: who asked for what, a few of each kind in full and of the rest how many.
+import type { FastifyBaseLogger, FastifyError, FastifyInstance } from 'fastify'
+import type { ApiError } from '../errors.ts'
+
+declare module 'fastify' {
+  interface FastifyInstance { logbook: Logbook }
+}
+
+/** Who asked for what: never the path itself, since a caller may have put a token into it. */
+export interface Asked {
+  method?: string | undefined
+  route?: string | undefined
+  user?: string | undefined
+  tokenId?: string | undefined
+  remoteAddress?: string | undefined
+}
+
+export type Logbook = ReturnType<typeof createLogbook>
+
+type Level = 'info' | 'warn' | 'error'
+
+interface Kind {
+  level: Level
+  fault: ApiError
+  inFull: number
+  further: number
+  addresses: Set<string>
+  quietSeconds: number
+}
+
+/** Refusals of a kind that are logged in full at first; then one a second. */
+const mostRefusals = 30
+/** A fault is ours, comes with a stack, and is logged in full once, and again when there was none of its kind for so long. */
+const quietAfterSeconds = 10
+/** Of one kind that are told apart, and of kinds. */
+const [mostAddresses, mostKinds] = [10_000, 100]
+
+/** Puts the logbook of an app on it. */
+export function keepLogbook (app: FastifyInstance): void {
+  const logbook = createLogbook(app.log)
+  app.decorate('logbook', logbook)
+  app.addHook('onClose', (_app, done) => {
+    logbook.close()
+    done()
+  })
+}
+
+function createLogbook (summaries: FastifyBaseLogger) {
+  const kinds = new Map<string, Kind>()
+  let timer: NodeJS.Timeout | undefined
+
+  function kindOf (name: string, fault: ApiError, level: Level): Kind {
+    const found = kinds.get(name) ?? kinds.get(String(fault.number))
+    if (found !== undefined) return found
+    const kind = { level, fault, inFull: 0, further: 0, addresses: new Set<string>(), quietSeconds: 0 }
+    // A message may quote something that is different each time.
+    kinds.set(kinds.size < mostKinds ? name : String(fault.number), kind)
+    timer ??= setInterval(eachSecond, 1000).unref()
+    return kind
+  }
+
+  function eachSecond (): void {
+    for (const [name, kind] of kinds) {
+      kind.quietSeconds = kind.further > 0 ? 0 : kind.quietSeconds + 1
+      sum(kind)
+      if (kind.level !== 'error' || kind.quietSeconds >= quietAfterSeconds) kind.inFull--
+      if (kind.inFull === 0) kinds.delete(name)
+    }
+    if (kinds.size > 0) return
+    clearInterval(timer)
+    timer = undefined
+  }
+
+  function sum (kind: Kind): void {
+    const { level, fault: { number, status, message }, further, addresses } = kind
+    if (further > 0) {
+      const why = level === 'error' ? {} : { reason: reasonOf(kind.fault) }
+      summaries[level]({ error: number, status, ...why, further, addresses: addresses.size }, `and more: ${message}`)
+    }
+    kind.further = 0
+    addresses.clear()
+  }
+
+  return {
+    /** `log` is that of the request, which knows its id. */
+    note (fault: ApiError, log: FastifyBaseLogger, asked: Asked): void {
+      if (log.level === 'silent') return
+      const level = fault.name === 'OVERLOADED' ? 'warn' : fault.status >= 500 ? 'error' : 'info'
+      const kind = kindOf(nameOf(fault, asked), fault, level)
+      if (kind.inFull < (level === 'error' ? 1 : mostRefusals)) {
+        kind.inFull++
+        const why = level === 'error' ? { err: fault.cause ?? fault } : { reason: reasonOf(fault) }
+        log[level]({ error: fault.number, status: fault.status, ...why, ...asked }, fault.message)
+        return
+      }
+      kind.further++
+      if (kind.addresses.size < mostAddresses) kind.addresses.add(asked.remoteAddress ?? '')
+    },
+
+    close (): void {
+      clearInterval(timer)
+      for (const kind of kinds.values()) sum(kind)
+      kinds.clear()
+    }
+  }
+}
+
+/** What makes two of one kind: the number, the reason of a refusal, the message of a fault; within the service also the route. */
+function nameOf (fault: ApiError, { method, route }: Asked): string {
+  const { number, status, name, cause } = fault
+  if (status < 500 || name === 'OVERLOADED') return `${number} ${reasonOf(fault)}`
+  const place = status === 500 ? `${method} ${route}` : ''
+  return `${number} ${place} ${(cause as Error | undefined)?.message ?? cause}`
+}
+
+/** Of another's error the code: its message may quote what the caller sent. */
+const reasonOf = ({ name, cause }: ApiError) =>
+  typeof cause === 'string' ? cause : (cause as FastifyError | undefined)?.code ?? name
