@@ -9,14 +9,18 @@ export interface Rest { from: string, limit: number }
 /** Plants in ascending order of id. Without a rest these are the last. */
 export interface Page { plants: Plant[], rest?: Rest }
 
-export interface PageRequest extends Rest { owner: string }
+export interface PageRequest extends Rest {
+  owner: string
+  /** The most plants of the page. */
+  size: number
+}
 
 // Most lists are one page. Longer ones are read page by page, so that what they
 // take of memory and of the database's time depends on neither their length nor
 // their reader; and one page at a time for all of them, on a connection that
-// short lists don't need. Pages of 1,000 take a quarter less time, and 50 slow
-// readers then half as much memory again.
-const pageSize = 500
+// short lists don't need.
+/** The first page of a list has so many plants at most, and each that a slow reader gets. */
+export const smallestPage = 500
 // Bytes of a name or a tag. A page with a larger one is read again, to end with the plant that fills it.
 const [largeText, pageBytes] = [512, 65_536]
 const [smallestId, largestId] = ['-9223372036854775808', '9223372036854775807']
@@ -53,9 +57,10 @@ const selectLargePlants = {
 }
 
 /** For the first page of a list. */
-export const firstOf = (owner: string, limit: number): PageRequest => ({ owner, from: smallestId, limit })
+export const firstOf = (owner: string, limit: number): PageRequest =>
+  ({ owner, from: smallestId, limit, size: smallestPage })
 
-const sizeOf = ({ limit }: PageRequest) => Math.min(pageSize, limit)
+const sizeOf = ({ limit, size }: PageRequest) => Math.min(size, limit)
 const valuesOf = (request: PageRequest) => [request.owner, request.from, sizeOf(request)]
 
 export async function selectPage (database: Database, request: PageRequest, isUnderWay: boolean): Promise<Page> {

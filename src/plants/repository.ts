@@ -3,7 +3,8 @@ import { batch } from '../database/batch.ts'
 import type { Database } from '../database/database.ts'
 import { isOfStatement, wasTurnedDown } from '../database/faults.ts'
 import { texts } from './columns.ts'
-import { firstOf, selectFirstPages, selectPage, type Page, type PageRequest, type Rest } from './pages.ts'
+import { createPace } from './pace.ts'
+import { firstOf, selectFirstPages, selectPage, type Page, type PageRequest } from './pages.ts'
 import type { NewPlant } from './schemas.ts'
 import { deleteAll, insertAll, type OwnedPlant, type PlantKey } from './writes.ts'
 
@@ -36,8 +37,8 @@ export function createPlants (database: Database, { writeBatch, maxWaiting }: Pl
     /** The first page of the owner's plants, `limit` at most in all. */
     list: (owner: string, limit = Infinity): Promise<Page> => list(firstOf(owner, limit)),
 
-    /** The next page, for a list that is being answered already. */
-    listMore: (owner: string, rest: Rest): Promise<Page> => selectPage(database, { owner, ...rest }, true)
+    /** The pages after the first, for a list that is being answered already: each is read when it is asked for. */
+    listRest: createPace((owner, rest, size) => selectPage(database, { owner, ...rest, size }, true))
   }
 }
 

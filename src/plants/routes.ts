@@ -5,7 +5,6 @@ import { Type } from '@sinclair/typebox'
 import { requireWriteAccess } from '../access/bearer.ts'
 import { ApiError, errors, failures } from '../errors.ts'
 import { plantErrors } from './errors.ts'
-import type { Page, Rest } from './pages.ts'
 import type { Plants } from './repository.ts'
 import { ListQuerySchema, NewPlantSchema, PlantParamsSchema, PlantSchema, type Plant } from './schemas.ts'
 
@@ -43,7 +42,7 @@ export const plantsRoutes: FastifyPluginAsyncTypebox<{ plants: Plants }> = async
     const serialize = reply.getSerializationFunction('200') as unknown as (plants: Plant[]) => string
     reply.type('application/json')
     // Of a stream that answers HEAD all would be read, and dropped.
-    const parts = request.method === 'HEAD' ? [] : toJson(first, serialize, (rest) => plants.listMore(user, rest))
+    const parts = request.method === 'HEAD' ? [] : toJson(first.plants, plants.listRest(user, first.rest), serialize)
     return Readable.from(parts, { objectMode: false }) as never
   })
 
@@ -67,12 +66,8 @@ export const plantsRoutes: FastifyPluginAsyncTypebox<{ plants: Plants }> = async
 }
 
 /** The JSON of a long list, a page at a time as the caller reads: one who doesn't holds the text of a page and nothing else. */
-async function * toJson (first: Page, serialize: (plants: Plant[]) => string, listMore: (rest: Rest) => Promise<Page>) {
-  yield serialize(first.plants).slice(0, -1)
-  for (let { rest } = first; rest !== undefined;) {
-    const page = await listMore(rest)
-    if (page.plants.length > 0) yield `,${serialize(page.plants).slice(1, -1)}`
-    rest = page.rest
-  }
+async function * toJson (first: Plant[], pages: AsyncIterable<Plant[]>, serialize: (plants: Plant[]) => string) {
+  yield serialize(first).slice(0, -1)
+  for await (const plants of pages) if (plants.length > 0) yield `,${serialize(plants).slice(1, -1)}`
   yield ']'
 }
