@@ -2,6 +2,7 @@
 import { overloaded } from '../errors.ts'
 import { batchEvents, origin, statementEvents } from '../events.ts'
 import { createFairQueue } from './fair.ts'
+import { isNotSupported } from './faults.ts'
 import { maxWaitMs } from './turns.ts'
 
 export interface BatchOptions {
@@ -45,13 +46,16 @@ const pieceSize = 131_072
  * items in order and answers none before their commit. An item that is run again
  * on its own has only its own faults. Rejects with OVERLOADED past `maxWaiting`,
  * one of who has most waiting, or when it waits too long: then the item was in
- * no batch.
+ * no batch. Where the server can't do a statement of several items, it is asked
+ * once: Citus does not lock rows of several owners in one.
  */
 export function batch<Item extends { owner: string }, Result> (
   run: (items: Item[]) => Promise<Result[]>,
   sizeOf: (item: Item) => number,
   { name, maxItems, maxWaiting, isWorthRetrying }: BatchOptions
 ): (item: Item) => Promise<Result> {
+  let most = maxItems
+
   async function settle (group: Array<Waiting<Item, Result>>): Promise<void> {
     if (batchEvents.hasSubscribers) batchEvents.publish({ name, items: group.length })
     const items = group.map(({ item }) => item)
@@ -59,6 +63,7 @@ export function batch<Item extends { owner: string }, Result> (
       const results = await (statementEvents.hasSubscribers ? origin.run(originsOf(group), run, items) : run(items))
       group.forEach(({ resolve }, index) => resolve(results[index] as Result))
     } catch (error) {
+      if (isNotSupported(error)) most = 1
       if (group.length > 1 && isWorthRetrying(error)) await Promise.all(group.map((one) => settle([one])))
       else for (const { reject } of group) reject(error)
     }
@@ -86,7 +91,7 @@ export function batch<Item extends { owner: string }, Result> (
     function take (): Array<Waiting<Item, Result>> {
       const group = []
       let size = 0
-      for (let first = queue.first(); first !== undefined && group.length < maxItems; first = queue.first()) {
+      for (let first = queue.first(); first !== undefined && group.length < most; first = queue.first()) {
         size += sizeOf(first.item)
         if (group.length > 0 && size > maxSize) break
         group.push(first)
@@ -111,7 +116,7 @@ export function batch<Item extends { owner: string }, Result> (
   const [small, large] = [inTurn(), inTurn()]
   return (item) => new Promise((resolve, reject) => {
     const waiting = { item, origin: origin.getStore(), resolve, reject }
-    if (maxItems === 1) settle([waiting])
+    if (most === 1) settle([waiting])
     else if (sizeOf(item) < largeSize) small(waiting)
     else large(waiting)
   })

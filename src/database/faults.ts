@@ -37,6 +37,9 @@ class DatabaseUnavailable extends ApiError {
   }
 }
 
+/** Whether the server can't do what a statement asks, whatever its values are. */
+export const isNotSupported = (error: unknown): boolean => stateOf(error) === '0A000'
+
 /** What the server says of the statement itself stays as it is. Everything else is DATABASE_UNAVAILABLE, or why not. */
 export function toFault (error: unknown): unknown {
   const state = stateOf(error)

@@ -5,7 +5,7 @@ import type { Client, QueryConfig } from 'pg'
 import { ApiError, errors } from '../errors.ts'
 import { createClient } from './client.ts'
 import { findServer } from './connect.ts'
-import { supportedVersion, versionStatement } from './version.ts'
+import { supportedVersion, UnsupportedServer, versionStatement } from './version.ts'
 
 const dir = join(import.meta.dirname, '../../migrations')
 const migrationsTable = 'migrations'
@@ -13,6 +13,7 @@ const lockTimeoutMs = 30_000
 // Also bounds what a server that has fallen silent is waited for.
 const migrationTimeoutMs = 600_000
 const lookTimeoutMs = 5000
+const workerMessage = 'This server is a worker of Citus: run migrate on the coordinator, and serve here with MIGRATE=off.'
 
 export interface MigrateOptions {
   /** Whether a step back may take rows with it. */
@@ -35,6 +36,7 @@ export async function migrate (url: string, direction: 'up' | 'down', options: M
     supportedVersion(server?.current_setting)
     const done = await migrationsDone(client)
     if (direction === 'up' && await isUpToDate(done)) return []
+    if (await isWorker(client)) throw new UnsupportedServer(workerMessage)
     if (direction === 'down' && !options.withData) await keepRows(client, done.at(-1))
     // Loaded when there is something to do: it takes a quarter of the time to start, and 10 MiB.
     const { runner } = await import('node-pg-migrate')
@@ -57,6 +59,14 @@ export async function migrate (url: string, direction: 'up' | 'down', options: M
 
 async function ask (client: Client, text: string): Promise<Array<Record<string, unknown>>> {
   return (await client.query({ text, query_timeout: lookTimeoutMs } as QueryConfig)).rows
+}
+
+/** Whether it only has parts of tables that another server, Citus' coordinator, tells it to make. */
+async function isWorker (client: Client): Promise<boolean> {
+  const [citus] = await ask(client, "select to_regclass('pg_dist_local_group') is not null as is_there")
+  if (!citus?.is_there) return false
+  const [node] = await ask(client, 'select groupid from pg_dist_local_group')
+  return node?.groupid !== 0
 }
 
 /** Oldest first. */

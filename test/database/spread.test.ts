@@ -1,0 +1,118 @@
+// What a database asks for that spreads plants over several servers by owner, as Citus does: checked without one.
+import { glob, readdir, readFile } from 'node:fs/promises'
+import pg from 'pg'
+import t, { type Test } from 'tap'
+import { versionStatement } from '../../src/database/version.ts'
+import { startApp } from '../support/app.ts'
+import { createDatabase, sql } from '../support/database.ts'
+import { run } from '../support/program.ts'
+
+const root = new URL('../../', import.meta.url)
+const range = (length: number) => Array.from({ length }, (_, index) => index)
+
+// Of several owners in one statement: slow there or refused, and then done one by one. WRITE_BATCH=1 keeps from them.
+const ofSeveralOwners = ['plants-insert', 'plants-delete', 'plants-first-pages']
+
+/** The text of each statement that is sent from here on, by name. */
+function watchStatements (t: Test): Map<string, string> {
+  const texts = new Map<string, string>()
+  const { parse } = pg.Connection.prototype as unknown as { parse: (query: { name: string, text: string }) => void }
+  t.teardown(() => Object.assign(pg.Connection.prototype, { parse }))
+  Object.assign(pg.Connection.prototype, {
+    parse (this: unknown, query: { name: string, text: string }) {
+      texts.set(query.name, query.text)
+      return parse.call(this, query)
+    }
+  })
+  return texts
+}
+
+/** Has the service send every statement it knows. */
+async function sendAll (t: Test): Promise<void> {
+  const { app, as, database, tokens } = await startApp(t)
+  const alice = await as('alice')
+  for (const id of [0, 1]) await alice.create({ id, name: 'Fern' })
+  await Promise.all(range(600).map((id) => alice.create({ id, name: 'Fern', tag: 'x'.repeat(id) })))
+  await Promise.all(range(3).map(() => alice.list()))
+  await Promise.all(range(600).map((id) => alice.delete(id)))
+  await app.inject('/readyz')
+  await database.read(versionStatement)
+  const [token] = await tokens.list('alice')
+  await tokens.revoke({ id: String(token?.id) })
+  await tokens.revoke({ user: 'alice' })
+}
+
+/** The names of all statements in the source. */
+async function namesInSource (): Promise<string[]> {
+  const names = []
+  for await (const file of glob('src/**/*.ts', { cwd: root })) {
+    const source = await readFile(new URL(file, root), 'utf8')
+    names.push(...[...source.matchAll(/\bname: '([\w-]+)',\s+text:/g)].map(([, name]) => name as string))
+  }
+  return names
+}
+
+t.test('every statement on plants names one owner, or has a way without', async (t) => {
+  const texts = watchStatements(t)
+  await sendAll(t)
+  t.strictSame([...texts.keys()].sort(), (await namesInSource()).sort(), 'all were sent')
+  for (const [name, text] of texts) {
+    if (!/\bplants\b/.test(text)) continue
+    t.notMatch(text, /\btokens\b/, `${name} does not join plants and tokens`)
+    if (ofSeveralOwners.includes(name)) continue
+    t.match(text, /\bowner = (\$\d|'')|insert into plants \(owner, .* values \(\$1, /, `${name} is about one owner`)
+  }
+})
+
+t.test('a batch of deletes that the server does not support is asked for once, and each plant is deleted on its own', async (t) => {
+  const { url, as, log } = await startApp(t)
+  await sql(url, `
+    create sequence refused;
+    create function refuse() returns trigger language plpgsql as $$ begin
+      if current_query() like '%for update%' then
+        perform nextval('refused');
+        raise exception using errcode = '0A000', message = 'could not run distributed query';
+      end if;
+      return null;
+    end $$;
+    create trigger refuse before delete on plants for each statement execute function refuse()`)
+  const alice = await as('alice')
+  for (let round = 0; round < 3; round++) {
+    await Promise.all(range(20).map((id) => alice.create({ id, name: 'Fern' })))
+    const answers = await Promise.all(range(21).map((id) => alice.delete(id)))
+    t.strictSame(answers.map(({ statusCode }) => statusCode), [...Array(20).fill(204), 404])
+  }
+  t.strictSame(await sql(url, 'select last_value::int, is_called from refused'), [{ last_value: 1, is_called: true }])
+  t.notMatch(log.join(), /could not run/)
+})
+
+t.test('a worker of Citus is not migrated, and the message says where to', async (t) => {
+  const DATABASE_URL = await createDatabase(t, { template: 'template0' })
+  // As Citus has it; there it is 0 on the coordinator.
+  await sql(DATABASE_URL, 'create table pg_dist_local_group (groupid int); insert into pg_dist_local_group values (2)')
+  t.match(await run(['migrate'], { DATABASE_URL }), { code: 1, stdout: '', stderr: /worker of Citus: run migrate on the coordinator/ })
+  t.match(await run(['serve'], { DATABASE_URL, PORT: '0' }), { code: 1, stderr: /MIGRATE=off/ })
+  t.strictSame(await sql(DATABASE_URL, "select tablename from pg_tables where schemaname = 'public'"), [{ tablename: 'pg_dist_local_group' }])
+
+  await sql(DATABASE_URL, 'update pg_dist_local_group set groupid = 0')
+  t.match(await run(['migrate'], { DATABASE_URL }), { code: 0 })
+})
+
+t.test('a migration of tables that are spread is one statement', async (t) => {
+  // They come before anybody can have spread the tables.
+  const first = ['0001_plants.sql', '0002_tokens.sql']
+  for (const file of await readdir(new URL('migrations/', root))) {
+    if (first.includes(file)) continue
+    const [up = '', down = ''] = (await readFile(new URL(`migrations/${file}`, root), 'utf8')).split('-- Down Migration')
+    for (const step of [up, down]) t.ok(statementsOf(step) <= 1, `${file}: ${step}`)
+  }
+  t.equal(statementsOf('-- a; b\nalter table plants add x int;\n'), 1)
+  t.equal(statementsOf('do $$ begin drop table a; drop table b; end $$;'), 1)
+  t.equal(statementsOf("alter table plants add x text default ';'; drop table y;"), 2)
+})
+
+/** Not counting what stands in comments, strings and `do` blocks. */
+function statementsOf (text: string): number {
+  const bare = text.replaceAll(/\$(\w*)\$.*?\$\1\$/gs, '').replaceAll(/--.*/g, '').replaceAll(/'[^']*'/g, '')
+  return bare.split(';').filter((statement) => statement.trim() !== '').length
+}
