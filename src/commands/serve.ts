@@ -67,14 +67,16 @@ async function prepare (database: Database, url: string, config: Config, log: Fa
 }
 
 /** The database may come up after the service. */
-async function untilReady<Result> (attempt: () => Promise<Result>, log: FastifyBaseLogger): Promise<Result> {
-  for (let pause = 100; ; pause = Math.min(pause * 2, 2000)) {
-    try {
-      return await attempt()
-    } catch (error) {
-      if (error instanceof UnsupportedServer) throw error
-      log.warn({ reason: explain(error) }, `the database is not ready, next attempt in ${pause} ms`)
-    }
-    await setTimeout(pause)
+async function untilReady (attempt: () => Promise<string>, log: FastifyBaseLogger): Promise<string> {
+  let pause = 100
+  const warn = (error: unknown) => {
+    if (error instanceof UnsupportedServer) throw error
+    log.warn({ reason: explain(error) }, `the database is not ready, next attempt in ${pause} ms`)
   }
+  let result
+  while ((result = await attempt().catch(warn)) === undefined) {
+    await setTimeout(pause)
+    pause = Math.min(pause * 2, 2000)
+  }
+  return result
 }
