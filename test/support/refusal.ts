@@ -1,5 +1,10 @@
 import type { Test } from 'tap'
+import { fieldsOf } from '../../src/http/kinds.ts'
+import { NewPlantSchema } from '../../src/plants/schemas.ts'
 import type { Answer } from './raw.ts'
+
+/** How whatever is no plant at all is refused. In full it stands in openapi.json. */
+export const noPlant = [40010, `The body must be a JSON object${fieldsOf(NewPlantSchema)}.`] as const
 
 interface InjectAnswer {
   statusCode: number

@@ -13,4 +13,5 @@ export const openRoutes = {
 
 /** A path of each route, and what its `Allow` says. */
 export const examplePaths: Record<string, string> = Object.fromEntries(
-  Object.entries({ ...guardedRoutes, ...openRoutes }).map(([url, methods]) => [url.replaceAll(/:\w+/g, '1'), methods.join(', ')]))
+  Object.entries({ ...guardedRoutes, ...openRoutes })
+    .map(([url, methods]) => [url.replaceAll(/:\w+/g, '1'), methods.toSorted().join(', ')]))
