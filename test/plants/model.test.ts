@@ -5,6 +5,9 @@ import { startApp } from '../support/app.ts'
 // The service against a model of it, over random sequences of what its users do.
 // A failure names its seed; MODEL_RUNS asks for more sequences than the usual few.
 const numRuns = Number(process.env.MODEL_RUNS ?? 20)
+// By which way to reach a database that is there and has the tables; otherwise it has one of its own.
+const { MODEL_DATABASE_URL: url } = process.env
+const environment: Record<string, string> = url === undefined ? {} : { DATABASE_URL: url }
 
 interface Plant { name: string, tag?: string }
 type Model = Map<string, Map<bigint, Plant>>
@@ -127,7 +130,7 @@ const list = fc.tuple(user, fc.option(fc.oneof(fc.nat(5), fc.constantFrom(214748
 }))
 
 t.test('the service agrees with the model', async (t) => {
-  const { as } = await startApp(t)
+  const { as } = await startApp(t, environment)
   let run = 0
   await fc.assert(fc.asyncProperty(fc.commands([create, create, create, createBeyond, race, remove, remove, removeMisspelt, list], { maxCommands: 50, size: 'max' }), async (commands) => {
     run++
@@ -141,7 +144,7 @@ t.test('the service agrees with the model', async (t) => {
 })
 
 t.test('an integer has one value, however it is written, and a fraction none', async (t) => {
-  const { as } = await startApp(t)
+  const { as } = await startApp(t, environment)
   const alice = await as('alice')
   await fc.assert(fc.asyncProperty(id, spelling, spelling, async (id, first, second) => {
     expectBody(await alice.create(`{"id":${first(id)},"name":"n"}`), 200, { name: 'n' })

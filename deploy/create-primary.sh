@@ -1,0 +1,10 @@
+#!/bin/bash
+# Runs once, when the primary's volume is empty: the service's role and database, and who may replicate.
+# The commits here must not wait for a standby that isn't there yet.
+export PGOPTIONS='-c synchronous_commit=local'
+psql --no-psqlrc --set ON_ERROR_STOP=1 --set password="$POSTGRES_PASSWORD" --username postgres <<'SQL'
+create role plant_store login password :'password';
+create database plant_store owner plant_store;
+revoke all on database plant_store, postgres, template1 from public;
+SQL
+echo 'host replication postgres samenet scram-sha-256' >>"$PGDATA/pg_hba.conf"

@@ -1,0 +1,32 @@
+// Plants spread over a coordinator and two workers, where CITUS_IMAGE names an image: none comes with this project.
+import { setTimeout as delay } from 'node:timers/promises'
+import t from 'tap'
+import { run } from '../container/support.ts'
+import { createRandom } from '../faults/random.ts'
+import { counted } from '../faults/storm.ts'
+import { startWriters } from '../faults/writers.ts'
+import { missing, startProject } from './support.ts'
+
+t.setTimeout(300_000)
+
+const image = process.env.CITUS_IMAGE
+const seed = Date.now() % 1_000_000
+
+for (const batch of ['1', '500']) {
+  await t.test(`plants are spread by owner, WRITE_BATCH=${batch}`, {
+    skip: image === undefined ? 'CITUS_IMAGE names no image of Citus' : await missing(image)
+  }, async (t) => {
+    const project = await startProject(t, 'docker-compose.citus.yml', { WRITE_BATCH: batch })
+    const url = await project.databaseUrl('coordinator')
+    const { acknowledged, ledger, stop } = await startWriters(url, project.addresses, createRandom(seed))
+    await acknowledged(500)
+    const worker = await project.container('worker-one')
+    await run('kill', worker)
+    await delay(3000)
+    await run('start', worker)
+    await acknowledged(500)
+    const breaches = await stop()
+    t.comment(counted(ledger.counts))
+    t.strictSame(breaches, [], 'an order of the requests explains every answer')
+  })
+}

@@ -1,0 +1,43 @@
+// What the tests beyond one machine share: two instances of the service on whatever databases a compose file starts.
+import type { Test } from 'tap'
+import { answers, buildImage, openProject, run, urlOf } from '../container/support.ts'
+
+export type Project = Awaited<ReturnType<typeof startProject>>
+
+/** The reason to leave tests out where one of their images is missing and can't be had, else false. */
+export async function missing (...images: string[]): Promise<string | false> {
+  for (const image of images) {
+    try {
+      await run('image', 'inspect', image).catch(() => run('pull', '--quiet', image))
+    } catch {
+      return `there is no image ${image}`
+    }
+  }
+  return false
+}
+
+let imageBuilt: Promise<void> | undefined
+
+/** Two instances and what they need, by a compose file, ready. */
+export async function startProject (t: Test, composeFile: string, env: Record<string, string> = {}) {
+  imageBuilt ??= buildImage()
+  await imageBuilt
+  const project = await openProject(t, composeFile)
+  Object.assign(project.env, env)
+  await project.compose('up', '--detach', '--no-build', '--scale', 'plant-store=2')
+  const instances = await project.containers('plant-store')
+  const addresses = await Promise.all(instances.map(urlOf))
+  for (const address of addresses) await answers(`${address}/readyz`, 200)
+
+  return {
+    ...project,
+    addresses,
+
+    /** A connection from this machine. The addresses of containers are reachable on Linux alone. */
+    async databaseUrl (service: string, user = 'plant_store'): Promise<string> {
+      const format = `{{(index .NetworkSettings.Networks "${project.network}").IPAddress}}`
+      const address = await run('inspect', `--format=${format}`, await project.container(service))
+      return `postgres://${user}:plants@${address}/plant_store`
+    }
+  }
+}
