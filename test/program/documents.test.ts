@@ -20,6 +20,7 @@ async function commandsIn (file: string): Promise<string[]> {
 // Run by a person, by CI or by another test.
 const runElsewhere = new Set([
   'npm ci && npm start', 'npm ci && npm test', 'npm ci', 'npm start', 'npm test', 'npm run dev', 'npm run check', 'npm run test:container',
+  'npm run test:scale',
   'npm run test:faults', 'npm run test:faults -- --seed 20261123', 'npm run openapi', 'npm run bench -- --large',
   'npm version --no-git-tag-version', 'npm run test:suite -- --disable-coverage test/plants/lists.test.ts'
 ])
@@ -28,7 +29,7 @@ t.test('the commands of the documents do what they say', async (t) => {
   const { url, tokens } = await startApp(t)
   await tokens.create({ user: 'bob', readOnly: false })
   const [bobs] = await tokens.list('bob')
-  const documents = ['README.md', 'CONTRIBUTING.md', 'docs/operating.md', 'docs/runbook.md', 'docs/reliability.md']
+  const documents = ['README.md', 'CONTRIBUTING.md', 'docs/operating.md', 'docs/runbook.md', 'docs/reliability.md', 'docs/scaling.md']
   const commands = new Set((await Promise.all(documents.map(commandsIn))).flat())
   for (const command of commands) {
     if (runElsewhere.has(command)) continue
@@ -42,8 +43,9 @@ t.test('the commands of the documents do what they say', async (t) => {
 })
 
 t.test('the version stands in package.json, and what can\'t take it from there has the same', async (t) => {
-  for (const file of ['Dockerfile', 'docker-compose.yml', 'docker-compose.rolling.yml']) {
-    const versions = (await read(file)).match(/(?<=image\.version="|plant-store:)\d+\.\d+\.\d+/g)
+  const variants = ['rolling', 'failover', 'pgbouncer', 'citus'].map((variant) => `docker-compose.${variant}.yml`)
+  for (const file of ['Dockerfile', 'docker-compose.yml', ...variants, 'deploy/kubernetes/production/kustomization.yaml']) {
+    const versions = (await read(file)).match(/(?<=image\.version="|plant-store:|newTag: )\d+\.\d+\.\d+/g)
     t.strictSame([...new Set(versions)], [manifest.version], file)
   }
 })
