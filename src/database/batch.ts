@@ -50,7 +50,7 @@ const pieceSize = 131_072
  * once: Citus does not lock rows of several owners in one.
  */
 export function batch<Item extends { owner: string }, Result> (
-  run: (items: Item[]) => Promise<Result[]>,
+  run: (items: Item[]) => Promise<Array<Result | Promise<Result>>>,
   sizeOf: (item: Item) => number,
   { name, maxItems, maxWaiting, isWorthRetrying }: BatchOptions
 ): (item: Item) => Promise<Result> {
@@ -61,7 +61,7 @@ export function batch<Item extends { owner: string }, Result> (
     const items = group.map(({ item }) => item)
     try {
       const results = await (statementEvents.hasSubscribers ? origin.run(originsOf(group), run, items) : run(items))
-      group.forEach(({ resolve }, index) => resolve(results[index] as Result))
+      group.forEach(({ resolve }, index) => resolve(results[index] as Result | Promise<Result>))
     } catch (error) {
       if (isNotSupported(error)) most = 1
       if (group.length > 1 && isWorthRetrying(error)) await Promise.all(group.map((one) => settle([one])))

@@ -71,13 +71,16 @@ export async function selectPage (database: Database, request: PageRequest, isUn
 
 /**
  * The first pages of several lists, by one statement. Each row tells the place
- * of its list among them: the order of the rows is PostgreSQL's affair.
+ * of its list among them: the order of the rows is PostgreSQL's affair. A page
+ * with large texts is still to come then, and the other lists don't wait for it.
  */
-export async function selectFirstPages (database: Database, lists: PageRequest[]): Promise<Page[]> {
-  if (lists.length === 1) return [await selectPage(database, lists[0] as PageRequest, false)]
-  const rows = await database.read(selectFirstPlants, [lists.map(({ owner }) => owner), lists.map(sizeOf)])
+export async function selectFirstPages (database: Database, lists: PageRequest[]): Promise<Array<Promise<Page>>> {
+  const [first] = lists as [PageRequest]
+  const rows = lists.length === 1
+    ? (await database.read(selectPlants, valuesOf(first), { owner: first.owner })).map((row) => ['1', ...row])
+    : await database.read(selectFirstPlants, [lists.map(({ owner }) => owner), lists.map(sizeOf)])
   const pages = new Map(rows.map(([n, ...row]) => [Number(n), row]))
-  return Promise.all(lists.map((list, index) => toPage(database, list, pages.get(index + 1) as Row, false)))
+  return lists.map((list, index) => toPage(database, list, pages.get(index + 1) as Row, false))
 }
 
 async function toPage (database: Database, request: PageRequest, row: Row, isUnderWay: boolean): Promise<Page> {

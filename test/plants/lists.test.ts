@@ -149,6 +149,24 @@ for (const field of texts) {
   })
 }
 
+t.test('a short list does not wait for the page of a large plant', async (t) => {
+  await store('judy', [{ id: 1n, name: 'n'.repeat(10_000) }])
+  await store('kim', [{ id: 1n, name: 'Ivy' }])
+  const [judy, kim] = [await as('judy'), await as('kim')]
+  const { read } = database
+  const held = Promise.withResolvers<void>()
+  database.read = async (statement, values, options) => {
+    if (options?.isLong) await held.promise
+    return read(statement, values, options)
+  }
+  t.teardown(() => { database.read = read })
+  // The first goes alone, the others together.
+  const [, large, short] = [kim.list(), judy.list(), kim.list()]
+  t.strictSame((await short)?.json(), [{ name: 'Ivy' }])
+  held.resolve()
+  t.equal((await large)?.json().length, 1)
+})
+
 t.test('a reader who leaves before a long list begins is no fault of the service', async (t) => {
   await store('ivan', Array.from({ length: 1000 }, (_, index) => ({ id: BigInt(index), name: 'Ivy' })))
   const ivan = await as('ivan')
