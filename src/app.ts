@@ -7,7 +7,8 @@ import { createTokens } from './access/tokens.ts'
 import type { Config } from './config.ts'
 import type { Database } from './database/database.ts'
 import { answerError, completeAnswers, newRequestId } from './http/answers.ts'
-import { answerClientError, tendConnections } from './http/connections.ts'
+import { boundBodies } from './http/bodies.ts'
+import { answerClientError, boundConnections, tendConnections } from './http/connections.ts'
 import { readJsonBodies } from './http/json.ts'
 import { serverLimits } from './http/limits.ts'
 import { keepLogbook } from './http/logbook.ts'
@@ -69,7 +70,9 @@ export async function buildApp (parts: AppParts, register = registerDomains) {
   completeAnswers(app)
   readJsonBodies(app)
   refuseMalformedRequests(app)
+  boundBodies(app)
   tendConnections(app, lifecycle)
+  boundConnections(app, config.MAX_CONNECTIONS)
 
   await app.register(healthRoutes, { readiness })
   await describeApi(app, { docs: config.DOCS === 'on' })

@@ -1,9 +1,10 @@
 // How a connection ends: with its last answer read, whatever its caller still sends and whoever ends it.
 import type { IncomingMessage, ServerResponse } from 'node:http'
-import type { Socket } from 'node:net'
+import type { DropArgument, Socket } from 'node:net'
 import type { FastifyInstance } from 'fastify'
 import { ApiError, errors } from '../errors.ts'
 import { rawErrorResponse } from './answers.ts'
+import { lingerIdleMs, otherDescriptors } from './limits.ts'
 import { closeGently, dropInput, type HttpSocket } from './sockets.ts'
 import { takeTurns } from './turns.ts'
 
@@ -42,6 +43,16 @@ export function tendConnections (app: FastifyInstance, lifecycle: { stopping: bo
   app.addHook('preClose', (done) => {
     // The connection of a request that is still under way would be kept alive after its answer.
     app.server.keepAliveTimeout = 1
+    // Neither a reader that has stalled nor a body that doesn't come to its end holds up the stop.
+    const hasten = () => {
+      for (const socket of sockets) {
+        const isCallersTurn = socket.writableLength > 0 || socket._httpMessage?.req.complete === false
+        if (isCallersTurn && socket.timeout !== lingerIdleMs) socket.setTimeout(lingerIdleMs)
+      }
+    }
+    hasten()
+    const timer = setInterval(hasten, 500)
+    app.server.once('close', () => clearInterval(timer))
     done()
   })
   // Node would say 100 Continue before anybody has looked at the headers, and 417 without a body.
@@ -64,6 +75,26 @@ export function tendConnections (app: FastifyInstance, lifecycle: { stopping: bo
     socket.on('drain', () => socket._httpMessage?.emit('drain'))
     answerInTurn(app, socket, new ApiError(errors.METHOD_NOT_ALLOWED), { allow: 'GET, HEAD, POST, DELETE' })
   })
+}
+
+/** Closes further connections as soon as they come. */
+export function boundConnections (app: FastifyInstance, mostConnections: number): void {
+  app.server.maxConnections = mostConnections
+  app.server.on('drop', (data?: DropArgument) => {
+    app.logbook.note(new ApiError(errors.OVERLOADED, { cause: 'too many connections' }), app.log, { remoteAddress: data?.remoteAddress })
+  })
+  const limit = descriptorLimit()
+  if (limit < mostConnections + otherDescriptors) {
+    app.log.warn({ limit, wanted: mostConnections + otherDescriptors }, 'the limit of open files is too low for MAX_CONNECTIONS')
+  }
+}
+
+/** How many files and connections the process may have open; where that can't be told, any number. */
+function descriptorLimit (): number {
+  // Without it the report would look up names.
+  const report = Object.assign(process.report, { excludeNetwork: true })
+  const { userLimits } = report.getReport() as { userLimits?: { open_files: { soft: number | 'unlimited' } } }
+  return Number(userLimits?.open_files.soft) || Infinity
 }
 
 const refused = new WeakSet<Socket>()

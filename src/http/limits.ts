@@ -35,3 +35,12 @@ export const lingerMs = 5000
  * piece of 64 KiB can have thousands, and each head takes some memory.
  */
 export const maxBehind = 16
+
+/** A body up to this size is not counted among those that are arriving. */
+export const smallBody = 16_384
+
+/** What all larger bodies that are arriving may take together. */
+export const mostHeldBytes = 64 * 1024 * 1024
+
+/** Descriptors for whatever is no caller's connection: the database's, the log, files. */
+export const otherDescriptors = 96

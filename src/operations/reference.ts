@@ -5,6 +5,7 @@ import type { TSchema } from '@sinclair/typebox'
 import type { FastifyInstance, FastifySchema, RouteOptions } from 'fastify'
 import manifest from '../../package.json' with { type: 'json' }
 import { catalogue, errors, type ErrorKind, ErrorSchema, type failures } from '../errors.ts'
+import { servePageFiles } from './page-files.ts'
 import { refusalsOf } from '../http/validation.ts'
 
 type Schema = { $id?: string, type?: string, description?: string, examples?: unknown[], items?: Schema, properties?: Record<string, Schema> }
@@ -97,6 +98,14 @@ export async function describeApi (app: FastifyInstance, { docs }: { docs: boole
   })
 
   if (!docs) return
+  const css = await readFile(new URL('reference.css', import.meta.url), 'utf8')
+  await app.register(async (page) => {
+    servePageFiles(page)
+    await registerPage(page, css)
+  })
+}
+
+async function registerPage (app: FastifyInstance, css: string): Promise<void> {
   await app.register(import('@fastify/swagger-ui'), {
     routePrefix: '/docs',
     staticCSP: contentSecurityPolicy,
@@ -104,7 +113,7 @@ export async function describeApi (app: FastifyInstance, { docs }: { docs: boole
     theme: {
       title: 'Plant store',
       js: [{ filename: 'color-scheme.js', content: followColorScheme }],
-      css: [{ filename: 'page.css', content: await readFile(new URL('reference.css', import.meta.url), 'utf8') }]
+      css: [{ filename: 'page.css', content: css }]
     }
   })
 }

@@ -2,6 +2,7 @@
 import { parseArgs } from 'node:util'
 import { attacks } from './attacks.ts'
 import { bodies } from './bodies.ts'
+import { hoarders } from './hoarders.ts'
 import { locks } from './locks.ts'
 import { outages } from './outages.ts'
 import { overloads } from './overload.ts'
@@ -25,6 +26,7 @@ const scenarios = {
     watchMs: 8000,
     restMs: 5000
   }),
+  hoarders: () => hoarders(scope, postgres, { connections: 1000, measureMs: 5000 }),
   soak: () => soak(scope, postgres, { minutes: 10 })
 }
 const { values } = parseArgs({

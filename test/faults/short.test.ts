@@ -2,6 +2,7 @@
 import t from 'tap'
 import type { Scope } from '../support/program.ts'
 import { attacks } from './attacks.ts'
+import { hoarders } from './hoarders.ts'
 import { outages } from './outages.ts'
 import { startPostgres } from './postgres.ts'
 import { readers } from './readers.ts'
@@ -19,6 +20,7 @@ const scenarios: Record<string, (scope: Scope) => Promise<Report>> = {
     watchMs: 500,
     restMs: 0
   }),
+  hoarders: (scope) => hoarders(scope, postgres, { connections: 100, measureMs: 200 }),
   readers: (scope) => readers(scope, postgres, { plants: 20_000, characters: 600, stalledReaders: 4, halfOpenRequests: 50, measureMs: 200 })
 }
 for (const [name, run] of Object.entries(scenarios)) {

@@ -1,0 +1,40 @@
+// How much memory bodies may take that are not yet whole.
+import type { FastifyInstance, RequestPayload } from 'fastify'
+import { ApiError, errors } from '../errors.ts'
+import { mostHeldBytes, smallBody } from './limits.ts'
+
+interface Body { payload: RequestPayload, bytes: number }
+
+/**
+ * Bounds the bytes of all bodies that are arriving. Past it the body that has
+ * been arriving for longest is refused: a caller who sends its own in one go
+ * has it whole long before. Small ones are bounded by the number of connections.
+ */
+export function boundBodies (app: FastifyInstance): void {
+  const arriving = new Set<Body>()
+  let held = 0
+
+  const forget = (body: Body) => {
+    if (arriving.delete(body)) held -= body.bytes
+  }
+
+  app.addHook('preParsing', (request, _reply, payload, done) => {
+    const { 'content-length': length, 'transfer-encoding': coding } = request.headers
+    if (coding === undefined && Number(length ?? 0) <= smallBody) return done()
+    const body = { payload, bytes: 0 }
+    arriving.add(body)
+    payload.on('data', (chunk: Buffer) => {
+      if (!arriving.has(body)) return
+      body.bytes += chunk.length
+      held += chunk.length
+      for (const oldest of arriving) {
+        if (held <= mostHeldBytes) break
+        forget(oldest)
+        // To Fastify, which waits for its end, as if it had failed: what still comes of it is dropped.
+        oldest.payload.emit('error', new ApiError(errors.OVERLOADED, { cause: 'too many bytes of unfinished bodies' }))
+      }
+    })
+    for (const event of ['end', 'close']) payload.once(event, () => forget(body))
+    done()
+  })
+}

@@ -1,0 +1,45 @@
+// The files of the page: each in memory once, compressed, so that they cost no descriptor and no work however often they are asked for.
+import { createHash } from 'node:crypto'
+import { readFile } from 'node:fs/promises'
+import { createRequire } from 'node:module'
+import { dirname, join } from 'node:path'
+import { promisify } from 'node:util'
+import { gzip } from 'node:zlib'
+import type { FastifyInstance } from 'fastify'
+
+const types: Record<string, string> = {
+  'index.css': 'text/css; charset=utf-8',
+  'swagger-ui.css': 'text/css; charset=utf-8',
+  'swagger-ui-bundle.js': 'text/javascript; charset=utf-8',
+  'swagger-ui-standalone-preset.js': 'text/javascript; charset=utf-8',
+  'logo.svg': 'image/svg+xml'
+}
+
+const root = join(dirname(createRequire(import.meta.url).resolve('@fastify/swagger-ui/package.json')), 'static')
+
+interface File { plain: Buffer, packed: Buffer, tag: string }
+
+/** Answers for the large files under `/docs/static` before their plugin does; they are read when they are first asked for. */
+export function servePageFiles (app: FastifyInstance): void {
+  const files = new Map<string, Promise<File>>()
+  app.addHook('onRequest', async (request, reply) => {
+    const name = /^\/docs\/static\/([\w.-]+)(?:\?|$)/.exec(request.url)?.[1] ?? ''
+    const type = types[name]
+    if (type === undefined) return
+    const file = files.get(name) ?? load(name)
+    files.set(name, file)
+    const { plain, packed, tag } = await file
+    const isPacked = /\bgzip\b(?!\s*;\s*q=0(?:\.0*)?(?:,|\s|$))/i.test(request.headers['accept-encoding'] ?? '')
+    const etag = `"${tag}${isPacked ? '-gzip' : ''}"`
+    reply.headers({ etag, vary: 'accept-encoding', 'cache-control': 'public, max-age=600' })
+    if (request.headers['if-none-match']?.includes(etag)) return reply.code(304).send()
+    if (isPacked) reply.header('content-encoding', 'gzip')
+    return reply.type(type).send(isPacked ? packed : plain)
+  })
+}
+
+async function load (name: string): Promise<File> {
+  const plain = await readFile(join(root, name))
+  const packed = await promisify(gzip)(plain, { level: 9 })
+  return { plain, packed, tag: createHash('sha256').update(plain).digest('base64url').slice(0, 22) }
+}

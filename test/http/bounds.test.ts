@@ -1,0 +1,96 @@
+// What callers may hold of the service together: connections, unfinished bodies, answers that nobody reads.
+import { once } from 'node:events'
+import { connect, type Server, type Socket } from 'node:net'
+import t, { type Test } from 'tap'
+import { startApp } from '../support/app.ts'
+import { sql } from '../support/database.ts'
+import { exchange } from '../support/raw.ts'
+
+function open (t: Test, address: string): Socket {
+  const { hostname, port } = new URL(address)
+  const socket = connect(Number(port), hostname)
+  socket.on('error', () => {})
+  t.teardown(() => { socket.destroy() })
+  return socket
+}
+
+const live = 'GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n'
+
+t.test('of connections beyond MAX_CONNECTIONS each is closed at once, and the next one is served when there is room', async (t) => {
+  const { app, listen, log } = await startApp(t, { MAX_CONNECTIONS: '2' })
+  const address = await listen()
+  const first = open(t, address)
+  const second = open(t, address)
+  await Promise.all([once(first, 'connect'), once(second, 'connect')])
+  const third = open(t, address).resume()
+  await once(third, 'close')
+  t.match(log.map((line) => JSON.parse(line)).find(({ error }) => error === 50302), { level: 'warn', reason: 'too many connections', remoteAddress: '127.0.0.1' })
+  first.destroy()
+  while (await count(app.server) > 1) await new Promise(setImmediate)
+  t.match(await exchange(address, [live]), [{ status: 200 }])
+})
+
+const count = (server: Server) => new Promise<number>((resolve) => server.getConnections((_error, count) => resolve(count)))
+
+t.test('the start tells when more connections are wanted than files may be open', async (t) => {
+  const limit = (process.report.getReport() as { userLimits: { open_files: { soft: number } } }).userLimits.open_files.soft
+  const { log } = await startApp(t, { MAX_CONNECTIONS: '99999' })
+  t.equal(log.some((line) => JSON.parse(line).msg.startsWith('the limit of open files')), limit < 100_095)
+})
+
+t.test('of bodies that don\'t come to their end those under way for longest are given up, and nobody else notices', async (t) => {
+  const { as, listen, url } = await startApp(t)
+  const address = await listen()
+  const alice = await as('alice')
+  const head = (length: number) => `POST /plants HTTP/1.1\r\nHost: x\r\nAuthorization: ${alice.authorization}\r\nContent-Type: application/json\r\nContent-Length: ${length}\r\nConnection: close\r\n\r\n`
+  const body = (id: number) => `{"id":${id},"name":"${'x'.repeat(1_000_000)}"}`
+  const sent = []
+  for (let id = 10; id < 90; id++) {
+    const socket = open(t, address)
+    const text = body(id)
+    socket.write(head(text.length) + text.slice(0, -1))
+    const answer = once(socket, 'data').then(([bytes]) => String(bytes))
+    sent.push({ socket, answer })
+    // One after the other, so that it is known which are given up.
+    if (id >= 80) t.match(await sent[id - 80]?.answer, /^HTTP\/1.1 503 .*50302/s, `${id - 70}`)
+    else await new Promise((resolve) => socket.write('', resolve))
+  }
+  t.equal((await alice.create({ id: 1, name: 'small' })).statusCode, 200)
+  sent.at(-1)?.socket.write('}')
+  t.match(await sent.at(-1)?.answer, /^HTTP\/1.1 200 /)
+  t.same(await sql(url, 'select id::int from plants order by plants.id'), [{ id: 1 }, { id: 89 }])
+})
+
+t.test('the files of the page are compressed, can be validated, and are read once', async (t) => {
+  const { app } = await startApp(t)
+  const url = '/docs/static/swagger-ui-bundle.js'
+  const [plain, packed] = await Promise.all([app.inject(url), app.inject({ url, headers: { 'accept-encoding': 'gzip, br' } })])
+  t.match(packed.headers, { 'content-encoding': 'gzip', 'content-type': 'text/javascript; charset=utf-8', vary: 'accept-encoding', 'cache-control': /max-age/ })
+  t.ok(packed.rawPayload.length < plain.rawPayload.length / 2)
+  t.same(plain.headers['content-encoding'], undefined)
+  t.not(plain.headers.etag, packed.headers.etag)
+  for (const { headers: { etag }, encoding } of [{ ...plain, encoding: 'gzip;q=0' }, { ...packed, encoding: 'gzip' }]) {
+    const again = await app.inject({ url: `${url}?x`, headers: { 'if-none-match': etag as string, 'accept-encoding': encoding } })
+    t.match(again, { statusCode: 304, body: '', headers: { etag } })
+  }
+  t.equal((await app.inject({ method: 'HEAD', url })).headers['content-length'], String(plain.rawPayload.length))
+  t.equal((await app.inject('/docs/static/nothing.js')).statusCode, 404)
+})
+
+t.test('neither a reader who takes nothing nor a body that doesn\'t end holds up a stop', async (t) => {
+  const { app, as, listen, url } = await startApp(t)
+  const address = await listen()
+  const { authorization } = await as('alice')
+  await sql(url, "insert into plants select 'alice', id, repeat('x', 4000) from generate_series(1, 5000) as id")
+  const send = async (text: string) => {
+    const accepted = once(app.server, 'connection') as Promise<[Socket]>
+    open(t, address).pause().write(text)
+    return (await accepted)[0]
+  }
+  const reader = await send(`GET /plants HTTP/1.1\r\nHost: x\r\nAuthorization: ${authorization}\r\n\r\n`)
+  const writer = await send(`POST /plants HTTP/1.1\r\nHost: x\r\nAuthorization: ${authorization}\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{`)
+  while (reader.writableLength === 0 || writer.bytesRead === 0) await new Promise(setImmediate)
+  // Cut by whatever bound is the shortest: without one of the stop's own that of the request would be, after half a minute.
+  await app.close()
+  t.ok(reader.destroyed && writer.destroyed)
+})
