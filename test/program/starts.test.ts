@@ -1,9 +1,8 @@
-import { execFile, spawn } from 'node:child_process'
+import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { readFile, symlink } from 'node:fs/promises'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
-import { promisify } from 'node:util'
 import t, { type Test } from 'tap'
 import { createDatabase } from '../support/database.ts'
 
@@ -53,8 +52,8 @@ for (const [way, words] of Object.entries(ways)) {
   t.test(`${way}: the service has the options of its first line, and ends gracefully with what started it`, async (t) => {
     const { child, exited, logged } = await start(t, words)
     const { pid } = await logged('ready')
-    const { stdout } = await promisify(execFile)('ps', ['-o', 'args=', '-p', String(pid)])
-    t.match(stdout, ` ${options} `)
+    const command = (await readFile(`/proc/${pid}/cmdline`, 'utf8')).split('\0')
+    t.match(command.join(' '), ` ${options} `)
 
     child.kill('SIGTERM')
     t.equal((await logged('stopped')).pid, pid)
