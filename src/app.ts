@@ -30,14 +30,14 @@ export interface AppParts {
   logStream?: { write (line: string): void }
 }
 
-/** What the service is about. A domain is a line here: that alone puts it behind the guard and into the document. */
+/** What the service is about. A domain is a line here: it puts it behind the guard and into the document. */
 async function registerDomains (guarded: FastifyInstance, { config, database }: AppParts): Promise<void> {
   await guarded.register(plantsRoutes, {
     plants: createPlants(database, { writeBatch: config.WRITE_BATCH, maxWaiting: config.MAX_WAITING })
   })
 }
 
-/** The whole service but for its socket, signals and database. The order of registration is the architecture. */
+/** The service but for its socket, signals and database. The order of registration is the architecture. */
 export async function buildApp (parts: AppParts, register = registerDomains) {
   const { config, database, lifecycle, observers = [], logStream } = parts
   const app = Fastify({

@@ -21,7 +21,9 @@ const text = (description: string, initial: string | undefined, pattern: string)
 const number = (description: string, initial: string | undefined, pattern: string) =>
   Type.Transform(text(description, initial, pattern)).Decode(Number).Encode(String)
 const duration = (description: string, initial: string, pattern = '0|\\d{1,7}ms|\\d{1,4}[sm]') =>
-  Type.Transform(text(description, initial, pattern)).Decode((value) => parseDuration(value) as number).Encode(String)
+  Type.Transform(text(description, initial, pattern))
+    .Decode((value) => parseDuration(value) as number)
+    .Encode(String)
 
 // As pg reads it, for whom there may be no host: then `?host=` names the folder of a socket.
 const isUrl = (text: string) => URL.canParse(text.replace('@/', '@base/'), 'postgres://base')
@@ -34,16 +36,21 @@ FormatRegistry.Set('connection-string', (text) => {
   }
 })
 
-// A / or ? before the @, which ends the password, would make a part of it the host. Behind a = it may be an option's.
+// A / or ? before the @, which ends the password, would make a part of it the host.
+// Behind a = it may be an option's.
 const rawPassword = '[^@/?#]*:[^@/?#]*[/?#][^=]*@'
 
 // Three words that pg takes for a fourth, with a warning of many lines that it may not always do so.
 const settleSslMode = (url: string) =>
-  url.includes('uselibpqcompat=') ? url : url.replace(/([?&]sslmode=)(?:prefer|require|verify-ca)\b/, '$1verify-full')
+  url.includes('uselibpqcompat=')
+    ? url
+    : url.replace(/([?&]sslmode=)(?:prefer|require|verify-ca)\b/, '$1verify-full')
 
 const isNetwork = (text: string) => {
   const [address = '', bits = '32', ...rest] = text.split('/')
-  return rest.length === 0 && isIP(address) !== 0 && /^[1-9]\d{0,2}$/.test(bits) && Number(bits) <= (isIP(address) === 4 ? 32 : 128)
+  const mostBits = isIP(address) === 4 ? 32 : 128
+  const isCount = /^[1-9]\d{0,2}$/.test(bits) && Number(bits) <= mostBits
+  return rest.length === 0 && isIP(address) !== 0 && isCount
 }
 // Not a number of hops: whoever reaches the service by a shorter way could choose any address.
 FormatRegistry.Set('proxies', (text) => text.split(',').every((item) =>
@@ -54,29 +61,38 @@ export const EnvironmentSchema = Type.Object({
   HOST: text('the address to listen on', '127.0.0.1', '.+'),
   PORT: number('a port from 0 (any free one) to 65535', '3000', port),
   DATABASE_URL: Type.Optional(Type.Transform(Type.String({
-    description: 'a PostgreSQL connection string, its hosts separated by commas, with / as %2F and ? as %3F in a password; ' +
+    description: 'a PostgreSQL connection string, its hosts separated by commas, ' +
+      'with / as %2F and ? as %3F in a password; ' +
       'without it the program starts a server of its own',
     pattern: `^postgres(ql)?://(?!${rawPassword}).+`,
     format: 'connection-string'
   })).Decode(settleSslMode).Encode(String)),
   DATA_DIR: text('the folder of the program\'s own PostgreSQL server', '.data', '.+'),
   MIGRATE: text('on, or off to leave migrations to the migrate command', 'on', 'on|off'),
-  LOG_LEVEL: text('fatal, error, warn, info, debug, trace or silent', 'info', 'fatal|error|warn|info|debug|trace|silent'),
+  LOG_LEVEL: text('fatal, error, warn, info, debug, trace or silent', 'info',
+    'fatal|error|warn|info|debug|trace|silent'),
   TRUSTED_PROXIES: Type.Optional(Type.String({
-    description: 'whose X-Forwarded-For is believed: CIDRs, loopback, linklocal, uniquelocal, separated by commas; nobody\'s without it',
+    description: 'whose X-Forwarded-For is believed: CIDRs, loopback, linklocal, uniquelocal, ' +
+      'separated by commas; nobody\'s without it',
     format: 'proxies'
   })),
   MAX_CONNECTIONS: number('how many connections of callers may be open, 1 to 99999; further ones are closed at once', '4000', '[1-9]\\d{0,4}'),
   BODY_LIMIT: number('the largest request body, in bytes', '1048576', '[1-9]\\d{0,8}'),
-  TOKEN_CACHE_TTL: duration('how long a token is remembered: 0 (not at all) to 5s', '3s', '0|[0-5]s|[1-4]?\\d{1,3}ms|5000ms'),
+  TOKEN_CACHE_TTL: duration('how long a token is remembered: 0 (not at all) to 5s', '3s',
+    '0|[0-5]s|[1-4]?\\d{1,3}ms|5000ms'),
   WRITE_BATCH: number(
-    'how many creates, deletes or lists may share a statement, 1 to 9999 (lists 64 at most); 1 turns batching off',
+    'how many creates, deletes or lists may share a statement, 1 to 9999 (lists 64 at most); ' +
+    '1 turns batching off',
     '500', '[1-9]\\d{0,3}'),
-  MAX_WAITING: number('how many requests of a kind may wait for the database before others are refused, 1 to 9999', '1000', '[1-9]\\d{0,3}'),
-  STATEMENT_TIMEOUT: duration('how long a statement may run; 0 leaves the limit to the database role, up to 6s', '5s'),
+  MAX_WAITING: number(
+    'how many requests of a kind may wait for the database before others are refused, 1 to 9999',
+    '1000', '[1-9]\\d{0,3}'),
+  STATEMENT_TIMEOUT: duration(
+    'how long a statement may run; 0 leaves the limit to the database role, up to 6s', '5s'),
   DRAIN_DELAY: duration('how long to go on serving after SIGTERM', '3s'),
   SHUTDOWN_TIMEOUT: duration('how long after the signal the program ends whatever is in flight', '9s'),
-  METRICS_PORT: Type.Optional(number('a port from 0 (any free one) to 65535; no metrics without it', undefined, port)),
+  METRICS_PORT: Type.Optional(
+    number('a port from 0 (any free one) to 65535; no metrics without it', undefined, port)),
   METRICS_HOST: text('the address to listen on for metrics', '127.0.0.1', '.+'),
   OTEL_EXPORTER_OTLP_ENDPOINT: Type.Optional(Type.String({
     description: 'the URL of a collector that takes OTLP by HTTP; no traces without it',
@@ -85,7 +101,8 @@ export const EnvironmentSchema = Type.Object({
   })),
   OTEL_TRACES_SAMPLER: text('always_on, always_off, traceidratio, or one of them behind parentbased_',
     'parentbased_always_on', '(parentbased_)?(always_on|always_off|traceidratio)'),
-  OTEL_TRACES_SAMPLER_ARG: number('the share of traces that traceidratio takes, 0 to 1', '1', '0(\\.\\d+)?|1(\\.0+)?'),
+  OTEL_TRACES_SAMPLER_ARG: number('the share of traces that traceidratio takes, 0 to 1', '1',
+    '0(\\.\\d+)?|1(\\.0+)?'),
   DOCS: text('on, or off to remove /docs', 'on', 'on|off')
 })
 
@@ -94,10 +111,12 @@ export type Config = StaticDecode<typeof EnvironmentSchema>
 /** The whole configuration, or an Error with a line for each variable that is wrong. */
 export function readConfig (environment: NodeJS.ProcessEnv): Config {
   const known = Object.keys(EnvironmentSchema.properties).map((name) => [name, environment[name]])
-  const values = Value.Default(EnvironmentSchema, Object.fromEntries(known.filter(([, value]) => value !== undefined)))
+  const given = Object.fromEntries(known.filter(([, value]) => value !== undefined))
+  const values = Value.Default(EnvironmentSchema, given)
   const faults = [...Value.Errors(EnvironmentSchema, values)].map(({ path, schema, value }) =>
     // Without the user and password of a URL.
-    `${path.slice(1)}: expected ${schema.description}, got ${JSON.stringify(value).replace(/:\/\/.*@/, '://…@')}`)
+    `${path.slice(1)}: expected ${schema.description}, ` +
+    `got ${JSON.stringify(value).replace(/:\/\/.*@/, '://…@')}`)
   // A value that breaks two rules breaks them in the same words.
   if (faults.length > 0) throw new Error([...new Set(faults)].join('\n'))
   return Value.Decode(EnvironmentSchema, values)

@@ -15,8 +15,10 @@ export interface ErrorKind {
 /** Every error there is, by number. */
 export const catalogue = new Map<number, ErrorKind>()
 
-/** Gives each error its name. Throws when a number is taken: callers rely on it, in whatever folder it stands. */
-export function defineErrors<Name extends string> (kinds: Record<Name, Omit<ErrorKind, 'name'>>): Record<Name, ErrorKind> {
+/** Gives each error its name. Throws when a number is taken: callers rely on it, wherever it stands. */
+export function defineErrors<Name extends string> (
+  kinds: Record<Name, Omit<ErrorKind, 'name'>>
+): Record<Name, ErrorKind> {
   for (const [name, kind] of Object.entries<Omit<ErrorKind, 'name'>>(kinds)) {
     if (catalogue.has(kind.number)) throw new Error(`${name}: ${kind.number} is taken`)
     catalogue.set(kind.number, Object.assign(kind, { name }))
@@ -44,11 +46,24 @@ export const errors = defineErrors({
   BODY_TOO_COMPLEX: { number: 40017, message: 'The body must not have more than 1000 values.' },
   HTTP_TOO_OLD: {
     number: 40018,
-    message: 'The answer is too long for HTTP/1.0, in which a part of it would look whole: use HTTP/1.1, or ask for less.'
+    message: 'The answer is too long for HTTP/1.0, in which a part of it would look whole: ' +
+      'use HTTP/1.1, or ask for less.'
   },
-  TOKEN_MISSING: { number: 40101, message: 'This operation needs an Authorization header with a bearer token.', headers: bearer() },
-  TOKEN_INVALID: { number: 40102, message: 'The bearer token is not valid.', headers: bearer(', error="invalid_token"') },
-  TOKEN_READ_ONLY: { number: 40301, message: 'The bearer token may only read.', headers: bearer(', error="insufficient_scope"') },
+  TOKEN_MISSING: {
+    number: 40101,
+    message: 'This operation needs an Authorization header with a bearer token.',
+    headers: bearer()
+  },
+  TOKEN_INVALID: {
+    number: 40102,
+    message: 'The bearer token is not valid.',
+    headers: bearer(', error="invalid_token"')
+  },
+  TOKEN_READ_ONLY: {
+    number: 40301,
+    message: 'The bearer token may only read.',
+    headers: bearer(', error="insufficient_scope"')
+  },
   PATH_UNKNOWN: { number: 40401, message: 'There is nothing at this path.' },
   METHOD_NOT_ALLOWED: { number: 40501, message: 'This path does not answer to this method.' },
   REQUEST_TIMEOUT: { number: 40801, message: 'The request did not arrive in time.' },
@@ -69,9 +84,10 @@ export const ErrorSchema = Type.Object({
 }, { $id: 'Error', description: 'The body of every answer that is not a success' })
 
 /** What a route's schema says of its failures: besides those any request can meet, it can end in these. */
-export const failures = (...errors: ErrorKind[]) => ({ '4xx': { ...ErrorSchema, errors }, '5xx': ErrorSchema })
+export const failures = (...errors: ErrorKind[]) =>
+  ({ '4xx': { ...ErrorSchema, errors }, '5xx': ErrorSchema })
 
-/** A fault with a number of its own. Handlers throw it; `cause` is for the log and never reaches the caller. */
+/** A fault with a number of its own. Handlers throw it; `cause` is for the log, never for the caller. */
 export class ApiError extends Error {
   readonly number: number
   readonly status: number
@@ -86,5 +102,5 @@ export class ApiError extends Error {
   }
 }
 
-/** One for all, since there may be thousands a second: the stack of each would cost more than the rest of its answer. */
+/** One for all: there may be thousands a second, and the stack of each would cost more than its answer. */
 export const overloaded = new ApiError(errors.OVERLOADED)

@@ -1,4 +1,5 @@
-// What goes on inside, told to whoever listens: metrics and traces. With nobody listening an event costs a look at a flag.
+// What goes on inside, told to whoever listens: metrics and traces. With nobody listening it costs a look
+// at a flag.
 import { AsyncLocalStorage } from 'node:async_hooks'
 import { channel } from 'node:diagnostics_channel'
 

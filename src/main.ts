@@ -15,7 +15,8 @@ import { createToken, listTokens, revokeTokens } from './commands/tokens.ts'
 import { readConfig } from './config.ts'
 
 const program = new Command('plant-store')
-  .description('Keeps plants: an HTTP JSON service on PostgreSQL. Configured by environment variables, see README.md.')
+  .description('Keeps plants: an HTTP JSON service on PostgreSQL. ' +
+    'Configured by environment variables, see docs/operating.md.')
   .version(manifest.version, '--version')
   // Throws instead of exiting, so that every way out is the one at the end.
   .exitOverride()
@@ -23,7 +24,8 @@ const program = new Command('plant-store')
   .configureOutput({ outputError: (text, write) => write(`${text.trim().replaceAll(/\p{C}+/gu, ' ')}\n`) })
 
 program.command('serve')
-  .description('serve HTTP until a signal, without DATABASE_URL with a PostgreSQL of its own; the command when none is given')
+  .description('serve HTTP until a signal, without DATABASE_URL with a PostgreSQL of its own; ' +
+    'the command when none is given')
   .action(async () => {
     takeNodeOptions()
     // Loaded when it is asked for: the other commands start in half the time.
@@ -33,11 +35,15 @@ program.command('serve')
 
 program.command('migrate')
   .description('bring the database schema up to date, or take back the newest migration')
-  .addArgument(new Argument('[direction]', 'up to the newest migration, or down by one').choices(['up', 'down']).default('up'))
+  .addArgument(new Argument('[direction]', 'up to the newest migration, or down by one')
+    .choices(['up', 'down'])
+    .default('up'))
   .option('--yes', 'going down is meant', false)
   .option('--with-data', 'go down even when rows are lost by it', false)
   .action((direction: 'up' | 'down', { yes, withData }: { yes: boolean, withData: boolean }) => {
-    if (direction === 'down' && !yes) program.error('error: migrate down drops what the newest migration made, it needs --yes')
+    if (direction === 'down' && !yes) {
+      program.error('error: migrate down drops what the newest migration made, it needs --yes')
+    }
     return runMigrations(readConfig(process.env), direction, { withData })
   })
 

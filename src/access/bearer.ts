@@ -29,6 +29,8 @@ export async function requireBearer (app: FastifyInstance, authenticate: Authent
 }
 
 /** An onRequest hook for routes that change something. */
-export function requireWriteAccess (request: FastifyRequest, _reply: FastifyReply, done: HookHandlerDoneFunction): void {
+export function requireWriteAccess (
+  request: FastifyRequest, _reply: FastifyReply, done: HookHandlerDoneFunction
+): void {
   done(request.caller.readOnly ? new ApiError(errors.TOKEN_READ_ONLY) : undefined)
 }

@@ -50,7 +50,8 @@ export function createTokens (database: Database) {
 
     /** How many were revoked: 0 when there is none by that id or all had been. */
     async revoke (by: { id: string } | { user: string }): Promise<number> {
-      const rows = await ('id' in by ? database.write(revokeById, [by.id]) : database.write(revokeByUser, [by.user]))
+      const [statement, value] = 'id' in by ? [revokeById, by.id] : [revokeByUser, by.user]
+      const rows = await database.write(statement, [value])
       return rows.length
     }
   }
@@ -75,7 +76,8 @@ const revokeByUser = {
 }
 
 function toToken ([id, user, label, readOnly, created, expires, revoked]: Row): Token {
-  const toDate = (seconds: string | null | undefined) => seconds == null ? undefined : new Date(Number(seconds) * 1000)
+  const toDate = (seconds: string | null | undefined) =>
+    seconds == null ? undefined : new Date(Number(seconds) * 1000)
   return {
     id: id as string,
     user: user as string,

@@ -23,7 +23,8 @@ export function expiry (text: string): Date {
   const duration = parseDuration(text)
   const moment = duration === undefined ? parseMoment(text) : Date.now() + duration
   if (moment > Date.now() && moment <= endOfTime) return new Date(moment)
-  throw new InvalidArgumentError('Expected a duration such as 90d, 12h or 30s, or a date to come such as 2027-01-01.')
+  throw new InvalidArgumentError(
+    'Expected a duration such as 90d, 12h or 30s, or a date to come such as 2027-01-01.')
 }
 
 /** NaN when there is no such day, where Date.parse would give one of the next month. */

@@ -10,7 +10,8 @@ import { findRunning, startEmbedded } from '../embedded/start.ts'
 export async function withDatabase (config: Config, work: (url: string) => Promise<void>): Promise<void> {
   if (config.DATABASE_URL !== undefined) return work(config.DATABASE_URL)
   // On standard error: standard output may be a token, or JSON.
-  console.error(`DATABASE_URL is not set: this is about the program's own PostgreSQL in ${resolve(config.DATA_DIR)}`)
+  const folder = resolve(config.DATA_DIR)
+  console.error(`DATABASE_URL is not set: this is about the program's own PostgreSQL in ${folder}`)
   const running = await findRunning(config.DATA_DIR)
   if (running !== undefined) return work(running.url)
   const embedded = await startEmbedded(config.DATA_DIR)

@@ -1,6 +1,7 @@
 // An error as a line that an operator can act upon.
 
-const ca = 'Name the file of the authority that signed it: …?sslmode=verify-full&sslrootcert=/path/to/ca.pem in DATABASE_URL.'
+const ca = 'Name the file of the authority that signed it: ' +
+  '…?sslmode=verify-full&sslrootcert=/path/to/ca.pem in DATABASE_URL.'
 
 /** By the code of Node's, OpenSSL's or PostgreSQL's: what to do about it. */
 const remedies: Record<string, string> = {

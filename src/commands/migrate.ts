@@ -5,7 +5,9 @@ import { withDatabase } from './database.ts'
 
 type Direction = 'up' | 'down'
 
-export async function runMigrations (config: Config, direction: Direction, options: MigrateOptions): Promise<void> {
+export async function runMigrations (
+  config: Config, direction: Direction, options: MigrateOptions
+): Promise<void> {
   await withDatabase(config, async (url) => {
     const names = await migrate(url, direction, options)
     console.log(names.length === 0 ? 'nothing to do' : names.map((name) => `${direction} ${name}`).join('\n'))

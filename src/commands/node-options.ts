@@ -1,4 +1,4 @@
-// Node's options are named once, in the first line of main.ts. This is for starts that know nothing of that line.
+// Node's options are named once, in the first line of main.ts: for starts that know nothing of that line.
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 
@@ -12,7 +12,8 @@ const options = firstLine.split(' ').filter((word) => word.startsWith('--'))
  */
 export function takeNodeOptions (): void {
   const missing = options.filter((option) => !process.execArgv.includes(option))
-  /* c8 ignore next 3: what comes after is another program, which leaves no trace of these lines; starts.test.ts does */
+  // What comes after is another program, which leaves no trace of these lines; starts.test.ts tests them.
+  /* c8 ignore next 3 */
   if (missing.length === 0 || process.platform === 'win32') return
   const [node, ...words] = process.argv as [string, ...string[]]
   process.execve?.(node, [node, ...missing, ...process.execArgv, ...words])

@@ -14,17 +14,18 @@ import { explain } from './explain.ts'
 import { greet } from './greeting.ts'
 import { heedSignals } from './signals.ts'
 
-/** Rejects, with all closed that it had opened, when it can't start: the port is taken, the server is too old. */
+/** Rejects, with all closed that it had opened, when it can't start: a taken port, a server too old. */
 export async function serve (config: Config): Promise<void> {
   // Whatever is opened is closed in the opposite order.
   const opened = new AsyncDisposableStack()
   try {
-    // For localhost itself Fastify opens one server for each address, of which hardenProtocol knows the first.
+    // For localhost itself Fastify opens one server for each address, of which buildApp knows the first.
     const { address: host } = await lookup(config.HOST, { order: 'ipv4first' })
     const embedded = config.DATABASE_URL === undefined ? await startEmbedded(config.DATA_DIR) : undefined
     opened.defer(() => embedded?.close())
     const url = embedded?.url ?? config.DATABASE_URL as string
-    const database = openDatabase({ url, statementTimeoutMs: config.STATEMENT_TIMEOUT, maxWaiting: config.MAX_WAITING })
+    const { STATEMENT_TIMEOUT: statementTimeoutMs, MAX_WAITING: maxWaiting } = config
+    const database = openDatabase({ url, statementTimeoutMs, maxWaiting })
     opened.defer(() => database.close())
     const observers = await openObservers(config)
     opened.defer(async () => { await Promise.all(observers.map((observer) => observer.close())) })
@@ -55,7 +56,9 @@ async function streamForPeople () {
 }
 
 /** Returns the server's version. */
-async function prepare (database: Database, url: string, config: Config, log: FastifyBaseLogger): Promise<string> {
+async function prepare (
+  database: Database, url: string, config: Config, log: FastifyBaseLogger
+): Promise<string> {
   const [row] = await database.read(versionStatement)
   const version = supportedVersion(row?.[0])
   if (config.MIGRATE === 'on') {

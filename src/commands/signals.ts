@@ -17,7 +17,7 @@ export interface Running {
 // on: what comes again this soon is the same one.
 const sameSignalMs = 1000
 
-/** SIGTERM and SIGINT end the service, as an error does that nobody caught; SIGUSR2 turns debug logging on and off. */
+/** SIGTERM and SIGINT end the service, as does an error nobody caught; SIGUSR2 switches debug logging. */
 export function heedSignals ({ config, lifecycle, log, close }: Running): void {
   let first: { name: NodeJS.Signals, at: number } | undefined
   const grace = closeWithGrace({

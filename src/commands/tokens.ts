@@ -10,7 +10,9 @@ export async function createToken (config: Config, token: NewToken): Promise<voi
   await withTokens(config, async (tokens) => console.log(await tokens.create(token)))
 }
 
-export async function listTokens (config: Config, { user, json }: { user?: string, json: boolean }): Promise<void> {
+export async function listTokens (
+  config: Config, { user, json }: { user?: string, json: boolean }
+): Promise<void> {
   await withTokens(config, async (tokens) => {
     const rows = (await tokens.list(user)).map((token) => ({
       id: token.id,
@@ -22,7 +24,8 @@ export async function listTokens (config: Config, { user, json }: { user?: strin
       state: tokenState(token)
     }))
     const heads = ['ID', 'USER', 'LABEL', 'ACCESS', 'CREATED', 'EXPIRES', 'STATE']
-    console.log(json ? JSON.stringify(rows, null, 2) : table([heads, ...rows.map((row) => Object.values(row))]))
+    const lines = [heads, ...rows.map((row) => Object.values(row))]
+    console.log(json ? JSON.stringify(rows, null, 2) : table(lines))
   })
 }
 
@@ -30,7 +33,9 @@ export async function listTokens (config: Config, { user, json }: { user?: strin
 export async function revokeTokens (config: Config, by: { id: string } | { user: string }): Promise<void> {
   await withTokens(config, async (tokens) => {
     const count = await tokens.revoke(by)
-    if (count === 0 && !await isKnown(tokens, by)) throw new Error(`there is no token ${'id' in by ? by.id : `of ${by.user}`}`)
+    if (count === 0 && !await isKnown(tokens, by)) {
+      throw new Error(`there is no token ${'id' in by ? by.id : `of ${by.user}`}`)
+    }
     console.log(count === 0 ? 'revoked already' : `revoked ${count}`)
   })
 }
@@ -40,7 +45,7 @@ async function isKnown (tokens: Tokens, by: { id: string } | { user: string }): 
   return (await tokens.list()).some(({ id }) => id === by.id)
 }
 
-/** The tables of a database that somebody has named are made by `serve` and `migrate` alone: it may be the wrong one. */
+/** In a database that somebody has named only `serve` and `migrate` make tables: it may be the wrong one. */
 async function withTokens (config: Config, work: (tokens: Tokens) => Promise<void>): Promise<void> {
   await withDatabase(config, async (url) => {
     if (config.DATABASE_URL === undefined && config.MIGRATE === 'on') await migrate(url, 'up')
@@ -56,6 +61,7 @@ async function withTokens (config: Config, work: (tokens: Tokens) => Promise<voi
 function table (lines: string[][]): string {
   const widths = (lines[0] as string[]).map((_, column) =>
     lines.reduce((width, line) => Math.max(width, (line[column] as string).length), 0))
-  const toText = (line: string[]) => line.map((cell, column) => cell.padEnd(widths[column] as number)).join('  ').trimEnd()
+  const toText = (line: string[]) =>
+    line.map((cell, column) => cell.padEnd(widths[column] as number)).join('  ').trimEnd()
   return lines.map(toText).join('\n')
 }

@@ -36,7 +36,8 @@ try {
   const password = await readFile(join(databaseDir, passwordFile), 'utf8')
   await start(await open(databaseDir, password, port))
   const url = `postgres://postgres:${password}@127.0.0.1:${port}/postgres`
-  await writeFile(join(dataDir, 'server.json'), JSON.stringify({ ownerPid: Number(ownerPid), url }), { mode: 0o600 })
+  const running = JSON.stringify({ ownerPid: Number(ownerPid), url })
+  await writeFile(join(dataDir, 'server.json'), running, { mode: 0o600 })
   process.send?.({ url })
 } catch (error) {
   fail(error)

@@ -28,11 +28,15 @@ export async function startEmbedded (folder: string): Promise<EmbeddedServer> {
   }
   // In a process group of its own: a Ctrl-C in the terminal is for the service,
   // which needs its database until it has finished.
-  const child = fork(join(import.meta.dirname, 'keeper.ts'), [dataDir, String(process.pid)], { detached: true, stdio: 'ignore' })
+  const keeper = join(import.meta.dirname, 'keeper.ts')
+  const child = fork(keeper, [dataDir, String(process.pid)], { detached: true, stdio: 'ignore' })
   const exited = once(child, 'exit')
   const [message] = await Promise.race([once(child, 'message'), exited.then(() => [{ error: 'it ended' }])])
   const { url, error } = message as { url: string, error?: string }
-  if (error !== undefined) throw new Error(`DATABASE_URL is not set, and PostgreSQL did not start in ${dataDir}: ${explain(error)}`)
+  if (error !== undefined) {
+    const reason = explain(error)
+    throw new Error(`DATABASE_URL is not set, and PostgreSQL did not start in ${dataDir}: ${reason}`)
+  }
   return {
     url,
     close: async () => {
@@ -45,7 +49,9 @@ export async function startEmbedded (folder: string): Promise<EmbeddedServer> {
 
 /** The server that another process of this program runs on the folder, if one does. */
 export async function findRunning (folder: string): Promise<Running | undefined> {
-  const running: Running | undefined = await readFile(join(resolve(folder), 'server.json'), 'utf8').then(JSON.parse).catch(() => undefined)
+  const running: Running | undefined = await readFile(join(resolve(folder), 'server.json'), 'utf8')
+    .then(JSON.parse)
+    .catch(() => undefined)
   if (running === undefined) return undefined
   const client = createClient({ connectionString: running.url })
   // 57P03: it is there, but starting or stopping.
@@ -56,7 +62,9 @@ export async function findRunning (folder: string): Promise<Running | undefined>
 
 /** One line, and for root a word on why it may not do what it may do anywhere else. */
 function explain (error: string): string {
-  return error.trim().replaceAll(/\s+/g, ' ').replace(/permission denied.*|EACCES$/i, '$& (started by root, PostgreSQL runs as the user postgres)')
+  const line = error.trim().replaceAll(/\s+/g, ' ')
+  const hint = 'started by root, PostgreSQL runs as the user postgres'
+  return line.replace(/permission denied.*|EACCES$/i, `$& (${hint})`)
 }
 
 /** False when there is no such process. */
@@ -71,7 +79,8 @@ function signal (pid: number, name: NodeJS.Signals | 0): boolean {
 
 // Its owner was killed, and perhaps the process between them, too.
 async function stopOrphan (dataDir: string): Promise<void> {
-  const pid = Number((await readFile(join(dataDir, 'postgresql/postmaster.pid'), 'utf8').catch(() => '')).split('\n', 1)[0])
+  const lines = await readFile(join(dataDir, 'postgresql/postmaster.pid'), 'utf8').catch(() => '')
+  const pid = Number(lines.split('\n', 1)[0])
   const giveUp = Date.now() + 10_000
   // SIGINT asks PostgreSQL for a fast shutdown; asking again changes nothing.
   while (Date.now() < giveUp && signal(pid, 'SIGINT')) await setTimeout(50)

@@ -23,7 +23,10 @@ export function measureDatabase (database: Database, registry: Registry): () => 
     registers: [registry]
   })
   const failed = new Counter({
-    name: 'plant_store_statements_failed_total', help: 'Statements that failed', labelNames: ['statement'], registers: [registry]
+    name: 'plant_store_statements_failed_total',
+    help: 'Statements that failed',
+    labelNames: ['statement'],
+    registers: [registry]
   })
   const batch = new Histogram({
     name: 'plant_store_batch_size',

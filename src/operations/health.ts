@@ -35,7 +35,9 @@ export function createReadiness (database: Database, lifecycle: Lifecycle): Read
   }
 }
 
-export const healthRoutes: FastifyPluginAsyncTypebox<{ readiness: Readiness }> = async (app, { readiness }) => {
+type HealthRoutes = FastifyPluginAsyncTypebox<{ readiness: Readiness }>
+
+export const healthRoutes: HealthRoutes = async (app, { readiness }) => {
   app.get('/livez', {
     schema: { response: { 200: StatusSchema, '4xx': ErrorSchema } }
   }, async function live () {

@@ -27,8 +27,9 @@ export async function openMetrics ({ host, port, version, schema }: MetricsOptio
   const registers = [registry]
   collectDefaultMetrics({ register: registry })
   for (const name of misnamed) registry.removeSingleMetric(`nodejs_${name}`)
-  new Gauge({ name: 'plant_store_build_info', help: 'Always 1', labelNames: ['version', 'schema'], registers })
-    .set({ version, schema }, 1)
+  const labelNames = ['version', 'schema'] as const
+  const info = new Gauge({ name: 'plant_store_build_info', help: 'Always 1', labelNames, registers })
+  info.set({ version, schema }, 1)
 
   const server = createServer(async (request, response) => {
     if (request.method !== 'GET' || request.url !== '/metrics') return response.writeHead(404).end()

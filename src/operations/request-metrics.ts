@@ -45,9 +45,10 @@ function measureDurations (app: FastifyInstance, registry: Registry): void {
       for (const one of [method].flat()) duration.zero({ method: one, route: url, status })
     }
   })
-  app.addHook('onResponse', ({ method, routeOptions: { url } }, { statusCode: status, elapsedTime }, done) => {
+  app.addHook('onResponse', ({ method, routeOptions: { url: route } }, reply, done) => {
+    const { statusCode: status, elapsedTime } = reply
     // What is at no route may come with any of 35 methods.
-    const labels = url === undefined ? { method: 'any', route: 'none', status } : { method, route: url, status }
+    const labels = route === undefined ? { method: 'any', route: 'none', status } : { method, route, status }
     duration.observe(labels, elapsedTime / 1000)
     done()
   })

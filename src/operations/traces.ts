@@ -1,11 +1,15 @@
 // Spans by OTLP/HTTP, of requests and of the statements that served them: loaded only where
-// OTEL_EXPORTER_OTLP_ENDPOINT is set. The exporter reads its other variables itself, and so does the resource.
-import { ROOT_CONTEXT, SpanKind, SpanStatusCode, trace, TraceFlags, type Span, type Tracer } from '@opentelemetry/api'
-import { OTLPTraceExporter } from '@opentelemetry/exporter-trace-otlp-http'
-import { defaultResource, detectResources, envDetector, resourceFromAttributes } from '@opentelemetry/resources'
+// OTEL_EXPORTER_OTLP_ENDPOINT is set. Exporter and resource read their other variables themselves.
 import {
-  AlwaysOffSampler, AlwaysOnSampler, BatchSpanProcessor, ParentBasedSampler, TraceIdRatioBasedSampler, TracerProvider,
-  type Sampler
+  ROOT_CONTEXT, SpanKind, SpanStatusCode, trace, TraceFlags, type Span, type Tracer
+} from '@opentelemetry/api'
+import { OTLPTraceExporter } from '@opentelemetry/exporter-trace-otlp-http'
+import {
+  defaultResource, detectResources, envDetector, resourceFromAttributes
+} from '@opentelemetry/resources'
+import {
+  AlwaysOffSampler, AlwaysOnSampler, BatchSpanProcessor, ParentBasedSampler, TraceIdRatioBasedSampler,
+  TracerProvider, type Sampler
 } from '@opentelemetry/sdk-trace'
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { origin, statementEvents, type StatementEvent } from '../events.ts'
@@ -96,7 +100,8 @@ function parentOf ({ headers }: FastifyRequest) {
 
 /** A batch is one statement of many requests: part of the first one's trace, with links to the others. */
 function traceStatement (tracer: Tracer, { name, startedAt, error, origin }: StatementEvent): void {
-  const requests = ([origin].flat() as Array<Span | undefined>).filter((span) => span?.isRecording()) as Span[]
+  const spans = [origin].flat() as Array<Span | undefined>
+  const requests = spans.filter((span) => span?.isRecording()) as Span[]
   const [first, ...others] = requests
   if (first === undefined) return
   const span = tracer.startSpan(name, {
