@@ -3,6 +3,7 @@ import { createInterface } from 'node:readline'
 import t, { type Test } from 'tap'
 import { startApp } from '../support/app.ts'
 import { sql } from '../support/database.ts'
+import { withoutHooks } from '../support/program.ts'
 
 // Prism, which knows nothing of this service but openapi.json, stands between
 // caller and service and turns whatever the document does not allow into an
@@ -10,7 +11,7 @@ import { sql } from '../support/database.ts'
 
 /** The address of a Prism in front of the service. */
 async function startPrism (t: Test, address: string, options: string[] = []): Promise<string> {
-  const prism = spawn('prism', ['proxy', 'openapi.json', address, '--errors', '--port', '0', ...options], { stdio: ['ignore', 'pipe', 'inherit'] })
+  const prism = spawn('env', [...withoutHooks, 'prism', 'proxy', 'openapi.json', address, '--errors', '--port', '0', ...options], { stdio: ['ignore', 'pipe', 'inherit'] })
   t.teardown(() => { prism.kill() })
   for await (const line of createInterface(prism.stdout)) {
     const [, url] = /listening on (http\S+)/.exec(line) ?? []
