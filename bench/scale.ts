@@ -1,4 +1,5 @@
-// The two riskiest claims of docs/scaling.md, tried: node bench/scale.ts [--plants 10000000] [--connections 1000]
+// The two riskiest claims of docs/scaling.md, tried:
+// node bench/scale.ts [--plants 10000000] [--connections 1000]
 import { readFileSync } from 'node:fs'
 import { parseArgs } from 'node:util'
 import pg from 'pg'

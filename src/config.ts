@@ -76,7 +76,9 @@ export const EnvironmentSchema = Type.Object({
       'separated by commas; nobody\'s without it',
     format: 'proxies'
   })),
-  MAX_CONNECTIONS: number('how many connections of callers may be open, 1 to 99999; further ones are closed at once', '4000', '[1-9]\\d{0,4}'),
+  MAX_CONNECTIONS: number(
+    'how many connections of callers may be open, 1 to 99999; further ones are closed at once',
+    '4000', '[1-9]\\d{0,4}'),
   BODY_LIMIT: number('the largest request body, in bytes', '1048576', '[1-9]\\d{0,8}'),
   TOKEN_CACHE_TTL: duration('how long a token is remembered: 0 (not at all) to 5s', '3s',
     '0|[0-5]s|[1-4]?\\d{1,3}ms|5000ms'),

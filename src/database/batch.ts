@@ -10,7 +10,7 @@ export interface BatchOptions {
   name: string
   /** The most items of one batch; 1: each is run at once. */
   maxItems: number
-  /** How many items may wait for their batch before further ones are refused; a large one counts by its pieces. */
+  /** How many items may wait before further ones are refused; a large one counts by its pieces. */
   maxWaiting: number
   /** After which errors of a batch each of its items is run again on its own. */
   isWorthRetrying: (error: unknown) => boolean
@@ -23,13 +23,13 @@ interface Waiting<Item, Result> {
   reject: (error: unknown) => void
 }
 
-/** How long a batch that hangs, on a row that somebody locked or on a dead connection, keeps others from passing. */
+/** How long a batch that hangs, on a locked row or a dead connection, keeps others from passing. */
 const turnMs = 1000
 
-/** The most characters of one batch, so that a burst of large items is not held in memory several times over. */
+/** The most characters of one batch: a burst of large items is not held in memory several times over. */
 const maxSize = 1_000_000
 
-/** From so many characters on an item is large: it takes turns with other large ones, and no small one waits for it. */
+/** From so many characters on an item is large: it takes turns with large ones, no small one waits for it. */
 const largeSize = 32_768
 
 /** Of how many characters the pieces of an item are of which each counts as one that waits. */
@@ -60,7 +60,8 @@ export function batch<Item extends { owner: string }, Result> (
     if (batchEvents.hasSubscribers) batchEvents.publish({ name, items: group.length })
     const items = group.map(({ item }) => item)
     try {
-      const results = await (statementEvents.hasSubscribers ? origin.run(originsOf(group), run, items) : run(items))
+      const isTraced = statementEvents.hasSubscribers
+      const results = await (isTraced ? origin.run(originsOf(group), run, items) : run(items))
       group.forEach(({ resolve }, index) => resolve(results[index] as Result | Promise<Result>))
     } catch (error) {
       if (isNotSupported(error)) most = 1

@@ -1,4 +1,4 @@
-// From a URL to a connection: all its servers are tried side by side, again and again until one is found that takes
+// From a URL to a connection: all its servers are tried side by side, again and again until one takes
 // writes or the time is over.
 import { createConnection, type Connection, type ConnectionOptions } from './connection.ts'
 import { parseServers, type Target } from './servers.ts'
@@ -15,10 +15,11 @@ const refusal: Record<Target, string> = {
   primary: 'pg_is_in_recovery()',
   any: 'false'
 }
-// Each promotion begins one. Where two servers take writes, since nobody stopped the first, the later is the right one.
-const timelineOf = "case when pg_is_in_recovery() then '' else left(pg_walfile_name(pg_current_wal_lsn()), 8) end"
+// Each promotion begins one. Where two servers take writes, since nobody stopped the first, the later is right.
+const timelineOf = "case when pg_is_in_recovery() then '' " +
+  'else left(pg_walfile_name(pg_current_wal_lsn()), 8) end'
 
-/** For all connections of one service: none stays with a server from which another one is known to have taken over. */
+/** For all connections of one service: none stays with a server that another is known to have taken over from. */
 export function createConnect (options: ConnectionOptions): Connect {
   const { urls, target } = parseServers(options.url)
   const session = {
@@ -49,7 +50,9 @@ export function createConnect (options: ConnectionOptions): Connect {
  * The first of several attempts to succeed. Others with the same server are dropped, those with another one go on
  * to tell their timeline. Rejects when the last one left has failed.
  */
-function firstToOpen (servers: Array<() => Connection>, open: (connection: Connection) => Promise<void>): Promise<Connection> {
+function firstToOpen (
+  servers: Array<() => Connection>, open: (connection: Connection) => Promise<void>
+): Promise<Connection> {
   return new Promise((resolve, reject) => {
     const attempts = new Map<Connection, number>()
     const faults: unknown[] = []
@@ -69,7 +72,8 @@ function firstToOpen (servers: Array<() => Connection>, open: (connection: Conne
         connection?.closeNow()
         attempts.delete(connection as Connection)
         faults[server] = error
-        if (attempts.size === 0) lost(servers.length === 1 ? error : new AggregateError(faults, 'no server takes writes'))
+        if (attempts.size > 0) return
+        lost(servers.length === 1 ? error : new AggregateError(faults, 'no server takes writes'))
       }
     }
 

@@ -38,10 +38,10 @@ export interface Connection {
   /** Of its server alone. */
   url: string
 
-  /** Resolves once it takes statements. Rejects with what the server or the network says; then it is to be closed. */
+  /** Resolves once it takes statements. Rejects with the server's or the network's word; then close it. */
   connect (): Promise<void>
 
-  /** Sends a statement at once. Rejects with the server's word on it, or with what became of the connection. */
+  /** Sends a statement at once. Rejects with the server's word on it, or what became of the connection. */
   run (statement: Statement, values: unknown[]): Promise<Row[]>
 
   /** How many statements were sent and are not answered yet. */

@@ -32,13 +32,13 @@ export interface Database {
    */
   lookUp (statement: Statement, values?: unknown[], waiter?: Waiter): Promise<Row[]>
 
-  /** Rejects unless the server answers and has the tables, and whatever comes next would have a connection. */
+  /** Rejects unless the server answers and has the tables, and what comes next would have a connection. */
   probe (): Promise<unknown>
 
   /** How many statements were sent and are not answered, by kind. */
   waiting (): Record<'read' | 'long_read' | 'token' | 'write', number>
 
-  /** Has the listener told of what keeps requests waiting and shows in no error of theirs, at most ten times a second. */
+  /** Tells of what keeps requests waiting and shows in no error of theirs, at most ten times a second. */
   onTrouble (listener: Listener): void
 
   /** Waits for what is under way. */
@@ -66,10 +66,10 @@ export interface DatabaseOptions extends ConnectionOptions {
 // own. Batches use four, of small and of large creates and deletes.
 const writeConnections = 4
 
-/** Enough for pipelining, and answered within some 10 ms: so long waits whoever comes next, whatever one owner asks. */
+/** Enough for pipelining, and answered within some 10 ms: so long others wait, whatever one owner asks. */
 const sentAtOnce = 100
 
-/** As long as a connection may be silent: then it is the event loop, and not the database, that statements wait for. */
+/** As long as a connection may be silent: then statements wait for the event loop, not for the database. */
 const mostLagMs = 1000
 
 export function openDatabase (options: DatabaseOptions): Database {
@@ -96,8 +96,12 @@ export function openDatabase (options: DatabaseOptions): Database {
     const silent = lanes.filter((lane) => lane.tick()).length
     for (const turn of turns) turn.tick()
     for (const tell of listeners) {
-      if (isLagging) tell('the event loop lagged: the answers of the database waited for this process', { lagMs })
-      if (silent > 0) tell('the database was silent for a second: its connections are closed and others opened', { silent })
+      if (isLagging) {
+        tell('the event loop lagged: the answers of the database waited for this process', { lagMs })
+      }
+      if (silent > 0) {
+        tell('the database was silent for a second: its connections are closed and others opened', { silent })
+      }
     }
   }, tickMs).unref()
 
@@ -107,12 +111,17 @@ export function openDatabase (options: DatabaseOptions): Database {
         ? longReadTurns.run(() => longReads.run(statement, values), waiter)
         : readTurns.run(() => reads.run(statement, values), waiter)
     },
-    lookUp: (statement, values = [], waiter = {}) => lookUpTurns.run(() => lookUps.runAgain(statement, values), waiter),
+    lookUp: (statement, values = [], waiter = {}) =>
+      lookUpTurns.run(() => lookUps.runAgain(statement, values), waiter),
     write (statement, values = []) {
-      return waitingFor(writes) >= maxWaiting ? Promise.reject(overloaded) : leastBusy(writes).run(statement, values)
+      if (waitingFor(writes) >= maxWaiting) return Promise.reject(overloaded)
+      return leastBusy(writes).run(statement, values)
     },
     waiting: () => ({
-      read: reads.waiting(), long_read: longReads.waiting(), token: lookUps.waiting(), write: waitingFor(writes)
+      read: reads.waiting(),
+      long_read: longReads.waiting(),
+      token: lookUps.waiting(),
+      write: waitingFor(writes)
     }),
     async probe () {
       const next = [reads, longReads, lookUps, leastBusy(writes)]
@@ -128,7 +137,7 @@ export function openDatabase (options: DatabaseOptions): Database {
   }
 }
 
-// Apart, and each of a row that nobody has: spread over several servers the tables can't be joined, and one is asked.
+// Apart, and each of a row that nobody has: spread over several servers the tables can't be joined.
 const probes = [
   { name: 'probe-plants', text: "select from plants where owner = ''" },
   { name: 'probe-tokens', text: "select from tokens where hash = ''" }
@@ -136,4 +145,5 @@ const probes = [
 
 const waitingFor = (lanes: Lane[]) => lanes.reduce((sum, lane) => sum + lane.waiting(), 0)
 
-const leastBusy = (lanes: Lane[]) => lanes.reduce((best, lane) => lane.waiting() < best.waiting() ? lane : best)
+const leastBusy = (lanes: Lane[]) =>
+  lanes.reduce((best, lane) => lane.waiting() < best.waiting() ? lane : best)

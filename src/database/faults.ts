@@ -40,7 +40,7 @@ class DatabaseUnavailable extends ApiError {
 /** Whether the server can't do what a statement asks, whatever its values are. */
 export const isNotSupported = (error: unknown): boolean => stateOf(error) === '0A000'
 
-/** What the server says of the statement itself stays as it is. Everything else is DATABASE_UNAVAILABLE, or why not. */
+/** What the server says of the statement itself stays as it is. All else is DATABASE_UNAVAILABLE, or why not. */
 export function toFault (error: unknown): unknown {
   const state = stateOf(error)
   return state === undefined || unavailable.test(state) ? new DatabaseUnavailable(error) : error
@@ -49,6 +49,6 @@ export function toFault (error: unknown): unknown {
 /** Whether an error says that the statement itself is at fault: the same one would fail again. */
 export const isOfStatement = (error: unknown): boolean => error instanceof pg.DatabaseError
 
-/** Whether an error of `write` says that the server turned the statement down: for sure nothing was written. */
+/** Whether an error of `write` says that the server turned it down: for sure nothing was written. */
 export const wasTurnedDown = (error: unknown): boolean =>
   error instanceof DatabaseUnavailable ? error.wasGivenUp : isOfStatement(error)

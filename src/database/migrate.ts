@@ -13,7 +13,8 @@ const lockTimeoutMs = 30_000
 // Also bounds what a server that has fallen silent is waited for.
 const migrationTimeoutMs = 600_000
 const lookTimeoutMs = 5000
-const workerMessage = 'This server is a worker of Citus: run migrate on the coordinator, and serve here with MIGRATE=off.'
+const workerMessage = 'This server is a worker of Citus: ' +
+  'run migrate on the coordinator, and serve here with MIGRATE=off.'
 
 export interface MigrateOptions {
   /** Whether a step back may take rows with it. */
@@ -25,11 +26,14 @@ export interface MigrateOptions {
  * nothing, and one at a time however many instances start together: the others
  * wait, and find it done. Returns the names of the migrations it ran.
  */
-export async function migrate (url: string, direction: 'up' | 'down', options: MigrateOptions = {}): Promise<string[]> {
+export async function migrate (
+  url: string, direction: 'up' | 'down', options: MigrateOptions = {}
+): Promise<string[]> {
   const unavailable = (cause: unknown) => { throw new ApiError(errors.DATABASE_UNAVAILABLE, { cause }) }
   const connectionString = await findServer(url).catch(unavailable)
   // Bounds the wait for another instance's migrations, which the library does not.
-  const client = createClient({ connectionString, lock_timeout: lockTimeoutMs, query_timeout: migrationTimeoutMs })
+  const timeouts = { lock_timeout: lockTimeoutMs, query_timeout: migrationTimeoutMs }
+  const client = createClient({ connectionString, ...timeouts })
   try {
     await client.connect().catch(unavailable)
     const [server] = await ask(client, versionStatement.text)
@@ -73,7 +77,8 @@ async function isWorker (client: Client): Promise<boolean> {
 async function migrationsDone (client: Client): Promise<string[]> {
   const [table] = await ask(client, `select to_regclass('${migrationsTable}') is not null as exists`)
   if (!table?.exists) return []
-  return (await ask(client, `select name from ${migrationsTable} order by run_on, id`)).map(({ name }) => String(name))
+  const rows = await ask(client, `select name from ${migrationsTable} order by run_on, id`)
+  return rows.map(({ name }) => String(name))
 }
 
 async function isUpToDate (done: string[]): Promise<boolean> {
@@ -91,7 +96,9 @@ async function keepRows (client: Client, migration: string | undefined): Promise
   for (const [, table] of down.matchAll(/^(?:drop|alter) table (\w+)/gm)) {
     await client.query(`lock table ${table} in access exclusive mode`)
     const [row] = await ask(client, `select exists (select from ${table}) as found`)
-    if (row?.found) throw new Error(`to take back ${migration} would lose what is in ${table}, see --with-data`)
+    if (row?.found) {
+      throw new Error(`to take back ${migration} would lose what is in ${table}, see --with-data`)
+    }
   }
 }
 

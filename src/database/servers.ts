@@ -1,6 +1,6 @@
 // Which servers a connection string names, by libpq's rules.
 
-/** `read-write`: neither a standby nor read-only by its settings. `primary`: no standby. `any`: whoever answers. */
+/** `read-write`: no standby, nor read-only by its settings. `primary`: no standby. `any`: whoever answers. */
 const targets = ['read-write', 'primary', 'any'] as const
 export type Target = typeof targets[number]
 
@@ -15,10 +15,13 @@ export interface Servers {
  * `host` and `port`. Throws when they don't fit together, or when the target would take no writes.
  */
 export function parseServers (url: string): Servers {
-  const [, before, authority, path, query] = /^([^/]*:\/\/(?:[^/?#]*@)?)([^/?#]*)([^?#]*)\??(.*)$/s.exec(url) as string[]
+  const parts = /^([^/]*:\/\/(?:[^/?#]*@)?)([^/?#]*)([^?#]*)\??(.*)$/s
+  const [, before, authority, path, query] = parts.exec(url) as string[]
   const parameters = new URLSearchParams(query)
   const target = parameters.get('target_session_attrs') ?? 'read-write'
-  if (!isTarget(target)) throw new Error(`target_session_attrs can be ${targets.join(', ')}: plants are written, too`)
+  if (!isTarget(target)) {
+    throw new Error(`target_session_attrs can be ${targets.join(', ')}: plants are written, too`)
+  }
   const hosts = (parameters.get('host') ?? authority as string).split(',')
   if (hosts.length === 1) return { urls: [url], target }
 

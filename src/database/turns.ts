@@ -64,8 +64,9 @@ export function takeTurns (lane: Lane, { atOnce, maxWaiting }: TurnsOptions): Tu
       return new Promise((resolve, reject) => {
         // Whoever makes room begins it: on behalf of the one who waited.
         const from = origin.getStore()
-        const beginFrom = from === undefined ? begin<Result> : (work: () => Promise<Result>) => origin.run(from, begin, work)
-        queue.add(owner, { begin: () => resolve(beginFrom(work)), refuse: () => reject(overloaded) }, isUnderWay ? 0 : 1)
+        const beginNow = () => from === undefined ? begin(work) : origin.run(from, begin<Result>, work)
+        const waiting = { begin: () => resolve(beginNow()), refuse: () => reject(overloaded) }
+        queue.add(owner, waiting, isUnderWay ? 0 : 1)
       })
     },
 

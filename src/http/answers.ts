@@ -1,4 +1,4 @@
-// What every answer has, and how an error becomes one, whoever found it: a route, Fastify, a plugin or Node's parser.
+// What every answer has, and how an error becomes one, whoever found it: a route, Fastify or Node's parser.
 import { randomUUID } from 'node:crypto'
 import { STATUS_CODES } from 'node:http'
 import { isIP } from 'node:net'
@@ -30,7 +30,8 @@ const foreignFaults: Record<string, ErrorKind> = {
 export function toApiError (error: unknown, otherwise: ErrorKind): ApiError {
   if (error instanceof ApiError) return error
   const { code = '', statusCode = 500 } = Object(error) as Partial<FastifyError>
-  return new ApiError(foreignFaults[code] ?? (statusCode < 500 ? errors.HTTP_MALFORMED : otherwise), { cause: error })
+  const kind = foreignFaults[code] ?? (statusCode < 500 ? errors.HTTP_MALFORMED : otherwise)
+  return new ApiError(kind, { cause: error })
 }
 
 /** What every answer has. To be called on the root instance before any route is added. */
@@ -55,7 +56,8 @@ const isOfUnknownLength = (reply: FastifyReply, payload: unknown) =>
 function askedBy (request: FastifyRequest, fault: ApiError): Asked {
   // A token that was refused is known all the same when it was once good.
   const { user, id } = request.caller ?? (fault as { caller?: Partial<typeof request.caller> }).caller ?? {}
-  return { method: request.method, route: request.routeOptions.url, user, tokenId: id, remoteAddress: addressOf(request) }
+  const { method, routeOptions: { url: route } } = request
+  return { method, route, user, tokenId: id, remoteAddress: addressOf(request) }
 }
 
 /** Of the addresses that trusted proxies tell the last that is one: a caller may have written anything. */
@@ -74,8 +76,10 @@ export function answerError (error: unknown, request: FastifyRequest, reply: Fas
   reply.type('application/json').serializer(JSON.stringify).send({ error: number, message })
 }
 
-/** A whole HTTP response for a socket on which Node found the fault, before there is a request to reply to. */
-export function rawErrorResponse (app: FastifyInstance, error: unknown, remoteAddress?: string, extraHeaders: Record<string, string> = {}): string {
+/** A whole HTTP response for a socket on which Node found the fault: there is no request to reply to. */
+export function rawErrorResponse (
+  app: FastifyInstance, error: unknown, remoteAddress?: string, extraHeaders: Record<string, string> = {}
+): string {
   const fault = toApiError(error, errors.HTTP_MALFORMED)
   const { status, number, headers, message } = fault
   const id = newRequestId()

@@ -31,7 +31,8 @@ export function boundBodies (app: FastifyInstance): void {
         if (held <= mostHeldBytes) break
         forget(oldest)
         // To Fastify, which waits for its end, as if it had failed: what still comes of it is dropped.
-        oldest.payload.emit('error', new ApiError(errors.OVERLOADED, { cause: 'too many bytes of unfinished bodies' }))
+        const error = new ApiError(errors.OVERLOADED, { cause: 'too many bytes of unfinished bodies' })
+        oldest.payload.emit('error', error)
       }
     })
     for (const event of ['end', 'close']) payload.once(event, () => forget(body))

@@ -58,7 +58,8 @@ export function tendConnections (app: FastifyInstance, lifecycle: { stopping: bo
   // Node would say 100 Continue before anybody has looked at the headers, and 417 without a body.
   const expect = (request: IncomingMessage, response: ServerResponse) => {
     const { shouldKeepAlive } = response
-    // Without the 100 a caller may send the body or leave it: what comes next nobody could tell (RFC 9110, section 10.1.1).
+    // Without the 100 a caller may send the body or leave it: what comes next nobody could tell
+    // (RFC 9110, section 10.1.1).
     response.shouldKeepAlive = false
     // As soon as somebody reads the body. Node does so, too, to drop what is left after the answer.
     request.once('resume', () => {
@@ -81,11 +82,13 @@ export function tendConnections (app: FastifyInstance, lifecycle: { stopping: bo
 export function boundConnections (app: FastifyInstance, mostConnections: number): void {
   app.server.maxConnections = mostConnections
   app.server.on('drop', (data?: DropArgument) => {
-    app.logbook.note(new ApiError(errors.OVERLOADED, { cause: 'too many connections' }), app.log, { remoteAddress: data?.remoteAddress })
+    const error = new ApiError(errors.OVERLOADED, { cause: 'too many connections' })
+    app.logbook.note(error, app.log, { remoteAddress: data?.remoteAddress })
   })
   const limit = descriptorLimit()
   if (limit < mostConnections + otherDescriptors) {
-    app.log.warn({ limit, wanted: mostConnections + otherDescriptors }, 'the limit of open files is too low for MAX_CONNECTIONS')
+    const wanted = mostConnections + otherDescriptors
+    app.log.warn({ limit, wanted }, 'the limit of open files is too low for MAX_CONNECTIONS')
   }
 }
 
@@ -111,7 +114,9 @@ export function answerClientError (this: FastifyInstance, error: Error, socket: 
  * worked on it would be taken for theirs, so it waits for them; a request that
  * has had its answer, before all of it was there, gets no second one.
  */
-function answerInTurn (app: FastifyInstance, socket: HttpSocket, error: Error, headers?: Record<string, string>): void {
+function answerInTurn (
+  app: FastifyInstance, socket: HttpSocket, error: Error, headers?: Record<string, string>
+): void {
   dropInput(socket)
   const response = socket._httpMessage
   if (response && (response.req.complete || response.headersSent)) {
@@ -119,6 +124,8 @@ function answerInTurn (app: FastifyInstance, socket: HttpSocket, error: Error, h
     return
   }
   const isAnswered = !response && socket.parser?.incoming?.complete === false
-  if (socket.writable && !isAnswered) socket.write(rawErrorResponse(app, error, socket.remoteAddress, headers))
+  if (socket.writable && !isAnswered) {
+    socket.write(rawErrorResponse(app, error, socket.remoteAddress, headers))
+  }
   closeGently(socket)
 }

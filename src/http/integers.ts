@@ -65,7 +65,9 @@ const isHolder = (value: unknown): value is Holder => typeof value === 'object' 
 function settleInt64 (holder: Holder, key: string): void {
   const value = holder[key]
   // What is a fraction even as a double stays one, for the check to refuse.
-  if (typeof value === 'number' && (Number.isInteger(value) || !Number.isFinite(value))) holder[key] = exactly(value, holder, key)
+  if (typeof value === 'number' && (Number.isInteger(value) || !Number.isFinite(value))) {
+    holder[key] = exactly(value, holder, key)
+  }
 }
 
 function settleInteger (holder: Holder, key: string): void {

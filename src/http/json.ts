@@ -4,13 +4,14 @@ import type { IncomingHttpHeaders } from 'node:http'
 import type { FastifyInstance, FastifyRequest } from 'fastify'
 import { ApiError, errors, type ErrorKind } from '../errors.ts'
 
-/** A plant has three. Parsing 1 MiB of small objects takes a third of a second, in which nobody else is served. */
+/** A plant has three. Parsing 1 MiB of small objects takes a third of a second: nobody else is served. */
 const maxValues = 1000
 
-/** Makes `application/json` the only type of a body. To be called on the root instance before any route is added. */
+/** Makes `application/json` the only type of a body. To be called on the root instance before any route. */
 export function readJsonBodies (app: FastifyInstance): void {
   app.removeAllContentTypeParsers()
-  app.addContentTypeParser('application/json', { parseAs: 'buffer' }, (_request: FastifyRequest, body: Buffer, done) => {
+  const options = { parseAs: 'buffer' } as const
+  app.addContentTypeParser('application/json', options, (_request: FastifyRequest, body: Buffer, done) => {
     done(null, parseJsonBody(body))
   })
 }

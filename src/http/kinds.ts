@@ -70,7 +70,9 @@ function range (schema: TSchema, least: number, most: number): string {
   const minimum = Math.max(schema.minimum ?? least, least)
   const maximum = Math.min(schema.maximum ?? most, most)
   const multiple = multipleOf === undefined ? '' : `, a multiple of ${multipleOf}`
-  if (exclusiveMinimum === undefined && exclusiveMaximum === undefined) return `from ${minimum} to ${maximum}${multiple}`
+  if (exclusiveMinimum === undefined && exclusiveMaximum === undefined) {
+    return `from ${minimum} to ${maximum}${multiple}`
+  }
   const lower = exclusiveMinimum === undefined ? `of at least ${minimum}` : `above ${exclusiveMinimum}`
   const upper = exclusiveMaximum === undefined ? `at most ${maximum}` : `below ${exclusiveMaximum}`
   return `${lower} and ${upper}${multiple}`

@@ -1,4 +1,5 @@
-// What the log says of answers that are no success: who asked for what, a few of each kind in full and of the rest how many.
+// What the log says of answers that are no success: who asked for what, a few of each kind in full, of the
+// rest how many.
 import type { FastifyBaseLogger, FastifyError, FastifyInstance } from 'fastify'
 import type { ApiError } from '../errors.ts'
 
@@ -30,7 +31,7 @@ interface Kind {
 
 /** Refusals of a kind that are logged in full at first; then one a second. */
 const mostRefusals = 30
-/** A fault is ours, comes with a stack, and is logged in full once, and again when there was none of its kind for so long. */
+/** A fault is ours, comes with a stack, and is logged in full once, and again after so long without one. */
 const quietAfterSeconds = 10
 /** Of one kind that are told apart, and of kinds. */
 const [mostAddresses, mostKinds] = [10_000, 100]
@@ -75,7 +76,8 @@ function createLogbook (summaries: FastifyBaseLogger) {
     const { level, fault: { number, status, message }, further, addresses } = kind
     if (further > 0) {
       const why = level === 'error' ? {} : { reason: reasonOf(kind.fault) }
-      summaries[level]({ error: number, status, ...why, further, addresses: addresses.size }, `and more: ${message}`)
+      const summary = { error: number, status, ...why, further, addresses: addresses.size }
+      summaries[level](summary, `and more: ${message}`)
     }
     kind.further = 0
     addresses.clear()
@@ -105,7 +107,7 @@ function createLogbook (summaries: FastifyBaseLogger) {
   }
 }
 
-/** What makes two of one kind: the number, the reason of a refusal, the message of a fault; within the service also the route. */
+/** What makes two of one kind: the number, a refusal's reason, a fault's message; in the service the route, too. */
 function nameOf (fault: ApiError, { method, route }: Asked): string {
   const { number, status, name, cause } = fault
   if (status < 500 || name === 'OVERLOADED') return `${number} ${reasonOf(fault)}`

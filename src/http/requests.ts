@@ -44,7 +44,10 @@ export function refuseMalformedRequests (app: FastifyInstance): void {
   app.setNotFoundHandler((request, reply) => answerError(new ApiError(errors.PATH_UNKNOWN), request, reply))
 }
 
-/** What Node lets pass although a server must not (RFC 9112, sections 2.3, 3.2, 3.2.4 and 6.1; RFC 9110, section 10.1.1). */
+/**
+ * What Node lets pass although a server must not
+ * (RFC 9112, sections 2.3, 3.2, 3.2.4 and 6.1; RFC 9110, section 10.1.1).
+ */
 function faultOf (request: IncomingMessage): ErrorKind | undefined {
   const { httpVersion, url, headers: { host, expect } } = request
   if (httpVersion === '1.1') {
@@ -72,13 +75,19 @@ function isHost (text: string): boolean {
 }
 
 /** The path as the router reads it: that of an absolute URL, without the query, percent escapes decoded. */
-const segmentsOf = (url: string) => (url.replace(/^https?:\/\/[^/?]*/i, '').split('?', 1)[0] as string).split('/').map(decodeURIComponent)
+function segmentsOf (url: string): string[] {
+  const [path = ''] = url.replace(/^https?:\/\/[^/?]*/i, '').split('?', 1)
+  return path.split('/').map(decodeURIComponent)
+}
 
-const matches = (pattern: string[], path: string[]) => (pattern.length === path.length || pattern.at(-1) === '*') &&
+const matches = (pattern: string[], path: string[]) =>
+  (pattern.length === path.length || pattern.at(-1) === '*') &&
   pattern.every((part, index) => part === path[index] || (/^[:*]/.test(part) && index < path.length))
 
 /** An onRequest hook: the router leaves malformed escapes in the query as they are, this refuses them. */
-export function refuseMalformedQuery (request: FastifyRequest, _reply: FastifyReply, done: HookHandlerDoneFunction): void {
+export function refuseMalformedQuery (
+  request: FastifyRequest, _reply: FastifyReply, done: HookHandlerDoneFunction
+): void {
   const start = request.url.indexOf('?')
   try {
     if (start !== -1) decodeURIComponent(request.url.slice(start))

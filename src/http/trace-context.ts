@@ -22,8 +22,10 @@ export function readTraceparent (header: string | undefined): TraceContext | und
   return { traceId, parentId, isSampled: (Number.parseInt(flags, 16) & 1) === 1 }
 }
 
+type LoggerFactory = FastifyServerOptions['childLoggerFactory']
+
 /** Gives every line of a request the ids of its caller's trace, where there is one. */
-export const logWithTrace: FastifyServerOptions['childLoggerFactory'] = (logger, bindings, options, { headers }) => {
+export const logWithTrace: LoggerFactory = (logger, bindings, options, { headers }) => {
   const context = readTraceparent(headers.traceparent as string | undefined)
   if (context === undefined) return logger.child(bindings, options)
   return logger.child({ ...bindings, trace_id: context.traceId, span_id: context.parentId }, options)

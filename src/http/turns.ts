@@ -1,4 +1,5 @@
-// One request of a connection at a time: what is sent ahead waits for the answers before it (RFC 9112, section 9.3.2).
+// One request of a connection at a time: what is sent ahead waits for the answers before it
+// (RFC 9112, section 9.3.2).
 import type { IncomingMessage, Server } from 'node:http'
 import { Socket } from 'node:net'
 import { maxBehind } from './limits.ts'

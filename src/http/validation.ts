@@ -38,20 +38,28 @@ export const compileValidator: FastifySchemaCompiler<TSchema> = ({ schema, httpP
 
 function refuseBody ({ type, path, schema, value }: Fault): ApiError {
   const kind = schema[Kind]
-  if (path === '' && kind === 'Object') return refusal(errors.BODY_NOT_OBJECT, `The body must be a JSON object${fieldsOf(schema)}.`)
+  if (path === '' && kind === 'Object') {
+    return refusal(errors.BODY_NOT_OBJECT, `The body must be a JSON object${fieldsOf(schema)}.`)
+  }
   const field = path === '' ? 'The body' : nameOf(path)
-  if (type === ValueErrorType.ObjectAdditionalProperties) return refusal(errors.FIELD_INVALID, `${field} must be left out.`)
-  if (kind === 'Int64' && value === Infinity) return refusal(errors.INT64_OUT_OF_RANGE, `${field} must be ${int64Range}.`)
-  return refusal(value === undefined ? errors.FIELD_MISSING : errors.FIELD_INVALID, `${field} must be ${wordsFor(schema)}.`)
+  if (type === ValueErrorType.ObjectAdditionalProperties) {
+    return refusal(errors.FIELD_INVALID, `${field} must be left out.`)
+  }
+  if (kind === 'Int64' && value === Infinity) {
+    return refusal(errors.INT64_OUT_OF_RANGE, `${field} must be ${int64Range}.`)
+  }
+  const error = value === undefined ? errors.FIELD_MISSING : errors.FIELD_INVALID
+  return refusal(error, `${field} must be ${wordsFor(schema)}.`)
 }
 
 const refusal = (kind: ErrorKind, message: string) => new ApiError(kind, { message })
 
 /** From a JSON pointer to what JavaScript would call it: `pot.height`, `leaves[0]`. */
-const nameOf = (path: string) => path.replace(/\/(\d+)(?=\/|$)/g, '[$1]').replaceAll('/', '.').replace(/^\./, '')
+const nameOf = (path: string) =>
+  path.replace(/\/(\d+)(?=\/|$)/g, '[$1]').replaceAll('/', '.').replace(/^\./, '')
   .replaceAll('~1', '/').replaceAll('~0', '~')
 
-/** How a part can be refused that its schema describes: an example of each number, in the words a caller gets. */
+/** How a part can be refused that its schema describes: an example of each number, in a caller's words. */
 export function refusalsOf (schema: TSchema, httpPart: keyof typeof refusals): ApiError[] {
   const examples = new Map<number, ApiError>()
   for (const fault of faultsIn(schema, '')) {
@@ -65,7 +73,11 @@ export function refusalsOf (schema: TSchema, httpPart: keyof typeof refusals): A
 function * faultsIn (schema: TSchema, path: string): Generator<Fault> {
   yield { path, schema, value: null }
   if (schema[Kind] === 'Int64') yield { path, schema, value: Infinity }
-  for (const name of schema.required ?? []) yield { path: `${path}/${name}`, schema: schema.properties[name], value: undefined }
-  for (const [name, field] of Object.entries<TSchema>(schema.properties ?? {})) yield * faultsIn(field, `${path}/${name}`)
+  for (const name of schema.required ?? []) {
+    yield { path: `${path}/${name}`, schema: schema.properties[name], value: undefined }
+  }
+  for (const [name, field] of Object.entries<TSchema>(schema.properties ?? {})) {
+    yield * faultsIn(field, `${path}/${name}`)
+  }
   if (schema[Kind] === 'Array') yield * faultsIn(schema.items, `${path}/0`)
 }

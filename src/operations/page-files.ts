@@ -1,4 +1,5 @@
-// The files of the page: each in memory once, compressed, so that they cost no descriptor and no work however often they are asked for.
+// The files of the page: each in memory once, compressed, at no descriptor and no work however often they are
+// asked for.
 import { createHash } from 'node:crypto'
 import { readFile } from 'node:fs/promises'
 import { createRequire } from 'node:module'
@@ -15,11 +16,12 @@ const types: Record<string, string> = {
   'logo.svg': 'image/svg+xml'
 }
 
-const root = join(dirname(createRequire(import.meta.url).resolve('@fastify/swagger-ui/package.json')), 'static')
+const { resolve } = createRequire(import.meta.url)
+const root = join(dirname(resolve('@fastify/swagger-ui/package.json')), 'static')
 
 interface File { plain: Buffer, packed: Buffer, tag: string }
 
-/** Answers for the large files under `/docs/static` before their plugin does; they are read when they are first asked for. */
+/** Answers for the large files under `/docs/static` before their plugin does; each is read when first asked for. */
 export function servePageFiles (app: FastifyInstance): void {
   const files = new Map<string, Promise<File>>()
   app.addHook('onRequest', async (request, reply) => {
@@ -29,7 +31,8 @@ export function servePageFiles (app: FastifyInstance): void {
     const file = files.get(name) ?? load(name)
     files.set(name, file)
     const { plain, packed, tag } = await file
-    const isPacked = /\bgzip\b(?!\s*;\s*q=0(?:\.0*)?(?:,|\s|$))/i.test(request.headers['accept-encoding'] ?? '')
+    const accepted = request.headers['accept-encoding'] ?? ''
+    const isPacked = /\bgzip\b(?!\s*;\s*q=0(?:\.0*)?(?:,|\s|$))/i.test(accepted)
     const etag = `"${tag}${isPacked ? '-gzip' : ''}"`
     reply.headers({ etag, vary: 'accept-encoding', 'cache-control': 'public, max-age=600' })
     if (request.headers['if-none-match']?.includes(etag)) return reply.code(304).send()
