@@ -151,9 +151,9 @@ export function createConnection ({ url, statementTimeoutMs }: ConnectionOptions
 
   function closeWhenReadOnly (): void {
     client.connection.on('parameterStatus', ({ parameterName, parameterValue }: ParameterStatus) => {
-      if (parameterName !== 'default_transaction_read_only' || parameterValue === 'off') return
-      isReadOnly = true
-      close()
+      if (parameterName !== 'default_transaction_read_only') return
+      isReadOnly = parameterValue === 'on'
+      if (isReadOnly) close()
     })
   }
 

@@ -64,8 +64,8 @@ export function takeTurns (lane: Lane, { atOnce, maxWaiting }: TurnsOptions): Tu
       return new Promise((resolve, reject) => {
         // Whoever makes room begins it: on behalf of the one who waited.
         const from = origin.getStore()
-        const beginNow = () => from === undefined ? begin(work) : origin.run(from, begin<Result>, work)
-        const waiting = { begin: () => resolve(beginNow()), refuse: () => reject(overloaded) }
+        const beginNow = () => resolve(origin.run(from, begin<Result>, work))
+        const waiting = { begin: beginNow, refuse: () => reject(overloaded) }
         queue.add(owner, waiting, isUnderWay ? 0 : 1)
       })
     },

@@ -3,7 +3,7 @@ import type { FastifyInstance, RequestPayload } from 'fastify'
 import { ApiError, errors } from '../errors.ts'
 import { mostHeldBytes, smallBody } from './limits.ts'
 
-interface Body { payload: RequestPayload, bytes: number }
+interface Body { payload: RequestPayload, bytes: number, count: (chunk: Buffer) => void }
 
 /**
  * Bounds the bytes of all bodies that are arriving. Past it the body that has
@@ -16,15 +16,19 @@ export function boundBodies (app: FastifyInstance): void {
 
   const forget = (body: Body) => {
     if (arriving.delete(body)) held -= body.bytes
+    body.payload.off('data', body.count)
   }
 
   app.addHook('preParsing', (request, _reply, payload, done) => {
     const { 'content-length': length, 'transfer-encoding': coding } = request.headers
     if (coding === undefined && Number(length ?? 0) <= smallBody) return done()
-    const body = { payload, bytes: 0 }
+    const body = { payload, bytes: 0, count }
     arriving.add(body)
-    payload.on('data', (chunk: Buffer) => {
-      if (!arriving.has(body)) return
+    payload.on('data', count)
+    for (const event of ['end', 'close']) payload.once(event, () => forget(body))
+    done()
+
+    function count (chunk: Buffer): void {
       body.bytes += chunk.length
       held += chunk.length
       for (const oldest of arriving) {
@@ -34,8 +38,6 @@ export function boundBodies (app: FastifyInstance): void {
         const error = new ApiError(errors.OVERLOADED, { cause: 'too many bytes of unfinished bodies' })
         oldest.payload.emit('error', error)
       }
-    })
-    for (const event of ['end', 'close']) payload.once(event, () => forget(body))
-    done()
+    }
   })
 }

@@ -92,12 +92,12 @@ export function boundConnections (app: FastifyInstance, mostConnections: number)
   }
 }
 
-/** How many files and connections the process may have open; where that can't be told, any number. */
+/** How many files and connections the process may have open; NaN where that can't be told. */
 function descriptorLimit (): number {
   // Without it the report would look up names.
   const report = Object.assign(process.report, { excludeNetwork: true })
   const { userLimits } = report.getReport() as { userLimits?: { open_files: { soft: number | 'unlimited' } } }
-  return Number(userLimits?.open_files.soft) || Infinity
+  return Number(userLimits?.open_files.soft)
 }
 
 const refused = new WeakSet<Socket>()

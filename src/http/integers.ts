@@ -79,7 +79,8 @@ function settleInteger (holder: Holder, key: string): void {
 function exactly (value: number, holder: Holder, key: string): bigint | number {
   const source = sourceOf(holder, key)
   if (source !== undefined) return readInt64(source)
-  return Number.isSafeInteger(value) ? BigInt(value) : NaN
+  // A text without sources has no number that could have lost anything.
+  return BigInt(value)
 }
 
 /**

@@ -57,7 +57,7 @@ const refusal = (kind: ErrorKind, message: string) => new ApiError(kind, { messa
 /** From a JSON pointer to what JavaScript would call it: `pot.height`, `leaves[0]`. */
 const nameOf = (path: string) =>
   path.replace(/\/(\d+)(?=\/|$)/g, '[$1]').replaceAll('/', '.').replace(/^\./, '')
-  .replaceAll('~1', '/').replaceAll('~0', '~')
+    .replaceAll('~1', '/').replaceAll('~0', '~')
 
 /** How a part can be refused that its schema describes: an example of each number, in a caller's words. */
 export function refusalsOf (schema: TSchema, httpPart: keyof typeof refusals): ApiError[] {

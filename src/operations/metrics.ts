@@ -39,8 +39,8 @@ export async function openMetrics ({ host, port, version, schema }: MetricsOptio
   // Who is allowed in here may still be slow.
   server.requestTimeout = 5000
   server.listen(port, host)
-  await once(server, 'listening').catch((error) => {
-    throw error.code === 'EADDRINUSE' ? new Error(`port ${port} on ${host} is in use`) : error
+  await once(server, 'listening').catch((cause) => {
+    throw new Error(`metrics cannot listen on ${host}, port ${port}`, { cause })
   })
   const stops: Array<() => void> = []
 

@@ -96,4 +96,4 @@ const reasonOf = ({ name, cause }: ApiError) =>
   typeof cause === 'string' ? cause : name.replace('TOKEN_', '').toLowerCase()
 
 const waitedFor = ({ caller, routeOptions: { schema } }: FastifyRequest) =>
-  caller === null ? 'token' : schema?.operationId ?? 'other'
+  caller === null ? 'token' : String(schema?.operationId)

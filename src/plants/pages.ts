@@ -98,7 +98,7 @@ async function toPage (database: Database, request: PageRequest, row: Row, isUnd
 /** From the columns of plants, each a JSON array, or null when there are none. */
 function toPlants (columns: Row): Plant[] {
   const values = columns.map((json): unknown[] => json == null ? [] : JSON.parse(json))
-  return (values[0] ?? []).map((_, row) => toPlant(values, row))
+  return (values[0] as unknown[]).map((_, row) => toPlant(values, row))
 }
 
 /** Undefined when it is for sure empty. */

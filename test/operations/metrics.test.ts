@@ -90,5 +90,5 @@ t.test('a taken port for metrics is told in one line, and everything is closed',
   const url = await createDatabase(t)
   const { port } = new URL(urlOf(await serve(t, { DATABASE_URL: url, METRICS_PORT: '0' })))
   await t.rejects(serve(t, { DATABASE_URL: url, METRICS_PORT: port }),
-    { message: `port ${port} on 127.0.0.1 is in use` })
+    { message: `metrics cannot listen on 127.0.0.1, port ${port}` })
 })

@@ -111,6 +111,15 @@ t.test('of traces that begin here only the share that is wanted is sent', async 
   t.strictSame(await sent(), [])
 })
 
+t.test('of a trace that its caller does not sample nothing is sent, nor where none is wanted', async (t) => {
+  const notSampled = { traceparent: '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00' }
+  for (const OTEL_TRACES_SAMPLER of ['parentbased_always_on', 'always_off']) {
+    const { create, sent } = await traced(t, { OTEL_TRACES_SAMPLER })
+    t.equal((await create(350, notSampled)).statusCode, 200)
+    t.strictSame((await sent()).filter(({ name }) => name === 'POST /plants'), [])
+  }
+})
+
 t.test('a fault is a span with an error, and what is at no route is named by its method', async (t) => {
   const { app, create, sent, url } = await traced(t, { OTEL_TRACES_SAMPLER: 'always_on' })
   await app.inject('/nowhere')
