@@ -151,8 +151,7 @@ export function createConnection ({ url, statementTimeoutMs }: ConnectionOptions
 
   function closeWhenReadOnly (): void {
     client.connection.on('parameterStatus', ({ parameterName, parameterValue }: ParameterStatus) => {
-      if (parameterName !== 'default_transaction_read_only') return
-      isReadOnly = parameterValue === 'on'
+      isReadOnly = parameterName === 'default_transaction_read_only' && parameterValue === 'on'
       if (isReadOnly) close()
     })
   }

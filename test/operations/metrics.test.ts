@@ -1,4 +1,5 @@
 import t from 'tap'
+import { createToken } from '../../src/access/token-format.ts'
 import { startApp } from '../support/app.ts'
 import { createDatabase } from '../support/database.ts'
 import { serve, type Program } from '../support/program.ts'
@@ -69,6 +70,18 @@ t.test('metrics are at one path of one port, and not on that of the service', as
   t.equal((await fetch(new URL('/', url))).status, 404)
   t.equal((await fetch(new URL('/plants', url))).status, 404)
   t.equal((await fetch(url, { method: 'POST' })).status, 404)
+})
+
+t.test('what is refused for overload is counted by what it waited for', async (t) => {
+  const { app, as, observers: [metrics] } = await startApp(t, { METRICS_PORT: '0', MAX_WAITING: '1', WRITE_BATCH: '1' })
+  const alice = await as('alice')
+  await alice.list()
+  await Promise.all(Array.from({ length: 20 }, (_, id) => alice.create({ id, name: 'Monstera' })))
+  await Promise.all(Array.from({ length: 20 }, () =>
+    app.inject({ url: '/plants', headers: { authorization: `Bearer ${createToken()}` } })))
+  const after = await scrape(metrics?.url)
+  t.ok(after['plant_store_overload_refusals_total{kind="createPlant"}'] as number > 0)
+  t.ok(after['plant_store_overload_refusals_total{kind="token"}'] as number > 0)
 })
 
 const urlOf = ({ log }: Program) => String(log.find(({ msg }) => msg === 'metrics')?.url)
