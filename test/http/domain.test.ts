@@ -95,10 +95,10 @@ t.test('the document tells of it, and so does its table of errors', async (t) =>
   const { app } = await startPots(t)
   const document = (await app.inject('/openapi.json')).json()
   t.strictSame(Object.keys(document.paths), ['/pots', '/pots/{serial}'])
-  t.match(document.info.description, '| 40997 | The pot is broken. |')
+  t.match(document.info.description, '| 40997 | POT\\_BROKEN | The pot is broken. |')
   const answers = document.paths['/pots'].post.responses
-  t.match(answers[409].content['application/json'].examples, { 40997: { value: { error: 40997, message: 'The pot is broken.' } } })
-  t.match(answers[400].content['application/json'].examples[40013].value, { message: `serial must be ${int64}.` })
+  t.match(answers[409].content['application/json'].examples, { POT_BROKEN: { value: { error: 40997, message: 'The pot is broken.' } } })
+  t.match(answers[400].content['application/json'].examples.INT64_OUT_OF_RANGE.value, { message: `serial must be ${int64}.` })
   t.match(answers[200].content['application/json'].example,
     { serial: 7, shelf: 1, glazed: true, height: 20, colour: 'red', maker: { name: 'Spode', licence: 3 }, cracks: [{ found: 1 }] })
   t.match(document.components.schemas.Pot.properties.maker.properties.licence, { type: 'integer', format: 'int64' })
