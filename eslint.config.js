@@ -1,3 +1,9 @@
 import neostandard from 'neostandard'
 
-export default neostandard({ ts: true, noJsx: true, ignores: ['.data', '.tap', 'node_modules'] })
+export default [
+  ...neostandard({ ts: true, noJsx: true, ignores: ['.data', '.tap', 'node_modules'] }),
+  {
+    files: ['src/**/*.ts', 'bench/**/*.ts'],
+    rules: { '@stylistic/max-len': ['error', { code: 110, ignorePattern: '^ *// https?://\\S+$' }] }
+  }
+]

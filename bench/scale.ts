@@ -14,7 +14,10 @@ import { findChildren } from '../test/support/processes.ts'
 import { round, table } from '../test/support/table.ts'
 
 const { values } = parseArgs({
-  options: { plants: { type: 'string', default: '10000000' }, connections: { type: 'string', default: '1000' } }
+  options: {
+    plants: { type: 'string', default: '10000000' },
+    connections: { type: 'string', default: '1000' }
+  }
 })
 const [plants, connections] = [Number(values.plants), Number(values.connections)]
 const requests = 500
@@ -30,7 +33,9 @@ const app = await buildApp({ config, database, lifecycle: { stopping: false } })
 stack.defer(() => app.close())
 
 /** Median and 99th percentile of requests one after the other, in ms. */
-async function measure (ask: (index: number) => Promise<{ statusCode: number, body: string }>): Promise<string> {
+async function measure (
+  ask: (index: number) => Promise<{ statusCode: number, body: string }>
+): Promise<string> {
   const times = []
   for (let index = 0; index < requests; index++) {
     const start = performance.now()
@@ -49,7 +54,9 @@ async function measureOwner (owner: string) {
   const idOf = (index: number) => 2 * Math.floor((index + 0.5) * plants / requests) + 1
   return [
     await measure(() => app.inject({ url: '/plants?limit=20', headers })),
-    await measure((index) => app.inject({ method: 'POST', url: '/plants', headers, payload: { id: idOf(index), name: 'Fern' } })),
+    await measure((index) => app.inject({
+      method: 'POST', url: '/plants', headers, payload: { id: idOf(index), name: 'Fern' }
+    })),
     await measure((index) => app.inject({ method: 'DELETE', url: `/plants/${idOf(index)}`, headers }))
   ]
 }
@@ -60,31 +67,39 @@ for (let from = 0; from < plants; from += 1_000_000) {
     select 'giant', 2 * n, 'Monstera deliciosa', 'tropical' from generate_series($1::int, $2::int) as n`,
   [from, Math.min(from + 1_000_000, plants) - 1])
 }
-await sql(url, "insert into plants (owner, id, name) select 'dwarf', 2 * n, 'Fern' from generate_series(1, 20) as n")
+await sql(url, `insert into plants (owner, id, name)
+  select 'dwarf', 2 * n, 'Fern' from generate_series(1, 20) as n`)
 await sql(url, 'vacuum analyze plants')
 await sql(url, 'checkpoint')
 const [size] = await sql(url, "select pg_total_relation_size('plants')::float8 as bytes")
-console.log(`One owner with ${plants} plants, ${round(size?.bytes as number / plants)} bytes each with the index:\n`)
+const bytesEach = round(size?.bytes as number / plants)
+console.log(`One owner with ${plants} plants, ${bytesEach} bytes each with the index:\n`)
 console.log(table(['median, 99th percentile, ms', 'list 20', 'create', 'delete'], [
   ['owner of 20', ...await measureOwner('dwarf')],
   [`owner of ${plants}`, ...await measureOwner('giant')]
 ]))
 
-const postmaster = Number(readFileSync(`${command.args[command.args.indexOf('-D') + 1]}/postmaster.pid`, 'utf8').split('\n', 1)[0])
+const dataDir = command.args[command.args.indexOf('-D') + 1]
+const postmaster = Number(readFileSync(`${dataDir}/postmaster.pid`, 'utf8').split('\n', 1)[0])
+
+/** What a process has of the machine's memory, pages that it shares counted in parts. */
+const proportionalKiB = (pid: number) =>
+  Number(/^Pss: +(\d+)/m.exec(readFileSync(`/proc/${pid}/smaps_rollup`, 'utf8'))?.[1])
+
 /** What the server's processes have of the machine's memory, shared pages counted once. */
 async function memoryMiB (): Promise<number> {
   const pids = [postmaster, ...await findChildren(postmaster)]
-  const kibibytes = pids.map((pid) => Number(/^Pss: +(\d+)/m.exec(readFileSync(`/proc/${pid}/smaps_rollup`, 'utf8'))?.[1]))
-  return kibibytes.reduce((sum, one) => sum + one, 0) / 1024
+  return pids.reduce((sum, pid) => sum + proportionalKiB(pid), 0) / 1024
 }
 
 const before = [await memoryMiB(), ...await measureOwner('dwarf')]
+const list = 'select name, tag from plants where owner = $1 order by id limit 20'
 const clients: pg.Client[] = []
 for (let opened = 0; opened < connections; opened++) {
   const client = new pg.Client(url)
   await client.connect()
   // As an instance leaves it: its statement planned, the pages it read mapped.
-  await client.query({ name: 'list', text: 'select name, tag from plants where owner = $1 order by id limit 20', values: ['dwarf'] })
+  await client.query({ name: 'list', text: list, values: ['dwarf'] })
   clients.push(client)
 }
 stack.defer(async () => { await Promise.all(clients.map((client) => client.end())) })

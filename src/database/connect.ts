@@ -15,11 +15,15 @@ const refusal: Record<Target, string> = {
   primary: 'pg_is_in_recovery()',
   any: 'false'
 }
-// Each promotion begins one. Where two servers take writes, since nobody stopped the first, the later is right.
+// Each promotion begins one. Where two servers take writes, since nobody stopped the first, the one
+// with the later timeline is right.
 const timelineOf = "case when pg_is_in_recovery() then '' " +
   'else left(pg_walfile_name(pg_current_wal_lsn()), 8) end'
 
-/** For all connections of one service: none stays with a server that another is known to have taken over from. */
+/**
+ * For all connections of one service: none stays with a server that another is
+ * known to have taken over from.
+ */
 export function createConnect (options: ConnectionOptions): Connect {
   const { urls, target } = parseServers(options.url)
   const session = {
@@ -47,8 +51,9 @@ export function createConnect (options: ConnectionOptions): Connect {
 }
 
 /**
- * The first of several attempts to succeed. Others with the same server are dropped, those with another one go on
- * to tell their timeline. Rejects when the last one left has failed.
+ * The first of several attempts to succeed. Others with the same server are dropped,
+ * those with another one go on to tell their timeline. Rejects when the last one
+ * left has failed.
  */
 function firstToOpen (
   servers: Array<() => Connection>, open: (connection: Connection) => Promise<void>

@@ -40,7 +40,7 @@ class DatabaseUnavailable extends ApiError {
 /** Whether the server can't do what a statement asks, whatever its values are. */
 export const isNotSupported = (error: unknown): boolean => stateOf(error) === '0A000'
 
-/** What the server says of the statement itself stays as it is. All else is DATABASE_UNAVAILABLE, or why not. */
+/** What the server says of the statement itself stays as it is. All else is a 503 that says why. */
 export function toFault (error: unknown): unknown {
   const state = stateOf(error)
   return state === undefined || unavailable.test(state) ? new DatabaseUnavailable(error) : error

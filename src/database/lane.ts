@@ -29,7 +29,10 @@ export interface Lane {
   /** Resolves when there is a connection. */
   opened (): Promise<unknown>
 
-  /** To be called every `tickMs`. True when it closes a silent connection: the next statement opens another. */
+  /**
+   * To be called every `tickMs`. True when it closes a silent connection:
+   * the next statement opens another.
+   */
   tick (): boolean
 
   /** Resolves when the connection is closed, after the answers to all that was sent on it. */

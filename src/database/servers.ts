@@ -11,8 +11,9 @@ export interface Servers {
 }
 
 /**
- * Reads `postgres://user@one:5432,two/db?target_session_attrs=read-write`; lists may also stand in the parameters
- * `host` and `port`. Throws when they don't fit together, or when the target would take no writes.
+ * Reads `postgres://user@one:5432,two/db?target_session_attrs=read-write`; lists may also stand in
+ * the parameters `host` and `port`. Throws when they don't fit together, or when the target would
+ * take no writes.
  */
 export function parseServers (url: string): Servers {
   const parts = /^([^/]*:\/\/(?:[^/?#]*@)?)([^/?#]*)([^?#]*)\??(.*)$/s

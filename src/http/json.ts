@@ -38,8 +38,10 @@ function parseJsonBody (bytes: Buffer): unknown {
   }
 }
 
-const [quote, backslash, u, comma, brace, bracket, dot, zero, nine, bigE, smallE] =
-  Buffer.from('"\\u,{[.09Ee') as unknown as [number, number, number, number, number, number, number, number, number, number, number]
+const code = (character: string) => character.charCodeAt(0)
+const [quote, backslash, u] = [code('"'), code('\\'), code('u')]
+const [comma, brace, bracket] = [code(','), code('{'), code('[')]
+const [zero, nine, dot, bigE, smallE] = [code('0'), code('9'), code('.'), code('E'), code('e')]
 
 /**
  * Looks once at each byte of a text that may or may not be JSON, so that no

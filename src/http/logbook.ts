@@ -107,7 +107,10 @@ function createLogbook (summaries: FastifyBaseLogger) {
   }
 }
 
-/** What makes two of one kind: the number, a refusal's reason, a fault's message; in the service the route, too. */
+/**
+ * What makes two of one kind: the number, a refusal's reason, a fault's message
+ * and, of a fault in the service itself, the route.
+ */
 function nameOf (fault: ApiError, { method, route }: Asked): string {
   const { number, status, name, cause } = fault
   if (status < 500 || name === 'OVERLOADED') return `${number} ${reasonOf(fault)}`

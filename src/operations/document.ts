@@ -4,17 +4,29 @@ import type { FastifySchema, RouteOptions } from 'fastify'
 import { catalogue, errors, type ErrorKind, ErrorSchema, type failures } from '../errors.ts'
 import { refusalsOf } from '../http/validation.ts'
 
-type Schema = { $id?: string, type?: string, description?: string, examples?: unknown[], items?: Schema, properties?: Record<string, Schema> }
+interface Schema {
+  $id?: string
+  type?: string
+  description?: string
+  examples?: unknown[]
+  items?: Schema
+  properties?: Record<string, Schema>
+}
 export type Components = Record<string, object>
 type RouteResponses = ReturnType<typeof failures> & Record<string, Schema>
 
 // How a request can end that never got as far as its operation, whichever that was.
-const unreadErrors: ErrorKind[] = [errors.HTTP_MALFORMED, errors.URL_MALFORMED, errors.HOST_INVALID,
-  errors.CONTENT_TYPE_UNSUPPORTED, errors.CONTENT_ENCODING_UNSUPPORTED, errors.BODY_TOO_LARGE, errors.BODY_NOT_UTF8,
-  errors.BODY_NOT_JSON, errors.BODY_TOO_COMPLEX, errors.BODY_KEY_FORBIDDEN, errors.REQUEST_TIMEOUT, errors.URL_TOO_LONG,
-  errors.EXPECTATION_UNKNOWN, errors.HEADERS_TOO_LARGE]
-const failureErrors: ErrorKind[] = [errors.OVERLOADED, errors.DATABASE_UNAVAILABLE, errors.DATABASE_SLOW, errors.DATABASE_FULL,
-  errors.INTERNAL]
+const unreadErrors: ErrorKind[] = [
+  errors.HTTP_MALFORMED, errors.URL_MALFORMED, errors.HOST_INVALID,
+  errors.CONTENT_TYPE_UNSUPPORTED, errors.CONTENT_ENCODING_UNSUPPORTED,
+  errors.BODY_TOO_LARGE, errors.BODY_NOT_UTF8, errors.BODY_NOT_JSON,
+  errors.BODY_TOO_COMPLEX, errors.BODY_KEY_FORBIDDEN,
+  errors.REQUEST_TIMEOUT, errors.URL_TOO_LONG, errors.EXPECTATION_UNKNOWN, errors.HEADERS_TOO_LARGE
+]
+const failureErrors: ErrorKind[] = [
+  errors.OVERLOADED, errors.DATABASE_UNAVAILABLE, errors.DATABASE_SLOW, errors.DATABASE_FULL,
+  errors.INTERNAL
+]
 const tokenErrors: ErrorKind[] = [errors.TOKEN_MISSING, errors.TOKEN_INVALID]
 
 const statusTexts: Record<number, string> = {
@@ -30,16 +42,23 @@ const headerTexts: Record<string, string> = {
 /** What every operation can end in, told once for all. */
 export const sharedResponses = () => ({
   Unread: answerWith('The request could not be read, whatever it asked for.', unreadErrors),
-  Failed: inFull(answerWith('The service could not answer: repeat it, see the rule under Errors.', failureErrors))
+  Failed: inFull(answerWith(
+    'The service could not answer: repeat it, see the rule under Errors.', failureErrors))
 })
 
 // As the plugin completes the headers of a route's answers.
 const inFull = ({ headers = {}, ...answer }: ReturnType<typeof answerWith>) =>
   ({ ...answer, headers: mapValues(headers, ({ description, ...schema }) => ({ description, schema })) })
 
-/** Turns a route's schema into what the document says of it: every answer, the likeliest first, with an example of each error. */
-export function describeRoute ({ body, response, ...schema }: FastifySchema, route: RouteOptions, components: Components): FastifySchema {
+/**
+ * Turns a route's schema into what the document says of it: every answer, the
+ * likeliest first, with an example of each error.
+ */
+export function describeRoute (
+  { body, response, ...schema }: FastifySchema, route: RouteOptions, components: Components
+): FastifySchema {
   const { params, querystring } = schema as Record<string, TSchema | undefined>
+  const jsonOf = (schema: Schema) => ({ schema: moveToComponents(schema, components) })
   const { '4xx': { errors: ownErrors }, '5xx': _, ...successes } = response as RouteResponses
   const responses: Record<string, object> = {}
   for (const [status, success] of Object.entries(successes)) {
@@ -47,7 +66,7 @@ export function describeRoute ({ body, response, ...schema }: FastifySchema, rou
       ? success
       : {
           description: success.description,
-          content: { 'application/json': { schema: moveToComponents(success, components), example: exampleOf(success) } }
+          content: { 'application/json': { ...jsonOf(success), example: exampleOf(success) } }
         }
   }
   const refusals: ErrorKind[] = [
@@ -61,9 +80,13 @@ export function describeRoute ({ body, response, ...schema }: FastifySchema, rou
     responses[status] = answerWith(statusTexts[status] ?? kinds[0]?.message as string, kinds)
   }
   moveToComponents(ErrorSchema, components)
-  const content = body === undefined ? undefined : { 'application/json': { schema: moveToComponents(body as Schema, components) } }
-  const description = `${schema.description}\n\n\`\`\`sh\n${curlOf(route, params as Schema | undefined, body as Schema | undefined)}\n\`\`\``
-  return { ...schema, description, ...content && { body: { content } }, response: responses }
+  const curl = curlOf(route, params as Schema | undefined, body as Schema | undefined)
+  return {
+    ...schema,
+    description: `${schema.description}\n\n\`\`\`sh\n${curl}\n\`\`\``,
+    ...body !== undefined && { body: { content: { 'application/json': jsonOf(body as Schema) } } },
+    response: responses
+  }
 }
 
 /** The line that calls an operation from a shell, as the quick start does. */
@@ -72,7 +95,9 @@ function curlOf ({ method, url }: RouteOptions, params?: Schema, body?: Schema):
   const path = url.replaceAll(/:(\w+)/g, (_, name) => String(examples?.[name]))
   return [
     `curl -X ${method} "$BASE${path}" -H "Authorization: Bearer $TOKEN"`,
-    ...body === undefined ? [] : [`-H 'Content-Type: application/json' -d '${JSON.stringify(exampleOf(body))}'`]
+    ...body === undefined
+      ? []
+      : [`-H 'Content-Type: application/json' -d '${JSON.stringify(exampleOf(body))}'`]
   ].join(' \\\n  ')
 }
 
@@ -115,13 +140,17 @@ function describeHeaders (errors: ErrorKind[]): { headers?: Record<string, Heade
   return Object.keys(headers).length === 0 ? {} : { headers }
 }
 
-/** Gives a schema that has an id one place in the document, so that generated clients get one type of that name. */
+/**
+ * Gives a schema that has an id one place in the document, so that generated
+ * clients get one type of that name.
+ */
 function moveToComponents ({ $id, ...schema }: Schema, components: Components): object {
   const { items, properties } = schema
+  const move = (part: Schema) => moveToComponents(part, components)
   const moved: Schema = {
     ...schema,
-    ...items && { items: moveToComponents(items, components) },
-    ...properties && { properties: mapValues(properties, (property) => moveToComponents(property, components)) }
+    ...items && { items: move(items) },
+    ...properties && { properties: mapValues(properties, move) }
   }
   if ($id === undefined) return moved
   components[$id] = moved

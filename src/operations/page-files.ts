@@ -1,5 +1,5 @@
-// The files of the page: each in memory once, compressed, at no descriptor and no work however often they are
-// asked for.
+// The files of the page: each is in memory once, compressed. However often they are
+// asked for, that takes no descriptor and no work.
 import { createHash } from 'node:crypto'
 import { readFile } from 'node:fs/promises'
 import { createRequire } from 'node:module'
@@ -21,7 +21,10 @@ const root = join(dirname(resolve('@fastify/swagger-ui/package.json')), 'static'
 
 interface File { plain: Buffer, packed: Buffer, tag: string }
 
-/** Answers for the large files under `/docs/static` before their plugin does; each is read when first asked for. */
+/**
+ * Answers for the large files under `/docs/static` before their plugin does.
+ * Each is read when it is first asked for.
+ */
 export function servePageFiles (app: FastifyInstance): void {
   const files = new Map<string, Promise<File>>()
   app.addHook('onRequest', async (request, reply) => {

@@ -44,11 +44,20 @@ export async function describeApi (app: FastifyInstance, { docs }: { docs: boole
   await app.register(swagger, {
     openapi: {
       openapi: '3.1.0',
-      info: { title: 'Plant store', version: manifest.version, description: text.replace('{{errors}}', describeErrors), license },
+      info: {
+        title: 'Plant store',
+        version: manifest.version,
+        description: text.replace('{{errors}}', describeErrors),
+        license
+      },
       security: [{ bearerAuth: [] }],
       components: {
         securitySchemes: {
-          bearerAuth: { type: 'http', scheme: 'bearer', description: 'A token from `plant-store token create <user>`' }
+          bearerAuth: {
+            type: 'http',
+            scheme: 'bearer',
+            description: 'A token from `plant-store token create <user>`'
+          }
         }
       }
     },
@@ -56,21 +65,9 @@ export async function describeApi (app: FastifyInstance, { docs }: { docs: boole
     convertConstToEnum: false,
     transform: ({ schema, url, route, ...document }) => {
       if (schema?.tags === undefined) return { url, schema }
-      const { components } = (document as unknown as { openapiObject: Document }).openapiObject
-      return { url, schema: describeRoute(schema, route, components.schemas) }
+      return { url, schema: describeRoute(schema, route, documentOf(document).components.schemas) }
     },
-    transformObject: (document) => {
-      const { openapiObject } = document as unknown as { openapiObject: Document }
-      openapiObject.components.responses = sharedResponses()
-      for (const { responses } of Object.values(openapiObject.paths).flatMap((path) => Object.values(path))) {
-        Object.assign(responses, {
-          '4XX': { $ref: '#/components/responses/Unread' },
-          '5XX': { $ref: '#/components/responses/Failed' }
-        })
-      }
-      // Relative to the document, so that it holds under whatever prefix a proxy gives.
-      return { ...openapiObject, servers: [{ url: '.', description: 'The service this document comes from' }] }
-    }
+    transformObject: (document) => complete(documentOf(document))
   })
 
   let document: string | undefined
@@ -87,11 +84,33 @@ export async function describeApi (app: FastifyInstance, { docs }: { docs: boole
   })
 }
 
+// The other kinds of document that it might have, the plugin has only when told to.
+const documentOf = (given: unknown) => (given as { openapiObject: Document }).openapiObject
+
+/** Adds what is no route's own. */
+function complete (document: Document): object {
+  document.components.responses = sharedResponses()
+  for (const { responses } of Object.values(document.paths).flatMap((path) => Object.values(path))) {
+    Object.assign(responses, {
+      '4XX': { $ref: '#/components/responses/Unread' },
+      '5XX': { $ref: '#/components/responses/Failed' }
+    })
+  }
+  // Relative to the document, so that it holds under whatever prefix a proxy gives.
+  const servers = [{ url: '.', description: 'The service this document comes from' }]
+  return { ...document, servers }
+}
+
 async function registerPage (app: FastifyInstance, css: string): Promise<void> {
   await app.register(import('@fastify/swagger-ui'), {
     routePrefix: '/docs',
     staticCSP: contentSecurityPolicy,
-    uiConfig: { layout: 'BaseLayout', docExpansion: 'full', tryItOutEnabled: true, displayRequestDuration: true },
+    uiConfig: {
+      layout: 'BaseLayout',
+      docExpansion: 'full',
+      tryItOutEnabled: true,
+      displayRequestDuration: true
+    },
     // The page's is /docs/json.
     transformSpecification: (document) => ({ ...document, servers: [{ url: '..' }] }),
     theme: {

@@ -63,10 +63,11 @@ export const firstOf = (owner: string, limit: number): PageRequest =>
 const sizeOf = ({ limit, size }: PageRequest) => Math.min(size, limit)
 const valuesOf = (request: PageRequest) => [request.owner, request.from, sizeOf(request)]
 
-export async function selectPage (database: Database, request: PageRequest, isUnderWay: boolean): Promise<Page> {
-  const { owner } = request
-  const [row] = await database.read(selectPlants, valuesOf(request), { owner, isLong: isUnderWay, isUnderWay })
-  return toPage(database, request, row as Row, isUnderWay)
+/** A page after the first, of a list that is being answered already. */
+export async function selectNextPage (database: Database, request: PageRequest): Promise<Page> {
+  const underWay = { owner: request.owner, isLong: true, isUnderWay: true }
+  const [row] = await database.read(selectPlants, valuesOf(request), underWay)
+  return toPage(database, request, row as Row, true)
 }
 
 /**
@@ -74,7 +75,9 @@ export async function selectPage (database: Database, request: PageRequest, isUn
  * of its list among them: the order of the rows is PostgreSQL's affair. A page
  * with large texts is still to come then, and the other lists don't wait for it.
  */
-export async function selectFirstPages (database: Database, lists: PageRequest[]): Promise<Array<Promise<Page>>> {
+export async function selectFirstPages (
+  database: Database, lists: PageRequest[]
+): Promise<Array<Promise<Page>>> {
   const [first] = lists as [PageRequest]
   const rows = lists.length === 1
     ? (await database.read(selectPlants, valuesOf(first), { owner: first.owner })).map((row) => ['1', ...row])
@@ -83,7 +86,9 @@ export async function selectFirstPages (database: Database, lists: PageRequest[]
   return lists.map((list, index) => toPage(database, list, pages.get(index + 1) as Row, false))
 }
 
-async function toPage (database: Database, request: PageRequest, row: Row, isUnderWay: boolean): Promise<Page> {
+async function toPage (
+  database: Database, request: PageRequest, row: Row, isUnderWay: boolean
+): Promise<Page> {
   const { owner, limit } = request
   const hasLarge = row[1] === 't'
   const [cut] = hasLarge
@@ -102,5 +107,7 @@ function toPlants (columns: Row): Plant[] {
 }
 
 /** Undefined when it is for sure empty. */
-const restAfter = (last: string | null | undefined, limit: number): Rest | undefined =>
-  last == null || last === largestId || limit === 0 ? undefined : { from: (BigInt(last) + 1n).toString(), limit }
+function restAfter (last: string | null | undefined, limit: number): Rest | undefined {
+  if (last == null || last === largestId || limit === 0) return undefined
+  return { from: (BigInt(last) + 1n).toString(), limit }
+}

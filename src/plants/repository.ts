@@ -4,7 +4,7 @@ import type { Database } from '../database/database.ts'
 import { isOfStatement, wasTurnedDown } from '../database/faults.ts'
 import { texts } from './columns.ts'
 import { createPace } from './pace.ts'
-import { firstOf, selectFirstPages, selectPage, type Page, type PageRequest } from './pages.ts'
+import { firstOf, selectFirstPages, selectNextPage, type Page, type PageRequest } from './pages.ts'
 import type { NewPlant } from './schemas.ts'
 import { deleteAll, insertAll, type OwnedPlant, type PlantKey } from './writes.ts'
 
@@ -18,18 +18,22 @@ export type Plants = ReturnType<typeof createPlants>
 // Answered together, they are in memory together.
 const mostLists = 64
 
-/** The plants in the database. Each verb acts for `owner` alone: other users' plants are neither seen nor touched. */
+/** Each verb acts for `owner` alone: other users' plants are neither seen nor touched. */
 export function createPlants (database: Database, { writeBatch, maxWaiting }: PlantsOptions) {
   const writes = { maxItems: writeBatch, maxWaiting, isWorthRetrying: wasTurnedDown }
   // Where the engine has no such statement they are read one by one.
   const reads = { maxItems: Math.min(mostLists, writeBatch), maxWaiting, isWorthRetrying: isOfStatement }
-  const insert = batch((plants: OwnedPlant[]) => insertAll(database, plants), sizeOf, { name: 'create', ...writes })
-  const remove = batch((keys: PlantKey[]) => deleteAll(database, keys), () => 0, { name: 'delete', ...writes })
-  const list = batch((lists: PageRequest[]) => selectFirstPages(database, lists), () => 0, { name: 'list', ...reads })
+  const create = batch(
+    (plants: OwnedPlant[]) => insertAll(database, plants), sizeOf, { name: 'create', ...writes })
+  const remove = batch(
+    (keys: PlantKey[]) => deleteAll(database, keys), () => 0, { name: 'delete', ...writes })
+  const list = batch(
+    (lists: PageRequest[]) => selectFirstPages(database, lists), () => 0, { name: 'list', ...reads })
 
   return {
     /** False when the owner already has a plant with this id, which stays as it is. */
-    create: (owner: string, plant: NewPlant): Promise<boolean> => insert({ owner, id: plant.id.toString(), plant }),
+    create: (owner: string, plant: NewPlant): Promise<boolean> =>
+      create({ owner, id: plant.id.toString(), plant }),
 
     /** False when the owner has no plant with this id. */
     delete: (owner: string, id: string): Promise<boolean> => remove({ owner, id }),
@@ -37,8 +41,8 @@ export function createPlants (database: Database, { writeBatch, maxWaiting }: Pl
     /** The first page of the owner's plants, `limit` at most in all. */
     list: (owner: string, limit = Infinity): Promise<Page> => list(firstOf(owner, limit)),
 
-    /** The pages after the first, for a list that is being answered already: each is read when it is asked for. */
-    listRest: createPace((owner, rest, size) => selectPage(database, { owner, ...rest, size }, true))
+    /** The pages after the first, each read when it is asked for. */
+    listRest: createPace((owner, rest, size) => selectNextPage(database, { owner, ...rest, size }))
   }
 }
 

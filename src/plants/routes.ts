@@ -15,7 +15,8 @@ export const plantsRoutes: FastifyPluginAsyncTypebox<{ plants: Plants }> = async
       operationId: 'createPlant',
       tags: ['Plants'],
       summary: 'Create a plant',
-      description: 'Stores a plant of yours under an id of your choice. If you already have a plant with this id, that one stays as it is.',
+      description: 'Stores a plant of yours under an id of your choice. ' +
+        'If you already have a plant with this id, that one stays as it is.',
       body: NewPlantSchema,
       response: { 200: PlantSchema, ...failures(plantErrors.ID_TAKEN, errors.TOKEN_READ_ONLY) }
     }
@@ -32,17 +33,21 @@ export const plantsRoutes: FastifyPluginAsyncTypebox<{ plants: Plants }> = async
       summary: 'List your plants',
       description: 'Gives your plants in ascending order of id: all of them, or the first `limit`.',
       querystring: ListQuerySchema,
-      response: { 200: Type.Array(PlantSchema, { description: 'Your plants' }), ...failures(errors.HTTP_TOO_OLD) }
+      response: {
+        200: Type.Array(PlantSchema, { description: 'Your plants' }),
+        ...failures(errors.HTTP_TOO_OLD)
+      }
     }
   }, async function listPlants (request, reply) {
     const { user } = request.caller
     const { limit } = request.query
     const first = await plants.list(user, limit === undefined ? undefined : Number(limit))
     if (first.rest === undefined) return first.plants
-    const serialize = reply.getSerializationFunction('200') as unknown as (plants: Plant[]) => string
+    const serialize = reply.getSerializationFunction('200') as unknown as Serialize
     reply.type('application/json')
+    const rest = plants.listRest(user, first.rest)
     // Of a stream that answers HEAD all would be read, and dropped.
-    const parts = request.method === 'HEAD' ? [] : toJson(first.plants, plants.listRest(user, first.rest), serialize)
+    const parts = request.method === 'HEAD' ? [] : toJson(first.plants, rest, serialize)
     return Readable.from(parts, { objectMode: false }) as never
   })
 
@@ -52,7 +57,8 @@ export const plantsRoutes: FastifyPluginAsyncTypebox<{ plants: Plants }> = async
       operationId: 'deletePlant',
       tags: ['Plants'],
       summary: 'Delete a plant',
-      description: 'Deletes one of your plants. Whether an id is unused, deleted before or only another user\'s, the answer is the same 404.',
+      description: 'Deletes one of your plants. Whether an id is unused, deleted before ' +
+        'or only another user\'s, the answer is the same 404.',
       params: PlantParamsSchema,
       response: {
         204: Type.Null({ description: 'The plant is gone' }),
@@ -60,13 +66,19 @@ export const plantsRoutes: FastifyPluginAsyncTypebox<{ plants: Plants }> = async
       }
     }
   }, async function deletePlant (request, reply) {
-    if (!await plants.delete(request.caller.user, request.params.id)) throw new ApiError(plantErrors.PLANT_NOT_FOUND)
+    const wasThere = await plants.delete(request.caller.user, request.params.id)
+    if (!wasThere) throw new ApiError(plantErrors.PLANT_NOT_FOUND)
     return reply.code(204).send(null)
   })
 }
 
-/** The JSON of a long list, a page at a time as the caller reads: one who doesn't holds the text of a page and nothing else. */
-async function * toJson (first: Plant[], pages: AsyncIterable<Plant[]>, serialize: (plants: Plant[]) => string) {
+type Serialize = (plants: Plant[]) => string
+
+/**
+ * The JSON of a long list, a page at a time as the caller reads: one who doesn't
+ * holds the text of a page and nothing else.
+ */
+async function * toJson (first: Plant[], pages: AsyncIterable<Plant[]>, serialize: Serialize) {
   yield serialize(first).slice(0, -1)
   for await (const plants of pages) if (plants.length > 0) yield `,${serialize(plants).slice(1, -1)}`
   yield ']'

@@ -16,8 +16,13 @@ export const NewPlantSchema = Type.Object({
 }, { $id: 'NewPlant', description: 'A plant to store' })
 export type NewPlant = Static<typeof NewPlantSchema>
 
-export const PlantParamsSchema = Type.Object({ id: Int64Text({ description: 'Identifier of the plant', examples: [42] }) })
+export const PlantParamsSchema = Type.Object({
+  id: Int64Text({ description: 'Identifier of the plant', examples: [42] })
+})
 
 export const ListQuerySchema = Type.Object({
-  limit: Type.Optional(LimitText({ description: 'Maximum number of results to return; all when absent', examples: [20] }))
+  limit: Type.Optional(LimitText({
+    description: 'Maximum number of results to return; all when absent',
+    examples: [20]
+  }))
 })

@@ -10,7 +10,8 @@ export interface OwnedPlant extends PlantKey { plant: Plant }
 // with each other, from whichever instance of the service.
 const insertOne = {
   name: 'plant-insert',
-  text: `insert into plants (owner, id${columnList}) values ($1, $2${placeholders}) on conflict do nothing returning owner, id`
+  text: `insert into plants (owner, id${columnList}) values ($1, $2${placeholders})
+    on conflict do nothing returning owner, id`
 }
 const insertMany = {
   name: 'plants-insert',
@@ -29,7 +30,8 @@ const deleteOne = {
 const deleteMany = {
   name: 'plants-delete',
   text: `delete from plants where ctid = any (array(
-      select plants.ctid from plants join unnest((select $1::text[]), (select $2::bigint[])) as key (owner, id) using (owner, id)
+      select plants.ctid from plants
+      join unnest((select $1::text[]), (select $2::bigint[])) as key (owner, id) using (owner, id)
       order by plants.owner, plants.id for update of plants
     )) returning owner, id`
 }
