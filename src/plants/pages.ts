@@ -47,10 +47,12 @@ const selectFirstPlants = {
     from unnest((select $1::text[]), (select $2::bigint[])) with ordinality as list (owner, size, n)
     cross join lateral (${asArrays(inOrder('owner = list.owner', 'list.size'))}) as page`
 }
+// Tells whether others of the page were left.
 const selectLargePlants = {
   name: 'plants-page-of-large',
-  text: `select max(id), false${fields.map((field) => `, json_agg(${field} order by id)`).join('')} from (
-      select *, sum(${bytes.join(' + ')})
+  text: `select max(id), count(*) < max(plants)${fields.map((field) => `,
+      json_agg(${field} order by id)`).join('')} from (
+      select *, count(*) over () as plants, sum(${bytes.join(' + ')})
         over (order by id rows between unbounded preceding and 1 preceding) as bytes_before
       from (${page}) as plant
     ) as plant where coalesce(bytes_before, 0) < ${pageBytes}`
@@ -91,12 +93,12 @@ async function toPage (
 ): Promise<Page> {
   const { owner, limit } = request
   const hasLarge = row[1] === 't'
-  const [cut] = hasLarge
+  const [read] = hasLarge
     ? await database.read(selectLargePlants, valuesOf(request), { owner, isLong: true, isUnderWay })
     : [row]
-  const [last, , ...columns] = cut as Row
+  const [last, isCut, ...columns] = read as Row
   const plants = toPlants(columns)
-  const isWhole = plants.length < sizeOf(request) && !hasLarge
+  const isWhole = plants.length < sizeOf(request) && isCut !== 't'
   return { plants, rest: isWhole ? undefined : restAfter(last, limit - plants.length) }
 }
 
