@@ -7,7 +7,7 @@
 // The commands by name, with their options; what they do is in commands/.
 import { Argument, Command, CommanderError } from 'commander'
 import manifest from '../package.json' with { type: 'json' }
-import { expiry, label, userName } from './commands/arguments.ts'
+import { expiry, label, refuseLostOptions, userName } from './commands/arguments.ts'
 import { explain } from './commands/explain.ts'
 import { runMigrations } from './commands/migrate.ts'
 import { takeNodeOptions } from './commands/node-options.ts'
@@ -55,6 +55,7 @@ token.command('create')
   .option('--expires <when>', 'such as 90d, 12h, 30s or 2027-01-01 (UTC); never when absent', expiry)
   .option('--label <text>', 'a note for operators', label)
   .option('--read-only', 'the token may list plants only', false)
+  .hook('preAction', refuseLostOptions)
   .action((user: string, options: { expires?: Date, label?: string, readOnly: boolean }) =>
     createToken(readConfig(process.env), { user, ...options }))
 

@@ -1,5 +1,5 @@
 // What may stand behind a command, and the words in which anything else is refused.
-import { InvalidArgumentError } from 'commander'
+import { InvalidArgumentError, type Command } from 'commander'
 import { parseDuration } from '../config.ts'
 
 // The last moment that PostgreSQL reads as JavaScript writes it.
@@ -32,4 +32,11 @@ function parseMoment (text: string): number {
   const whole = text.includes('T') ? text : `${text}T00:00:00.000Z`
   const moment = Date.parse(whole)
   return moment > 0 && new Date(moment).toISOString() === whole ? moment : NaN
+}
+
+/** npm keeps options that stand before `--` for itself: a token that should only read could do everything. */
+export function refuseLostOptions (command: Command): void {
+  const variable = (long = '') => long.replace('--', 'npm_config_').replaceAll('-', '_')
+  const lost = command.options.find(({ long }) => variable(long) in process.env)
+  if (lost) command.error(`error: npm has kept ${lost.long} for itself: put -- before the first option`)
 }

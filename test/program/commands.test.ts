@@ -1,3 +1,5 @@
+import { execFile } from 'node:child_process'
+import { promisify } from 'node:util'
 import t from 'tap'
 import manifest from '../../package.json' with { type: 'json' }
 import { run } from '../support/program.ts'
@@ -48,6 +50,16 @@ t.test('bad arguments get one line and exit code 2', { buffered: true }, async (
     t.strictSame({ code, stdout, lines: stderr.split('\n').length }, { code: 2, stdout: '', lines: 2 }, args.join(' '))
     t.match(stderr.trimEnd(), line)
   }))
+})
+
+t.test('an option that npm keeps for itself makes no token', { buffered: true }, async (t) => {
+  for (const option of ['--read-only', '--label=laptop']) {
+    const words = ['run', '--silent', 'token', 'create', 'alice', option]
+    const unreachable = { ...process.env, DATABASE_URL: 'postgres://127.0.0.1:1/plants' }
+    const { code, stdout, stderr } = await promisify(execFile)('npm', words, { env: unreachable }).catch((error) => error)
+    t.strictSame({ code, stdout }, { code: 2, stdout: '' })
+    t.match(stderr, `error: npm has kept ${option.split('=')[0]} for itself: put -- before the first option`)
+  }
 })
 
 t.test('token without a word of what to do shows what there is to do', { buffered: true }, async (t) => {
