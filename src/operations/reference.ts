@@ -104,6 +104,8 @@ function complete (document: Document): object {
 async function registerPage (app: FastifyInstance, css: string): Promise<void> {
   await app.register(import('@fastify/swagger-ui'), {
     routePrefix: '/docs',
+    // Its files are where the page is, under whatever prefix a proxy gives.
+    indexPrefix: '.',
     staticCSP: contentSecurityPolicy,
     uiConfig: {
       layout: 'BaseLayout',

@@ -1,4 +1,7 @@
-import t from 'tap'
+import { once } from 'node:events'
+import { createServer, request } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import t, { type Test } from 'tap'
 import { startApp } from '../support/app.ts'
 import { needsBrowser, openPage } from '../support/browser.ts'
 
@@ -38,6 +41,48 @@ t.test('a plant can be created, listed and deleted from the page', needsBrowser,
   t.same((await alice.list()).json(), [])
 
   t.same(complaints, [], 'no console message, and nothing asked of another host')
+})
+
+/** A proxy that knows the service under /api, and gives it the paths without. */
+async function startProxy (t: Test, service: string): Promise<string> {
+  const proxy = createServer(async (incoming, answer) => {
+    const path = /^\/api(\/.*)$/.exec(incoming.url as string)?.[1]
+    if (path === undefined) return answer.writeHead(404).end()
+    const { method, headers } = incoming
+    const outgoing = request(service + path, { method, headers })
+    incoming.pipe(outgoing)
+    const [given] = await once(outgoing, 'response')
+    answer.writeHead(given.statusCode, given.headers)
+    given.pipe(answer)
+  }).listen(0, '127.0.0.1')
+  await once(proxy, 'listening')
+  t.teardown(() => { proxy.close(); proxy.closeAllConnections() })
+  return `http://127.0.0.1:${(proxy.address() as AddressInfo).port}/api`
+}
+
+t.test('under a prefix that a proxy gives, the document names the service there', async (t) => {
+  const { as, listen } = await startApp(t)
+  const home = await startProxy(t, await listen())
+  const { authorization } = await as('alice')
+  for (const document of [`${home}/openapi.json`, `${home}/docs/json`]) {
+    const { servers: [server] } = await (await fetch(document)).json() as { servers: Array<{ url: string }> }
+    const service = new URL(server?.url as string, document)
+    t.same(await (await fetch(new URL('plants', service), { headers: { authorization } })).json(), [], document)
+  }
+})
+
+t.test('under a prefix that a proxy gives, the page works', needsBrowser, async (t) => {
+  const { listen } = await startApp(t)
+  const home = await startProxy(t, await listen())
+  for (const path of ['/docs', '/docs/']) {
+    const { page, complaints } = await openPage(t, { home })
+    await page.goto(home + path)
+    const list = page.locator('#operations-Plants-listPlants')
+    await list.getByRole('button', { name: 'Execute' }).click()
+    const answer = list.locator('.live-responses-table tbody tr')
+    t.equal(await answer.locator('.response-col_status').innerText(), '401')
+    t.match(complaints, [/401 \(Unauthorized\)/], path)
+  }
 })
 
 t.test('the page fits a phone and follows its colour scheme', needsBrowser, async (t) => {
