@@ -23,7 +23,7 @@ const runElsewhere = new Set([
   'npm ci && npm start', 'npm ci && npm test', 'npm ci', 'npm start', 'npm test', 'npm run dev', 'npm run check', 'npm run test:container',
   'npm run test:scale',
   'npm run test:faults', 'npm run test:faults -- --seed 20261123', 'npm run openapi', 'npm run bench -- --large',
-  'npm version --no-git-tag-version', 'npm run test:suite -- --disable-coverage test/plants/lists.test.ts'
+  'npm version --no-git-tag-version', 'npm run test:suite -- --disable-coverage test/plants/list.test.ts'
 ])
 
 t.test('the commands of the documents do what they say', async (t) => {

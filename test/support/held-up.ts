@@ -54,3 +54,24 @@ export async function startHeldUp (
     letGo: () => client.query('commit')
   }
 }
+
+/**
+ * Does something to each of the plants 0 to 3, the first of them by itself and
+ * the others as a batch, while a lock on 0 and 2 holds them up: by the order of
+ * the key the batch then has 1 in hand, but not 3. Resolves with their answers.
+ * 3 is asked for but briefly: after a second PostgreSQL looks for deadlocks, and
+ * would give up the batch.
+ */
+export async function actInOrder<Answer> (
+  t: Test, url: string, act: (id: number) => Promise<Answer>, lock: (ids: number[]) => string
+): Promise<Answer[]> {
+  const client = new pg.Client(url)
+  await client.connect()
+  t.teardown(() => client.end())
+  await client.query(`begin; ${lock([0, 2])}`)
+  const answers = [0, 3, 2, 1].map(act)
+  while ((await client.query(waitingForLocks)).rowCount !== 2) await delay(10)
+  await t.resolves(client.query(`set local lock_timeout = '100ms'; ${lock([3])}`))
+  await client.query('rollback')
+  return Promise.all(answers)
+}

@@ -1,10 +1,89 @@
+import { once } from 'node:events'
+import { connect, type Socket } from 'node:net'
+import pg from 'pg'
 import t from 'tap'
 import { startApp } from '../support/app.ts'
-import { createDatabase, sql } from '../support/database.ts'
+import { createDatabase, sql, waitingForLocks } from '../support/database.ts'
 import { startHeldUp } from '../support/held-up.ts'
+import { shown, storePlants } from '../support/plants.ts'
 
+const [smallest, largest] = [-(2n ** 63n), 2n ** 63n - 1n]
 const range = (length: number) => Array.from({ length }, (_, index) => index)
 const statuses = (answers: Array<{ statusCode: number }>) => answers.map(({ statusCode }) => statusCode)
+
+const { app, as, database, listen, log, url } = await startApp(t)
+
+t.test('plants come in ascending order of id, as numbers', async (t) => {
+  const ids = [
+    smallest, -100n, -99n, -10n, -9n, -1n,
+    0n, 1n, 2n, 9n, 10n, 11n, 99n, 100n, 2n ** 53n, 2n ** 53n + 1n, largest
+  ]
+  await storePlants(url, 'alice', ids.toReversed().map((id) => ({ id, name: String(id) })))
+  const answer = await (await as('alice')).list()
+  t.strictSame(answer.json(), ids.map((id) => ({ name: String(id) })))
+  t.match(answer.headers, { 'content-type': 'application/json' })
+})
+
+t.test('limit gives as many as there are, at most', async (t) => {
+  const rows = Array.from({ length: 3 }, (_, index) => ({ id: BigInt(index), name: `plant ${index}` }))
+  await storePlants(url, 'bob', rows)
+  const bob = await as('bob')
+  for (const [limit, count] of [[0, 0], [1, 1], [2, 2], [3, 3], [4, 3], [2147483647, 3]] as const) {
+    t.strictSame((await bob.list(`?limit=${limit}`)).json(), shown(rows.slice(0, count)), `${limit}`)
+  }
+  t.strictSame((await bob.list()).json(), shown(rows), 'all when absent')
+  t.equal((await bob.list('?limit=0')).body, '[]')
+})
+
+t.test('a user without plants has an empty list', async (t) => {
+  t.equal((await (await as('carol')).list()).body, '[]')
+})
+
+t.test('an unknown parameter is ignored', async (t) => {
+  t.equal((await (await as('bob')).list('?limits=1&offset=2&limit[]=1')).json().length, 3)
+})
+
+t.test('a short list does not wait for the page of a large plant', async (t) => {
+  await storePlants(url, 'judy', [{ id: 1n, name: 'n'.repeat(10_000) }])
+  await storePlants(url, 'kim', [{ id: 1n, name: 'Ivy' }])
+  const [judy, kim] = [await as('judy'), await as('kim')]
+  // Their tokens are known from here on: their lists come in the order in which they are asked for.
+  for (const user of [judy, kim]) await user.list()
+  const { read } = database
+  const held = Promise.withResolvers<void>()
+  database.read = async (statement, values, options) => {
+    if (options?.isLong) await held.promise
+    return read(statement, values, options)
+  }
+  t.teardown(() => { database.read = read })
+  // The first goes alone, the others together.
+  const pairs = Array.from({ length: 20 }, () => ({ large: judy.list(), short: kim.list() }))
+  for (const { short } of pairs) t.strictSame((await short).json(), [{ name: 'Ivy' }])
+  held.resolve()
+  for (const { large } of pairs) t.equal((await large).json().length, 1)
+})
+
+t.test('a reader who leaves before a long list begins is no fault of the service', async (t) => {
+  await storePlants(url, 'ivan', range(1000).map((index) => ({ id: BigInt(index), name: 'Ivy' })))
+  const ivan = await as('ivan')
+  const { hostname, port } = new URL(await listen())
+  const client = new pg.Client(url)
+  await client.connect()
+  t.teardown(() => client.end())
+  await client.query('begin; lock table plants')
+  const accepted = once(app.server, 'connection') as Promise<[Socket]>
+  const caller = connect(Number(port), hostname)
+  caller.write(`GET /plants HTTP/1.1\r\nHost: x\r\nAuthorization: ${ivan.authorization}\r\n\r\n`)
+  const [socket] = await accepted
+  while ((await client.query(waitingForLocks)).rowCount === 0);
+  const closed = new Promise((resolve) => socket.once('close', resolve))
+  caller.resetAndDestroy()
+  await closed
+  await client.query('commit')
+  t.equal((await ivan.list('?limit=1')).statusCode, 200)
+  const faults = log.map((line) => JSON.parse(line)).filter(({ level }) => /warn|error|fatal/.test(level))
+  t.strictSame(faults, [])
+})
 
 // Each could be taken for another by a careless array, number, null or order.
 const owners = [
@@ -20,13 +99,9 @@ function plantsOf (owner: string, place: number) {
   }))
 }
 
-async function store (url: string): Promise<void> {
+async function storeAll (url: string): Promise<void> {
   for (const [place, owner] of owners.entries()) {
-    const plants = plantsOf(owner, place)
-    await sql(url, `insert into plants (owner, id, name, tag)
-      select $1, ordinality, name, tag
-      from unnest($2::text[], $3::text[]) with ordinality as plant (name, tag)`,
-    [owner, plants.map(({ name }) => name), plants.map(({ tag }) => tag)])
+    await storePlants(url, owner, plantsOf(owner, place).map((plant, id) => ({ id: BigInt(id), ...plant })))
   }
 }
 
@@ -41,7 +116,7 @@ for (const [WRITE_BATCH, isJoined] of [['500', true], ['1', false]] as const) {
   const how = isJoined ? 'together' : 'one by one'
   t.test(`with WRITE_BATCH=${WRITE_BATCH} lists that wait are read ${how}, and never mix`, async (t) => {
     const { as, begin, letGo, url } = await startHeldUp(t, { WRITE_BATCH }, 'lock table plants')
-    await store(url)
+    await storeAll(url)
     const users = await Promise.all(owners.map((owner) => as(owner)))
     // Their tokens are known from here on.
     await Promise.all(users.map((user) => user.list('?limit=0')))
@@ -72,7 +147,7 @@ t.test('lists that would have to wait behind MAX_WAITING others are refused at o
 
 t.test('where the database refuses the statement for several lists they are read one by one', async (t) => {
   const url = await createDatabase(t)
-  await store(url)
+  await storeAll(url)
   // A type that only the statement for several lists names, and none of their values has.
   await sql(url, `create schema refusing;
     create type refusing.text as enum ();

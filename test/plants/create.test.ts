@@ -1,0 +1,173 @@
+import { setTimeout as delay } from 'node:timers/promises'
+import pg from 'pg'
+import t from 'tap'
+import { startApp } from '../support/app.ts'
+import { sql, waitingForLocks } from '../support/database.ts'
+import { actInOrder, startHeldUp } from '../support/held-up.ts'
+
+const taken = { error: 40014, message: 'You already have a plant with this id.' }
+
+const range = (length: number) => Array.from({ length }, (_, index) => index)
+const statuses = (answers: Array<{ statusCode: number }>) => answers.map(({ statusCode }) => statusCode)
+const small = (count: number) => range(count).map((id) => ({ id, name: `plant ${id}` }))
+
+/** How many plants each statement has stored, the smallest number first. */
+async function sizesOfStatements (url: string): Promise<number[]> {
+  const sizes = await sql(url, 'select count(*)::int as size from plants group by xmin order by 1')
+  return sizes.map(({ size }) => size as number)
+}
+
+// Single statements and batches must not differ in what they answer.
+for (const WRITE_BATCH of ['1', '7', '500']) {
+  t.test(`WRITE_BATCH=${WRITE_BATCH}`, async (t) => {
+    const { as } = await startApp(t, { WRITE_BATCH })
+
+    t.test('a taken id is refused, and the plant that has it stays as it is', async (t) => {
+      const dave = await as('dave')
+      await dave.create({ id: 1, name: 'Monstera', tag: 'first' })
+      const second = await dave.create({ id: 1, name: 'Ivy' })
+      t.strictSame({ status: second.statusCode, body: second.json() }, { status: 400, body: taken })
+      t.strictSame((await dave.list()).json(), [{ name: 'Monstera', tag: 'first' }])
+      t.equal((await dave.delete(1)).statusCode, 204)
+      t.equal((await dave.delete(1)).statusCode, 404)
+      const third = await dave.create({ id: 1, name: 'Ivy' })
+      t.equal(third.statusCode, 200, 'and is free again once it is deleted')
+    })
+
+    t.test('of 50 creates of one id at once exactly one succeeds, and its plant is stored', async (t) => {
+      const erin = await as('erin')
+      const creates = range(50).map((index) => erin.create({ id: 1, name: `plant ${index}` }))
+      const answers = await Promise.all(creates)
+      const winners = answers.filter(({ statusCode }) => statusCode === 200)
+      t.equal(winners.length, 1)
+      const losers = answers.filter(({ statusCode }) => statusCode === 400)
+      t.strictSame(losers.map((answer) => answer.json()), range(49).map(() => taken))
+      t.strictSame((await erin.list()).json(), winners.map((answer) => answer.json()))
+    })
+  })
+}
+
+for (const [WRITE_BATCH, sizes] of Object.entries({
+  1: range(21).map(() => 1),
+  5: [1, 5, 5, 5, 5],
+  500: [1, 20]
+})) {
+  t.test(`with WRITE_BATCH=${WRITE_BATCH} what waits goes by statements of ${sizes.at(-1)}`, async (t) => {
+    const { begin, letGo, url, alice } = await startHeldUp(t, { WRITE_BATCH })
+    const answers = await begin(...small(21).map((plant) => () => alice.create(plant)))
+    await letGo()
+    t.strictSame(statuses(await Promise.all(answers)), range(21).map(() => 200))
+    t.strictSame(await sizesOfStatements(url), sizes)
+    t.strictSame((await alice.list()).json(), small(21).map(({ name }) => ({ name })))
+  })
+}
+
+t.test('large plants share statements of their own, up to a million characters', async (t) => {
+  const { begin, letGo, url, alice } = await startHeldUp(t, { BODY_LIMIT: '2000000' })
+  const plants = [
+    { id: 0, name: 'in the first statement' },
+    { id: 1, name: 'n'.repeat(500_000) },
+    { id: 2, name: 'small' },
+    { id: 3, name: 'n'.repeat(100_000), tag: 't'.repeat(300_000) },
+    { id: 4, name: 'n'.repeat(600_000) },
+    { id: 5, name: 'n'.repeat(1_500_000) },
+    { id: 6, name: 'small' }
+  ]
+  const answers = await begin(...plants.map((plant) => () => alice.create(plant)))
+  await letGo()
+  t.strictSame(statuses(await Promise.all(answers)), range(7).map(() => 200))
+  const together = await sql(url, 'select array_agg(id::int) as ids from plants group by xmin')
+  const groups = together.map(({ ids }) => (ids as number[]).sort().join()).sort()
+  t.strictSame(groups, ['0', '1', '2,6', '3,4', '5'])
+})
+
+t.test('what would have to wait behind MAX_WAITING others is refused at once', async (t) => {
+  const { begin, letGo, alice, log } = await startHeldUp(t, { MAX_WAITING: '3' })
+  const answers = await begin(...small(5).map((plant) => () => alice.create(plant)))
+  const refused = await answers[4]
+  t.equal(refused?.statusCode, 503)
+  t.strictSame(refused?.json(), { error: 50302, message: 'The service has more work than it can do.' })
+  t.match(refused?.headers, { 'retry-after': '1' })
+  const lines = log.map((line) => JSON.parse(line))
+  const [line, ...further] = lines.filter(({ level }) => /warn|error|fatal/.test(level))
+  t.match(line, { level: 'warn', error: 50302, err: undefined })
+  t.strictSame(further, [])
+  await letGo()
+  t.strictSame(statuses(await Promise.all(answers)), [200, 200, 200, 200, 503])
+  t.strictSame((await alice.list()).json(), small(4).map(({ name }) => ({ name })))
+})
+
+t.test('a plant that the database refuses takes none down with it', async (t) => {
+  const { begin, letGo, alice, url, log } = await startHeldUp(t)
+  await sql(url, 'alter table plants add constraint plants_no_weeds check (name <> \'weed\')')
+  const names = ['Fern', 'Ivy', 'weed', 'Monstera']
+  const answers = await begin(...names.map((name, id) => () => alice.create({ id, name })))
+  await letGo()
+  t.strictSame(statuses(await Promise.all(answers)), [200, 200, 500, 200])
+  t.strictSame((await alice.list()).json(), [{ name: 'Fern' }, { name: 'Ivy' }, { name: 'Monstera' }])
+  const faults = log.map((line) => JSON.parse(line)).filter(({ level }) => level === 'error')
+  t.match(faults, [{ err: { code: '23514', constraint: 'plants_no_weeds' } }])
+})
+
+t.test('what was sent on a connection that is lost may have happened: it is not sent again', async (t) => {
+  const { begin, letGo, alice, url, client, findWaiting } = await startHeldUp(t)
+  const [first, ...others] = await begin(...small(5).map((plant) => () => alice.create(plant)))
+  // Locks are given in turn: to the first plant, to this one, and then to the other plants.
+  const next = new pg.Client(url)
+  await next.connect()
+  t.teardown(() => next.end())
+  const locked = next.query('begin; lock table plants in exclusive mode')
+  while ((await client.query(waitingForLocks)).rowCount !== 2) await delay(10)
+  await letGo()
+  t.equal((await first)?.statusCode, 200)
+  await locked
+
+  await client.query('select pg_terminate_backend($1)', [await findWaiting()])
+  for (const answer of await Promise.all(others)) {
+    t.equal(answer.statusCode, 503)
+    t.match(answer.json(), { error: 50301 })
+  }
+  await next.query('commit')
+  t.strictSame((await alice.list()).json(), [{ name: 'plant 0' }])
+  t.equal((await alice.create({ id: 1, name: 'Ivy' })).statusCode, 200)
+})
+
+t.test('a create that hangs on a row somebody has locked does not hold up others for long', async (t) => {
+  const { begin, letGo, alice } = await startHeldUp(t, {},
+    "insert into plants (owner, id, name) values ('alice', 1, 'Monstera')")
+  const [hanging, ...others] = await begin(
+    ...['Ivy', 'Fern', 'Moss'].map((name, index) => () => alice.create({ id: index + 1, name })))
+  t.strictSame(statuses(await Promise.all(others)), [200, 200])
+  await letGo()
+  t.equal((await hanging)?.statusCode, 400)
+  t.strictSame((await alice.list()).json(), [{ name: 'Monstera' }, { name: 'Fern' }, { name: 'Moss' }])
+})
+
+t.test('a batch of creates locks its plants in the order of their key', async (t) => {
+  const { as, url } = await startApp(t, { STATEMENT_TIMEOUT: '1m' })
+  const alice = await as('alice')
+  const answers = await actInOrder(t, url, (id) => alice.create({ id, name: 'Ivy' }), (ids) =>
+    `insert into plants select 'alice', id, 'Fern' from unnest(array[${ids.join()}]) as id`)
+  t.strictSame(statuses(answers), [200, 200, 200, 200])
+})
+
+t.test('a slow statement and a full disk are told from a database that is away', async (t) => {
+  const app = await startApp(t, { STATEMENT_TIMEOUT: '300ms' })
+  const alice = await app.as('alice')
+  const creates = async (id: number) => {
+    const answer = await alice.create({ id, name: 'Monstera' })
+    return { status: answer.statusCode, body: answer.json(), retryAfter: answer.headers['retry-after'] }
+  }
+  const fails = (body: string) => sql(app.url, `create or replace function fail () returns trigger
+    language plpgsql as $$ begin ${body} end $$`)
+  await fails('perform pg_sleep(1); return new;')
+  await sql(app.url, 'create trigger fail before insert on plants for each row execute function fail()')
+  const slow = { error: 50304, message: 'The database did not answer in time.' }
+  t.strictSame(await creates(1), { status: 503, body: slow, retryAfter: '1' })
+
+  // As PostgreSQL itself says it.
+  await fails('raise exception \'could not extend file\' using errcode = \'disk_full\';')
+  const full = { error: 50305, message: 'The database has no room to store anything.' }
+  t.strictSame(await creates(2), { status: 503, body: full, retryAfter: '1' })
+  t.strictSame((await alice.list()).json(), [])
+})
