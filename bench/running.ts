@@ -4,7 +4,6 @@ import { createHash } from 'node:crypto'
 import { once } from 'node:events'
 import { openSync, readFileSync, writeFileSync } from 'node:fs'
 import { chmod, mkdtemp, rm } from 'node:fs/promises'
-import { createServer, type AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
@@ -12,6 +11,7 @@ import pg from 'pg'
 import { createToken } from '../src/access/token-format.ts'
 import { migrate } from '../src/database/migrate.ts'
 import { startEmbedded } from '../src/embedded/start.ts'
+import { freePort } from '../test/support/free-port.ts'
 
 export interface Contender {
   name: string
@@ -46,14 +46,6 @@ writeFileSync(tokensFile, tokens.join('\n'))
 
 /** The user of the last token, who holds 100,000 plants where a part of the benchmark gives them. */
 export const collector = { username: '2000', token: tokens[2000] ?? '' }
-
-async function freePort () {
-  const server = createServer().listen(0, '127.0.0.1')
-  await once(server, 'listening')
-  const { port } = server.address() as AddressInfo
-  await new Promise((resolve) => server.close(resolve))
-  return port
-}
 
 const children = new Set<ChildProcess>()
 let interrupted = false

@@ -29,7 +29,7 @@ export const statementEvents = events<StatementEvent>('statement')
 /** Requests that go together as one batch. */
 export const batchEvents = events<{ name: string, items: number }>('batch')
 
-/** What became of a connection to the database. `given_up`: it was silent with statements waiting. */
+/** What became of a connection to the database. `given_up`: closed for its silence, statements waiting. */
 export const connectionEvents = events<{ event: 'opened' | 'lost' | 'given_up' }>('connection')
 
 /** A token that came with a request, known from a moment ago or looked up. */

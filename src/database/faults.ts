@@ -27,13 +27,13 @@ export const endsConnection = (error: unknown): boolean => closing.test(stateOf(
 
 /** The server, the network or somebody's lock is at fault and not the statement. */
 class DatabaseUnavailable extends ApiError {
-  /** The server gave this statement up, and wrote nothing of it. */
-  readonly wasGivenUp: boolean
+  /** The server took the statement, and wrote nothing of it. */
+  readonly wasTurnedDown: boolean
 
   constructor (cause: unknown) {
     const state = stateOf(cause) ?? ''
     super(reasons[state] ?? errors.DATABASE_UNAVAILABLE, { cause })
-    this.wasGivenUp = inTheWay.test(state)
+    this.wasTurnedDown = inTheWay.test(state)
   }
 }
 
@@ -51,4 +51,4 @@ export const isOfStatement = (error: unknown): boolean => error instanceof pg.Da
 
 /** Whether an error of `write` says that the server turned it down: for sure nothing was written. */
 export const wasTurnedDown = (error: unknown): boolean =>
-  error instanceof DatabaseUnavailable ? error.wasGivenUp : isOfStatement(error)
+  error instanceof DatabaseUnavailable ? error.wasTurnedDown : isOfStatement(error)

@@ -46,7 +46,8 @@ export function openLane (connect: Connect): Lane {
   let queued = 0
   let pause: { until: number, error: unknown } = { until: -Infinity, error: undefined }
   const toAskAgain = new Set<() => void>()
-  const dismissed = new WeakSet<Connection>()
+  /** By us: any other that ends was lost. */
+  const closing = new WeakSet<Connection>()
 
   const usable = () => current?.isOpen() ? current : undefined
 
@@ -65,13 +66,13 @@ export function openLane (connect: Connect): Lane {
     connectionEvents.publish({ event: 'opened' })
     connection.closed.then(() => {
       open--
-      if (!dismissed.has(connection)) connectionEvents.publish({ event: 'lost' })
+      if (!closing.has(connection)) connectionEvents.publish({ event: 'lost' })
     })
     return connection
   }
 
-  function dismiss (connection: Connection): void {
-    dismissed.add(connection)
+  function beginClosing (connection: Connection): void {
+    closing.add(connection)
     connection.close()
   }
 
@@ -117,7 +118,7 @@ export function openLane (connect: Connect): Lane {
       connection?.tick()
       if (!connection?.isSilent() || open >= maxOpen) return false
       connectionEvents.publish({ event: 'given_up' })
-      dismiss(connection)
+      beginClosing(connection)
       const asked = [...toAskAgain]
       toAskAgain.clear()
       for (const again of asked) again()
@@ -128,7 +129,7 @@ export function openLane (connect: Connect): Lane {
       await Promise.allSettled([opening])
       const connection = usable()
       if (connection === undefined) return
-      dismiss(connection)
+      beginClosing(connection)
       await connection.closed
     }
   }

@@ -3,9 +3,8 @@ import { Counter, Gauge, Histogram, type Registry } from '@prometheus-io/client'
 import type { FastifyInstance, FastifyRequest } from 'fastify'
 import { catalogue, errors, type ApiError } from '../errors.ts'
 import { toApiError } from '../http/answers.ts'
+import { seconds } from './buckets.ts'
 
-// From an answer out of memory to the longest that a request may take.
-const seconds = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10]
 const credentialFaults = ['missing', 'malformed', 'unknown', 'revoked', 'expired', 'read_only']
 
 /** To be called on the root instance before any route is added. */

@@ -1,8 +1,12 @@
-import { once } from 'node:events'
+import { EventEmitter, once } from 'node:events'
 import { createServer, type AddressInfo } from 'node:net'
 import t from 'tap'
 import { createToken } from '../../src/access/token-format.ts'
+import { openDatabase } from '../../src/database/database.ts'
+import { connectionEvents } from '../../src/events.ts'
+import { openProxy } from '../faults/proxy.ts'
 import { startApp } from '../support/app.ts'
+import { createDatabase } from '../support/database.ts'
 
 t.test('a database that takes connections but says nothing is told from one that is slow', async (t) => {
   const silent = createServer().listen(0, '127.0.0.1')
@@ -20,4 +24,33 @@ t.test('a database that takes connections but says nothing is told from one that
   t.strictSame([ready.statusCode, ready.json()], [503, unavailable])
   const reasons = log.map((line) => JSON.parse(line)).filter(({ level, err }) => /warn|error/.test(level) && err).map(({ err }) => err)
   t.match(reasons, [{ message: 'no answer within 800 ms' }, { message: 'no connection within 3000 ms' }])
+})
+
+t.test('of a connection that ends it is told whose doing it was, once', async (t) => {
+  const told: string[] = []
+  const steps = new EventEmitter()
+  const listen = ({ event }: { event: string }) => {
+    told.push(event)
+    steps.emit(event)
+  }
+  connectionEvents.subscribe(listen)
+  t.teardown(() => connectionEvents.unsubscribe(listen))
+  const proxy = await openProxy(t, await createDatabase(t))
+  const database = openDatabase({ url: proxy.url, statementTimeoutMs: 2000, maxWaiting: 3 })
+  const one = { name: 'one', text: 'select 1' }
+
+  await database.read(one)
+  const lost = once(steps, 'lost')
+  proxy.cut()
+  await lost
+  await database.read(one)
+  proxy.silence()
+  const givenUp = once(steps, 'given_up')
+  const unanswered = database.read(one).catch(({ name }) => name)
+  await givenUp
+  proxy.cut()
+  t.equal(await unanswered, 'DATABASE_UNAVAILABLE')
+  await database.read(one)
+  await database.close()
+  t.strictSame(told, ['opened', 'lost', 'opened', 'given_up', 'opened'])
 })

@@ -1,11 +1,10 @@
 // A primary and its standby, for what happens when the one takes over from the other.
 import { execFile } from 'node:child_process'
-import { once } from 'node:events'
 import { appendFile, writeFile } from 'node:fs/promises'
-import { createServer, type AddressInfo } from 'node:net'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
 import { sql } from '../support/database.ts'
+import { freePort } from '../support/free-port.ts'
 import type { Scope } from '../support/program.ts'
 import { makeServer, runServer } from './postgres.ts'
 
@@ -42,13 +41,4 @@ export async function startPair (scope: Scope) {
       await sql(url, 'select pg_reload_conf()')
     }
   }
-}
-
-async function freePort (): Promise<number> {
-  const probe = createServer().listen(0, '127.0.0.1')
-  await once(probe, 'listening')
-  const { port } = probe.address() as AddressInfo
-  probe.close()
-  await once(probe, 'close')
-  return port
 }

@@ -2,10 +2,10 @@
 import { execFile, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { cp, mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
-import { createServer, type AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
+import { freePort } from '../support/free-port.ts'
 import type { Scope } from '../support/program.ts'
 
 const execute = promisify(execFile)
@@ -40,14 +40,6 @@ export async function promtool (programs: string, args: string[], input = ''): P
 const faster = (text: string) => text
   .replaceAll(/\[(\d+)([mh])\]/g, (_, count, unit) => `[${Number(count) * (unit === 'h' ? 3600 : 60) / speed}s]`)
   .replaceAll(/for: (\d+)m/g, (_, count) => `for: ${Number(count) * 60 / speed}s`)
-
-async function freePort (): Promise<number> {
-  const probe = createServer().listen(0, '127.0.0.1')
-  await once(probe, 'listening')
-  const { port } = probe.address() as AddressInfo
-  await new Promise((resolve) => probe.close(resolve))
-  return port
-}
 
 /** A Prometheus that scrapes the target twice a second and has the shipped rules, their times divided by 60. */
 export async function startPrometheus (scope: Scope, programs: string, target: string) {
