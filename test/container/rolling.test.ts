@@ -64,6 +64,21 @@ await t.test('an upgrade brings its migration, and the old version works on besi
   t.strictSame(await stored(token), result.stored, 'what was acknowledged is stored')
 })
 
+await t.test("an instance logs the caller's address as the proxy saw it, not as the caller tells it", async t => {
+  const { headers, status } = await fetch(`${url}/plants`, { headers: { 'x-forwarded-for': '192.0.2.1' } })
+  t.equal(status, 401)
+  const lineOf = async (...services: string[]) => {
+    const line = new RegExp(`\\{.*${headers.get('x-request-id')}.*\\}`)
+    const log = await until(() => project.compose('logs', '--no-color', ...services), log => line.test(log))
+    return JSON.parse(line.exec(log)?.[0] as string) as { remoteAddress: string }
+  }
+  const { remoteAddress } = await lineOf(...instances)
+  t.equal(remoteAddress, (await lineOf('proxy')).remoteAddress)
+  const own = await project.inside('proxy', 'cat', '/etc/hosts')
+  t.match(own, /^172|^10|^192/m)
+  t.notMatch(own, new RegExp(`^${remoteAddress}\\s`, 'm'), 'nor the address of the proxy itself')
+})
+
 await t.test('while the database is away, and when no instance is left, the answers are Error bodies that say when to retry', async t => {
   const get = async (path: string, token?: string) => {
     const answer = await fetch(url + path, { headers: token === undefined ? {} : { authorization: `Bearer ${token}` } })
