@@ -1,3 +1,4 @@
+// What the environment says: every variable, its default and what it may be.
 import { isIP } from 'node:net'
 import { FormatRegistry, Type, type StaticDecode } from '@sinclair/typebox'
 import { Value } from '@sinclair/typebox/value'

@@ -1,6 +1,5 @@
 // Who is calling: the seam between the guard and whatever kinds of credentials there are.
 
-/** Who is calling. */
 export interface Caller {
   user: string
   readOnly: boolean

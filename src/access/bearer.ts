@@ -1,3 +1,4 @@
+// The guard: no request gets past it without a token, none that changes something with a read-only one.
 import bearerAuth from '@fastify/bearer-auth'
 import type { FastifyInstance, FastifyReply, FastifyRequest, HookHandlerDoneFunction } from 'fastify'
 import { ApiError, errors } from '../errors.ts'
@@ -28,7 +29,7 @@ export async function requireBearer (app: FastifyInstance, authenticate: Authent
   app.addHook('onRequest', app.verifyBearerAuth as NonNullable<typeof app.verifyBearerAuth>)
 }
 
-/** An onRequest hook for routes that change something. */
+/** An onRequest hook for routes that change something, behind requireBearer. */
 export function requireWriteAccess (
   request: FastifyRequest, _reply: FastifyReply, done: HookHandlerDoneFunction
 ): void {

@@ -1,3 +1,4 @@
+// The text of a token: how it is made, recognised and turned into what is stored of it.
 import { hash, randomBytes } from 'node:crypto'
 import { crc32 } from 'node:zlib'
 

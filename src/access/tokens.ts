@@ -1,3 +1,4 @@
+// The tokens in the database, by verbs.
 import type { Database, Row } from '../database/database.ts'
 import { createToken, hashToken } from './token-format.ts'
 
@@ -24,7 +25,7 @@ export type Tokens = ReturnType<typeof createTokens>
 const columns = `id, username, label, read_only,
   extract(epoch from created_at), extract(epoch from expires_at), extract(epoch from revoked_at)`
 
-/** The tokens in the database. Only an operator's command may create, list or revoke. */
+/** Only an operator's command may create, list or revoke. */
 export function createTokens (database: Database) {
   return {
     /** The text of a new token; it cannot be had again. */

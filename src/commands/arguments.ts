@@ -5,7 +5,7 @@ import { parseDuration } from '../config.ts'
 // The last moment that PostgreSQL reads as JavaScript writes it.
 const endOfTime = Date.UTC(9999, 11, 31)
 
-/** Characters a terminal or a log could stumble over are refused, and names too long for an index. */
+// Refused are characters a terminal or a log could stumble over, and names too long for an index.
 const isPrintable = (text: string) => /^[^\p{C}\p{Zl}\p{Zp}]{1,255}$/u.test(text)
 
 export function userName (text: string): string {

@@ -1,12 +1,11 @@
-// The tables go up to the newest migration, or down by one.
+// The command migrate: the tables go up to the newest migration, or down by one.
 import type { Config } from '../config.ts'
 import { migrate, type MigrateOptions } from '../database/migrate.ts'
 import { withDatabase } from './database.ts'
 
-type Direction = 'up' | 'down'
-
+/** Prints what it has run. */
 export async function runMigrations (
-  config: Config, direction: Direction, options: MigrateOptions
+  config: Config, direction: 'up' | 'down', options: MigrateOptions
 ): Promise<void> {
   await withDatabase(config, async (url) => {
     const names = await migrate(url, direction, options)

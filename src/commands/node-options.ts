@@ -1,4 +1,5 @@
-// Node's options are named once, in the first line of main.ts: for starts that know nothing of that line.
+// Node's options for starts that know nothing of the first line of main.ts, where
+// they are named.
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 

@@ -1,4 +1,4 @@
-// Opens all there is, serves until a signal, and closes it again.
+// The command serve: opens all there is, serves until a signal, and closes it again.
 import { lookup } from 'node:dns/promises'
 import { setTimeout } from 'node:timers/promises'
 import type { FastifyBaseLogger } from 'fastify'
@@ -8,8 +8,8 @@ import type { Config } from '../config.ts'
 import { openDatabase, type Database } from '../database/database.ts'
 import { migrate } from '../database/migrate.ts'
 import { supportedVersion, UnsupportedServer, versionStatement } from '../database/version.ts'
-import { openObservers } from '../operations/observers.ts'
 import { startEmbedded } from '../embedded/start.ts'
+import { openObservers } from '../operations/observers.ts'
 import { explain } from './explain.ts'
 import { greet } from './greeting.ts'
 import { heedSignals } from './signals.ts'

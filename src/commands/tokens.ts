@@ -1,4 +1,4 @@
-// What an operator does with tokens.
+// The commands token create, list and revoke.
 import { tokenState } from '../access/own-tokens.ts'
 import { createTokens, type NewToken, type Tokens } from '../access/tokens.ts'
 import type { Config } from '../config.ts'
@@ -6,10 +6,12 @@ import { openDatabase } from '../database/database.ts'
 import { migrate } from '../database/migrate.ts'
 import { withDatabase } from './database.ts'
 
+/** Prints the token and nothing else: standard output may go into a file. */
 export async function createToken (config: Config, token: NewToken): Promise<void> {
   await withTokens(config, async (tokens) => console.log(await tokens.create(token)))
 }
 
+/** Prints a table, or JSON. */
 export async function listTokens (
   config: Config, { user, json }: { user?: string, json: boolean }
 ): Promise<void> {

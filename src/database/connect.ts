@@ -9,14 +9,14 @@ const retryMs = 500
 
 export type Connect = () => Promise<Connection>
 
-// What tells that a server is not the one.
+// What tells that a server is none to stay with.
 const refusal: Record<Target, string> = {
   'read-write': "current_setting('transaction_read_only')::bool",
   primary: 'pg_is_in_recovery()',
   any: 'false'
 }
-// Each promotion begins one. Where two servers take writes, since nobody stopped the first, the one
-// with the later timeline is right.
+// Each promotion of a standby begins a timeline. Where two servers take writes, since
+// nobody stopped the first, the one with the later timeline is right.
 const timelineOf = "case when pg_is_in_recovery() then '' " +
   'else left(pg_walfile_name(pg_current_wal_lsn()), 8) end'
 

@@ -86,7 +86,7 @@ export function createConnection ({ url, statementTimeoutMs }: ConnectionOptions
     stream: () => socket,
     pipeline: true,
     keepAlive: true,
-    // Then every second: a peer that vanished while nothing was asked of it is found out before something is.
+    // Then every second: a peer that vanished in silence is found out before something is asked of it.
     keepAliveInitialDelayMillis: 10_000,
     application_name: 'plant-store',
     statement_timeout: statementTimeoutMs,

@@ -3,7 +3,7 @@ import { overloaded } from '../errors.ts'
 import { createConnect } from './connect.ts'
 import { tickMs, type ConnectionOptions, type Row, type Statement } from './connection.ts'
 import { openLane, type Lane } from './lane.ts'
-import { takeTurns, type Waiter } from './turns.ts'
+import { takeTurns, type Turns, type Waiter } from './turns.ts'
 
 export type { Row, Statement }
 
@@ -88,22 +88,9 @@ export function openDatabase (options: DatabaseOptions): Database {
   const lookUpTurns = takeTurns(lookUps, { atOnce, maxWaiting })
   const turns = [readTurns, longReadTurns, lookUpTurns]
 
-  let ticked = performance.now()
-  const clock = setInterval(() => {
-    const lagMs = Math.round(performance.now() - ticked - tickMs)
-    const isLagging = lagMs > mostLagMs && lanes.some((lane) => lane.waiting() > 0)
-    ticked = performance.now()
-    const silent = lanes.filter((lane) => lane.tick()).length
-    for (const turn of turns) turn.tick()
-    for (const tell of listeners) {
-      if (isLagging) {
-        tell('the event loop lagged: the answers of the database waited for this process', { lagMs })
-      }
-      if (silent > 0) {
-        tell('the database was silent for a second: its connections are closed and others opened', { silent })
-      }
-    }
-  }, tickMs).unref()
+  const clock = startClock(lanes, turns, (what, details) => {
+    for (const tell of listeners) tell(what, details)
+  })
 
   return {
     read (statement, values = [], { isLong = false, ...waiter } = {}) {
@@ -135,6 +122,23 @@ export function openDatabase (options: DatabaseOptions): Database {
       await Promise.all(lanes.map((lane) => lane.close()))
     }
   }
+}
+
+function startClock (lanes: Lane[], turns: Turns[], tell: Listener): NodeJS.Timeout {
+  let ticked = performance.now()
+  return setInterval(() => {
+    const lagMs = Math.round(performance.now() - ticked - tickMs)
+    const isLagging = lagMs > mostLagMs && lanes.some((lane) => lane.waiting() > 0)
+    ticked = performance.now()
+    const silent = lanes.filter((lane) => lane.tick()).length
+    for (const turn of turns) turn.tick()
+    if (isLagging) {
+      tell('the event loop lagged: the answers of the database waited for this process', { lagMs })
+    }
+    if (silent > 0) {
+      tell('the database was silent for a second: its connections are closed and others opened', { silent })
+    }
+  }, tickMs).unref()
 }
 
 // Apart, and each of a row that nobody has: spread over several servers the tables can't be joined.

@@ -1,11 +1,11 @@
-// One connection's place: a connection is opened when first needed, and another when it is lost or silent.
+// A lane has one connection: opened when first needed, and another when it is lost or silent.
+import { connectionEvents, origin, statementEvents } from '../events.ts'
 import type { Connect } from './connect.ts'
 import type { Connection, Row, Statement } from './connection.ts'
-import { connectionEvents, origin, statementEvents } from '../events.ts'
 import { toFault } from './faults.ts'
 
 /**
- * How many connections of a place may be open at a time: the one in use and those that
+ * How many connections of a lane may be open at a time: the one in use and those that
  * are closing. Statements that hang for long shall not use up the server's connections.
  */
 const maxOpen = 3

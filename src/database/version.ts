@@ -13,5 +13,5 @@ export function supportedVersion (number: unknown): string {
   return `${major}.${minor}`
 }
 
-/** Waiting does not help. */
+/** Says that it is no use to wait for this server. */
 export class UnsupportedServer extends Error {}

@@ -1,5 +1,6 @@
-// A program of its own, started by start.ts: the library installs signal
-// handlers that end the process it is imported into, whatever that has to finish.
+// Runs PostgreSQL for start.ts, and stops it when its owner is gone. A program of
+// its own, since the library installs signal handlers that end the process it is
+// imported into, whatever that has to finish.
 import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
 import { existsSync } from 'node:fs'

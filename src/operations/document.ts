@@ -12,6 +12,7 @@ interface Schema {
   items?: Schema
   properties?: Record<string, Schema>
 }
+/** The parts of the document that others refer to, by name. */
 export type Components = Record<string, object>
 type RouteResponses = ReturnType<typeof failures> & Record<string, Schema>
 
@@ -46,7 +47,7 @@ export const sharedResponses = () => ({
     'The service could not answer: repeat it, see the rule under Errors.', failureErrors))
 })
 
-// As the plugin completes the headers of a route's answers.
+// The plugin does this to the headers of a route's answers, but not to those of shared ones.
 const inFull = ({ headers = {}, ...answer }: ReturnType<typeof answerWith>) =>
   ({ ...answer, headers: mapValues(headers, ({ description, ...schema }) => ({ description, schema })) })
 

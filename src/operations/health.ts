@@ -13,10 +13,10 @@ const StatusSchema = Type.Object({ status: Type.Literal('ok') })
 // Probes commonly wait for a second.
 const probeTimeoutMs = 800
 
+export const unreadyReasons = ['starting', 'stopping', 'database'] as const
+
 /** Why the service can't serve, undefined when it can. */
 export type Readiness = () => Promise<{ name: (typeof unreadyReasons)[number], error: ApiError } | undefined>
-
-export const unreadyReasons = ['starting', 'stopping', 'database'] as const
 
 /** Asks the database once for all who ask meanwhile: nobody needs a token to ask. */
 export function createReadiness (database: Database, lifecycle: Lifecycle): Readiness {
@@ -37,6 +37,7 @@ export function createReadiness (database: Database, lifecycle: Lifecycle): Read
 
 type HealthRoutes = FastifyPluginAsyncTypebox<{ readiness: Readiness }>
 
+/** For probes, and open to all: /livez as long as the process answers, /readyz while it can serve. */
 export const healthRoutes: HealthRoutes = async (app, { readiness }) => {
   app.get('/livez', {
     schema: { response: { 200: StatusSchema, '4xx': ErrorSchema } }

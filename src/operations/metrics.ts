@@ -3,9 +3,10 @@ import { once } from 'node:events'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { collectDefaultMetrics, Gauge, Registry } from '@prometheus-io/client'
+import type { FastifyInstance } from 'fastify'
+import type { Database } from '../database/database.ts'
 import { measureDatabase } from './database-metrics.ts'
 import { unreadyReasons, type Readiness } from './health.ts'
-import type { Observer } from './observers.ts'
 import { measureRequests } from './request-metrics.ts'
 
 export interface MetricsOptions {
@@ -21,8 +22,11 @@ export interface MetricsOptions {
 const misnamed = ['active_handles_total', 'active_requests_total', 'active_resources_total',
   'eventloop_utilization_histogram', 'eventloop_utilization_summary']
 
-/** Rejects when it can't listen. Every label has its values from the start, so that no ratio is empty. */
-export async function openMetrics ({ host, port, version, schema }: MetricsOptions): Promise<Observer> {
+/**
+ * An observer with a server of its own: rejects when that can't listen. Every label has its
+ * values from the start, so that no ratio is empty.
+ */
+export async function openMetrics ({ host, port, version, schema }: MetricsOptions) {
   const registry = new Registry()
   const registers = [registry]
   collectDefaultMetrics({ register: registry })
@@ -47,13 +51,13 @@ export async function openMetrics ({ host, port, version, schema }: MetricsOptio
   return {
     url: `http://${host}:${(server.address() as AddressInfo).port}/metrics`,
 
-    watch (app, database, readiness) {
+    watch (app: FastifyInstance, database: Database, readiness: Readiness): void {
       measureRequests(app, registry)
       stops.push(measureDatabase(database, registry))
       showReadiness(readiness, registry)
     },
 
-    async close () {
+    async close (): Promise<void> {
       for (const stop of stops) stop()
       server.close()
       server.closeAllConnections()

@@ -14,7 +14,6 @@ import {
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { origin, statementEvents, type StatementEvent } from '../events.ts'
 import { readTraceparent } from '../http/trace-context.ts'
-import type { Observer } from './observers.ts'
 
 export interface TracesOptions {
   version: string
@@ -27,8 +26,11 @@ export interface TracesOptions {
 /** How long a stop waits for a collector to take the last spans. */
 const shutdownMs = 1000
 
-/** Up to 2,048 spans wait for the collector; further ones are dropped, and nobody waits for them. */
-export function openTraces ({ version, sampler, ratio }: TracesOptions): Observer {
+/**
+ * An observer whose spans wait for the collector, up to 2,048 of them; further ones
+ * are dropped, and nobody waits for them.
+ */
+export function openTraces ({ version, sampler, ratio }: TracesOptions) {
   const provider = new TracerProvider({
     sampler: samplerOf(sampler, ratio),
     resource: defaultResource()
@@ -41,10 +43,10 @@ export function openTraces ({ version, sampler, ratio }: TracesOptions): Observe
   statementEvents.subscribe(onStatement)
 
   return {
-    watch: (app) => traceRequests(app, tracer),
+    watch: (app: FastifyInstance) => traceRequests(app, tracer),
 
     /** Sends what waits, unless the collector takes too long. */
-    async close () {
+    async close (): Promise<void> {
       statementEvents.unsubscribe(onStatement)
       const { promise: tooLate, resolve } = Promise.withResolvers<void>()
       const timer = setTimeout(resolve, shutdownMs)
