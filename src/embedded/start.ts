@@ -34,7 +34,7 @@ export async function startEmbedded (folder: string): Promise<EmbeddedServer> {
   const [message] = await Promise.race([once(child, 'message'), exited.then(() => [{ error: 'it ended' }])])
   const { url, error } = message as { url: string, error?: string }
   if (error !== undefined) {
-    const reason = explain(error)
+    const reason = inOneLine(error)
     throw new Error(`DATABASE_URL is not set, and PostgreSQL did not start in ${dataDir}: ${reason}`)
   }
   return {
@@ -60,8 +60,8 @@ export async function findRunning (folder: string): Promise<Running | undefined>
   return isThere ? running : undefined
 }
 
-/** One line, and for root a word on why it may not do what it may do anywhere else. */
-function explain (error: string): string {
+/** With a word for root on why it may not do what it may do anywhere else. */
+function inOneLine (error: string): string {
   const line = error.trim().replaceAll(/\s+/g, ' ')
   const hint = 'started by root, PostgreSQL runs as the user postgres'
   return line.replace(/permission denied.*|EACCES$/i, `$& (${hint})`)
