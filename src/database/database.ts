@@ -88,9 +88,7 @@ export function openDatabase (options: DatabaseOptions): Database {
   const lookUpTurns = takeTurns(lookUps, { atOnce, maxWaiting })
   const turns = [readTurns, longReadTurns, lookUpTurns]
 
-  const clock = startClock(lanes, turns, (what, details) => {
-    for (const tell of listeners) tell(what, details)
-  })
+  const clock = startClock(lanes, turns, listeners)
 
   return {
     read (statement, values = [], { isLong = false, ...waiter } = {}) {
@@ -124,7 +122,8 @@ export function openDatabase (options: DatabaseOptions): Database {
   }
 }
 
-function startClock (lanes: Lane[], turns: Turns[], tell: Listener): NodeJS.Timeout {
+function startClock (lanes: Lane[], turns: Turns[], listeners: Set<Listener>): NodeJS.Timeout {
+  const tell: Listener = (what, details) => { for (const listener of listeners) listener(what, details) }
   let ticked = performance.now()
   return setInterval(() => {
     const lagMs = Math.round(performance.now() - ticked - tickMs)
