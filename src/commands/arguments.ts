@@ -36,7 +36,7 @@ function parseMoment (text: string): number {
 
 /** npm keeps options that stand before `--` for itself: a token that should only read could do everything. */
 export function refuseLostOptions (command: Command): void {
-  const variable = (long = '') => long.replace('--', 'npm_config_').replaceAll('-', '_')
-  const lost = command.options.find(({ long }) => variable(long) in process.env)
+  const lost = command.options.find(({ long }) =>
+    String(long).replace('--', 'npm_config_').replaceAll('-', '_') in process.env)
   if (lost) command.error(`error: npm has kept ${lost.long} for itself: put -- before the first option`)
 }
