@@ -104,3 +104,6 @@ export class ApiError extends Error {
 
 /** One for all: there may be thousands a second, and the stack of each would cost more than its answer. */
 export const overloaded = new ApiError(errors.OVERLOADED)
+
+/** For the log alone: nobody is there to read it. */
+export const abandoned = new ApiError(errors.HTTP_MALFORMED, { cause: 'its caller has gone' })

@@ -1,9 +1,10 @@
 // Items that arrive while others are under way go together as the next batch.
-import { overloaded } from '../errors.ts'
+import { abandoned, overloaded } from '../errors.ts'
 import { batchEvents, origin, statementEvents } from '../events.ts'
 import { createFairQueue } from './fair.ts'
+import { tickMs } from './connection.ts'
 import { isNotSupported } from './faults.ts'
-import { maxWaitMs } from './turns.ts'
+import { maxWaitMs, type Waiter } from './turns.ts'
 
 export interface BatchOptions {
   /** For whoever counts. */
@@ -14,6 +15,8 @@ export interface BatchOptions {
   maxWaiting: number
   /** After which errors of a batch each of its items is run again on its own. */
   isWorthRetrying: (error: unknown) => boolean
+  /** Whose items may go now; everybody's without it. Looked at again every `tickMs`. */
+  mayGo?: ((owner: string) => boolean) | undefined
 }
 
 interface Waiting<Item, Result> {
@@ -49,10 +52,10 @@ const pieceSize = 131_072
  * no batch. Where the server can't do a statement of several items, it is asked
  * once: Citus does not lock rows of several owners in one.
  */
-export function batch<Item extends { owner: string }, Result> (
+export function batch<Item extends Pick<Waiter, 'answer'> & { owner: string }, Result> (
   run: (items: Item[]) => Promise<Array<Result | Promise<Result>>>,
   sizeOf: (item: Item) => number,
-  { name, maxItems, maxWaiting, isWorthRetrying }: BatchOptions
+  { name, maxItems, maxWaiting, isWorthRetrying, mayGo }: BatchOptions
 ): (item: Item) => Promise<Result> {
   let most = maxItems
 
@@ -72,14 +75,19 @@ export function batch<Item extends { owner: string }, Result> (
 
   /** One batch after the other. */
   function inTurn (): (waiting: Waiting<Item, Result>) => void {
-    const queue = createFairQueue<Waiting<Item, Result>>()
+    const queue = createFairQueue<Waiting<Item, Result>>(mayGo)
     let isBusy = false
+    let later: NodeJS.Timeout | undefined
 
     function next (): void {
       for (const { reject } of queue.takeOlderThan(maxWaitMs)) reject(overloaded)
       const group = take()
       isBusy = group.length > 0
-      if (!isBusy) return
+      clearTimeout(later)
+      if (!isBusy) {
+        if (queue.weight() > 0) later = setTimeout(next, tickMs).unref()
+        return
+      }
       const turn = Promise.withResolvers<void>()
       const passing = setTimeout(turn.resolve, turnMs)
       settle(group).finally(turn.resolve)
@@ -95,8 +103,9 @@ export function batch<Item extends { owner: string }, Result> (
       for (let first = queue.first(); first !== undefined && group.length < most; first = queue.first()) {
         size += sizeOf(first.item)
         if (group.length > 0 && size > maxSize) break
-        group.push(first)
         queue.take()
+        if (first.item.answer?.destroyed) first.reject(abandoned)
+        else group.push(first)
       }
       return group
     }

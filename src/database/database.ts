@@ -3,12 +3,13 @@ import { overloaded } from '../errors.ts'
 import { createConnect } from './connect.ts'
 import { tickMs, type ConnectionOptions, type Row, type Statement } from './connection.ts'
 import { openLane, type Lane } from './lane.ts'
+import { createRoom, type Room } from './room.ts'
 import { takeTurns, type Turns, type Waiter } from './turns.ts'
 
 export type { Row, Statement }
 
 export interface ReadOptions extends Waiter {
-  /** For what may take long or bring much: one at a time, on a connection of its own. */
+  /** For what may take long or bring much: one at a time, as far as there is room, on its own connection. */
   isLong?: boolean
 }
 
@@ -37,6 +38,9 @@ export interface Database {
 
   /** How many statements were sent and are not answered, by kind. */
   waiting (): Record<'read' | 'long_read' | 'token' | 'write', number>
+
+  /** What was read and has not gone out: long reads wait for it, and whoever else looks at it. */
+  room: Room
 
   /** Tells of what keeps requests waiting and shows in no error of theirs, at most ten times a second. */
   onTrouble (listener: Listener): void
@@ -83,8 +87,9 @@ export function openDatabase (options: DatabaseOptions): Database {
   const listeners = new Set<Listener>()
 
   const atOnce = Math.min(sentAtOnce, maxWaiting)
+  const room = createRoom()
   const readTurns = takeTurns(reads, { atOnce, maxWaiting })
-  const longReadTurns = takeTurns(longReads, { atOnce: 1, maxWaiting })
+  const longReadTurns = takeTurns(longReads, { atOnce: 1, maxWaiting, mayGo: room.isFor })
   const lookUpTurns = takeTurns(lookUps, { atOnce, maxWaiting })
   const turns = [readTurns, longReadTurns, lookUpTurns]
 
@@ -102,6 +107,7 @@ export function openDatabase (options: DatabaseOptions): Database {
       if (waitingFor(writes) >= maxWaiting) return Promise.reject(overloaded)
       return leastBusy(writes).run(statement, values)
     },
+    room,
     waiting: () => ({
       read: reads.waiting(),
       long_read: longReads.waiting(),

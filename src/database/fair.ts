@@ -15,7 +15,7 @@ export interface FairQueue<Item> {
   /** To the end of the owner's line. What has no weight takes nobody's place, and is only taken by `take`. */
   add (owner: string, item: Item, weight: number): void
 
-  /** Whose turn is next; undefined when nobody waits. */
+  /** Whose turn is next; undefined when nobody waits who may go. */
   first (): Item | undefined
 
   /** Takes what `first` shows. Its owner comes again after all others who wait. */
@@ -34,7 +34,8 @@ export interface FairQueue<Item> {
   weight (): number
 }
 
-export function createFairQueue<Item> (): FairQueue<Item> {
+/** Who may not go keeps the place; the others pass. */
+export function createFairQueue<Item> (mayGo: (owner: string) => boolean = () => true): FairQueue<Item> {
   // In the order of their turns.
   const lines = new Map<string, Line<Item>>()
   let total = 0
@@ -47,6 +48,10 @@ export function createFairQueue<Item> (): FairQueue<Item> {
     return item
   }
 
+  function next (): [owner: string, line: Line<Item>] | undefined {
+    for (const [owner, line] of lines) if (mayGo(owner)) return [owner, line]
+  }
+
   return {
     add (owner, item, weight) {
       let line = lines.get(owner)
@@ -56,12 +61,12 @@ export function createFairQueue<Item> (): FairQueue<Item> {
       total += weight
     },
 
-    first: () => lines.values().next().value?.entries[0]?.item,
+    first: () => next()?.[1].entries[0]?.item,
 
     take () {
-      const next = lines.entries().next().value
-      if (next === undefined) return undefined
-      const [owner, line] = next
+      const found = next()
+      if (found === undefined) return undefined
+      const [owner, line] = found
       lines.delete(owner)
       lines.set(owner, line)
       return remove(owner, line, 0)

@@ -1,5 +1,5 @@
 // So many statements on a connection at a time; the others wait for their turn, fair among owners.
-import { overloaded } from '../errors.ts'
+import { abandoned, overloaded } from '../errors.ts'
 import { origin } from '../events.ts'
 import { createFairQueue } from './fair.ts'
 import type { Lane } from './lane.ts'
@@ -9,6 +9,8 @@ export interface TurnsOptions {
   atOnce: number
   /** How many may be sent or wait before others are refused. */
   maxWaiting: number
+  /** Whose turn may come now; everybody's without it. Looked at again every `tickMs`. */
+  mayGo?: (owner: string) => boolean
 }
 
 export interface Turns {
@@ -27,13 +29,15 @@ export interface Waiter {
   owner?: string
   /** For a request that is being answered already. It is never refused: the answer would break off. */
   isUnderWay?: boolean
+  /** Once it is destroyed nothing is sent any more. */
+  answer?: { readonly destroyed: boolean } | undefined
 }
 
 /** As long as a statement may take by default: behind a server that hangs an answer is due. */
 export const maxWaitMs = 5000
 
-export function takeTurns (lane: Lane, { atOnce, maxWaiting }: TurnsOptions): Turns {
-  const queue = createFairQueue<{ begin: () => void, refuse: () => void }>()
+export function takeTurns (lane: Lane, { atOnce, maxWaiting, mayGo = () => true }: TurnsOptions): Turns {
+  const queue = createFairQueue<{ begin: () => void, refuse: () => void }>(mayGo)
 
   function next (): void {
     while (lane.waiting() < atOnce) {
@@ -58,13 +62,17 @@ export function takeTurns (lane: Lane, { atOnce, maxWaiting }: TurnsOptions): Tu
   }
 
   return {
-    run<Result> (work: () => Promise<Result>, { owner = '', isUnderWay = false }: Waiter): Promise<Result> {
+    run<Result> (work: () => Promise<Result>, waiter: Waiter): Promise<Result> {
+      const { owner = '', isUnderWay = false, answer } = waiter
       if (!isUnderWay && !makeRoom(owner)) return Promise.reject(overloaded)
-      if (lane.waiting() < atOnce && queue.first() === undefined) return begin(work)
+      if (lane.waiting() < atOnce && queue.first() === undefined && mayGo(owner)) return begin(work)
       return new Promise((resolve, reject) => {
         // Whoever makes room begins it: on behalf of the one who waited.
         const from = origin.getStore()
-        const beginNow = () => resolve(origin.run(from, begin<Result>, work))
+        const beginNow = () => {
+          if (answer?.destroyed) reject(abandoned)
+          else resolve(origin.run(from, begin<Result>, work))
+        }
         const waiting = { begin: beginNow, refuse: () => reject(overloaded) }
         queue.add(owner, waiting, isUnderWay ? 0 : 1)
       })

@@ -43,11 +43,13 @@ export function tendConnections (app: FastifyInstance, lifecycle: { stopping: bo
   app.addHook('preClose', (done) => {
     // The connection of a request that is still under way would be kept alive after its answer.
     app.server.keepAliveTimeout = 1
-    // Neither a reader that has stalled nor a body that doesn't come to its end holds up the stop.
+    // Neither a reader that has stalled, nor a long list that has to wait for those of others, nor
+    // a body that doesn't come to its end holds up the stop.
     const hasten = () => {
       for (const socket of sockets) {
-        const isCallersTurn = socket.writableLength > 0 || socket._httpMessage?.req.complete === false
-        if (isCallersTurn && socket.timeout !== lingerIdleMs) socket.setTimeout(lingerIdleMs)
+        const { headersSent, req } = socket._httpMessage ?? {}
+        const isPartial = headersSent || socket.writableLength > 0 || req?.complete === false
+        if (isPartial && socket.timeout !== lingerIdleMs) socket.setTimeout(lingerIdleMs)
       }
     }
     hasten()

@@ -1,6 +1,5 @@
 // How large the pages of long lists are: the larger the quicker their reader is, as far as memory goes.
-import { smallestPage, type Page, type Rest } from './pages.ts'
-import type { Plant } from './schemas.ts'
+import { smallestPage, type Page, type PageRequest, type Rest } from './pages.ts'
 
 /** Everybody else waits some milliseconds while one is made into JSON. A third of the time of 500 each. */
 const largestPage = 4000
@@ -9,23 +8,28 @@ const largestPage = 4000
 const sharedPlants = 20_000
 
 /** Reads the pages that follow a first one as their reader takes them. */
-export function createPace (read: (owner: string, rest: Rest, size: number) => Promise<Page>) {
+type Read = (owner: string, rest: Rest, size: number, answer: PageRequest['answer']) => Promise<Page>
+
+export function createPace (read: Read) {
   let readers = 0
 
-  return async function * pagesAfter (owner: string, first: Rest | undefined): AsyncGenerator<Plant[], void> {
+  return async function * pagesAfter (
+    owner: string, first: Rest | undefined, answer?: PageRequest['answer']
+  ): AsyncGenerator<Page, void> {
     readers++
     let size = smallestPage
     try {
       for (let rest = first; rest !== undefined;) {
         size = Math.max(smallestPage, Math.min(size, largestPage, Math.floor(sharedPlants / readers)))
         const askedAt = performance.now()
-        const page = await read(owner, rest, size)
+        const page = await read(owner, rest, size, answer)
         const readAt = performance.now()
-        yield page.plants
+        // One with large plants has fewer than it might. Whoever takes it may empty it.
+        const isFull = page.plants.length === size
+        yield page
         // Taken before another one could have been read.
         const isQuick = performance.now() - readAt < readAt - askedAt
-        // One with large plants has fewer than it might.
-        size = isQuick && page.plants.length === size ? size * 2 : smallestPage
+        size = isQuick && isFull ? size * 2 : smallestPage
         rest = page.rest
       }
     } finally {

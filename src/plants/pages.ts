@@ -1,5 +1,5 @@
 // Reading plants: a list is one page or several.
-import type { Database, Row } from '../database/database.ts'
+import type { Database, ReadOptions, Row } from '../database/database.ts'
 import { columnList, fields, texts, toPlant } from './columns.ts'
 import type { Plant } from './schemas.ts'
 
@@ -7,9 +7,14 @@ import type { Plant } from './schemas.ts'
 export interface Rest { from: string, limit: number }
 
 /** Plants in ascending order of id. Without a rest these are the last. */
-export interface Page { plants: Plant[], rest?: Rest }
+export interface Page {
+  plants: Plant[]
+  rest?: Rest | undefined
+  /** Of its texts as they were read. */
+  bytes: number
+}
 
-export interface PageRequest extends Rest {
+export interface PageRequest extends Rest, Pick<ReadOptions, 'answer'> {
   owner: string
   /** The most plants of the page. */
   size: number
@@ -34,8 +39,8 @@ const inOrder = (condition: string, size: string) =>
   `select id${columnList}, greatest(${bytes.join()}) > ${largeText} as is_large
       from plants where ${condition} order by id limit ${size}`
 const asArrays = (plants: string) =>
-  `select max(id), bool_or(is_large)${fields.map((field) => `,
-      json_agg(case when not is_large then ${field} end order by id)`).join('')}
+  `select max(id), bool_or(is_large)${fields.map((field) => `, case when not bool_or(is_large) then
+      json_agg(case when not is_large then ${field} end order by id) end`).join('')}
     from (${plants}) as plant`
 const page = inOrder('owner = $1 and id >= $2', '$3')
 const selectPlants = { name: 'plants-page', text: asArrays(page) }
@@ -59,15 +64,16 @@ const selectLargePlants = {
 }
 
 /** For the first page of a list. */
-export const firstOf = (owner: string, limit: number): PageRequest =>
-  ({ owner, from: smallestId, limit, size: smallestPage })
+export const firstOf = (owner: string, limit: number, answer?: PageRequest['answer']): PageRequest =>
+  ({ owner, from: smallestId, limit, size: smallestPage, answer })
 
 const sizeOf = ({ limit, size }: PageRequest) => Math.min(size, limit)
 const valuesOf = (request: PageRequest) => [request.owner, request.from, sizeOf(request)]
 
 /** A page after the first, of a list that is being answered already. */
 export async function selectNextPage (database: Database, request: PageRequest): Promise<Page> {
-  const underWay = { owner: request.owner, isLong: true, isUnderWay: true }
+  const { owner, answer } = request
+  const underWay = { owner, answer, isLong: true, isUnderWay: true }
   const [row] = await database.read(selectPlants, valuesOf(request), underWay)
   return toPage(database, request, row as Row, true)
 }
@@ -91,15 +97,16 @@ export async function selectFirstPages (
 async function toPage (
   database: Database, request: PageRequest, row: Row, isUnderWay: boolean
 ): Promise<Page> {
-  const { owner, limit } = request
+  const { owner, limit, answer } = request
   const hasLarge = row[1] === 't'
   const [read] = hasLarge
-    ? await database.read(selectLargePlants, valuesOf(request), { owner, isLong: true, isUnderWay })
+    ? await database.read(selectLargePlants, valuesOf(request), { owner, answer, isLong: true, isUnderWay })
     : [row]
   const [last, isCut, ...columns] = read as Row
   const plants = toPlants(columns)
   const isWhole = plants.length < sizeOf(request) && isCut !== 't'
-  return { plants, rest: isWhole ? undefined : restAfter(last, limit - plants.length) }
+  const bytes = columns.reduce((sum, json) => sum + (json?.length ?? 0), 0)
+  return { plants, bytes, rest: isWhole ? undefined : restAfter(last, limit - plants.length) }
 }
 
 /** From the columns of plants, each a JSON array, or null when there are none. */

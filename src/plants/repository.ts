@@ -1,4 +1,5 @@
 // The plants in the database, by verbs.
+import type { Writable } from 'node:stream'
 import { batch } from '../database/batch.ts'
 import type { Database } from '../database/database.ts'
 import { isOfStatement, wasTurnedDown } from '../database/faults.ts'
@@ -22,7 +23,12 @@ const mostLists = 64
 export function createPlants (database: Database, { writeBatch, maxWaiting }: PlantsOptions) {
   const writes = { maxItems: writeBatch, maxWaiting, isWorthRetrying: wasTurnedDown }
   // Where the engine has no such statement they are read one by one.
-  const reads = { maxItems: Math.min(mostLists, writeBatch), maxWaiting, isWorthRetrying: isOfStatement }
+  const reads = {
+    maxItems: Math.min(mostLists, writeBatch),
+    maxWaiting,
+    isWorthRetrying: isOfStatement,
+    mayGo: database.room.isFor
+  }
   const create = batch(
     (plants: OwnedPlant[]) => insertAll(database, plants), sizeOf, { name: 'create', ...writes })
   const remove = batch(
@@ -38,11 +44,16 @@ export function createPlants (database: Database, { writeBatch, maxWaiting }: Pl
     /** False when the owner has no plant with this id. */
     delete: (owner: string, id: string): Promise<boolean> => remove({ owner, id }),
 
-    /** The first page of the owner's plants, `limit` at most in all. */
-    list: (owner: string, limit = Infinity): Promise<Page> => list(firstOf(owner, limit)),
+    /** The first page of an owner's plants, `limit` at most in all. Not read once its answer is destroyed. */
+    list: (owner: string, limit = Infinity, answer?: Writable): Promise<Page> =>
+      list(firstOf(owner, limit, answer)),
 
     /** The pages after the first, each read when it is asked for. */
-    listRest: createPace((owner, rest, size) => selectNextPage(database, { owner, ...rest, size }))
+    listRest: createPace((owner, rest, size, answer) =>
+      selectNextPage(database, { owner, ...rest, size, answer })),
+
+    /** To be called with how much of an answer with the owner's plants is in memory. */
+    holdFor: database.room.open
   }
 }
 

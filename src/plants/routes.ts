@@ -1,10 +1,12 @@
 // The operations on plants: for each a contract, then a few lines of deed.
+import type { ServerResponse } from 'node:http'
 import { Readable } from 'node:stream'
 import type { FastifyPluginAsyncTypebox } from '@fastify/type-provider-typebox'
 import { Type } from '@sinclair/typebox'
 import { requireWriteAccess } from '../access/bearer.ts'
 import { ApiError, errors, failures } from '../errors.ts'
 import { plantErrors } from './errors.ts'
+import type { Page } from './pages.ts'
 import type { Plants } from './repository.ts'
 import { ListQuerySchema, NewPlantSchema, PlantParamsSchema, PlantSchema, type Plant } from './schemas.ts'
 
@@ -41,13 +43,16 @@ export const plantsRoutes: FastifyPluginAsyncTypebox<{ plants: Plants }> = async
   }, async function listPlants (request, reply) {
     const { user } = request.caller
     const { limit } = request.query
-    const first = await plants.list(user, limit === undefined ? undefined : Number(limit))
+    const first = await plants.list(user, limit === undefined ? undefined : Number(limit), reply.raw)
+    if (first.rest === undefined && first.bytes < longText) return first.plants
+    const hold = plants.holdFor(user, reply.raw)
+    hold(first.bytes)
     if (first.rest === undefined) return first.plants
     const serialize = reply.getSerializationFunction('200') as unknown as Serialize
     reply.type('application/json')
-    const rest = plants.listRest(user, first.rest)
+    const rest = plants.listRest(user, first.rest, reply.raw)
     // Of a stream that answers HEAD all would be read, and dropped.
-    const parts = request.method === 'HEAD' ? [] : toJson(first.plants, rest, serialize)
+    const parts = request.method === 'HEAD' ? [] : toJson(first, rest, serialize, { answer: reply.raw, hold })
     return Readable.from(parts, { objectMode: false }) as never
   })
 
@@ -74,12 +79,45 @@ export const plantsRoutes: FastifyPluginAsyncTypebox<{ plants: Plants }> = async
 
 type Serialize = (plants: Plant[]) => string
 
+/** A shorter list is sent and forgotten: the system's buffers take it whole. */
+const longText = 65_536
+
+interface Reader {
+  answer: ServerResponse
+  /** To be called with how much of it is in memory. */
+  hold: (bytes: number) => void
+}
+
 /**
- * The JSON of a long list, a page at a time as the caller reads: one who doesn't
- * holds the text of a page and nothing else.
+ * The JSON of a long list, a page at a time: one who reads slowly holds the text of
+ * a page and nothing else, and who waits for the next page nothing at all.
  */
-async function * toJson (first: Plant[], pages: AsyncIterable<Plant[]>, serialize: Serialize) {
-  yield serialize(first).slice(0, -1)
-  for await (const plants of pages) if (plants.length > 0) yield `,${serialize(plants).slice(1, -1)}`
+async function * toJson (first: Page, rest: AsyncIterable<Page>, serialize: Serialize, reader: Reader) {
+  const textOf = ({ plants, bytes }: Page) => {
+    reader.hold(bytes)
+    return serialize(plants.splice(0)).slice(1, -1)
+  }
+  yield `[${textOf(first)}`
+  await taken(reader)
+  // While it waits for the next piece a stream keeps the one before in memory.
+  yield ''
+  for await (const page of rest) {
+    if (page.plants.length === 0) continue
+    yield `,${textOf(page)}`
+    await taken(reader)
+    yield ''
+  }
   yield ']'
+}
+
+/** A stream by itself would have the next page read before its reader has taken this one. */
+async function taken ({ answer, hold }: Reader): Promise<void> {
+  const { socket } = answer
+  if (socket?.writableNeedDrain) {
+    const { promise, resolve } = Promise.withResolvers<void>()
+    for (const event of ['drain', 'close']) socket.once(event, resolve)
+    await promise
+    for (const event of ['drain', 'close']) socket.off(event, resolve)
+  }
+  hold(0)
 }

@@ -157,7 +157,7 @@ function startPace (readMs: number, isFull = () => true) {
   const pagesAfter = createPace(async (_owner: string, rest: Rest, size: number) => {
     asked.push(size)
     if (readMs > 0) await delay(readMs)
-    return { plants: Array.from({ length: isFull() ? size : 7 }, () => ({ name: 'Ivy' })), rest }
+    return { plants: Array.from({ length: isFull() ? size : 7 }, () => ({ name: 'Ivy' })), bytes: 0, rest }
   })
   return { asked, begin: () => pagesAfter('alice', { from: '1', limit: Infinity }) }
 }
