@@ -1,16 +1,15 @@
 // One attacker: a process of its own, so that what it costs does not show in the times of others.
 import { Agent, request, type OutgoingHttpHeaders } from 'node:http'
+import { connect } from 'node:net'
 import { createToken } from '../../src/access/token-format.ts'
 
-export type Attack = 'large creates' | 'large lists' | 'unknown tokens'
-
-/** What came back so far: how many of each status, 0 for none. */
+/** What came back so far: how many of each status, 0 for none. Nothing of who reads nothing. */
 export type Counts = Record<number, number>
 
-const [kind, address = '', token, connections] = process.argv.slice(2)
+const [kind = '', address = '', token = '', connections] = process.argv.slice(2)
+const { hostname, port } = new URL(address)
 const agent = new Agent({ keepAlive: true, maxSockets: Infinity })
 const counts: Counts = {}
-const name = 'n'.repeat(1_040_000)
 const answered = Promise.withResolvers<void>()
 let id = 1000
 
@@ -28,13 +27,33 @@ function send (method: string, headers: OutgoingHttpHeaders, body?: string): Pro
 }
 
 const authorization = `Bearer ${token}`
-const attacks: Record<Attack, () => Promise<void>> = {
-  'large creates': () => {
-    const body = JSON.stringify({ id: id++, name })
-    return send('POST', { authorization, 'content-type': 'application/json', 'content-length': body.length }, body)
-  },
+const name = 'n'.repeat(1_040_000)
+const colons = `{"id"${':'.repeat(1_040_000)}}`
+
+const post = (body: string) =>
+  send('POST', { authorization, 'content-type': 'application/json', 'content-length': body.length }, body)
+
+/** Asks for all it can, and reads each answer before it asks again. */
+const floods: Record<string, () => Promise<void>> = {
+  'large creates': () => post(JSON.stringify({ id: id++, name })),
   'large lists': () => send('GET', { authorization }),
-  'unknown tokens': () => send('GET', { authorization: `Bearer ${createToken()}` })
+  'bodies of colons': () => post(colons),
+  'unknown tokens': () => send('GET', { authorization: `Bearer ${createToken()}` }),
+  'malformed tokens': () => send('GET', { authorization: 'Bearer x' })
+}
+
+const get = (path: string) => `GET ${path} HTTP/1.1\r\nHost: x\r\nAuthorization: ${authorization}\r\n\r\n`
+
+/** Sends this once, and reads nothing. */
+const hoards: Record<string, () => string> = {
+  '17 times the script of the page, unread': () => get('/docs/static/swagger-ui-bundle.js').repeat(17),
+  'heads, as many as a piece has room for': () => get('/livez').repeat(1800),
+  'bodies one byte short': () => {
+    const body = `{"id":7,"name":"${'x'.repeat(1_000_000)}"`
+    return `POST /plants HTTP/1.1\r\nHost: x\r\nAuthorization: ${authorization}\r\n` +
+      `Content-Type: application/json\r\nContent-Length: ${body.length + 1}\r\n\r\n${body}`
+  },
+  'three long lists each, unread': () => get('/plants').repeat(3)
 }
 
 // Told to stop it tells what came back, one answer at least.
@@ -44,6 +63,17 @@ process.on('message', async () => {
 })
 process.on('disconnect', () => process.exit())
 process.send?.('begins')
-await Promise.all(Array.from({ length: Number(connections) }, async () => {
-  for (;;) await attacks[kind as Attack]()
-}))
+
+function hoard (text: string): void {
+  answered.resolve()
+  connect(Number(port), hostname).pause().on('error', () => {}).write(text)
+}
+
+async function flood (ask: () => Promise<void>): Promise<void> {
+  for (;;) await ask()
+}
+
+for (let begun = 0; begun < Number(connections); begun++) {
+  if (hoards[kind] === undefined) flood(floods[kind] as (typeof floods)[string])
+  else hoard(hoards[kind]())
+}

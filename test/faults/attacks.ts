@@ -1,11 +1,13 @@
+// What one attacker costs the others, the memory and the log: one user, or somebody without a token.
 import { fork } from 'node:child_process'
 import { once } from 'node:events'
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
+import { sql } from '../support/database.ts'
 import { memoryMiB } from '../support/processes.ts'
 import { unmeasured, type Program, type Scope } from '../support/program.ts'
 import { round } from '../support/table.ts'
-import type { Attack, Counts } from './attacker.ts'
+import type { Counts } from './attacker.ts'
 import { createCaller, type Answer } from './caller.ts'
 import { createUsers, type Postgres } from './postgres.ts'
 import { quantile, type Cell, type Report } from './report.ts'
@@ -13,67 +15,126 @@ import { quantile, type Cell, type Report } from './report.ts'
 const { serve } = unmeasured
 
 export interface AttacksOptions {
-  attacks: Array<[attack: Attack, connections: number]>
-  /** How long each attack is watched, and how long it is before memory is looked at again. */
+  /** Of the connections of each attack. */
+  share: number
+  /** Each kind once, with its first number of connections. */
+  isShort?: boolean
+  /** How long each is watched, and how long it is over before memory is looked at again. */
   watchMs: number
   restMs: number
 }
+
+interface Attack {
+  kind: string
+  connections: number
+  /** What keeps it from costing more. */
+  bound: string
+  /** What the attacker has. */
+  plants?: string
+}
+
+const oneLarge = 'select 1, repeat(\'n\', 1040000), null'
+const longerThanBuffers = `select id, repeat('n', 512), repeat('t', 512) from generate_series(1, 20000) id
+  union all select id, repeat('n', 1000000), null from generate_series(20001, 20010) id`
+
+const all: Attack[] = [
+  { kind: '17 times the script of the page, unread', connections: 1000, bound: 'the page\'s files in memory once, one answer of a connection at a time' },
+  { kind: 'heads, as many as a piece has room for', connections: 1000, bound: '16 behind an answer' },
+  { kind: 'bodies of colons', connections: 100, bound: 'each byte is looked at once' },
+  { kind: 'large creates', connections: 20, bound: 'they take turns of their own, each counts by its pieces' },
+  { kind: 'large creates', connections: 100, bound: 'the same' },
+  { kind: 'large lists', connections: 100, bound: 'one at a time, 64 MiB not gone out', plants: oneLarge },
+  { kind: 'large lists', connections: 900, bound: 'the same', plants: oneLarge },
+  { kind: 'three long lists each, unread', connections: 100, bound: 'the same', plants: longerThanBuffers },
+  { kind: 'bodies one byte short', connections: 1500, bound: '64 MiB of bodies not whole' },
+  { kind: 'unknown tokens', connections: 4000, bound: 'known ones first, `MAX_WAITING`' },
+  { kind: 'malformed tokens', connections: 100, bound: '30 lines a kind, then one a second' }
+]
 
 const others = 5
 const pauseMs = 25
 const mostP99Ms = 100
 const mostLiveMs = 500
 const [mostMemoryMiB, mostLeftMiB] = [400, 100]
+const mostLinesASecond = 100
 
-/** One user, or somebody without a token, asks for all it can, beside others who ask for little. */
+const head = ['attack', 'bound', 'writes, ms', 'lists, ms', '/livez, ms', 'memory before, during, after, MiB',
+  'log, lines a second', 'a stop ends with', 'attacker\'s answers']
+
+/** Each beside others who ask for little. */
 export async function attacks (scope: Scope, postgres: Postgres, options: AttacksOptions): Promise<Report> {
   const breaches: string[] = []
   const misses: string[] = []
   const rows: Cell[][] = []
-  for (const [index, [attack, connections]] of options.attacks.entries()) {
-    const title = `${attack}, ${connections} connections`
-    const users = Array.from({ length: others }, (_, user) => `other-${index}-${user}`)
-    const [mallory = '', ...tokens] = await createUsers(postgres.url, [`mallory-${index}`, ...users])
-    const service = await serve(scope, { DATABASE_URL: postgres.url })
-    const large = createCaller(service.address, mallory)
-    if (attack === 'large lists') await large.create({ id: 1, name: 'n'.repeat(1_040_000) })
-    large.close()
+  const isFirst = ({ kind }: Attack, index: number) => all.findIndex((other) => other.kind === kind) === index
+  const chosen = options.isShort ? all.filter(isFirst) : all
+  for (const [index, attack] of chosen.entries()) {
+    const seen = await bear(scope, postgres, `mallory-${index}`, attack, options)
+    const { alone, during, left, lines, code, closed, counts } = seen
+    const title = `${attack.kind}, ${attack.connections * options.share} connections`
+    if (index === 0) rows.push(['none', '', ...times(alone), round(alone.memory), '', '', ''])
+    const memory = [alone.memory, during.memory, left].map(round).join(', ')
+    rows.push([title, attack.bound, ...times(during), memory, round(lines), String(code), tell(counts)])
 
-    await watch(service, tokens, 1000)
-    const undisturbed = await watch(service, tokens, options.watchMs)
-    const attacker = fork(join(import.meta.dirname, 'attacker.ts'), [attack, service.address, mallory, String(connections)],
-      { env: { ...process.env, NODE_OPTIONS: '' } })
+    const answers = [...during.writes, ...during.lists, ...during.live]
+    const odd = answers.filter(({ status }) => status !== 200 && status !== 204)
+    const example = `such as ${odd[0]?.outcome} ${odd[0]?.status} ${odd[0]?.body}`
+    if (odd.length > 0) breaches.push(`${title}: ${odd.length} of the others' requests failed, ${example}`)
+    if (closed > 0) breaches.push(`${title}: ${closed} healthy connections were closed`)
+    if (code !== 0) breaches.push(`${title}: a stop meanwhile ended with ${code}`)
+    if (lines > mostLinesASecond) breaches.push(`${title}: ${round(lines)} lines of log a second`)
+    const beyond: Array<[what: string, figure: number, most: number]> = [
+      ['writes of others at the 99th percentile, ms:', p(during.writes, 0.99), mostP99Ms],
+      ['lists of others at the 99th percentile, ms:', p(during.lists, 0.99), mostP99Ms],
+      ['/livez, ms:', p(during.live, 1), mostLiveMs],
+      ['memory, MiB:', during.memory, mostMemoryMiB],
+      ['memory afterwards, MiB:', left, alone.memory + mostLeftMiB]
+    ]
+    for (const [what, figure, most] of beyond) if (figure > most) misses.push(`${title}: ${what} ${round(figure)}`)
+  }
+  const notes = [`Of ${others} others, each with a create, a list, a delete and /livez in turn and ${pauseMs} ms ` +
+    'in between: median / 99th percentile / worst.']
+  return { title: 'One attacker, and what others notice', head, rows, notes, breaches, misses }
+}
+
+/** The same attack twice on one service: watched, and while it is told to stop. */
+async function bear (scope: Scope, postgres: Postgres, mallory: string, attack: Attack, options: AttacksOptions) {
+  const { watchMs, restMs, share } = options
+  const users = Array.from({ length: others }, (_, user) => `other of ${mallory} ${user}`)
+  const [token = '', ...tokens] = await createUsers(postgres.url, [mallory, ...users])
+  if (attack.plants !== undefined) {
+    await sql(postgres.url, `insert into plants (owner, id, name, tag)
+      select '${mallory}', * from (${attack.plants}) as plant (id, name, tag)`)
+    await sql(postgres.url, 'checkpoint')
+  }
+  const service = await serve(scope, { DATABASE_URL: postgres.url, DRAIN_DELAY: '0' })
+  const begin = async () => {
+    const file = join(import.meta.dirname, 'attacker.ts')
+    const words = [attack.kind, service.address, token, String(attack.connections * share)]
+    const attacker = fork(file, words, { env: { ...process.env, NODE_OPTIONS: '' } })
     scope.teardown(() => { attacker.kill() })
     await once(attacker, 'message')
-    const during = await watch(service, tokens, options.watchMs)
-    attacker.send('stop')
-    const [counts] = await once(attacker, 'message') as [Counts]
-    await delay(options.restMs)
-    const left = memoryMiB(service.child.pid as number)
+    return attacker
+  }
 
-    rows.push(['undisturbed', ...figures(undisturbed), round(undisturbed.memory), '', ''])
-    rows.push([title, ...figures(during), round(during.memory), round(left), tell(counts)])
-    const odd = [...during.writes, ...during.lists, ...during.live].filter(({ status }) => status !== 200 && status !== 204)
-    if (odd.length > 0) breaches.push(`${title}: ${odd.length} of the others' requests failed, such as ${odd[0]?.outcome} ${odd[0]?.status} ${odd[0]?.body}`)
-    const closed = service.log.filter(({ msg }) => String(msg).includes('silent'))
-    if (closed.length > 0) breaches.push(`${title}: ${closed.length} healthy connections were closed`)
-    for (const [what, answers] of [['writes', during.writes], ['lists', during.lists]] as const) {
-      if (p(answers, 0.99) > mostP99Ms) misses.push(`${title}: ${what} of others ${round(p(answers, 0.99))} ms at the 99th percentile`)
-    }
-    if (p(during.live, 1) > mostLiveMs) misses.push(`${title}: /livez ${round(p(during.live, 1))} ms`)
-    if (during.memory > mostMemoryMiB) misses.push(`${title}: memory ${round(during.memory)} MiB`)
-    if (left > undisturbed.memory + mostLeftMiB) misses.push(`${title}: memory ${round(left)} MiB afterwards`)
-    service.child.kill('SIGINT')
-    await service.exited
-  }
-  return {
-    title: 'One attacker, and what others notice',
-    head: ['', 'writes, ms', 'lists, ms', '/livez, ms', 'memory at most, MiB', 'afterwards, MiB', 'attacker\'s answers'],
-    rows,
-    notes: [`Of ${others} others, each with a create, a list, a delete and /livez in turn and ${pauseMs} ms in between: median, 99th percentile and worst.`],
-    breaches,
-    misses
-  }
+  await watch(service, tokens, Math.min(watchMs, 1000))
+  const alone = await watch(service, tokens, watchMs)
+  const attacker = await begin()
+  const linesBefore = service.log.length
+  const during = await watch(service, tokens, watchMs)
+  const lines = (service.log.length - linesBefore) / Math.max(watchMs / 1000, 1)
+  attacker.send('stop')
+  const [counts] = await once(attacker, 'message') as [Counts]
+  await delay(restMs)
+  const left = memoryMiB(service.child.pid as number)
+
+  const again = await begin()
+  await watch(service, tokens, watchMs / 4)
+  service.child.kill('SIGTERM')
+  const [code] = await service.exited
+  again.kill()
+  const closed = service.log.filter(({ msg }) => String(msg).includes('silent')).length
+  return { alone, during, left, lines, code, closed, counts }
 }
 
 const p = (answers: Answer[], fraction: number) => quantile(answers.map(({ ms }) => ms), fraction)
@@ -81,16 +142,16 @@ const tell = (counts: Counts) => Object.entries(counts).map(([status, count]) =>
 
 interface Watched { writes: Answer[], lists: Answer[], live: Answer[], memory: number }
 
-const figures = ({ writes, lists, live }: Watched) =>
-  [writes, lists, live].map((answers) => [0.5, 0.99, 1].map((fraction) => round(p(answers, fraction))).join(' / '))
+const times = ({ writes, lists, live }: Watched) =>
+  [writes, lists, live].map((answers) => [0.5, 0.99, 1].map((part) => round(p(answers, part))).join(' / '))
 
 /** What others are told meanwhile, and how long it takes. */
 async function watch (service: Program, tokens: string[], ms: number): Promise<Watched> {
   const watched: Watched = { writes: [], lists: [], live: [], memory: 0 }
   const end = performance.now() + ms
-  const sampler = setInterval(() => {
-    watched.memory = Math.max(watched.memory, memoryMiB(service.child.pid as number))
-  }, 250)
+  const look = () => { watched.memory = Math.max(watched.memory, memoryMiB(service.child.pid as number)) }
+  const sampler = setInterval(look, 100)
+  look()
   await Promise.all(tokens.map(async (token) => {
     const caller = createCaller(service.address, token)
     while (performance.now() < end) {

@@ -2,7 +2,6 @@
 import { parseArgs } from 'node:util'
 import { attacks } from './attacks.ts'
 import { bodies } from './bodies.ts'
-import { hoarders } from './hoarders.ts'
 import { locks } from './locks.ts'
 import { outages } from './outages.ts'
 import { overloads } from './overload.ts'
@@ -21,12 +20,7 @@ const scenarios = {
   readers: () => readers(scope, postgres, { plants: 300_000, characters: 30, stalledReaders: 200, halfOpenRequests: 1000, measureMs: 8000 }),
   bodies: () => bodies(scope, postgres, { rounds: 15 }),
   overload: () => overloads(scope, postgres, { bytesPerSecond: 25_000, measureMs: 8000 }),
-  attacks: () => attacks(scope, postgres, {
-    attacks: [['large creates', 20], ['large creates', 100], ['large lists', 100], ['large lists', 900], ['unknown tokens', 4000]],
-    watchMs: 8000,
-    restMs: 5000
-  }),
-  hoarders: () => hoarders(scope, postgres, { connections: 1000, measureMs: 5000 }),
+  attacks: () => attacks(scope, postgres, { share: 1, watchMs: 8000, restMs: 3000 }),
   soak: () => soak(scope, postgres, { minutes: 10 })
 }
 const { values } = parseArgs({

@@ -3,7 +3,6 @@
 import t from 'tap'
 import type { Scope } from '../support/program.ts'
 import { attacks } from './attacks.ts'
-import { hoarders } from './hoarders.ts'
 import { outages } from './outages.ts'
 import { startPostgres } from './postgres.ts'
 import { readers } from './readers.ts'
@@ -16,12 +15,7 @@ const postgres = await startPostgres(t)
 const scenarios: Record<string, (scope: Scope) => Promise<Report>> = {
   storm: (scope) => storm(scope, postgres, { seed, kills: 2 }),
   outages: (scope) => outages(scope, postgres, { lastsMs: 2500, watchMs: 500, perSecond: 10, statementTimeoutMs: 500 }),
-  attacks: (scope) => attacks(scope, postgres, {
-    attacks: [['large creates', 20], ['large lists', 50], ['unknown tokens', 200]],
-    watchMs: 500,
-    restMs: 0
-  }),
-  hoarders: (scope) => hoarders(scope, postgres, { connections: 100, measureMs: 200 }),
+  attacks: (scope) => attacks(scope, postgres, { isShort: true, share: 0.05, watchMs: 400, restMs: 0 }),
   readers: (scope) => readers(scope, postgres, { plants: 20_000, characters: 600, stalledReaders: 4, halfOpenRequests: 50, measureMs: 200 })
 }
 for (const [name, run] of Object.entries(scenarios)) {
