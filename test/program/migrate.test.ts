@@ -3,7 +3,7 @@ import pg from 'pg'
 import t, { type Test } from 'tap'
 import { createDatabase, sql, waitingForLocks } from '../support/database.ts'
 import { migrations } from '../support/migrations.ts'
-import { run, serve } from '../support/program.ts'
+import { run, unmeasured } from '../support/program.ts'
 
 const createEmpty = (t: Test) => createDatabase(t, { template: 'template0' })
 const tablesOf = async (url: string) =>
@@ -51,13 +51,13 @@ t.test('migrate down refuses to lose rows unless told to', { buffered: true }, a
 
 t.test('nobody adds a row while migrate down finds out that there is none', { buffered: true }, async (t) => {
   const DATABASE_URL = await createDatabase(t)
-  for (let newer = migrations.length; newer > 2; newer--) await run(['migrate', 'down', '--yes'], { DATABASE_URL })
+  for (let newer = migrations.length; newer > 2; newer--) await unmeasured.run(['migrate', 'down', '--yes'], { DATABASE_URL })
   const other = new pg.Client(DATABASE_URL)
   await other.connect()
   t.teardown(() => other.end())
   await other.query('begin')
   await other.query('insert into tokens (hash, username) values (sha256(\'\'), \'alice\')')
-  const down = run(['migrate', 'down', '--yes'], { DATABASE_URL })
+  const down = unmeasured.run(['migrate', 'down', '--yes'], { DATABASE_URL })
   while ((await sql(DATABASE_URL, waitingForLocks)).length === 0) await setTimeout(10)
   await other.query('commit')
   t.match(await down, { code: 1, stderr: /lose what is in tokens/ })
@@ -67,24 +67,24 @@ t.test('nobody adds a row while migrate down finds out that there is none', { bu
 t.test('a migration of a newer version is not taken back by an older one', { buffered: true }, async (t) => {
   const DATABASE_URL = await createDatabase(t)
   await sql(DATABASE_URL, 'insert into migrations (name, run_on) values (\'9999_later\', now())')
-  t.match(await run(['migrate', 'down', '--yes'], { DATABASE_URL }),
+  t.match(await unmeasured.run(['migrate', 'down', '--yes'], { DATABASE_URL }),
     { code: 1, stdout: '', stderr: /^Definitions of migrations 9999_later have been deleted\.\n$/ })
 })
 
 t.test('migrations are run all or not at all, and a failure does not block the next attempt', { buffered: true }, async (t) => {
   const DATABASE_URL = await createEmpty(t)
   await sql(DATABASE_URL, 'create table tokens ()')
-  const { code, stdout, stderr } = await run(['migrate'], { DATABASE_URL })
+  const { code, stdout, stderr } = await unmeasured.run(['migrate'], { DATABASE_URL })
   t.strictSame({ code, stdout, stderr }, { code: 1, stdout: '', stderr: 'relation "tokens" already exists\n' })
   t.strictSame(await tablesOf(DATABASE_URL), ['migrations', 'tokens'], 'no plants')
 
   await sql(DATABASE_URL, 'drop table tokens')
-  t.match(await run(['migrate'], { DATABASE_URL }), { code: 0 })
+  t.match(await unmeasured.run(['migrate'], { DATABASE_URL }), { code: 0 })
 })
 
 t.test('of several started at once on an empty database one migrates, and all serve', { buffered: true }, async (t) => {
   const DATABASE_URL = await createEmpty(t)
-  const services = await Promise.all(Array.from({ length: 4 }, () => serve(t, { DATABASE_URL })))
+  const services = await Promise.all(Array.from({ length: 4 }, () => unmeasured.serve(t, { DATABASE_URL })))
   const migrated = services.flatMap(({ log }) => log.filter(({ msg }) => msg === 'migrated'))
   t.match(migrated, [{ migrations }])
   t.equal(migrated.length, 1)
@@ -93,11 +93,11 @@ t.test('of several started at once on an empty database one migrates, and all se
 
 t.test('with MIGRATE=off the service waits until somebody else has migrated', { buffered: true }, async (t) => {
   const DATABASE_URL = await createEmpty(t)
-  const service = await serve(t, { DATABASE_URL, MIGRATE: 'off', DRAIN_DELAY: '0' }, 'the database is not ready')
+  const service = await unmeasured.serve(t, { DATABASE_URL, MIGRATE: 'off', DRAIN_DELAY: '0' }, 'the database is not ready')
   t.equal((await fetch(`${service.address}/readyz`)).status, 503)
   t.strictSame(await tablesOf(DATABASE_URL), [])
 
-  await run(['migrate'], { DATABASE_URL })
+  await unmeasured.run(['migrate'], { DATABASE_URL })
   await service.logged('ready')
   t.equal((await fetch(`${service.address}/readyz`)).status, 200)
   service.child.kill('SIGTERM')
@@ -111,7 +111,7 @@ t.test('whoever migrates waits for another who does, and says in one line that i
   t.teardown(() => other.end())
   // The key by which node-pg-migrate keeps others out.
   await other.query('select pg_advisory_lock(7241865325823964)')
-  const waiting = run(['migrate'], { DATABASE_URL })
+  const waiting = unmeasured.run(['migrate'], { DATABASE_URL })
   const end = `select pg_terminate_backend(pid) from (${waitingForLocks}) as waiting`
   while ((await other.query(end)).rowCount === 0) await setTimeout(10)
   t.strictSame(await waiting, { code: 1, stdout: '', stderr: 'terminating connection due to administrator command\n' })
