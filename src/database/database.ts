@@ -36,7 +36,7 @@ export interface Database {
   /** Rejects unless the server answers and has the tables, and what comes next would have a connection. */
   probe (): Promise<unknown>
 
-  /** How many statements were sent and are not answered, by kind. */
+  /** How many statements were sent and are not answered, or wait for their turn, by kind. */
   waiting (): Record<'read' | 'long_read' | 'token' | 'write', number>
 
   /** What was read and has not gone out: long reads wait for it, and whoever else looks at it. */
@@ -109,9 +109,9 @@ export function openDatabase (options: DatabaseOptions): Database {
     },
     room,
     waiting: () => ({
-      read: reads.waiting(),
-      long_read: longReads.waiting(),
-      token: lookUps.waiting(),
+      read: readTurns.waiting(),
+      long_read: longReadTurns.waiting(),
+      token: lookUpTurns.waiting(),
       write: waitingFor(writes)
     }),
     async probe () {

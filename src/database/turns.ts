@@ -20,6 +20,9 @@ export interface Turns {
    */
   run<Result> (work: () => Promise<Result>, waiter: Waiter): Promise<Result>
 
+  /** How many statements were sent and are not answered, or wait for their turn. */
+  waiting (): number
+
   /** To be called every `tickMs`: a connection that is closed for its silence makes room, too. */
   tick (): void
 }
@@ -53,9 +56,11 @@ export function takeTurns (lane: Lane, { atOnce, maxWaiting, mayGo = () => true 
     return answer
   }
 
+  const waiting = () => lane.waiting() + queue.weight()
+
   /** Whether there is room for one more, if need be after refusing another's. */
   function makeRoom (owner: string): boolean {
-    if (lane.waiting() + queue.weight() < maxWaiting) return true
+    if (waiting() < maxWaiting) return true
     const other = queue.takeFromHeaviest(owner, 1)
     other?.refuse()
     return other !== undefined
@@ -73,10 +78,12 @@ export function takeTurns (lane: Lane, { atOnce, maxWaiting, mayGo = () => true 
           if (answer?.destroyed) reject(abandoned)
           else resolve(origin.run(from, begin<Result>, work))
         }
-        const waiting = { begin: beginNow, refuse: () => reject(overloaded) }
-        queue.add(owner, waiting, isUnderWay ? 0 : 1)
+        const item = { begin: beginNow, refuse: () => reject(overloaded) }
+        queue.add(owner, item, isUnderWay ? 0 : 1)
       })
     },
+
+    waiting,
 
     tick () {
       for (const { refuse } of queue.takeOlderThan(maxWaitMs)) refuse()

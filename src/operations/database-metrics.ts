@@ -10,7 +10,7 @@ const sizes = [1, 2, 5, 10, 20, 50, 100, 200, 500]
 export function measureDatabase (database: Database, registry: Registry): () => void {
   registry.registerMetric(new Gauge({
     name: 'plant_store_statements_waiting',
-    help: 'Statements that wait for a connection or for their answer',
+    help: 'Statements that wait for their turn, for a connection or for their answer',
     labelNames: ['kind'],
     registers: [],
     collect () { for (const [kind, count] of Object.entries(database.waiting())) this.set({ kind }, count) }

@@ -72,6 +72,7 @@ t.test('a long read waits for one of another owner, not for all', { buffered: tr
   const answered: string[] = []
   const read = readAs(database, answered, [])
   const reads = [...range(10).map(() => read('mallory', true)), read('alice', true)]
+  t.equal(database.waiting().long_read, 11, 'what is not sent yet counts, too')
   await letGo()
   await Promise.all(reads)
   t.equal(answered.indexOf('alice'), 2)
