@@ -36,7 +36,7 @@ const maxSize = 1_000_000
 const largeSize = 32_768
 
 /** Of how many characters the pieces of an item are of which each counts as one that waits. */
-const pieceSize = 65_536
+const pieceSize = 131_072
 
 /**
  * Runs single items at once, and those that arrive while others are under way
