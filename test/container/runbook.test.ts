@@ -135,4 +135,8 @@ await t.test('a database elsewhere is used with verify-full and an authority of 
   await connect('db.example.org')
   await until(() => project.compose('logs', '--no-color', 'plant-store'), (log) => log.includes("does not match certificate's altnames"))
   t.equal((await fetch(`${await project.url()}/readyz`)).status, 503)
+
+  // Of several hosts each is held to its own name.
+  await connect('db.example.org,db.example.com')
+  await ready()
 })
