@@ -20,6 +20,29 @@ export const service: Contender = {
   env: { NODE_ENV: 'production', NODE_COMPILE_CACHE: join(folder, 'compile-cache') }
 }
 
+/** The service with what it leaves out by default. */
+export const watched = (collector: string): Contender[] => [
+  { name: 'metrics', title: 'with metrics', env: { METRICS_PORT: '0' } },
+  {
+    name: 'traced',
+    title: 'with traces of one request in a hundred',
+    env: {
+      OTEL_EXPORTER_OTLP_ENDPOINT: collector,
+      OTEL_TRACES_SAMPLER: 'traceidratio',
+      OTEL_TRACES_SAMPLER_ARG: '0.01'
+    }
+  },
+  { name: 'all_traced', title: 'with traces of all', env: { OTEL_EXPORTER_OTLP_ENDPOINT: collector } }
+].map((contender) => ({ ...service, ...contender, env: { ...service.env, ...contender.env } }))
+
+/** The service of another checkout, which has its own node_modules. */
+export const before = (checkout: string): Contender => ({
+  ...service,
+  name: 'before',
+  title: 'the version before',
+  command: [join(checkout, 'src/main.ts')]
+})
+
 /** As the image's build does, so that a start need not compile. */
 export function fillCompileCache ({ command: [program = ''], env }: Contender) {
   // On a busy machine it may not get so far; then the first start does the work.

@@ -1,13 +1,21 @@
 // npm run bench -- [--seconds 5] [--rounds 5] [--only <parts>] [--large]
-// Parts: list, create, delete, mix, single, unbounded, start; all of them by default.
+// Parts: list, create, delete, mix, single, unbounded, start, watched; all of them by default.
+// BEFORE=<checkout> npm run bench -- --only before: this version beside that one.
+import { once } from 'node:events'
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
 import { availableParallelism } from 'node:os'
 import { parseArgs } from 'node:util'
 import pg from 'pg'
-import { contenders, fillCompileCache, found, service, yardstick } from './contenders.ts'
+import {
+  before, contenders, fillCompileCache, found, service, watched, yardstick
+} from './contenders.ts'
 import { large } from './large.ts'
-import { loads } from './measure.ts'
+import { loads, type Load } from './measure.ts'
 import { writePlot, writeSection } from './report.ts'
-import { alongside, createDatabase, interrupt, startPostgres, withClient, type Entry } from './running.ts'
+import {
+  alongside, createDatabase, interrupt, startPostgres, withClient, type Contender, type Entry
+} from './running.ts'
 import { starts } from './starts.ts'
 import { compare, latencyTable, processorTable, rateTable, throughput } from './throughput.ts'
 import { unbounded } from './unbounded.ts'
@@ -16,7 +24,7 @@ const { values } = parseArgs({
   options: {
     seconds: { type: 'string', default: '5' },
     rounds: { type: 'string', default: '5' },
-    only: { type: 'string', default: 'list,create,delete,mix,single,unbounded,start' },
+    only: { type: 'string', default: 'list,create,delete,mix,single,unbounded,start,watched' },
     large: { type: 'boolean', default: false }
   }
 })
@@ -113,6 +121,43 @@ the first 200 of \`/readyz\`: ${ready} ms.
 Resident memory a second later, idle: ${memory} MiB.
 
 ${conditions}`)
+}
+
+/** Variants of this service in turn: their processor time, and their requests by those of the first. */
+async function variants (chosen: Contender[], of: Load[]): Promise<string> {
+  for (const { name } of chosen) {
+    if (name !== service.name) await createDatabase(postgres.url(name))
+  }
+  let section = ''
+  await alongside(postgres, chosen, async (entries) => {
+    const results = await throughput(entries, { loads: of, connections: 64, ...duration })
+    section = `64 connections. Processor time of a request in µs: in all, and the service's + PostgreSQL's:
+
+${processorTable(results)}
+
+Requests per second, those of the first in the same round being 1:
+
+${compare(results, entries[0]?.title ?? '').relative}
+
+${conditions}`
+  })
+  return section
+}
+
+if (parts.includes('watched')) {
+  // Whatever is sent to it is well received.
+  const collector = createServer((request, response) => {
+    request.resume().on('end', () => response.end())
+  }).listen(0, '127.0.0.1')
+  await once(collector, 'listening')
+  const { port } = collector.address() as AddressInfo
+  const chosen = [service, ...watched(`http://127.0.0.1:${port}`)]
+  writeSection('Metrics and traces', await variants(chosen, ['list', 'create']))
+  collector.close().closeAllConnections()
+}
+
+if (parts.includes('before')) {
+  console.log(await variants([before(process.env.BEFORE ?? '.'), service], loads))
 }
 
 if (values.large) {
