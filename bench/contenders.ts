@@ -20,20 +20,19 @@ export const service: Contender = {
   env: { NODE_ENV: 'production', NODE_COMPILE_CACHE: join(folder, 'compile-cache') }
 }
 
+const withSettings = (name: string, title: string, env: Record<string, string>): Contender =>
+  ({ ...service, name, title, env: { ...service.env, ...env } })
+
 /** The service with what it leaves out by default. */
-export const watched = (collector: string): Contender[] => [
-  { name: 'metrics', title: 'with metrics', env: { METRICS_PORT: '0' } },
-  {
-    name: 'traced',
-    title: 'with traces of one request in a hundred',
-    env: {
-      OTEL_EXPORTER_OTLP_ENDPOINT: collector,
-      OTEL_TRACES_SAMPLER: 'traceidratio',
-      OTEL_TRACES_SAMPLER_ARG: '0.01'
-    }
-  },
-  { name: 'all_traced', title: 'with traces of all', env: { OTEL_EXPORTER_OTLP_ENDPOINT: collector } }
-].map((contender) => ({ ...service, ...contender, env: { ...service.env, ...contender.env } }))
+export const watched = (OTEL_EXPORTER_OTLP_ENDPOINT: string): Contender[] => [
+  withSettings('metrics', 'with metrics', { METRICS_PORT: '0' }),
+  withSettings('traced', 'with traces of one request in a hundred', {
+    OTEL_EXPORTER_OTLP_ENDPOINT,
+    OTEL_TRACES_SAMPLER: 'traceidratio',
+    OTEL_TRACES_SAMPLER_ARG: '0.01'
+  }),
+  withSettings('all_traced', 'with traces of all', { OTEL_EXPORTER_OTLP_ENDPOINT })
+]
 
 /** The service of another checkout, which has its own node_modules. */
 export const before = (checkout: string): Contender => ({
