@@ -17,8 +17,8 @@ const { serve } = unmeasured
 export interface AttacksOptions {
   /** Of the connections of each attack. */
   share: number
-  /** Each kind once, with its first number of connections. */
-  isShort?: boolean
+  /** All of them without it. */
+  kinds?: string[]
   /** How long each is watched, and how long it is over before memory is looked at again. */
   watchMs: number
   restMs: number
@@ -66,8 +66,7 @@ export async function attacks (scope: Scope, postgres: Postgres, options: Attack
   const breaches: string[] = []
   const misses: string[] = []
   const rows: Cell[][] = []
-  const isFirst = ({ kind }: Attack, index: number) => all.findIndex((other) => other.kind === kind) === index
-  const chosen = options.isShort ? all.filter(isFirst) : all
+  const chosen = all.filter(({ kind }) => options.kinds?.includes(kind) ?? true)
   for (const [index, attack] of chosen.entries()) {
     const seen = await bear(scope, postgres, `mallory-${index}`, attack, options)
     const { alone, during, left, lines, code, closed, counts } = seen

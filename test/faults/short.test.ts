@@ -14,8 +14,13 @@ const postgres = await startPostgres(t)
 
 const scenarios: Record<string, (scope: Scope) => Promise<Report>> = {
   storm: (scope) => storm(scope, postgres, { seed, kills: 2 }),
-  outages: (scope) => outages(scope, postgres, { lastsMs: 2500, watchMs: 500, perSecond: 10, statementTimeoutMs: 500 }),
-  attacks: (scope) => attacks(scope, postgres, { isShort: true, share: 0.05, watchMs: 400, restMs: 0 }),
+  outages: (scope) => outages(scope, postgres, { lastsMs: 1500, watchMs: 500, perSecond: 10, statementTimeoutMs: 500 }),
+  attacks: (scope) => attacks(scope, postgres, {
+    kinds: ['bodies of colons', 'large lists', 'bodies one byte short', 'unknown tokens'],
+    share: 0.05,
+    watchMs: 300,
+    restMs: 0
+  }),
   readers: (scope) => readers(scope, postgres, { plants: 20_000, characters: 600, stalledReaders: 4, halfOpenRequests: 50, measureMs: 200 })
 }
 for (const [name, run] of Object.entries(scenarios)) {
