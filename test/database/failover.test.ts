@@ -1,6 +1,7 @@
 // A primary, its synchronous standby, and a service that is told of both. The tests go on from one another.
 import { once } from 'node:events'
 import { createServer, type AddressInfo } from 'node:net'
+import { setTimeout as delay } from 'node:timers/promises'
 import t from 'tap'
 import { migrate } from '../../src/database/migrate.ts'
 import { openDatabase } from '../../src/database/database.ts'
@@ -38,6 +39,15 @@ t.test('of several servers the one that takes writes is found, by requests and b
   t.equal(await findPort(pair.url.replace('@', `@127.0.0.1:${port},`)), portOf(primaryUrl))
   t.strictSame(await migrate(pair.url, 'up'), [])
   t.equal((await alice.create(fern)).statusCode, 200)
+})
+
+t.test('of two that answer one is used, and the other\'s connection is closed', async (t) => {
+  const connections = async () => (await sql(primaryUrl, `select from pg_stat_activity
+    where application_name = 'plant-store' and datname = current_database()`)).length
+  const before = await connections()
+  const url = primaryUrl.replace('127.0.0.1', 'localhost')
+  t.equal(await findPort(url.replace(/@([^/]*)/, `@$1,${new URL(primaryUrl).host}`)), portOf(primaryUrl))
+  while (await connections() > before) await delay(10)
 })
 
 t.test('a server that takes no writes is refused, unless any will do', async (t) => {

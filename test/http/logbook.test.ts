@@ -1,3 +1,4 @@
+import { mock } from 'node:test'
 import t from 'tap'
 import { ApiError, errors } from '../../src/errors.ts'
 import { startApp } from '../support/app.ts'
@@ -9,6 +10,25 @@ t.test('however many kinds of faults there are, the log of them is bounded', asy
   }
   const lines = log.map((line) => JSON.parse(line)).filter(({ error }) => error === 50301)
   t.equal(lines.length, 101, 'a hundred kinds, and one for all the rest')
+})
+
+t.test('a fault is logged in full again when there was none of its kind for ten seconds', async (t) => {
+  mock.timers.enable({ apis: ['setInterval'] })
+  t.teardown(() => mock.timers.reset())
+  const { app, log } = await startApp(t)
+  const fault = () => {
+    app.logbook.note(new ApiError(errors.DATABASE_UNAVAILABLE, { cause: new Error('gone') }), app.log, {})
+  }
+  const stacks = () => log.filter((line) => JSON.parse(line).err?.message === 'gone').length
+  fault()
+  fault()
+  mock.timers.tick(9000)
+  fault()
+  t.equal(stacks(), 1)
+  // The first second tells how many there were.
+  mock.timers.tick(11_000)
+  fault()
+  t.equal(stacks(), 2)
 })
 
 t.test('a fault without a cause is logged with its own stack', async (t) => {
