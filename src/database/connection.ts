@@ -120,16 +120,17 @@ export function createConnection ({ url, statementTimeoutMs }: ConnectionOptions
   // statements but leaves it to the server to close.
   client.on('error', closeNow)
 
-  /** One write to the socket for all statements of this turn of the event loop. */
+  /** One write to the socket for all statements of this turn of the event loop, while the server has work. */
   function cork (): void {
     if (isCorked) return
     isCorked = true
-    const { stream } = client.connection
-    stream.cork()
-    setImmediate(() => {
-      isCorked = false
-      stream.uncork()
-    })
+    client.connection.stream.cork()
+    if (waiting > 1) setImmediate(uncork)
+  }
+
+  function uncork (): void {
+    isCorked = false
+    client.connection.stream.uncork()
   }
 
   function run (statement: Statement, values: unknown[]): Promise<Row[]> {
@@ -146,6 +147,7 @@ export function createConnection ({ url, statementTimeoutMs }: ConnectionOptions
         else resolve(query.received)
       })
       client.query(query)
+      if (waiting === 1) uncork()
     })
   }
 

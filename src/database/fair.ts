@@ -41,7 +41,9 @@ export function createFairQueue<Item> (mayGo: (owner: string) => boolean = () =>
   let total = 0
 
   function remove (owner: string, line: Line<Item>, index: number): Item {
-    const [{ item, weight }] = line.entries.splice(index, 1) as [Entry<Item>]
+    const { entries } = line
+    const entry = index === 0 ? entries.shift() : entries.splice(index, 1)[0]
+    const { item, weight } = entry as Entry<Item>
     line.weight -= weight
     total -= weight
     if (line.entries.length === 0) lines.delete(owner)
@@ -54,11 +56,15 @@ export function createFairQueue<Item> (mayGo: (owner: string) => boolean = () =>
 
   return {
     add (owner, item, weight) {
-      let line = lines.get(owner)
-      if (line === undefined) lines.set(owner, line = { entries: [], weight: 0 })
-      line.entries.push({ item, weight, since: performance.now() })
-      line.weight += weight
+      const entry = { item, weight, since: performance.now() }
+      const line = lines.get(owner)
       total += weight
+      if (line === undefined) {
+        lines.set(owner, { entries: [entry], weight })
+        return
+      }
+      line.entries.push(entry)
+      line.weight += weight
     },
 
     first: () => next()?.[1].entries[0]?.item,
@@ -68,7 +74,8 @@ export function createFairQueue<Item> (mayGo: (owner: string) => boolean = () =>
       if (found === undefined) return undefined
       const [owner, line] = found
       lines.delete(owner)
-      lines.set(owner, line)
+      // Most have but one thing to wait for.
+      if (line.entries.length > 1) lines.set(owner, line)
       return remove(owner, line, 0)
     },
 

@@ -46,8 +46,12 @@ export function toFault (error: unknown): unknown {
   return state === undefined || unavailable.test(state) ? new DatabaseUnavailable(error) : error
 }
 
-/** Whether an error says that the statement itself is at fault: the same one would fail again. */
-export const isOfStatement = (error: unknown): boolean => error instanceof pg.DatabaseError
+/**
+ * Whether an error says that the statement itself is at fault: the same one would fail again. When
+ * the first of several is refused, those sent behind it are not prepared.
+ */
+export const isOfStatement = (error: unknown): boolean =>
+  error instanceof pg.DatabaseError || stateOf((error as Error).cause) === '26000'
 
 /** Whether an error of `write` says that the server turned it down: for sure nothing was written. */
 export const wasTurnedDown = (error: unknown): boolean =>

@@ -16,15 +16,17 @@ export interface PlantsOptions {
 
 export type Plants = ReturnType<typeof createPlants>
 
-// Answered together, they are in memory together.
-const mostLists = 64
+// So many lists in a statement, and so many statements at once. Fewer and larger ones cost
+// PostgreSQL no less, and this process and that one wait for each other.
+const [mostLists, listsAtOnce] = [16, 8]
 
 /** Each verb acts for `owner` alone: other users' plants are neither seen nor touched. */
 export function createPlants (database: Database, { writeBatch, maxWaiting }: PlantsOptions) {
-  const writes = { maxItems: writeBatch, maxWaiting, isWorthRetrying: wasTurnedDown }
+  const writes = { maxItems: writeBatch, atOnce: 1, maxWaiting, isWorthRetrying: wasTurnedDown }
   // Where the engine has no such statement they are read one by one.
   const reads = {
     maxItems: Math.min(mostLists, writeBatch),
+    atOnce: listsAtOnce,
     maxWaiting,
     isWorthRetrying: isOfStatement,
     mayGo: database.room.isFor

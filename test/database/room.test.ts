@@ -83,11 +83,18 @@ t.test('a batch leaves out who may not go, until they may, and whose caller has 
   const held = new Set(['m'])
   const run = async (items: Array<{ owner: string }>) => items.map(({ owner }) => owner)
   const add = batch(run, () => 0, {
-    name: 'test', maxItems: 10, maxWaiting: 10, isWorthRetrying: () => false, mayGo: (owner) => !held.has(owner)
+    name: 'test',
+    maxItems: 10,
+    atOnce: 1,
+    maxWaiting: 10,
+    isWorthRetrying: () => false,
+    mayGo: (owner) => !held.has(owner)
   })
   const answer = new PassThrough()
   const [waiting, gone] = [add({ owner: 'm' }), add({ owner: 'm', answer } as { owner: string })]
   t.equal(await add({ owner: 'a' }), 'a')
+  // Nothing is under way any more: from here on it looks again.
+  for (let turn = 0; turn < 3; turn++) await nextTurn()
   answer.destroy()
   held.clear()
   t.equal(await waiting, 'm')

@@ -132,7 +132,7 @@ for (const [WRITE_BATCH, isJoined] of [['500', true], ['1', false]] as const) {
       const owner = owners[place] as string
       t.strictSame(answer.json(), plantsOf(owner, place).slice(0, limit), `${limit ?? 'all'} of ${owner}`)
     }
-    await Promise.all(users.map((user) => user.list('?limit=1')))
+    await Promise.all(users.slice(0, 2).map((user) => user.list('?limit=1')))
     t.equal(await isJoinedIn(url), isJoined)
   })
 }

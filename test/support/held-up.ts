@@ -69,8 +69,13 @@ export async function actInOrder<Answer> (
   await client.connect()
   t.teardown(() => client.end())
   await client.query(`begin; ${lock([0, 2])}`)
-  const answers = [0, 3, 2, 1].map(act)
-  while ((await client.query(waitingForLocks)).rowCount !== 2) await delay(10)
+  const areWaiting = async (processes: number) => {
+    while ((await client.query(waitingForLocks)).rowCount !== processes) await delay(10)
+  }
+  const first = act(0)
+  await areWaiting(1)
+  const answers = [first, ...[3, 2, 1].map(act)]
+  await areWaiting(2)
   await t.resolves(client.query(`set local lock_timeout = '100ms'; ${lock([3])}`))
   await client.query('rollback')
   return Promise.all(answers)
