@@ -22,59 +22,50 @@ interface LookUp {
  * what it says was true then, and the answer may take its time.
  */
 export function createAuthenticate (tokens: Tokens, cacheTtlMs: number): Authenticate {
-  // By their text: whoever is known need not be hashed again. The text is in memory with each request anyway.
   const known = new LRUCache<string, { token: Token, askedAt: number }>({ max: maxKnown })
   const underWay = new Map<string, LookUp>()
 
-  function ask (text: string): LookUp {
+  function ask (hash: string): LookUp {
     const askedAt = performance.now()
-    const asked = { askedAt, answer: lookUp(text, askedAt) }
-    underWay.set(text, asked)
+    const asked = { askedAt, answer: lookUp(hash, askedAt) }
+    underWay.set(hash, asked)
     // Nobody waits for a refresh: when it fails the next request asks again.
     asked.answer.catch(() => {})
     return asked
   }
 
-  async function lookUp (text: string, askedAt: number): Promise<Token | undefined> {
+  async function lookUp (hash: string, askedAt: number): Promise<Token | undefined> {
     try {
-      const token = await tokens.find(hashToken(text), known.peek(text)?.token)
-      if (token === undefined) known.delete(text)
-      else if (askedAt > (known.peek(text)?.askedAt ?? 0)) known.set(text, { token, askedAt })
+      const token = await tokens.find(hash, known.peek(hash)?.token)
+      if (token === undefined) known.delete(hash)
+      else if (askedAt > (known.peek(hash)?.askedAt ?? 0)) known.set(hash, { token, askedAt })
       return token
     } finally {
-      if (underWay.get(text)?.askedAt === askedAt) underWay.delete(text)
+      if (underWay.get(hash)?.askedAt === askedAt) underWay.delete(hash)
     }
   }
 
-  function remembered (text: string): Token | undefined {
-    const entry = known.get(text)
-    if (entry === undefined) return undefined
-    const age = performance.now() - entry.askedAt
-    if (age >= cacheTtlMs) return undefined
-    if (age > refreshAfter * cacheTtlMs && !underWay.has(text)) ask(text)
-    tell(true)
-    return entry.token
-  }
-
-  function found (text: string): Promise<Token | undefined> {
-    if (!isWellFormedToken(text)) throw new ApiError(errors.TOKEN_INVALID, { cause: 'malformed' })
-    tell(false)
-    const asked = underWay.get(text)
-    const isRecent = asked !== undefined && performance.now() - asked.askedAt < cacheTtlMs
-    return (isRecent ? asked : ask(text)).answer
+  function current (hash: string): Token | undefined | Promise<Token | undefined> {
+    const now = performance.now()
+    const remembered = known.get(hash)
+    const asked = underWay.get(hash)
+    const isRemembered = remembered !== undefined && now - remembered.askedAt < cacheTtlMs
+    if (tokenEvents.hasSubscribers) tokenEvents.publish({ isRemembered })
+    if (isRemembered) {
+      if (asked === undefined && now - remembered.askedAt > refreshAfter * cacheTtlMs) ask(hash)
+      return remembered.token
+    }
+    return (asked !== undefined && now - asked.askedAt < cacheTtlMs ? asked : ask(hash)).answer
   }
 
   return async (text) => {
-    const token = remembered(text) ?? await found(text)
+    if (!isWellFormedToken(text)) throw new ApiError(errors.TOKEN_INVALID, { cause: 'malformed' })
+    const token = await current(hashToken(text))
     if (token === undefined) throw new ApiError(errors.TOKEN_INVALID, { cause: 'unknown' })
     const state = tokenState(token)
     if (state !== 'active') throw new TokenRefused(token, state)
     return token
   }
-}
-
-function tell (isRemembered: boolean): void {
-  if (tokenEvents.hasSubscribers) tokenEvents.publish({ isRemembered })
 }
 
 /** Not the caller's, but it was once: the log can say whose. */
