@@ -1,4 +1,5 @@
-// How much memory bodies may take that are not yet whole.
+// How much memory and time large bodies may take, those that arrive and those that wait to be parsed.
+import { setImmediate as nextTurn } from 'node:timers/promises'
 import type { FastifyInstance, RequestPayload } from 'fastify'
 import { ApiError, errors } from '../errors.ts'
 import { mostHeldBytes, smallBody } from './limits.ts'
@@ -40,4 +41,27 @@ export function boundBodies (app: FastifyInstance): void {
       }
     }
   })
+}
+
+/**
+ * Large bodies are parsed one in a turn of the event loop: a hundred that arrive together would keep all
+ * others waiting for a second. Rejects with OVERLOADED past `mostHeldBytes` of bodies that wait.
+ */
+export function createTurns () {
+  let held = 0
+  let last: Promise<unknown> = Promise.resolve()
+
+  return async function inTurn<Value> (body: Buffer, parse: () => Value): Promise<Value> {
+    if (held > mostHeldBytes) {
+      throw new ApiError(errors.OVERLOADED, { cause: 'too many bytes of bodies to be parsed' })
+    }
+    held += body.length
+    try {
+      last = last.then(() => nextTurn())
+      await last
+      return parse()
+    } finally {
+      held -= body.length
+    }
+  }
 }

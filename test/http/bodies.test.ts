@@ -116,3 +116,24 @@ t.test('a list has no use for a body, whatever it is', async (t) => {
     t.match({ status: listed.statusCode, body: listed.body }, { status: 200, body: '[]' })
   }
 })
+
+t.test('of large bodies that arrive together one is parsed in a turn of the event loop', async (t) => {
+  let turn = 0
+  let counting = setImmediate(function count () {
+    turn++
+    counting = setImmediate(count)
+  })
+  const turns = await Promise.all(Array.from({ length: 10 }, async () => {
+    isRefusal(t, await send(`{"id"${':'.repeat(1_000_000)}`), 40008, 'The body is not valid JSON.')
+    return turn
+  }))
+  clearImmediate(counting)
+  t.equal(new Set(turns).size, 10, turns.join())
+})
+
+t.test('of large bodies that wait to be parsed so many are held as are of those that arrive', async (t) => {
+  const plant = JSON.stringify({ id: 1, name: 'n'.repeat(1_000_000) })
+  const answers = await Promise.all(Array.from({ length: 90 }, () => send(plant)))
+  const numbers = new Set(answers.map((answer) => answer.statusCode === 200 ? 200 : answer.json().error))
+  t.strictSame(numbers, new Set([200, 40014, 50302]))
+})
