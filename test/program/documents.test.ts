@@ -63,6 +63,7 @@ const notRun: Record<string, string[]> = {
   'It measures for minutes, or until somebody stops it.': [
     'npm run bench', 'npm run bench -- --large', 'npm run bench -- --only \'\' --large',
     'npm run bench -- --seconds 2 --rounds 2 --only list,create',
+    'BEFORE=../before npm run bench -- --only before',
     'node bench/scale.ts', 'node --cpu-prof src/main.ts serve'
   ],
   'A suite of its own, for which CI has no time, or one file of all.': [
