@@ -156,7 +156,10 @@ t.test('where the database refuses the statement for several lists they are read
     end $$`)
   const { as, log } = await startApp(t, { DATABASE_URL: url })
   const users = await Promise.all(owners.map((owner) => as(owner)))
-  const answers = await Promise.all(users.map((user) => user.list()))
+  // Their tokens are known from here on, so that the lists come together: more than one statement has room for.
+  await Promise.all(users.map((user) => user.delete(-1)))
+  const asked = [...users, ...users]
+  const answers = (await Promise.all(asked.map((user) => user.list()))).slice(-users.length)
   for (const [place, owner] of owners.entries()) {
     t.strictSame(answers[place]?.json(), plantsOf(owner, place), owner)
   }
