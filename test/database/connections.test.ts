@@ -2,8 +2,8 @@ import { EventEmitter, once } from 'node:events'
 import { createServer, type AddressInfo } from 'node:net'
 import { setTimeout as delay } from 'node:timers/promises'
 import pg from 'pg'
-import t from 'tap'
-import { openDatabase } from '../../src/database/database.ts'
+import t, { type Test } from 'tap'
+import { openDatabase, type Database } from '../../src/database/database.ts'
 import { wasTurnedDown } from '../../src/database/faults.ts'
 import { ApiError } from '../../src/errors.ts'
 import { openProxy } from '../faults/proxy.ts'
@@ -91,10 +91,21 @@ t.test('a connection that could not be made is left neither open nor being tried
   await t.rejects(unreadable.read(one), { name: 'DATABASE_UNAVAILABLE', cause: { code: 'ENOENT' } })
 })
 
+/** A read that takes until it is told to let go. */
+async function readHeldUp (t: Test, database: Database, url: string) {
+  const client = new pg.Client(url)
+  await client.connect()
+  t.teardown(() => client.end())
+  await client.query('select pg_advisory_lock(1)')
+  const reading = database.read({ name: 'held-up', text: 'select pg_advisory_lock(1)' })
+  return { reading, letGo: () => client.query('select pg_advisory_unlock(1)') }
+}
+
 t.test('a look-up does not wait for reads that take long', { buffered: true }, async (t) => {
-  const { database } = await startApp(t)
-  const reading = database.read(long)
-  t.equal(await Promise.race([reading, database.lookUp(one).then(() => 'looked up')]), 'looked up')
+  const { database, url } = await startApp(t)
+  const { reading, letGo } = await readHeldUp(t, database, url)
+  t.strictSame(await database.lookUp(one), [['1']])
+  await letGo()
   await reading
 })
 
@@ -215,9 +226,10 @@ t.test('at its end a connection that is only being made is waited for', { buffer
 })
 
 t.test('readiness does not wait for reads that take long', { buffered: true }, async (t) => {
-  const { database } = await startApp(t)
-  const reading = database.read(long)
-  t.equal(await Promise.race([reading, database.probe().then(() => 'ready')]), 'ready')
+  const { database, url } = await startApp(t)
+  const { reading, letGo } = await readHeldUp(t, database, url)
+  await database.probe()
+  await letGo()
   await reading
 })
 
