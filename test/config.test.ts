@@ -111,10 +111,11 @@ t.test('a fault does not show the password of a URL, but how to write it', async
   t.throws(() => readConfig({ DATABASE_URL: 'mysql://plants:secret@localhost/plants' }), { message: /got "mysql:\/\/…@localhost\/plants"$/ })
 })
 
-t.test('the table in docs/operating.md names every variable and its default', async (t) => {
+t.test('the table in docs/operating.md names every variable, its default and its meaning, in the program\'s own words', async (t) => {
   const readme = await readFile(join(import.meta.dirname, '../docs/operating.md'), 'utf8')
   const [, table = ''] = /\| Variable \| Default \| Meaning \|\n(.*?)\n\n/s.exec(readme) ?? []
-  const rows = table.split('\n').slice(1).map((row) => row.split('|').map((cell) => /`(.*)`/.exec(cell)?.[1]))
-  const expected = Object.entries(EnvironmentSchema.properties).map(([name, schema]) => [name, schema.default])
-  t.strictSame(rows.map(([, name, initial]) => [name, initial]), expected)
+  const rows = table.split('\n').slice(1).map((row) => row.split(' |').map((cell) => cell.replace(/^\|? *`?|`$/g, '')))
+  const expected = Object.entries(EnvironmentSchema.properties)
+    .map(([name, { default: initial = '', description }]) => [name, initial, description])
+  t.strictSame(rows.map((row) => row.slice(0, 3)), expected)
 })

@@ -2,7 +2,7 @@
 import { setImmediate as nextTurn } from 'node:timers/promises'
 import type { FastifyInstance, RequestPayload } from 'fastify'
 import { ApiError, errors } from '../errors.ts'
-import { mostHeldBytes, mostParsedBytes, smallBody } from './limits.ts'
+import { mostHeldBytes, mostUnparsedBytes, smallBody } from './limits.ts'
 
 interface Body { payload: RequestPayload, bytes: number, count: (chunk: Buffer) => void }
 
@@ -45,14 +45,14 @@ export function boundBodies (app: FastifyInstance): void {
 
 /**
  * Large bodies are parsed one in a turn of the event loop: a hundred that arrive together would keep all
- * others waiting for a second. Rejects with OVERLOADED past `mostParsedBytes`.
+ * others waiting for a second. Rejects with OVERLOADED past `mostUnparsedBytes`.
  */
-export function createTurns () {
+export function takeTurnsToParse () {
   let held = 0
   let last: Promise<unknown> = Promise.resolve()
 
   return async function inTurn<Value> (body: Buffer, parse: () => Value): Promise<Value> {
-    if (held > mostParsedBytes) {
+    if (held > mostUnparsedBytes) {
       throw new ApiError(errors.OVERLOADED, { cause: 'too many bytes of bodies to be parsed' })
     }
     held += body.length

@@ -3,7 +3,7 @@ import { isUtf8 } from 'node:buffer'
 import type { IncomingHttpHeaders } from 'node:http'
 import type { FastifyInstance, FastifyRequest } from 'fastify'
 import { ApiError, errors, type ErrorKind } from '../errors.ts'
-import { createTurns } from './bodies.ts'
+import { takeTurnsToParse } from './bodies.ts'
 import { smallBody } from './limits.ts'
 
 /** A plant has three. Parsing 1 MiB of small objects takes a third of a second: nobody else is served. */
@@ -13,7 +13,7 @@ const maxValues = 1000
 export function readJsonBodies (app: FastifyInstance): void {
   app.removeAllContentTypeParsers()
   const options = { parseAs: 'buffer' } as const
-  const inTurn = createTurns()
+  const inTurn = takeTurnsToParse()
   app.addContentTypeParser('application/json', options, (_request: FastifyRequest, body: Buffer, done) => {
     if (body.length <= smallBody) return done(null, parseJsonBody(body))
     inTurn(body, () => parseJsonBody(body)).then((value) => done(null, value), done)

@@ -42,8 +42,8 @@ export const smallBody = 16_384
 /** What all larger bodies that are arriving may take together. */
 export const mostHeldBytes = 64 * 1024 * 1024
 
-/** What those may take that wait to be parsed. */
-export const mostParsedBytes = 16 * 1024 * 1024
+/** What those may take that are whole and wait to be parsed. */
+export const mostUnparsedBytes = 16 * 1024 * 1024
 
 /** Descriptors for whatever is no caller's connection: the database's, the log, files. */
 export const otherDescriptors = 96
