@@ -12,8 +12,11 @@ interface Line<Item> {
 }
 
 export interface FairQueue<Item> {
-  /** To the end of the owner's line. What has no weight takes nobody's place, and is only taken by `take`. */
-  add (owner: string, item: Item, weight: number): void
+  /**
+   * To the end of the owner's line. What has no weight takes nobody's place, and is only taken by
+   * `take`. `since` is when it began to wait, elsewhere perhaps.
+   */
+  add (owner: string, item: Item, weight: number, since?: number): void
 
   /** Whose turn is next; undefined when nobody waits who may go. */
   first (): Item | undefined
@@ -55,8 +58,8 @@ export function createFairQueue<Item> (mayGo: (owner: string) => boolean = () =>
   }
 
   return {
-    add (owner, item, weight) {
-      const entry = { item, weight, since: performance.now() }
+    add (owner, item, weight, since = performance.now()) {
+      const entry = { item, weight, since }
       const line = lines.get(owner)
       total += weight
       if (line === undefined) {

@@ -30,6 +30,8 @@ export interface Turns {
 export interface Waiter {
   /** Absent: nobody in particular. */
   owner?: string
+  /** Since when it waits, if it has waited elsewhere before: all its waits together have one bound. */
+  since?: number | undefined
   /** For a request that is being answered already. It is never refused: the answer would break off. */
   isUnderWay?: boolean
   /** Once it is destroyed nothing is sent any more. */
@@ -68,7 +70,7 @@ export function takeTurns (lane: Lane, { atOnce, maxWaiting, mayGo = () => true 
 
   return {
     run<Result> (work: () => Promise<Result>, waiter: Waiter): Promise<Result> {
-      const { owner = '', isUnderWay = false, answer } = waiter
+      const { owner = '', isUnderWay = false, since, answer } = waiter
       if (!isUnderWay && !makeRoom(owner)) return Promise.reject(overloaded)
       if (lane.waiting() < atOnce && queue.first() === undefined && mayGo(owner)) return begin(work)
       return new Promise((resolve, reject) => {
@@ -79,7 +81,7 @@ export function takeTurns (lane: Lane, { atOnce, maxWaiting, mayGo = () => true 
           else resolve(origin.run(from, begin<Result>, work))
         }
         const item = { begin: beginNow, refuse: () => reject(overloaded) }
-        queue.add(owner, item, isUnderWay ? 0 : 1)
+        queue.add(owner, item, isUnderWay ? 0 : 1, since)
       })
     },
 

@@ -41,8 +41,9 @@ export function tendConnections (app: FastifyInstance, lifecycle: { stopping: bo
     }
   })
   app.addHook('preClose', (done) => {
-    // The connection of a request that is still under way would be kept alive after its answer.
+    // Where the answer has begun it can't say any more that it is its connection's last.
     app.server.keepAliveTimeout = 1
+    for (const { _httpMessage: answer } of sockets) if (answer) answer.shouldKeepAlive = false
     // Neither a reader that has stalled, nor a long list that has to wait for those of others, nor
     // a body that doesn't come to its end holds up the stop.
     const hasten = () => {

@@ -14,7 +14,7 @@ export interface Page {
   bytes: number
 }
 
-export interface PageRequest extends Rest, Pick<ReadOptions, 'answer'> {
+export interface PageRequest extends Rest, Pick<ReadOptions, 'answer' | 'since'> {
   owner: string
   /** The most plants of the page. */
   size: number
@@ -65,7 +65,7 @@ const selectLargePlants = {
 
 /** For the first page of a list. */
 export const firstOf = (owner: string, limit: number, answer?: PageRequest['answer']): PageRequest =>
-  ({ owner, from: smallestId, limit, size: smallestPage, answer })
+  ({ owner, from: smallestId, limit, size: smallestPage, answer, since: performance.now() })
 
 const sizeOf = ({ limit, size }: PageRequest) => Math.min(size, limit)
 const valuesOf = (request: PageRequest) => [request.owner, request.from, sizeOf(request)]
@@ -97,10 +97,11 @@ export async function selectFirstPages (
 async function toPage (
   database: Database, request: PageRequest, row: Row, isUnderWay: boolean
 ): Promise<Page> {
-  const { owner, limit, answer } = request
+  const { owner, limit, answer, since } = request
   const hasLarge = row[1] === 't'
+  const asLong = { owner, answer, since, isLong: true, isUnderWay }
   const [read] = hasLarge
-    ? await database.read(selectLargePlants, valuesOf(request), { owner, answer, isLong: true, isUnderWay })
+    ? await database.read(selectLargePlants, valuesOf(request), asLong)
     : [row]
   const [last, isCut, ...columns] = read as Row
   const plants = toPlants(columns)

@@ -102,6 +102,15 @@ t.test('a read that has waited too long for its turn is refused', { buffered: tr
   await Promise.all(reads)
 })
 
+t.test('what has waited elsewhere before waits that much less', { buffered: true }, async (t) => {
+  const { database, letGo } = await openLocked(t, 1000)
+  const read = (since?: number) => database.read(hanging, [], { owner: 'mallory', isLong: true, since })
+  const reads = [read(), read(performance.now() - 60_000), read()]
+  await t.rejects(reads[1] as Promise<unknown>, { name: 'OVERLOADED' })
+  await letGo()
+  await Promise.all([reads[0], reads[2]])
+})
+
 interface Item { owner: string, size: number }
 
 /** Batches that end when they are told to. */

@@ -4,6 +4,7 @@ import { connect, type Server, type Socket } from 'node:net'
 import t, { type Test } from 'tap'
 import { startApp } from '../support/app.ts'
 import { sql } from '../support/database.ts'
+import { startHeldUp } from '../support/held-up.ts'
 import { exchange } from '../support/raw.ts'
 
 function open (t: Test, address: string): Socket {
@@ -75,6 +76,19 @@ t.test('the files of the page are compressed, can be validated, and are read onc
   }
   t.equal((await app.inject({ method: 'HEAD', url })).headers['content-length'], String(plain.rawPayload.length))
   t.equal((await app.inject('/docs/static/nothing.js')).statusCode, 404)
+})
+
+t.test('what is under way when a stop begins is answered, and told that its connection ends', async (t) => {
+  const { app, alice: { authorization }, listen, begin, letGo } = await startHeldUp(t)
+  const address = await listen()
+  const head = `POST /plants HTTP/1.1\r\nHost: x\r\nAuthorization: ${authorization}\r\n`
+  const create = `${head}Content-Type: application/json\r\nContent-Length: 19\r\n\r\n{"id":1,"name":"n"}`
+  const [answers] = await begin(() => exchange(address, [create]))
+  const closed = app.close()
+  while (app.server.listening) await new Promise(setImmediate)
+  await letGo()
+  t.match(await answers, [{ status: 200, headers: { connection: 'close' } }])
+  await closed
 })
 
 t.test('neither a reader who takes nothing nor a body that doesn\'t end holds up a stop', async (t) => {

@@ -11,8 +11,12 @@ t.test('a list whose large plants are one page is read once, and sent whole', as
     ('mia', 1, repeat('n', 100000)), ('mia', 2, 'Ivy')`)
   const { read } = database
   let longReads = 0
+  let begunAt = NaN
   database.read = (statement, values, options) => {
     if (options?.isLong) longReads++
+    else begunAt = performance.now()
+    const counts = options?.isLong && !options.isUnderWay
+    if (counts) t.ok(options.since as number <= begunAt, 'its waits are counted from the request on')
     return read(statement, values, options)
   }
   t.teardown(() => { database.read = read })
