@@ -33,7 +33,7 @@ export interface AppParts {
 /** What the service is about. A domain is a line here: it puts it behind the guard and into the document. */
 async function registerDomains (guarded: FastifyInstance, { config, database }: AppParts): Promise<void> {
   await guarded.register(plantsRoutes, {
-    plants: createPlants(database, { writeBatch: config.WRITE_BATCH, maxWaiting: config.MAX_WAITING })
+    plants: createPlants(database, config.WRITE_BATCH)
   })
 }
 

@@ -9,8 +9,9 @@ import type { Token, Tokens } from './tokens.ts'
 /** Tokens remembered, of which the one longest unused goes first. Unknown ones take no place. */
 const maxKnown = 10_000
 
-/** A token in use is looked up again when it is so old, by a request that does not wait for it. */
-const refreshAfter = 2 / 3
+// Of the time it is remembered: so old a token in use is looked up again, before anybody has to wait for it,
+// and together with all others that come to be so old within that time.
+const [refreshAfter, refreshWithin] = [2 / 3, 1 / 12]
 
 interface LookUp {
   askedAt: number
@@ -22,49 +23,76 @@ interface LookUp {
  * what it says was true then, and the answer may take its time.
  */
 export function createAuthenticate (tokens: Tokens, cacheTtlMs: number): Authenticate {
-  const known = new LRUCache<string, { token: Token, askedAt: number }>({ max: maxKnown })
-  const underWay = new Map<string, LookUp>()
+  const cache = new TokenCache(tokens, cacheTtlMs)
+  return async (text) => {
+    const hash = hashToken(text)
+    // One that is remembered was well-formed.
+    const token = cache.remembered(hash) ?? (isWellFormedToken(text) ? await cache.find(hash) : null)
+    if (token === null) throw new ApiError(errors.TOKEN_INVALID, { cause: 'malformed' })
+    if (token === undefined) throw new ApiError(errors.TOKEN_INVALID, { cause: 'unknown' })
+    const state = tokenState(token)
+    if (state !== 'active') throw new TokenRefused(token, state)
+    return token
+  }
+}
 
-  function ask (hash: string): LookUp {
+class TokenCache {
+  readonly #tokens: Tokens
+  readonly #ttlMs: number
+  readonly #known = new LRUCache<string, { token: Token, askedAt: number }>({ max: maxKnown })
+  readonly #underWay = new Map<string, LookUp>()
+  readonly #toRefresh = new Set<string>()
+
+  constructor (tokens: Tokens, ttlMs: number) {
+    this.#tokens = tokens
+    this.#ttlMs = ttlMs
+  }
+
+  remembered (hash: string): Token | undefined {
+    const { token, askedAt = -Infinity } = this.#known.get(hash) ?? {}
+    const age = performance.now() - askedAt
+    if (age >= this.#ttlMs) return undefined
+    if (tokenEvents.hasSubscribers) tokenEvents.publish({ isRemembered: true })
+    if (age > refreshAfter * this.#ttlMs && !this.#underWay.has(hash)) this.#refreshSoon(hash)
+    return token
+  }
+
+  /** Undefined when no such token was ever made. */
+  find (hash: string): Promise<Token | undefined> {
+    if (tokenEvents.hasSubscribers) tokenEvents.publish({ isRemembered: false })
+    const asked = this.#underWay.get(hash)
+    const isNew = asked !== undefined && performance.now() - asked.askedAt < this.#ttlMs
+    return (isNew ? asked : this.#ask(hash)).answer
+  }
+
+  #refreshSoon (hash: string): void {
+    if (this.#toRefresh.size === 0) setTimeout(() => this.#refresh(), refreshWithin * this.#ttlMs).unref()
+    this.#toRefresh.add(hash)
+  }
+
+  #refresh (): void {
+    for (const hash of this.#toRefresh) this.#ask(hash)
+    this.#toRefresh.clear()
+  }
+
+  #ask (hash: string): LookUp {
     const askedAt = performance.now()
-    const asked = { askedAt, answer: lookUp(hash, askedAt) }
-    underWay.set(hash, asked)
+    const asked = { askedAt, answer: this.#lookUp(hash, askedAt) }
+    this.#underWay.set(hash, asked)
     // Nobody waits for a refresh: when it fails the next request asks again.
     asked.answer.catch(() => {})
     return asked
   }
 
-  async function lookUp (hash: string, askedAt: number): Promise<Token | undefined> {
+  async #lookUp (hash: string, askedAt: number): Promise<Token | undefined> {
     try {
-      const token = await tokens.find(hash, known.peek(hash)?.token)
-      if (token === undefined) known.delete(hash)
-      else if (askedAt > (known.peek(hash)?.askedAt ?? 0)) known.set(hash, { token, askedAt })
+      const token = await this.#tokens.find(hash, this.#known.peek(hash)?.token)
+      if (token === undefined) this.#known.delete(hash)
+      else if (askedAt > (this.#known.peek(hash)?.askedAt ?? 0)) this.#known.set(hash, { token, askedAt })
       return token
     } finally {
-      if (underWay.get(hash)?.askedAt === askedAt) underWay.delete(hash)
+      if (this.#underWay.get(hash)?.askedAt === askedAt) this.#underWay.delete(hash)
     }
-  }
-
-  function current (hash: string): Token | undefined | Promise<Token | undefined> {
-    const now = performance.now()
-    const remembered = known.get(hash)
-    const asked = underWay.get(hash)
-    const isRemembered = remembered !== undefined && now - remembered.askedAt < cacheTtlMs
-    if (tokenEvents.hasSubscribers) tokenEvents.publish({ isRemembered })
-    if (isRemembered) {
-      if (asked === undefined && now - remembered.askedAt > refreshAfter * cacheTtlMs) ask(hash)
-      return remembered.token
-    }
-    return (asked !== undefined && now - asked.askedAt < cacheTtlMs ? asked : ask(hash)).answer
-  }
-
-  return async (text) => {
-    if (!isWellFormedToken(text)) throw new ApiError(errors.TOKEN_INVALID, { cause: 'malformed' })
-    const token = await current(hashToken(text))
-    if (token === undefined) throw new ApiError(errors.TOKEN_INVALID, { cause: 'unknown' })
-    const state = tokenState(token)
-    if (state !== 'active') throw new TokenRefused(token, state)
-    return token
   }
 }
 

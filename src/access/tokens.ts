@@ -1,5 +1,7 @@
 // The tokens in the database, by verbs.
+import { Batch } from '../database/batch.ts'
 import type { Database, Row } from '../database/database.ts'
+import { isOfStatement } from '../database/faults.ts'
 import { createToken, hashToken } from './token-format.ts'
 
 /** What is known of a token; the token itself is known to its holder alone. */
@@ -25,8 +27,21 @@ export type Tokens = ReturnType<typeof createTokens>
 const columns = `id, username, label, read_only,
   extract(epoch from created_at), extract(epoch from expires_at), extract(epoch from revoked_at)`
 
+interface LookUp { owner: string, hash: string }
+
+// So many look-ups in a statement, and so many statements at once.
+const [mostLookUps, lookUpsAtOnce] = [64, 4]
+
 /** Only an operator's command may create, list or revoke. */
 export function createTokens (database: Database) {
+  const lookUps = new Batch((asked: LookUp[]) => findAll(database, asked), () => 0, {
+    name: 'token',
+    maxItems: mostLookUps,
+    atOnce: lookUpsAtOnce,
+    maxWaiting: database.maxWaiting,
+    isWorthRetrying: isOfStatement
+  })
+
   return {
     /** The text of a new token; it cannot be had again. */
     async create ({ user, label, readOnly, expires }: NewToken): Promise<string> {
@@ -39,10 +54,7 @@ export function createTokens (database: Database) {
      * Undefined when no such token was ever made; one revoked or expired is still found. Who
      * asks for one that was known a moment ago does not wait with those who ask for others.
      */
-    async find (hash: string, known?: Token): Promise<Token | undefined> {
-      const [row] = await database.lookUp(selectByHash, [`\\x${hash}`], { owner: known?.user })
-      return row && toToken(row)
-    },
+    find: (hash: string, known?: Token) => lookUps.add({ owner: known?.user ?? '', hash }),
 
     /** Of all users without a user, oldest first. */
     async list (user?: string): Promise<Token[]> {
@@ -62,7 +74,11 @@ const insert = {
   name: 'token-insert',
   text: 'insert into tokens (hash, username, label, read_only, expires_at) values ($1, $2, $3, $4, $5)'
 }
-const selectByHash = { name: 'token-by-hash', text: `select ${columns} from tokens where hash = $1` }
+// Behind a select the array's length is hidden from the planner, which would plan each look-up anew.
+const selectByHash = {
+  name: 'tokens-by-hash',
+  text: `select encode(hash, 'hex'), ${columns} from tokens where hash = any ((select $1::bytea[])::bytea[])`
+}
 const selectByUser = {
   name: 'tokens-by-user',
   text: `select ${columns} from tokens where $1::text is null or username = $1 order by created_at, id`
@@ -74,6 +90,12 @@ const revokeById = {
 const revokeByUser = {
   name: 'tokens-revoke',
   text: 'update tokens set revoked_at = now() where username = $1 and revoked_at is null returning id'
+}
+
+async function findAll (database: Database, asked: LookUp[]): Promise<Array<Token | undefined>> {
+  const rows = await database.lookUp(selectByHash, [asked.map(({ hash }) => `\\x${hash}`)])
+  const found = new Map(rows.map(([hash, ...row]) => [hash, toToken(row)]))
+  return asked.map(({ hash }) => found.get(hash))
 }
 
 function toToken ([id, user, label, readOnly, created, expires, revoked]: Row): Token {

@@ -1,8 +1,8 @@
 // Items that arrive together, or while others are under way, go together as a batch.
 import { abandoned, overloaded } from '../errors.ts'
 import { batchEvents, origin, statementEvents } from '../events.ts'
-import { createFairQueue } from './fair.ts'
 import { tickMs } from './connection.ts'
+import { FairQueue } from './fair.ts'
 import { isNotSupported } from './faults.ts'
 import { maxWaitMs, type Waiter } from './turns.ts'
 
@@ -23,6 +23,8 @@ export interface BatchOptions {
 
 interface Waiting<Item, Result> {
   item: Item
+  /** In characters. */
+  size: number
   origin: unknown
   resolve: (result: Result | Promise<Result>) => void
   reject: (error: unknown) => void
@@ -49,103 +51,136 @@ const pieceSize = 131_072
  *
  * Who waits is taken in an order that is fair among owners. `run` answers its
  * items in order and answers none before their commit. An item that is run again
- * on its own has only its own faults. Rejects with OVERLOADED past `maxWaiting`,
- * one of who has most waiting, or when it waits too long: then the item was in
- * no batch. Where the server can't do a statement of several items, it is asked
- * once: Citus does not lock rows of several owners in one.
+ * on its own has only its own faults. Where the server can't do a statement of
+ * several items, it is asked once: Citus does not lock rows of several owners in one.
  */
-export function batch<Item extends Pick<Waiter, 'answer'> & { owner: string }, Result> (
-  run: (items: Item[]) => Promise<Array<Result | Promise<Result>>>,
-  sizeOf: (item: Item) => number,
-  { name, maxItems, atOnce, maxWaiting, isWorthRetrying, mayGo }: BatchOptions
-): (item: Item) => Promise<Result> {
-  let most = maxItems
+export class Batch<Item extends Pick<Waiter, 'answer'> & { owner: string }, Result> {
+  readonly #run: (items: Item[]) => Promise<Array<Result | Promise<Result>>>
+  readonly #sizeOf: (item: Item) => number
+  readonly #options: BatchOptions
+  readonly #small: BatchQueue<Waiting<Item, Result>>
+  readonly #large: BatchQueue<Waiting<Item, Result>>
 
-  async function settle (group: Array<Waiting<Item, Result>>): Promise<void> {
+  /** `sizeOf`: in characters. */
+  constructor (
+    run: (items: Item[]) => Promise<Array<Result | Promise<Result>>>,
+    sizeOf: (item: Item) => number,
+    options: BatchOptions
+  ) {
+    this.#run = run
+    this.#sizeOf = sizeOf
+    this.#options = { ...options }
+    const settle = (group: Array<Waiting<Item, Result>>) => this.#settle(group)
+    this.#small = new BatchQueue(settle, this.#options)
+    this.#large = new BatchQueue(settle, this.#options)
+  }
+
+  /**
+   * Rejects with OVERLOADED past `maxWaiting`, one of who has most waiting, or when
+   * it waits too long: then the item was in no batch.
+   */
+  add (item: Item): Promise<Result> {
+    return new Promise((resolve, reject) => {
+      const size = this.#sizeOf(item)
+      const waiting = { item, size, origin: origin.getStore(), resolve, reject }
+      if (this.#options.maxItems === 1) this.#settle([waiting])
+      else (size < largeSize ? this.#small : this.#large).add(waiting)
+    })
+  }
+
+  async #settle (group: Array<Waiting<Item, Result>>): Promise<void> {
+    const { name, isWorthRetrying } = this.#options
     if (batchEvents.hasSubscribers) batchEvents.publish({ name, items: group.length })
     const items = group.map(({ item }) => item)
     try {
       const isTraced = statementEvents.hasSubscribers
-      const results = await (isTraced ? origin.run(originsOf(group), run, items) : run(items))
+      const results = await (isTraced ? origin.run(originsOf(group), this.#run, items) : this.#run(items))
       group.forEach(({ resolve }, index) => resolve(results[index] as Result | Promise<Result>))
     } catch (error) {
-      if (isNotSupported(error)) most = 1
-      if (group.length > 1 && isWorthRetrying(error)) await Promise.all(group.map((one) => settle([one])))
-      else for (const { reject } of group) reject(error)
+      if (isNotSupported(error)) this.#options.maxItems = 1
+      if (group.length > 1 && isWorthRetrying(error)) {
+        await Promise.all(group.map((one) => this.#settle([one])))
+      } else for (const { reject } of group) reject(error)
     }
   }
+}
 
-  /** So many batches at a time. */
-  function inTurn (): (waiting: Waiting<Item, Result>) => void {
-    const queue = createFairQueue<Waiting<Item, Result>>(mayGo)
-    let underWay = 0
-    let isScheduled = false
-    let later: NodeJS.Timeout | undefined
+/** What waits for a batch, so many of which go at a time. */
+class BatchQueue<Item extends Waiting<Pick<Waiter, 'answer'> & { owner: string }, never>> {
+  readonly #settle: (group: Item[]) => Promise<void>
+  readonly #options: BatchOptions
+  readonly #queue: FairQueue<Item>
+  #underWay = 0
+  #isScheduled = false
+  #later: NodeJS.Timeout | undefined
 
-    /** For after all that this turn of the event loop brings. */
-    function schedule (): void {
-      if (isScheduled) return
-      isScheduled = true
-      setImmediate(next)
-    }
-
-    function next (): void {
-      isScheduled = false
-      clearTimeout(later)
-      for (const { reject } of queue.takeOlderThan(maxWaitMs)) reject(overloaded)
-      while (underWay < atOnce) {
-        const group = take()
-        if (group.length === 0) break
-        begin(group)
-      }
-      if (underWay === 0 && queue.weight() > 0) later = setTimeout(next, tickMs)
-    }
-
-    function begin (group: Array<Waiting<Item, Result>>): void {
-      underWay++
-      const turn = Promise.withResolvers<void>()
-      const passing = setTimeout(turn.resolve, turnMs)
-      settle(group).finally(turn.resolve)
-      turn.promise.then(() => {
-        clearTimeout(passing)
-        underWay--
-        schedule()
-      })
-    }
-
-    function take (): Array<Waiting<Item, Result>> {
-      const group = []
-      let size = 0
-      for (let first = queue.first(); first !== undefined && group.length < most; first = queue.first()) {
-        size += sizeOf(first.item)
-        if (group.length > 0 && size > maxSize) break
-        queue.take()
-        if (first.item.answer?.destroyed) first.reject(abandoned)
-        else group.push(first)
-      }
-      return group
-    }
-
-    return (waiting) => {
-      const { owner } = waiting.item
-      const weight = Math.ceil((sizeOf(waiting.item) + 1) / pieceSize)
-      while (queue.weight() > 0 && queue.weight() + weight > maxWaiting) {
-        const other = queue.takeFromHeaviest(owner, weight)
-        if (other === undefined) return waiting.reject(overloaded)
-        other.reject(overloaded)
-      }
-      queue.add(owner, waiting, weight)
-      if (underWay < atOnce) schedule()
-    }
+  constructor (settle: (group: Item[]) => Promise<void>, options: BatchOptions) {
+    this.#settle = settle
+    this.#options = options
+    this.#queue = new FairQueue(options.mayGo)
   }
 
-  const [small, large] = [inTurn(), inTurn()]
-  return (item) => new Promise((resolve, reject) => {
-    const waiting = { item, origin: origin.getStore(), resolve, reject }
-    if (most === 1) settle([waiting])
-    else if (sizeOf(item) < largeSize) small(waiting)
-    else large(waiting)
-  })
+  add (waiting: Item): void {
+    const { atOnce, maxWaiting } = this.#options
+    const { owner } = waiting.item
+    const weight = Math.ceil((waiting.size + 1) / pieceSize)
+    while (this.#queue.weight > 0 && this.#queue.weight + weight > maxWaiting) {
+      const other = this.#queue.takeFromHeaviest(owner, weight)
+      if (other === undefined) return waiting.reject(overloaded)
+      other.reject(overloaded)
+    }
+    this.#queue.add(owner, waiting, weight)
+    if (this.#underWay < atOnce) this.#schedule()
+  }
+
+  /** For after all that this turn of the event loop brings. */
+  #schedule (): void {
+    if (this.#isScheduled) return
+    this.#isScheduled = true
+    setImmediate(() => this.#next())
+  }
+
+  #next (): void {
+    this.#isScheduled = false
+    clearTimeout(this.#later)
+    for (const { reject } of this.#queue.takeOlderThan(maxWaitMs)) reject(overloaded)
+    while (this.#underWay < this.#options.atOnce) {
+      const group = this.#take()
+      if (group.length === 0) break
+      this.#begin(group)
+    }
+    if (this.#underWay === 0 && this.#queue.weight > 0) this.#later = setTimeout(() => this.#next(), tickMs)
+  }
+
+  #begin (group: Item[]): void {
+    this.#underWay++
+    const turn = Promise.withResolvers<void>()
+    const passing = setTimeout(turn.resolve, turnMs)
+    this.#settle(group).finally(turn.resolve)
+    turn.promise.then(() => {
+      clearTimeout(passing)
+      this.#underWay--
+      this.#schedule()
+    })
+  }
+
+  /** Those whose answers nobody waits for any more take no place. */
+  #take (): Item[] {
+    const { maxItems } = this.#options
+    let items = 0
+    let size = 0
+    const isWanted = ({ item: { answer } }: Item) => answer === undefined || !answer.destroyed
+    const taken = this.#queue.take((waiting) => {
+      if (!isWanted(waiting)) return true
+      size += waiting.size
+      return ++items <= maxItems && (items === 1 || size <= maxSize)
+    })
+    return taken.filter((waiting) => {
+      if (isWanted(waiting)) return true
+      waiting.reject(abandoned)
+      return false
+    })
+  }
 }
 
 const originsOf = (group: Array<{ origin: unknown }>) => group.map(({ origin }) => origin)

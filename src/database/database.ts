@@ -29,15 +29,18 @@ export interface Database {
 
   /**
    * A read on a connection of its own, asked again on a new one when that is
-   * silent: for what decides on many requests, refusals included.
+   * silent: for what decides on many requests, refusals included. Who calls it bounds how many wait.
    */
-  lookUp (statement: Statement, values?: unknown[], waiter?: Waiter): Promise<Row[]>
+  lookUp (statement: Statement, values?: unknown[]): Promise<Row[]>
 
   /** Rejects unless the server answers and has the tables, and what comes next would have a connection. */
   probe (): Promise<unknown>
 
   /** How many statements were sent and are not answered, or wait for their turn, by kind. */
   waiting (): Record<'read' | 'long_read' | 'token' | 'write', number>
+
+  /** How many requests of a kind may wait before further ones are refused. */
+  maxWaiting: number
 
   /** What was read and has not gone out: long reads wait for it, and whoever else looks at it. */
   room: Room
@@ -90,8 +93,7 @@ export function openDatabase (options: DatabaseOptions): Database {
   const room = createRoom()
   const readTurns = takeTurns(reads, { atOnce, maxWaiting })
   const longReadTurns = takeTurns(longReads, { atOnce: 1, maxWaiting, mayGo: room.isFor })
-  const lookUpTurns = takeTurns(lookUps, { atOnce, maxWaiting })
-  const turns = [readTurns, longReadTurns, lookUpTurns]
+  const turns = [readTurns, longReadTurns]
 
   const clock = startClock(lanes, turns, listeners)
 
@@ -101,17 +103,17 @@ export function openDatabase (options: DatabaseOptions): Database {
         ? longReadTurns.run(() => longReads.run(statement, values), waiter)
         : readTurns.run(() => reads.run(statement, values), waiter)
     },
-    lookUp: (statement, values = [], waiter = {}) =>
-      lookUpTurns.run(() => lookUps.runAgain(statement, values), waiter),
+    lookUp: (statement, values = []) => lookUps.runAgain(statement, values),
     write (statement, values = []) {
       if (waitingFor(writes) >= maxWaiting) return Promise.reject(overloaded)
       return leastBusy(writes).run(statement, values)
     },
+    maxWaiting,
     room,
     waiting: () => ({
       read: readTurns.waiting(),
       long_read: longReadTurns.waiting(),
-      token: lookUpTurns.waiting(),
+      token: lookUps.waiting(),
       write: waitingFor(writes)
     }),
     async probe () {

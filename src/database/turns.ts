@@ -1,7 +1,7 @@
 // So many statements on a connection at a time; the others wait for their turn, fair among owners.
 import { abandoned, overloaded } from '../errors.ts'
 import { origin } from '../events.ts'
-import { createFairQueue } from './fair.ts'
+import { FairQueue } from './fair.ts'
 import type { Lane } from './lane.ts'
 
 export interface TurnsOptions {
@@ -42,11 +42,11 @@ export interface Waiter {
 export const maxWaitMs = 5000
 
 export function takeTurns (lane: Lane, { atOnce, maxWaiting, mayGo = () => true }: TurnsOptions): Turns {
-  const queue = createFairQueue<{ begin: () => void, refuse: () => void }>(mayGo)
+  const queue = new FairQueue<{ begin: () => void, refuse: () => void }>(mayGo)
 
   function next (): void {
     while (lane.waiting() < atOnce) {
-      const waiting = queue.take()
+      const waiting = queue.takeNext()
       if (waiting === undefined) return
       waiting.begin()
     }
@@ -58,7 +58,7 @@ export function takeTurns (lane: Lane, { atOnce, maxWaiting, mayGo = () => true 
     return answer
   }
 
-  const waiting = () => lane.waiting() + queue.weight()
+  const waiting = () => lane.waiting() + queue.weight
 
   /** Whether there is room for one more, if need be after refusing another's. */
   function makeRoom (owner: string): boolean {
@@ -72,7 +72,7 @@ export function takeTurns (lane: Lane, { atOnce, maxWaiting, mayGo = () => true 
     run<Result> (work: () => Promise<Result>, waiter: Waiter): Promise<Result> {
       const { owner = '', isUnderWay = false, since, answer } = waiter
       if (!isUnderWay && !makeRoom(owner)) return Promise.reject(overloaded)
-      if (lane.waiting() < atOnce && queue.first() === undefined && mayGo(owner)) return begin(work)
+      if (lane.waiting() < atOnce && queue.isIdle() && mayGo(owner)) return begin(work)
       return new Promise((resolve, reject) => {
         // Whoever makes room begins it: on behalf of the one who waited.
         const from = origin.getStore()

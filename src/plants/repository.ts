@@ -1,6 +1,6 @@
 // The plants in the database, by verbs.
 import type { Writable } from 'node:stream'
-import { batch } from '../database/batch.ts'
+import { Batch } from '../database/batch.ts'
 import type { Database } from '../database/database.ts'
 import { isOfStatement, wasTurnedDown } from '../database/faults.ts'
 import { texts } from './columns.ts'
@@ -9,11 +9,6 @@ import { firstOf, selectFirstPages, selectNextPage, type Page, type PageRequest 
 import type { NewPlant } from './schemas.ts'
 import { deleteAll, insertAll, type OwnedPlant, type PlantKey } from './writes.ts'
 
-export interface PlantsOptions {
-  writeBatch: number
-  maxWaiting: number
-}
-
 export type Plants = ReturnType<typeof createPlants>
 
 // So many lists in a statement, and so many statements at once. Fewer and larger ones cost
@@ -21,7 +16,8 @@ export type Plants = ReturnType<typeof createPlants>
 const [mostLists, listsAtOnce] = [16, 8]
 
 /** Each verb acts for `owner` alone: other users' plants are neither seen nor touched. */
-export function createPlants (database: Database, { writeBatch, maxWaiting }: PlantsOptions) {
+export function createPlants (database: Database, writeBatch: number) {
+  const { maxWaiting } = database
   const writes = { maxItems: writeBatch, atOnce: 1, maxWaiting, isWorthRetrying: wasTurnedDown }
   // Where the engine has no such statement they are read one by one.
   const reads = {
@@ -31,24 +27,24 @@ export function createPlants (database: Database, { writeBatch, maxWaiting }: Pl
     isWorthRetrying: isOfStatement,
     mayGo: database.room.isFor
   }
-  const create = batch(
+  const creates = new Batch(
     (plants: OwnedPlant[]) => insertAll(database, plants), sizeOf, { name: 'create', ...writes })
-  const remove = batch(
+  const deletes = new Batch(
     (keys: PlantKey[]) => deleteAll(database, keys), () => 0, { name: 'delete', ...writes })
-  const list = batch(
-    (lists: PageRequest[]) => selectFirstPages(database, lists), () => 0, { name: 'list', ...reads })
+  const lists = new Batch(
+    (requests: PageRequest[]) => selectFirstPages(database, requests), () => 0, { name: 'list', ...reads })
 
   return {
     /** False when the owner already has a plant with this id, which stays as it is. */
     create: (owner: string, plant: NewPlant): Promise<boolean> =>
-      create({ owner, id: plant.id.toString(), plant }),
+      creates.add({ owner, id: plant.id.toString(), plant }),
 
     /** False when the owner has no plant with this id. */
-    delete: (owner: string, id: string): Promise<boolean> => remove({ owner, id }),
+    delete: (owner: string, id: string): Promise<boolean> => deletes.add({ owner, id }),
 
     /** The first page of an owner's plants, `limit` at most in all. Not read once its answer is destroyed. */
     list: (owner: string, limit = Infinity, answer?: Writable): Promise<Page> =>
-      list(firstOf(owner, limit, answer)),
+      lists.add(firstOf(owner, limit, answer)),
 
     /** The pages after the first, each read when it is asked for. */
     listRest: createPace((owner, rest, size, answer) =>

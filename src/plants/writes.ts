@@ -16,8 +16,9 @@ const insertOne = {
 const insertMany = {
   name: 'plants-insert',
   text: `insert into plants (owner, id${columnList})
-    select * from unnest($1::text[], $2::bigint[]${arrayPlaceholders}) as plant (owner, id${columnList})
-    order by owner collate "C", id
+    select owner, id${columnList} from unnest($1::text[], $2::bigint[]${arrayPlaceholders})
+      with ordinality as plant (owner, id${columnList}, n)
+    order by owner collate "C", id, n
     on conflict do nothing returning owner, id`
 }
 const deleteOne = {
@@ -37,37 +38,26 @@ const deleteMany = {
 }
 
 export async function insertAll (database: Database, plants: OwnedPlant[]): Promise<boolean[]> {
-  const firsts = firstByKey(plants)
-  const values = [...firsts.values()]
-  const columns = [...keyColumns(values), ...fields.map((field) => values.map(({ plant }) => plant[field]))]
-  const rows = values.length === 1
+  const columns = [...keyColumns(plants), ...fields.map((field) => plants.map(({ plant }) => plant[field]))]
+  const rows = plants.length === 1
     ? await database.write(insertOne, columns.flat())
     : await database.write(insertMany, columns)
-  return plants.map(isFirstOf(firsts, rows))
+  return areDone(plants, rows)
 }
 
 export async function deleteAll (database: Database, keys: PlantKey[]): Promise<boolean[]> {
-  const firsts = firstByKey(keys)
-  const columns = keyColumns([...firsts.values()])
-  const rows = firsts.size === 1
+  const columns = keyColumns(keys)
+  const rows = keys.length === 1
     ? await database.write(deleteOne, columns.flat())
     : await database.write(deleteMany, columns)
-  return keys.map(isFirstOf(firsts, rows))
+  return areDone(keys, rows)
 }
 
 const keyColumns = (keys: PlantKey[]) => [keys.map(({ owner }) => owner), keys.map(({ id }) => id)]
 
-const keyOf = ({ owner, id }: PlantKey) => `${id} ${owner}`
-
 /** Of requests for the same plant in one batch the first is carried out; the others find it done. */
-function firstByKey<Key extends PlantKey> (keys: Key[]): Map<string, Key> {
-  const firsts = new Map<string, Key>()
-  for (const key of keys) if (!firsts.has(keyOf(key))) firsts.set(keyOf(key), key)
-  return firsts
-}
-
-/** Whether a request is the one that brought about one of the rows. */
-function isFirstOf (firsts: Map<string, PlantKey>, rows: Row[]): (key: PlantKey) => boolean {
-  const done = new Set(rows.map(([owner, id]) => firsts.get(keyOf({ owner, id } as PlantKey))))
-  return (key) => done.has(key)
+function areDone (keys: PlantKey[], rows: Row[]): boolean[] {
+  if (rows.length === keys.length) return keys.map(() => true)
+  const done = new Set(rows.map(([owner, id]) => `${id} ${owner}`))
+  return keys.map(({ owner, id }) => done.delete(`${id} ${owner}`))
 }

@@ -1,9 +1,9 @@
 import { setImmediate as nextTurn } from 'node:timers/promises'
 import pg from 'pg'
 import t, { type Test } from 'tap'
-import { batch } from '../../src/database/batch.ts'
+import { Batch } from '../../src/database/batch.ts'
 import { openDatabase, type Database } from '../../src/database/database.ts'
-import { createFairQueue } from '../../src/database/fair.ts'
+import { FairQueue } from '../../src/database/fair.ts'
 import { createDatabase } from '../support/database.ts'
 
 // Two of them wait for what is bounded by time.
@@ -12,16 +12,19 @@ t.jobs = 4
 const range = (length: number) => Array.from({ length }, (_, index) => index)
 
 t.test('owners take turns, however much one of them has waiting', async (t) => {
-  const queue = createFairQueue<string>()
+  const queue = new FairQueue<string>()
   for (const item of ['m1', 'm2', 'm3', 'a1', 'b1', 'a2']) queue.add(item.charAt(0), item, 1)
-  t.equal(queue.first(), 'm1')
-  t.strictSame(range(7).map(() => queue.take()), ['m1', 'a1', 'b1', 'm2', 'a2', 'm3', undefined])
-  t.equal(queue.first(), undefined)
-  t.equal(queue.weight(), 0)
+  t.notOk(queue.isIdle())
+  t.strictSame(queue.take((item) => item.endsWith('1')), ['m1', 'a1', 'b1'])
+  t.equal(queue.takeNext(), 'm2')
+  t.strictSame(queue.take(() => true), ['a2', 'm3'])
+  t.equal(queue.takeNext(), undefined)
+  t.ok(queue.isIdle())
+  t.equal(queue.weight, 0)
 })
 
 t.test('room is made by who has most waiting, the youngest first, and never for who would have more', async (t) => {
-  const queue = createFairQueue<string>()
+  const queue = new FairQueue<string>()
   for (const item of ['m1', 'm2', 'm3', 'a1']) queue.add(item.charAt(0), item, 1)
   queue.add('m', 'm without weight', 0)
   t.equal(queue.takeFromHeaviest('m', 1), undefined)
@@ -30,7 +33,7 @@ t.test('room is made by who has most waiting, the youngest first, and never for 
   t.equal(queue.takeFromHeaviest('a', 1), undefined)
   t.equal(queue.takeFromHeaviest('b', 1), 'm2')
   t.equal(queue.takeFromHeaviest('b', 1), undefined)
-  t.equal(queue.weight(), 2)
+  t.equal(queue.weight, 2)
 })
 
 /** A database whose table is locked until it is told to let go. */
@@ -116,13 +119,13 @@ interface Item { owner: string, size: number }
 /** Batches that end when they are told to. */
 function startBatches (t: Test, maxItems: number, maxWaiting = 1000) {
   const begun: Array<{ items: Item[], end: () => void }> = []
-  const add = batch((items: Item[]) => new Promise<Item[]>((resolve) => {
+  const batch = new Batch((items: Item[]) => new Promise<Item[]>((resolve) => {
     begun.push({ items, end: () => resolve(items) })
   }), ({ size }) => size, { name: 'test', maxItems, atOnce: 1, maxWaiting, isWorthRetrying: () => false })
   t.teardown(() => { for (const { end } of begun) end() })
   return {
     begun,
-    add: (owner: string, size = 0) => add({ owner, size }),
+    add: (owner: string, size = 0) => batch.add({ owner, size }),
 
     /** Whose items the batch has that is the next to begin; ends it. */
     async pass (): Promise<string> {

@@ -2,9 +2,9 @@
 import { PassThrough } from 'node:stream'
 import { setImmediate as nextTurn } from 'node:timers/promises'
 import t, { type Test } from 'tap'
-import { batch } from '../../src/database/batch.ts'
+import { Batch } from '../../src/database/batch.ts'
 import { openDatabase } from '../../src/database/database.ts'
-import { createFairQueue } from '../../src/database/fair.ts'
+import { FairQueue } from '../../src/database/fair.ts'
 import { createRoom } from '../../src/database/room.ts'
 import { createDatabase } from '../support/database.ts'
 
@@ -48,13 +48,14 @@ t.test('an answer that is over holds nothing, whatever is still read for it', as
 
 t.test('who may not go keeps the place, and the others pass', async (t) => {
   const held = new Set(['m'])
-  const queue = createFairQueue<string>((owner) => !held.has(owner))
+  const queue = new FairQueue<string>((owner) => !held.has(owner))
   for (const item of ['m1', 'm2', 'a1']) queue.add(item.charAt(0), item, 1)
-  t.equal(queue.take(), 'a1')
-  t.equal(queue.first(), undefined)
-  t.equal(queue.take(), undefined)
+  t.notOk(queue.isIdle())
+  t.equal(queue.takeNext(), 'a1')
+  t.ok(queue.isIdle())
+  t.equal(queue.takeNext(), undefined)
   held.clear()
-  t.strictSame([queue.take(), queue.take()], ['m1', 'm2'])
+  t.strictSame([queue.takeNext(), queue.takeNext()], ['m1', 'm2'])
 })
 
 t.test('a long read waits for room, its owner\'s alone, and no other read does', async (t) => {
@@ -82,7 +83,7 @@ t.test('a read whose answer nobody waits for any more is not sent', async (t) =>
 t.test('a batch leaves out who may not go, until they may, and whose caller has gone', async (t) => {
   const held = new Set(['m'])
   const run = async (items: Array<{ owner: string }>) => items.map(({ owner }) => owner)
-  const add = batch(run, () => 0, {
+  const batch = new Batch(run, () => 0, {
     name: 'test',
     maxItems: 10,
     atOnce: 1,
@@ -91,12 +92,24 @@ t.test('a batch leaves out who may not go, until they may, and whose caller has 
     mayGo: (owner) => !held.has(owner)
   })
   const answer = new PassThrough()
-  const [waiting, gone] = [add({ owner: 'm' }), add({ owner: 'm', answer } as { owner: string })]
-  t.equal(await add({ owner: 'a' }), 'a')
+  const [waiting, gone] = [batch.add({ owner: 'm' }), batch.add({ owner: 'm', answer } as { owner: string })]
+  t.equal(await batch.add({ owner: 'a' }), 'a')
   // Nothing is under way any more: from here on it looks again.
   for (let turn = 0; turn < 3; turn++) await nextTurn()
   answer.destroy()
   held.clear()
   t.equal(await waiting, 'm')
   await t.rejects(gone, { cause: 'its caller has gone' })
+})
+
+t.test('who has gone takes nobody\'s place in a batch', async (t) => {
+  const groups: string[][] = []
+  const batch = new Batch(async (items: Array<{ owner: string, answer?: PassThrough }>) => {
+    groups.push(items.map(({ owner }) => owner))
+    return groups
+  }, () => 0, { name: 'test', maxItems: 2, atOnce: 1, maxWaiting: 10, isWorthRetrying: () => false })
+  const answer = new PassThrough().destroy()
+  const gone = ['m', 'n', 'o'].map((owner) => t.rejects(batch.add({ owner, answer }), { cause: 'its caller has gone' }))
+  await Promise.all([...gone, ...['a', 'b', 'c'].map((owner) => batch.add({ owner }))])
+  t.strictSame(groups, [['a', 'b'], ['c']])
 })

@@ -54,7 +54,7 @@ t.test('metrics tell what was asked, how it ended and what it took', async (t) =
     'plant_store_token_cache_requests_total{result="hit"}': 3,
     'plant_store_batch_size_sum{batch="create"}': 2,
     'plant_store_batch_size_sum{batch="delete"}': 1,
-    'plant_store_statement_duration_seconds_count{statement="token-by-hash"}': 1,
+    'plant_store_statement_duration_seconds_count{statement="tokens-by-hash"}': 1,
     'plant_store_statements_failed_total{statement="plant-insert"}': 0,
     'plant_store_statements_waiting{kind="read"}': 0,
     http_requests_in_flight: 0
