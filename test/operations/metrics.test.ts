@@ -2,7 +2,7 @@ import t from 'tap'
 import { createToken } from '../../src/access/token-format.ts'
 import { startApp } from '../support/app.ts'
 import { createDatabase } from '../support/database.ts'
-import { serve, type Program } from '../support/program.ts'
+import { serve, unmeasured, type Program } from '../support/program.ts'
 import { migrations } from '../support/migrations.ts'
 
 /** The value of each series. */
@@ -101,7 +101,7 @@ t.test('metrics are there before the service is ready, and say why it is not', a
 
 t.test('a taken port for metrics is told in one line, and everything is closed', async (t) => {
   const url = await createDatabase(t)
-  const { port } = new URL(urlOf(await serve(t, { DATABASE_URL: url, METRICS_PORT: '0' })))
+  const { port } = new URL(urlOf(await unmeasured.serve(t, { DATABASE_URL: url, METRICS_PORT: '0' })))
   await t.rejects(serve(t, { DATABASE_URL: url, METRICS_PORT: port }),
     { message: `metrics cannot listen on 127.0.0.1, port ${port}` })
 })

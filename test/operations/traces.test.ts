@@ -5,7 +5,7 @@ import { text } from 'node:stream/consumers'
 import t, { type Test } from 'tap'
 import { startApp } from '../support/app.ts'
 import { createDatabase, sql } from '../support/database.ts'
-import { serve } from '../support/program.ts'
+import { unmeasured } from '../support/program.ts'
 
 interface Span {
   name: string
@@ -135,7 +135,7 @@ t.test('a collector that is away or hangs costs nobody anything and holds up no 
   const url = await createDatabase(t)
   const hanging = await listen(createServer(() => {}))
   for (const endpoint of [hanging, 'http://127.0.0.1:1']) {
-    const service = await serve(t, { DATABASE_URL: url, OTEL_EXPORTER_OTLP_ENDPOINT: endpoint })
+    const service = await unmeasured.serve(t, { DATABASE_URL: url, OTEL_EXPORTER_OTLP_ENDPOINT: endpoint })
     t.equal((await fetch(`${service.address}/plants`)).status, 401)
     service.child.kill('SIGINT')
     t.strictSame(await service.exited, [0, null])

@@ -8,7 +8,7 @@ import t from 'tap'
 import manifest from '../../package.json' with { type: 'json' }
 import { runbook } from '../container/runbook.ts'
 import { startApp } from '../support/app.ts'
-import { withoutHooks } from '../support/program.ts'
+import { asShipped } from '../support/program.ts'
 
 const root = join(import.meta.dirname, '../..')
 const read = (file: string) => readFile(join(root, file), 'utf8')
@@ -132,7 +132,7 @@ t.test('the commands of the documents do what they say', async (t) => {
     const line = command.replace('<id>', bobs?.id as string).replace('<user>', 'bob')
       .replace(/^plant-store/, join(root, 'src/main.ts'))
       .replace('localhost:3000', `--silent --show-error --fail ${address}`)
-    const done = promisify(execFile)('env', [...withoutHooks, 'sh', '-c', line], { cwd: root, env })
+    const done = promisify(execFile)('env', [...asShipped, 'sh', '-c', line], { cwd: root, env })
     await t.resolves(done, command)
     if (command.startsWith('curl')) answers.push((await done).stdout)
   }

@@ -6,12 +6,14 @@ import { promisify } from 'node:util'
 import t from 'tap'
 import { createDataDir, findServer, isRunning } from '../support/embedded.ts'
 import { findChildren } from '../support/processes.ts'
-import { run, serve, type Program } from '../support/program.ts'
+import { run, serve, unmeasured, type Program } from '../support/program.ts'
 
 // One story of one folder: each test goes on where the one before has left it.
 const DATA_DIR = await createDataDir(t)
 const environment = { DATABASE_URL: undefined, DATA_DIR, DRAIN_DELAY: '0' }
-const start = () => serve(t, environment, 'ready', { detached: true })
+const start = () => unmeasured.serve(t, environment, 'ready', { detached: true })
+// Where lines are run that nothing else runs, and the process doesn't end by a SIGKILL, which leaves no measurement.
+const startMeasured = () => serve(t, environment, 'ready', { detached: true })
 let service: Program
 // Whoever names no database is told which one it is about.
 const isAboutOwn = `DATABASE_URL is not set: this is about the program's own PostgreSQL in ${DATA_DIR}\n`
@@ -100,7 +102,7 @@ await t.test('the service outlives the process between it and its database, whic
   t.strictSame(await service.exited, [0, null])
   t.equal(await findServer(DATA_DIR), server, 'nobody has stopped it')
 
-  service = await start()
+  service = await startMeasured()
   t.not(await findServer(DATA_DIR), server)
   t.strictSame(await listPlants(service), names)
 })
@@ -141,7 +143,7 @@ await t.test('what a killed service left of its notes does not mislead the next 
   const { url } = JSON.parse(await readFile(notes, 'utf8'))
   for (const text of ['{', JSON.stringify({ url, ownerPid: process.pid })]) {
     await writeFile(notes, text)
-    t.match(await run(['token', 'list', '--user', 'demo'], environment), { code: 0, stdout: /demo/, stderr: isAboutOwn }, text)
+    t.match(await unmeasured.run(['token', 'list', '--user', 'demo'], environment), { code: 0, stdout: /demo/, stderr: isAboutOwn }, text)
   }
 
   const killed = spawn(process.execPath, ['--version'])
@@ -160,7 +162,7 @@ await t.test('a server that takes a moment to be gone is waited for', async (t) 
   // Longer than a start takes, and less than it is waited for.
   const leaving = spawn('sleep', ['4'], { uid, gid })
   await writeFile(join(folder, 'postmaster.pid'), `${leaving.pid}\n`)
-  service = await start()
+  service = await startMeasured()
   t.equal(leaving.exitCode, 0, 'not before it was gone')
   t.strictSame(await listPlants(service), names)
   service.child.kill('SIGTERM')

@@ -9,7 +9,7 @@ import pg from 'pg'
 import t, { type Test } from 'tap'
 import { startApp } from '../support/app.ts'
 import { createDatabase, waitingForLocks } from '../support/database.ts'
-import { run, serve, type Program } from '../support/program.ts'
+import { run, serve, unmeasured, type Program } from '../support/program.ts'
 
 const DATABASE_URL = await createDatabase(t)
 const { as } = await startApp(t, { DATABASE_URL })
@@ -51,7 +51,7 @@ t.test('SIGTERM: serves on for a while but says that it is going, finishes what 
 })
 
 t.test('SIGINT: the same without the delay', async (t) => {
-  const service = await serve(t, { DATABASE_URL, DRAIN_DELAY: '1m', SHUTDOWN_TIMEOUT: '30s' })
+  const service = await unmeasured.serve(t, { DATABASE_URL, DRAIN_DELAY: '1m', SHUTDOWN_TIMEOUT: '30s' })
   const { answer, letGo } = await createSlowly(t, service, 2)
   service.child.kill('SIGINT')
   await service.logged('stopping')
@@ -77,7 +77,7 @@ t.test('SIGUSR2: turns debug logging on, and with the next off again, while it s
 })
 
 t.test('what takes longer than SHUTDOWN_TIMEOUT is given up, and the exit code tells', async (t) => {
-  const service = await serve(t, { DATABASE_URL, DRAIN_DELAY: '0', SHUTDOWN_TIMEOUT: '300ms' })
+  const service = await unmeasured.serve(t, { DATABASE_URL, DRAIN_DELAY: '0', SHUTDOWN_TIMEOUT: '300ms' })
   const { answer, letGo } = await createSlowly(t, service, 3)
   const cut = t.rejects(answer)
   service.child.kill('SIGTERM')
@@ -110,7 +110,7 @@ t.test('an error that nobody caught is logged whole and ends it, without the del
 })
 
 t.test('a taken port is told in one line, and whoever has it goes on', async (t) => {
-  const service = await serve(t, { DATABASE_URL })
+  const service = await unmeasured.serve(t, { DATABASE_URL })
   const { port } = new URL(service.address)
   t.strictSame(await run(['serve'], { DATABASE_URL, PORT: port }),
     { code: 1, stdout: '', stderr: `port ${port} on 127.0.0.1 is in use\n` })

@@ -5,6 +5,7 @@ import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import t, { type Test } from 'tap'
 import { createDatabase } from '../support/database.ts'
+import { asShipped } from '../support/program.ts'
 
 const root = join(import.meta.dirname, '../..')
 const main = join(root, 'src/main.ts')
@@ -23,10 +24,10 @@ const ways: Record<string, string[]> = {
 }
 
 /** Starts the service and reads its log until the line with the text. */
-async function start (t: Test, [file, ...words]: string[], environment: Record<string, string> = {}) {
-  const child = spawn(file as string, words, {
+async function start (t: Test, words: string[]) {
+  const child = spawn('env', [...asShipped, ...words], {
     cwd: root,
-    env: { ...process.env, DATABASE_URL, PORT: '0', DRAIN_DELAY: '0', ...environment },
+    env: { ...process.env, DATABASE_URL, PORT: '0', DRAIN_DELAY: '0' },
     stdio: ['ignore', 'pipe', 'inherit'],
     detached: true
   })

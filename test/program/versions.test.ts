@@ -1,7 +1,7 @@
 import t, { type Test } from 'tap'
 import manifest from '../../package.json' with { type: 'json' }
 import { createDatabase, sql } from '../support/database.ts'
-import { run, serve } from '../support/program.ts'
+import { run, unmeasured } from '../support/program.ts'
 
 const tooOld = 'PostgreSQL 14.9 is too old, this needs 15 or later.\n'
 
@@ -17,7 +17,7 @@ async function createOld (t: Test): Promise<string> {
 t.test('a start says which version runs, and on which server', async (t) => {
   const url = await createDatabase(t)
   const [row] = await sql(url, 'show server_version')
-  const service = await serve(t, { DATABASE_URL: url })
+  const service = await unmeasured.serve(t, { DATABASE_URL: url })
   const ready = await service.logged('ready')
   t.equal(ready.version, manifest.version)
   t.match(row?.server_version, new RegExp(`^${ready.postgresql}\\b`))
@@ -27,6 +27,6 @@ t.test('a server that is too old is told in one line, and nothing is left open o
   const DATABASE_URL = await createOld(t)
   const served = await run(['serve'], { DATABASE_URL, PORT: '0' })
   t.strictSame([served.code, served.stderr], [1, tooOld])
-  t.strictSame(await run(['migrate'], { DATABASE_URL }), { code: 1, stdout: '', stderr: tooOld })
+  t.strictSame(await unmeasured.run(['migrate'], { DATABASE_URL }), { code: 1, stdout: '', stderr: tooOld })
   t.strictSame(await sql(DATABASE_URL, 'select tablename from pg_tables where schemaname = \'public\''), [])
 })

@@ -68,10 +68,10 @@ export const { start, run, serve } = startedBy()
 /** For `env` to start others' programs with: they take twice the time when their coverage is measured, too. */
 export const withoutHooks = ['-u', 'NODE_OPTIONS']
 
-/**
- * Without the hooks by which tap measures coverage in every process it knows
- * of: as it is shipped, in two thirds of the time. For all starts whose lines others run.
- */
-export const unmeasured = startedBy('env', ...withoutHooks, `NODE_COMPILE_CACHE=${compileCache}`)
+/** As it is shipped, in half the time: for `env` to start the program with where its lines are run elsewhere. */
+export const asShipped = [...withoutHooks, `NODE_COMPILE_CACHE=${compileCache}`]
+
+/** Without the hooks by which tap measures coverage in every process it knows of. */
+export const unmeasured = startedBy('env', ...asShipped)
 
 export type Program = Awaited<ReturnType<typeof serve>>
