@@ -1,6 +1,6 @@
 // From a URL to a connection: all its servers are tried side by side, again and again until one takes
 // writes or the time is over.
-import { createConnection, type Connection, type ConnectionOptions } from './connection.ts'
+import { Connection, type ConnectionOptions } from './connection.ts'
 import { parseServers, type Target } from './servers.ts'
 
 const timeoutMs = 3000
@@ -46,8 +46,8 @@ export function createConnect (options: ConnectionOptions): Connect {
     if (!connection.isOpen()) throw new Error('another server has taken over from this one')
   }
 
-  const servers = urls.map((url) => () => createConnection({ ...options, url }))
-  return () => firstToOpen(servers, open)
+  const servers = urls.map((url) => () => new Connection({ ...options, url }))
+  return () => new Attempts(servers, open).outcome
 }
 
 /**
@@ -55,58 +55,73 @@ export function createConnect (options: ConnectionOptions): Connect {
  * those with another one go on to tell their timeline. Rejects when the last one
  * left has failed.
  */
-function firstToOpen (
-  servers: Array<() => Connection>, open: (connection: Connection) => Promise<void>
-): Promise<Connection> {
-  return new Promise((resolve, reject) => {
-    const attempts = new Map<Connection, number>()
-    const faults: unknown[] = []
-    let isWon = false
+class Attempts {
+  readonly #servers: Array<() => Connection>
+  readonly #open: (connection: Connection) => Promise<void>
+  readonly #underWay = new Map<Connection, number>()
+  readonly #faults: unknown[] = []
+  readonly #outcome = Promise.withResolvers<Connection>()
+  readonly #retry: NodeJS.Timeout
+  readonly #deadline: NodeJS.Timeout
+  #isWon = false
 
-    async function attempt (create: () => Connection, server: number): Promise<void> {
-      let connection
-      try {
-        // Throws when a certificate that the URL names can't be read.
-        connection = create()
-        attempts.set(connection, server)
-        await open(connection)
-        attempts.delete(connection)
-        won(connection, server)
-      } catch (error) {
-        // The client leaves it open when it has no password to give.
-        connection?.closeNow()
-        attempts.delete(connection as Connection)
-        faults[server] = error
-        if (attempts.size > 0) return
-        lost(servers.length === 1 ? error : new AggregateError(faults, 'no server takes writes'))
-      }
-    }
-
-    function won (connection: Connection, server: number): void {
-      if (isWon) return connection.close()
-      isWon = true
-      clearInterval(retry)
-      deadline.unref()
-      for (const [other, its] of attempts) {
-        if (its === server) other.closeNow()
-        else other.unref()
-      }
-      resolve(connection)
-    }
-
-    function lost (error: unknown): void {
-      clearInterval(retry)
-      clearTimeout(deadline)
-      reject(error)
-    }
-
-    const retry = setInterval(() => servers.forEach(attempt), retryMs)
-    const deadline = setTimeout(() => {
-      lost(new Error(`no connection within ${timeoutMs} ms`))
-      for (const connection of attempts.keys()) connection.closeNow()
+  constructor (servers: Array<() => Connection>, open: (connection: Connection) => Promise<void>) {
+    this.#servers = servers
+    this.#open = open
+    this.#retry = setInterval(() => this.#attemptAll(), retryMs)
+    this.#deadline = setTimeout(() => {
+      this.#lose(new Error(`no connection within ${timeoutMs} ms`))
+      for (const connection of this.#underWay.keys()) connection.closeNow()
     }, timeoutMs)
-    servers.forEach(attempt)
-  })
+    this.#attemptAll()
+  }
+
+  get outcome (): Promise<Connection> {
+    return this.#outcome.promise
+  }
+
+  #attemptAll (): void {
+    this.#servers.forEach((create, server) => this.#attempt(create, server))
+  }
+
+  async #attempt (create: () => Connection, server: number): Promise<void> {
+    let connection
+    try {
+      // Throws when a certificate that the URL names can't be read.
+      connection = create()
+      this.#underWay.set(connection, server)
+      await this.#open(connection)
+      this.#underWay.delete(connection)
+      this.#win(connection, server)
+    } catch (error) {
+      // The client leaves it open when it has no password to give.
+      connection?.closeNow()
+      this.#underWay.delete(connection as Connection)
+      this.#faults[server] = error
+      if (this.#underWay.size > 0) return
+      this.#lose(this.#servers.length === 1
+        ? error
+        : new AggregateError(this.#faults, 'no server takes writes'))
+    }
+  }
+
+  #win (connection: Connection, server: number): void {
+    if (this.#isWon) return connection.close()
+    this.#isWon = true
+    clearInterval(this.#retry)
+    this.#deadline.unref()
+    for (const [other, its] of this.#underWay) {
+      if (its === server) other.closeNow()
+      else other.unref()
+    }
+    this.#outcome.resolve(connection)
+  }
+
+  #lose (error: unknown): void {
+    clearInterval(this.#retry)
+    clearTimeout(this.#deadline)
+    this.#outcome.reject(error)
+  }
 }
 
 /** The connection string of the server that takes writes. */

@@ -34,44 +34,6 @@ export interface ConnectionOptions {
   statementTimeoutMs: number
 }
 
-export interface Connection {
-  /** Of its server alone. */
-  url: string
-
-  /** Resolves once it takes statements. Rejects with the server's or the network's word; then close it. */
-  connect (): Promise<void>
-
-  /** Sends a statement at once. Rejects with the server's word on it, or what became of the connection. */
-  run (statement: Statement, values: unknown[]): Promise<Row[]>
-
-  /** How many statements were sent and are not answered yet. */
-  waiting (): number
-
-  /** To be called every `tickMs`, as far as the event loop gets to it: its clock for silence. */
-  tick (): void
-
-  /** From now on it closes when the server reports that it has become read-only. */
-  closeWhenReadOnly (): void
-
-  /** Whether it has had statements waiting for a second and answered none of them. */
-  isSilent (): boolean
-
-  /** False once it was told to close, by us or by the server, or was lost: it takes no more statements. */
-  isOpen (): boolean
-
-  /** Takes no more statements, and closes when those it has are answered. */
-  close (): void
-
-  /** Closes at once. What was sent on it is rejected, and may have happened. */
-  closeNow (): void
-
-  /** Lets the process end without it. */
-  unref (): void
-
-  /** Resolves when it is closed, by whomever. */
-  closed: Promise<void>
-}
-
 export const tickMs = 100
 /** A second's worth. In ticks, since a lagging event loop is late for answers and ticks alike. */
 const silentTicks = 10
@@ -79,98 +41,124 @@ const silentTicks = 10
 /** How long a server may take to say goodbye. */
 const goodbyeMs = 1000
 
-export function createConnection ({ url, statementTimeoutMs }: ConnectionOptions): Connection {
-  const socket = new Socket()
-  const client = new pg.Client({
-    connectionString: url,
-    stream: () => socket,
-    pipeline: true,
-    keepAlive: true,
-    // Then every second: a peer that vanished in silence is found out before something is asked of it.
-    keepAliveInitialDelayMillis: 10_000,
-    application_name: 'plant-store',
-    statement_timeout: statementTimeoutMs,
-    // For a server that no longer answers at all: the connection is closed then and
-    // with it everything sent on it, so the server's own limit must come first.
-    query_timeout: (statementTimeoutMs === 0 ? 5000 : statementTimeoutMs) + 1000
-  })
-  Object.assign(client.connection, { describe: () => {} })
+export class Connection {
+  /** Of its server alone. */
+  readonly url: string
+  /** Resolves when it is closed, by whomever. */
+  readonly closed: Promise<void>
+  readonly #socket = new Socket()
+  readonly #client: pg.Client
+  #waiting = 0
+  #ticksInSilence = 0
+  #isCorked = false
+  #isOpen = true
+  #isReadOnly = false
 
-  const closed = new Promise<void>((resolve) => client.once('end', resolve))
-  let waiting = 0
-  let ticksInSilence = 0
-  let isCorked = false
-  let isOpen = true
-  let isReadOnly = false
-
-  function close (): void {
-    isOpen = false
-    if (waiting > 0) return
-    client.end()
-    setTimeout(() => socket.destroy(), goodbyeMs).unref()
+  constructor ({ url, statementTimeoutMs }: ConnectionOptions) {
+    this.url = url
+    this.#client = new pg.Client({
+      connectionString: url,
+      stream: () => this.#socket,
+      pipeline: true,
+      keepAlive: true,
+      // Then every second: a peer that vanished in silence is found out before something is asked of it.
+      keepAliveInitialDelayMillis: 10_000,
+      application_name: 'plant-store',
+      statement_timeout: statementTimeoutMs,
+      // For a server that no longer answers at all: the connection is closed then and
+      // with it everything sent on it, so the server's own limit must come first.
+      query_timeout: (statementTimeoutMs === 0 ? 5000 : statementTimeoutMs) + 1000
+    })
+    Object.assign(this.#client.connection, { describe: () => {} })
+    this.closed = new Promise((resolve) => this.#client.once('end', resolve))
+    // Without a listener a lost connection would end the process. Whatever was
+    // under way is told by its own callback. The client refuses all further
+    // statements but leaves it to the server to close.
+    this.#client.on('error', () => this.closeNow())
   }
 
-  function closeNow (): void {
-    isOpen = false
-    socket.destroy()
+  /** Resolves once it takes statements. Rejects with the server's or the network's word; then close it. */
+  async connect (): Promise<void> {
+    await this.#client.connect()
   }
 
-  // Without a listener a lost connection would end the process. Whatever was
-  // under way is told by its own callback. The client refuses all further
-  // statements but leaves it to the server to close.
-  client.on('error', closeNow)
-
-  /** One write to the socket for all statements of this turn of the event loop, while the server has work. */
-  function cork (): void {
-    if (isCorked) return
-    isCorked = true
-    client.connection.stream.cork()
-    if (waiting > 1) setImmediate(uncork)
-  }
-
-  function uncork (): void {
-    isCorked = false
-    client.connection.stream.uncork()
-  }
-
-  function run (statement: Statement, values: unknown[]): Promise<Row[]> {
-    waiting++
-    cork()
+  /** Sends a statement at once. Rejects with the server's word on it, or what became of the connection. */
+  run (statement: Statement, values: unknown[]): Promise<Row[]> {
+    this.#waiting++
+    this.#cork()
     return new Promise((resolve, reject) => {
       const query = new TextQuery(statement, values, (error?: Error) => {
-        waiting--
-        ticksInSilence = 0
-        if (!isOpen || endsConnection(error)) close()
+        this.#waiting--
+        this.#ticksInSilence = 0
+        if (!this.#isOpen || endsConnection(error)) this.close()
         if (error) reject(error)
         // What it read may be out of date: another server may take the writes by now.
-        else if (isReadOnly) reject(new Error('the server has become read-only'))
+        else if (this.#isReadOnly) reject(new Error('the server has become read-only'))
         else resolve(query.received)
       })
-      client.query(query)
-      if (waiting === 1) uncork()
+      this.#client.query(query)
+      if (this.#waiting === 1) this.#uncork()
     })
   }
 
-  function closeWhenReadOnly (): void {
-    client.connection.on('parameterStatus', ({ parameterName, parameterValue }: ParameterStatus) => {
-      isReadOnly = parameterName === 'default_transaction_read_only' && parameterValue === 'on'
-      if (isReadOnly) close()
+  /** How many statements were sent and are not answered yet. */
+  waiting (): number {
+    return this.#waiting
+  }
+
+  /** To be called every `tickMs`, as far as the event loop gets to it: its clock for silence. */
+  tick (): void {
+    this.#ticksInSilence = this.#waiting === 0 ? 0 : this.#ticksInSilence + 1
+  }
+
+  /** From now on it closes when the server reports that it has become read-only. */
+  closeWhenReadOnly (): void {
+    this.#client.connection.on('parameterStatus', ({ parameterName, parameterValue }: ParameterStatus) => {
+      this.#isReadOnly = parameterName === 'default_transaction_read_only' && parameterValue === 'on'
+      if (this.#isReadOnly) this.close()
     })
   }
 
-  return {
-    url,
-    connect: async () => { await client.connect() },
-    run,
-    closeWhenReadOnly,
-    waiting: () => waiting,
-    tick () { ticksInSilence = waiting === 0 ? 0 : ticksInSilence + 1 },
-    isSilent: () => ticksInSilence >= silentTicks,
-    isOpen: () => isOpen,
-    close,
-    closeNow,
-    unref () { socket.unref() },
-    closed
+  /** Whether it has had statements waiting for a second and answered none of them. */
+  isSilent (): boolean {
+    return this.#ticksInSilence >= silentTicks
+  }
+
+  /** False once it was told to close, by us or by the server, or was lost: it takes no more statements. */
+  isOpen (): boolean {
+    return this.#isOpen
+  }
+
+  /** Takes no more statements, and closes when those it has are answered. */
+  close (): void {
+    this.#isOpen = false
+    if (this.#waiting > 0) return
+    this.#client.end()
+    setTimeout(() => this.#socket.destroy(), goodbyeMs).unref()
+  }
+
+  /** Closes at once. What was sent on it is rejected, and may have happened. */
+  closeNow (): void {
+    this.#isOpen = false
+    this.#socket.destroy()
+  }
+
+  /** Lets the process end without it. */
+  unref (): void {
+    this.#socket.unref()
+  }
+
+  /** One write to the socket for all statements of this turn of the event loop, while the server has work. */
+  #cork (): void {
+    if (this.#isCorked) return
+    this.#isCorked = true
+    this.#client.connection.stream.cork()
+    if (this.#waiting > 1) setImmediate(() => this.#uncork())
+  }
+
+  #uncork (): void {
+    this.#isCorked = false
+    this.#client.connection.stream.uncork()
   }
 }
 

@@ -2,9 +2,9 @@
 import { overloaded } from '../errors.ts'
 import { createConnect } from './connect.ts'
 import { tickMs, type ConnectionOptions, type Row, type Statement } from './connection.ts'
-import { openLane, type Lane } from './lane.ts'
+import { Lane } from './lane.ts'
 import { createRoom, type Room } from './room.ts'
-import { takeTurns, type Turns, type Waiter } from './turns.ts'
+import { Turns, type Waiter } from './turns.ts'
 
 export type { Row, Statement }
 
@@ -82,17 +82,17 @@ const mostLagMs = 1000
 export function openDatabase (options: DatabaseOptions): Database {
   const { maxWaiting } = options
   const connect = createConnect(options)
-  const reads = openLane(connect)
-  const longReads = openLane(connect)
-  const lookUps = openLane(connect)
-  const writes = Array.from({ length: writeConnections }, () => openLane(connect))
+  const reads = new Lane(connect)
+  const longReads = new Lane(connect)
+  const lookUps = new Lane(connect)
+  const writes = Array.from({ length: writeConnections }, () => new Lane(connect))
   const lanes = [reads, longReads, lookUps, ...writes]
   const listeners = new Set<Listener>()
 
   const atOnce = Math.min(sentAtOnce, maxWaiting)
   const room = createRoom()
-  const readTurns = takeTurns(reads, { atOnce, maxWaiting })
-  const longReadTurns = takeTurns(longReads, { atOnce: 1, maxWaiting, mayGo: room.isFor })
+  const readTurns = new Turns(reads, { atOnce, maxWaiting })
+  const longReadTurns = new Turns(longReads, { atOnce: 1, maxWaiting, mayGo: room.isFor })
   const turns = [readTurns, longReadTurns]
 
   const clock = startClock(lanes, turns, listeners)

@@ -13,82 +13,26 @@ const maxOpen = 3
 /** After a refused attempt, how long statements are rejected without trying again. */
 const pauseMs = 100
 
-export interface Lane {
-  /** Rejects with DATABASE_UNAVAILABLE, or with what the server says of the statement itself. */
-  run (statement: Statement, values: unknown[]): Promise<Row[]>
-
-  /** Like `run`, and asked again on the next connection when this one is closed for its silence. */
-  runAgain (statement: Statement, values: unknown[]): Promise<Row[]>
-
-  /**
-   * How many statements wait, for an answer or for a connection. What a closing
-   * one has doesn't count: it must not keep out those who come when the database is back.
-   */
-  waiting (): number
-
-  /** Resolves when there is a connection. */
-  opened (): Promise<unknown>
-
-  /**
-   * To be called every `tickMs`. True when it closes a silent connection:
-   * the next statement opens another.
-   */
-  tick (): boolean
-
-  /** Resolves when the connection is closed, after the answers to all that was sent on it. */
-  close (): Promise<void>
-}
-
-export function openLane (connect: Connect): Lane {
-  let current: Connection | undefined
-  let opening: Promise<Connection> | undefined
-  let open = 0
-  let queued = 0
-  let pause: { until: number, error: unknown } = { until: -Infinity, error: undefined }
-  const toAskAgain = new Set<() => void>()
+export class Lane {
+  readonly #connect: Connect
+  #current: Connection | undefined
+  #opening: Promise<Connection> | undefined
+  #open = 0
+  #queued = 0
+  #pause: { until: number, error: unknown } = { until: -Infinity, error: undefined }
+  readonly #toAskAgain = new Set<() => void>()
   /** By us: any other that ends was lost. */
-  const closing = new WeakSet<Connection>()
+  readonly #closing = new WeakSet<Connection>()
 
-  const usable = () => current?.isOpen() ? current : undefined
-
-  function openNext (): Promise<Connection> {
-    if (performance.now() < pause.until) return Promise.reject(pause.error)
-    opening ??= connect().then(keep, (error) => {
-      pause = { until: performance.now() + pauseMs, error }
-      throw error
-    }).finally(() => { opening = undefined })
-    return opening
+  constructor (connect: Connect) {
+    this.#connect = connect
   }
 
-  function keep (connection: Connection): Connection {
-    current = connection
-    open++
-    connectionEvents.publish({ event: 'opened' })
-    connection.closed.then(() => {
-      open--
-      if (!closing.has(connection)) connectionEvents.publish({ event: 'lost' })
-    })
-    return connection
-  }
-
-  function beginClosing (connection: Connection): void {
-    closing.add(connection)
-    connection.close()
-  }
-
-  async function openForOne (): Promise<Connection> {
-    queued++
-    try {
-      return await openNext()
-    } finally {
-      queued--
-    }
-  }
-
-  async function run (statement: Statement, values: unknown[]): Promise<Row[]> {
+  /** Rejects with DATABASE_UNAVAILABLE, or with what the server says of the statement itself. */
+  async run (statement: Statement, values: unknown[]): Promise<Row[]> {
     const event = statementEvents.hasSubscribers ? beginning(statement) : undefined
     try {
-      const rows = await (usable() ?? await openForOne()).run(statement, values)
+      const rows = await (this.#usable() ?? await this.#openForOne()).run(statement, values)
       if (event !== undefined) statementEvents.publish(event)
       return rows
     } catch (error) {
@@ -97,41 +41,90 @@ export function openLane (connect: Connect): Lane {
     }
   }
 
-  return {
-    run,
+  /** Like `run`, and asked again on the next connection when this one is closed for its silence. */
+  runAgain (statement: Statement, values: unknown[]): Promise<Row[]> {
+    const { promise, resolve, reject } = Promise.withResolvers<Row[]>()
+    const first = this.run(statement, values)
+    const again = () => resolve(firstToAnswer([first, this.run(statement, values)]))
+    this.#toAskAgain.add(again)
+    first.then(resolve, reject).finally(() => this.#toAskAgain.delete(again))
+    return promise
+  }
 
-    runAgain (statement, values) {
-      const { promise, resolve, reject } = Promise.withResolvers<Row[]>()
-      const first = run(statement, values)
-      const again = () => resolve(firstToAnswer([first, run(statement, values)]))
-      toAskAgain.add(again)
-      first.then(resolve, reject).finally(() => toAskAgain.delete(again))
-      return promise
-    },
+  /**
+   * How many statements wait, for an answer or for a connection. What a closing
+   * one has doesn't count: it must not keep out those who come when the database is back.
+   */
+  waiting (): number {
+    return this.#queued + (this.#usable()?.waiting() ?? 0)
+  }
 
-    opened: async () => usable() ?? await openNext(),
+  /** Resolves when there is a connection. */
+  async opened (): Promise<Connection> {
+    return this.#usable() ?? await this.#openNext()
+  }
 
-    waiting: () => queued + (usable()?.waiting() ?? 0),
+  /**
+   * To be called every `tickMs`. True when it closes a silent connection:
+   * the next statement opens another.
+   */
+  tick (): boolean {
+    const connection = this.#usable()
+    connection?.tick()
+    if (!connection?.isSilent() || this.#open >= maxOpen) return false
+    connectionEvents.publish({ event: 'given_up' })
+    this.#beginClosing(connection)
+    const asked = [...this.#toAskAgain]
+    this.#toAskAgain.clear()
+    for (const again of asked) again()
+    return true
+  }
 
-    tick () {
-      const connection = usable()
-      connection?.tick()
-      if (!connection?.isSilent() || open >= maxOpen) return false
-      connectionEvents.publish({ event: 'given_up' })
-      beginClosing(connection)
-      const asked = [...toAskAgain]
-      toAskAgain.clear()
-      for (const again of asked) again()
-      return true
-    },
+  /** Resolves when the connection is closed, after the answers to all that was sent on it. */
+  async close (): Promise<void> {
+    await Promise.allSettled([this.#opening])
+    const connection = this.#usable()
+    if (connection === undefined) return
+    this.#beginClosing(connection)
+    await connection.closed
+  }
 
-    async close () {
-      await Promise.allSettled([opening])
-      const connection = usable()
-      if (connection === undefined) return
-      beginClosing(connection)
-      await connection.closed
+  #usable (): Connection | undefined {
+    return this.#current?.isOpen() ? this.#current : undefined
+  }
+
+  async #openForOne (): Promise<Connection> {
+    this.#queued++
+    try {
+      return await this.#openNext()
+    } finally {
+      this.#queued--
     }
+  }
+
+  #openNext (): Promise<Connection> {
+    if (performance.now() < this.#pause.until) return Promise.reject(this.#pause.error)
+    this.#opening ??= this.#connect().then((connection) => this.#keep(connection), (error) => {
+      this.#pause = { until: performance.now() + pauseMs, error }
+      throw error
+    }).finally(() => { this.#opening = undefined })
+    return this.#opening
+  }
+
+  #keep (connection: Connection): Connection {
+    this.#current = connection
+    this.#open++
+    connectionEvents.publish({ event: 'opened' })
+    connection.closed.then(() => {
+      this.#open--
+      if (!this.#closing.has(connection)) connectionEvents.publish({ event: 'lost' })
+    })
+    return connection
+  }
+
+  #beginClosing (connection: Connection): void {
+    this.#closing.add(connection)
+    connection.close()
   }
 }
 

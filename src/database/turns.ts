@@ -13,20 +13,6 @@ export interface TurnsOptions {
   mayGo?: (owner: string) => boolean
 }
 
-export interface Turns {
-  /**
-   * Does the work, which sends one statement on the connection, when it is its turn. Past
-   * `maxWaiting` one is rejected with OVERLOADED: of this owner, or of one who has more waiting.
-   */
-  run<Result> (work: () => Promise<Result>, waiter: Waiter): Promise<Result>
-
-  /** How many statements were sent and are not answered, or wait for their turn. */
-  waiting (): number
-
-  /** To be called every `tickMs`: a connection that is closed for its silence makes room, too. */
-  tick (): void
-}
-
 export interface Waiter {
   /** Absent: nobody in particular. */
   owner?: string
@@ -41,55 +27,74 @@ export interface Waiter {
 /** As long as a statement may take by default: behind a server that hangs an answer is due. */
 export const maxWaitMs = 5000
 
-export function takeTurns (lane: Lane, { atOnce, maxWaiting, mayGo = () => true }: TurnsOptions): Turns {
-  const queue = new FairQueue<{ begin: () => void, refuse: () => void }>(mayGo)
+interface Waiting { begin: () => void, refuse: () => void }
 
-  function next (): void {
-    while (lane.waiting() < atOnce) {
-      const waiting = queue.takeNext()
-      if (waiting === undefined) return
-      waiting.begin()
-    }
+export class Turns {
+  readonly #lane: Lane
+  readonly #options: TurnsOptions
+  readonly #queue: FairQueue<Waiting>
+
+  constructor (lane: Lane, options: TurnsOptions) {
+    this.#lane = lane
+    this.#options = options
+    this.#queue = new FairQueue(options.mayGo)
   }
 
-  function begin<Result> (work: () => Promise<Result>): Promise<Result> {
-    const answer = work()
-    answer.then(next, next)
-    return answer
+  /**
+   * Does the work, which sends one statement on the connection, when it is its turn. Past
+   * `maxWaiting` one is rejected with OVERLOADED: of this owner, or of one who has more waiting.
+   */
+  run<Result> (work: () => Promise<Result>, waiter: Waiter): Promise<Result> {
+    const { owner = '', isUnderWay = false, since, answer } = waiter
+    if (!isUnderWay && !this.#makeRoom(owner)) return Promise.reject(overloaded)
+    if (this.#isNext(owner)) return this.#begin(work)
+    return new Promise((resolve, reject) => {
+      // Whoever makes room begins it: on behalf of the one who waited.
+      const from = origin.getStore()
+      const begin = () => {
+        if (answer?.destroyed) reject(abandoned)
+        else resolve(origin.run(from, () => this.#begin(work)))
+      }
+      this.#queue.add(owner, { begin, refuse: () => reject(overloaded) }, isUnderWay ? 0 : 1, since)
+    })
   }
 
-  const waiting = () => lane.waiting() + queue.weight
+  /** How many statements were sent and are not answered, or wait for their turn. */
+  waiting (): number {
+    return this.#lane.waiting() + this.#queue.weight
+  }
+
+  /** To be called every `tickMs`: a connection that is closed for its silence makes room, too. */
+  tick (): void {
+    for (const { refuse } of this.#queue.takeOlderThan(maxWaitMs)) refuse()
+    this.#next()
+  }
 
   /** Whether there is room for one more, if need be after refusing another's. */
-  function makeRoom (owner: string): boolean {
-    if (waiting() < maxWaiting) return true
-    const other = queue.takeFromHeaviest(owner, 1)
+  #makeRoom (owner: string): boolean {
+    if (this.waiting() < this.#options.maxWaiting) return true
+    const other = this.#queue.takeFromHeaviest(owner, 1)
     other?.refuse()
     return other !== undefined
   }
 
-  return {
-    run<Result> (work: () => Promise<Result>, waiter: Waiter): Promise<Result> {
-      const { owner = '', isUnderWay = false, since, answer } = waiter
-      if (!isUnderWay && !makeRoom(owner)) return Promise.reject(overloaded)
-      if (lane.waiting() < atOnce && queue.isIdle() && mayGo(owner)) return begin(work)
-      return new Promise((resolve, reject) => {
-        // Whoever makes room begins it: on behalf of the one who waited.
-        const from = origin.getStore()
-        const beginNow = () => {
-          if (answer?.destroyed) reject(abandoned)
-          else resolve(origin.run(from, begin<Result>, work))
-        }
-        const item = { begin: beginNow, refuse: () => reject(overloaded) }
-        queue.add(owner, item, isUnderWay ? 0 : 1, since)
-      })
-    },
+  #isNext (owner: string): boolean {
+    const { atOnce, mayGo } = this.#options
+    return this.#lane.waiting() < atOnce && this.#queue.isIdle() && (mayGo?.(owner) ?? true)
+  }
 
-    waiting,
+  #begin<Result> (work: () => Promise<Result>): Promise<Result> {
+    const answer = work()
+    const next = () => this.#next()
+    answer.then(next, next)
+    return answer
+  }
 
-    tick () {
-      for (const { refuse } of queue.takeOlderThan(maxWaitMs)) refuse()
-      next()
+  #next (): void {
+    while (this.#lane.waiting() < this.#options.atOnce) {
+      const waiting = this.#queue.takeNext()
+      if (waiting === undefined) return
+      waiting.begin()
     }
   }
 }
