@@ -10,7 +10,16 @@ import type { Page } from './pages.ts'
 import type { Plants } from './repository.ts'
 import { ListQuerySchema, NewPlantSchema, PlantParamsSchema, PlantSchema, type Plant } from './schemas.ts'
 
-export const plantsRoutes: FastifyPluginAsyncTypebox<{ plants: Plants }> = async (app, { plants }) => {
+type Plugin = FastifyPluginAsyncTypebox<{ plants: Plants }>
+type App = Parameters<Plugin>[0]
+
+export const plantsRoutes: Plugin = async (app, { plants }) => {
+  createPlant(app, plants)
+  listPlants(app, plants)
+  deletePlant(app, plants)
+}
+
+function createPlant (app: App, plants: Plants): void {
   app.post('/plants', {
     onRequest: requireWriteAccess,
     schema: {
@@ -22,12 +31,14 @@ export const plantsRoutes: FastifyPluginAsyncTypebox<{ plants: Plants }> = async
       body: NewPlantSchema,
       response: { 200: PlantSchema, ...failures(plantErrors.ID_TAKEN, errors.TOKEN_READ_ONLY) }
     }
-  }, async function createPlant (request) {
+  }, async (request) => {
     if (!await plants.create(request.caller.user, request.body)) throw new ApiError(plantErrors.ID_TAKEN)
     // Only what a plant has goes out.
     return request.body
   })
+}
 
+function listPlants (app: App, plants: Plants): void {
   app.get('/plants', {
     schema: {
       operationId: 'listPlants',
@@ -40,7 +51,7 @@ export const plantsRoutes: FastifyPluginAsyncTypebox<{ plants: Plants }> = async
         ...failures(errors.HTTP_TOO_OLD)
       }
     }
-  }, async function listPlants (request, reply) {
+  }, async (request, reply) => {
     const { user } = request.caller
     const { limit } = request.query
     const first = await plants.list(user, limit === undefined ? undefined : Number(limit), reply.raw)
@@ -55,7 +66,9 @@ export const plantsRoutes: FastifyPluginAsyncTypebox<{ plants: Plants }> = async
     const parts = request.method === 'HEAD' ? [] : toJson(first, rest, serialize, { answer: reply.raw, hold })
     return Readable.from(parts, { objectMode: false }) as never
   })
+}
 
+function deletePlant (app: App, plants: Plants): void {
   app.delete('/plants/:id', {
     onRequest: requireWriteAccess,
     schema: {
@@ -70,7 +83,7 @@ export const plantsRoutes: FastifyPluginAsyncTypebox<{ plants: Plants }> = async
         ...failures(plantErrors.PLANT_NOT_FOUND, errors.TOKEN_READ_ONLY)
       }
     }
-  }, async function deletePlant (request, reply) {
+  }, async (request, reply) => {
     const wasThere = await plants.delete(request.caller.user, request.params.id)
     if (!wasThere) throw new ApiError(plantErrors.PLANT_NOT_FOUND)
     return reply.code(204).send(null)
