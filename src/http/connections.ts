@@ -1,5 +1,5 @@
 // How a connection ends: with its last answer read, whatever its caller still sends and whoever ends it.
-import type { IncomingMessage, ServerResponse } from 'node:http'
+import type { IncomingMessage, Server, ServerResponse } from 'node:http'
 import type { DropArgument, Socket } from 'node:net'
 import type { FastifyInstance } from 'fastify'
 import { ApiError, errors } from '../errors.ts'
@@ -8,29 +8,40 @@ import { lingerIdleMs, otherDescriptors } from './limits.ts'
 import { closeGently, dropInput, type HttpSocket } from './sockets.ts'
 import { takeTurns } from './turns.ts'
 
+interface Lifecycle { stopping: boolean }
+
 /**
  * To be called on the root instance before any route is added. While the
  * lifecycle is stopping each answer is its connection's last.
  */
-export function tendConnections (app: FastifyInstance, lifecycle: { stopping: boolean }): void {
+export function tendConnections (app: FastifyInstance, lifecycle: Lifecycle): void {
   takeTurns(app.server)
   // Before Fastify, which answers some malformed requests without any hook.
   app.server.prependListener('request', (_request, response) => {
     if (lifecycle.stopping) response.shouldKeepAlive = false
   })
-
-  // A caller that has nothing more to send may still be waiting for its answers.
-  Object.assign(app.server, { httpAllowHalfOpen: true })
   const sockets = new Set<HttpSocket>()
   app.server.on('connection', (socket: HttpSocket) => {
     sockets.add(socket)
     socket.once('close', () => sockets.delete(socket))
-    // What Node calls after the last answer of a connection.
-    socket.destroySoon = () => closeGently(socket)
   })
-  // What Node calls when the server closes. Its own leaves a connection on which
-  // no whole request ever came, and the server would wait for it.
-  Object.assign(app.server, {
+  endGently(app.server, sockets)
+  hastenWhenStopping(app, sockets)
+  continueOnceRead(app.server, lifecycle)
+  app.server.on('connect', (_request: IncomingMessage, socket: HttpSocket) => {
+    // Node has taken its own listeners off, and answers before this one may be under way.
+    socket.on('error', () => socket.destroy()).on('timeout', () => socket.destroy())
+    socket.on('drain', () => socket._httpMessage?.emit('drain'))
+    answerInTurn(app, socket, new ApiError(errors.METHOD_NOT_ALLOWED), { allow: 'GET, HEAD, POST, DELETE' })
+  })
+}
+
+function endGently (server: Server, sockets: Set<HttpSocket>): void {
+  Object.assign(server, {
+    // A caller that has nothing more to send may still be waiting for its answers.
+    httpAllowHalfOpen: true,
+    // What Node calls when the server closes. Its own leaves a connection on which
+    // no whole request ever came, and the server would wait for it.
     closeIdleConnections: () => {
       for (const socket of sockets) {
         if (socket._httpMessage || socket.writableEnded) continue
@@ -40,26 +51,39 @@ export function tendConnections (app: FastifyInstance, lifecycle: { stopping: bo
       }
     }
   })
+  server.on('connection', (socket: HttpSocket) => {
+    // What Node calls after the last answer of a connection.
+    socket.destroySoon = () => closeGently(socket)
+  })
+}
+
+/**
+ * Neither a reader that has stalled, nor a long list that has to wait for those of others, nor
+ * a body that doesn't come to its end holds up the stop.
+ */
+function hastenWhenStopping (app: FastifyInstance, sockets: Set<HttpSocket>): void {
+  function hasten (): void {
+    for (const socket of sockets) {
+      const { headersSent, req } = socket._httpMessage ?? {}
+      const isPartial = headersSent || socket.writableLength > 0 || req?.complete === false
+      if (isPartial && socket.timeout !== lingerIdleMs) socket.setTimeout(lingerIdleMs)
+    }
+  }
+
   app.addHook('preClose', (done) => {
     // Where the answer has begun it can't say any more that it is its connection's last.
     app.server.keepAliveTimeout = 1
     for (const { _httpMessage: answer } of sockets) if (answer) answer.shouldKeepAlive = false
-    // Neither a reader that has stalled, nor a long list that has to wait for those of others, nor
-    // a body that doesn't come to its end holds up the stop.
-    const hasten = () => {
-      for (const socket of sockets) {
-        const { headersSent, req } = socket._httpMessage ?? {}
-        const isPartial = headersSent || socket.writableLength > 0 || req?.complete === false
-        if (isPartial && socket.timeout !== lingerIdleMs) socket.setTimeout(lingerIdleMs)
-      }
-    }
     hasten()
     const timer = setInterval(hasten, 500)
     app.server.once('close', () => clearInterval(timer))
     done()
   })
-  // Node would say 100 Continue before anybody has looked at the headers, and 417 without a body.
-  const expect = (request: IncomingMessage, response: ServerResponse) => {
+}
+
+/** Node would say 100 Continue before anybody has looked at the headers, and 417 without a body. */
+function continueOnceRead (server: Server, lifecycle: Lifecycle): void {
+  function begin (request: IncomingMessage, response: ServerResponse): void {
     const { shouldKeepAlive } = response
     // Without the 100 a caller may send the body or leave it: what comes next nobody could tell
     // (RFC 9110, section 10.1.1).
@@ -70,15 +94,9 @@ export function tendConnections (app: FastifyInstance, lifecycle: { stopping: bo
       response.shouldKeepAlive = shouldKeepAlive && !lifecycle.stopping
       response.writeContinue()
     })
-    app.server.emit('request', request, response)
+    server.emit('request', request, response)
   }
-  app.server.on('checkContinue', expect).on('checkExpectation', expect)
-  app.server.on('connect', (_request: IncomingMessage, socket: HttpSocket) => {
-    // Node has taken its own listeners off, and answers before this one may be under way.
-    socket.on('error', () => socket.destroy()).on('timeout', () => socket.destroy())
-    socket.on('drain', () => socket._httpMessage?.emit('drain'))
-    answerInTurn(app, socket, new ApiError(errors.METHOD_NOT_ALLOWED), { allow: 'GET, HEAD, POST, DELETE' })
-  })
+  server.on('checkContinue', begin).on('checkExpectation', begin)
 }
 
 /** Closes further connections as soon as they come. */

@@ -16,8 +16,6 @@ export interface Asked {
   remoteAddress?: string | undefined
 }
 
-export type Logbook = ReturnType<typeof createLogbook>
-
 type Level = 'info' | 'warn' | 'error'
 
 interface Kind {
@@ -38,7 +36,7 @@ const [mostAddresses, mostKinds] = [10_000, 100]
 
 /** Puts the logbook of an app on it. */
 export function keepLogbook (app: FastifyInstance): void {
-  const logbook = createLogbook(app.log)
+  const logbook = new Logbook(app.log)
   app.decorate('logbook', logbook)
   app.addHook('onClose', (_app, done) => {
     logbook.close()
@@ -46,64 +44,67 @@ export function keepLogbook (app: FastifyInstance): void {
   })
 }
 
-function createLogbook (summaries: FastifyBaseLogger) {
-  const kinds = new Map<string, Kind>()
-  let timer: NodeJS.Timeout | undefined
+export class Logbook {
+  readonly #summaries: FastifyBaseLogger
+  readonly #kinds = new Map<string, Kind>()
+  #timer: NodeJS.Timeout | undefined
 
-  function kindOf (name: string, fault: ApiError, level: Level): Kind {
-    const found = kinds.get(name) ?? kinds.get(String(fault.number))
+  constructor (summaries: FastifyBaseLogger) {
+    this.#summaries = summaries
+  }
+
+  /** `log` is that of the request, which knows its id. */
+  note (fault: ApiError, log: FastifyBaseLogger, asked: Asked): void {
+    if (log.level === 'silent') return
+    const level = fault.name === 'OVERLOADED' ? 'warn' : fault.status >= 500 ? 'error' : 'info'
+    const kind = this.#kindOf(nameOf(fault, asked), fault, level)
+    if (kind.inFull < (level === 'error' ? 1 : mostRefusals)) {
+      kind.inFull++
+      const why = level === 'error' ? { err: fault.cause ?? fault } : { reason: reasonOf(fault) }
+      log[level]({ error: fault.number, status: fault.status, ...why, ...asked }, fault.message)
+      return
+    }
+    kind.further++
+    if (kind.addresses.size < mostAddresses) kind.addresses.add(asked.remoteAddress ?? '')
+  }
+
+  close (): void {
+    clearInterval(this.#timer)
+    for (const kind of this.#kinds.values()) this.#sum(kind)
+    this.#kinds.clear()
+  }
+
+  #kindOf (name: string, fault: ApiError, level: Level): Kind {
+    const found = this.#kinds.get(name) ?? this.#kinds.get(String(fault.number))
     if (found !== undefined) return found
     const kind = { level, fault, inFull: 0, further: 0, addresses: new Set<string>(), quietSeconds: 0 }
     // A message may quote something that is different each time.
-    kinds.set(kinds.size < mostKinds ? name : String(fault.number), kind)
-    timer ??= setInterval(eachSecond, 1000).unref()
+    this.#kinds.set(this.#kinds.size < mostKinds ? name : String(fault.number), kind)
+    this.#timer ??= setInterval(() => this.#eachSecond(), 1000).unref()
     return kind
   }
 
-  function eachSecond (): void {
-    for (const [name, kind] of kinds) {
+  #eachSecond (): void {
+    for (const [name, kind] of this.#kinds) {
       kind.quietSeconds = kind.further > 0 ? 0 : kind.quietSeconds + 1
-      sum(kind)
+      this.#sum(kind)
       if (kind.level !== 'error' || kind.quietSeconds >= quietAfterSeconds) kind.inFull--
-      if (kind.inFull === 0) kinds.delete(name)
+      if (kind.inFull === 0) this.#kinds.delete(name)
     }
-    if (kinds.size > 0) return
-    clearInterval(timer)
-    timer = undefined
+    if (this.#kinds.size > 0) return
+    clearInterval(this.#timer)
+    this.#timer = undefined
   }
 
-  function sum (kind: Kind): void {
+  #sum (kind: Kind): void {
     const { level, fault: { number, status, message }, further, addresses } = kind
     if (further > 0) {
       const why = level === 'error' ? {} : { reason: reasonOf(kind.fault) }
       const summary = { error: number, status, ...why, further, addresses: addresses.size }
-      summaries[level](summary, `and more: ${message}`)
+      this.#summaries[level](summary, `and more: ${message}`)
     }
     kind.further = 0
     addresses.clear()
-  }
-
-  return {
-    /** `log` is that of the request, which knows its id. */
-    note (fault: ApiError, log: FastifyBaseLogger, asked: Asked): void {
-      if (log.level === 'silent') return
-      const level = fault.name === 'OVERLOADED' ? 'warn' : fault.status >= 500 ? 'error' : 'info'
-      const kind = kindOf(nameOf(fault, asked), fault, level)
-      if (kind.inFull < (level === 'error' ? 1 : mostRefusals)) {
-        kind.inFull++
-        const why = level === 'error' ? { err: fault.cause ?? fault } : { reason: reasonOf(fault) }
-        log[level]({ error: fault.number, status: fault.status, ...why, ...asked }, fault.message)
-        return
-      }
-      kind.further++
-      if (kind.addresses.size < mostAddresses) kind.addresses.add(asked.remoteAddress ?? '')
-    },
-
-    close (): void {
-      clearInterval(timer)
-      for (const kind of kinds.values()) sum(kind)
-      kinds.clear()
-    }
   }
 }
 
