@@ -84,7 +84,7 @@ export const EnvironmentSchema = Type.Object({
   TOKEN_CACHE_TTL: duration('how long a token is remembered: 0 (not at all) to 5s', '3s',
     '0|[0-5]s|[1-4]?\\d{1,3}ms|5000ms'),
   WRITE_BATCH: number(
-    'how many creates, deletes or lists may share a statement, 1 to 9999 (lists 16 at most); ' +
+    'how many creates, deletes or lists may share a statement, 1 to 9999 (lists 16, creates 512 at most); ' +
     '1 turns batching off',
     '500', '[1-9]\\d{0,3}'),
   MAX_WAITING: number(

@@ -23,6 +23,8 @@ export type Row = Array<string | null>
 /** Named, so that each connection plans it once. */
 export interface Statement {
   name: string
+  /** Where several texts have one name: what each is prepared as. */
+  preparedAs?: string
   text: string
 }
 
@@ -166,9 +168,11 @@ export class Connection {
 class TextQuery extends pg.Query {
   declare name: string
 
-  constructor ({ name, text }: Statement, values: unknown[], callback: (error?: Error) => void) {
+  constructor (
+    { name, preparedAs = name, text }: Statement, values: unknown[], callback: (error?: Error) => void
+  ) {
     super(text, values, callback)
-    this.name = name
+    this.name = preparedAs
   }
 
   // Not `rows`: that is an option of the class it extends.

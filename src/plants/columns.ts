@@ -15,9 +15,12 @@ export const texts = fields.filter((field) => types[field] === 'text')
 /** `, name, tag`, to follow the key. */
 export const columnList = fields.map((field) => `, ${field}`).join('')
 
-/** `, $3, $4`, to follow the key's; of many plants `, $3::text[], $4::text[]`. */
-export const placeholders = fields.map((_, index) => `, $${index + 3}`).join('')
-export const arrayPlaceholders = fields.map((field, index) => `, $${index + 3}::${types[field]}[]`).join('')
+/** `($1, $2, $3, $4), ($5, …)`: the key and the fields of so many plants. */
+export function placeholdersOf (plants: number): string {
+  const width = 2 + fields.length
+  const row = (first: number) => Array.from({ length: width }, (_, column) => `$${first + column}`).join(', ')
+  return Array.from({ length: plants }, (_, index) => `(${row(index * width + 1)})`).join(', ')
+}
 
 /** The plant in a row of the columns' values. An object made field by field would take half as long again. */
 export const toPlant = ([name = [], tag = []]: unknown[][], row: number) => ({

@@ -7,7 +7,7 @@ import { texts } from './columns.ts'
 import { createPace } from './pace.ts'
 import { firstOf, selectFirstPages, selectNextPage, type Page, type PageRequest } from './pages.ts'
 import type { NewPlant } from './schemas.ts'
-import { deleteAll, insertAll, type OwnedPlant, type PlantKey } from './writes.ts'
+import { deleteAll, insertAll, mostCreates, type OwnedPlant, type PlantKey } from './writes.ts'
 
 export type Plants = ReturnType<typeof createPlants>
 
@@ -28,7 +28,8 @@ export function createPlants (database: Database, writeBatch: number) {
     mayGo: database.room.isFor
   }
   const creates = new Batch(
-    (plants: OwnedPlant[]) => insertAll(database, plants), sizeOf, { name: 'create', ...writes })
+    (plants: OwnedPlant[]) => insertAll(database, plants), sizeOf,
+    { name: 'create', ...writes, maxItems: Math.min(mostCreates, writeBatch) })
   const deletes = new Batch(
     (keys: PlantKey[]) => deleteAll(database, keys), () => 0, { name: 'delete', ...writes })
   const lists = new Batch(

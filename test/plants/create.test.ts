@@ -48,17 +48,19 @@ for (const WRITE_BATCH of ['1', '7', '500']) {
 }
 
 for (const [WRITE_BATCH, sizes] of Object.entries({
-  1: range(21).map(() => 1),
-  5: [1, 5, 5, 5, 5],
-  500: [1, 20]
+  1: range(26).map(() => 1),
+  5: [1, 5, 5, 5, 5, 5],
+  500: [1, 25],
+  9999: [1, 87, 512]
 })) {
   t.test(`with WRITE_BATCH=${WRITE_BATCH} what waits goes by statements of ${sizes.at(-1)}`, async (t) => {
+    const plants = small(sizes.reduce((sum, size) => sum + size))
     const { begin, letGo, url, alice } = await startHeldUp(t, { WRITE_BATCH })
-    const answers = await begin(...small(21).map((plant) => () => alice.create(plant)))
+    const answers = await begin(...plants.map((plant) => () => alice.create(plant)))
     await letGo()
-    t.strictSame(statuses(await Promise.all(answers)), range(21).map(() => 200))
+    t.strictSame(statuses(await Promise.all(answers)), plants.map(() => 200))
     t.strictSame(await sizesOfStatements(url), sizes)
-    t.strictSame((await alice.list()).json(), small(21).map(({ name }) => ({ name })))
+    t.strictSame((await alice.list()).json(), plants.map(({ name }) => ({ name })))
   })
 }
 
@@ -95,6 +97,27 @@ t.test('what would have to wait behind MAX_WAITING others is refused at once', a
   await letGo()
   t.strictSame(statuses(await Promise.all(answers)), [200, 200, 200, 200, 503])
   t.strictSame((await alice.list()).json(), small(4).map(({ name }) => ({ name })))
+})
+
+t.test('of requests for one id in a batch none is told of what another brought about', async (t) => {
+  const { begin, letGo, alice, url, client } = await startHeldUp(t)
+  await alice.create({ id: 1, name: 'Fern' })
+  // Whoever wants Moss would come to it when the id, taken until then, is free.
+  await sql(url, `
+    create function wait () returns trigger language plpgsql as
+      $$ begin perform pg_advisory_xact_lock(1); return new; end $$;
+    create trigger wait before insert on plants for each row when (new.name = 'Moss') execute function wait()`)
+  await client.query('select pg_advisory_lock(1)')
+  const plants = [{ id: 2, name: 'Oak' }, { id: 1, name: 'Ivy' }, { id: 1, name: 'Moss' }]
+  const answers = await begin(...plants.map((plant) => () => alice.create(plant)))
+  await letGo()
+  const all = Promise.all(answers)
+  const isOver = all.then(() => true)
+  while ((await client.query(waitingForLocks)).rowCount === 0 && !await Promise.race([isOver, delay(10, false)]));
+  await sql(url, 'delete from plants where id = 1')
+  await client.query('select pg_advisory_unlock(1)')
+  t.strictSame(statuses(await all), [200, 400, 400])
+  t.strictSame((await alice.list()).json(), [{ name: 'Oak' }])
 })
 
 t.test('a plant that the database refuses takes none down with it', async (t) => {
