@@ -84,14 +84,14 @@ function countErrors (app: FastifyInstance, registry: Registry): void {
   app.addHook('onError', (request, _reply, error, done) => {
     const fault = toApiError(error, errors.INTERNAL)
     answered.inc({ error: fault.number })
-    if (fault.name.startsWith('TOKEN_')) refused.inc({ reason: reasonOf(fault) })
+    if (fault.name.startsWith('TOKEN_')) refused.inc({ reason: wordOf(fault) })
     if (fault.name === 'OVERLOADED') overloaded.inc({ kind: waitedFor(request) })
     done()
   })
 }
 
 /** A word of the table above, never anything that a caller sent. */
-const reasonOf = ({ name, cause }: ApiError) =>
+const wordOf = ({ name, cause }: ApiError) =>
   typeof cause === 'string' ? cause : name.replace('TOKEN_', '').toLowerCase()
 
 const waitedFor = ({ caller, routeOptions: { schema } }: FastifyRequest) =>
