@@ -1,11 +1,11 @@
 // What every answer has, and how an error becomes one, whoever found it: a route, Fastify or Node's parser.
 import { randomUUID } from 'node:crypto'
-import { STATUS_CODES } from 'node:http'
 import { isIP } from 'node:net'
 import { Readable } from 'node:stream'
 import type { FastifyError, FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { ApiError, errors, type ErrorKind } from '../errors.ts'
 import type { Asked } from './logbook.ts'
+import { STATUS_CODES } from './node-http.ts'
 
 // What Fastify, its plugins and Node's HTTP parser call the faults they find.
 const foreignFaults: Record<string, ErrorKind> = {

@@ -1,11 +1,12 @@
 // What is refused of a request before any route has a say in it.
-import { METHODS, type IncomingMessage } from 'node:http'
+import type { IncomingMessage } from 'node:http'
 import { isIPv6 } from 'node:net'
 import { Readable } from 'node:stream'
 import type { FastifyInstance, FastifyReply, FastifyRequest, HookHandlerDoneFunction } from 'fastify'
 import { ApiError, errors, type ErrorKind } from '../errors.ts'
 import { answerError } from './answers.ts'
 import { faultOfContent } from './json.ts'
+import { METHODS } from './node-http.ts'
 
 /** To be called on the root instance before any route is added. */
 export function refuseMalformedRequests (app: FastifyInstance): void {

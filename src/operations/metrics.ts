@@ -1,10 +1,10 @@
 // Metrics for Prometheus, on a port of their own: loaded only where METRICS_PORT is set.
 import { once } from 'node:events'
-import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { collectDefaultMetrics, Gauge, Registry } from '@prometheus-io/client'
 import type { FastifyInstance } from 'fastify'
 import type { Database } from '../database/database.ts'
+import { createServer } from '../http/node-http.ts'
 import { measureDatabase } from './database-metrics.ts'
 import { unreadyReasons, type Readiness } from './health.ts'
 import { measureRequests } from './request-metrics.ts'

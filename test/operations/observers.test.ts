@@ -1,3 +1,4 @@
+import { execFileSync } from 'node:child_process'
 import { registerHooks } from 'node:module'
 import t from 'tap'
 
@@ -22,4 +23,11 @@ t.test('nothing of metrics and traces is loaded while they are off', async (t) =
   t.ok(isLoaded('@prometheus-io'))
   await startApp(t, { OTEL_EXPORTER_OTLP_ENDPOINT: 'http://127.0.0.1:1' })
   t.ok(isLoaded('@opentelemetry'))
+})
+
+t.test('nor is Node\'s own fetch, of which nothing is used', async (t) => {
+  const program = `await import('./src/commands/serve.ts')
+    console.log(process.moduleLoadList.filter((name) => name.includes('undici')))`
+  const output = execFileSync(process.execPath, ['--input-type=module', '--eval', program], { encoding: 'utf8' })
+  t.equal(output, '[]\n')
 })
