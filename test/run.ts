@@ -2,7 +2,7 @@
 // TEST_DATABASE=container|embedded|<url of a superuser> chooses the server; by default a container where an engine answers.
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { chmod, mkdtemp, rm } from 'node:fs/promises'
+import { chmod, mkdtemp, rm, statfs } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { PostgreSqlContainer } from '@testcontainers/postgresql'
@@ -51,8 +51,15 @@ async function createTemplate ({ url, isOurs }: Server): Promise<void> {
   await migrate(template.href, 'up')
 }
 
+/** Memory, where there is a folder for it and a GiB of room: each database is 300 files, made and removed. */
+async function findRoom (): Promise<string> {
+  const memory = '/dev/shm'
+  const { bavail, bsize } = await statfs(memory).catch(() => ({ bavail: 0, bsize: 0 }))
+  return bavail * bsize > 2 ** 30 ? memory : tmpdir()
+}
+
 // Whatever the run needs for a time is in this folder, and its processes are known by it.
-const folder = await mkdtemp(join(tmpdir(), 'plant-store-run-'))
+const folder = await mkdtemp(join(process.env.TMPDIR ?? await findRoom(), 'plant-store-run-'))
 // Run by root PostgreSQL has a user of its own, who must be able to look inside.
 await chmod(folder, 0o755)
 process.env.TMPDIR = folder

@@ -13,7 +13,7 @@ import { starts } from './starts.ts'
 import { storm } from './storm.ts'
 
 const scenarios = {
-  storm: (seed: number) => storm(scope, postgres, { seed, kills: 20 }),
+  storm: (seed: number) => storm(scope, postgres, { seed, kills: 20, writes: 500 }),
   outages: () => outages(scope, postgres, { lastsMs: 8000, watchMs: 3000, perSecond: 100, statementTimeoutMs: 5000 }),
   starts: () => starts(scope, postgres),
   locks: (seed: number) => locks(scope, postgres, { seed, rounds: 20 }),

@@ -39,7 +39,7 @@ export async function readers (scope: Scope, postgres: Postgres, options: Reader
   const breaches: string[] = []
   const misses: string[] = []
 
-  await measure(caller, 1000)
+  await measure(caller, Math.min(measureMs, 1000))
   const alone = await measure(caller, measureMs)
   const idle = memoryMiB(service.child.pid as number)
 

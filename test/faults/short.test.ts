@@ -13,7 +13,7 @@ const seed = Date.now() % 1_000_000
 const postgres = await startPostgres(t)
 
 const scenarios: Record<string, (scope: Scope) => Promise<Report>> = {
-  storm: (scope) => storm(scope, postgres, { seed, kills: 2 }),
+  storm: (scope) => storm(scope, postgres, { seed, kills: 2, writes: 100 }),
   outages: (scope) => outages(scope, postgres, { lastsMs: 1500, watchMs: 500, perSecond: 10, statementTimeoutMs: 500 }),
   attacks: (scope) => attacks(scope, postgres, {
     kinds: ['bodies of colons', 'large lists', 'bodies one byte short', 'unknown tokens'],

@@ -6,11 +6,20 @@ import { startWriters } from './writers.ts'
 
 const { serve } = unmeasured
 
+interface StormOptions {
+  seed: number
+  /** Of the service, and as many of PostgreSQL. */
+  kills: number
+  /** About so many are acknowledged at most between two of them, and so many afterwards. */
+  writes: number
+}
+
 /**
  * PostgreSQL and the service are each killed so many times while users create, delete and list plants; every answer
  * and every row must then be explained by some order of the requests.
  */
-export async function storm (scope: Scope, postgres: Postgres, { seed, kills }: { seed: number, kills: number }): Promise<Report> {
+export async function storm (scope: Scope, postgres: Postgres, options: StormOptions): Promise<Report> {
+  const { seed, kills, writes } = options
   const random = createRandom(seed)
   const environment = { DATABASE_URL: postgres.url }
   let service = await serve(scope, environment)
@@ -41,12 +50,12 @@ export async function storm (scope: Scope, postgres: Postgres, { seed, kills }: 
   const plan = random.shuffled(Array.from({ length: kills }, (_, index) =>
     [ofService, ofDatabase[index % ofDatabase.length]] as Array<keyof typeof faults>).flat())
   for (const name of plan) {
-    await acknowledged(50 + random.below(500))
+    await acknowledged(50 + random.below(writes))
     const since = await faults[name]()
     await acknowledged(1)
     recoveries.get(name)?.push(performance.now() - since)
   }
-  await acknowledged(500)
+  await acknowledged(writes)
   const breaches = await stop()
 
   return {

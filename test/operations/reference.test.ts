@@ -8,37 +8,47 @@ import { needsBrowser, openPage } from '../support/browser.ts'
 // Beyond what a number in JavaScript can hold.
 const id = '9007199254740993'
 
-t.test('a plant can be created, listed and deleted from the page', needsBrowser, async (t) => {
+t.test('the page, on a phone', needsBrowser, async (t) => {
   const { as, listen } = await startApp(t)
   const alice = await as('alice')
   const home = await listen()
-  const { page, complaints } = await openPage(t, { home })
+  const { page, complaints } = await openPage(t, { home, colorScheme: 'dark', viewport: { width: 390, height: 844 } })
   await page.goto(`${home}/docs`)
 
-  await page.getByRole('button', { name: 'Authorize' }).click()
-  const dialog = page.locator('.modal-ux')
-  await dialog.getByRole('textbox').fill(alice.authorization.replace('Bearer ', ''))
-  await dialog.getByRole('button', { name: 'Apply credentials' }).click()
-  await dialog.getByRole('button', { name: 'Close' }).last().click()
+  await t.test('it fits and follows the colour scheme', async (t) => {
+    await page.locator('html.dark-mode').waitFor()
+    await page.emulateMedia({ colorScheme: 'light' })
+    await page.locator('html:not(.dark-mode)').waitFor()
+    await page.locator('#operations-Plants-deletePlant .responses-wrapper').first().waitFor()
+    t.equal(await page.evaluate('document.documentElement.scrollWidth'), 390, 'nothing to scroll sideways for')
+  })
 
-  const operation = (name: string) => page.locator(`#operations-Plants-${name}`)
-  const execute = async (name: string) => {
-    await operation(name).getByRole('button', { name: 'Execute' }).click()
-    const answer = operation(name).locator('.live-responses-table tbody tr')
-    return {
-      status: await answer.locator('.response-col_status').innerText(),
-      body: await answer.locator('.response-col_description').innerText()
+  await t.test('a plant can be created, listed and deleted', async (t) => {
+    await page.getByRole('button', { name: 'Authorize' }).click()
+    const dialog = page.locator('.modal-ux')
+    await dialog.getByRole('textbox').fill(alice.authorization.replace('Bearer ', ''))
+    await dialog.getByRole('button', { name: 'Apply credentials' }).click()
+    await dialog.getByRole('button', { name: 'Close' }).last().click()
+
+    const operation = (name: string) => page.locator(`#operations-Plants-${name}`)
+    const execute = async (name: string) => {
+      await operation(name).getByRole('button', { name: 'Execute' }).click()
+      const answer = operation(name).locator('.live-responses-table tbody tr')
+      return {
+        status: await answer.locator('.response-col_status').innerText(),
+        body: await answer.locator('.response-col_description').innerText()
+      }
     }
-  }
 
-  await operation('createPlant').locator('textarea').fill(`{ "id": ${id}, "name": "Monstera 🌿" }`)
-  t.match(await execute('createPlant'), { status: '200', body: /"name": "Monstera 🌿"/ })
+    await operation('createPlant').locator('textarea').fill(`{ "id": ${id}, "name": "Monstera 🌿" }`)
+    t.match(await execute('createPlant'), { status: '200', body: /"name": "Monstera 🌿"/ })
 
-  t.match(await execute('listPlants'), { status: '200', body: /"name": "Monstera 🌿"/ })
+    t.match(await execute('listPlants'), { status: '200', body: /"name": "Monstera 🌿"/ })
 
-  await operation('deletePlant').getByPlaceholder('id').fill(id)
-  t.match(await execute('deletePlant'), { status: '204' })
-  t.same((await alice.list()).json(), [])
+    await operation('deletePlant').getByPlaceholder('id').fill(id)
+    t.match(await execute('deletePlant'), { status: '204' })
+    t.same((await alice.list()).json(), [])
+  })
 
   t.same(complaints, [], 'no console message, and nothing asked of another host')
 })
@@ -83,18 +93,6 @@ t.test('under a prefix that a proxy gives, the page works', needsBrowser, async 
     t.equal(await answer.locator('.response-col_status').innerText(), '401')
     t.match(complaints, [/401 \(Unauthorized\)/], path)
   }
-})
-
-t.test('the page fits a phone and follows its colour scheme', needsBrowser, async (t) => {
-  const { listen } = await startApp(t)
-  const home = await listen()
-  const { page } = await openPage(t, { home, colorScheme: 'dark', viewport: { width: 390, height: 844 } })
-  await page.goto(`${home}/docs`)
-  await page.locator('html.dark-mode').waitFor()
-  await page.emulateMedia({ colorScheme: 'light' })
-  await page.locator('html:not(.dark-mode)').waitFor()
-  await page.locator('#operations-Plants-deletePlant .responses-wrapper').first().waitFor()
-  t.equal(await page.evaluate('document.documentElement.scrollWidth'), 390, 'nothing to scroll sideways for')
 })
 
 t.test('the page may run no script and no style but those served with it', async (t) => {
