@@ -84,11 +84,15 @@ export async function buildApp (parts: AppParts, register = registerDomains) {
   return app
 }
 
+const isDebugged = new Set(['debug', 'trace'])
+
 // Two lines for each request would cost as much as the request, and refusals
 // and faults have lines of their own: what goes well is only logged at debug.
 class QuietSuccess extends LogController {
   override incomingRequest (): void {}
   override requestCompleted (_error: unknown, request: FastifyRequest, reply: FastifyReply): void {
+    // What would be logged takes longer to gather than all else that is done for the log.
+    if (!isDebugged.has(request.log.level)) return
     // The pattern of the route, since a caller may have put a token into the URL.
     request.log.debug({
       method: request.method,
