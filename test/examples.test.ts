@@ -2,17 +2,15 @@ import { execFile } from 'node:child_process'
 import { readFile } from 'node:fs/promises'
 import { promisify } from 'node:util'
 import t from 'tap'
-import { createDatabase } from './support/database.ts'
-import { unmeasured } from './support/program.ts'
+import { startApp } from './support/app.ts'
+import { asShipped } from './support/program.ts'
 
-const { run, serve } = unmeasured
+const { as, listen } = await startApp(t)
+const address = await listen()
+const token = (await as('alice')).authorization.replace('Bearer ', '')
 
-const environment = { DATABASE_URL: await createDatabase(t) }
-const { address } = await serve(t, environment)
-const token = (await run(['token', 'create', 'alice'], environment)).stdout.trim()
-
-const runScript = (TOKEN: string) =>
-  promisify(execFile)(process.execPath, ['examples/plants.ts'], { env: { ...process.env, BASE: address, TOKEN } })
+const runScript = (TOKEN: string) => promisify(execFile)('env', [...asShipped, process.execPath, 'examples/plants.ts'],
+  { env: { ...process.env, BASE: address, TOKEN } })
 
 t.test('the script creates, lists and deletes', async (t) => {
   t.equal((await runScript(token)).stdout, [

@@ -36,6 +36,15 @@ t.test('room is made by who has most waiting, the youngest first, and never for 
   t.equal(queue.weight, 2)
 })
 
+t.test('past maxWaiting a write is refused, and the one before it is carried out', async (t) => {
+  const database = openDatabase({ url: await createDatabase(t), statementTimeoutMs: 5000, maxWaiting: 1 })
+  t.teardown(() => database.close())
+  const one = { name: 'one', text: 'select 1' }
+  const [first, second] = await Promise.allSettled([database.write(one), database.write(one)])
+  t.match(first, { status: 'fulfilled', value: [['1']] })
+  t.match(second, { status: 'rejected', reason: { name: 'OVERLOADED' } })
+})
+
 /** A database whose table is locked until it is told to let go. */
 async function openLocked (t: Test, maxWaiting: number) {
   const url = await createDatabase(t)

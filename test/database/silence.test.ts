@@ -8,6 +8,8 @@ import { openProxy } from '../faults/proxy.ts'
 import { startApp } from '../support/app.ts'
 import { createDatabase } from '../support/database.ts'
 
+const one = { name: 'one', text: 'select 1' }
+
 t.test('a database that takes connections but says nothing is told from one that is slow', async (t) => {
   const silent = createServer().listen(0, '127.0.0.1')
   await once(silent, 'listening')
@@ -37,7 +39,6 @@ t.test('of a connection that ends it is told whose doing it was, once', async (t
   t.teardown(() => connectionEvents.unsubscribe(listen))
   const proxy = await openProxy(t, await createDatabase(t))
   const database = openDatabase({ url: proxy.url, statementTimeoutMs: 2000, maxWaiting: 3 })
-  const one = { name: 'one', text: 'select 1' }
 
   await database.read(one)
   const lost = once(steps, 'lost')
@@ -53,4 +54,19 @@ t.test('of a connection that ends it is told whose doing it was, once', async (t
   await database.read(one)
   await database.close()
   t.strictSame(told, ['opened', 'lost', 'opened', 'given_up', 'opened'])
+})
+
+t.test('a look-up that is lost, and asked again in vain, is told as unavailable', async (t) => {
+  const proxy = await openProxy(t, await createDatabase(t))
+  const database = openDatabase({ url: proxy.url, statementTimeoutMs: 5000, maxWaiting: 10 })
+  t.teardown(() => database.close())
+  await database.lookUp(one)
+  proxy.silence()
+  proxy.set('closed')
+  const noticed = new Promise((resolve) => database.onTrouble(resolve))
+  const answer = database.lookUp(one)
+  answer.catch(() => {})
+  await noticed
+  proxy.cut()
+  await t.rejects(answer, { name: 'DATABASE_UNAVAILABLE' })
 })

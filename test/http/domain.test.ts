@@ -2,7 +2,7 @@
 import { Type } from '@sinclair/typebox'
 import type { FastifyPluginAsyncTypebox } from '@fastify/type-provider-typebox'
 import t, { type Test } from 'tap'
-import { ApiError, defineErrors, failures } from '../../src/errors.ts'
+import { ApiError, defineErrors, errors, failures } from '../../src/errors.ts'
 import { Int64, Int64Text, LimitText, UnicodeText } from '../../src/http/kinds.ts'
 import { startApp } from '../support/app.ts'
 import { exactIntegers, generateClient } from '../support/client.ts'
@@ -89,6 +89,11 @@ t.test('what is wrong is told in words that are true of the field', async (t) =>
   for (const [from, to, number, message] of refusals) isRefusal(t, await create(good.replace(from, to)), number, message, to)
   isRefusal(t, await show('1.5'), 40015, `The serial in the path must be a decimal integer ${int64}.`)
   isRefusal(t, await show('1?cracks=-1'), 40016, 'cracks must be a decimal integer from 0 to 2147483647, given once.')
+})
+
+t.test('a number that is taken is given to no other error', async (t) => {
+  t.throws(() => defineErrors({ POT_BROKEN: { number: errors.INTERNAL.number, message: 'The pot is broken.' } }),
+    { message: 'POT_BROKEN: 50001 is taken' })
 })
 
 t.test('the document tells of it, and so does its table of errors', async (t) => {

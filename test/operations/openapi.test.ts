@@ -14,6 +14,7 @@ interface Answer {
 
 const text = await readFile('openapi.json', 'utf8')
 const document = JSON.parse(text)
+const page = await readFile('docs/api.md', 'utf8')
 const { Unread, Failed }: Record<string, Answer> = document.components.responses
 /** What an operation can answer with a status, the answers that all share included. */
 function answersOf (method: string, path: string, status: number): Answer[] {
@@ -99,4 +100,19 @@ t.test('errors come with the number and the headers the document gives them', as
       t.ok(examples.includes(answer.headers[name]), `${error}: ${name}`)
     }
   }
+})
+
+t.test('docs/api.md lists every error number, and no other', async (t) => {
+  const listed = [...page.matchAll(/^\| (\d{5}) \| (.*) \|$/gm)].map(([, number, message]) => `${number} ${message}`)
+  t.same(listed, [...catalogue.values()].toSorted((a, b) => a.number - b.number).map(({ number, message }) => `${number} ${message}`))
+})
+
+t.test('docs/api.md has a row for every operation and for every field of what is sent', async (t) => {
+  for (const [path, methods] of Object.entries<object>(document.paths)) {
+    for (const method of Object.keys(methods)) {
+      const example = `${method.toUpperCase()} ${path.replaceAll(/\{\w+\}/g, '\\d+')}`
+      t.match(page, new RegExp(`^\\|.*\`${example}\\b`, 'm'), example)
+    }
+  }
+  for (const field of Object.keys(document.components.schemas.NewPlant.properties)) t.match(page, new RegExp(`^\\| [^|]*\`${field}\``, 'm'), field)
 })

@@ -4,11 +4,12 @@ import { promisify } from 'node:util'
 import { join } from 'node:path'
 import t from 'tap'
 import { startApp } from '../support/app.ts'
+import { asShipped } from '../support/program.ts'
 
 const run = promisify(execFile)
 const { app, as, listen } = await startApp(t)
 const alice = await as('alice')
-const env = { ...process.env, BASE: await listen(), TOKEN: alice.authorization.replace('Bearer ', ''), NODE_OPTIONS: '' }
+const env = { ...process.env, BASE: await listen(), TOKEN: alice.authorization.replace('Bearer ', '') }
 const { info, paths } = (await app.inject('/openapi.json')).json()
 
 /** The code of a section of the page, one block after the other. */
@@ -21,7 +22,7 @@ const script = async (code: string) => {
   const file = join(import.meta.dirname, `quick-start-${process.pid}.mts`)
   t.teardown(() => import('node:fs/promises').then(({ rm }) => rm(file, { force: true })))
   await writeFile(file, code)
-  return run(process.execPath, [file], { env })
+  return run('env', [...asShipped, process.execPath, file], { env })
 }
 
 t.afterEach(async () => { for (const id of ['42', '9007199254740993']) await alice.delete(id) })

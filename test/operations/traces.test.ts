@@ -3,6 +3,7 @@ import { createServer, type Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { text } from 'node:stream/consumers'
 import t, { type Test } from 'tap'
+import { readTraceparent } from '../../src/http/trace-context.ts'
 import { startApp } from '../support/app.ts'
 import { createDatabase, sql } from '../support/database.ts'
 import { unmeasured } from '../support/program.ts'
@@ -62,8 +63,27 @@ async function traced (t: Test, environment: Record<string, string> = {}) {
   }
 }
 
+const [traceId, parentId] = ['4bf92f3577b34da6a3ce929d0e0e4736', '00f067aa0ba902b7']
+
+t.test('a traceparent gives its ids and whether it is sampled', async (t) => {
+  t.strictSame(readTraceparent(`00-${traceId}-${parentId}-01`), { traceId, parentId, isSampled: true })
+  t.strictSame(readTraceparent(`00-${traceId}-${parentId}-00`), { traceId, parentId, isSampled: false })
+  // Of the flags only the lowest bit is known.
+  t.equal(readTraceparent(`00-${traceId}-${parentId}-03`)?.isSampled, true)
+  t.equal(readTraceparent(`00-${traceId}-${parentId}-fe`)?.isSampled, false)
+})
+
+t.test('what is not a traceparent to the letter counts as none', async (t) => {
+  for (const header of [undefined, '', 'x', `01-${traceId}-${parentId}-01`, `ff-${traceId}-${parentId}-01`,
+    `00-${traceId.toUpperCase()}-${parentId}-01`, `00-${'0'.repeat(32)}-${parentId}-01`,
+    `00-${traceId}-${'0'.repeat(16)}-01`, `00-${traceId}-${parentId}-1`, `00-${traceId}-${parentId}-01-x`,
+    ` 00-${traceId}-${parentId}-01`, `00-${traceId}-${parentId}-01, 00-${traceId}-${parentId}-01`,
+    `00-${traceId.slice(1)}-${parentId}-01`, `00-${traceId}-${parentId}x-01`]) {
+    t.equal(readTraceparent(header), undefined, String(header))
+  }
+})
+
 t.test('a request is a span of its caller\'s trace, and its statement one below it', async (t) => {
-  const [traceId, parentId] = ['4bf92f3577b34da6a3ce929d0e0e4736', '00f067aa0ba902b7']
   const { create, sent, resources, log } = await traced(t, { OTEL_RESOURCE_ATTRIBUTES: 'deployment.environment.name=test' })
   await create(1, { traceparent: `00-${traceId}-${parentId}-01` })
   await create(1, { traceparent: `00-${traceId}-${parentId}-01` })
