@@ -63,6 +63,7 @@ export const EnvironmentSchema = Type.Object({
   PORT: number('a port from 0 (any free one) to 65535', '3000', port),
   DATABASE_URL: Type.Optional(Type.Transform(Type.String({
     description: 'a PostgreSQL connection string, its hosts separated by commas, ' +
+      'its target_session_attrs read-write, primary or any, ' +
       'with / as %2F and ? as %3F in a password; ' +
       'without it the program starts a server of its own',
     pattern: `^postgres(ql)?://(?!${rawPassword}).+`,

@@ -108,6 +108,11 @@ t.test('every fault has a line of its own, and the program\'s other variables ar
 t.test('a fault does not show the password of a URL, but how to write it', async (t) => {
   const message = /^DATABASE_URL: expected .* with \/ as %2F and \? as %3F in a password.*, got "postgres:\/\/…@localhost\/plants"$/
   t.throws(() => readConfig({ DATABASE_URL: 'postgres://plants:se/cr?et@localhost/plants' }), { message })
+  for (const word of ['standby', 'prefer-standby', 'read-only', '']) {
+    t.throws(() => readConfig({ DATABASE_URL: `postgres://one,two/plants?target_session_attrs=${word}` }), {
+      message: /^DATABASE_URL: expected .* its target_session_attrs read-write, primary or any,.*=\w*-?\w*"$/
+    })
+  }
   t.throws(() => readConfig({ DATABASE_URL: 'mysql://plants:secret@localhost/plants' }), { message: /got "mysql:\/\/…@localhost\/plants"$/ })
 })
 

@@ -32,7 +32,12 @@ export async function migrate (
   const unavailable = (cause: unknown) => { throw new ApiError(errors.DATABASE_UNAVAILABLE, { cause }) }
   const connectionString = await findServer(url).catch(unavailable)
   // Bounds the wait for another instance's migrations, which the library does not.
-  const timeouts = { lock_timeout: lockTimeoutMs, query_timeout: migrationTimeoutMs }
+  const timeouts = {
+    lock_timeout: lockTimeoutMs,
+    // The role's own may be meant for requests.
+    statement_timeout: migrationTimeoutMs,
+    query_timeout: migrationTimeoutMs
+  }
   const client = createClient({ connectionString, ...timeouts })
   try {
     await client.connect().catch(unavailable)

@@ -32,6 +32,20 @@ t.test('migrate goes up to the newest migration and down one at a time', { buffe
   t.strictSame(await tablesOf(DATABASE_URL), tables)
 })
 
+t.test('a migration has its own limit of time, whatever the role has for requests', { buffered: true }, async (t) => {
+  const DATABASE_URL = await createEmpty(t)
+  await sql(DATABASE_URL, `
+    create table noted (timeout text);
+    create function note () returns event_trigger language plpgsql as
+      $$ begin insert into noted values (current_setting('statement_timeout')); end $$;
+    create event trigger note on ddl_command_end execute function note();
+    do $$ begin
+      execute format('alter database %I set statement_timeout = ''3s''', current_database());
+    end $$`)
+  t.match(await unmeasured.run(['migrate'], { DATABASE_URL }), { code: 0 })
+  t.strictSame(await sql(DATABASE_URL, 'select distinct timeout from noted'), [{ timeout: '10min' }])
+})
+
 t.test('migrate down refuses to lose rows unless told to', { buffered: true }, async (t) => {
   const DATABASE_URL = await createDatabase(t)
   const down = (...args: string[]) => unmeasured.run(['migrate', 'down', '--yes', ...args], { DATABASE_URL })

@@ -7,6 +7,7 @@ import { answers, run } from '../container/support.ts'
 import { createRandom } from '../faults/random.ts'
 import { counted } from '../faults/storm.ts'
 import { startWriters } from '../faults/writers.ts'
+import { sql } from '../support/database.ts'
 import { missing, startProject } from './support.ts'
 
 t.setTimeout(300_000)
@@ -26,6 +27,10 @@ await t.test('the service works through PgBouncer, in transaction mode and witho
     await acknowledged(500)
     const count = "select count(*) from pg_stat_activity where usename = 'plant_store'"
     t.ok(Number(await project.sql(count)) <= 5, 'where two instances have up to fourteen')
+  })
+
+  await t.test('statements have the limit of the role', async (t) => {
+    t.strictSame(await sql(url, 'show statement_timeout'), [{ statement_timeout: '5s' }])
   })
 
   await t.test('it agrees with the model of its plants', async () => {
