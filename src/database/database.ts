@@ -76,6 +76,9 @@ const writeConnections = 4
 /** Enough for pipelining, and answered within some 10 ms: so long others wait, whatever one owner asks. */
 const sentAtOnce = 100
 
+/** What was read for one owner's lists and has not gone out. */
+const mostReadBytes = 64 * 1024 * 1024
+
 /** As long as a connection may be silent: then statements wait for the event loop, not for the database. */
 const mostLagMs = 1000
 
@@ -90,7 +93,7 @@ export function openDatabase (options: DatabaseOptions): Database {
   const listeners = new Set<Listener>()
 
   const atOnce = Math.min(sentAtOnce, maxWaiting)
-  const room = createRoom()
+  const room = createRoom(mostReadBytes)
   const readTurns = new Turns(reads, { atOnce, maxWaiting })
   const longReadTurns = new Turns(longReads, { atOnce: 1, maxWaiting, mayGo: room.isFor })
   const turns = [readTurns, longReadTurns]

@@ -1,9 +1,6 @@
 // How much of what was read may be in memory for readers who have not taken it yet, fair among owners.
 import { finished, type Writable } from 'node:stream'
 
-/** For one owner beside whom nobody has anything; of two the second has half of it, and so on. */
-const mostBytes = 64 * 1024 * 1024
-
 export interface Room {
   /** Whether more may be read for the owner. What doesn't fit any more is known only once it was read. */
   isFor (owner: string): boolean
@@ -12,7 +9,8 @@ export interface Room {
   open (owner: string, answer: Writable): (bytes: number) => void
 }
 
-export function createRoom (): Room {
+/** `mostBytes` for one owner beside whom nobody has anything; of two the second has half of it, and so on. */
+export function createRoom (mostBytes: number): Room {
   const heldBy = new Map<string, number>()
   let total = 0
 

@@ -4,6 +4,7 @@ import { isIP } from 'node:net'
 import { Readable } from 'node:stream'
 import type { FastifyError, FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { ApiError, errors, type ErrorKind } from '../errors.ts'
+import { dropInTurns } from './drops.ts'
 import type { Asked } from './logbook.ts'
 import { STATUS_CODES } from './node-http.ts'
 
@@ -69,7 +70,8 @@ export function answerError (error: unknown, request: FastifyRequest, reply: Fas
   const { status, number, headers, message } = fault
   request.server.logbook.note(fault, request.log, askedBy(request, fault))
   // Fastify closes the connection after a body it could not take. A caller still
-  // sending it would lose the answer: Node reads the rest and drops it.
+  // sending it would lose the answer.
+  if (!request.raw.complete) dropInTurns(request.raw)
   if (reply.hasHeader('connection') && reply.raw.shouldKeepAlive) reply.header('connection', 'keep-alive')
   // For a malformed URL Fastify runs no hook; with a serializer of its own it adds no charset.
   reply.code(status).headers({ ...headers, 'cache-control': 'no-store', 'x-request-id': request.id })

@@ -1,67 +1,80 @@
-// How much memory and time large bodies may take, those that arrive and those that wait to be parsed.
+// How much memory and time large bodies may take together, fair among those who send them.
 import { setImmediate as nextTurn } from 'node:timers/promises'
-import type { FastifyInstance, RequestPayload } from 'fastify'
-import { ApiError, errors } from '../errors.ts'
-import { mostHeldBytes, mostUnparsedBytes, smallBody } from './limits.ts'
+import type { FastifyInstance, FastifyRequest } from 'fastify'
+import { FairQueue } from '../database/fair.ts'
+import { createRoom } from '../database/room.ts'
+import { maxWaitMs } from '../database/turns.ts'
+import { abandoned, overloaded } from '../errors.ts'
+import { mostBodiesWaiting, mostHeldBytes, smallBody } from './limits.ts'
 
-interface Body { payload: RequestPayload, bytes: number, count: (chunk: Buffer) => void }
+type Begin = (error?: Error) => void
+
+/** How often the room is looked at while nobody may begin. */
+const lookMs = 50
 
 /**
- * Bounds the bytes of all bodies that are arriving. Past it the body that has
- * been arriving for longest is refused: a caller who sends its own in one go
- * has it whole long before. Small ones are bounded by the number of connections.
+ * A large body is read when it is its turn: one begins in a turn of the event loop, an owner after the
+ * other, as far as there is room beside those whose requests are not answered yet. Until then Node holds
+ * a piece of it, and the rest waits with its sender. Refused is who waits too long, and past
+ * `mostBodiesWaiting` one of who has most waiting. Small ones are bounded by the number of connections.
  */
 export function boundBodies (app: FastifyInstance): void {
-  const arriving = new Set<Body>()
-  let held = 0
+  const limit = app.initialConfig.bodyLimit as number
+  const room = createRoom(mostHeldBytes)
+  const waiting = new FairQueue<Begin>(room.isFor)
+  let isScheduled = false
+  let later: NodeJS.Timeout | undefined
 
-  const forget = (body: Body) => {
-    if (arriving.delete(body)) held -= body.bytes
-    body.payload.off('data', body.count)
+  function schedule (): void {
+    if (isScheduled) return
+    isScheduled = true
+    setImmediate(next)
   }
 
-  app.addHook('preParsing', (request, _reply, payload, done) => {
-    const { 'content-length': length, 'transfer-encoding': coding } = request.headers
-    if (coding === undefined && Number(length ?? 0) <= smallBody) return done()
-    const body = { payload, bytes: 0, count }
-    arriving.add(body)
-    payload.on('data', count)
-    for (const event of ['end', 'close']) payload.once(event, () => forget(body))
-    done()
+  function next (): void {
+    isScheduled = false
+    clearTimeout(later)
+    for (const begin of waiting.takeOlderThan(maxWaitMs)) begin(overloaded)
+    waiting.takeNext()?.()
+    if (!waiting.isIdle()) schedule()
+    else if (waiting.weight > 0) later = setTimeout(next, lookMs)
+  }
 
-    function count (chunk: Buffer): void {
-      body.bytes += chunk.length
-      held += chunk.length
-      for (const oldest of arriving) {
-        if (held <= mostHeldBytes) break
-        forget(oldest)
-        // To Fastify, which waits for its end, as if it had failed: what still comes of it is dropped.
-        const error = new ApiError(errors.OVERLOADED, { cause: 'too many bytes of unfinished bodies' })
-        oldest.payload.emit('error', error)
-      }
+  app.addHook('preParsing', (request, { raw: answer }, _payload, done) => {
+    const bytes = Math.min(sizeOf(request), limit)
+    if (bytes <= smallBody) return done()
+    const owner = request.caller?.user ?? ''
+    const begin = (error?: Error) => {
+      if (error !== undefined || answer.destroyed) return done(error ?? abandoned)
+      // All of it, and until it is answered: who sends slowly takes the room of others of the same owner.
+      room.open(owner, answer)(bytes)
+      done()
     }
+    if (waiting.weight === mostBodiesWaiting) {
+      const other = waiting.takeFromHeaviest(owner, 1)
+      if (other === undefined) return begin(overloaded)
+      other(overloaded)
+    }
+    waiting.add(owner, begin, 1)
+    schedule()
   })
+}
+
+/** In bytes, as far as it is known before all of it is there. */
+function sizeOf ({ headers }: FastifyRequest): number {
+  return headers['transfer-encoding'] === undefined ? Number(headers['content-length'] ?? 0) : Infinity
 }
 
 /**
  * Large bodies are parsed one in a turn of the event loop: a hundred that arrive together would keep all
- * others waiting for a second. Rejects with OVERLOADED past `mostUnparsedBytes`.
+ * others waiting for a second.
  */
 export function takeTurnsToParse () {
-  let held = 0
   let last: Promise<unknown> = Promise.resolve()
 
-  return async function inTurn<Value> (body: Buffer, parse: () => Value): Promise<Value> {
-    if (held > mostUnparsedBytes) {
-      throw new ApiError(errors.OVERLOADED, { cause: 'too many bytes of bodies to be parsed' })
-    }
-    held += body.length
-    try {
-      last = last.then(() => nextTurn())
-      await last
-      return parse()
-    } finally {
-      held -= body.length
-    }
+  return async function inTurn<Value> (parse: () => Value): Promise<Value> {
+    last = last.then(() => nextTurn())
+    await last
+    return parse()
   }
 }

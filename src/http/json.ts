@@ -16,7 +16,7 @@ export function readJsonBodies (app: FastifyInstance): void {
   const inTurn = takeTurnsToParse()
   app.addContentTypeParser('application/json', options, (_request: FastifyRequest, body: Buffer, done) => {
     if (body.length <= smallBody) return done(null, parseJsonBody(body))
-    inTurn(body, () => parseJsonBody(body)).then((value) => done(null, value), done)
+    inTurn(() => parseJsonBody(body)).then((value) => done(null, value), done)
   })
 }
 

@@ -36,14 +36,14 @@ export const lingerMs = 5000
  */
 export const maxBehind = 16
 
-/** A body up to this size is not counted among those that are arriving. */
+/** A body up to this size is read and parsed as it comes. */
 export const smallBody = 16_384
 
-/** What all larger bodies that are arriving may take together. */
-export const mostHeldBytes = 64 * 1024 * 1024
+/** What larger bodies may take, from when they begin to be read until their requests are answered. */
+export const mostHeldBytes = 32 * 1024 * 1024
 
-/** What those may take that are whole and wait to be parsed. */
-export const mostUnparsedBytes = 16 * 1024 * 1024
+/** How many of them may wait to be read: Node has up to 64 KiB of each. */
+export const mostBodiesWaiting = 200
 
 /** Descriptors for whatever is no caller's connection: the database's, the log, files. */
 export const otherDescriptors = 96

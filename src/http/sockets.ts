@@ -1,6 +1,7 @@
 // What of Node's own properties of a connection is used here, and how one is ended.
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
+import { dropInTurns } from './drops.ts'
 import { lingerIdleMs, lingerMs } from './limits.ts'
 
 /** How a connection stands is only to be had from Node's own properties. */
@@ -39,5 +40,6 @@ export function dropInput (socket: HttpSocket): void {
   socket.removeAllListeners('data').removeAllListeners('end')
   // Node would pause it again.
   socket._paused = false
-  socket.on('data', () => {}).resume()
+  dropInTurns(socket)
+  socket.resume()
 }

@@ -18,7 +18,7 @@ async function open (t: Test) {
 }
 
 t.test('there is room for an owner until the answers hold a bound, and for each other one a share', async (t) => {
-  const room = createRoom()
+  const room = createRoom(64 * 1024 * 1024)
   const answer = new PassThrough()
   const hold = room.open('mallory', answer)
   hold(63 * MiB)
@@ -36,7 +36,7 @@ t.test('there is room for an owner until the answers hold a bound, and for each 
 })
 
 t.test('an answer that is over holds nothing, whatever is still read for it', async (t) => {
-  const room = createRoom()
+  const room = createRoom(64 * 1024 * 1024)
   const answer = new PassThrough()
   const hold = room.open('mallory', answer)
   hold(100 * MiB)

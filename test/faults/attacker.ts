@@ -30,13 +30,14 @@ const authorization = `Bearer ${token}`
 const name = 'n'.repeat(1_040_000)
 const colons = `{"id"${':'.repeat(1_040_000)}}`
 
-const post = (body: string) =>
-  send('POST', { authorization, 'content-type': 'application/json', 'content-length': body.length }, body)
+const post = (body: string, headers = { authorization }) =>
+  send('POST', { ...headers, 'content-type': 'application/json', 'content-length': body.length }, body)
 
 /** Asks for all it can, and reads each answer before it asks again. */
 const floods: Record<string, () => Promise<void>> = {
   'large creates': () => post(JSON.stringify({ id: id++, name })),
   'large lists': () => send('GET', { authorization }),
+  'bodies without a token': () => post(colons, { authorization: 'Bearer x' }),
   'bodies of colons': () => post(colons),
   'unknown tokens': () => send('GET', { authorization: `Bearer ${createToken()}` }),
   'malformed tokens': () => send('GET', { authorization: 'Bearer x' })

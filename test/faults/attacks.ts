@@ -40,13 +40,14 @@ const longerThanBuffers = `select id, repeat('n', 512), repeat('t', 512) from ge
 const all: Attack[] = [
   { kind: '17 times the script of the page, unread', connections: 1000, bound: 'the page\'s files in memory once, one answer of a connection at a time' },
   { kind: 'heads, as many as a piece has room for', connections: 1000, bound: '16 behind an answer' },
-  { kind: 'bodies of colons', connections: 100, bound: 'each byte is looked at once' },
-  { kind: 'large creates', connections: 20, bound: 'they take turns of their own, each counts by its pieces' },
+  { kind: 'bodies without a token', connections: 100, bound: 'what is dropped is read 8 pieces in a turn' },
+  { kind: 'bodies of colons', connections: 100, bound: 'each byte is looked at once; one begins to be read in a turn' },
+  { kind: 'large creates', connections: 20, bound: '32 MiB from when they are read until they are answered' },
   { kind: 'large creates', connections: 100, bound: 'the same' },
   { kind: 'large lists', connections: 100, bound: 'one at a time, 64 MiB not gone out', plants: oneLarge },
   { kind: 'large lists', connections: 900, bound: 'the same', plants: oneLarge },
   { kind: 'three long lists each, unread', connections: 100, bound: 'the same', plants: longerThanBuffers },
-  { kind: 'bodies one byte short', connections: 1500, bound: '64 MiB of bodies not whole' },
+  { kind: 'bodies one byte short', connections: 1500, bound: 'the same, 200 wait' },
   { kind: 'unknown tokens', connections: 4000, bound: 'known ones first, `MAX_WAITING`' },
   { kind: 'malformed tokens', connections: 100, bound: '30 lines a kind, then one a second' }
 ]

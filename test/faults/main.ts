@@ -20,7 +20,8 @@ const scenarios = {
   readers: () => readers(scope, postgres, { plants: 300_000, characters: 30, stalledReaders: 200, halfOpenRequests: 1000, measureMs: 8000 }),
   bodies: () => bodies(scope, postgres, { rounds: 15 }),
   overload: () => overloads(scope, postgres, { bytesPerSecond: 25_000, measureMs: 8000 }),
-  attacks: () => attacks(scope, postgres, { share: 1, watchMs: 8000, restMs: 3000 }),
+  // V8 collects what is left when nothing has happened for 8 s.
+  attacks: () => attacks(scope, postgres, { share: 1, watchMs: 8000, restMs: 12_000 }),
   soak: () => soak(scope, postgres, { minutes: 10 })
 }
 const { values } = parseArgs({

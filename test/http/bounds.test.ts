@@ -1,5 +1,5 @@
 // What callers may hold of the service together: connections, unfinished bodies, answers that nobody reads.
-import { once } from 'node:events'
+import { EventEmitter, once } from 'node:events'
 import { connect, type Server, type Socket } from 'node:net'
 import t, { type Test } from 'tap'
 import { startApp } from '../support/app.ts'
@@ -14,6 +14,9 @@ function open (t: Test, address: string): Socket {
   t.teardown(() => { socket.destroy() })
   return socket
 }
+
+// One waits for what is bounded by time.
+t.jobs = 3
 
 const live = 'GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n'
 
@@ -39,27 +42,69 @@ t.test('the start tells when more connections are wanted than files may be open'
   t.equal(log.some((line) => JSON.parse(line).msg.startsWith('the limit of open files')), limit < 100_095)
 })
 
-t.test('of bodies that don\'t come to their end those under way for longest are given up, and nobody else notices', async (t) => {
-  const { as, listen, url } = await startApp(t)
+/** An app where a large body of alice's has begun that takes all the room there is for her, and doesn't go on. */
+async function startFull (t: Test, framing = 'Content-Length: 40000000', start = '{') {
+  const { as, listen, log } = await startApp(t, { BODY_LIMIT: '50000000' })
   const address = await listen()
-  const alice = await as('alice')
-  const head = (length: number) => `POST /plants HTTP/1.1\r\nHost: x\r\nAuthorization: ${alice.authorization}\r\nContent-Type: application/json\r\nContent-Length: ${length}\r\nConnection: close\r\n\r\n`
-  const body = (id: number) => `{"id":${id},"name":"${'x'.repeat(1_000_000)}"}`
-  const sent = []
-  for (let id = 10; id < 90; id++) {
+  const [alice, bob] = await Promise.all([as('alice'), as('bob')])
+
+  /** Sends the head of a create, and of the body what there is. */
+  function send ({ authorization }: typeof alice, framing: string, body = '') {
     const socket = open(t, address)
-    const text = body(id)
-    socket.write(head(text.length) + text.slice(0, -1))
-    const answer = once(socket, 'data').then(([bytes]) => String(bytes))
-    sent.push({ socket, answer })
-    // One after the other, so that it is known which are given up.
-    if (id >= 80) t.match(await sent[id - 80]?.answer, /^HTTP\/1.1 503 .*50302/s, `${id - 70}`)
-    else await new Promise((resolve) => socket.write('', resolve))
+    socket.write('POST /plants HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n' +
+      `Authorization: ${authorization}\r\n${framing}\r\n\r\n${body}`)
+    return { socket, answer: once(socket, 'data').then(([bytes]) => String(bytes).slice(0, 12)) }
   }
-  t.equal((await alice.create({ id: 1, name: 'small' })).statusCode, 200)
-  sent.at(-1)?.socket.write('}')
-  t.match(await sent.at(-1)?.answer, /^HTTP\/1.1 200 /)
-  t.same(await sql(url, 'select id::int from plants order by plants.id'), [{ id: 1 }, { id: 89 }])
+  const whole = JSON.stringify({ id: 7, name: 'x'.repeat(20_000) })
+  const begun = send(alice, framing, start)
+  // A short one behind it has been read by then.
+  await alice.create({ id: 1, name: 'small' })
+  return {
+    alice,
+    bob,
+    log,
+    begun: begun.socket,
+    begin: (user: typeof alice) => send(user, `Content-Length: ${whole.length}`),
+    create: (user: typeof alice) => send(user, `Content-Length: ${whole.length}`, whole)
+  }
+}
+
+t.test('a large body waits to be read while others of its owner take all the room, and nobody else does', { buffered: true }, async (t) => {
+  const { alice, bob, begun, create, log } = await startFull(t)
+  const left = create(alice)
+  const waiting = create(alice)
+  let isAnswered = false
+  waiting.answer.then(() => { isAnswered = true })
+  t.equal((await alice.create({ id: 2, name: 'small' })).statusCode, 200)
+  t.equal(await create(bob).answer, 'HTTP/1.1 200')
+  t.notOk(isAnswered)
+  left.socket.resetAndDestroy()
+  begun.destroy()
+  t.equal(await waiting.answer, 'HTTP/1.1 200')
+  t.ok(log.some((line) => JSON.parse(line).reason === 'its caller has gone'))
+})
+
+t.test('a large body that waits too long to be read is refused', { buffered: true }, async (t) => {
+  const { alice, create } = await startFull(t, 'Transfer-Encoding: chunked', '1\r\n{\r\n')
+  t.equal(await create(alice).answer, 'HTTP/1.1 503')
+})
+
+t.test('of more large bodies than may wait those are refused of who has most', { buffered: true }, async (t) => {
+  const { alice, bob, begin, create } = await startFull(t)
+  const answers: string[] = []
+  const refused = new EventEmitter()
+  for (let connection = 0; connection < 201; connection++) {
+    begin(alice).answer.then((answer) => {
+      answers.push(answer)
+      refused.emit('next')
+    })
+  }
+  await once(refused, 'next')
+  t.strictSame(answers, ['HTTP/1.1 503'])
+  const next = once(refused, 'next')
+  t.equal(await create(bob).answer, 'HTTP/1.1 200')
+  await next
+  t.strictSame(answers, ['HTTP/1.1 503', 'HTTP/1.1 503'])
 })
 
 t.test('the files of the page are compressed, can be validated, and are read once', async (t) => {
