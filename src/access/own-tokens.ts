@@ -13,6 +13,10 @@ const maxKnown = 10_000
 // and together with all others that come to be so old within that time.
 const [refreshAfter, refreshWithin] = [2 / 3, 1 / 12]
 
+// One for all, as with `overloaded`: anybody can bring about thousands a second.
+const malformed = new ApiError(errors.TOKEN_INVALID, { cause: 'malformed' })
+const unknown = new ApiError(errors.TOKEN_INVALID, { cause: 'unknown' })
+
 interface LookUp {
   askedAt: number
   answer: Promise<Token | undefined>
@@ -28,8 +32,8 @@ export function createAuthenticate (tokens: Tokens, cacheTtlMs: number): Authent
     const hash = hashToken(text)
     // One that is remembered was well-formed.
     const token = cache.remembered(hash) ?? (isWellFormedToken(text) ? await cache.find(hash) : null)
-    if (token === null) throw new ApiError(errors.TOKEN_INVALID, { cause: 'malformed' })
-    if (token === undefined) throw new ApiError(errors.TOKEN_INVALID, { cause: 'unknown' })
+    if (token === null) throw malformed
+    if (token === undefined) throw unknown
     const state = tokenState(token)
     if (state !== 'active') throw new TokenRefused(token, state)
     return token
