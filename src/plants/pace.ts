@@ -12,25 +12,39 @@ type Read = (owner: string, rest: Rest, size: number, answer: PageRequest['answe
 
 export function createPace (read: Read) {
   let readers = 0
+  const largest = () => Math.max(smallestPage, Math.min(largestPage, Math.floor(sharedPlants / readers)))
+
+  async function timed (...request: Parameters<Read>): Promise<{ page: Page, ms: number, isFull: boolean }> {
+    const askedAt = performance.now()
+    const page = await read(...request)
+    // One with large plants has fewer than it might. Whoever takes it may empty it.
+    return { page, ms: performance.now() - askedAt, isFull: page.plants.length === request[2] }
+  }
 
   return async function * pagesAfter (
     owner: string, first: Rest | undefined, answer?: PageRequest['answer']
   ): AsyncGenerator<Page, void> {
     readers++
     let size = smallestPage
+    let isQuick = false
+    const ask = (rest: Rest | undefined) => {
+      if (rest === undefined) return undefined
+      size = isQuick ? Math.min(size * 2, largest()) : smallestPage
+      const asked = timed(owner, rest, size, answer)
+      // Of one that nobody takes any more nobody hears.
+      asked.catch(() => {})
+      return asked
+    }
     try {
-      for (let rest = first; rest !== undefined;) {
-        size = Math.max(smallestPage, Math.min(size, largestPage, Math.floor(sharedPlants / readers)))
-        const askedAt = performance.now()
-        const page = await read(owner, rest, size, answer)
+      for (let next = ask(first); next !== undefined;) {
+        const { page, ms, isFull } = await next
         const readAt = performance.now()
-        // One with large plants has fewer than it might. Whoever takes it may empty it.
-        const isFull = page.plants.length === size
+        // PostgreSQL reads on while a page is made into JSON for one who keeps up.
+        const ahead = isQuick ? ask(page.rest) : undefined
         yield page
         // Taken before another one could have been read.
-        const isQuick = performance.now() - readAt < readAt - askedAt
-        size = isQuick && isFull ? size * 2 : smallestPage
-        rest = page.rest
+        isQuick = isFull && performance.now() - readAt < ms
+        next = ahead ?? ask(page.rest)
       }
     } finally {
       readers--

@@ -166,7 +166,7 @@ t.test('pages grow for a reader who takes each before the next could have been r
   const { asked, begin } = startPace(200)
   const pages = begin()
   for (let count = 0; count < 6; count++) await pages.next()
-  t.strictSame(asked, [500, 1000, 2000, 4000, 4000, 4000])
+  t.strictSame(asked, [500, 1000, 2000, 4000, 4000, 4000, 4000], 'the last is read ahead')
 })
 
 t.test('a reader who is slow gets small ones', async (t) => {
