@@ -1,7 +1,7 @@
 // Items that arrive together, or while others are under way, go together as a batch.
 import { abandoned, overloaded } from '../errors.ts'
 import { batchEvents, origin, statementEvents } from '../events.ts'
-import { tickMs } from './connection.ts'
+import { silentTicks, tickMs } from './connection.ts'
 import { FairQueue } from './fair.ts'
 import { isNotSupported } from './faults.ts'
 import { maxWaitMs, type Waiter } from './turns.ts'
@@ -30,8 +30,11 @@ interface Waiting<Item, Result> {
   reject: (error: unknown) => void
 }
 
-/** How long a batch that hangs, on a locked row or a dead connection, keeps others from passing. */
-const turnMs = 1000
+/**
+ * How long a batch that hangs, on a locked row or a dead connection, keeps others from passing. Until that
+ * connection is given up: sooner the next one might be sent to the same dead server by another.
+ */
+const turnTicks = silentTicks + 2
 
 /** The most characters of one batch: a burst of large items is not held in memory several times over. */
 const maxSize = 1_000_000
@@ -155,10 +158,11 @@ class BatchQueue<Item extends Waiting<Pick<Waiter, 'answer'> & { owner: string }
   #begin (group: Item[]): void {
     this.#underWay++
     const turn = Promise.withResolvers<void>()
-    const passing = setTimeout(turn.resolve, turnMs)
+    let ticks = 0
+    const passing = setInterval(() => { if (++ticks === turnTicks) turn.resolve() }, tickMs)
     this.#settle(group).finally(turn.resolve)
     turn.promise.then(() => {
-      clearTimeout(passing)
+      clearInterval(passing)
       this.#underWay--
       this.#schedule()
     })

@@ -6,6 +6,8 @@ import { parseServers, type Target } from './servers.ts'
 const timeoutMs = 3000
 /** While an attempt hangs another one is made this often, so that the way back is found soon. */
 const retryMs = 500
+/** For how long the first server that answers waits for what others say: one may have taken over from it. */
+const momentMs = 200
 
 export type Connect = () => Promise<Connection>
 
@@ -51,9 +53,8 @@ export function createConnect (options: ConnectionOptions): Connect {
 }
 
 /**
- * The first of several attempts to succeed. Others with the same server are dropped,
- * those with another one go on to tell their timeline. Rejects when the last one
- * left has failed.
+ * The first of several attempts to succeed, unless a later one closes it: other servers have a moment to tell
+ * their timeline, and who is late goes on to tell it. Rejects when the last attempt left has failed.
  */
 class Attempts {
   readonly #servers: Array<() => Connection>
@@ -63,14 +64,16 @@ class Attempts {
   readonly #outcome = Promise.withResolvers<Connection>()
   readonly #retry: NodeJS.Timeout
   readonly #deadline: NodeJS.Timeout
-  #isWon = false
+  #moment: NodeJS.Timeout | undefined
+  #best: Connection | undefined
+  #isOver = false
 
   constructor (servers: Array<() => Connection>, open: (connection: Connection) => Promise<void>) {
     this.#servers = servers
     this.#open = open
     this.#retry = setInterval(() => this.#attemptAll(), retryMs)
     this.#deadline = setTimeout(() => {
-      this.#lose(new Error(`no connection within ${timeoutMs} ms`))
+      this.#end(new Error(`no connection within ${timeoutMs} ms`))
       for (const connection of this.#underWay.keys()) connection.closeNow()
     }, timeoutMs)
     this.#attemptAll()
@@ -92,35 +95,45 @@ class Attempts {
       this.#underWay.set(connection, server)
       await this.#open(connection)
       this.#underWay.delete(connection)
-      this.#win(connection, server)
+      this.#succeed(connection, server)
     } catch (error) {
       // The client leaves it open when it has no password to give.
       connection?.closeNow()
       this.#underWay.delete(connection as Connection)
       this.#faults[server] = error
       if (this.#underWay.size > 0) return
-      this.#lose(this.#servers.length === 1
+      this.#end(this.#servers.length === 1
         ? error
         : new AggregateError(this.#faults, 'no server takes writes'))
     }
   }
 
-  #win (connection: Connection, server: number): void {
-    if (this.#isWon) return connection.close()
-    this.#isWon = true
+  #succeed (connection: Connection, server: number): void {
+    if (this.#isOver) return connection.close()
+    if (this.#best?.isOpen()) connection.close()
+    else this.#best = connection
     clearInterval(this.#retry)
-    this.#deadline.unref()
     for (const [other, its] of this.#underWay) {
-      if (its === server) other.closeNow()
-      else other.unref()
+      if (its !== server) continue
+      this.#underWay.delete(other)
+      other.closeNow()
     }
-    this.#outcome.resolve(connection)
+    if (this.#underWay.size === 0) this.#end()
+    else this.#moment ??= setTimeout(() => this.#end(), momentMs)
   }
 
-  #lose (error: unknown): void {
+  #end (error?: unknown): void {
+    this.#isOver = true
     clearInterval(this.#retry)
-    clearTimeout(this.#deadline)
-    this.#outcome.reject(error)
+    clearTimeout(this.#moment)
+    if (this.#best === undefined) {
+      clearTimeout(this.#deadline)
+      this.#outcome.reject(error)
+    } else {
+      this.#deadline.unref()
+      for (const other of this.#underWay.keys()) other.unref()
+      this.#outcome.resolve(this.#best)
+    }
   }
 }
 

@@ -38,7 +38,7 @@ export interface ConnectionOptions {
 
 export const tickMs = 100
 /** A second's worth. In ticks, since a lagging event loop is late for answers and ticks alike. */
-const silentTicks = 10
+export const silentTicks = 10
 
 /** How long a server may take to say goodbye. */
 const goodbyeMs = 1000
