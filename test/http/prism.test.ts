@@ -1,17 +1,17 @@
 import { spawn } from 'node:child_process'
 import { createInterface } from 'node:readline'
-import t, { type Test } from 'tap'
+import t from 'tap'
 import { startApp } from '../support/app.ts'
 import { sql } from '../support/database.ts'
 import { withoutHooks } from '../support/program.ts'
 
 // Prism, which knows nothing of this service but openapi.json, stands between
-// caller and service and turns whatever the document does not allow into an
-// error of its own. It reads numbers as doubles: ids beyond them are for int64.test.ts.
+// caller and service and tells in a header whatever the document does not allow.
+// It reads numbers as doubles: ids beyond them are for int64.test.ts.
 
 /** The address of a Prism in front of the service. */
-async function startPrism (t: Test, address: string, options: string[] = []): Promise<string> {
-  const prism = spawn('env', [...withoutHooks, 'prism', 'proxy', 'openapi.json', address, '--errors', '--port', '0', ...options], { stdio: ['ignore', 'pipe', 'inherit'] })
+async function startPrism (address: string): Promise<string> {
+  const prism = spawn('env', [...withoutHooks, 'prism', 'proxy', 'openapi.json', address, '--port', '0'], { stdio: ['ignore', 'pipe', 'inherit'] })
   t.teardown(() => { prism.kill() })
   for await (const line of createInterface(prism.stdout)) {
     const [, url] = /listening on (http\S+)/.exec(line) ?? []
@@ -23,8 +23,12 @@ async function startPrism (t: Test, address: string, options: string[] = []): Pr
   throw new Error(`Prism ended with ${prism.exitCode}`)
 }
 
-async function call (address: string, method: string, path: string, authorization: string, body?: string, contentType = 'application/json') {
-  const response = await fetch(`${address}${path}`, { method, headers: { authorization, ...body !== undefined && { 'content-type': contentType } }, body: body ?? null })
+const { as, listen, url } = await startApp(t)
+const prism = await startPrism(await listen())
+const alice = (await as('alice')).authorization
+
+async function call (method: string, path: string, authorization: string, body?: string, contentType = 'application/json') {
+  const response = await fetch(`${prism}${path}`, { method, headers: { authorization, ...body !== undefined && { 'content-type': contentType } }, body: body ?? null })
   const { status, headers } = response
   const text = await response.text()
   return { status, type: headers.get('content-type'), violations: headers.get('sl-violations'), body: text === '' ? undefined : JSON.parse(text) }
@@ -33,9 +37,6 @@ async function call (address: string, method: string, path: string, authorizatio
 const inJson = { type: 'application/json', violations: null }
 
 t.test('what callers do is as the document says, and so is what they are answered', async (t) => {
-  const { as, listen } = await startApp(t)
-  const prism = await startPrism(t, await listen())
-  const alice = (await as('alice')).authorization
   const reader = (await as('alice', { readOnly: true })).authorization
   const as200 = (body: unknown) => ({ ...inJson, status: 200, body })
   const plants = [
@@ -43,27 +44,25 @@ t.test('what callers do is as the document says, and so is what they are answere
     { id: 2, name: 'x'.repeat(500_000) }, { id: 3, name: 'n', owner: 'bob', x: [{ id: 1 }] }
   ]
 
-  t.match(await call(prism, 'GET', '/plants', alice), as200([]))
+  t.match(await call('GET', '/plants', alice), as200([]))
   for (const { id, name, tag, ...rest } of plants) {
-    t.same(await call(prism, 'POST', '/plants', alice, JSON.stringify({ id, name, tag, ...rest })), as200({ name, ...tag !== undefined && { tag } }))
+    t.same(await call('POST', '/plants', alice, JSON.stringify({ id, name, tag, ...rest })), as200({ name, ...tag !== undefined && { tag } }))
   }
-  t.match(await call(prism, 'POST', '/plants', alice, JSON.stringify(plants[0])), { ...inJson, status: 400, body: { error: 40014 } })
+  t.match(await call('POST', '/plants', alice, JSON.stringify(plants[0])), { ...inJson, status: 400, body: { error: 40014 } })
   const listed = plants.toSorted((a, b) => a.id - b.id).map(({ name, tag }) => ({ name, ...tag !== undefined && { tag } }))
   for (const [query, count] of [['', 7], ['?limit=0', 0], ['?limit=2', 2], ['?limit=2147483647', 7], ['?other=x', 7]] as const) {
-    t.same(await call(prism, 'GET', `/plants${query}`, alice), as200(listed.slice(0, count)), query)
+    t.same(await call('GET', `/plants${query}`, alice), as200(listed.slice(0, count)), query)
   }
-  t.match(await call(prism, 'DELETE', '/plants/-9007199254740991', alice), { status: 204, type: null, violations: null, body: undefined })
-  t.match(await call(prism, 'DELETE', '/plants/-9007199254740991', alice), { ...inJson, status: 404, body: { error: 40402 } })
-  t.match(await call(prism, 'GET', '/plants', 'Bearer x'), { ...inJson, status: 401, body: { error: 40102 } })
-  t.match(await call(prism, 'GET', '/plants', reader), { ...inJson, status: 200 })
-  t.match(await call(prism, 'POST', '/plants', reader, '{"id":5,"name":"n"}'), { ...inJson, status: 403, body: { error: 40301 } })
-  t.match(await call(prism, 'DELETE', '/plants/1', reader), { ...inJson, status: 403, body: { error: 40301 } })
+  t.match(await call('DELETE', '/plants/-9007199254740991', alice), { status: 204, type: null, violations: null, body: undefined })
+  t.match(await call('DELETE', '/plants/-9007199254740991', alice), { ...inJson, status: 404, body: { error: 40402 } })
+  t.match(await call('GET', '/plants', 'Bearer x'), { ...inJson, status: 401, body: { error: 40102 } })
+  t.match(await call('GET', '/plants', reader), { ...inJson, status: 200 })
+  t.match(await call('POST', '/plants', reader, '{"id":5,"name":"n"}'), { ...inJson, status: 403, body: { error: 40301 } })
+  t.match(await call('DELETE', '/plants/1', reader), { ...inJson, status: 403, body: { error: 40301 } })
 })
 
 t.test('answers to what callers should not do are as the document says, and so is a long list', async (t) => {
-  const { as, listen, url } = await startApp(t)
-  const prism = await startPrism(t, await listen(), ['--validate-request', 'false'])
-  const { authorization } = await as('alice')
+  const bob = (await as('bob')).authorization
   const requests: Array<[error: number, method: string, path: string, body?: string, contentType?: string]> = [
     [40004, 'POST', '/plants', 'x', 'text/plain'],
     [40009, 'POST', '/plants', '{"id":1,"name":"n","__proto__":1}'],
@@ -86,13 +85,17 @@ t.test('answers to what callers should not do are as the document says, and so i
     [40402, 'DELETE', '/plants/9223372036854775807']
   ]
   for (const [error, method, path, body, contentType] of requests) {
-    t.match(await call(prism, method, path, authorization, body, contentType), { ...inJson, status: Math.floor(error / 100), body: { error, message: String } }, `${method} ${path.slice(0, 40)} ${body?.slice(0, 40)}`)
+    const { violations, ...answer } = await call(method, path, bob, body, contentType)
+    const title = `${method} ${path.slice(0, 40)} ${body?.slice(0, 40)}`
+    t.match(answer, { type: 'application/json', status: Math.floor(error / 100), body: { error, message: String } }, title)
+    const places: Array<{ location: string[] }> = JSON.parse(violations ?? '[]')
+    t.ok(places.every(({ location: [side] }) => side === 'request'), `${title}: ${violations}`)
   }
 
-  await sql(url, 'insert into plants select \'alice\', id, \'plant \' || id, case when id % 2 = 0 then \'even\' end from generate_series(1, 5000) as id')
-  const list = await call(prism, 'GET', '/plants', authorization)
+  await sql(url, 'insert into plants select \'bob\', id, \'plant \' || id, case when id % 2 = 0 then \'even\' end from generate_series(1, 5000) as id')
+  const list = await call('GET', '/plants', bob)
   t.match(list, { ...inJson, status: 200 })
   t.equal(list.body.length, 5000)
   await sql(url, 'drop table plants')
-  t.match(await call(prism, 'GET', '/plants', authorization), { ...inJson, status: 503, body: { error: 50301 } })
+  t.match(await call('GET', '/plants', bob), { ...inJson, status: 503, body: { error: 50301 } })
 })
