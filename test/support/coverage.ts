@@ -14,7 +14,7 @@ const unmeasured = new Set([
   'test/access/revocation.test.ts', 'test/access/secrets.test.ts', 'test/deploy/files.test.ts', 'test/examples.test.ts',
   'test/faults/linearizable.test.ts', 'test/faults/short.test.ts', 'test/http/fuzz.test.ts', 'test/http/hostile.test.ts',
   'test/http/int64.test.ts', 'test/http/prism.test.ts', 'test/operations/client.test.ts',
-  'test/operations/quick-start.test.ts', 'test/plants/isolation.test.ts', 'test/plants/model.test.ts',
+  'test/operations/quick-start.test.ts', 'test/plants/model.test.ts',
   'test/program/documents.test.ts', 'test/program/starts.test.ts'
 ])
 
