@@ -1,5 +1,5 @@
 // What one attacker costs the others, the memory and the log: one user, or somebody without a token.
-import { fork } from 'node:child_process'
+import { fork, type ChildProcess } from 'node:child_process'
 import { once } from 'node:events'
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
@@ -37,7 +37,7 @@ const oneLarge = 'select 1, repeat(\'n\', 1040000), null'
 const longerThanBuffers = `select id, repeat('n', 512), repeat('t', 512) from generate_series(1, 20000) id
   union all select id, repeat('n', 1000000), null from generate_series(20001, 20010) id`
 
-const all: Attack[] = [
+export const all: Attack[] = [
   { kind: '17 times the script of the page, unread', connections: 1000, bound: 'the page\'s files in memory once, one answer of a connection at a time' },
   { kind: 'heads, as many as a piece has room for', connections: 1000, bound: '16 behind an answer' },
   { kind: 'bodies without a token', connections: 100, bound: 'what is dropped is read 8 pieces in a turn' },
@@ -97,25 +97,34 @@ export async function attacks (scope: Scope, postgres: Postgres, options: Attack
   return { title: 'One attacker, and what others notice', head, rows, notes, breaches, misses }
 }
 
+/** To be run before it begins. */
+export function plantsFor ({ plants }: Attack, owner: string): string[] {
+  if (plants === undefined) return []
+  const named = `(${plants}) as plant (id, name, tag)`
+  return [`insert into plants (owner, id, name, tag) select '${owner}', * from ${named}`, 'checkpoint']
+}
+
+/** In a process of its own; told to stop it tells what came back. */
+export async function beginAttack (
+  scope: Scope, { kind, connections }: Attack, address: string, token: string
+): Promise<ChildProcess> {
+  const words = [kind, address, token, String(connections)]
+  const env = { ...process.env, NODE_OPTIONS: '' }
+  const attacker = fork(join(import.meta.dirname, 'attacker.ts'), words, { env })
+  scope.teardown(() => { attacker.kill() })
+  await once(attacker, 'message')
+  return attacker
+}
+
 /** The same attack twice on one service: watched, and while it is told to stop. */
 async function bear (scope: Scope, postgres: Postgres, mallory: string, attack: Attack, options: AttacksOptions) {
   const { watchMs, restMs, share } = options
   const users = Array.from({ length: others }, (_, user) => `other of ${mallory} ${user}`)
   const [token = '', ...tokens] = await createUsers(postgres.url, [mallory, ...users])
-  if (attack.plants !== undefined) {
-    await sql(postgres.url, `insert into plants (owner, id, name, tag)
-      select '${mallory}', * from (${attack.plants}) as plant (id, name, tag)`)
-    await sql(postgres.url, 'checkpoint')
-  }
+  for (const statement of plantsFor(attack, mallory)) await sql(postgres.url, statement)
   const service = await serve(scope, { DATABASE_URL: postgres.url, DRAIN_DELAY: '0' })
-  const begin = async () => {
-    const file = join(import.meta.dirname, 'attacker.ts')
-    const words = [attack.kind, service.address, token, String(attack.connections * share)]
-    const attacker = fork(file, words, { env: { ...process.env, NODE_OPTIONS: '' } })
-    scope.teardown(() => { attacker.kill() })
-    await once(attacker, 'message')
-    return attacker
-  }
+  const connections = attack.connections * share
+  const begin = () => beginAttack(scope, { ...attack, connections }, service.address, token)
 
   await watch(service, tokens, Math.min(watchMs, 1000))
   const alone = await watch(service, tokens, watchMs)
