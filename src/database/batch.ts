@@ -9,9 +9,9 @@ import { maxWaitMs, type Waiter } from './turns.ts'
 export interface BatchOptions {
   /** For whoever counts. */
   name: string
-  /** The most items of one batch; 1: each is run at once. */
+  /** The most items of one batch; 1: each is run on its own, and many at once. */
   maxItems: number
-  /** How many batches may be under way. */
+  /** How many batches of several may be under way. */
   atOnce: number
   /** How many items may wait before further ones are refused; a large one counts by its pieces. */
   maxWaiting: number
@@ -35,6 +35,9 @@ interface Waiting<Item, Result> {
  * connection is given up: sooner the next one might be sent to the same dead server by another.
  */
 const turnTicks = silentTicks + 2
+
+/** How many may be under way where each is run on its own: enough for pipelining. */
+const singlesAtOnce = 100
 
 /** The most characters of one batch: a burst of large items is not held in memory several times over. */
 const maxSize = 1_000_000
@@ -73,6 +76,7 @@ export class Batch<Item extends Pick<Waiter, 'answer'> & { owner: string }, Resu
     this.#run = run
     this.#sizeOf = sizeOf
     this.#options = { ...options }
+    if (options.maxItems === 1) this.#runEachOnItsOwn()
     const settle = (group: Array<Waiting<Item, Result>>) => this.#settle(group)
     this.#small = new BatchQueue(settle, this.#options)
     this.#large = new BatchQueue(settle, this.#options)
@@ -86,9 +90,13 @@ export class Batch<Item extends Pick<Waiter, 'answer'> & { owner: string }, Resu
     return new Promise((resolve, reject) => {
       const size = this.#sizeOf(item)
       const waiting = { item, size, origin: origin.getStore(), resolve, reject }
-      if (this.#options.maxItems === 1) this.#settle([waiting])
-      else (size < largeSize ? this.#small : this.#large).add(waiting)
+      const queue = size < largeSize ? this.#small : this.#large
+      queue.add(waiting)
     })
+  }
+
+  #runEachOnItsOwn (): void {
+    Object.assign(this.#options, { maxItems: 1, atOnce: singlesAtOnce })
   }
 
   async #settle (group: Array<Waiting<Item, Result>>): Promise<void> {
@@ -100,7 +108,7 @@ export class Batch<Item extends Pick<Waiter, 'answer'> & { owner: string }, Resu
       const results = await (isTraced ? origin.run(originsOf(group), this.#run, items) : this.#run(items))
       group.forEach(({ resolve }, index) => resolve(results[index] as Result | Promise<Result>))
     } catch (error) {
-      if (isNotSupported(error)) this.#options.maxItems = 1
+      if (isNotSupported(error)) this.#runEachOnItsOwn()
       if (group.length > 1 && isWorthRetrying(error)) {
         await Promise.all(group.map((one) => this.#settle([one])))
       } else for (const { reject } of group) reject(error)

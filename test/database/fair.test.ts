@@ -154,6 +154,21 @@ t.test('a batch has something of everybody who waits', { buffered: true }, async
   t.equal((await Promise.all(all)).length, 6)
 })
 
+t.test('an item that is run on its own waits for a hundred of another owner, not for all', { buffered: true }, async (t) => {
+  const { begun, pass, add } = startBatches(t, 1)
+  const all = range(150).map(() => add('m'))
+  while (begun.length < 100) await nextTurn()
+  all.push(add('a'))
+  await nextTurn()
+  t.equal(begun.length, 100)
+  t.equal(await pass(), 'm0')
+  t.equal(await pass(), 'm0')
+  while (begun.length < 100) await nextTurn()
+  t.strictSame(begun.slice(98).map(({ items }) => items[0]?.owner).sort(), ['a', 'm'])
+  for (let passed = 2; passed < 151; passed++) await pass()
+  t.equal((await Promise.all(all)).length, 151)
+})
+
 t.test('no small item waits for a large one', { buffered: true }, async (t) => {
   const { begun, pass, add } = startBatches(t, 3)
   const large = [1, 2].map(() => add('m', 1_000_000))
