@@ -82,6 +82,11 @@ t.test('of two that answer one is used, and the other\'s connection is closed', 
   const url = primaryUrl.replace('127.0.0.1', 'localhost')
   t.equal(await findPort(url.replace(/@([^/]*)/, `@$1,${new URL(primaryUrl).host}`)), portOf(primaryUrl))
   while (await connections() > before) await delay(10)
+
+  const late = await openProxy(t, primaryUrl)
+  late.slow(50)
+  t.equal(await findPort(primaryUrl.replace(/@([^/]*)/, `@$1,${new URL(late.url).host}`)), portOf(primaryUrl))
+  while (late.connections().now > 0) await delay(10)
 })
 
 t.test('a server that takes no writes is refused, unless any will do', async (t) => {
