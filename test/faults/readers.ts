@@ -150,7 +150,7 @@ async function goOnTogether (scope: Scope, postgres: Postgres, token: string): P
   const maxWaiting = 2
   const service = await serve(scope, { DATABASE_URL: postgres.url, MAX_WAITING: String(maxWaiting) })
   const sockets: Socket[] = []
-  while (sockets.length < 3 * maxWaiting) {
+  while (sockets.length < 2 * maxWaiting) {
     const socket = await openSocket(scope, service, getPlants(token))
     await once(socket, 'readable')
     const start = socket.read(12)

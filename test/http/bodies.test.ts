@@ -1,5 +1,9 @@
+import { once } from 'node:events'
+import type { IncomingMessage } from 'node:http'
+import { Readable } from 'node:stream'
 import { brotliCompressSync, deflateSync, gzipSync } from 'node:zlib'
 import t from 'tap'
+import { dropInTurns } from '../../src/http/drops.ts'
 import { startApp } from '../support/app.ts'
 import { sql } from '../support/database.ts'
 import { isRefusal, noPlant } from '../support/refusal.ts'
@@ -7,7 +11,7 @@ import { isRefusal, noPlant } from '../support/refusal.ts'
 const contentType = 'application/json'
 const good = '{"id":1,"name":"n"}'
 
-const { app, as, url } = await startApp(t)
+const { app, as, listen, url } = await startApp(t)
 const alice = await as('alice')
 
 const send = (payload: string | Buffer | undefined, headers: Record<string, string> = { 'content-type': contentType }) =>
@@ -142,4 +146,41 @@ t.test('of large bodies that arrive together one of another owner waits for one,
     answered.push(user === bob ? 'bob' : 'alice')
   }))
   t.ok(answered.indexOf('bob') < 3, answered.join())
+})
+
+t.test('a request without a body has no stream to be set up, ended and closed', async (t) => {
+  const address = await listen()
+  const requests: Array<[method: string | undefined, isEnded: boolean]> = []
+  app.server.prependListener('request', ({ method, readableEnded }: IncomingMessage) => { requests.push([method, readableEnded]) })
+  await fetch(`${address}/livez`)
+  await fetch(`${address}/livez`, { method: 'POST', body: 'a body' })
+  t.strictSame(requests, [['GET', true], ['POST', false]])
+})
+
+t.test('what takes no token has no use for a body, however large it is', async (t) => {
+  for (const size of [1, 100_000]) {
+    const answer = await app.inject({ url: '/livez', headers: { 'content-type': 'text/plain' }, payload: 'x'.repeat(size) })
+    t.match([answer.statusCode, answer.json()], [200, { status: 'ok' }], `${size}`)
+  }
+})
+
+t.test('what is dropped is read to its end, eight pieces in a turn of the event loop', async (t) => {
+  let turn = 0
+  const pieces: number[] = []
+  let counting = setImmediate(function count () {
+    turn++
+    counting = setImmediate(count)
+  })
+  const streams = Array.from({ length: 20 }, () => Readable.from(Array(10).fill('x')))
+  const ends = streams.map((stream) => once(stream, 'end'))
+  for (const stream of streams) {
+    dropInTurns(stream)
+    stream.on('data', () => { pieces[turn] = (pieces[turn] ?? 0) + 1 })
+  }
+  await Promise.all(ends)
+  clearImmediate(counting)
+  const [first, ...later] = pieces.filter(Boolean)
+  t.equal(first, 20, 'the first piece of each comes by itself')
+  t.strictSame(later.slice(0, -1).filter((count) => count !== 8), [])
+  t.equal(later.reduce((sum, count) => sum + count, 0), 180)
 })
