@@ -37,8 +37,11 @@ export interface ConnectionOptions {
 }
 
 export const tickMs = 100
-/** A second's worth. In ticks, since a lagging event loop is late for answers and ticks alike. */
-export const silentTicks = 10
+/**
+ * So that writes go on within a second of a promotion that the old primary doesn't know of. In ticks,
+ * since a lagging event loop is late for answers and ticks alike.
+ */
+export const silentTicks = 8
 
 /** How long a server may take to say goodbye. */
 const goodbyeMs = 1000
@@ -121,7 +124,7 @@ export class Connection {
     })
   }
 
-  /** Whether it has had statements waiting for a second and answered none of them. */
+  /** Whether it has had statements waiting for so many ticks and answered none of them. */
   isSilent (): boolean {
     return this.#ticksInSilence >= silentTicks
   }

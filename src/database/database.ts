@@ -1,7 +1,7 @@
 // Which statement goes to which connection.
 import { overloaded } from '../errors.ts'
 import { createConnect } from './connect.ts'
-import { tickMs, type ConnectionOptions, type Row, type Statement } from './connection.ts'
+import { silentTicks, tickMs, type ConnectionOptions, type Row, type Statement } from './connection.ts'
 import { Lane } from './lane.ts'
 import { createRoom, type Room } from './room.ts'
 import { Turns, type Waiter } from './turns.ts'
@@ -80,7 +80,7 @@ const sentAtOnce = 100
 const mostReadBytes = 64 * 1024 * 1024
 
 /** As long as a connection may be silent: then statements wait for the event loop, not for the database. */
-const mostLagMs = 1000
+const mostLagMs = silentTicks * tickMs
 
 export function openDatabase (options: DatabaseOptions): Database {
   const { maxWaiting } = options
@@ -146,7 +146,7 @@ function startClock (lanes: Lane[], turns: Turns[], listeners: Set<Listener>): N
       tell('the event loop lagged: the answers of the database waited for this process', { lagMs })
     }
     if (silent > 0) {
-      tell('the database was silent for a second: its connections are closed and others opened', { silent })
+      tell('the database was silent for 0.8 s: its connections are closed and others opened', { silent })
     }
   }, tickMs).unref()
 }
