@@ -1,10 +1,10 @@
 // Items that arrive together, or while others are under way, go together as a batch.
 import { abandoned, overloaded } from '../errors.ts'
 import { batchEvents, origin, statementEvents } from '../events.ts'
+import { FairQueue } from '../waiting/fair-queue.ts'
 import { silentTicks, tickMs } from './connection.ts'
-import { FairQueue } from './fair.ts'
 import { isNotSupported } from './faults.ts'
-import { maxWaitMs, type Waiter } from './turns.ts'
+import type { Waiter } from './turns.ts'
 
 export interface BatchOptions {
   /** For whoever counts. */
@@ -154,7 +154,7 @@ class BatchQueue<Item extends Waiting<Pick<Waiter, 'answer'> & { owner: string }
   #next (): void {
     this.#isScheduled = false
     clearTimeout(this.#later)
-    for (const { reject } of this.#queue.takeOlderThan(maxWaitMs)) reject(overloaded)
+    for (const { reject } of this.#queue.takeOverdue()) reject(overloaded)
     while (this.#underWay < this.#options.atOnce) {
       const group = this.#take()
       if (group.length === 0) break

@@ -1,9 +1,9 @@
 // Which statement goes to which connection.
 import { overloaded } from '../errors.ts'
+import { createRoom, type Room } from '../waiting/room.ts'
 import { createConnect } from './connect.ts'
 import { silentTicks, tickMs, type ConnectionOptions, type Row, type Statement } from './connection.ts'
 import { Lane } from './lane.ts'
-import { createRoom, type Room } from './room.ts'
 import { Turns, type Waiter } from './turns.ts'
 
 export type { Row, Statement }

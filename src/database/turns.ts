@@ -1,7 +1,7 @@
 // So many statements on a connection at a time; the others wait for their turn, fair among owners.
 import { abandoned, overloaded } from '../errors.ts'
 import { origin } from '../events.ts'
-import { FairQueue } from './fair.ts'
+import { FairQueue } from '../waiting/fair-queue.ts'
 import type { Lane } from './lane.ts'
 
 export interface TurnsOptions {
@@ -23,9 +23,6 @@ export interface Waiter {
   /** Once it is destroyed nothing is sent any more. */
   answer?: { readonly destroyed: boolean } | undefined
 }
-
-/** As long as a statement may take by default: behind a server that hangs an answer is due. */
-export const maxWaitMs = 5000
 
 interface Waiting { begin: () => void, refuse: () => void }
 
@@ -66,7 +63,7 @@ export class Turns {
 
   /** To be called every `tickMs`: a connection that is closed for its silence makes room, too. */
   tick (): void {
-    for (const { refuse } of this.#queue.takeOlderThan(maxWaitMs)) refuse()
+    for (const { refuse } of this.#queue.takeOverdue()) refuse()
     this.#next()
   }
 

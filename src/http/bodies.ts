@@ -1,10 +1,9 @@
 // How much memory and time large bodies may take together, fair among those who send them.
 import { setImmediate as nextTurn } from 'node:timers/promises'
 import type { FastifyInstance, FastifyRequest } from 'fastify'
-import { FairQueue } from '../database/fair.ts'
-import { createRoom } from '../database/room.ts'
-import { maxWaitMs } from '../database/turns.ts'
 import { abandoned, overloaded } from '../errors.ts'
+import { FairQueue } from '../waiting/fair-queue.ts'
+import { createRoom } from '../waiting/room.ts'
 import { mostBodiesWaiting, mostHeldBytes, smallBody } from './limits.ts'
 
 type Begin = (error?: Error) => void
@@ -34,7 +33,7 @@ export function boundBodies (app: FastifyInstance): void {
   function next (): void {
     isScheduled = false
     clearTimeout(later)
-    for (const begin of waiting.takeOlderThan(maxWaitMs)) begin(overloaded)
+    for (const begin of waiting.takeOverdue()) begin(overloaded)
     waiting.takeNext()?.()
     if (!waiting.isIdle()) schedule()
     else if (waiting.weight > 0) later = setTimeout(next, lookMs)

@@ -4,8 +4,8 @@ import { setImmediate as nextTurn } from 'node:timers/promises'
 import t, { type Test } from 'tap'
 import { Batch } from '../../src/database/batch.ts'
 import { openDatabase } from '../../src/database/database.ts'
-import { FairQueue } from '../../src/database/fair.ts'
-import { createRoom } from '../../src/database/room.ts'
+import { FairQueue } from '../../src/waiting/fair-queue.ts'
+import { createRoom } from '../../src/waiting/room.ts'
 import { createDatabase } from '../support/database.ts'
 
 const MiB = 1024 * 1024

@@ -3,7 +3,7 @@ import pg from 'pg'
 import t, { type Test } from 'tap'
 import { Batch } from '../../src/database/batch.ts'
 import { openDatabase, type Database } from '../../src/database/database.ts'
-import { FairQueue } from '../../src/database/fair.ts'
+import { FairQueue } from '../../src/waiting/fair-queue.ts'
 import { createDatabase } from '../support/database.ts'
 
 // Two of them wait for what is bounded by time.

@@ -1,5 +1,8 @@
 // What waits, in an order that is fair among owners: each has a line of its own, and they take turns.
 
+/** As long as a statement may take by default: behind a server that hangs an answer is due. */
+const maxWaitMs = 5000
+
 interface Entry<Item> {
   item: Item
   weight: number
@@ -71,9 +74,9 @@ export class FairQueue<Item> {
     return this.take(() => ++items === 1)[0]
   }
 
-  /** Takes all that have waited longer than this. */
-  takeOlderThan (ms: number): Item[] {
-    const before = performance.now() - ms
+  /** Takes all that have waited for more than five seconds, to be refused. */
+  takeOverdue (): Item[] {
+    const before = performance.now() - maxWaitMs
     const isOld = ({ since, weight }: Entry<Item>) => since < before && weight > 0
     const old: Item[] = []
     for (const [owner, line] of this.#lines) {
