@@ -65,15 +65,23 @@ function sizeOf ({ headers }: FastifyRequest): number {
 }
 
 /**
- * Large bodies are parsed one in a turn of the event loop: a hundred that arrive together would keep all
- * others waiting for a second.
+ * Large bodies are parsed one in a turn of the event loop, and nothing of them for as long as the last one
+ * took: a hundred that arrive together would keep all others waiting for a second.
  */
 export function takeTurnsToParse () {
   let last: Promise<unknown> = Promise.resolve()
 
   return async function inTurn<Value> (parse: () => Value): Promise<Value> {
-    last = last.then(() => nextTurn())
-    await last
-    return parse()
+    const before = last
+    const pause = Promise.withResolvers<void>()
+    last = pause.promise
+    await before
+    await nextTurn()
+    const begunAt = performance.now()
+    try {
+      return parse()
+    } finally {
+      setTimeout(pause.resolve, performance.now() - begunAt)
+    }
   }
 }

@@ -41,7 +41,7 @@ export const all: Attack[] = [
   { kind: '17 times the script of the page, unread', connections: 1000, bound: 'the page\'s files in memory once, one answer of a connection at a time' },
   { kind: 'heads, as many as a piece has room for', connections: 1000, bound: '16 behind an answer' },
   { kind: 'bodies without a token', connections: 100, bound: 'what is dropped is read 8 pieces in a turn' },
-  { kind: 'bodies of colons', connections: 100, bound: 'each byte is looked at once; one begins to be read in a turn' },
+  { kind: 'bodies of colons', connections: 100, bound: 'each byte is looked at once; half of the time is left to others' },
   { kind: 'large creates', connections: 20, bound: '32 MiB from when they are read until they are answered' },
   { kind: 'large creates', connections: 100, bound: 'the same' },
   { kind: 'large lists', connections: 100, bound: 'one at a time, 64 MiB not gone out', plants: oneLarge },
