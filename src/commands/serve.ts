@@ -37,7 +37,10 @@ export async function serve (config: Config): Promise<void> {
 
     for (const { url } of observers) if (url !== undefined) app.log.info({ url }, 'metrics')
     const listenTextResolver = (url: string) => `listening on ${url}`
-    const address = await app.listen({ host, port: config.PORT, listenTextResolver }).catch((error) => {
+    // Beyond it the system drops who comes, to be tried again after one second and after three.
+    const backlog = config.MAX_CONNECTIONS
+    const at = { host, port: config.PORT, backlog }
+    const address = await app.listen({ ...at, listenTextResolver }).catch((error) => {
       throw error.code === 'EADDRINUSE' ? new Error(`port ${config.PORT} on ${config.HOST} is in use`) : error
     })
     heedSignals({ config, lifecycle, log: app.log, close: () => opened.disposeAsync() })

@@ -1,6 +1,7 @@
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { writeFile } from 'node:fs/promises'
+import { readFile, writeFile } from 'node:fs/promises'
+import { connect } from 'node:net'
 import { setTimeout } from 'node:timers/promises'
 import { join } from 'node:path'
 import { pathToFileURL } from 'node:url'
@@ -166,4 +167,17 @@ t.test('a server that is too old is told in one line, and nothing is left open o
   t.strictSame([served.code, served.stderr], [1, tooOld])
   t.strictSame(await unmeasured.run(['migrate'], { DATABASE_URL }), { code: 1, stdout: '', stderr: tooOld })
   t.strictSame(await sql(DATABASE_URL, 'select tablename from pg_tables where schemaname = \'public\''), [])
+})
+
+const mostQueued = await readFile('/proc/sys/net/core/somaxconn', 'utf8').then(Number, () => 0)
+
+t.test('connections that come together wait until the service has time for them', { buffered: true, skip: mostQueued < 1000 && 'the system lets fewer wait' }, async (t) => {
+  const service = await serve(t, { DATABASE_URL, DRAIN_DELAY: '0' })
+  const { hostname, port } = new URL(service.address)
+  service.child.kill('SIGSTOP')
+  const sockets = Array.from({ length: 900 }, () => connect(Number(port), hostname))
+  t.teardown(() => { for (const socket of sockets) socket.destroy() })
+  await Promise.all(sockets.map((socket) => once(socket, 'connect')))
+  service.child.kill('SIGCONT')
+  t.equal((await fetch(`${service.address}/livez`)).status, 200)
 })
