@@ -27,8 +27,8 @@ export async function serve (config: Config): Promise<void> {
     const { STATEMENT_TIMEOUT: statementTimeoutMs, MAX_WAITING: maxWaiting } = config
     const database = openDatabase({ url, statementTimeoutMs, maxWaiting })
     opened.defer(() => database.close())
-    // Its connections open while all else is put together.
-    database.probe().catch(() => {})
+    // It connects while all else is put together.
+    database.read(versionStatement).catch(() => {})
     const observers = await openObservers(config)
     opened.defer(async () => { await Promise.all(observers.map((observer) => observer.close())) })
     const lifecycle = { starting: true, stopping: false }
