@@ -87,8 +87,9 @@ for (const { title, begin, end, alerts, callers, areWriting = false } of faults)
     const prometheus = await startPrometheus(t, programs, metrics)
     await until(async () => (await prometheus.query('plant_store_unready')).length > 0, 'the first scrape')
     await until(async () => (await prometheus.firing()).size === 0, 'nothing fires before')
-    // Known now: behind a look-up that hangs no other statement would be asked.
+    // Known now, and connected: behind a look-up or a connection that hangs no statement would be silent.
     await alice.list('?limit=1')
+    if (areWriting) await alice.create({ id: 2, name: 'Monstera' })
     const seen = new Set<string>()
     const over = new AbortController()
     t.teardown(async () => {
