@@ -55,7 +55,7 @@ export interface Database {
 type Listener = (what: string, details: object) => void
 
 export interface DatabaseOptions extends ConnectionOptions {
-  /** How many statements may be under way before further ones are refused. */
+  /** How many requests of a kind may wait before further ones are refused. */
   maxWaiting: number
 }
 

@@ -47,7 +47,7 @@ export function createPlants (database: Database, writeBatch: number) {
     list: (owner: string, limit = Infinity, answer?: Writable): Promise<Page> =>
       lists.add(firstOf(owner, limit, answer)),
 
-    /** The pages after the first, each read when it is asked for. */
+    /** The pages after the first, as their reader takes them: one ahead at most, for who keeps up. */
     listRest: createPace((owner, rest, size, answer) =>
       selectNextPage(database, { owner, ...rest, size, answer })),
 

@@ -9,8 +9,9 @@ export interface OwnedPlant extends PlantKey { plant: NewPlant }
 /** The most plants that are created together. */
 export const mostCreates = 512
 
-// Both writes lock rows in the order of the primary key, and so can't deadlock
-// with each other, from whichever instance of the service.
+// Deletes lock rows in the order of the primary key, and creates are inserted in
+// one order, so none can deadlock with its kind, from whichever instance of the
+// service. A delete sees no plant that is not committed, and waits for none.
 
 // Values, since a server that spreads plants by owner can tell from them which
 // go where. Up to 100 plants they cost no more than arrays, and mostly less.
