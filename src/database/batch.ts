@@ -2,6 +2,7 @@
 import { abandoned, overloaded } from '../errors.ts'
 import { batchEvents, origin, statementEvents } from '../events.ts'
 import { FairQueue } from '../waiting/fair-queue.ts'
+import { Schedule } from '../waiting/schedule.ts'
 import { silentTicks, tickMs } from './connection.ts'
 import { isNotSupported } from './faults.ts'
 import type { Waiter } from './turns.ts'
@@ -17,7 +18,7 @@ export interface BatchOptions {
   maxWaiting: number
   /** After which errors of a batch each of its items is run again on its own. */
   isWorthRetrying: (error: unknown) => boolean
-  /** Whose items may go now; everybody's without it. Looked at again every `tickMs`. */
+  /** Whose items may go now; everybody's without it. Looked at again while nobody may. */
   mayGo?: ((owner: string) => boolean) | undefined
 }
 
@@ -121,9 +122,8 @@ class BatchQueue<Item extends Waiting<Pick<Waiter, 'answer'> & { owner: string }
   readonly #settle: (group: Item[]) => Promise<void>
   readonly #options: BatchOptions
   readonly #queue: FairQueue<Item>
+  readonly #schedule = new Schedule(() => this.#next())
   #underWay = 0
-  #isScheduled = false
-  #later: NodeJS.Timeout | undefined
 
   constructor (settle: (group: Item[]) => Promise<void>, options: BatchOptions) {
     this.#settle = settle
@@ -141,26 +141,17 @@ class BatchQueue<Item extends Waiting<Pick<Waiter, 'answer'> & { owner: string }
       other.reject(overloaded)
     }
     this.#queue.add(owner, waiting, weight)
-    if (this.#underWay < atOnce) this.#schedule()
-  }
-
-  /** For after all that this turn of the event loop brings. */
-  #schedule (): void {
-    if (this.#isScheduled) return
-    this.#isScheduled = true
-    setImmediate(() => this.#next())
+    if (this.#underWay < atOnce) this.#schedule.soon()
   }
 
   #next (): void {
-    this.#isScheduled = false
-    clearTimeout(this.#later)
     for (const { reject } of this.#queue.takeOverdue()) reject(overloaded)
     while (this.#underWay < this.#options.atOnce) {
       const group = this.#take()
       if (group.length === 0) break
       this.#begin(group)
     }
-    if (this.#underWay === 0 && this.#queue.weight > 0) this.#later = setTimeout(() => this.#next(), tickMs)
+    if (this.#underWay === 0 && this.#queue.weight > 0) this.#schedule.later()
   }
 
   #begin (group: Item[]): void {
@@ -172,7 +163,7 @@ class BatchQueue<Item extends Waiting<Pick<Waiter, 'answer'> & { owner: string }
     turn.promise.then(() => {
       clearInterval(passing)
       this.#underWay--
-      this.#schedule()
+      this.#schedule.soon()
     })
   }
 

@@ -79,8 +79,8 @@ const sentAtOnce = 100
 /** What was read for one owner's lists and has not gone out. */
 const mostReadBytes = 64 * 1024 * 1024
 
-/** As long as a connection may be silent: then statements wait for the event loop, not for the database. */
-const mostLagMs = silentTicks * tickMs
+/** Past which a connection is closed; and an event loop that lags so long was waited for, not the database. */
+const mostSilenceMs = silentTicks * tickMs
 
 export function openDatabase (options: DatabaseOptions): Database {
   const { maxWaiting } = options
@@ -138,7 +138,7 @@ function startClock (lanes: Lane[], turns: Turns[], listeners: Set<Listener>): N
   let ticked = performance.now()
   return setInterval(() => {
     const lagMs = Math.round(performance.now() - ticked - tickMs)
-    const isLagging = lagMs > mostLagMs && lanes.some((lane) => lane.waiting() > 0)
+    const isLagging = lagMs > mostSilenceMs && lanes.some((lane) => lane.waiting() > 0)
     ticked = performance.now()
     const silent = lanes.filter((lane) => lane.tick()).length
     for (const turn of turns) turn.tick()
@@ -146,7 +146,8 @@ function startClock (lanes: Lane[], turns: Turns[], listeners: Set<Listener>): N
       tell('the event loop lagged: the answers of the database waited for this process', { lagMs })
     }
     if (silent > 0) {
-      tell('the database was silent for 0.8 s: its connections are closed and others opened', { silent })
+      const what = `the database was silent for ${mostSilenceMs / 1000} s: its connections are closed and others opened`
+      tell(what, { silent })
     }
   }, tickMs).unref()
 }

@@ -4,12 +4,10 @@ import type { FastifyInstance, FastifyRequest } from 'fastify'
 import { abandoned, overloaded } from '../errors.ts'
 import { FairQueue } from '../waiting/fair-queue.ts'
 import { createRoom } from '../waiting/room.ts'
+import { Schedule } from '../waiting/schedule.ts'
 import { mostBodiesWaiting, mostHeldBytes, smallBody } from './limits.ts'
 
 type Begin = (error?: Error) => void
-
-/** How often the room is looked at while nobody may begin. */
-const lookMs = 50
 
 /**
  * A large body is read when it is its turn: one begins in a turn of the event loop, an owner after the
@@ -21,23 +19,12 @@ export function boundBodies (app: FastifyInstance): void {
   const limit = app.initialConfig.bodyLimit as number
   const room = createRoom(mostHeldBytes)
   const waiting = new FairQueue<Begin>(room.isFor)
-  let isScheduled = false
-  let later: NodeJS.Timeout | undefined
-
-  function schedule (): void {
-    if (isScheduled) return
-    isScheduled = true
-    setImmediate(next)
-  }
-
-  function next (): void {
-    isScheduled = false
-    clearTimeout(later)
+  const schedule = new Schedule(() => {
     for (const begin of waiting.takeOverdue()) begin(overloaded)
     waiting.takeNext()?.()
-    if (!waiting.isIdle()) schedule()
-    else if (waiting.weight > 0) later = setTimeout(next, lookMs)
-  }
+    if (!waiting.isIdle()) schedule.soon()
+    else if (waiting.weight > 0) schedule.later()
+  })
 
   app.addHook('preParsing', (request, { raw: answer }, _payload, done) => {
     const bytes = Math.min(sizeOf(request), limit)
@@ -55,7 +42,7 @@ export function boundBodies (app: FastifyInstance): void {
       other(overloaded)
     }
     waiting.add(owner, begin, 1)
-    schedule()
+    schedule.soon()
   })
 }
 

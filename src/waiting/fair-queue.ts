@@ -3,6 +3,9 @@
 /** As long as a statement may take by default: behind a server that hangs an answer is due. */
 const maxWaitMs = 5000
 
+/** So often who has waited too long is looked for: each time it would cost as much as all else here. */
+const lookMs = 50
+
 interface Entry<Item> {
   item: Item
   weight: number
@@ -16,9 +19,10 @@ interface Line<Item> {
 
 export class FairQueue<Item> {
   /** In the order of their turns. */
-  readonly #lines = new Map<string, Line<Item>>()
+  #lines = new Map<string, Line<Item>>()
   readonly #mayGo: (owner: string) => boolean
   #weight = 0
+  #lookedAt = 0
 
   /** Who may not go keeps the place; the others pass. */
   constructor (mayGo: (owner: string) => boolean = () => true) {
@@ -58,13 +62,15 @@ export class FairQueue<Item> {
     // Finds those as well that go back to the end meanwhile.
     for (const [owner, line] of this.#lines) {
       if (!this.#mayGo(owner)) continue
-      const { item } = line.entries[0] as Entry<Item>
-      if (!fits(item)) break
-      this.#lines.delete(owner)
-      // Most have but one thing to wait for.
-      if (line.entries.length > 1) this.#lines.set(owner, line)
+      if (!fits((line.entries[0] as Entry<Item>).item)) break
       taken.push(this.#remove(owner, line, 0))
+      if (line.entries.length === 0) continue
+      this.#lines.delete(owner)
+      this.#lines.set(owner, line)
     }
+    // One that is used on and on makes a new table of itself every so often. The old one, dead but not
+    // collected yet, leads to the new one: all of them, and what was in them, would pass for long-lived.
+    if (this.#lines.size === 0) this.#lines = new Map()
     return taken
   }
 
@@ -76,7 +82,10 @@ export class FairQueue<Item> {
 
   /** Takes all that have waited for more than five seconds, to be refused. */
   takeOverdue (): Item[] {
-    const before = performance.now() - maxWaitMs
+    const now = performance.now()
+    if (now < this.#lookedAt + lookMs) return []
+    this.#lookedAt = now
+    const before = now - maxWaitMs
     const isOld = ({ since, weight }: Entry<Item>) => since < before && weight > 0
     const old: Item[] = []
     for (const [owner, line] of this.#lines) {
