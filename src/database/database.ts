@@ -79,7 +79,7 @@ const sentAtOnce = 100
 /** What was read for one owner's lists and has not gone out. */
 const mostReadBytes = 64 * 1024 * 1024
 
-/** Past which a connection is closed; and an event loop that lags so long was waited for, not the database. */
+/** Past which a connection is closed. An event loop that lags so long was waited for, not the database. */
 const mostSilenceMs = silentTicks * tickMs
 
 export function openDatabase (options: DatabaseOptions): Database {
@@ -146,8 +146,8 @@ function startClock (lanes: Lane[], turns: Turns[], listeners: Set<Listener>): N
       tell('the event loop lagged: the answers of the database waited for this process', { lagMs })
     }
     if (silent > 0) {
-      const what = `the database was silent for ${mostSilenceMs / 1000} s: its connections are closed and others opened`
-      tell(what, { silent })
+      const what = `the database was silent for ${mostSilenceMs / 1000} s`
+      tell(`${what}: its connections are closed and others opened`, { silent })
     }
   }, tickMs).unref()
 }
