@@ -13,9 +13,10 @@ import { readJsonBodies } from './http/json.ts'
 import { serverLimits } from './http/limits.ts'
 import { keepLogbook } from './http/logbook.ts'
 import { refuseMalformedQuery, refuseMalformedRequests } from './http/requests.ts'
+import { takeTurnsOfStrangers } from './http/strangers.ts'
 import { logWithTrace } from './http/trace-context.ts'
 import { compileValidator } from './http/validation.ts'
-import { createReadiness, healthRoutes, type Lifecycle } from './operations/health.ts'
+import { createReadiness, healthRoutes, probePaths, type Lifecycle } from './operations/health.ts'
 import type { Observer } from './operations/observers.ts'
 import { describeApi } from './operations/reference.ts'
 import { createPlants } from './plants/repository.ts'
@@ -69,6 +70,7 @@ export async function buildApp (parts: AppParts, register = registerDomains) {
   app.setValidatorCompiler(compileValidator)
   completeAnswers(app)
   readJsonBodies(app)
+  takeTurnsOfStrangers(app.server, app.routing, probePaths)
   refuseMalformedRequests(app)
   boundBodies(app)
   tendConnections(app, lifecycle)

@@ -36,6 +36,9 @@ export const lingerMs = 5000
  */
 export const maxBehind = 16
 
+/** Of those who have shown no good token, how many requests are begun in a turn of the event loop. */
+export const strangersInATurn = 8
+
 /** A body up to this size is read and parsed as it comes. */
 export const smallBody = 16_384
 

@@ -35,6 +35,9 @@ export function createReadiness (database: Database, lifecycle: Lifecycle): Read
   }
 }
 
+/** Of the routes below. */
+export const probePaths = ['/livez', '/readyz']
+
 type HealthRoutes = FastifyPluginAsyncTypebox<{ readiness: Readiness }>
 
 /** For probes, and open to all: /livez as long as the process answers, /readyz while it can serve. */

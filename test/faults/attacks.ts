@@ -38,7 +38,7 @@ const longerThanBuffers = `select id, repeat('n', 512), repeat('t', 512) from ge
   union all select id, repeat('n', 1000000), null from generate_series(20001, 20010) id`
 
 export const all: Attack[] = [
-  { kind: '17 times the script of the page, unread', connections: 1000, bound: 'the page\'s files in memory once, one answer of a connection at a time' },
+  { kind: '17 times the script of the page, unread', connections: 1000, bound: 'the page\'s files in memory once, one answer of a connection at a time, one in a turn' },
   { kind: 'heads, as many as a piece has room for', connections: 1000, bound: '16 behind an answer' },
   { kind: 'bodies without a token', connections: 100, bound: 'what is dropped is read 8 pieces in a turn' },
   { kind: 'bodies of colons', connections: 100, bound: 'each byte is looked at once; half of the time is left to others' },
@@ -48,7 +48,7 @@ export const all: Attack[] = [
   { kind: 'large lists', connections: 900, bound: 'the same', plants: oneLarge },
   { kind: 'three long lists each, unread', connections: 100, bound: 'the same', plants: longerThanBuffers },
   { kind: 'bodies one byte short', connections: 1500, bound: 'the same, 200 wait' },
-  { kind: 'unknown tokens', connections: 4000, bound: 'known ones first, `MAX_WAITING`' },
+  { kind: 'unknown tokens', connections: 4000, bound: '8 begun in a turn, known ones first, `MAX_WAITING`' },
   { kind: 'malformed tokens', connections: 100, bound: '30 lines a kind, then one a second' }
 ]
 

@@ -123,6 +123,23 @@ t.test('the files of the page are compressed, can be validated, and are read onc
   t.equal((await app.inject('/docs/static/nothing.js')).statusCode, 404)
 })
 
+t.test('files of the page that are asked for together go out one in a turn of the event loop', async (t) => {
+  const { app, listen } = await startApp(t)
+  const address = await listen()
+  const sockets: Socket[] = []
+  app.server.on('connection', (socket: Socket) => { sockets.push(socket) })
+  const begun = () => sockets.filter(({ bytesWritten }) => bytesWritten > 0).length
+  const callers = Array.from({ length: 20 }, () => open(t, address).pause())
+  for (const caller of callers) caller.write('GET /docs/static/swagger-ui-bundle.js HTTP/1.1\r\nHost: x\r\n\r\n')
+  let most = 0
+  for (let before = 0, now = 0; now < callers.length; before = now) {
+    await new Promise(setImmediate)
+    now = begun()
+    most = Math.max(most, now - before)
+  }
+  t.equal(most, 1)
+})
+
 t.test('what is under way when a stop begins is answered, and told that its connection ends', async (t) => {
   const { app, alice: { authorization }, listen, begin, letGo } = await startHeldUp(t)
   const address = await listen()

@@ -1,0 +1,47 @@
+// Strangers, connections on which no good token has come yet: their requests are begun a few at a time.
+import type { IncomingMessage, Server, ServerResponse } from 'node:http'
+import type { Socket } from 'node:net'
+import { FairQueue } from '../waiting/fair-queue.ts'
+import { strangersInATurn } from './limits.ts'
+
+type Connection = Socket & { isKnown?: boolean }
+type Begin = (request: IncomingMessage, response: ServerResponse) => void
+
+/** To be called for a request with a good token: from now on nothing on its connection waits here. */
+export function know (connection: Connection): void {
+  connection.isKnown = true
+}
+
+/**
+ * One turn of the event loop may bring a thousand requests, and others would wait until all of them
+ * have been worked on. Those of strangers wait instead, an address after the other; probes of the paths
+ * have a turn of their own, since they come on new connections and perhaps from the same address.
+ */
+export function takeTurnsOfStrangers (server: Server, begin: Begin, probes: string[]): void {
+  const waiting = new FairQueue<Parameters<Begin>>()
+  let begun = 0
+
+  // In the place of Fastify's own listener.
+  server.off('request', begin).on('request', (request, response) => {
+    if ((request.socket as Connection).isKnown) return begin(request, response)
+    if (begun === 0) setImmediate(next)
+    if (begun < strangersInATurn) {
+      begun += 1
+      return begin(request, response)
+    }
+    const kind = probes.includes(request.url as string) ? 'probe' : 'other'
+    waiting.add(`${kind} ${request.socket.remoteAddress}`, [request, response], 1)
+  })
+
+  function next (): void {
+    begun = 0
+    while (begun < strangersInATurn && waiting.weight > 0) {
+      const [request, response] = waiting.takeNext() as Parameters<Begin>
+      // Nobody would read the answer.
+      if (!request.socket.writable) continue
+      begun += 1
+      begin(request, response)
+    }
+    if (begun > 0) setImmediate(next)
+  }
+}
