@@ -37,7 +37,7 @@ const runbookLines = Object.values(runbook).flat().flatMap((block) => commandsIn
 /** Which test runs it, as it stands or nearly so. */
 const runBy: Record<string, string[]> = {
   'test/container/fresh.sh': ['npm ci', 'npm ci && npm test', 'npm test'],
-  'package.json': ['npm run check'],
+  'test/check.test.ts': ['npm run check'],
   'test/program/starts.test.ts': ['npm ci && npm start', 'npm run dev'],
   'test/operations/openapi.test.ts': ['npm run openapi'],
   '.github/workflows/ci.yml': ['npm run test:container', 'npm run test:scale'],

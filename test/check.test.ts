@@ -1,0 +1,16 @@
+// Lint and types, beside the other tests: one after the other before them they would leave a processor idle.
+import { execFile } from 'node:child_process'
+import { promisify } from 'node:util'
+import t from 'tap'
+import manifest from '../package.json' with { type: 'json' }
+import { withoutHooks } from './support/program.ts'
+
+const commands = manifest.scripts.check.split(' && ')
+t.jobs = commands.length
+
+for (const command of commands) {
+  t.test(`${command} finds nothing`, { buffered: true }, async (t) => {
+    const checked = promisify(execFile)('env', [...withoutHooks, 'sh', '-c', command])
+    t.equal(await checked.then(() => '', ({ stdout, stderr }) => stdout + stderr), '')
+  })
+}
