@@ -15,10 +15,11 @@ const postgres = await startPostgres(t)
 const scenarios: Record<string, (scope: Scope) => Promise<Report>> = {
   storm: (scope) => storm(scope, postgres, { seed, kills: 2, writes: 100 }),
   outages: (scope) => outages(scope, postgres, { lastsMs: 1500, watchMs: 500, perSecond: 10, statementTimeoutMs: 500 }),
+  // One for each bound: the full form has all of them, with twenty times the connections.
   attacks: (scope) => attacks(scope, postgres, {
     kinds: ['bodies of colons', 'large lists', 'bodies one byte short', 'unknown tokens'],
     share: 0.05,
-    watchMs: 300,
+    watchMs: 200,
     restMs: 0
   }),
   readers: (scope) => readers(scope, postgres, { plants: 20_000, characters: 600, stalledReaders: 4, halfOpenRequests: 50, measureMs: 200 })
