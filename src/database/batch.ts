@@ -59,7 +59,7 @@ const pieceSize = 131_072
  * Who waits is taken in an order that is fair among owners. `run` answers its
  * items in order and answers none before their commit. An item that is run again
  * on its own has only its own faults. Where the server can't do a statement of
- * several items, it is asked once: Citus does not lock rows of several owners in one.
+ * several items, it is asked once: Citus may not, for rows of several owners.
  */
 export class Batch<Item extends Pick<Waiter, 'answer'> & { owner: string }, Result> {
   readonly #run: (items: Item[]) => Promise<Array<Result | Promise<Result>>>

@@ -9,9 +9,9 @@ export interface OwnedPlant extends PlantKey { plant: NewPlant }
 /** The most plants that are created together. */
 export const mostCreates = 512
 
-// Deletes lock rows in the order of the primary key, and creates are inserted in
-// one order, so none can deadlock with its kind, from whichever instance of the
-// service. A delete sees no plant that is not committed, and waits for none.
+// All instances ask for plants in one order, so that batches don't deadlock. Where the planner takes
+// another, reading a small table as a whole, PostgreSQL may end one: it is tried again plant by plant.
+// A delete sees no plant that is not committed, and waits for none.
 
 // Values, since a server that spreads plants by owner can tell from them which
 // go where. Up to 100 plants they cost no more than arrays, and mostly less.
@@ -26,16 +26,13 @@ const deleteOne = {
   name: 'plant-delete',
   text: 'delete from plants where owner = $1 and id = $2 returning owner, id'
 }
-// A bare ctid would be the outer row's: a join has no system columns of its own.
 // Behind a select the arrays' lengths are hidden from the planner: for few rows
 // it would plan each batch anew, which takes as long again as the batch itself.
 const deleteMany = {
   name: 'plants-delete',
-  text: `delete from plants where ctid = any (array(
-      select plants.ctid from plants
-      join unnest((select $1::text[]), (select $2::bigint[])) as key (owner, id) using (owner, id)
-      order by plants.owner, plants.id for update of plants
-    )) returning owner, id`
+  text: `delete from plants
+    using unnest((select $1::text[]), (select $2::bigint[])) as key (owner, id)
+    where plants.owner = key.owner and plants.id = key.id returning plants.owner, plants.id`
 }
 
 export async function insertAll (database: Database, plants: OwnedPlant[]): Promise<boolean[]> {
@@ -49,7 +46,8 @@ export async function insertAll (database: Database, plants: OwnedPlant[]): Prom
 }
 
 export async function deleteAll (database: Database, keys: PlantKey[]): Promise<boolean[]> {
-  const columns = [keys.map(({ owner }) => owner), keys.map(({ id }) => id)]
+  const sorted = keys.toSorted(byKey)
+  const columns = [sorted.map(({ owner }) => owner), sorted.map(({ id }) => id)]
   const rows = keys.length === 1
     ? await database.write(deleteOne, columns.flat())
     : await database.write(deleteMany, columns)
@@ -62,14 +60,15 @@ function sizeFor (rows: number): number {
   return Math.ceil(rows / step) * step
 }
 
-/** Among creates any one order of owners will do, if not that of their bytes. */
-function byKey (one: OwnedPlant, other: OwnedPlant): number {
+/** Any one order will do, if not that of the index. */
+function byKey (one: PlantKey, other: PlantKey): number {
   if (one.owner !== other.owner) return one.owner < other.owner ? -1 : 1
-  return Number(one.plant.id - other.plant.id)
+  if (one.id === other.id) return 0
+  return one.id < other.id ? -1 : 1
 }
 
-const isFirstOfKey = (plant: OwnedPlant, index: number, sorted: OwnedPlant[]) =>
-  index === 0 || byKey(plant, sorted[index - 1] as OwnedPlant) !== 0
+const isFirstOfKey = (key: PlantKey, index: number, sorted: PlantKey[]) =>
+  index === 0 || byKey(key, sorted[index - 1] as PlantKey) !== 0
 
 /** Of requests for the same plant in one batch the first is carried out; the others find it done. */
 function areDone (keys: PlantKey[], rows: Row[]): boolean[] {

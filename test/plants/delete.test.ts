@@ -1,5 +1,8 @@
-import t from 'tap'
+import { setTimeout as delay } from 'node:timers/promises'
+import pg from 'pg'
+import t, { type Test } from 'tap'
 import { startApp } from '../support/app.ts'
+import { sql, waitingForLocks } from '../support/database.ts'
 import { actInOrder, startHeldUp } from '../support/held-up.ts'
 
 const range = (length: number) => Array.from({ length }, (_, index) => index)
@@ -26,11 +29,44 @@ t.test('what waits is deleted together, each plant once', async (t) => {
   t.strictSame((await alice.list()).json(), small(10).slice(4).map(({ name }) => ({ name })))
 })
 
-t.test('a batch of deletes locks its plants in the order of their key', async (t) => {
-  const { as, url } = await startApp(t, { STATEMENT_TIMEOUT: '1m' })
-  const alice = await as('alice')
+/** For whom the planner has no reason to read the whole table. */
+async function startAmongMany (t: Test) {
+  const app = await startApp(t, { STATEMENT_TIMEOUT: '1m' })
+  const alice = await app.as('alice')
   for (const id of [3, 2, 1, 0]) await alice.create({ id, name: 'Ivy' })
+  await sql(app.url, `insert into plants (owner, id, name) select 'bob', id, 'Fern' from generate_series(1, 10000) as id;
+    analyze plants`)
+  return { ...app, alice }
+}
+
+t.test('a batch of deletes locks its plants in the order of their key', async (t) => {
+  const { alice, url } = await startAmongMany(t)
   const answers = await actInOrder(t, url, (id) => alice.delete(id), (ids) =>
-    `select from plants where id in (${ids.join()}) for update`)
+    `select from plants where id in (${ids.join()}) and owner = 'alice' for update`)
   t.strictSame(statuses(answers), [204, 204, 204, 204])
+})
+
+t.test('of a batch of deletes that PostgreSQL ends for a deadlock each plant is deleted on its own', async (t) => {
+  const { alice, url } = await startAmongMany(t)
+  const client = new pg.Client(url)
+  await client.connect()
+  t.teardown(() => client.end())
+  // Who finds the deadlock is ended for it, after a second of waiting: not this one.
+  await client.query("set deadlock_timeout = '1min'")
+  const lock = (ids: number[]) =>
+    client.query(`select from plants where id in (${ids.join()}) and owner = 'alice' for update`)
+  const areWaiting = async (processes: number) => {
+    while ((await client.query(waitingForLocks)).rowCount !== processes) await delay(10)
+  }
+  await client.query('begin')
+  await lock([0, 3])
+  const first = alice.delete(0)
+  await areWaiting(1)
+  const answers = [3, 2].map((id) => alice.delete(id))
+  await areWaiting(2)
+  t.equal((await lock([2])).rowCount, 1, 'it had 2 in hand, and lets go of it')
+  await client.query('rollback')
+  t.strictSame(statuses(await Promise.all([first, ...answers])), [204, 204, 204])
+  const count = 'select deadlocks::int from pg_stat_database where datname = current_database()'
+  while ((await sql(url, count))[0]?.deadlocks !== 1) await delay(10)
 })
