@@ -1,7 +1,7 @@
 // One pipelined connection: statements go out without waiting for the answers to those before.
 import { Socket } from 'node:net'
 import pg from 'pg'
-import { endsConnection } from './faults.ts'
+import { endsConnection, isNotPrepared, isReadTimeout } from './faults.ts'
 
 // What is borrowed of pg's own. Methods are looked for as this file is loaded: overwritten
 // in vain they would be missed by nobody. What each saves is counted in test/database/wire.test.ts.
@@ -58,6 +58,8 @@ export class Connection {
   #isCorked = false
   #isOpen = true
   #isReadOnly = false
+  readonly #refusals = new Map<string, Error>()
+  #timeout: Error | undefined
 
   constructor ({ url, statementTimeoutMs }: ConnectionOptions) {
     this.url = url
@@ -96,14 +98,26 @@ export class Connection {
         this.#waiting--
         this.#ticksInSilence = 0
         if (!this.#isOpen || endsConnection(error)) this.close()
-        if (error) reject(error)
+        if (error) reject(this.#reasonOf(error, query.name))
         // What it read may be out of date: another server may take the writes by now.
         else if (this.#isReadOnly) reject(new Error('the server has become read-only'))
-        else resolve(query.received)
+        else {
+          this.#refusals.delete(query.name)
+          resolve(query.received)
+        }
       })
       this.#client.query(query)
       if (this.#waiting === 1) this.#uncork()
     })
+  }
+
+  /** Behind one that failed others only hear that they are not prepared, or that the connection ended. */
+  #reasonOf (error: Error, name: string): Error {
+    if (isReadTimeout(error)) this.#timeout = error
+    if (this.#timeout !== undefined) return this.#timeout
+    if (isNotPrepared(error)) return this.#refusals.get(name) ?? error
+    this.#refusals.set(name, error)
+    return error
   }
 
   /** How many statements were sent and are not answered yet. */

@@ -32,7 +32,8 @@ class DatabaseUnavailable extends ApiError {
 
   constructor (cause: unknown) {
     const state = stateOf(cause) ?? ''
-    super(reasons[state] ?? errors.DATABASE_UNAVAILABLE, { cause })
+    const otherwise = isReadTimeout(cause) ? errors.DATABASE_SLOW : errors.DATABASE_UNAVAILABLE
+    super(reasons[state] ?? otherwise, { cause })
     this.wasTurnedDown = inTheWay.test(state)
   }
 }
@@ -40,18 +41,20 @@ class DatabaseUnavailable extends ApiError {
 /** Whether the server can't do what a statement asks, whatever its values are. */
 export const isNotSupported = (error: unknown): boolean => stateOf(error) === '0A000'
 
+/** Whether pg itself says that no answer came within `query_timeout`. */
+export const isReadTimeout = (error: unknown): boolean => (error as Error).message === 'Query read timeout'
+
+/** Whether the server doesn't know a statement by its name. */
+export const isNotPrepared = (error: unknown): boolean => stateOf(error) === '26000'
+
 /** What the server says of the statement itself stays as it is. All else is a 503 that says why. */
 export function toFault (error: unknown): unknown {
   const state = stateOf(error)
   return state === undefined || unavailable.test(state) ? new DatabaseUnavailable(error) : error
 }
 
-/**
- * Whether an error says that the statement itself is at fault: the same one would fail again. When
- * the first of several is refused, those sent behind it are not prepared.
- */
-export const isOfStatement = (error: unknown): boolean =>
-  error instanceof pg.DatabaseError || stateOf((error as Error).cause) === '26000'
+/** Whether an error says that the statement itself is at fault: the same one would fail again. */
+export const isOfStatement = (error: unknown): boolean => error instanceof pg.DatabaseError
 
 /** Whether an error of `write` says that the server turned it down: for sure nothing was written. */
 export const wasTurnedDown = (error: unknown): boolean =>

@@ -70,3 +70,17 @@ t.test('of a batch of deletes that PostgreSQL ends for a deadlock each plant is 
   const count = 'select deadlocks::int from pg_stat_database where datname = current_database()'
   while ((await sql(url, count))[0]?.deadlocks !== 1) await delay(10)
 })
+
+t.test('whoever waits for a locked table hears that the database was slow', async (t) => {
+  const { as, url } = await startApp(t, { STATEMENT_TIMEOUT: '500ms' })
+  const alice = await as('alice')
+  await Promise.all(small(20).map((plant) => alice.create(plant)))
+  const client = new pg.Client(url)
+  await client.connect()
+  t.teardown(() => client.end())
+  await client.query('begin; lock table plants in access exclusive mode')
+  // After the batch each is tried by itself. PostgreSQL waits to prepare the first; the others find it is not.
+  const answers = await Promise.all(range(20).map((id) => alice.delete(id)))
+  await client.query('rollback')
+  t.strictSame(answers.map((answer) => answer.json().error), Array(20).fill(50304))
+})
