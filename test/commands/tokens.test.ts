@@ -13,11 +13,11 @@ const refuses = (stderr: string) => ({ code: 1, stdout: '', stderr: `${stderr}\n
 t.jobs = 4
 
 t.test('a token is created, listed and revoked, once', { buffered: true }, async (t) => {
-  const created = await token('create', 'alice', '--expires', '90d', '--label', 'laptop', '--read-only')
+  const created = await again('create', 'alice', '--expires', '90d', '--label', 'laptop', '--read-only')
   t.strictSame(created, { code: 0, stdout: created.stdout, stderr: '' })
   t.match(created.stdout, /^plant_[0-9a-z]{57}\n$/, 'the token and nothing else')
 
-  const json = await token('list', '--user', 'alice', '--json')
+  const json = await again('list', '--user', 'alice', '--json')
   t.match(json, { code: 0, stderr: '' })
   const [{ id, created: at, expires }] = JSON.parse(json.stdout)
   t.match(JSON.parse(json.stdout), [{ user: 'alice', label: 'laptop', access: 'read-only', state: 'active' }])
@@ -31,7 +31,7 @@ t.test('a token is created, listed and revoked, once', { buffered: true }, async
 t.test('all tokens of a user are revoked at once, and no one else\'s', { buffered: true }, async (t) => {
   const { tokens } = await startApp(t, { DATABASE_URL })
   await Promise.all(['carol', 'carol', 'dave'].map((user) => tokens.create({ user, readOnly: false })))
-  t.strictSame(await token('revoke', '--user', 'carol'), says('revoked 2'))
+  t.strictSame(await again('revoke', '--user', 'carol'), says('revoked 2'))
   const states = async (user: string) => (await tokens.list(user)).map(({ revoked }) => revoked !== undefined)
   t.strictSame([await states('carol'), await states('dave')], [[true, true], [false]])
   t.strictSame(await again('revoke', '--user', 'carol'), says('revoked already'))

@@ -111,7 +111,7 @@ t.test('where a standby takes over from a server that nobody stopped, requests f
   await pair.promote()
   // It waits for the standby that is gone: its connection falls silent, another one finds out.
   const lost = alice.create(moss).then()
-  while ((await sql(primaryUrl, "select from pg_stat_activity where wait_event = 'SyncRep'")).length === 0);
+  while ((await sql(primaryUrl, "select from pg_stat_activity where wait_event = 'SyncRep'")).length === 0) await delay(10)
   t.equal((await alice.create({ id: 3, name: 'Ivy' })).statusCode, 200, 'who comes later need not ask again')
   t.strictSame((await alice.list()).json(), [{ name: 'Fern' }, { name: 'Ivy' }])
   t.equal((await lost).statusCode, 503)
@@ -130,15 +130,15 @@ t.test('a server that becomes read-only answers nothing more, and none is ready 
   await sql(standbyUrl, 'alter system set default_transaction_read_only = on')
   await sql(standbyUrl, 'select pg_reload_conf()')
   // Each connection is told before its next answer: what that says might be out of date.
-  while ((await alice.list()).statusCode !== 503);
+  while ((await alice.list()).statusCode !== 503) await delay(10)
   t.equal((await alice.create(moss)).statusCode, 503)
   t.equal(await isReady(), 503)
   t.equal(lifecycle.stopping, false)
 
   await sql(standbyUrl, 'alter system reset default_transaction_read_only')
   await sql(standbyUrl, 'select pg_reload_conf()')
-  while (await isReady() !== 200);
+  while (await isReady() !== 200) await delay(10)
   // Each connection looks for a server by itself, a tenth of a second after it was refused.
-  while ((await alice.create(moss)).statusCode !== 200);
+  while ((await alice.create(moss)).statusCode !== 200) await delay(10)
   t.strictSame((await alice.list()).json(), [{ name: 'Fern' }, { name: 'Moss' }, { name: 'Ivy' }])
 })

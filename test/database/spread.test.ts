@@ -5,7 +5,7 @@ import t, { type Test } from 'tap'
 import { versionStatement } from '../../src/database/version.ts'
 import { startApp } from '../support/app.ts'
 import { createDatabase, sql } from '../support/database.ts'
-import { run } from '../support/program.ts'
+import { run, unmeasured } from '../support/program.ts'
 
 const root = new URL('../../', import.meta.url)
 const range = (length: number) => Array.from({ length }, (_, index) => index)
@@ -96,7 +96,7 @@ t.test('a worker of Citus is not migrated, and the message says where to', async
   // As Citus has it; there it is 0 on the coordinator.
   await sql(DATABASE_URL, 'create table pg_dist_local_group (groupid int); insert into pg_dist_local_group values (2)')
   t.match(await run(['migrate'], { DATABASE_URL }), { code: 1, stdout: '', stderr: /worker of Citus: run migrate on the coordinator/ })
-  t.match(await run(['serve'], { DATABASE_URL, PORT: '0' }), { code: 1, stderr: /MIGRATE=off/ })
+  t.match(await unmeasured.run(['serve'], { DATABASE_URL, PORT: '0' }), { code: 1, stderr: /MIGRATE=off/ })
   t.strictSame(await sql(DATABASE_URL, "select tablename from pg_tables where schemaname = 'public'"), [{ tablename: 'pg_dist_local_group' }])
 
   await sql(DATABASE_URL, 'update pg_dist_local_group set groupid = 0')

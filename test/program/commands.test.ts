@@ -75,7 +75,7 @@ t.test('token without a word of what to do shows what there is to do', { buffere
 t.test('a wrong configuration stops any command with a line for each fault', { buffered: true }, async (t) => {
   const environment = { DATABASE_URL: 'mysql://localhost', PORT: '65536', MIGRATE: 'perhaps' }
   for (const args of [['serve'], ['token', 'list']]) {
-    const { code, stdout, stderr } = await run(args, environment)
+    const { code, stdout, stderr } = await unmeasured.run(args, environment)
     t.strictSame({ code, stdout }, { code: 1, stdout: '' })
     t.match(stderr, /^PORT: expected .*\nDATABASE_URL: expected .*\nMIGRATE: expected .*\n$/)
   }

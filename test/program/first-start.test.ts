@@ -4,7 +4,7 @@ import { setTimeout } from 'node:timers/promises'
 import t from 'tap'
 import { createDataDir } from '../support/embedded.ts'
 import { findChildren } from '../support/processes.ts'
-import { run, serve, start, unmeasured } from '../support/program.ts'
+import { run, serve, unmeasured } from '../support/program.ts'
 
 const environmentOf = (DATA_DIR: string) => ({ DATABASE_URL: undefined, DATA_DIR, DRAIN_DELAY: '0' })
 
@@ -12,7 +12,7 @@ t.jobs = 2
 
 t.test('a first start killed halfway does not stand in the way of the next', { buffered: true }, async (t) => {
   const DATA_DIR = await createDataDir(t)
-  const halfway = start(['serve'], environmentOf(DATA_DIR))
+  const halfway = unmeasured.start(['serve'], environmentOf(DATA_DIR))
   while ((await readdir(DATA_DIR)).length === 0) await setTimeout(10)
   const [keeper] = await findChildren(halfway.child.pid) as [number]
   // With all that it has started: it leads a process group of its own.
@@ -47,7 +47,7 @@ t.test('a folder that can\'t be one is told in one line', { buffered: true }, as
 t.test('a folder that PostgreSQL may not enter is told in one line', { buffered: true, skip: process.getuid?.() !== 0 && 'only of root is it another user' }, async (t) => {
   const closed = join(await createDataDir(t), 'closed')
   await mkdir(closed, { mode: 0o700 })
-  const { code, stdout, stderr } = await run(['serve'], environmentOf(join(closed, 'data')))
+  const { code, stdout, stderr } = await unmeasured.run(['serve'], environmentOf(join(closed, 'data')))
   t.strictSame({ code, stdout }, { code: 1, stdout: '' })
   t.match(stderr, /^DATABASE_URL is not set.*: could not access directory .*: Permission denied \(started by root, PostgreSQL runs as the user postgres\)\n$/)
   t.strictSame(await readdir(join(closed, 'data')), [])

@@ -30,7 +30,7 @@ async function createSlowly (t: Test, { address }: Program, id: number) {
 }
 
 t.test('SIGTERM: serves on for a while but says that it is going, finishes what is under way and exits with 0', async (t) => {
-  const service = await serve(t, { DATABASE_URL, DRAIN_DELAY: '1s' })
+  const service = await unmeasured.serve(t, { DATABASE_URL, DRAIN_DELAY: '1s' })
   const { address, child, exited, logged } = service
   const { answer, letGo } = await createSlowly(t, service, 1)
   child.kill('SIGTERM')
@@ -172,7 +172,7 @@ t.test('a server that is too old is told in one line, and nothing is left open o
 const mostQueued = await readFile('/proc/sys/net/core/somaxconn', 'utf8').then(Number, () => 0)
 
 t.test('connections that come together wait until the service has time for them', { buffered: true, skip: mostQueued < 1000 && 'the system lets fewer wait' }, async (t) => {
-  const service = await serve(t, { DATABASE_URL, DRAIN_DELAY: '0' })
+  const service = await unmeasured.serve(t, { DATABASE_URL, DRAIN_DELAY: '0' })
   const { hostname, port } = new URL(service.address)
   service.child.kill('SIGSTOP')
   const sockets = Array.from({ length: 900 }, () => connect(Number(port), hostname))
