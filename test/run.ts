@@ -5,7 +5,6 @@ import { once } from 'node:events'
 import { chmod, mkdtemp, rm, statfs } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { PostgreSqlContainer } from '@testcontainers/postgresql'
 import pg from 'pg'
 import { startEmbedded } from '../src/embedded/start.ts'
 import { migrate } from '../src/database/migrate.ts'
@@ -28,6 +27,8 @@ async function startServer (): Promise<Server> {
 }
 
 async function startContainer (): Promise<Server> {
+  // Loaded where it is asked for: it takes a third of a second.
+  const { PostgreSqlContainer } = await import('@testcontainers/postgresql')
   const container = await new PostgreSqlContainer('postgres:18').start()
   return { kind: 'a postgres:18 container', isOurs: true, url: container.getConnectionUri(), close: () => container.stop() }
 }
@@ -58,6 +59,10 @@ async function findRoom (): Promise<string> {
   return bavail * bsize > 2 ** 30 ? memory : tmpdir()
 }
 
+function warn ({ message }: Error): undefined {
+  console.log(`# NO BROWSER: the tests of pages are left out, and fail where CI is set\n${message}`)
+}
+
 // Whatever the run needs for a time is in this folder, and its processes are known by it.
 const folder = await mkdtemp(join(process.env.TMPDIR ?? await findRoom(), 'plant-store-run-'))
 // Run by root PostgreSQL has a user of its own, who must be able to look inside.
@@ -65,13 +70,10 @@ await chmod(folder, 0o755)
 process.env.TMPDIR = folder
 const server = await startServer()
 console.log(`# test database: ${server.kind}`)
-const browser = await findBrowser().catch((error: Error): undefined => {
-  console.log(`# NO BROWSER: the tests of pages are left out, and fail where CI is set\n${error.message}`)
-})
 // A Ctrl-C reaches tap as well; the server is stopped once tap is done.
 process.on('SIGINT', () => {})
 try {
-  await createTemplate(server)
+  const [browser] = await Promise.all([findBrowser().catch(warn), createTemplate(server)])
   const tap = spawn('tap', process.argv.slice(2), {
     stdio: 'inherit',
     env: { ...process.env, TEST_DATABASE_URL: server.url, TEST_BROWSER: browser && JSON.stringify(browser) }

@@ -36,7 +36,7 @@ async function useUp (address: string, token: string): Promise<{ accepted: numbe
   let sent = Date.now()
   while (await list(address, token) === 200 && sent < giveUp) {
     accepted = sent
-    await setTimeout(50)
+    await setTimeout(100)
     sent = Date.now()
   }
   return { accepted, refused: Date.now() }

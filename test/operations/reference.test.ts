@@ -3,7 +3,9 @@ import { createServer, request } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import t, { type Test } from 'tap'
 import { startApp } from '../support/app.ts'
-import { needsBrowser, openPage } from '../support/browser.ts'
+import { browserOf, needsBrowser } from '../support/browser.ts'
+
+const openPage = browserOf(t)
 
 // Beyond what a number in JavaScript can hold.
 const id = '9007199254740993'

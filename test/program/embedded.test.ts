@@ -160,7 +160,7 @@ await t.test('a server that takes a moment to be gone is waited for', async (t) 
   const folder = join(DATA_DIR, 'postgresql')
   const { uid, gid } = await stat(folder)
   // Longer than a start takes, and less than it is waited for.
-  const leaving = spawn('sleep', ['4'], { uid, gid })
+  const leaving = spawn('sleep', ['2'], { uid, gid })
   await writeFile(join(folder, 'postmaster.pid'), `${leaving.pid}\n`)
   service = await startMeasured()
   t.equal(leaving.exitCode, 0, 'not before it was gone')

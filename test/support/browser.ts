@@ -24,21 +24,27 @@ export const launch = ({ env, ...browser }: Browser) => chromium.launch({
     '--disable-component-update', '--disable-sync']
 })
 
-/** A page with a profile of its own, and what went wrong or out of the way on it so far. */
-export async function openPage (t: Test, { home, ...options }: PageOptions) {
-  if (found === undefined) throw new Error('There is no browser; the first lines of this run tell why.')
-  const browser = await launch(JSON.parse(found))
-  t.teardown(() => browser.close())
-  const page: Page = await browser.newPage(options)
-  const complaints: string[] = []
-  page.on('console', (message) => { complaints.push(`${message.type()}: ${message.text()}`) })
-  page.on('pageerror', (error) => { complaints.push(error.message) })
-  // The requests are sent by this process: Chromium cuts its own connections
-  // whenever a network interface comes or goes, with every container on the machine.
-  await page.route('**', async (route) => {
-    if (route.request().url().startsWith(`${home}/`)) return route.fulfill({ response: await route.fetch() })
-    complaints.push(`requested ${route.request().url()}`)
-    await route.abort()
-  })
-  return { page, complaints }
+/** The one browser of a test file: launched for its first page, and closed when the file ends. */
+export function browserOf (file: Test) {
+  let browser: ReturnType<typeof launch> | undefined
+  file.teardown(async () => (await browser)?.close())
+
+  /** A page with a profile of its own, and what went wrong or out of the way on it so far. */
+  return async function openPage (t: Test, { home, ...options }: PageOptions) {
+    if (found === undefined) throw new Error('There is no browser; the first lines of this run tell why.')
+    browser ??= launch(JSON.parse(found))
+    const page: Page = await (await browser).newPage(options)
+    t.teardown(() => page.close())
+    const complaints: string[] = []
+    page.on('console', (message) => { complaints.push(`${message.type()}: ${message.text()}`) })
+    page.on('pageerror', (error) => { complaints.push(error.message) })
+    // The requests are sent by this process: Chromium cuts its own connections
+    // whenever a network interface comes or goes, with every container on the machine.
+    await page.route('**', async (route) => {
+      if (route.request().url().startsWith(`${home}/`)) return route.fulfill({ response: await route.fetch() })
+      complaints.push(`requested ${route.request().url()}`)
+      await route.abort()
+    })
+    return { page, complaints }
+  }
 }
