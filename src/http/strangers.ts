@@ -2,6 +2,7 @@
 import type { IncomingMessage, Server, ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
 import { FairQueue } from '../waiting/fair-queue.ts'
+import { Schedule } from '../waiting/schedule.ts'
 import { strangersInATurn } from './limits.ts'
 
 type Connection = Socket & { isKnown?: boolean }
@@ -20,20 +21,7 @@ export function know (connection: Connection): void {
 export function takeTurnsOfStrangers (server: Server, begin: Begin, probes: string[]): void {
   const waiting = new FairQueue<Parameters<Begin>>()
   let begun = 0
-
-  // In the place of Fastify's own listener.
-  server.off('request', begin).on('request', (request, response) => {
-    if ((request.socket as Connection).isKnown) return begin(request, response)
-    if (begun === 0) setImmediate(next)
-    if (begun < strangersInATurn) {
-      begun += 1
-      return begin(request, response)
-    }
-    const kind = probes.includes(request.url as string) ? 'probe' : 'other'
-    waiting.add(`${kind} ${request.socket.remoteAddress}`, [request, response], 1)
-  })
-
-  function next (): void {
+  const schedule = new Schedule(() => {
     begun = 0
     while (begun < strangersInATurn && waiting.weight > 0) {
       const [request, response] = waiting.takeNext() as Parameters<Begin>
@@ -42,6 +30,18 @@ export function takeTurnsOfStrangers (server: Server, begin: Begin, probes: stri
       begun += 1
       begin(request, response)
     }
-    if (begun > 0) setImmediate(next)
-  }
+    if (begun > 0) schedule.soon()
+  })
+
+  // In the place of Fastify's own listener.
+  server.off('request', begin).on('request', (request, response) => {
+    if ((request.socket as Connection).isKnown) return begin(request, response)
+    schedule.soon()
+    if (begun < strangersInATurn) {
+      begun += 1
+      return begin(request, response)
+    }
+    const kind = probes.includes(request.url as string) ? 'probe' : 'other'
+    waiting.add(`${kind} ${request.socket.remoteAddress}`, [request, response], 1)
+  })
 }
