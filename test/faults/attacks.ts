@@ -1,6 +1,7 @@
 // What one attacker costs the others, the memory and the log: one user, or somebody without a token.
 import { fork, type ChildProcess } from 'node:child_process'
 import { once } from 'node:events'
+import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import { sql } from '../support/database.ts'
@@ -51,6 +52,11 @@ export const all: Attack[] = [
   { kind: 'unknown tokens', connections: 4000, bound: '8 begun in a turn, known ones first, `MAX_WAITING`' },
   { kind: 'malformed tokens', connections: 100, bound: '30 lines a kind, then one a second' }
 ]
+
+// As in the image: what is set there for the C library.
+const dockerfile = readFileSync(join(import.meta.dirname, '../../Dockerfile'), 'utf8')
+const [, name, value] = /(MALLOC_\w+)=(\d+)/.exec(dockerfile) as unknown as [string, string, string]
+const ofTheImage = { [name]: value }
 
 const others = 5
 const pauseMs = 25
@@ -123,7 +129,7 @@ async function bear (scope: Scope, postgres: Postgres, mallory: string, attack: 
   const users = Array.from({ length: others }, (_, user) => `other of ${mallory} ${user}`)
   const [token = '', ...tokens] = await createUsers(postgres.url, [mallory, ...users])
   for (const statement of plantsFor(attack, mallory)) await sql(postgres.url, statement)
-  const service = await serve(scope, { DATABASE_URL: postgres.url, DRAIN_DELAY: '0' })
+  const service = await serve(scope, { ...ofTheImage, DATABASE_URL: postgres.url, DRAIN_DELAY: '0' })
   const connections = attack.connections * share
   const begin = () => beginAttack(scope, { ...attack, connections }, service.address, token)
 
