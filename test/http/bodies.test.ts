@@ -1,17 +1,20 @@
 import { once } from 'node:events'
-import type { IncomingMessage } from 'node:http'
+import type { IncomingMessage, ServerResponse } from 'node:http'
+import type { Socket } from 'node:net'
 import { Readable } from 'node:stream'
 import { brotliCompressSync, deflateSync, gzipSync } from 'node:zlib'
 import t from 'tap'
 import { dropInTurns } from '../../src/http/drops.ts'
 import { startApp } from '../support/app.ts'
 import { sql } from '../support/database.ts'
+import { exchange } from '../support/raw.ts'
 import { isRefusal, noPlant } from '../support/refusal.ts'
 
 const contentType = 'application/json'
 const good = '{"id":1,"name":"n"}'
 
 const { app, as, listen, url } = await startApp(t)
+const address = await listen()
 const alice = await as('alice')
 
 const send = (payload: string | Buffer | undefined, headers: Record<string, string> = { 'content-type': contentType }) =>
@@ -121,18 +124,33 @@ t.test('a list has no use for a body, whatever it is', async (t) => {
   }
 })
 
-t.test('of large bodies that arrive together one is parsed in a turn of the event loop', async (t) => {
+t.test('of large bodies that end together one is parsed in a turn of the event loop', async (t) => {
+  const sockets: Socket[] = []
+  const turns: number[] = []
+  const keep = (socket: Socket) => { sockets.push(socket) }
+  const note = (_request: IncomingMessage, response: ServerResponse) => {
+    response.on('finish', () => { turns.push(turn) })
+  }
+  app.server.on('connection', keep).on('request', note)
+  t.teardown(() => { app.server.off('connection', keep).off('request', note) })
   let turn = 0
   let counting = setImmediate(function count () {
     turn++
     counting = setImmediate(count)
   })
-  const turns = await Promise.all(Array.from({ length: 10 }, async () => {
-    isRefusal(t, await send(`{"id"${':'.repeat(1_000_000)}`), 40008, 'The body is not valid JSON.')
-    return turn
-  }))
+  const body = `{"id"${':'.repeat(100_000)}`
+  const start = `POST /plants HTTP/1.1\r\nHost: x\r\nAuthorization: ${alice.authorization}\r\n` +
+    `Connection: close\r\nContent-Type: ${contentType}\r\nContent-Length: ${body.length}\r\n\r\n${body.slice(0, -1)}`
+  const together = 10
+  const untilAllButEnded = async () => {
+    const isThere = ({ bytesRead }: Socket) => bytesRead === start.length
+    while (sockets.filter(isThere).length < together) await new Promise(setImmediate)
+  }
+  const answers = await Promise.all(Array.from({ length: together }, () =>
+    exchange(address, [start, untilAllButEnded, body.slice(-1)])))
   clearImmediate(counting)
-  t.equal(new Set(turns).size, 10, turns.join())
+  for (const [answer] of answers) isRefusal(t, answer, 40008, 'The body is not valid JSON.')
+  t.equal(new Set(turns).size, together, turns.join())
 })
 
 t.test('of large bodies that arrive together one of another owner waits for one, not for all', async (t) => {
@@ -149,7 +167,6 @@ t.test('of large bodies that arrive together one of another owner waits for one,
 })
 
 t.test('a request without a body has no stream to be set up, ended and closed', async (t) => {
-  const address = await listen()
   const requests: Array<[method: string | undefined, isEnded: boolean]> = []
   app.server.prependListener('request', ({ method, readableEnded }: IncomingMessage) => { requests.push([method, readableEnded]) })
   await fetch(`${address}/livez`)
