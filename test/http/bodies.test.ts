@@ -140,7 +140,8 @@ t.test('of large bodies that end together one is parsed in a turn of the event l
   })
   const body = `{"id"${':'.repeat(100_000)}`
   const start = `POST /plants HTTP/1.1\r\nHost: x\r\nAuthorization: ${alice.authorization}\r\n` +
-    `Connection: close\r\nContent-Type: ${contentType}\r\nContent-Length: ${body.length}\r\n\r\n${body.slice(0, -1)}`
+    `Connection: close\r\nContent-Type: ${contentType}\r\nContent-Length: ${body.length}\r\n\r\n` +
+    body.slice(0, -1)
   const together = 10
   const untilAllButEnded = async () => {
     const isThere = ({ bytesRead }: Socket) => bytesRead === start.length
