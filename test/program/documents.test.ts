@@ -68,7 +68,7 @@ const notRun: Record<string, string[]> = {
   ],
   'A suite of its own, for which CI has no time, or one file of all.': [
     'npm run test:observability', 'npm run fuzz -- --count 20000',
-    'npm run test:suite -- --disable-coverage test/plants/list.test.ts', 'node test/run.ts …'
+    'npm test -- --disable-coverage test/plants/list.test.ts', 'node test/run.ts …'
   ],
   'It draws for people, with images that only a registry has.': [
     'node test/observability/draw.ts',

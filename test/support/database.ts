@@ -24,7 +24,7 @@ export const waitingForLocks = `select pid from pg_locks where not granted and p
 /** The URL of a fresh database, migrated unless `template` says otherwise, dropped when the test ends. */
 export async function createDatabase (t: Test, { template = 'plants_template' } = {}): Promise<string> {
   const serverUrl = process.env.TEST_DATABASE_URL
-  if (serverUrl === undefined) throw new Error('Run tests by `npm test`, or one file by `npm run test:suite -- --disable-coverage test/…`: they need a database.')
+  if (serverUrl === undefined) throw new Error('Run tests by `npm test`, or one file by `npm test -- --disable-coverage test/…`: they need a database.')
   const name = `test_${randomBytes(8).toString('hex')}`
   // Whose files are written but once, while the other strategy's are written to the log as well.
   await sql(serverUrl, `create database ${name} template ${template} strategy file_copy`)
