@@ -63,7 +63,7 @@ export async function throughput (entries: Entry[], options: Options): Promise<R
         firstId += 1_000_000_000
         const share = { list: 0, create: 0, delete: 1, mix: 0.05 }[load]
         // Enough to delete, even when this run is three times as fast as those before.
-        const fastest = Math.max(10_000, ...past[load].map(({ perSecond }) => perSecond))
+        const fastest = Math.max(20_000, ...past[load].map(({ perSecond }) => perSecond))
         await refill(entry.database, firstId, Math.ceil(fastest * seconds * share * 3))
         const figures = await checked(entry, load, { ...options, seconds, firstId })
         console.log(`${turn}/${rounds} ${load.padEnd(7)} ${entry.title.padEnd(42)} ${line(figures)}`)
