@@ -77,7 +77,7 @@ const writeConnections = 4
 const sentAtOnce = 100
 
 /** What was read for one owner's lists and has not gone out. */
-const mostReadBytes = 64 * 1024 * 1024
+const mostReadBytes = 32 * 1024 * 1024
 
 /** Past which a connection is closed. An event loop that lags so long was waited for, not the database. */
 const mostSilenceMs = silentTicks * tickMs
