@@ -95,7 +95,7 @@ export function openDatabase (options: DatabaseOptions): Database {
   const atOnce = Math.min(sentAtOnce, maxWaiting)
   const room = createRoom(mostReadBytes)
   const readTurns = new Turns(reads, { atOnce, maxWaiting })
-  const longReadTurns = new Turns(longReads, { atOnce: 1, maxWaiting, mayGo: room.isFor })
+  const longReadTurns = new Turns(longReads, { atOnce: 1, maxWaiting, mayGo: room.isFor, isPaced: true })
   const turns = [readTurns, longReadTurns]
 
   const clock = startClock(lanes, turns, listeners)

@@ -11,6 +11,8 @@ export interface TurnsOptions {
   maxWaiting: number
   /** Whose turn may come now; everybody's without it. Looked at again every `tickMs`. */
   mayGo?: (owner: string) => boolean
+  /** Whether others are served between two answers that keep this process busy: half of its time is theirs. */
+  isPaced?: boolean
 }
 
 export interface Waiter {
@@ -30,6 +32,7 @@ export class Turns {
   readonly #lane: Lane
   readonly #options: TurnsOptions
   readonly #queue: FairQueue<Waiting>
+  #isPausing = false
 
   constructor (lane: Lane, options: TurnsOptions) {
     this.#lane = lane
@@ -77,18 +80,30 @@ export class Turns {
 
   #isNext (owner: string): boolean {
     const { atOnce, mayGo } = this.#options
-    return this.#lane.waiting() < atOnce && this.#queue.isIdle() && (mayGo?.(owner) ?? true)
+    const isFree = !this.#isPausing && this.#lane.waiting() < atOnce
+    return isFree && this.#queue.isIdle() && (mayGo?.(owner) ?? true)
   }
 
   #begin<Result> (work: () => Promise<Result>): Promise<Result> {
     const answer = work()
-    const next = () => this.#next()
+    const next = this.#options.isPaced ? () => this.#pause() : () => this.#next()
     answer.then(next, next)
     return answer
   }
 
+  /** For as long as it takes from now, when nobody has looked at the answer, to the end of this turn. */
+  #pause (): void {
+    if (this.#queue.isIdle()) return
+    const answeredAt = performance.now()
+    this.#isPausing = true
+    setImmediate(() => setTimeout(() => {
+      this.#isPausing = false
+      this.#next()
+    }, performance.now() - answeredAt))
+  }
+
   #next (): void {
-    while (this.#lane.waiting() < this.#options.atOnce) {
+    while (!this.#isPausing && this.#lane.waiting() < this.#options.atOnce) {
       const waiting = this.#queue.takeNext()
       if (waiting === undefined) return
       waiting.begin()

@@ -65,16 +65,18 @@ process.on('message', async () => {
 process.on('disconnect', () => process.exit())
 process.send?.('begins')
 
-function hoard (text: string): void {
+function hoard (bytes: Buffer): void {
   answered.resolve()
-  connect(Number(port), hostname).pause().on('error', () => {}).write(text)
+  connect(Number(port), hostname).pause().on('error', () => {}).write(bytes)
 }
 
 async function flood (ask: () => Promise<void>): Promise<void> {
   for (;;) await ask()
 }
 
+// Once for all, who otherwise take the processor from those they attack.
+const hoarded = Buffer.from(hoards[kind]?.() ?? '')
 for (let begun = 0; begun < Number(connections); begun++) {
   if (hoards[kind] === undefined) flood(floods[kind] as (typeof floods)[string])
-  else hoard(hoards[kind]())
+  else hoard(hoarded)
 }

@@ -90,6 +90,22 @@ t.test('a long read waits for one of another owner, not for all', { buffered: tr
   t.equal(answered.indexOf('alice'), 2)
 })
 
+t.test('between long reads others are served for as long as the last one kept the process', async (t) => {
+  const database = openDatabase({ url: await createDatabase(t), statementTimeoutMs: 5000, maxWaiting: 1000 })
+  t.teardown(() => database.close())
+  const one = { name: 'one', text: 'select 1' }
+  const read = () => database.read(one, [], { owner: 'mallory', isLong: true })
+  const seen: string[] = []
+  function keepBusy () {
+    const end = performance.now() + 60
+    while (performance.now() < end);
+    setTimeout(() => { seen.push('another') }, 30)
+  }
+  await read()
+  await Promise.all([read().then(keepBusy), read().then(() => { seen.push('the next long read') })])
+  t.strictSame(seen, ['another', 'the next long read'])
+})
+
 t.test('past MAX_WAITING who has most waiting is refused, and not who comes', { buffered: true }, async (t) => {
   const { database, letGo } = await openLocked(t, 150)
   const answered: string[] = []
