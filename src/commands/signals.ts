@@ -17,6 +17,9 @@ export interface Running {
 // on: what comes again this soon is the same one.
 const sameSignalMs = 1000
 
+// Of the time there is for all. What is cut off is to be over before the rest is given up.
+const cutsAfter = 0.85
+
 /** SIGTERM and SIGINT end the service, as does an error nobody caught; SIGUSR2 switches debug logging. */
 export function heedSignals ({ config, lifecycle, log, close }: Running): void {
   let first: { name: NodeJS.Signals, at: number } | undefined
@@ -27,6 +30,7 @@ export function heedSignals ({ config, lifecycle, log, close }: Running): void {
     skip: ['SIGTERM', 'SIGINT', 'SIGUSR2', 'beforeExit']
   }, async ({ err, signal = first?.name }) => {
     lifecycle.stopping = true
+    lifecycle.cutsAt = performance.now() + cutsAfter * config.SHUTDOWN_TIMEOUT
     if (err) log.fatal({ err }, 'uncaught error')
     else log.info({ signal }, 'stopping')
     // Balancers go on sending requests until they have seen /readyz fail.

@@ -11,7 +11,7 @@ export interface TurnsOptions {
   maxWaiting: number
   /** Whose turn may come now; everybody's without it. Looked at again every `tickMs`. */
   mayGo?: (owner: string) => boolean
-  /** Whether others are served between two answers that keep this process busy: half of its time is theirs. */
+  /** Whether others are served between two answers that keep this process busy, for as long as one took. */
   isPaced?: boolean
 }
 

@@ -8,7 +8,11 @@ import { lingerIdleMs, otherDescriptors } from './limits.ts'
 import { closeGently, dropInput, type HttpSocket } from './sockets.ts'
 import { takeTurns } from './turns.ts'
 
-interface Lifecycle { stopping: boolean }
+interface Lifecycle {
+  stopping: boolean
+  /** By `performance.now()`: when a stop cuts off what is not whole. */
+  cutsAt?: number
+}
 
 /**
  * To be called on the root instance before any route is added. While the
@@ -26,7 +30,7 @@ export function tendConnections (app: FastifyInstance, lifecycle: Lifecycle): vo
     socket.once('close', () => sockets.delete(socket))
   })
   endGently(app.server, sockets)
-  hastenWhenStopping(app, sockets)
+  hastenWhenStopping(app, sockets, lifecycle)
   continueOnceRead(app.server, lifecycle)
   app.server.on('connect', (_request: IncomingMessage, socket: HttpSocket) => {
     // Node has taken its own listeners off, and answers before this one may be under way.
@@ -59,14 +63,17 @@ function endGently (server: Server, sockets: Set<HttpSocket>): void {
 
 /**
  * Neither a reader that has stalled, nor a long list that has to wait for those of others, nor
- * a body that doesn't come to its end holds up the stop.
+ * a body that doesn't come to its end holds up the stop. A caller can repeat both: at the end they
+ * are cut off, so that what is left is what nobody knows the outcome of.
  */
-function hastenWhenStopping (app: FastifyInstance, sockets: Set<HttpSocket>): void {
+function hastenWhenStopping (app: FastifyInstance, sockets: Set<HttpSocket>, lifecycle: Lifecycle): void {
   function hasten (): void {
-    for (const socket of sockets) {
-      const { headersSent, req } = socket._httpMessage ?? {}
-      const isPartial = headersSent || socket.writableLength > 0 || req?.complete === false
-      if (isPartial && socket.timeout !== lingerIdleMs) socket.setTimeout(lingerIdleMs)
+    const partial = [...sockets].filter(isPartial)
+    if (performance.now() < (lifecycle.cutsAt ?? Infinity)) {
+      for (const socket of partial) if (socket.timeout !== lingerIdleMs) socket.setTimeout(lingerIdleMs)
+    } else if (partial.length > 0) {
+      app.log.warn({ connections: partial.length }, 'the stop cuts off lists and bodies that are not whole')
+      for (const socket of partial) socket.destroy()
     }
   }
 
@@ -79,6 +86,11 @@ function hastenWhenStopping (app: FastifyInstance, sockets: Set<HttpSocket>): vo
     app.server.once('close', () => clearInterval(timer))
     done()
   })
+}
+
+/** Whether an answer or a body has begun, and not all of it is there. */
+function isPartial ({ _httpMessage: answer, writableLength }: HttpSocket): boolean {
+  return answer?.headersSent || writableLength > 0 || answer?.req.complete === false
 }
 
 /** Node would say 100 Continue before anybody has looked at the headers, and 417 without a body. */

@@ -5,8 +5,8 @@ import { Type } from '@sinclair/typebox'
 import type { Database } from '../database/database.ts'
 import { ApiError, errors, ErrorSchema } from '../errors.ts'
 
-/** What the process is up to; `stopping` is set once and for all by whoever ends it. */
-export interface Lifecycle { starting?: boolean, stopping: boolean }
+/** What the process is up to; what concerns its end is set once and for all by whoever ends it. */
+export interface Lifecycle { starting?: boolean, stopping: boolean, cutsAt?: number }
 
 const StatusSchema = Type.Object({ status: Type.Literal('ok') })
 

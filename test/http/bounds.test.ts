@@ -170,3 +170,19 @@ t.test('neither a reader who takes nothing nor a body that doesn\'t end holds up
   await app.close()
   t.ok(reader.destroyed && writer.destroyed)
 })
+
+t.test('who still takes a list is cut off before a stop would have to be given up, and the log tells', async (t) => {
+  const { app, as, listen, url, lifecycle, log } = await startApp(t)
+  const address = await listen()
+  const { authorization } = await as('alice')
+  await sql(url, "insert into plants select 'alice', id, repeat('x', 4000) from generate_series(1, 5000) as id")
+  const reader = open(t, address).pause()
+  reader.write(`GET /plants HTTP/1.1\r\nHost: x\r\nAuthorization: ${authorization}\r\n\r\n`)
+  await once(reader, 'readable')
+  // Some fifteen seconds for all of it.
+  const reading = setInterval(() => { reader.read(65_536) }, 50)
+  t.teardown(() => clearInterval(reading))
+  Object.assign(lifecycle, { cutsAt: performance.now() + 100 })
+  await app.close()
+  t.match(log.at(-1), /"connections":1,"msg":"the stop cuts off lists and bodies that are not whole"/)
+})
