@@ -4,7 +4,6 @@ import { isIPv6 } from 'node:net'
 import { Readable } from 'node:stream'
 import type { FastifyInstance, FastifyReply, FastifyRequest, HookHandlerDoneFunction } from 'fastify'
 import { ApiError, errors, type ErrorKind } from '../errors.ts'
-import { answerError } from './answers.ts'
 import { faultOfContent } from './json.ts'
 import { METHODS } from './node-http.ts'
 
@@ -41,8 +40,6 @@ export function refuseMalformedRequests (app: FastifyInstance): void {
     reply.header('allow', methods.get(known)?.join(', '))
     done(new ApiError(errors.METHOD_NOT_ALLOWED))
   })
-  // For plugins that find nothing at a path of theirs, such as a file of /docs.
-  app.setNotFoundHandler((request, reply) => answerError(new ApiError(errors.PATH_UNKNOWN), request, reply))
 }
 
 /**

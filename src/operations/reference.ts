@@ -1,8 +1,10 @@
 // The API described from its own routes: a document for programs, a page for people.
 import { readFile } from 'node:fs/promises'
 import swagger from '@fastify/swagger'
-import type { FastifyInstance } from 'fastify'
+import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import manifest from '../../package.json' with { type: 'json' }
+import { errors } from '../errors.ts'
+import { toApiError } from '../http/answers.ts'
 import { describeErrors, describeRoute, sharedResponses, type Components } from './document.ts'
 import { servePageFiles } from './page-files.ts'
 
@@ -14,26 +16,6 @@ interface Document {
 
 // Of the program, not of who runs it and lets you call.
 const license = { name: 'MIT, for the software', identifier: 'MIT' }
-
-// A page that shows callers' plants and holds their token runs nothing but
-// these assets and talks to nothing but this service.
-const contentSecurityPolicy = {
-  'default-src': "'none'",
-  'script-src': "'self'",
-  'style-src': "'self'",
-  'img-src': "'self' data:",
-  'connect-src': "'self'",
-  'base-uri': "'none'",
-  'form-action': "'none'",
-  'frame-ancestors': "'none'"
-}
-
-// Swagger UI has a dark mode but leaves switching it on to the page around it.
-const followColorScheme = `const dark = matchMedia('(prefers-color-scheme: dark)')
-const follow = () => document.documentElement.classList.toggle('dark-mode', dark.matches)
-dark.addEventListener('change', follow)
-follow()
-`
 
 /**
  * Describes the routes that are registered on the app from here on, as far as
@@ -76,12 +58,7 @@ export async function describeApi (app: FastifyInstance, { docs }: { docs: boole
     return reply.type('application/json').send(document)
   })
 
-  if (!docs) return
-  const css = await readFile(new URL('reference.css', import.meta.url), 'utf8')
-  await app.register(async (page) => {
-    servePageFiles(page)
-    await registerPage(page, css)
-  })
+  if (docs) await app.register(showPage)
 }
 
 // The other kinds of document that it might have, the plugin has only when told to.
@@ -101,24 +78,20 @@ function complete (document: Document): object {
   return { ...document, servers }
 }
 
-async function registerPage (app: FastifyInstance, css: string): Promise<void> {
-  await app.register(import('@fastify/swagger-ui'), {
-    routePrefix: '/docs',
-    // Its files are where the page is, under whatever prefix a proxy gives.
-    indexPrefix: '.',
-    staticCSP: contentSecurityPolicy,
-    uiConfig: {
-      layout: 'BaseLayout',
-      docExpansion: 'full',
-      tryItOutEnabled: true,
-      displayRequestDuration: true
-    },
-    // The page's is /docs/json.
-    transformSpecification: (document) => ({ ...document, servers: [{ url: '..' }] }),
-    theme: {
-      title: 'Plant store',
-      js: [{ filename: 'color-scheme.js', content: followColorScheme }],
-      css: [{ filename: 'page.css', content: css }]
-    }
-  })
+/** The page is loaded when it is first asked for: that would be a tenth of the start. */
+async function showPage (app: FastifyInstance): Promise<void> {
+  servePageFiles(app)
+  let page: Promise<FastifyInstance> | undefined
+
+  // For HEAD as well, of which Fastify leaves out what is in it.
+  async function show ({ url, headers }: FastifyRequest, reply: FastifyReply) {
+    page ??= import('./page.ts').then(({ openPage }) => openPage(app.swagger()))
+    const { statusCode, headers: given, rawPayload, json } = await (await page).inject({ url, headers })
+    if (statusCode >= 400) throw toApiError(json(), errors.INTERNAL)
+    // How long the connection stays is not the page's to say.
+    const { connection, ...own } = given
+    return reply.code(statusCode).headers(own).send(rawPayload.length > 0 ? rawPayload : undefined)
+  }
+  app.get('/docs', show)
+  app.get('/docs/*', show)
 }
