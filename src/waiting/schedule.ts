@@ -1,7 +1,7 @@
 // When what waits is looked at: once for all that a turn of the event loop brings.
 
 /** How often it is looked at while nobody may go. */
-const lookMs = 50
+const againMs = 50
 
 export class Schedule {
   readonly #look: () => void
@@ -25,6 +25,6 @@ export class Schedule {
 
   /** For when nobody may go, and nobody tells when somebody may. */
   later (): void {
-    this.#later = setTimeout(this.#look, lookMs)
+    this.#later = setTimeout(this.#look, againMs)
   }
 }
