@@ -45,7 +45,7 @@ export const all: Attack[] = [
   { kind: 'bodies of colons', connections: 100, bound: 'each byte is looked at once; half of the time is left to others' },
   { kind: 'large creates', connections: 20, bound: '32 MiB from when they are read until they are answered' },
   { kind: 'large creates', connections: 100, bound: 'the same' },
-  { kind: 'large lists', connections: 100, bound: 'one at a time, 32 MiB not gone out', plants: oneLarge },
+  { kind: 'large lists', connections: 100, bound: 'one at a time, half of the time is left to others, 32 MiB not gone out', plants: oneLarge },
   { kind: 'large lists', connections: 900, bound: 'the same', plants: oneLarge },
   { kind: 'three long lists each, unread', connections: 100, bound: 'the same', plants: longerThanBuffers },
   { kind: 'bodies one byte short', connections: 1500, bound: 'the same, 200 wait' },
