@@ -82,7 +82,7 @@ function hastenWhenStopping (app: FastifyInstance, sockets: Set<HttpSocket>, lif
     app.server.keepAliveTimeout = 1
     for (const { _httpMessage: answer } of sockets) if (answer) answer.shouldKeepAlive = false
     hasten()
-    const timer = setInterval(hasten, 500)
+    const timer = setInterval(hasten, 100)
     app.server.once('close', () => clearInterval(timer))
     done()
   })
