@@ -5,19 +5,6 @@ import swagger, { type FastifyStaticSwaggerOptions } from '@fastify/swagger'
 import swaggerUi from '@fastify/swagger-ui'
 import Fastify, { errorCodes, type FastifyInstance } from 'fastify'
 
-// A page that shows callers' plants and holds their token runs nothing but
-// these assets and talks to nothing but this service.
-const contentSecurityPolicy = {
-  'default-src': "'none'",
-  'script-src': "'self'",
-  'style-src': "'self'",
-  'img-src': "'self' data:",
-  'connect-src': "'self'",
-  'base-uri': "'none'",
-  'form-action': "'none'",
-  'frame-ancestors': "'none'"
-}
-
 // Swagger UI has a dark mode but leaves switching it on to the page around it.
 const followColorScheme = `const dark = matchMedia('(prefers-color-scheme: dark)')
 const follow = () => document.documentElement.classList.toggle('dark-mode', dark.matches)
@@ -35,7 +22,6 @@ export async function openPage (document: object): Promise<FastifyInstance> {
     routePrefix: '/docs',
     // Its files are where the page is, under whatever prefix a proxy gives.
     indexPrefix: '.',
-    staticCSP: contentSecurityPolicy,
     uiConfig: {
       layout: 'BaseLayout',
       docExpansion: 'full',

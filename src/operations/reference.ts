@@ -17,6 +17,13 @@ interface Document {
 // Of the program, not of who runs it and lets you call.
 const license = { name: 'MIT, for the software', identifier: 'MIT' }
 
+// A page that shows callers' plants and holds their token runs nothing but
+// these assets and talks to nothing but this service.
+const contentSecurityPolicy = [
+  "default-src 'none'", "script-src 'self'", "style-src 'self'", "img-src 'self' data:", "connect-src 'self'",
+  "base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'"
+].join('; ')
+
 /**
  * Describes the routes that are registered on the app from here on, as far as
  * they carry a tag, at /openapi.json and, if wanted, for people at /docs.
@@ -80,6 +87,10 @@ function complete (document: Document): object {
 
 /** The page is loaded when it is first asked for: that would be a tenth of the start. */
 async function showPage (app: FastifyInstance): Promise<void> {
+  app.addHook('onRequest', (_request, reply, done) => {
+    reply.header('content-security-policy', contentSecurityPolicy)
+    done()
+  })
   servePageFiles(app)
   let page: Promise<FastifyInstance> | undefined
 

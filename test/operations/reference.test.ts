@@ -100,7 +100,9 @@ t.test('under a prefix that a proxy gives, the page works', needsBrowser, async 
 t.test('the page may run no script and no style but those served with it', async (t) => {
   const { app } = await startApp(t)
   const policy = String((await app.inject('/docs/static/index.html')).headers['content-security-policy'])
-  t.equal((await app.inject('/docs')).headers['content-security-policy'], policy)
+  for (const url of ['/docs', '/docs/static/swagger-ui-bundle.js', '/docs/static/logo.svg']) {
+    t.equal((await app.inject(url)).headers['content-security-policy'], policy, url)
+  }
   t.match(policy, /default-src 'none';.*script-src 'self';.*style-src 'self';/)
   t.notMatch(policy, /unsafe|http/)
 })
