@@ -12,9 +12,9 @@ import { answerClientError, boundConnections, tendConnections } from './http/con
 import { readJsonBodies } from './http/json.ts'
 import { serverLimits } from './http/limits.ts'
 import { keepLogbook } from './http/logbook.ts'
+import { createRequestLog } from './http/request-log.ts'
 import { refuseMalformedQuery, refuseMalformedRequests } from './http/requests.ts'
 import { takeTurnsOfStrangers } from './http/strangers.ts'
-import { logWithTrace } from './http/trace-context.ts'
 import { compileValidator } from './http/validation.ts'
 import { createReadiness, healthRoutes, probePaths, type Lifecycle } from './operations/health.ts'
 import type { Observer } from './operations/observers.ts'
@@ -57,7 +57,7 @@ export async function buildApp (parts: AppParts, register = registerDomains) {
     genReqId: newRequestId,
     trustProxy: config.TRUSTED_PROXIES ?? false,
     logController: new QuietSuccess(),
-    childLoggerFactory: logWithTrace,
+    childLoggerFactory: createRequestLog,
     bodyLimit: config.BODY_LIMIT
   }).withTypeProvider<TypeBoxTypeProvider>()
 
@@ -94,7 +94,7 @@ class QuietSuccess extends LogController {
   override incomingRequest (): void {}
   override requestCompleted (_error: unknown, request: FastifyRequest, reply: FastifyReply): void {
     // What would be logged takes longer to gather than all else that is done for the log.
-    if (!isDebugged.has(request.log.level)) return
+    if (!isDebugged.has(request.server.log.level)) return
     // The pattern of the route, since a caller may have put a token into the URL.
     request.log.debug({
       method: request.method,

@@ -1,5 +1,4 @@
 // Whose trace a request belongs to, by the header `traceparent` (W3C Trace Context).
-import type { FastifyServerOptions } from 'fastify'
 
 export interface TraceContext {
   traceId: string
@@ -20,13 +19,4 @@ export function readTraceparent (header: string | undefined): TraceContext | und
   const [, traceId, parentId, flags] = format.exec(header) ?? []
   if (traceId === undefined || parentId === undefined || flags === undefined) return undefined
   return { traceId, parentId, isSampled: (Number.parseInt(flags, 16) & 1) === 1 }
-}
-
-type LoggerFactory = FastifyServerOptions['childLoggerFactory']
-
-/** Gives every line of a request the ids of its caller's trace, where there is one. */
-export const logWithTrace: LoggerFactory = (logger, bindings, options, { headers }) => {
-  const context = readTraceparent(headers.traceparent as string | undefined)
-  if (context === undefined) return logger.child(bindings, options)
-  return logger.child({ ...bindings, trace_id: context.traceId, span_id: context.parentId }, options)
 }

@@ -44,6 +44,32 @@ t.test('a refusal tells who was refused what, and its answer which line that is'
   t.not(one?.headers['x-request-id'], two?.headers['x-request-id'])
 })
 
+t.test('whatever a route says, at whatever level, has the id of its request, and a child what it adds', async (t) => {
+  const levels = ['fatal', 'error', 'warn', 'info', 'debug', 'trace'] as const
+  const { as, app, log } = await startApp(t, { LOG_LEVEL: 'debug' }, async (guarded) => {
+    guarded.get('/pots', async ({ log }) => {
+      const before = log.level
+      for (const level of levels) log[level]({ pot: 1 }, level)
+      log.level = 'trace'
+      log.trace('now it is told')
+      log.silent('to nobody')
+      log.child({ shelf: 2 }).info('further down')
+      return { before, after: log.level }
+    })
+  })
+  const { authorization } = await as('alice')
+  const answer = await app.inject({ url: '/pots', headers: { authorization } })
+  t.strictSame(answer.json(), { before: 'debug', after: 'trace' })
+  const reqId = answer.headers['x-request-id']
+  const lines = parsed(log).filter((line) => line.reqId === reqId && line.msg !== 'answered')
+  t.strictSame(lines.map(({ level, msg, pot, shelf }) => [level, msg, pot, shelf]), [
+    ...levels.slice(0, -1).map((level) => [level, level, 1, undefined]),
+    ['trace', 'now it is told', undefined, undefined],
+    ['info', 'further down', undefined, 2]
+  ])
+  t.not((await app.inject({ url: '/pots', headers: { authorization } })).json().before, 'trace', 'a level is that of one request')
+})
+
 t.test('an answer that no request is known for has an id as well', async (t) => {
   const { listen, log } = await startApp(t)
   const address = await listen()
