@@ -5,12 +5,13 @@ import { FairQueue } from '../waiting/fair-queue.ts'
 import { Schedule } from '../waiting/schedule.ts'
 import { strangersInATurn } from './limits.ts'
 
-type Connection = Socket & { isKnown?: boolean }
+/** `stranger`: the address of one on which no good token has come yet. */
+type Connection = Socket & { stranger?: string | undefined }
 type Begin = (request: IncomingMessage, response: ServerResponse) => void
 
 /** To be called for a request with a good token: from now on nothing on its connection waits here. */
 export function know (connection: Connection): void {
-  connection.isKnown = true
+  connection.stranger = undefined
 }
 
 /**
@@ -33,15 +34,19 @@ export function takeTurnsOfStrangers (server: Server, begin: Begin, probes: stri
     if (begun > 0) schedule.soon()
   })
 
+  // Of each as soon as it comes: looked up later, and of some only, the address makes two kinds of
+  // sockets of one, and all that Node does with them slower.
+  server.on('connection', (socket: Connection) => { socket.stranger = String(socket.remoteAddress) })
   // In the place of Fastify's own listener.
   server.off('request', begin).on('request', (request, response) => {
-    if ((request.socket as Connection).isKnown) return begin(request, response)
+    const { stranger } = request.socket as Connection
+    if (stranger === undefined) return begin(request, response)
     schedule.soon()
     if (begun < strangersInATurn) {
       begun += 1
       return begin(request, response)
     }
     const kind = probes.includes(request.url as string) ? 'probe' : 'other'
-    waiting.add(`${kind} ${request.socket.remoteAddress}`, [request, response], 1)
+    waiting.add(`${kind} ${stranger}`, [request, response], 1)
   })
 }
