@@ -10,7 +10,7 @@ import { startApp } from '../support/app.ts'
 import { sql } from '../support/database.ts'
 import { exchange } from '../support/raw.ts'
 
-const uuid = /^[\da-f]{8}-[\da-f]{4}-4[\da-f]{3}-[89ab][\da-f]{3}-[\da-f]{12}$/
+const random = /^[\da-f]{32}$/
 const parsed = (lines: string[]) => lines.map((line) => JSON.parse(line))
 
 t.test('a refusal tells who was refused what, and its answer which line that is', async (t) => {
@@ -32,7 +32,7 @@ t.test('a refusal tells who was refused what, and its answer which line that is'
     remoteAddress: '127.0.0.1',
     reqId: answer.headers['x-request-id']
   })
-  t.match(answer.headers['x-request-id'], uuid)
+  t.match(answer.headers['x-request-id'], random)
   t.same(more, [])
   await sql(url, 'update tokens set revoked_at = now()')
   const other = await as('bob')
@@ -40,7 +40,7 @@ t.test('a refusal tells who was refused what, and its answer which line that is'
   await other.list()
   t.match(JSON.parse(log.at(-1) as string), { status: 401, reason: 'revoked', user: 'bob', tokenId: String })
   const [one, two] = await Promise.all([1, 2].map(() => app.inject({ url: '/livez', headers: { 'x-request-id': 'mine', 'request-id': 'mine' } })))
-  t.match([one?.headers['x-request-id'], two?.headers['x-request-id']], [uuid, uuid])
+  t.match([one?.headers['x-request-id'], two?.headers['x-request-id']], [random, random])
   t.not(one?.headers['x-request-id'], two?.headers['x-request-id'])
 })
 
@@ -76,7 +76,7 @@ t.test('an answer that no request is known for has an id as well', async (t) => 
   for (const text of ['garbage\r\n\r\n', 'CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n', 'GET /%zz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n']) {
     const [answer] = await exchange(address, [text])
     const reqId = answer?.headers['x-request-id']
-    t.match(reqId, uuid, text)
+    t.match(reqId, random, text)
     t.match(parsed(log).find((line) => line.reqId === reqId), { status: answer?.status, level: 'info', remoteAddress: '127.0.0.1' }, text)
   }
 })
