@@ -33,7 +33,8 @@ interface Waiting<Item, Result> {
 
 /**
  * How long a batch that hangs, on a locked row or a dead connection, keeps others from passing. Until that
- * connection is given up: sooner the next one might be sent to the same dead server by another.
+ * connection is given up: sooner the next one might be sent to the same dead server by another. While others
+ * are answered it is a slow server that it waits for, and to send that one more would make it slower.
  */
 const turnTicks = silentTicks + 2
 
@@ -124,6 +125,7 @@ class BatchQueue<Item extends Waiting<Pick<Waiter, 'answer'> & { owner: string }
   readonly #queue: FairQueue<Item>
   readonly #schedule = new Schedule(() => this.#next())
   #underWay = 0
+  #answered = 0
 
   constructor (settle: (group: Item[]) => Promise<void>, options: BatchOptions) {
     this.#settle = settle
@@ -157,9 +159,16 @@ class BatchQueue<Item extends Waiting<Pick<Waiter, 'answer'> & { owner: string }
   #begin (group: Item[]): void {
     this.#underWay++
     const turn = Promise.withResolvers<void>()
-    let ticks = 0
-    const passing = setInterval(() => { if (++ticks === turnTicks) turn.resolve() }, tickMs)
-    this.#settle(group).finally(turn.resolve)
+    let [ticks, answered] = [0, this.#answered]
+    const passing = setInterval(() => {
+      ticks = this.#answered === answered ? ticks + 1 : 0
+      answered = this.#answered
+      if (ticks === turnTicks) turn.resolve()
+    }, tickMs)
+    this.#settle(group).finally(() => {
+      this.#answered++
+      turn.resolve()
+    })
     turn.promise.then(() => {
       clearInterval(passing)
       this.#underWay--

@@ -1,4 +1,4 @@
-import { setImmediate as nextTurn } from 'node:timers/promises'
+import { setTimeout as delay, setImmediate as nextTurn } from 'node:timers/promises'
 import pg from 'pg'
 import t, { type Test } from 'tap'
 import { Batch } from '../../src/database/batch.ts'
@@ -142,11 +142,11 @@ t.test('what has waited elsewhere before waits that much less', { buffered: true
 interface Item { owner: string, size: number }
 
 /** Batches that end when they are told to. */
-function startBatches (t: Test, maxItems: number, maxWaiting = 1000) {
+function startBatches (t: Test, maxItems: number, maxWaiting = 1000, atOnce = 1) {
   const begun: Array<{ items: Item[], end: () => void }> = []
   const batch = new Batch((items: Item[]) => new Promise<Item[]>((resolve) => {
     begun.push({ items, end: () => resolve(items) })
-  }), ({ size }) => size, { name: 'test', maxItems, atOnce: 1, maxWaiting, isWorthRetrying: () => false })
+  }), ({ size }) => size, { name: 'test', maxItems, atOnce, maxWaiting, isWorthRetrying: () => false })
   t.teardown(() => { for (const { end } of begun) end() })
   return {
     begun,
@@ -183,6 +183,20 @@ t.test('an item that is run on its own waits for a hundred of another owner, not
   t.strictSame(begun.slice(98).map(({ items }) => items[0]?.owner).sort(), ['a', 'm'])
   for (let passed = 2; passed < 151; passed++) await pass()
   t.equal((await Promise.all(all)).length, 151)
+})
+
+t.test('a batch that hangs lets the next one pass, but not while others are answered', { buffered: true }, async (t) => {
+  const { begun, add } = startBatches(t, 2, 1000, 2)
+  const all = range(16).map(() => add('m'))
+  for (let answered = 0; answered < 4; answered++) {
+    while (begun.length < 2) await nextTurn()
+    await delay(500)
+    t.equal(begun.length, 2)
+    begun.pop()?.end()
+  }
+  while (begun.length < 4) await delay(50)
+  for (const { end } of begun) end()
+  await Promise.all(all)
 })
 
 t.test('no small item waits for a large one', { buffered: true }, async (t) => {
