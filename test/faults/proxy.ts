@@ -51,7 +51,11 @@ export async function openProxy (scope: Scope, url: string) {
   }
 
   const cut = () => {
-    for (const { sockets } of pairs) for (const socket of sockets) socket.resetAndDestroy()
+    for (const socket of [...pairs].flatMap(({ sockets }) => sockets)) {
+      // One that is being shut down can't be reset: Node's own end would wait for it for ever.
+      if (socket.writableEnded) socket.destroy()
+      else socket.resetAndDestroy()
+    }
   }
   scope.teardown(() => {
     server.close()

@@ -65,7 +65,9 @@ t.test('what Kubernetes shall start migrates, serves within its limits, and stop
       image: ${postgresThere}
       env: [{ name: POSTGRES_PASSWORD, value: plants }]`))
   const database = `${pods.database}-postgres`
-  const sql = (text: string) => podman('exec', database, 'psql', '--username=postgres', `--command=${text}`)
+  // By TCP: while the image sets it up its server listens on the socket alone, and then stops once more.
+  const sql = (text: string) =>
+    podman('exec', database, 'psql', '--host=127.0.0.1', '--username=postgres', `--command=${text}`)
   const createRole = () => sql("create role plant_store login password 'plants'").catch(() => '')
   await until(createRole, (said) => said !== '')
   await sql('create database plant_store owner plant_store')
