@@ -41,7 +41,7 @@ const runBy: Record<string, string[]> = {
   'test/program/starts.test.ts': ['npm ci && npm start', 'npm run dev'],
   'test/operations/openapi.test.ts': ['npm run openapi'],
   '.github/workflows/ci.yml': ['npm run test:container', 'npm run test:scale'],
-  'test/faults/short.test.ts': ['npm run test:faults', 'npm run test:faults -- --seed 20261126',
+  'test/faults/short.test.ts': ['npm run test:faults', 'npm run test:faults -- --seed 20261128',
     'npm run test:faults -- --only attacks'],
   'test/container/compose.test.ts': [
     'docker compose up --detach --build', 'docker compose down', 'docker stop',
