@@ -1,13 +1,8 @@
-import { setTimeout as delay, setImmediate as nextTurn } from 'node:timers/promises'
 import pg from 'pg'
 import t, { type Test } from 'tap'
-import { Batch } from '../../src/database/batch.ts'
 import { openDatabase, type Database } from '../../src/database/database.ts'
 import { FairQueue } from '../../src/waiting/fair-queue.ts'
 import { createDatabase } from '../support/database.ts'
-
-// Two of them wait for what is bounded by time.
-t.jobs = 4
 
 const range = (length: number) => Array.from({ length }, (_, index) => index)
 
@@ -68,7 +63,7 @@ function readAs (database: Database, answered: string[], refused: string[]) {
     ({ name }) => { refused.push(`${owner}: ${name}`) })
 }
 
-t.test('a read waits for a hundred of another owner, not for all', { buffered: true }, async (t) => {
+t.test('a read waits for a hundred of another owner, not for all', async (t) => {
   const { database, letGo } = await openLocked(t, 1000)
   const answered: string[] = []
   const read = readAs(database, answered, [])
@@ -79,7 +74,7 @@ t.test('a read waits for a hundred of another owner, not for all', { buffered: t
   t.equal(answered.length, 501)
 })
 
-t.test('a long read waits for one of another owner, not for all', { buffered: true }, async (t) => {
+t.test('a long read waits for one of another owner, not for all', async (t) => {
   const { database, letGo } = await openLocked(t, 1000)
   const answered: string[] = []
   const read = readAs(database, answered, [])
@@ -106,7 +101,7 @@ t.test('between long reads others are served for as long as the last one kept th
   t.strictSame(seen, ['another', 'the next long read'])
 })
 
-t.test('past MAX_WAITING who has most waiting is refused, and not who comes', { buffered: true }, async (t) => {
+t.test('past MAX_WAITING who has most waiting is refused, and not who comes', async (t) => {
   const { database, letGo } = await openLocked(t, 150)
   const answered: string[] = []
   const refused: string[] = []
@@ -118,7 +113,7 @@ t.test('past MAX_WAITING who has most waiting is refused, and not who comes', { 
   t.strictSame(answered.filter((owner) => owner !== 'mallory'), ['alice', 'bo'])
 })
 
-t.test('a read that has waited too long for its turn is refused', { buffered: true }, async (t) => {
+t.test('a read that has waited too long for its turn is refused', async (t) => {
   const { database, letGo } = await openLocked(t, 1000)
   const refused: string[] = []
   const read = readAs(database, [], refused)
@@ -130,107 +125,11 @@ t.test('a read that has waited too long for its turn is refused', { buffered: tr
   await Promise.all(reads)
 })
 
-t.test('what has waited elsewhere before waits that much less', { buffered: true }, async (t) => {
+t.test('what has waited elsewhere before waits that much less', async (t) => {
   const { database, letGo } = await openLocked(t, 1000)
   const read = (since?: number) => database.read(hanging, [], { owner: 'mallory', isLong: true, since })
   const reads = [read(), read(performance.now() - 60_000), read()]
   await t.rejects(reads[1] as Promise<unknown>, { name: 'OVERLOADED' })
   await letGo()
   await Promise.all([reads[0], reads[2]])
-})
-
-interface Item { owner: string, size: number }
-
-/** Batches that end when they are told to. */
-function startBatches (t: Test, maxItems: number, maxWaiting = 1000, atOnce = 1) {
-  const begun: Array<{ items: Item[], end: () => void }> = []
-  const batch = new Batch((items: Item[]) => new Promise<Item[]>((resolve) => {
-    begun.push({ items, end: () => resolve(items) })
-  }), ({ size }) => size, { name: 'test', maxItems, atOnce, maxWaiting, isWorthRetrying: () => false })
-  t.teardown(() => { for (const { end } of begun) end() })
-  return {
-    begun,
-    add: (owner: string, size = 0) => batch.add({ owner, size }),
-
-    /** Whose items the batch has that is the next to begin; ends it. */
-    async pass (): Promise<string> {
-      while (begun.length === 0) await nextTurn()
-      const [{ items, end }] = begun.splice(0, 1) as [typeof begun[0]]
-      end()
-      return items.map(({ owner, size }) => owner + size).join(' ')
-    }
-  }
-}
-
-t.test('a batch has something of everybody who waits', { buffered: true }, async (t) => {
-  const { pass, add } = startBatches(t, 3)
-  const all = ['m', 'm', 'm', 'm', 'a', 'b'].map((owner) => add(owner))
-  t.equal(await pass(), 'm0 a0 b0')
-  t.equal(await pass(), 'm0 m0 m0')
-  t.equal((await Promise.all(all)).length, 6)
-})
-
-t.test('an item that is run on its own waits for a hundred of another owner, not for all', { buffered: true }, async (t) => {
-  const { begun, pass, add } = startBatches(t, 1)
-  const all = range(150).map(() => add('m'))
-  while (begun.length < 100) await nextTurn()
-  all.push(add('a'))
-  await nextTurn()
-  t.equal(begun.length, 100)
-  t.equal(await pass(), 'm0')
-  t.equal(await pass(), 'm0')
-  while (begun.length < 100) await nextTurn()
-  t.strictSame(begun.slice(98).map(({ items }) => items[0]?.owner).sort(), ['a', 'm'])
-  for (let passed = 2; passed < 151; passed++) await pass()
-  t.equal((await Promise.all(all)).length, 151)
-})
-
-t.test('a batch that hangs lets the next one pass, but not while others are answered', { buffered: true }, async (t) => {
-  const { begun, add } = startBatches(t, 2, 1000, 2)
-  const all = range(16).map(() => add('m'))
-  for (let answered = 0; answered < 4; answered++) {
-    while (begun.length < 2) await nextTurn()
-    await delay(500)
-    t.equal(begun.length, 2)
-    begun.pop()?.end()
-  }
-  while (begun.length < 4) await delay(50)
-  for (const { end } of begun) end()
-  await Promise.all(all)
-})
-
-t.test('no small item waits for a large one', { buffered: true }, async (t) => {
-  const { begun, pass, add } = startBatches(t, 3)
-  const large = [1, 2].map(() => add('m', 1_000_000))
-  for (const size of [100, 200]) {
-    const small = add('a', size)
-    while (begun.length < 2) await nextTurn()
-    t.strictSame(begun.map(({ items }) => items), [[{ owner: 'm', size: 1_000_000 }], [{ owner: 'a', size }]])
-    for (const { end } of begun.splice(1)) end()
-    await small
-  }
-  t.equal(await pass(), 'm1000000')
-  t.equal(await pass(), 'm1000000')
-  await Promise.all(large)
-})
-
-t.test('a large item counts as many that wait, and is taken though it is more than may', { buffered: true }, async (t) => {
-  const { pass, add } = startBatches(t, 3, 10)
-  const addLarge = (size: number) => add('m', 1_000_000 + size).catch(({ name }) => name)
-  const first = addLarge(1)
-  await nextTurn()
-  const large = [first, ...[2, 3, 4].map(addLarge)]
-  t.strictSame(await Promise.all(large.slice(2)), ['OVERLOADED', 'OVERLOADED'])
-  const other = add('a', 500_000)
-  t.strictSame(await large[1], 'OVERLOADED')
-  t.equal(await pass(), 'm1000001')
-  t.equal(await pass(), 'a500000')
-  await Promise.all([large[0], other])
-})
-
-t.test('what has waited too long for its batch is refused, and in none', { buffered: true }, async (t) => {
-  const { begun, add } = startBatches(t, 2)
-  const items = range(20).map((size) => add('m', size).catch(({ name }) => name))
-  t.equal(await items.at(-1), 'OVERLOADED')
-  t.strictSame(begun.flatMap(({ items }) => items.map(({ size }) => size)), range(begun.length * 2))
 })

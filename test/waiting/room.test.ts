@@ -2,7 +2,6 @@
 import { PassThrough } from 'node:stream'
 import { setImmediate as nextTurn } from 'node:timers/promises'
 import t, { type Test } from 'tap'
-import { Batch } from '../../src/database/batch.ts'
 import { openDatabase } from '../../src/database/database.ts'
 import { FairQueue } from '../../src/waiting/fair-queue.ts'
 import { createRoom } from '../../src/waiting/room.ts'
@@ -78,38 +77,4 @@ t.test('a read whose answer nobody waits for any more is not sent', async (t) =>
   answer.destroy()
   t.strictSame(await first, [['1']])
   await t.rejects(second as Promise<unknown>, { name: 'HTTP_MALFORMED', cause: 'its caller has gone' })
-})
-
-t.test('a batch leaves out who may not go, until they may, and whose caller has gone', async (t) => {
-  const held = new Set(['m'])
-  const run = async (items: Array<{ owner: string }>) => items.map(({ owner }) => owner)
-  const batch = new Batch(run, () => 0, {
-    name: 'test',
-    maxItems: 10,
-    atOnce: 1,
-    maxWaiting: 10,
-    isWorthRetrying: () => false,
-    mayGo: (owner) => !held.has(owner)
-  })
-  const answer = new PassThrough()
-  const [waiting, gone] = [batch.add({ owner: 'm' }), batch.add({ owner: 'm', answer } as { owner: string })]
-  t.equal(await batch.add({ owner: 'a' }), 'a')
-  // Nothing is under way any more: from here on it looks again.
-  for (let turn = 0; turn < 3; turn++) await nextTurn()
-  answer.destroy()
-  held.clear()
-  t.equal(await waiting, 'm')
-  await t.rejects(gone, { cause: 'its caller has gone' })
-})
-
-t.test('who has gone takes nobody\'s place in a batch', async (t) => {
-  const groups: string[][] = []
-  const batch = new Batch(async (items: Array<{ owner: string, answer?: PassThrough }>) => {
-    groups.push(items.map(({ owner }) => owner))
-    return groups
-  }, () => 0, { name: 'test', maxItems: 2, atOnce: 1, maxWaiting: 10, isWorthRetrying: () => false })
-  const answer = new PassThrough().destroy()
-  const gone = ['m', 'n', 'o'].map((owner) => t.rejects(batch.add({ owner, answer }), { cause: 'its caller has gone' }))
-  await Promise.all([...gone, ...['a', 'b', 'c'].map((owner) => batch.add({ owner }))])
-  t.strictSame(groups, [['a', 'b'], ['c']])
 })
