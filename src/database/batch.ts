@@ -158,19 +158,18 @@ class BatchQueue<Item extends Waiting<Pick<Waiter, 'answer'> & { owner: string }
 
   #begin (group: Item[]): void {
     this.#underWay++
-    const turn = Promise.withResolvers<void>()
+    const turn = Promise.withResolvers<'answered' | 'passed'>()
     let [ticks, answered] = [0, this.#answered]
     const passing = setInterval(() => {
       ticks = this.#answered === answered ? ticks + 1 : 0
       answered = this.#answered
-      if (ticks === turnTicks) turn.resolve()
+      if (ticks === turnTicks) turn.resolve('passed')
     }, tickMs)
-    this.#settle(group).finally(() => {
-      this.#answered++
-      turn.resolve()
-    })
-    turn.promise.then(() => {
+    this.#settle(group).finally(() => turn.resolve('answered'))
+    turn.promise.then((end) => {
       clearInterval(passing)
+      // The end of one that was passed says nothing of those that came after it.
+      if (end === 'answered') this.#answered++
       this.#underWay--
       this.#schedule.soon()
     })

@@ -3,7 +3,7 @@ import { setTimeout as delay, setImmediate as nextTurn } from 'node:timers/promi
 import t, { type Test } from 'tap'
 import { Batch } from '../../src/database/batch.ts'
 
-// Two of them wait for what is bounded by time.
+// Some wait for what is bounded by time.
 t.jobs = 4
 
 const range = (length: number) => Array.from({ length }, (_, index) => index)
@@ -65,6 +65,20 @@ t.test('a batch that hangs lets the next one pass, but not while others are answ
   }
   while (begun.length < 4) await delay(50)
   for (const { end } of begun) end()
+  await Promise.all(all)
+})
+
+t.test('the end of a batch that was passed keeps nobody waiting', { buffered: true }, async (t) => {
+  const { begun, add } = startBatches(t, 2, 1000, 5)
+  const all = range(22).map(() => add('m'))
+  while (begun.length < 10) await delay(50)
+  const passed = begun.splice(0, 5)
+  while (passed.length > 0 && begun.length === 5) {
+    await delay(800)
+    passed.pop()?.end()
+  }
+  t.ok(passed.length > 0, 'the next ones begin while some are left to end')
+  for (const { end } of [...passed, ...begun]) end()
   await Promise.all(all)
 })
 
