@@ -10,7 +10,7 @@ import { setTimeout as delay } from 'node:timers/promises'
 import pg from 'pg'
 import { createToken } from '../src/access/token-format.ts'
 import { migrate } from '../src/database/migrate.ts'
-import { startEmbedded } from '../src/embedded/start.ts'
+import { startEmbedded } from '../dev/embedded-postgres.ts'
 import { freePort } from '../test/support/free-port.ts'
 
 export interface Contender {

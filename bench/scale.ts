@@ -7,8 +7,8 @@ import { buildApp } from '../src/app.ts'
 import { createTokens } from '../src/access/tokens.ts'
 import { readConfig } from '../src/config.ts'
 import { openDatabase } from '../src/database/database.ts'
-import { makeServer, runServer } from '../test/faults/postgres.ts'
-import { quantile } from '../test/faults/report.ts'
+import { makeServer, runServer } from '../test/system/faults/postgres.ts'
+import { quantile } from '../test/system/faults/report.ts'
 import { sql } from '../test/support/database.ts'
 import { findChildren } from '../test/support/processes.ts'
 import { round, table } from '../test/support/table.ts'
@@ -27,7 +27,7 @@ const scope = { teardown: (work: () => unknown) => { stack.defer(async () => { a
 const { url, command } = await makeServer(scope)
 await runServer(scope, { ...command, args: [...command.args, '-c', `max_connections=${connections + 100}`] })
 const config = readConfig({ DATABASE_URL: url, LOG_LEVEL: 'silent' })
-const database = openDatabase({ url, statementTimeoutMs: 5000, maxWaiting: 1000 })
+const database = openDatabase({ url, statementTimeoutMs: 5000, maxQueued: 1000 })
 stack.defer(() => database.close())
 const app = await buildApp({ config, database, lifecycle: { stopping: false } })
 stack.defer(() => app.close())

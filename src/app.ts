@@ -2,51 +2,51 @@
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import Fastify, { LogController, type FastifyInstance, type FastifyReply, type FastifyRequest } from 'fastify'
 import { requireBearer } from './access/bearer.ts'
-import { createAuthenticate } from './access/own-tokens.ts'
+import { createAuthenticate } from './access/token-cache.ts'
 import { createTokens } from './access/tokens.ts'
 import type { Config } from './config.ts'
 import type { Database } from './database/database.ts'
-import { answerError, completeAnswers, newRequestId } from './http/answers.ts'
-import { boundBodies } from './http/bodies.ts'
-import { answerClientError, boundConnections, tendConnections } from './http/connections.ts'
+import { handleError, setStandardHeaders, newRequestId } from './http/responses.ts'
+import { limitBodyMemory } from './http/body-admission.ts'
+import { handleClientError, limitConnections, manageConnections } from './http/wire/connections.ts'
 import { readJsonBodies } from './http/json.ts'
 import { serverLimits } from './http/limits.ts'
-import { keepLogbook } from './http/logbook.ts'
+import { registerErrorLog } from './http/error-log.ts'
 import { createRequestLog } from './http/request-log.ts'
-import { refuseMalformedQuery, refuseMalformedRequests } from './http/requests.ts'
-import { takeTurnsOfStrangers } from './http/strangers.ts'
+import { rejectMalformedQuery, rejectMalformedRequests } from './http/request-checks.ts'
+import { throttleUnauthenticated } from './http/wire/unauthenticated-throttle.ts'
 import { compileValidator } from './http/validation.ts'
-import { createReadiness, healthRoutes, probePaths, type Lifecycle } from './operations/health.ts'
-import type { Observer } from './operations/observers.ts'
-import { describeApi } from './operations/reference.ts'
+import { createReadiness, healthRoutes, probePaths, type Lifecycle } from './telemetry/health.ts'
+import type { Telemetry } from './telemetry/telemetry.ts'
+import { registerApiDocs } from './api-docs/api-docs.ts'
 import { createPlants } from './plants/repository.ts'
 import { plantsRoutes } from './plants/routes.ts'
 
-export interface AppParts {
+export interface AppOptions {
   config: Config
   database: Database
   lifecycle: Lifecycle
-  observers?: Observer[]
+  observers?: Telemetry[]
   /** Where the log goes, standard output by default. */
   logStream?: { write (line: string): void }
 }
 
 /** What the service is about. A domain is a line here: it puts it behind the guard and into the document. */
-async function registerDomains (guarded: FastifyInstance, { config, database }: AppParts): Promise<void> {
+async function registerDomains (guarded: FastifyInstance, { config, database }: AppOptions): Promise<void> {
   await guarded.register(plantsRoutes, {
     plants: createPlants(database, config.WRITE_BATCH)
   })
 }
 
 /** The service but for its socket, signals and database. The order of registration is the architecture. */
-export async function buildApp (parts: AppParts, register = registerDomains) {
+export async function buildApp (parts: AppOptions, register = registerDomains) {
   const { config, database, lifecycle, observers = [], logStream } = parts
   const app = Fastify({
     ...serverLimits,
     // Fastify's own 503 has another shape, and stopping is announced by `Connection: close` long before.
     return503OnClosing: false,
-    clientErrorHandler: answerClientError,
-    frameworkErrors: answerError,
+    clientErrorHandler: handleClientError,
+    frameworkErrors: handleError,
     logger: {
       level: config.LOG_LEVEL,
       stream: logStream,
@@ -56,7 +56,7 @@ export async function buildApp (parts: AppParts, register = registerDomains) {
     },
     genReqId: newRequestId,
     trustProxy: config.TRUSTED_PROXIES ?? false,
-    logController: new QuietSuccess(),
+    logController: new DebugRequestLog(),
     childLoggerFactory: createRequestLog,
     bodyLimit: config.BODY_LIMIT
   }).withTypeProvider<TypeBoxTypeProvider>()
@@ -64,23 +64,23 @@ export async function buildApp (parts: AppParts, register = registerDomains) {
   // First, to see what the rules below refuse.
   const readiness = createReadiness(database, lifecycle)
   for (const observer of observers) observer.watch(app, database, readiness)
-  database.onTrouble((what, details) => app.log.warn(details, what))
-  keepLogbook(app)
-  app.setErrorHandler(answerError)
+  database.onWarning((what, details) => app.log.warn(details, what))
+  registerErrorLog(app)
+  app.setErrorHandler(handleError)
   app.setValidatorCompiler(compileValidator)
-  completeAnswers(app)
+  setStandardHeaders(app)
   readJsonBodies(app)
-  takeTurnsOfStrangers(app.server, app.routing, probePaths)
-  refuseMalformedRequests(app)
-  boundBodies(app)
-  tendConnections(app, lifecycle)
-  boundConnections(app, config.MAX_CONNECTIONS)
+  throttleUnauthenticated(app.server, app.routing, probePaths)
+  rejectMalformedRequests(app)
+  limitBodyMemory(app)
+  manageConnections(app, lifecycle)
+  limitConnections(app, config.MAX_CONNECTIONS)
 
   await app.register(healthRoutes, { readiness })
-  await describeApi(app, { docs: config.DOCS === 'on' })
+  await registerApiDocs(app, { docs: config.DOCS === 'on' })
   await app.register(async (guarded) => {
     await requireBearer(guarded, createAuthenticate(createTokens(database), config.TOKEN_CACHE_TTL))
-    guarded.addHook('onRequest', refuseMalformedQuery)
+    guarded.addHook('onRequest', rejectMalformedQuery)
     await register(guarded, parts)
   })
   return app
@@ -90,7 +90,7 @@ const isDebugged = new Set(['debug', 'trace'])
 
 // Two lines for each request would cost as much as the request, and refusals
 // and faults have lines of their own: what goes well is only logged at debug.
-class QuietSuccess extends LogController {
+class DebugRequestLog extends LogController {
   override incomingRequest (): void {}
   override requestCompleted (_error: unknown, request: FastifyRequest, reply: FastifyReply): void {
     // What would be logged takes longer to gather than all else that is done for the log.

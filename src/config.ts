@@ -2,7 +2,7 @@
 import { isIP } from 'node:net'
 import { FormatRegistry, Type, type StaticDecode } from '@sinclair/typebox'
 import { Value } from '@sinclair/typebox/value'
-import { parseServers } from './database/servers.ts'
+import { parseServers } from './database/connection-string.ts'
 
 const unitsInMs = { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 }
 

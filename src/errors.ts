@@ -5,7 +5,7 @@ const bearer = (attributes = '') => ({ 'www-authenticate': `Bearer realm="plants
 const later = { 'retry-after': '1' }
 
 /** One kind of error. The number is the HTTP status times 100 plus a running number. */
-export interface ErrorKind {
+export interface ErrorDefinition {
   name: string
   number: number
   message: string
@@ -13,17 +13,17 @@ export interface ErrorKind {
 }
 
 /** Every error there is, by number. */
-export const catalogue = new Map<number, ErrorKind>()
+export const catalogue = new Map<number, ErrorDefinition>()
 
 /** Gives each error its name. Throws when a number is taken: callers rely on it, wherever it stands. */
 export function defineErrors<Name extends string> (
-  kinds: Record<Name, Omit<ErrorKind, 'name'>>
-): Record<Name, ErrorKind> {
-  for (const [name, kind] of Object.entries<Omit<ErrorKind, 'name'>>(kinds)) {
+  kinds: Record<Name, Omit<ErrorDefinition, 'name'>>
+): Record<Name, ErrorDefinition> {
+  for (const [name, kind] of Object.entries<Omit<ErrorDefinition, 'name'>>(kinds)) {
     if (catalogue.has(kind.number)) throw new Error(`${name}: ${kind.number} is taken`)
     catalogue.set(kind.number, Object.assign(kind, { name }))
   }
-  return kinds as Record<Name, ErrorKind>
+  return kinds as Record<Name, ErrorDefinition>
 }
 
 /** What any operation can answer; what only one domain's can stands with the domain. */
@@ -84,7 +84,7 @@ export const ErrorSchema = Type.Object({
 }, { $id: 'Error', description: 'The body of every answer that is not a success' })
 
 /** What a route's schema says of its failures: besides those any request can meet, it can end in these. */
-export const failures = (...errors: ErrorKind[]) =>
+export const failures = (...errors: ErrorDefinition[]) =>
   ({ '4xx': { ...ErrorSchema, errors }, '5xx': ErrorSchema })
 
 /** A fault with a number of its own. Handlers throw it; `cause` is for the log, never for the caller. */
@@ -93,7 +93,7 @@ export class ApiError extends Error {
   readonly status: number
   readonly headers: Record<string, string>
 
-  constructor (kind: ErrorKind, options: { message?: string, cause?: unknown } = {}) {
+  constructor (kind: ErrorDefinition, options: { message?: string, cause?: unknown } = {}) {
     super(options.message ?? kind.message, { cause: options.cause })
     this.name = kind.name
     this.number = kind.number
@@ -106,4 +106,4 @@ export class ApiError extends Error {
 export const overloaded = new ApiError(errors.OVERLOADED)
 
 /** For the log alone: nobody is there to read it. */
-export const abandoned = new ApiError(errors.HTTP_MALFORMED, { cause: 'its caller has gone' })
+export const clientClosedRequest = new ApiError(errors.HTTP_MALFORMED, { cause: 'its caller has gone' })

@@ -29,11 +29,11 @@ export const statementEvents = events<StatementEvent>('statement')
 /** Requests that go together as one batch. */
 export const batchEvents = events<{ name: string, items: number }>('batch')
 
-/** What became of a connection to the database. `given_up`: closed for its silence, statements waiting. */
-export const connectionEvents = events<{ event: 'opened' | 'lost' | 'given_up' }>('connection')
+/** What became of a connection to the database. `timed_out`: closed for its silence, statements waiting. */
+export const connectionEvents = events<{ event: 'opened' | 'lost' | 'timed_out' }>('connection')
 
 /** A token that came with a request, known from a moment ago or looked up. */
-export const tokenEvents = events<{ isRemembered: boolean }>('token')
+export const tokenEvents = events<{ hit: boolean }>('token')
 
 /** What is being done for whom: set for each request by traces, and by batches for those they serve. */
 export const origin = new AsyncLocalStorage<unknown>()

@@ -7,10 +7,10 @@
 // The commands by name, with their options; what they do is in commands/.
 import { Argument, Command, CommanderError } from 'commander'
 import manifest from '../package.json' with { type: 'json' }
-import { expiry, label, refuseLostOptions, userName } from './commands/arguments.ts'
-import { explain } from './commands/explain.ts'
+import { expiry, label, rejectOptionsConsumedByNpm, userName } from './commands/arguments.ts'
+import { formatError } from './commands/format-error.ts'
 import { runMigrations } from './commands/migrate.ts'
-import { takeNodeOptions } from './commands/node-options.ts'
+import { reexecWithNodeFlags } from './commands/node-options.ts'
 import { createToken, listTokens, revokeTokens } from './commands/tokens.ts'
 import { readConfig } from './config.ts'
 
@@ -27,7 +27,7 @@ program.command('serve')
   .description('serve HTTP until a signal, without DATABASE_URL with a PostgreSQL of its own; ' +
     'the command when none is given')
   .action(async () => {
-    takeNodeOptions()
+    reexecWithNodeFlags()
     // Loaded when it is asked for: the other commands start in half the time.
     const { serve } = await import('./commands/serve.ts')
     await serve(readConfig(process.env))
@@ -55,7 +55,7 @@ token.command('create')
   .option('--expires <when>', 'such as 90d, 12h, 30s or 2027-01-01 (UTC); never when absent', expiry)
   .option('--label <text>', 'a note for operators', label)
   .option('--read-only', 'the token may list plants only', false)
-  .hook('preAction', refuseLostOptions)
+  .hook('preAction', rejectOptionsConsumedByNpm)
   .action((user: string, options: { expires?: Date, label?: string, readOnly: boolean }) =>
     createToken(readConfig(process.env), { user, ...options }))
 
@@ -84,7 +84,7 @@ try {
     // Commander has printed the line; 2 is the usual code for wrong arguments.
     process.exitCode = error.exitCode === 0 ? 0 : 2
   } else {
-    console.error(explain(error))
+    console.error(formatError(error))
     process.exitCode = 1
   }
 }

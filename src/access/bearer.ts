@@ -2,7 +2,7 @@
 import bearerAuth from '@fastify/bearer-auth'
 import type { FastifyInstance, FastifyReply, FastifyRequest, HookHandlerDoneFunction } from 'fastify'
 import { ApiError, errors } from '../errors.ts'
-import { know } from '../http/strangers.ts'
+import { markAuthenticated } from '../http/wire/unauthenticated-throttle.ts'
 import type { Authenticate, Caller } from './authenticate.ts'
 
 declare module 'fastify' {
@@ -24,7 +24,7 @@ export async function requireBearer (app: FastifyInstance, authenticate: Authent
     verifyErrorLogLevel: 'trace',
     auth: async (token: string, request: FastifyRequest) => {
       request.caller = await authenticate(token)
-      know(request.raw.socket)
+      markAuthenticated(request.raw.socket)
       return true
     }
   })

@@ -1,7 +1,7 @@
 // The tokens in the database, by verbs.
-import { Batch } from '../database/batch.ts'
+import { Batcher } from '../scheduling/batcher.ts'
 import type { Database, Row } from '../database/database.ts'
-import { isOfStatement } from '../database/faults.ts'
+import { isStatementError } from '../database/pg-errors.ts'
 import { createToken, hashToken } from './token-format.ts'
 
 /** What is known of a token; the token itself is known to its holder alone. */
@@ -34,12 +34,12 @@ const [mostLookUps, lookUpsAtOnce] = [64, 4]
 
 /** Only an operator's command may create, list or revoke. */
 export function createTokens (database: Database) {
-  const lookUps = new Batch((asked: LookUp[]) => findAll(database, asked), () => 0, {
+  const lookUps = new Batcher((asked: LookUp[]) => findAll(database, asked), () => 0, {
     name: 'token',
     maxItems: mostLookUps,
-    atOnce: lookUpsAtOnce,
-    maxWaiting: database.maxWaiting,
-    isWorthRetrying: isOfStatement
+    maxInFlight: lookUpsAtOnce,
+    maxQueued: database.maxQueued,
+    isRetryable: isStatementError
   })
 
   return {
@@ -93,7 +93,7 @@ const revokeByUser = {
 }
 
 async function findAll (database: Database, asked: LookUp[]): Promise<Array<Token | undefined>> {
-  const rows = await database.lookUp(selectByHash, [asked.map(({ hash }) => `\\x${hash}`)])
+  const rows = await database.readHedged(selectByHash, [asked.map(({ hash }) => `\\x${hash}`)])
   const found = new Map(rows.map(([hash, ...row]) => [hash, toToken(row)]))
   return asked.map(({ hash }) => found.get(hash))
 }

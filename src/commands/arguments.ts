@@ -35,7 +35,7 @@ function parseMoment (text: string): number {
 }
 
 /** npm keeps options that stand before `--` for itself: a token that should only read could do everything. */
-export function refuseLostOptions (command: Command): void {
+export function rejectOptionsConsumedByNpm (command: Command): void {
   const lost = command.options.find(({ long }) =>
     String(long).replace('--', 'npm_config_').replaceAll('-', '_') in process.env)
   if (lost) command.error(`error: npm has kept ${lost.long} for itself: put -- before the first option`)

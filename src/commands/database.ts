@@ -1,7 +1,7 @@
 // Which database a command is about.
 import { resolve } from 'node:path'
 import type { Config } from '../config.ts'
-import { findRunning, startEmbedded } from '../embedded/start.ts'
+import { findRunning, startEmbedded } from '../../dev/embedded-postgres.ts'
 
 /**
  * Hands on the URL of the database that `serve` would use. Where that is the

@@ -11,7 +11,7 @@ const options = firstLine.split(' ').filter((word) => word.startsWith('--'))
  * V8 takes them at its start only. Windows has no such thing; there it goes on
  * without them.
  */
-export function takeNodeOptions (): void {
+export function reexecWithNodeFlags (): void {
   const missing = options.filter((option) => !process.execArgv.includes(option))
   // What comes after is another program, which leaves no trace of these lines; starts.test.ts tests them.
   /* c8 ignore next 3 */

@@ -8,11 +8,11 @@ import type { Config } from '../config.ts'
 import { openDatabase, type Database } from '../database/database.ts'
 import { migrate } from '../database/migrate.ts'
 import { supportedVersion, UnsupportedServer, versionStatement } from '../database/version.ts'
-import { startEmbedded } from '../embedded/start.ts'
-import { openObservers } from '../operations/observers.ts'
-import { explain } from './explain.ts'
-import { greet } from './greeting.ts'
-import { heedSignals } from './signals.ts'
+import { startEmbedded } from '../../dev/embedded-postgres.ts'
+import { openTelemetry } from '../telemetry/telemetry.ts'
+import { formatError } from './format-error.ts'
+import { printQuickStart } from './quick-start.ts'
+import { handleSignals } from './signals.ts'
 
 /** Rejects, with all closed that it had opened, when it can't start: a taken port, a server too old. */
 export async function serve (config: Config): Promise<void> {
@@ -24,15 +24,15 @@ export async function serve (config: Config): Promise<void> {
     const embedded = config.DATABASE_URL === undefined ? await startEmbedded(config.DATA_DIR) : undefined
     opened.defer(() => embedded?.close())
     const url = embedded?.url ?? config.DATABASE_URL as string
-    const { STATEMENT_TIMEOUT: statementTimeoutMs, MAX_WAITING: maxWaiting } = config
-    const database = openDatabase({ url, statementTimeoutMs, maxWaiting })
+    const { STATEMENT_TIMEOUT: statementTimeoutMs, MAX_WAITING: maxQueued } = config
+    const database = openDatabase({ url, statementTimeoutMs, maxQueued })
     opened.defer(() => database.close())
     // It connects while all else is put together.
     database.read(versionStatement).catch(() => {})
-    const observers = await openObservers(config)
+    const observers = await openTelemetry(config)
     opened.defer(async () => { await Promise.all(observers.map((observer) => observer.close())) })
     const lifecycle = { starting: true, stopping: false }
-    const app = await buildApp({ config, database, lifecycle, observers, logStream: await streamForPeople() })
+    const app = await buildApp({ config, database, lifecycle, observers, logStream: await prettyStream() })
     opened.defer(() => app.close())
 
     for (const { url } of observers) if (url !== undefined) app.log.info({ url }, 'metrics')
@@ -43,10 +43,10 @@ export async function serve (config: Config): Promise<void> {
     const address = await app.listen({ ...at, listenTextResolver }).catch((error) => {
       throw error.code === 'EADDRINUSE' ? new Error(`port ${config.PORT} on ${config.HOST} is in use`) : error
     })
-    heedSignals({ config, lifecycle, log: app.log, close: () => opened.disposeAsync() })
+    handleSignals({ config, lifecycle, log: app.log, close: () => opened.disposeAsync() })
 
     const postgresql = await untilReady(() => prepare(database, url, config, app.log), app.log)
-    if (embedded !== undefined) await greet(database, address)
+    if (embedded !== undefined) await printQuickStart(database, address)
     lifecycle.starting = false
     app.log.info({ version: manifest.version, node: process.versions.node, postgresql }, 'ready')
   } catch (error) {
@@ -56,7 +56,7 @@ export async function serve (config: Config): Promise<void> {
 }
 
 /** Readable lines on a terminal; standard output otherwise. */
-async function streamForPeople () {
+async function prettyStream () {
   return process.stdout.isTTY ? (await import('pino-pretty')).default({ sync: true }) : undefined
 }
 
@@ -79,7 +79,7 @@ async function untilReady (attempt: () => Promise<string>, log: FastifyBaseLogge
   let pause = 100
   const warn = (error: unknown) => {
     if (error instanceof UnsupportedServer) throw error
-    log.warn({ reason: explain(error) }, `the database is not ready, next attempt in ${pause} ms`)
+    log.warn({ reason: formatError(error) }, `the database is not ready, next attempt in ${pause} ms`)
   }
   let result
   while ((result = await attempt().catch(warn)) === undefined) {

@@ -3,7 +3,7 @@ import { setTimeout } from 'node:timers/promises'
 import closeWithGrace from 'close-with-grace'
 import type { FastifyBaseLogger } from 'fastify'
 import type { Config } from '../config.ts'
-import type { Lifecycle } from '../operations/health.ts'
+import type { Lifecycle } from '../telemetry/health.ts'
 
 export interface Running {
   config: Config
@@ -21,7 +21,7 @@ const sameSignalMs = 1000
 const cutsAfter = 0.85
 
 /** SIGTERM and SIGINT end the service, as does an error nobody caught; SIGUSR2 switches debug logging. */
-export function heedSignals ({ config, lifecycle, log, close }: Running): void {
+export function handleSignals ({ config, lifecycle, log, close }: Running): void {
   let first: { name: NodeJS.Signals, at: number } | undefined
   const grace = closeWithGrace({
     delay: config.SHUTDOWN_TIMEOUT,
@@ -30,7 +30,7 @@ export function heedSignals ({ config, lifecycle, log, close }: Running): void {
     skip: ['SIGTERM', 'SIGINT', 'SIGUSR2', 'beforeExit']
   }, async ({ err, signal = first?.name }) => {
     lifecycle.stopping = true
-    lifecycle.cutsAt = performance.now() + cutsAfter * config.SHUTDOWN_TIMEOUT
+    lifecycle.forceCloseAt = performance.now() + cutsAfter * config.SHUTDOWN_TIMEOUT
     if (err) log.fatal({ err }, 'uncaught error')
     else log.info({ signal }, 'stopping')
     // Balancers go on sending requests until they have seen /readyz fail.

@@ -1,5 +1,5 @@
 // The commands token create, list and revoke.
-import { tokenState } from '../access/own-tokens.ts'
+import { tokenState } from '../access/token-cache.ts'
 import { createTokens, type NewToken, type Tokens } from '../access/tokens.ts'
 import type { Config } from '../config.ts'
 import { openDatabase } from '../database/database.ts'
@@ -51,7 +51,7 @@ async function isKnown (tokens: Tokens, by: { id: string } | { user: string }): 
 async function withTokens (config: Config, work: (tokens: Tokens) => Promise<void>): Promise<void> {
   await withDatabase(config, async (url) => {
     if (config.DATABASE_URL === undefined && config.MIGRATE === 'on') await migrate(url, 'up')
-    const database = openDatabase({ url, statementTimeoutMs: config.STATEMENT_TIMEOUT, maxWaiting: 1 })
+    const database = openDatabase({ url, statementTimeoutMs: config.STATEMENT_TIMEOUT, maxQueued: 1 })
     try {
       await work(createTokens(database))
     } finally {

@@ -1,7 +1,7 @@
 // One pipelined connection: statements go out without waiting for the answers to those before.
 import { Socket } from 'node:net'
 import pg from 'pg'
-import { endsConnection, isNotPrepared, isReadTimeout } from './faults.ts'
+import { isFatal, isNotPrepared, isReadTimeout } from './pg-errors.ts'
 
 // What is borrowed of pg's own. Methods are looked for as this file is loaded: overwritten
 // in vain they would be missed by nobody. What each saves is counted in test/database/wire.test.ts.
@@ -41,7 +41,7 @@ export const tickMs = 100
  * So that writes go on within a second of a promotion that the old primary doesn't know of. In ticks,
  * since a lagging event loop is late for answers and ticks alike.
  */
-export const silentTicks = 8
+export const unresponsiveTicks = 8
 
 /** How long a server may take to say goodbye. */
 const goodbyeMs = 1000
@@ -81,7 +81,7 @@ export class Connection {
     // Without a listener a lost connection would end the process. Whatever was
     // under way is told by its own callback. The client refuses all further
     // statements but leaves it to the server to close.
-    this.#client.on('error', () => this.closeNow())
+    this.#client.on('error', () => this.destroy())
   }
 
   /** Resolves once it takes statements. Rejects with the server's or the network's word; then close it. */
@@ -97,7 +97,7 @@ export class Connection {
       const query = new TextQuery(statement, values, (error?: Error) => {
         this.#waiting--
         this.#ticksInSilence = 0
-        if (!this.#isOpen || endsConnection(error)) this.close()
+        if (!this.#isOpen || isFatal(error)) this.close()
         if (error) reject(this.#reasonOf(error, query.name))
         // What it read may be out of date: another server may take the writes by now.
         else if (this.#isReadOnly) reject(new Error('the server has become read-only'))
@@ -139,8 +139,8 @@ export class Connection {
   }
 
   /** Whether it has had statements waiting for so many ticks and answered none of them. */
-  isSilent (): boolean {
-    return this.#ticksInSilence >= silentTicks
+  isUnresponsive (): boolean {
+    return this.#ticksInSilence >= unresponsiveTicks
   }
 
   /** False once it was told to close, by us or by the server, or was lost: it takes no more statements. */
@@ -157,7 +157,7 @@ export class Connection {
   }
 
   /** Closes at once. What was sent on it is rejected, and may have happened. */
-  closeNow (): void {
+  destroy (): void {
     this.#isOpen = false
     this.#socket.destroy()
   }

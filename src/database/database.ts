@@ -1,10 +1,10 @@
 // Which statement goes to which connection.
 import { overloaded } from '../errors.ts'
-import { createRoom, type Room } from '../waiting/room.ts'
-import { createConnect } from './connect.ts'
-import { silentTicks, tickMs, type ConnectionOptions, type Row, type Statement } from './connection.ts'
-import { Lane } from './lane.ts'
-import { Turns, type Waiter } from './turns.ts'
+import { createMemoryBudget, type Room } from '../scheduling/memory-budget.ts'
+import { createConnector } from './connector.ts'
+import { unresponsiveTicks, tickMs, type ConnectionOptions, type Row, type Statement } from './connection.ts'
+import { ManagedConnection } from './managed-connection.ts'
+import { ConcurrencyLimiter, type Waiter } from '../scheduling/concurrency-limiter.ts'
 
 export type { Row, Statement }
 
@@ -31,7 +31,7 @@ export interface Database {
    * A read on a connection of its own, asked again on a new one when that is
    * silent: for what decides on many requests, refusals included. Who calls it bounds how many wait.
    */
-  lookUp (statement: Statement, values?: unknown[]): Promise<Row[]>
+  readHedged (statement: Statement, values?: unknown[]): Promise<Row[]>
 
   /** Rejects unless the server answers and has the tables, and what comes next would have a connection. */
   probe (): Promise<unknown>
@@ -40,13 +40,13 @@ export interface Database {
   waiting (): Record<'read' | 'long_read' | 'token' | 'write', number>
 
   /** How many requests of a kind may wait before further ones are refused. */
-  maxWaiting: number
+  maxQueued: number
 
   /** What was read and has not gone out: long reads wait for it, and whoever else looks at it. */
   room: Room
 
   /** Tells of what keeps requests waiting and shows in no error of theirs, at most ten times a second. */
-  onTrouble (listener: Listener): void
+  onWarning (listener: Listener): void
 
   /** Waits for what is under way. */
   close (): Promise<void>
@@ -56,7 +56,7 @@ type Listener = (what: string, details: object) => void
 
 export interface DatabaseOptions extends ConnectionOptions {
   /** How many requests of a kind may wait before further ones are refused. */
-  maxWaiting: number
+  maxQueued: number
 }
 
 // A statement sent without waiting for the one before costs half the cycles of
@@ -80,25 +80,27 @@ const sentAtOnce = 100
 const mostReadBytes = 32 * 1024 * 1024
 
 /** Past which a connection is closed. An event loop that lags so long was waited for, not the database. */
-const mostSilenceMs = silentTicks * tickMs
+const mostSilenceMs = unresponsiveTicks * tickMs
 
 export function openDatabase (options: DatabaseOptions): Database {
-  const { maxWaiting } = options
-  const connect = createConnect(options)
-  const reads = new Lane(connect)
-  const longReads = new Lane(connect)
-  const lookUps = new Lane(connect)
-  const writes = Array.from({ length: writeConnections }, () => new Lane(connect))
+  const { maxQueued } = options
+  const connect = createConnector(options)
+  const reads = new ManagedConnection(connect)
+  const longReads = new ManagedConnection(connect)
+  const lookUps = new ManagedConnection(connect)
+  const writes = Array.from({ length: writeConnections }, () => new ManagedConnection(connect))
   const lanes = [reads, longReads, lookUps, ...writes]
   const listeners = new Set<Listener>()
 
-  const atOnce = Math.min(sentAtOnce, maxWaiting)
-  const room = createRoom(mostReadBytes)
-  const readTurns = new Turns(reads, { atOnce, maxWaiting })
-  const longReadTurns = new Turns(longReads, { atOnce: 1, maxWaiting, mayGo: room.isFor, isPaced: true })
+  const maxInFlight = Math.min(sentAtOnce, maxQueued)
+  const room = createMemoryBudget(mostReadBytes)
+  const readTurns = new ConcurrencyLimiter(reads, { maxInFlight, maxQueued })
+  const longReadTurns = new ConcurrencyLimiter(longReads, {
+    maxInFlight: 1, maxQueued, canRun: room.hasCapacity, yieldsBetween: true
+  })
   const turns = [readTurns, longReadTurns]
 
-  const clock = startClock(lanes, turns, listeners)
+  const clock = startHealthCheck(lanes, turns, listeners)
 
   return {
     read (statement, values = [], { isLong = false, ...waiter } = {}) {
@@ -106,12 +108,12 @@ export function openDatabase (options: DatabaseOptions): Database {
         ? longReadTurns.run(() => longReads.run(statement, values), waiter)
         : readTurns.run(() => reads.run(statement, values), waiter)
     },
-    lookUp: (statement, values = []) => lookUps.runAgain(statement, values),
+    readHedged: (statement, values = []) => lookUps.runHedged(statement, values),
     write (statement, values = []) {
-      if (waitingFor(writes) >= maxWaiting) return Promise.reject(overloaded)
+      if (waitingFor(writes) >= maxQueued) return Promise.reject(overloaded)
       return leastBusy(writes).run(statement, values)
     },
-    maxWaiting,
+    maxQueued,
     room,
     waiting: () => ({
       read: readTurns.waiting(),
@@ -125,7 +127,7 @@ export function openDatabase (options: DatabaseOptions): Database {
       const lane = leastBusy([...writes, reads])
       await Promise.all([...probes.map((probe) => lane.run(probe, [])), ...next.map((lane) => lane.opened())])
     },
-    onTrouble (listener) { listeners.add(listener) },
+    onWarning (listener) { listeners.add(listener) },
     async close () {
       clearInterval(clock)
       await Promise.all(lanes.map((lane) => lane.close()))
@@ -133,7 +135,9 @@ export function openDatabase (options: DatabaseOptions): Database {
   }
 }
 
-function startClock (lanes: Lane[], turns: Turns[], listeners: Set<Listener>): NodeJS.Timeout {
+function startHealthCheck (
+  lanes: ManagedConnection[], turns: ConcurrencyLimiter[], listeners: Set<Listener>
+): NodeJS.Timeout {
   const tell: Listener = (what, details) => { for (const listener of listeners) listener(what, details) }
   let ticked = performance.now()
   return setInterval(() => {
@@ -158,7 +162,7 @@ const probes = [
   { name: 'probe-tokens', text: "select from tokens where hash = ''" }
 ]
 
-const waitingFor = (lanes: Lane[]) => lanes.reduce((sum, lane) => sum + lane.waiting(), 0)
+const waitingFor = (lanes: ManagedConnection[]) => lanes.reduce((sum, lane) => sum + lane.waiting(), 0)
 
-const leastBusy = (lanes: Lane[]) =>
+const leastBusy = (lanes: ManagedConnection[]) =>
   lanes.reduce((best, lane) => lane.waiting() < best.waiting() ? lane : best)

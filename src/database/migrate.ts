@@ -4,7 +4,7 @@ import { join, parse } from 'node:path'
 import type { Client, QueryConfig } from 'pg'
 import { ApiError, errors } from '../errors.ts'
 import { createClient } from './client.ts'
-import { findServer } from './connect.ts'
+import { findServer } from './connector.ts'
 import { supportedVersion, UnsupportedServer, versionStatement } from './version.ts'
 
 const dir = join(import.meta.dirname, '../../migrations')
@@ -46,7 +46,7 @@ export async function migrate (
     const done = await migrationsDone(client)
     if (direction === 'up' && await isUpToDate(done)) return []
     if (await isWorker(client)) throw new UnsupportedServer(workerMessage)
-    if (direction === 'down' && !options.withData) await keepRows(client, done.at(-1))
+    if (direction === 'down' && !options.withData) await refuseDataLoss(client, done.at(-1))
     // Loaded when there is something to do: it takes a quarter of the time to start, and 10 MiB.
     const { runner } = await import('node-pg-migrate')
     const ran = await runner({
@@ -94,7 +94,7 @@ async function isUpToDate (done: string[]): Promise<boolean> {
  * Refuses while a table that the way down drops or alters has rows. What it
  * begins here the library goes on with and commits: nobody adds a row meanwhile.
  */
-async function keepRows (client: Client, migration: string | undefined): Promise<void> {
+async function refuseDataLoss (client: Client, migration: string | undefined): Promise<void> {
   const text = await readFile(join(dir, `${migration}.sql`), 'utf8').catch(() => '')
   const [, down = ''] = text.split('-- Down Migration')
   await client.query('begin')

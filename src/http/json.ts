@@ -2,9 +2,9 @@
 import { isUtf8 } from 'node:buffer'
 import type { IncomingHttpHeaders } from 'node:http'
 import type { FastifyInstance, FastifyRequest } from 'fastify'
-import { ApiError, errors, type ErrorKind } from '../errors.ts'
-import { takeTurnsToParse } from './bodies.ts'
-import { smallBody } from './limits.ts'
+import { ApiError, errors, type ErrorDefinition } from '../errors.ts'
+import { takeTurnsToParse } from './body-admission.ts'
+import { inlineBodyBytes } from './limits.ts'
 
 /** A plant has three. Parsing 1 MiB of small objects takes a third of a second: nobody else is served. */
 const maxValues = 1000
@@ -15,13 +15,13 @@ export function readJsonBodies (app: FastifyInstance): void {
   const options = { parseAs: 'buffer' } as const
   const inTurn = takeTurnsToParse()
   app.addContentTypeParser('application/json', options, (_request: FastifyRequest, body: Buffer, done) => {
-    if (body.length <= smallBody) return done(null, parseJsonBody(body))
+    if (body.length <= inlineBodyBytes) return done(null, parseJsonBody(body))
     inTurn(() => parseJsonBody(body)).then((value) => done(null, value), done)
   })
 }
 
 /** What the headers say of a body that could not be read; its type is looked at by Fastify. */
-export function faultOfContent (headers: IncomingHttpHeaders): ErrorKind | undefined {
+export function faultOfContent (headers: IncomingHttpHeaders): ErrorDefinition | undefined {
   const { 'content-type': contentType = '', 'content-encoding': contentEncoding = 'identity' } = headers
   const charset = /;\s*charset\s*=\s*"?([^\s;"]*)/i.exec(contentType)?.[1]
   if (charset !== undefined && !/^utf-?8$/i.test(charset)) return errors.CONTENT_TYPE_UNSUPPORTED

@@ -34,19 +34,19 @@ export const lingerMs = 5000
  * How many requests of a connection may wait for the answers before theirs. One
  * piece of 64 KiB can have thousands, and each head takes some memory.
  */
-export const maxBehind = 16
+export const maxPipelined = 16
 
 /** Of those who have shown no good token, how many requests are begun in a turn of the event loop. */
-export const strangersInATurn = 8
+export const unauthenticatedPerTick = 8
 
 /** A body up to this size is read and parsed as it comes. */
-export const smallBody = 16_384
+export const inlineBodyBytes = 16_384
 
 /** What larger bodies may take, from when they begin to be read until their requests are answered. */
-export const mostHeldBytes = 32 * 1024 * 1024
+export const bodyBudgetBytes = 32 * 1024 * 1024
 
 /** How many of them may wait to be read: Node has up to 64 KiB of each. */
-export const mostBodiesWaiting = 200
+export const maxQueuedBodies = 200
 
 /** Descriptors for whatever is no caller's connection: the database's, the log, files. */
-export const otherDescriptors = 96
+export const reservedDescriptors = 96

@@ -2,9 +2,9 @@
 import { Kind, type TSchema } from '@sinclair/typebox'
 import { TypeCompiler, ValueErrorType, type ValueError } from '@sinclair/typebox/compiler'
 import type { FastifySchemaCompiler } from 'fastify'
-import { ApiError, errors, type ErrorKind } from '../errors.ts'
-import { int64Range, settlerFor } from './integers.ts'
-import { fieldsOf, wordsFor } from './kinds.ts'
+import { ApiError, errors, type ErrorDefinition } from '../errors.ts'
+import { int64Range, settlerFor } from './int64.ts'
+import { fieldsOf, describeType } from './types.ts'
 
 /** Where in a part something is wrong, and what was expected there. */
 type Fault = Pick<ValueError, 'path' | 'schema' | 'value'> & { type?: ValueErrorType }
@@ -14,9 +14,10 @@ const refusals = {
   body: refuseBody,
   headers: refuseBody,
   params: ({ path, schema }: Fault) =>
-    refusal(errors.PATH_PARAMETER_INVALID, `The ${nameOf(path)} in the path must be ${wordsFor(schema)}.`),
+    refusal(errors.PATH_PARAMETER_INVALID,
+      `The ${nameOf(path)} in the path must be ${describeType(schema)}.`),
   querystring: ({ path, schema }: Fault) =>
-    refusal(errors.QUERY_PARAMETER_INVALID, `${nameOf(path)} must be ${wordsFor(schema)}, given once.`)
+    refusal(errors.QUERY_PARAMETER_INVALID, `${nameOf(path)} must be ${describeType(schema)}, given once.`)
 }
 
 /**
@@ -49,10 +50,10 @@ function refuseBody ({ type, path, schema, value }: Fault): ApiError {
     return refusal(errors.INT64_OUT_OF_RANGE, `${field} must be ${int64Range}.`)
   }
   const error = value === undefined ? errors.FIELD_MISSING : errors.FIELD_INVALID
-  return refusal(error, `${field} must be ${wordsFor(schema)}.`)
+  return refusal(error, `${field} must be ${describeType(schema)}.`)
 }
 
-const refusal = (kind: ErrorKind, message: string) => new ApiError(kind, { message })
+const refusal = (kind: ErrorDefinition, message: string) => new ApiError(kind, { message })
 
 /** From a JSON pointer to what JavaScript would call it: `pot.height`, `leaves[0]`. */
 const nameOf = (path: string) =>
@@ -60,7 +61,7 @@ const nameOf = (path: string) =>
     .replaceAll('~1', '/').replaceAll('~0', '~')
 
 /** How a part can be refused that its schema describes: an example of each number, in a caller's words. */
-export function refusalsOf (schema: TSchema, httpPart: keyof typeof refusals): ApiError[] {
+export function possibleErrors (schema: TSchema, httpPart: keyof typeof refusals): ApiError[] {
   const examples = new Map<number, ApiError>()
   for (const fault of faultsIn(schema, '')) {
     if (httpPart !== 'body' && fault.path === '') continue

@@ -64,7 +64,7 @@ const selectLargePlants = {
 }
 
 /** For the first page of a list. */
-export const firstOf = (owner: string, limit: number, answer?: PageRequest['answer']): PageRequest =>
+export const firstPage = (owner: string, limit: number, answer?: PageRequest['answer']): PageRequest =>
   ({ owner, from: smallestId, limit, size: smallestPage, answer, since: performance.now() })
 
 const sizeOf = ({ limit, size }: PageRequest) => Math.min(size, limit)
@@ -73,7 +73,7 @@ const valuesOf = (request: PageRequest) => [request.owner, request.from, sizeOf(
 /** A page after the first, of a list that is being answered already. */
 export async function selectNextPage (database: Database, request: PageRequest): Promise<Page> {
   const { owner, answer } = request
-  const underWay = { owner, answer, isLong: true, isUnderWay: true }
+  const underWay = { owner, answer, isLong: true, exemptFromRejection: true }
   const [row] = await database.read(selectPlants, valuesOf(request), underWay)
   return toPage(database, request, row as Row, true)
 }
@@ -95,11 +95,11 @@ export async function selectFirstPages (
 }
 
 async function toPage (
-  database: Database, request: PageRequest, row: Row, isUnderWay: boolean
+  database: Database, request: PageRequest, row: Row, exemptFromRejection: boolean
 ): Promise<Page> {
   const { owner, limit, answer, since } = request
   const hasLarge = row[1] === 't'
-  const asLong = { owner, answer, since, isLong: true, isUnderWay }
+  const asLong = { owner, answer, since, isLong: true, exemptFromRejection }
   const [read] = hasLarge
     ? await database.read(selectLargePlants, valuesOf(request), asLong)
     : [row]

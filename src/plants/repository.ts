@@ -1,11 +1,11 @@
 // The plants in the database, by verbs.
 import type { Writable } from 'node:stream'
-import { Batch } from '../database/batch.ts'
+import { Batcher } from '../scheduling/batcher.ts'
 import type { Database } from '../database/database.ts'
-import { isOfStatement, wasTurnedDown } from '../database/faults.ts'
+import { isStatementError, wasRolledBack } from '../database/pg-errors.ts'
 import { texts } from './columns.ts'
-import { createPace } from './pace.ts'
-import { firstOf, selectFirstPages, selectNextPage, type Page, type PageRequest } from './pages.ts'
+import { createPageReader } from './page-reader.ts'
+import { firstPage, selectFirstPages, selectNextPage, type Page, type PageRequest } from './pages.ts'
 import type { NewPlant } from './schemas.ts'
 import { deleteAll, insertAll, mostCreates, type OwnedPlant, type PlantKey } from './writes.ts'
 
@@ -17,22 +17,22 @@ const [mostLists, listsAtOnce] = [16, 8]
 
 /** Each verb acts for `owner` alone: other users' plants are neither seen nor touched. */
 export function createPlants (database: Database, writeBatch: number) {
-  const { maxWaiting } = database
-  const writes = { maxItems: writeBatch, atOnce: 1, maxWaiting, isWorthRetrying: wasTurnedDown }
+  const { maxQueued } = database
+  const writes = { maxItems: writeBatch, maxInFlight: 1, maxQueued, isRetryable: wasRolledBack }
   // Where the engine has no such statement they are read one by one.
   const reads = {
     maxItems: Math.min(mostLists, writeBatch),
-    atOnce: listsAtOnce,
-    maxWaiting,
-    isWorthRetrying: isOfStatement,
-    mayGo: database.room.isFor
+    maxInFlight: listsAtOnce,
+    maxQueued,
+    isRetryable: isStatementError,
+    canRun: database.room.hasCapacity
   }
-  const creates = new Batch(
+  const creates = new Batcher(
     (plants: OwnedPlant[]) => insertAll(database, plants), sizeOf,
     { name: 'create', ...writes, maxItems: Math.min(mostCreates, writeBatch) })
-  const deletes = new Batch(
+  const deletes = new Batcher(
     (keys: PlantKey[]) => deleteAll(database, keys), () => 0, { name: 'delete', ...writes })
-  const lists = new Batch(
+  const lists = new Batcher(
     (requests: PageRequest[]) => selectFirstPages(database, requests), () => 0, { name: 'list', ...reads })
 
   return {
@@ -45,14 +45,14 @@ export function createPlants (database: Database, writeBatch: number) {
 
     /** The first page of an owner's plants, `limit` at most in all. Not read once its answer is destroyed. */
     list: (owner: string, limit = Infinity, answer?: Writable): Promise<Page> =>
-      lists.add(firstOf(owner, limit, answer)),
+      lists.add(firstPage(owner, limit, answer)),
 
     /** The pages after the first, as their reader takes them: one ahead at most, for who keeps up. */
-    listRest: createPace((owner, rest, size, answer) =>
+    remainingPages: createPageReader((owner, rest, size, answer) =>
       selectNextPage(database, { owner, ...rest, size, answer })),
 
     /** To be called with how much of an answer with the owner's plants is in memory. */
-    holdFor: database.room.open
+    trackMemory: database.room.open
   }
 }
 

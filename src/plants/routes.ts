@@ -56,12 +56,12 @@ function listPlants (app: App, plants: Plants): void {
     const { limit } = request.query
     const first = await plants.list(user, limit === undefined ? undefined : Number(limit), reply.raw)
     if (first.rest === undefined && first.bytes < longText) return first.plants
-    const hold = plants.holdFor(user, reply.raw)
+    const hold = plants.trackMemory(user, reply.raw)
     hold(first.bytes)
     if (first.rest === undefined) return first.plants
     const serialize = reply.getSerializationFunction('200') as unknown as Serialize
     reply.type('application/json')
-    const rest = plants.listRest(user, first.rest, reply.raw)
+    const rest = plants.remainingPages(user, first.rest, reply.raw)
     // Of a stream that answers HEAD all would be read, and dropped.
     const parts = request.method === 'HEAD' ? [] : toJson(first, rest, serialize, { answer: reply.raw, hold })
     return Readable.from(parts, { objectMode: false }) as never

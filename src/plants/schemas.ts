@@ -1,6 +1,6 @@
 // What requests and answers about plants look like.
 import { Type, type Static } from '@sinclair/typebox'
-import { Int64, Int64Text, LimitText, UnicodeText } from '../http/kinds.ts'
+import { Int64, Int64Text, LimitText, UnicodeText } from '../http/types.ts'
 
 const fields = {
   name: UnicodeText({ description: 'The name of the plant', examples: ['Monstera deliciosa'] }),

@@ -37,12 +37,12 @@ const deleteMany = {
 
 export async function insertAll (database: Database, plants: OwnedPlant[]): Promise<boolean[]> {
   const rows = plants.toSorted(byKey).filter(isFirstOfKey)
-  const size = sizeFor(rows.length)
+  const size = roundUpRows(rows.length)
   // A row that comes again finds itself there.
   while (rows.length < size) rows.push(rows.at(-1) as OwnedPlant)
   const values = rows.flatMap(({ owner, id, plant }) => [owner, id, ...fields.map((field) => plant[field])])
   const insert = inserts[size] ??= insertOf(size)
-  return areDone(plants, await database.write(insert, values))
+  return outcomesOf(plants, await database.write(insert, values))
 }
 
 export async function deleteAll (database: Database, keys: PlantKey[]): Promise<boolean[]> {
@@ -51,11 +51,11 @@ export async function deleteAll (database: Database, keys: PlantKey[]): Promise<
   const rows = keys.length === 1
     ? await database.write(deleteOne, columns.flat())
     : await database.write(deleteMany, columns)
-  return areDone(keys, rows)
+  return outcomesOf(keys, rows)
 }
 
 /** Each connection plans each number of rows: these are few, and a quarter more than needed at most. */
-function sizeFor (rows: number): number {
+function roundUpRows (rows: number): number {
   const step = 2 ** Math.max(0, 29 - Math.clz32(rows - 1))
   return Math.ceil(rows / step) * step
 }
@@ -71,7 +71,7 @@ const isFirstOfKey = (key: PlantKey, index: number, sorted: PlantKey[]) =>
   index === 0 || byKey(key, sorted[index - 1] as PlantKey) !== 0
 
 /** Of requests for the same plant in one batch the first is carried out; the others find it done. */
-function areDone (keys: PlantKey[], rows: Row[]): boolean[] {
+function outcomesOf (keys: PlantKey[], rows: Row[]): boolean[] {
   if (rows.length === keys.length) return keys.map(() => true)
   const done = new Set(rows.map(([owner, id]) => `${id} ${owner}`))
   return keys.map(({ owner, id }) => done.delete(`${id} ${owner}`))

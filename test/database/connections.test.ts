@@ -4,9 +4,9 @@ import { setTimeout as delay } from 'node:timers/promises'
 import pg from 'pg'
 import t, { type Test } from 'tap'
 import { openDatabase, type Database } from '../../src/database/database.ts'
-import { wasTurnedDown } from '../../src/database/faults.ts'
+import { wasRolledBack } from '../../src/database/pg-errors.ts'
 import { ApiError } from '../../src/errors.ts'
-import { openProxy } from '../faults/proxy.ts'
+import { openProxy } from '../system/faults/proxy.ts'
 import { startApp } from '../support/app.ts'
 import { createDatabase, sql, waitingForLocks } from '../support/database.ts'
 
@@ -23,7 +23,7 @@ t.test('after a refused connection the requests that follow are answered without
   let attempts = 0
   refusing.on('connection', () => { attempts++ })
   const { port } = refusing.address() as AddressInfo
-  const database = openDatabase({ url: `postgres://127.0.0.1:${port}/plants`, statementTimeoutMs: 1000, maxWaiting: 100 })
+  const database = openDatabase({ url: `postgres://127.0.0.1:${port}/plants`, statementTimeoutMs: 1000, maxQueued: 100 })
   for (let asked = 0; asked < 200; asked++) await t.rejects(database.read(one), { name: 'DATABASE_UNAVAILABLE' })
   t.ok(attempts < 200, `${attempts} attempts`)
   await database.close()
@@ -31,7 +31,7 @@ t.test('after a refused connection the requests that follow are answered without
 
 t.test('a connection that has gone silent is replaced, and what it has no longer counts as waiting', { buffered: true }, async (t) => {
   const proxy = await openProxy(t, await createDatabase(t))
-  const database = openDatabase({ url: proxy.url, statementTimeoutMs: 2000, maxWaiting: 3 })
+  const database = openDatabase({ url: proxy.url, statementTimeoutMs: 2000, maxQueued: 3 })
   await database.read(one)
   proxy.silence()
   const lost = Promise.allSettled(Array.from({ length: 3 }, () => database.read(one)))
@@ -50,7 +50,7 @@ t.test('statements that hang for long use up neither the server\'s connections n
   const client = new pg.Client(url)
   await client.connect()
   await client.query('begin; lock table plants')
-  const database = openDatabase({ url, statementTimeoutMs: 60_000, maxWaiting: 15 })
+  const database = openDatabase({ url, statementTimeoutMs: 60_000, maxQueued: 15 })
   const waiting: Array<Promise<unknown>> = []
   let isRefused = false
   while (!isRefused) {
@@ -68,7 +68,7 @@ t.test('statements that hang for long use up neither the server\'s connections n
 
 t.test('a connection that breaks while it is waited for ends as well', { buffered: true }, async (t) => {
   const proxy = await openProxy(t, await createDatabase(t))
-  const database = openDatabase({ url: proxy.url, statementTimeoutMs: 2000, maxWaiting: 3 })
+  const database = openDatabase({ url: proxy.url, statementTimeoutMs: 2000, maxQueued: 3 })
   await database.read(one)
   const lost = Promise.allSettled([database.read(long), database.read(one)])
   const closed = database.close()
@@ -82,11 +82,11 @@ t.test('a connection that could not be made is left neither open nor being tried
   const url = new URL(proxy.url)
   // The server asks for it, and waits.
   url.password = ''
-  const locked = openDatabase({ url: url.href, statementTimeoutMs: 1000, maxWaiting: 3 })
+  const locked = openDatabase({ url: url.href, statementTimeoutMs: 1000, maxQueued: 3 })
   await t.rejects(locked.read(one), { name: 'DATABASE_UNAVAILABLE', cause: { message: /password must be a string/ } })
   while (proxy.connections().now > 0) await delay(10)
 
-  const unreadable = openDatabase({ url: `${proxy.url}?sslmode=verify-full&sslrootcert=nowhere.pem`, statementTimeoutMs: 1000, maxWaiting: 3 })
+  const unreadable = openDatabase({ url: `${proxy.url}?sslmode=verify-full&sslrootcert=nowhere.pem`, statementTimeoutMs: 1000, maxQueued: 3 })
   // Tried on and on its error would be nobody's, and end this process.
   await t.rejects(unreadable.read(one), { name: 'DATABASE_UNAVAILABLE', cause: { code: 'ENOENT' } })
 })
@@ -104,29 +104,29 @@ async function readHeldUp (t: Test, database: Database, url: string) {
 t.test('a look-up does not wait for reads that take long', { buffered: true }, async (t) => {
   const { database, url } = await startApp(t)
   const { reading, letGo } = await readHeldUp(t, database, url)
-  t.strictSame(await database.lookUp(one), [['1']])
+  t.strictSame(await database.readHedged(one), [['1']])
   await letGo()
   await reading
 })
 
 t.test('a look-up on a connection that has gone silent is made again on a new one', { buffered: true }, async (t) => {
   const proxy = await openProxy(t, await createDatabase(t))
-  const database = openDatabase({ url: proxy.url, statementTimeoutMs: 2000, maxWaiting: 3 })
-  await database.lookUp(one)
+  const database = openDatabase({ url: proxy.url, statementTimeoutMs: 2000, maxQueued: 3 })
+  await database.readHedged(one)
   proxy.silence()
-  t.strictSame(await database.lookUp(one), [['1']])
+  t.strictSame(await database.readHedged(one), [['1']])
   await database.close()
 })
 
 t.test('a look-up that is answered late is answered, though it could not be made again', { buffered: true }, async (t) => {
   const proxy = await openProxy(t, await createDatabase(t))
-  const database = openDatabase({ url: proxy.url, statementTimeoutMs: 2000, maxWaiting: 3 })
-  await database.lookUp(one)
+  const database = openDatabase({ url: proxy.url, statementTimeoutMs: 2000, maxQueued: 3 })
+  await database.readHedged(one)
   proxy.slow(700)
   proxy.set('closed')
-  t.strictSame(await database.lookUp(one), [['1']])
+  t.strictSame(await database.readHedged(one), [['1']])
   await database.close()
-  await t.rejects(database.lookUp(one), { name: 'DATABASE_UNAVAILABLE', cause: { code: 'ECONNRESET' } })
+  await t.rejects(database.readHedged(one), { name: 'DATABASE_UNAVAILABLE', cause: { code: 'ECONNRESET' } })
 })
 
 t.test('with STATEMENT_TIMEOUT=0 the limit is the role\'s own', { buffered: true }, async (t) => {
@@ -142,7 +142,7 @@ t.test('by default it is five seconds', { buffered: true }, async (t) => {
 
 t.test('a connection is kept while there is nothing to do', { buffered: true }, async (t) => {
   const proxy = await openProxy(t, await createDatabase(t))
-  const database = openDatabase({ url: proxy.url, statementTimeoutMs: 2000, maxWaiting: 3 })
+  const database = openDatabase({ url: proxy.url, statementTimeoutMs: 2000, maxQueued: 3 })
   await database.read(one)
   // There was more than one attempt if the first took long.
   while (proxy.connections().now > 1) await delay(10)
@@ -155,7 +155,7 @@ t.test('a connection is kept while there is nothing to do', { buffered: true }, 
 
 t.test('however often its connection falls silent, a place gets another', { buffered: true }, async (t) => {
   const proxy = await openProxy(t, await createDatabase(t))
-  const database = openDatabase({ url: proxy.url, statementTimeoutMs: 60_000, maxWaiting: 1000 })
+  const database = openDatabase({ url: proxy.url, statementTimeoutMs: 60_000, maxQueued: 1000 })
   // More often than it may have connections open at a time.
   for (let round = 0; round < 5; round++) {
     await database.read(one)
@@ -175,7 +175,7 @@ t.test('however often its connection falls silent, a place gets another', { buff
 
 t.test('after a connection has announced its end the next statement goes elsewhere', { buffered: true }, async (t) => {
   const url = await createDatabase(t)
-  const database = openDatabase({ url, statementTimeoutMs: 2000, maxWaiting: 3 })
+  const database = openDatabase({ url, statementTimeoutMs: 2000, maxQueued: 3 })
   await database.read(one)
   const answer = database.read(long).catch(() => database.read(one))
   await sql(url, "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'plant-store' and datname = current_database()")
@@ -186,7 +186,7 @@ t.test('after a connection has announced its end the next statement goes elsewhe
 t.test('while one attempt to connect hangs others are made, and one that is refused ends nothing', { buffered: true }, async (t) => {
   const proxy = await openProxy(t, await createDatabase(t))
   proxy.set('silent')
-  const database = openDatabase({ url: proxy.url, statementTimeoutMs: 1000, maxWaiting: 3 })
+  const database = openDatabase({ url: proxy.url, statementTimeoutMs: 1000, maxQueued: 3 })
   const rows = database.read(one)
   while (proxy.connections().now === 0) await delay(10)
   proxy.set('closed')
@@ -199,7 +199,7 @@ t.test('while one attempt to connect hangs others are made, and one that is refu
 t.test('what waits for a connection counts as waiting', { buffered: true }, async (t) => {
   const proxy = await openProxy(t, await createDatabase(t))
   proxy.set('silent')
-  const database = openDatabase({ url: proxy.url, statementTimeoutMs: 1000, maxWaiting: 3 })
+  const database = openDatabase({ url: proxy.url, statementTimeoutMs: 1000, maxQueued: 3 })
   const waiting = Promise.all([1, 2, 3].map(() => database.read(one)))
   await t.rejects(database.read(one), { name: 'OVERLOADED' })
   proxy.set('open')
@@ -208,17 +208,17 @@ t.test('what waits for a connection counts as waiting', { buffered: true }, asyn
 })
 
 t.test('what is under way already is never too much', { buffered: true }, async (t) => {
-  const database = openDatabase({ url: await createDatabase(t), statementTimeoutMs: 2000, maxWaiting: 1 })
+  const database = openDatabase({ url: await createDatabase(t), statementTimeoutMs: 2000, maxQueued: 1 })
   const reading = database.read(long)
   await t.rejects(database.read(one), { name: 'OVERLOADED' })
-  t.strictSame(await database.read(one, [], { isUnderWay: true }), [['1']])
+  t.strictSame(await database.read(one, [], { exemptFromRejection: true }), [['1']])
   await reading
   await database.close()
 })
 
 t.test('at its end a connection that is only being made is waited for', { buffered: true }, async (t) => {
   const proxy = await openProxy(t, await createDatabase(t))
-  const early = openDatabase({ url: proxy.url, statementTimeoutMs: 2000, maxWaiting: 3 })
+  const early = openDatabase({ url: proxy.url, statementTimeoutMs: 2000, maxQueued: 3 })
   const asked = early.read(one)
   await early.close()
   t.strictSame(await asked, [['1']])
@@ -236,7 +236,7 @@ t.test('readiness does not wait for reads that take long', { buffered: true }, a
 t.test('it is not ready while lists would have no connection, though others answer', { buffered: true }, async (t) => {
   const url = await createDatabase(t)
   const proxy = await openProxy(t, url)
-  const database = openDatabase({ url: proxy.url, statementTimeoutMs: 2000, maxWaiting: 3 })
+  const database = openDatabase({ url: proxy.url, statementTimeoutMs: 2000, maxQueued: 3 })
   await database.probe()
   await database.read(one)
   proxy.set('closed')
@@ -251,9 +251,9 @@ t.test('it is not ready while lists would have no connection, though others answ
 
 t.test('an event loop that lags is told from a database that is silent', { buffered: true }, async (t) => {
   const proxy = await openProxy(t, await createDatabase(t))
-  const database = openDatabase({ url: proxy.url, statementTimeoutMs: 2000, maxWaiting: 3 })
+  const database = openDatabase({ url: proxy.url, statementTimeoutMs: 2000, maxQueued: 3 })
   const troubles = new EventEmitter()
-  database.onTrouble((what, details) => { troubles.emit(what.includes('event loop') ? 'lag' : 'silence', details) })
+  database.onWarning((what, details) => { troubles.emit(what.includes('event loop') ? 'lag' : 'silence', details) })
   await database.read(one)
   // There was more than one attempt if the first took long.
   while (proxy.connections().now > 1) await delay(10)
@@ -275,13 +275,13 @@ t.test('an event loop that lags is told from a database that is silent', { buffe
 
 t.test('what the server says of its state is told from what it says of the statement', { buffered: true }, async (t) => {
   const { database } = await startApp(t)
-  const states: Array<[state: string, isUnavailable: boolean, wasTurnedDown: boolean]> = [
+  const states: Array<[state: string, isUnavailable: boolean, wasRolledBack: boolean]> = [
     ['08006', true, false], ['25006', true, false], ['28000', true, false], ['3D000', true, false], ['53100', true, false], ['53300', true, false],
     ['57P05', true, false], ['58030', true, false], ['26000', true, false], ['42P05', true, false], ['42P01', true, false],
     ['40001', true, true], ['40P01', true, true], ['57014', true, true], ['42703', false, true], ['23514', false, true]
   ]
   for (const [state, isUnavailable, isTurnedDown] of states) {
     const error = await database.write({ name: state, text: `do $$ begin raise exception using errcode = '${state}'; end $$` }).then(() => {}, (error) => error)
-    t.strictSame([error instanceof ApiError, wasTurnedDown(error)], [isUnavailable, isTurnedDown], state)
+    t.strictSame([error instanceof ApiError, wasRolledBack(error)], [isUnavailable, isTurnedDown], state)
   }
 })

@@ -4,7 +4,7 @@ import type { Socket } from 'node:net'
 import { Readable } from 'node:stream'
 import { brotliCompressSync, deflateSync, gzipSync } from 'node:zlib'
 import t from 'tap'
-import { dropInTurns } from '../../src/http/drops.ts'
+import { discardStream } from '../../src/http/wire/discard.ts'
 import { startApp } from '../support/app.ts'
 import { sql } from '../support/database.ts'
 import { exchange } from '../support/raw.ts'
@@ -192,7 +192,7 @@ t.test('what is dropped is read to its end, eight pieces in a turn of the event 
   const streams = Array.from({ length: 20 }, () => Readable.from(Array(10).fill('x')))
   const ends = streams.map((stream) => once(stream, 'end'))
   for (const stream of streams) {
-    dropInTurns(stream)
+    discardStream(stream)
     stream.on('data', () => { pieces[turn] = (pieces[turn] ?? 0) + 1 })
   }
   await Promise.all(ends)

@@ -182,7 +182,7 @@ t.test('who still takes a list is cut off before a stop would have to be given u
   // Some fifteen seconds for all of it.
   const reading = setInterval(() => { reader.read(65_536) }, 50)
   t.teardown(() => clearInterval(reading))
-  Object.assign(lifecycle, { cutsAt: performance.now() + 100 })
+  Object.assign(lifecycle, { forceCloseAt: performance.now() + 100 })
   await app.close()
   t.match(log.at(-1), /"connections":1,"msg":"the stop cuts off lists and bodies that are not whole"/)
 })

@@ -3,9 +3,9 @@ import { Type } from '@sinclair/typebox'
 import type { FastifyPluginAsyncTypebox } from '@fastify/type-provider-typebox'
 import t, { type Test } from 'tap'
 import { ApiError, defineErrors, errors, failures } from '../../src/errors.ts'
-import { Int64, Int64Text, LimitText, UnicodeText } from '../../src/http/kinds.ts'
+import { Int64, Int64Text, LimitText, UnicodeText } from '../../src/http/types.ts'
 import { startApp } from '../support/app.ts'
-import { exactIntegers, generateClient } from '../support/client.ts'
+import { exactIntegers, generateClient } from '../support/generated-client.ts'
 import { isRefusal } from '../support/refusal.ts'
 
 const { POT_BROKEN } = defineErrors({ POT_BROKEN: { number: 40997, message: 'The pot is broken.' } })

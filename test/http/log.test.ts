@@ -147,7 +147,7 @@ t.test('to HTTP/1.0 no list is given that could be cut without a sign', async (t
 t.test('however many kinds of faults there are, the log of them is bounded', async (t) => {
   const { app, log } = await startApp(t)
   for (let kind = 0; kind < 150; kind++) {
-    app.logbook.note(new ApiError(errors.DATABASE_UNAVAILABLE, { cause: `fault ${kind}` }), app.log, {})
+    app.errorLog.note(new ApiError(errors.DATABASE_UNAVAILABLE, { cause: `fault ${kind}` }), app.log, {})
   }
   const lines = log.map((line) => JSON.parse(line)).filter(({ error }) => error === 50301)
   t.equal(lines.length, 101, 'a hundred kinds, and one for all the rest')
@@ -158,7 +158,7 @@ t.test('a fault is logged in full again when there was none of its kind for ten 
   t.teardown(() => mock.timers.reset())
   const { app, log } = await startApp(t)
   const fault = () => {
-    app.logbook.note(new ApiError(errors.DATABASE_UNAVAILABLE, { cause: new Error('gone') }), app.log, {})
+    app.errorLog.note(new ApiError(errors.DATABASE_UNAVAILABLE, { cause: new Error('gone') }), app.log, {})
   }
   const stacks = () => log.filter((line) => JSON.parse(line).err?.message === 'gone').length
   fault()
@@ -174,7 +174,7 @@ t.test('a fault is logged in full again when there was none of its kind for ten 
 
 t.test('a fault without a cause is logged with its own stack', async (t) => {
   const { app, log } = await startApp(t)
-  app.logbook.note(new ApiError(errors.INTERNAL), app.log, { method: 'GET', route: '/plants' })
+  app.errorLog.note(new ApiError(errors.INTERNAL), app.log, { method: 'GET', route: '/plants' })
   t.match(JSON.parse(log.at(-1) as string), { level: 'error', error: 50001, err: { stack: /log\.test\.ts/ } })
 })
 

@@ -2,7 +2,7 @@ import { setTimeout as delay } from 'node:timers/promises'
 import { TypeCompiler } from '@sinclair/typebox/compiler'
 import { Kind, Type } from '@sinclair/typebox'
 import t from 'tap'
-import { createPace } from '../../src/plants/pace.ts'
+import { createPageReader } from '../../src/plants/page-reader.ts'
 import type { Rest } from '../../src/plants/pages.ts'
 import { PlantSchema } from '../../src/plants/schemas.ts'
 import { startApp } from '../support/app.ts'
@@ -154,7 +154,7 @@ t.test('HEAD of a long list reads no more of it than it takes to answer', async 
 /** Pages without end, and how large they were asked for. */
 function startPace (readMs: number, isFull = () => true) {
   const asked: number[] = []
-  const pagesAfter = createPace(async (_owner: string, rest: Rest, size: number) => {
+  const pagesAfter = createPageReader(async (_owner: string, rest: Rest, size: number) => {
     asked.push(size)
     if (readMs > 0) await delay(readMs)
     return { plants: Array.from({ length: isFull() ? size : 7 }, () => ({ name: 'Ivy' })), bytes: 0, rest }

@@ -3,7 +3,7 @@ import { createTokens, type NewToken } from '../../src/access/tokens.ts'
 import { buildApp } from '../../src/app.ts'
 import { readConfig } from '../../src/config.ts'
 import { openDatabase } from '../../src/database/database.ts'
-import { openObservers } from '../../src/operations/observers.ts'
+import { openTelemetry } from '../../src/telemetry/telemetry.ts'
 import { createDatabase } from './database.ts'
 
 export type TestApp = Awaited<ReturnType<typeof startApp>>
@@ -12,10 +12,10 @@ export type TestApp = Awaited<ReturnType<typeof startApp>>
 export async function startApp (t: Test, environment: Record<string, string> = {}, domains?: Parameters<typeof buildApp>[1]) {
   const url = environment.DATABASE_URL ?? await createDatabase(t)
   const config = readConfig({ LOG_LEVEL: 'debug', ...environment, DATABASE_URL: url })
-  const database = openDatabase({ url, statementTimeoutMs: config.STATEMENT_TIMEOUT, maxWaiting: config.MAX_WAITING })
+  const database = openDatabase({ url, statementTimeoutMs: config.STATEMENT_TIMEOUT, maxQueued: config.MAX_WAITING })
   const lifecycle = { stopping: false }
   const log: string[] = []
-  const observers = await openObservers(config)
+  const observers = await openTelemetry(config)
   const logStream = { write: (line: string) => { log.push(line) } }
   const app = await buildApp({ config, database, lifecycle, observers, logStream }, domains)
   t.teardown(async () => {

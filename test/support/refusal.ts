@@ -1,5 +1,5 @@
 import type { Test } from 'tap'
-import { fieldsOf } from '../../src/http/kinds.ts'
+import { fieldsOf } from '../../src/http/types.ts'
 import { NewPlantSchema } from '../../src/plants/schemas.ts'
 import type { Answer } from './raw.ts'
 

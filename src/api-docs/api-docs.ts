@@ -1,0 +1,108 @@
+// The API described from its own routes: a document for programs, a page for people.
+import { readFile } from 'node:fs/promises'
+import swagger from '@fastify/swagger'
+import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
+import manifest from '../../package.json' with { type: 'json' }
+import { errors } from '../errors.ts'
+import { toApiError } from '../http/responses.ts'
+import { describeErrors, describeRoute, sharedResponses, type Components } from './openapi.ts'
+import { servePageFiles } from './docs-files.ts'
+
+/** The part of the plugin's document that is completed here. */
+interface Document {
+  components: { schemas: Components, responses: Components }
+  paths: Record<string, Record<string, { responses: object }>>
+}
+
+// Of the program, not of who runs it and lets you call.
+const license = { name: 'MIT, for the software', identifier: 'MIT' }
+
+// A page that shows callers' plants and holds their token runs nothing but
+// these assets and talks to nothing but this service.
+const contentSecurityPolicy = [
+  "default-src 'none'", "script-src 'self'", "style-src 'self'", "img-src 'self' data:", "connect-src 'self'",
+  "base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'"
+].join('; ')
+
+/**
+ * Describes the routes that are registered on the app from here on, as far as
+ * they carry a tag, at /openapi.json and, if wanted, for people at /docs.
+ */
+export async function registerApiDocs (app: FastifyInstance, { docs }: { docs: boolean }): Promise<void> {
+  const text = await readFile(new URL('description.md', import.meta.url), 'utf8')
+  await app.register(swagger, {
+    openapi: {
+      openapi: '3.1.0',
+      info: {
+        title: 'Plant store',
+        version: manifest.version,
+        description: text.replace('{{errors}}', describeErrors),
+        license
+      },
+      security: [{ bearerAuth: [] }],
+      components: {
+        securitySchemes: {
+          bearerAuth: {
+            type: 'http',
+            scheme: 'bearer',
+            description: 'A token from `plant-store token create <user>`'
+          }
+        }
+      }
+    },
+    hideUntagged: true,
+    convertConstToEnum: false,
+    transform: ({ schema, url, route, ...document }) => {
+      if (schema?.tags === undefined) return { url, schema }
+      return { url, schema: describeRoute(schema, route, documentOf(document).components.schemas) }
+    },
+    transformObject: (document) => complete(documentOf(document))
+  })
+
+  let document: string | undefined
+  app.get('/openapi.json', async function showDocument (_request, reply) {
+    document ??= `${JSON.stringify(app.swagger(), null, 2)}\n`
+    return reply.type('application/json').send(document)
+  })
+
+  if (docs) await app.register(serveDocs)
+}
+
+// The other kinds of document that it might have, the plugin has only when told to.
+const documentOf = (given: unknown) => (given as { openapiObject: Document }).openapiObject
+
+/** Adds what is no route's own. */
+function complete (document: Document): object {
+  document.components.responses = sharedResponses()
+  for (const { responses } of Object.values(document.paths).flatMap((path) => Object.values(path))) {
+    Object.assign(responses, {
+      '4XX': { $ref: '#/components/responses/Unread' },
+      '5XX': { $ref: '#/components/responses/Failed' }
+    })
+  }
+  // Relative to the document, so that it holds under whatever prefix a proxy gives.
+  const servers = [{ url: '.', description: 'The service this document comes from' }]
+  return { ...document, servers }
+}
+
+/** The page is loaded when it is first asked for: that would be a tenth of the start. */
+async function serveDocs (app: FastifyInstance): Promise<void> {
+  app.addHook('onRequest', (_request, reply, done) => {
+    reply.header('content-security-policy', contentSecurityPolicy)
+    done()
+  })
+  servePageFiles(app)
+  let page: Promise<FastifyInstance> | undefined
+
+  // For HEAD as well, of which Fastify leaves out what is in it.
+  async function show ({ url, headers }: FastifyRequest, reply: FastifyReply) {
+    page ??= import('./docs-page.ts').then(({ openPage }) => openPage(app.swagger()))
+    const { statusCode, headers: given, rawPayload, json } = await (await page).inject({ url, headers })
+    if (statusCode >= 400) throw toApiError(json(), errors.INTERNAL)
+    // How long the connection stays is not the page's to say.
+    const { connection, ...own } = given
+    return reply.code(statusCode).headers(own).send(rawPayload.length > 0 ? rawPayload : undefined)
+  }
+  app.get('/docs', show)
+  app.get('/docs/*', show)
+}

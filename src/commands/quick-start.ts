@@ -1,0 +1,20 @@
+// What a first start tells the person in front of it.
+import { createTokens } from '../access/tokens.ts'
+import type { Database } from '../database/database.ts'
+
+/** On standard error: standard output is the log, in which no token may appear. */
+export async function printQuickStart (database: Database, address: string): Promise<void> {
+  const tokens = createTokens(database)
+  if ((await tokens.list()).length > 0) {
+    console.error('To make a token: npm run token create <user>')
+    return
+  }
+  const authorization = `-H 'Authorization: Bearer ${await tokens.create({ user: 'demo', readOnly: false })}'`
+  const plant = '{"id": 1, "name": "Monstera deliciosa", "tag": "tropical"}'
+  console.error(`A token for user demo, shown only now, in three lines to try:
+
+curl -X POST ${address}/plants ${authorization} -H 'Content-Type: application/json' -d '${plant}'
+curl ${address}/plants ${authorization}
+curl -X DELETE ${address}/plants/1 ${authorization}
+`)
+}

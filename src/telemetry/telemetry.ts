@@ -1,0 +1,32 @@
+// Who watches the service from outside: metrics and traces, each loaded only where it is wanted.
+import type { FastifyInstance } from 'fastify'
+import manifest from '../../package.json' with { type: 'json' }
+import type { Config } from '../config.ts'
+import type { Database } from '../database/database.ts'
+import { newestMigration } from '../database/migrate.ts'
+import type { Readiness } from './health.ts'
+
+export interface Telemetry {
+  /** Where it listens, if it does. */
+  url?: string
+  /** To be called on the root instance before any route is added. */
+  watch (app: FastifyInstance, database: Database, readiness: Readiness): void
+  close (): Promise<void>
+}
+
+/** Rejects when the port for metrics is taken. */
+export async function openTelemetry (config: Config): Promise<Telemetry[]> {
+  const { METRICS_HOST: host, METRICS_PORT: port, OTEL_EXPORTER_OTLP_ENDPOINT: endpoint } = config
+  const { version } = manifest
+  const observers: Telemetry[] = []
+  if (port !== undefined) {
+    const { openMetrics } = await import('./metrics.ts')
+    observers.push(await openMetrics({ host, port, version, schema: await newestMigration() }))
+  }
+  if (endpoint !== undefined) {
+    const { openTraces } = await import('./traces.ts')
+    const { OTEL_TRACES_SAMPLER: sampler, OTEL_TRACES_SAMPLER_ARG: ratio } = config
+    observers.push(openTraces({ version, sampler, ratio }))
+  }
+  return observers
+}

@@ -1,0 +1,269 @@
+import { once } from 'node:events'
+import { connect, type Socket } from 'node:net'
+import { buffer, text } from 'node:stream/consumers'
+import t from 'tap'
+import { startApp } from '../../support/app.ts'
+import { sql } from '../../support/database.ts'
+import { exchange, parseAnswers } from '../../support/raw.ts'
+import { isRefusal } from '../../support/refusal.ts'
+
+const malformed = [40001, 'The request is not well-formed HTTP/1.1.'] as const
+const tooLarge = [40006, 'The body is larger than this service accepts.'] as const
+
+const { app, as, url, listen, lifecycle, log } = await startApp(t)
+const address = await listen()
+const alice = await as('alice')
+const headers = `Host: x\r\nAuthorization: ${alice.authorization}\r\n`
+const list = (query = '') => `GET /plants${query} HTTP/1.1\r\n${headers}\r\n`
+const create = (id: number, extraHeaders = '') => {
+  const body = `{"id":${id},"name":"${id}"}`
+  return `POST /plants HTTP/1.1\r\n${headers}${extraHeaders}Content-Type: application/json\r\nContent-Length: ${body.length}\r\n\r\n${body}`
+}
+
+function open (): Socket {
+  const { hostname, port } = new URL(address)
+  return connect({ host: hostname, port: Number(port), allowHalfOpen: true })
+}
+
+/** All that comes back to a caller who sends a bit more every now and then until the service ends the connection, or closes it. */
+async function trickle (start: string, drop: string, last: 'end' | 'close' = 'end'): Promise<string> {
+  const socket = open()
+  socket.write(start)
+  const drip = setInterval(() => socket.write(drop), 20)
+  let received = ''
+  socket.on('data', (chunk) => { received += chunk })
+  // At its end it may be reset, with the last drop still on its way.
+  socket.on('error', () => {})
+  await new Promise((resolve) => socket.on(last, resolve))
+  clearInterval(drip)
+  socket.end()
+  return received
+}
+
+// Takes some seconds, in which the other tests run.
+const neverSilent = ['garbage\r\n\r\n', 'CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n'].map((fault) => trickle(fault, 'x', 'close'))
+
+t.afterEach(() => sql(url, 'delete from plants'))
+
+t.test('a malformed request is answered after the good ones before it, and only then', async (t) => {
+  const faults: Array<[fault: string, number: number]> = [
+    ['garbage\r\n\r\n', 40001],
+    ['GET /livez HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n', 40001],
+    [`GET /livez HTTP/1.1\r\nX: ${'x'.repeat(20_000)}\r\n\r\n`, 43101],
+    [`POST /plants HTTP/1.1\r\n${headers}Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\nx\r\n`, 40001],
+    ['CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n', 40501]
+  ]
+  for (const [index, [fault, number]] of faults.entries()) {
+    // What comes after the fault is never looked at.
+    const answers = await exchange(address, [list() + create(index) + list('?limit=0') + list('?limit=x') + fault + create(100)], { halfClose: index % 2 === 0 })
+    t.same(answers.map(({ status }) => status), [200, 200, 200, 400, Math.floor(number / 100)], `${number}`)
+    t.same(answers.map(({ body }) => JSON.parse(body).error), [undefined, undefined, undefined, 40016, number])
+  }
+  t.same(await sql(url, 'select from plants where id = 100'), [])
+})
+
+t.test('a malformed request is answered once, however much comes after it', async (t) => {
+  const warnings: Error[] = []
+  const listener = (warning: Error) => { warnings.push(warning) }
+  process.on('warning', listener)
+  t.teardown(() => process.off('warning', listener))
+  const logged = log.length
+  const accepted = once(app.server, 'connection') as Promise<[Socket]>
+  const caller = open()
+  const received = text(caller)
+  const [socket] = await accepted
+  let sent = 0
+  const send = async (part: string) => {
+    caller.write(part)
+    for (sent += part.length; socket.bytesRead < sent;) await new Promise(setImmediate)
+  }
+  await send(`${list()}garbage\r\n\r\n`)
+  for (let part = 0; part < 30; part++) await send('more\r\n\r\n')
+  // Node goes on to say so once a second when the request is late as well.
+  for (let second = 0; second < 30; second++) app.server.emit('clientError', new Error('late'), socket)
+  caller.end()
+  await once(socket, 'close')
+  t.match(await received, /^HTTP\/1.1 200 .*HTTP\/1.1 400 /s)
+  t.equal((await received).split('HTTP/1.1 ').length, 3)
+  t.equal(log.slice(logged).filter((line) => JSON.parse(line).error === 40001).length, 1)
+  t.same(warnings, [])
+})
+
+t.test('a faulty body costs the requests behind it nothing', async (t) => {
+  const bad = (body: string | Buffer) => Buffer.concat([Buffer.from(`POST /plants HTTP/1.1\r\n${headers}Content-Type: application/json\r\nContent-Length: ${body.length}\r\n\r\n`), Buffer.from(body)])
+  const answers = await exchange(address, [bad('{'), bad(Buffer.from([0xFF])), bad('x'.repeat(3_000_000)), bad('[]'), create(1), 'GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n'])
+  t.same(answers.map(({ body }) => JSON.parse(body).error), [40008, 40007, 40006, 40010, undefined, undefined])
+})
+
+t.test('a request that had its answer before it was whole gets no second one when it breaks off', async (t) => {
+  const answers = await exchange(address, ['POST /plants HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n', () => untilLogged(40101), 'x\r\n'])
+  t.equal(answers.length, 1)
+  isRefusal(t, answers[0], 40101, 'This operation needs an Authorization header with a bearer token.')
+})
+
+async function untilLogged (number: number): Promise<void> {
+  while (!log.some((line) => JSON.parse(line).error === number)) await new Promise(setImmediate)
+}
+
+t.test('a caller still sending gets to read its answer', async (t) => {
+  const big = Buffer.alloc(8_000_000, 'x')
+  const post = `POST /plants HTTP/1.1\r\n${headers}Content-Type: application/json\r\n`
+  const ping = 'GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n'
+  for (let round = 0; round < 3; round++) {
+    const [byLength] = await exchange(address, [`${post}Content-Length: ${big.length}\r\n\r\n`, big, ping])
+    isRefusal(t, byLength, ...tooLarge)
+    const [inChunks] = await exchange(address, [`${post}Transfer-Encoding: chunked\r\n\r\n${big.length.toString(16)}\r\n`, big, '\r\n0\r\n\r\n', ping])
+    isRefusal(t, inChunks, ...tooLarge)
+    for (const last of [`${post}Connection: close\r\n`, post.replace('1.1', '1.0')]) {
+      const answers = await exchange(address, [`${last}Content-Length: ${big.length}\r\n\r\n`, big])
+      isRefusal(t, answers[0], ...tooLarge)
+      t.equal(answers.length, 1)
+    }
+    const [header] = await exchange(address, [`${post}X: `, big])
+    isRefusal(t, header, 43101, 'The headers are too large.')
+    const [garbage] = await exchange(address, [big])
+    isRefusal(t, garbage, ...malformed)
+    const response = await fetch(`${address}/plants`, { method: 'POST', headers: { authorization: alice.authorization, 'content-type': 'application/json' }, body: big })
+    t.equal(response.status, 400)
+    await response.body?.cancel()
+  }
+})
+
+t.test('a connection that is refused is closed on both sides', async (t) => {
+  for (const fault of ['garbage\r\n\r\n', 'CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n']) {
+    const accepted = once(app.server, 'connection') as Promise<[Socket]>
+    const answers = exchange(address, [fault])
+    const [socket] = await accepted
+    await Promise.all([answers, once(socket, 'close')])
+    t.equal(socket.errored, null)
+  }
+  const accepted = once(app.server, 'connection') as Promise<[Socket]>
+  const caller = open()
+  caller.resume().write('garbage\r\n\r\n')
+  await once((await accepted)[0], 'close')
+  t.pass('even when the caller keeps its side open')
+  caller.destroy()
+})
+
+t.test('a caller that goes away does no harm and is not logged as a fault', async (t) => {
+  const partings = [
+    '', 'GET', list(), list() + list(), 'garbage\r\n\r\n', `${list()}garbage\r\n\r\n`,
+    'CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n', `${list()}CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n`, create(1, 'Expect: banana\r\n'), `${list()}${create(1, 'Expect: banana\r\n')}`,
+    create(1).slice(0, -3), `POST /plants HTTP/1.1\r\n${headers}Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{"id"\r\n`
+  ]
+  for (let round = 0; round < 5; round++) {
+    await Promise.all(partings.map(async (parting) => {
+      const socket = open()
+      await once(socket, 'connect')
+      socket.write(parting)
+      if (round % 2 === 0) socket.resetAndDestroy()
+      else socket.destroy()
+      await once(socket, 'close')
+    }))
+  }
+  t.equal((await alice.list()).statusCode, 200)
+  t.same(log.map((line) => JSON.parse(line)).filter(({ level }) => /warn|error|fatal/.test(level)), [])
+})
+
+t.test('what is slow is cut off', async (t) => {
+  const { headersTimeout, requestTimeout, timeout, keepAliveTimeout } = app.server
+  // With the one above the other Node enforces only the longer one.
+  t.ok(headersTimeout > 0 && headersTimeout <= requestTimeout && requestTimeout < timeout)
+  t.same({ headersTimeout, requestTimeout, timeout, keepAliveTimeout }, { headersTimeout: 15_000, requestTimeout: 30_000, timeout: 60_000, keepAliveTimeout: 75_000 })
+  // Node reads them at each check, so the mechanism can be seen in less time than it takes in service.
+  Object.assign(app.server, { headersTimeout: 200, requestTimeout: 400 })
+  t.teardown(() => Object.assign(app.server, { headersTimeout, requestTimeout }))
+  const late = [40801, 'The request did not arrive in time.'] as const
+  const post = `POST /plants HTTP/1.1\r\n${headers}Content-Type: application/json\r\n`
+
+  const answerOf = async (received: Promise<string>) => {
+    const [head, body] = (await received).split('\r\n\r\n')
+    return { status: Number(head?.split(' ')[1]), headers: { 'content-type': /^content-type: (.*)$/im.exec(head as string)?.[1] }, body } as never
+  }
+
+  const silent = exchange(address, [''])
+  const halfARequestLine = exchange(address, ['GET /pl'])
+  const slowHeaders = trickle('GET /plants HTTP/1.1\r\nX: ', 'x')
+  const slowHeadersOfTheSecond = exchange(address, [list(), 'GET /plants HTTP/1.1\r\n'])
+  const halfABody = exchange(address, [create(1).slice(0, -1)])
+  const slowBody = trickle(`${post}Content-Length: 10000\r\n\r\n`, ' ')
+  const slowChunks = trickle(`${post}Transfer-Encoding: chunked\r\n\r\n`, '1\r\n \r\n')
+  const slowBodyOfARefused = trickle('POST /plants HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n', '1\r\n \r\n')
+
+  isRefusal(t, (await silent)[0], ...late, 'silent')
+  isRefusal(t, (await halfARequestLine)[0], ...late, 'half a request line')
+  isRefusal(t, await answerOf(slowHeaders), ...late, 'slow headers')
+  t.equal((await slowHeadersOfTheSecond).length, 2)
+  isRefusal(t, (await slowHeadersOfTheSecond)[1], ...late, 'slow headers of the second request')
+  isRefusal(t, (await halfABody)[0], ...late, 'half a body')
+  isRefusal(t, await answerOf(slowBody), ...late, 'slow body')
+  isRefusal(t, await answerOf(slowChunks), ...late, 'slow chunks')
+  t.match(await slowBodyOfARefused, /^HTTP\/1.1 401 /)
+  t.notMatch(await slowBodyOfARefused, /HTTP\/1.1 408/)
+  t.same(await sql(url, 'select from plants'), [])
+})
+
+t.test('a reader that has stalled is let go', async (t) => {
+  await sql(url, "insert into plants select 'alice', id, repeat('x', 4000) from generate_series(1, 5000) as id")
+  for (const behind of ['', 'garbage\r\n\r\n', 'CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n']) {
+    const accepted = once(app.server, 'connection') as Promise<[Socket]>
+    const caller = open()
+    caller.pause().write(list() + behind)
+    const [socket] = await accepted
+    while (socket.writableLength === 0) await new Promise(setImmediate)
+    // The mechanism can be seen in less time than it takes in service.
+    t.equal(socket.timeout, 60_000, behind)
+    socket.setTimeout(200)
+    await once(socket, 'close')
+    caller.destroy()
+  }
+  t.equal((await alice.list('?limit=2')).json().length, 2)
+})
+
+t.test('a refused caller that goes on sending is cut off in the end', async (t) => {
+  const [garbage, tunnel] = await Promise.all(neverSilent)
+  t.match(garbage, /^HTTP\/1.1 400 /)
+  t.match(tunnel, /^HTTP\/1.1 405 /)
+})
+
+t.test('a long list is answered in full before a CONNECT behind it', async (t) => {
+  await sql(url, "insert into plants select 'alice', id, repeat('x', 4000) from generate_series(1, 2000) as id")
+  const answers = await exchange(address, [`${list()}CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n`])
+  t.strictSame(answers.map(({ status }) => status), [200, 405])
+  t.equal(JSON.parse(answers[0]?.body as string).length, 2000)
+})
+
+t.test('while the service is stopping every answer says that the connection ends', async (t) => {
+  lifecycle.stopping = true
+  t.teardown(() => { lifecycle.stopping = false })
+  for (const path of ['/livez', '/nowhere', '/x%zz', `/plants/${'1'.repeat(1001)}`]) {
+    const [answer] = await exchange(address, [`DELETE ${path} HTTP/1.1\r\n${headers}\r\n`])
+    t.equal(answer?.headers.connection, 'close', path)
+  }
+})
+
+t.test('a stop neither waits for those who have asked nothing nor cuts off who is still reading', async (t) => {
+  const send = async (part: string) => {
+    const accepted = once(app.server, 'connection') as Promise<[Socket]>
+    const caller = open()
+    caller.write(part)
+    const [socket] = await accepted
+    while (socket.bytesRead < part.length) await new Promise(setImmediate)
+    return { caller, socket }
+  }
+  // More than the system's buffers hold.
+  for (let id = 1; id <= 16; id++) await alice.create({ id, name: 'x'.repeat(1_000_000) })
+  const reader = await send(list() + list('?limit=1').repeat(2))
+  while (reader.socket.writableLength === 0) await new Promise(setImmediate)
+  const live = 'GET /livez HTTP/1.1\r\nHost: x\r\n'
+  const others = [await send(''), await send('GET /pl'), await send(`${live}\r\n`), await send(`${live}Content-Length: 100\r\n\r\nx`)]
+  for (const { caller } of others) caller.resume().on('end', () => caller.end())
+
+  lifecycle.stopping = true
+  const closed = app.close()
+  const answers = parseAnswers(await buffer(reader.caller))
+  t.strictSame(answers.map(({ headers: { connection }, body }) => [connection, JSON.parse(body).length]), [['keep-alive', 16], ['close', 1]])
+  reader.caller.end()
+  await closed
+  for (const { socket } of others) t.ok(socket.destroyed)
+})

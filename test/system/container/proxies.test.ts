@@ -1,0 +1,141 @@
+// What the proxies of deploy/ say themselves, before an upstream that misbehaves as the service would not.
+import { execFile } from 'node:child_process'
+import { readFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import { connect as connectTls } from 'node:tls'
+import { connect } from 'node:net'
+import { text } from 'node:stream/consumers'
+import { promisify } from 'node:util'
+import t from 'tap'
+import { base, findImage, openNetwork, run, until } from './support.ts'
+
+t.setTimeout(120_000)
+
+const deploy = join(import.meta.dirname, '../../../deploy')
+const { start } = await openNetwork(t)
+const upstream = await start('--network-alias=plant-store', '--publish=127.0.0.1::443', base,
+  'sh', '-c', 'node -e "$0"; exec sleep infinity', `require('node:http').createServer((request, response) => {
+    const { url, headers, httpVersion, socket } = request
+    if (url === '/close') return socket.destroy()
+    if (url === '/end') process.exit()
+    if (url === '/cut') return response.write('[', () => setTimeout(() => socket.destroy(), 100))
+    request.resume().on('end', () => response.end(JSON.stringify({ headers, httpVersion })))
+  }).listen(3000)`)
+
+type Answer = { status: number, headers: string, body: string }
+
+/** Sends the text as it is and reads until the proxy closes the connection. */
+async function exchange (port: number, secure: boolean, request: string): Promise<Answer> {
+  const socket = secure ? connectTls({ port, host: '127.0.0.1', rejectUnauthorized: false }) : connect(port, '127.0.0.1')
+  socket.write(request)
+  const [headers = '', body = ''] = (await text(socket)).split('\r\n\r\n')
+  return { status: Number(headers.split(' ')[1]), headers, body }
+}
+
+const get = (path: string, headers = '') =>
+  `GET ${path} HTTP/1.1\r\nHost: plants.example.com\r\nConnection: close\r\n${headers}\r\n`
+
+const portOf = async (container: string, port: number) => Number((await run('port', container, `${port}/tcp`)).split(':')[1])
+
+async function startHaproxy (...args: string[]) {
+  const image = await findImage('haproxy:3.4')
+  const id = await start('--publish=127.0.0.1::3000', '--read-only', ...args,
+    `--volume=${deploy}/haproxy.cfg:/usr/local/etc/haproxy/haproxy.cfg:ro`,
+    `--volume=${deploy}/errors:/usr/local/etc/haproxy/errors:ro`, image)
+  const port = await portOf(id, 3000)
+  const send = (request: string) => exchange(port, false, request)
+  await until(() => send(get('/livez')).catch(() => undefined), (answer) => answer?.status === 200)
+  const version = await run('exec', id, 'haproxy', '-v')
+  return { id, send, hasOwnPage: /version (2|3\.[0-2])\./.test(version) }
+}
+
+const proxies = {
+  haproxy: await startHaproxy(),
+  nginx: await startNginx()
+}
+
+async function startNginx () {
+  const certificates = t.testdir()
+  const [key, certificate] = [join(certificates, 'plants.key'), join(certificates, 'plants.crt')]
+  await promisify(execFile)('openssl', ['req', '-x509', '-newkey', 'rsa:2048', '-nodes', '-subj=/CN=plants.example.com',
+    '-keyout', key, '-out', certificate])
+  // Beside the upstream, as on one machine.
+  const id = await start(`--network=container:${upstream}`, `--volume=${certificates}:/etc/nginx/tls:ro`,
+    `--volume=${deploy}/nginx.conf:/etc/nginx/conf.d/default.conf:ro`, await findImage('nginx:1.28'))
+  const port = await portOf(upstream, 443)
+  const send = (request: string) => exchange(port, true, request)
+  await until(() => send(get('/')).catch(() => undefined), (answer) => answer?.status === 200)
+  return { id, send, hasOwnPage: false }
+}
+
+for (const [name, { id, send, hasOwnPage }] of Object.entries(proxies)) {
+  await t.test(`${name} tells the service the caller's address, not what the caller says of it`, async (t) => {
+    const { body } = await send(get('/', 'X-Forwarded-For: 1.2.3.4\r\n'))
+    const { headers, httpVersion } = JSON.parse(body)
+    t.equal(httpVersion, '1.1')
+    t.equal(headers.host, 'plants.example.com')
+    t.match(headers['x-forwarded-for'], /^\d+\.\d+\.\d+\.\d+$/)
+    t.not(headers['x-forwarded-for'], '1.2.3.4')
+  })
+
+  await t.test(`what ${name} itself answers is an Error`, async (t) => {
+    const isError = async (request: string, status: number, error: number) => {
+      const { body, ...answer } = await send(request)
+      t.equal(answer.status, status)
+      t.match(answer.headers, /^content-type: application\/json; charset=utf-8\r?$/im)
+      t.match(JSON.parse(body), { error, message: /^[A-Z].*\.$/ })
+    }
+    if (hasOwnPage) t.comment('a request it cannot read gets its own page of HTML')
+    else await isError('GET / HTTP/1.1\r\nHost: a\r\nno colon\r\n\r\n', 400, 40001)
+    await isError(get('/close'), 502, 50291)
+  })
+
+  await t.test(`a list that breaks off behind ${name} breaks off before it, too`, async (t) => {
+    const { status, headers, body } = await send(get('/cut'))
+    t.equal(status, 200)
+    t.match(headers, /^transfer-encoding: chunked\r?$/im)
+    t.notMatch(body, /\r\n0\r\n/, 'no last chunk')
+  })
+
+  await t.test(`${name} logs each request in JSON, without query or token`, async (t) => {
+    await send(get('/plants/plant_abcDEF123?token=plant_abcDEF123'))
+    const log = await until(() => run('logs', id), (log) => log.includes('/plant_'))
+    const line = JSON.parse(/^\{.*\/plant_.*\}$/m.exec(log)?.[0] as string)
+    t.match(line, { level: 'info', method: 'GET', path: '/plants/plant_', remoteAddress: /^\d/ })
+    t.equal(Number(line.status), 200)
+    t.notMatch(log, 'abcDEF')
+  })
+}
+
+await t.test('nginx takes bodies as large as the service does, and no larger', async (t) => {
+  const limit = Number(/client_max_body_size (\d+);/.exec(await readFile(join(deploy, 'nginx.conf'), 'utf8'))?.[1])
+  const post = (size: number) => `POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: ${size}\r\n\r\n${'x'.repeat(size)}`
+  t.equal((await proxies.nginx.send(post(limit))).status, 200)
+  const { status, body } = await proxies.nginx.send(post(limit + 1))
+  t.equal(status, 400)
+  t.match(body, '"error":40006')
+})
+
+const silent = { status: 0, headers: '', body: '' }
+
+await t.test('HAProxy bounds what one address may ask for, and how many connections it may have', async (t) => {
+  const { id, send } = await startHaproxy('--env=REQUESTS_PER_10_SECONDS=20', '--env=CONNECTIONS_PER_ADDRESS=5')
+  const { status, headers, body } = await until(() => send(get('/')), ({ status }) => status !== 200)
+  t.equal(status, 429)
+  t.equal(JSON.parse(body).error, 42991)
+  t.match(headers, /^retry-after: 10\r?$/im)
+
+  const port = await portOf(id, 3000)
+  const connections = Array.from({ length: 10 }, () => connect(port, '127.0.0.1'))
+  await until(async () => connections.filter(({ readableEnded, destroyed }) => readableEnded || destroyed).length, (count) => count === 5)
+  for (const connection of connections) connection.destroy()
+})
+
+await t.test('with nobody behind it a proxy answers 503 and when to retry, for nothing has happened', async (t) => {
+  await proxies.haproxy.send(get('/end'))
+  for (const [name, { send }] of Object.entries(proxies)) {
+    const { headers, body } = await until(() => send(get('/')).catch(() => silent), ({ status }) => status === 503)
+    t.equal(JSON.parse(body).error, 50391, name)
+    t.match(headers, /^retry-after: 1\r?$/im)
+  }
+})

@@ -1,0 +1,178 @@
+import { execFile, spawn } from 'node:child_process'
+import { randomBytes } from 'node:crypto'
+import { once } from 'node:events'
+import { join } from 'node:path'
+import { setTimeout as delay } from 'node:timers/promises'
+import { promisify } from 'node:util'
+import t, { type Test } from 'tap'
+
+const execute = promisify(execFile)
+export const root = join(import.meta.dirname, '../../..')
+
+export const image = 'localhost/plant-store:test'
+export const databaseUrl = 'postgres://plant_store:plants@database/plant_store'
+export const base = 'node:24-slim'
+
+async function docker (args: string[], env: NodeJS.ProcessEnv = process.env, input = ''): Promise<string> {
+  const running = execute('docker', args, { cwd: root, env, maxBuffer: 64 * 1024 * 1024 })
+  // A command that has no use for its input may be gone before the end of it.
+  running.child.stdin?.on('error', () => {}).end(input)
+  return (await running).stdout.trim()
+}
+
+export const run = (...args: string[]) => docker(args)
+
+try {
+  await run('version')
+  await run('compose', 'version')
+} catch (error) {
+  const said = (error as { stderr?: string }).stderr?.trim() || (error as Error).message
+  t.bailout(`the container suite needs a container engine and docker compose: ${said}`)
+}
+
+export async function buildImage () {
+  await run('build', '--tag', image, '.')
+}
+
+/** The same service with one migration more, as the next version would bring it. */
+export async function buildNextImage (tag: string, migration: string) {
+  await docker(['build', '--tag', tag, '-'], process.env, [
+    `FROM ${image}`,
+    'USER root',
+    `RUN printf '%s\\n' '-- Up Migration' '${migration}' > /app/migrations/9999_next.sql`,
+    'USER 1000:1000'
+  ].join('\n'))
+}
+
+// Where an official image cannot be had, Debian's package reads the same configuration.
+const substitutes: Record<string, string[]> = {
+  'haproxy:3.4': ['haproxy', 'USER haproxy', 'CMD ["haproxy", "-W", "-db", "-f", "/usr/local/etc/haproxy/haproxy.cfg"]'],
+  'nginx:1.28': ['nginx', 'RUN rm /etc/nginx/sites-enabled/default && ln -sf /dev/stdout /var/log/nginx/access.log',
+    'CMD ["nginx", "-g", "daemon off;"]'],
+  // Where it comes without its own version's programs, Debian's server has all of its.
+  'postgres:18': ['postgresql-15', 'ENV PATH=/usr/lib/postgresql/15/bin:$PATH',
+    "RUN printf \"listen_addresses = '*'\\nunix_socket_directories = '/var/run/postgresql'\\n\" >> /usr/share/postgresql/15/postgresql.conf.sample"]
+}
+
+/** The image, or a substitute if it can't be had or a command in it fails. */
+export async function findImage (name: string, check?: string): Promise<string> {
+  try {
+    await run('image', 'inspect', name).catch(() => run('pull', '--quiet', name))
+    if (check !== undefined) await run('run', '--rm', '--entrypoint=sh', name, '-c', check)
+    return name
+  } catch {
+    const [program = '', ...lines] = substitutes[name] as string[]
+    const substitute = `localhost/${program}:test`
+    await docker(['build', '--tag', substitute, '-'], process.env, [
+      `FROM ${check === undefined ? 'debian:bookworm-slim' : name}`,
+      `RUN apt-get update && apt-get install --yes --no-install-recommends ${program} && rm -rf /var/lib/apt/lists/*`,
+      ...lines
+    ].join('\n'))
+    return substitute
+  }
+}
+
+const newName = () => `plant-store-test-${randomBytes(4).toString('hex')}`
+
+/** A network of its own, removed with what was started on it when the test ends, however it ends. */
+export async function openNetwork (t: Test) {
+  const name = newName()
+  const network = `${name}_default`
+  removeWhenOver(t, name, async () => {})
+  await run('network', 'create', network)
+  return {
+    start: (...args: string[]) => run('run', '--detach', `--label=com.docker.compose.project=${name}`,
+      ...args.some(arg => arg.startsWith('--network=')) ? [] : [`--network=${network}`], ...args)
+  }
+}
+
+/** A compose project of its own, on free ports, removed with its volumes when the test ends, however it ends. */
+export async function openProject (t: Test, composeFile = 'docker-compose.yml') {
+  const name = newName()
+  const env: NodeJS.ProcessEnv = {
+    ...process.env,
+    COMPOSE_PROJECT_NAME: name,
+    COMPOSE_FILE: composeFile,
+    PLANT_STORE_IMAGE: image,
+    PORT: '127.0.0.1:0'
+  }
+  let underWay: Promise<unknown> = Promise.resolve()
+  const compose = (...args: string[]) => {
+    const command = docker(['compose', ...args], env)
+    underWay = Promise.allSettled([underWay, command])
+    return command
+  }
+  removeWhenOver(t, name, async () => {
+    if (!t.passing()) t.comment(await compose('logs', '--no-color', '--tail=40').catch((error: Error) => error.message))
+    // A failed test may have left a command that is still making containers.
+    await underWay
+  })
+
+  const network = `${name}_default`
+  // From here on the engine itself where it will do: a compose command takes a second of processor time.
+  const containers = async (service: string) => (await run('ps', '--quiet', `--filter=label=com.docker.compose.project=${name}`,
+    `--filter=label=com.docker.compose.service=${service}`)).split('\n')
+  const container = async (service: string) => (await containers(service))[0] ?? ''
+  const inside = async (service: string, ...command: string[]) => run('exec', await container(service), ...command)
+
+  return {
+    env,
+    network,
+    compose,
+    containers,
+    container,
+    url: async (service = 'plant-store') => urlOf(await container(service)),
+    inside,
+    token: (user: string, service = 'plant-store') =>
+      compose('exec', '-T', service, 'plant-store', 'token', 'create', user),
+    /** Runs lines of a shell as an operator would; what they write goes into the folder. */
+    sh: async (lines: string, environment: NodeJS.ProcessEnv = {}, cwd = root) => {
+      const { stdout } = await execute('sh', ['-ec', lines], { cwd, env: { ...env, ...environment } })
+      return stdout
+    },
+    /** An instance beside those of the compose file. */
+    start: (image: string, env: Record<string, string> = {}) => run('run', '--detach', `--network=${network}`, '--publish=127.0.0.1::3000',
+      ...Object.entries({ DATABASE_URL: databaseUrl, ...env }).map(([name, value]) => `--env=${name}=${value}`), image),
+    /** As superuser, who gets in by the socket alone. */
+    sql: (text: string, database = 'plant_store') =>
+      inside('database', 'psql', '--username=postgres', `--dbname=${database}`, '--no-align', '--tuples-only', `--command=${text}`),
+    healthy: async (service: string) => {
+      const id = await container(service)
+      await until(async () => run('inspect', '--format={{.State.Health.Status}}', id), status => status === 'healthy')
+    }
+  }
+}
+
+// A shell of its own waits for the end of its standard input, which comes with the end of this process, even by SIGKILL.
+function removeWhenOver (t: Test, name: string, before: () => Promise<void>) {
+  const project = `--filter label=com.docker.compose.project=${name}`
+  const remover = spawn('sh', ['-c', `cat
+    { docker ps --all --quiet ${project}; docker ps --all --quiet --filter network=${name}_default; } |
+      sort --unique | xargs -r docker rm --force --volumes
+    docker volume ls --quiet ${project} | xargs -r docker volume rm
+    docker network rm ${name}_default`
+  ], { detached: true, stdio: ['pipe', 'ignore', 'ignore'] })
+  t.teardown(async () => {
+    await before()
+    remover.stdin.end()
+    await once(remover, 'exit')
+  })
+}
+
+export async function urlOf (container: string) {
+  return `http://${(await run('port', container, '3000/tcp')).split('\n')[0]}`
+}
+
+/** Waits until the address answers with that status, and gives the answer. */
+export function answers (url: string, status: number) {
+  return until(() => fetch(url).catch(() => undefined), answer => answer?.status === status)
+}
+
+export async function until<T> (ask: () => Promise<T>, isIt: (answer: T) => boolean): Promise<T> {
+  for (const end = Date.now() + 60_000; ;) {
+    const answer = await ask()
+    if (isIt(answer)) return answer
+    if (Date.now() > end) throw new Error(`still not so after a minute, last: ${answer instanceof Response ? answer.status : answer}`)
+    await delay(100)
+  }
+}

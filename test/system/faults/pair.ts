@@ -1,0 +1,44 @@
+// A primary and its standby, for what happens when the one takes over from the other.
+import { execFile } from 'node:child_process'
+import { appendFile, writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import { promisify } from 'node:util'
+import { sql } from '../../support/database.ts'
+import { freePort } from '../../support/free-port.ts'
+import type { Scope } from '../../support/program.ts'
+import { makeServer, runServer } from './postgres.ts'
+
+export type Pair = Awaited<ReturnType<typeof startPair>>
+
+/** Commits wait for the standby. Both servers have the tables; `urls` are the primary's and the standby's. */
+export async function startPair (scope: Scope) {
+  const { url, folder, dataDir, command } = await makeServer(scope)
+  const copy = join(folder, 'standby')
+  // The server is stopped: a copy of its folder is a backup.
+  await promisify(execFile)('cp', ['--archive', dataDir, copy])
+  const port = await freePort()
+  const { username, password, hostname, port: primaryPort } = new URL(url)
+  const conninfo = `host=${hostname} port=${primaryPort} user=${username} password=${password} application_name=standby`
+  await writeFile(join(copy, 'standby.signal'), '')
+  await appendFile(join(copy, 'postgresql.auto.conf'), `primary_conninfo = '${conninfo}'\n`)
+  await appendFile(join(dataDir, 'postgresql.auto.conf'), "synchronous_standby_names = 'standby'\n")
+  const args = command.args.map((arg) => arg === dataDir ? copy : arg === primaryPort ? String(port) : arg)
+  const primary = await runServer(scope, command)
+  const standby = await runServer(scope, { ...command, args })
+  const standbyUrl = url.replace(`:${primaryPort}/`, `:${port}/`)
+
+  return {
+    primary,
+    standby,
+    urls: [url, standbyUrl] as [string, string],
+    /** Both, the standby first. */
+    url: url.replace(/@[^/]+/, `@${hostname}:${port},${hostname}:${primaryPort}`),
+    /** Resolves once the standby takes writes. */
+    promote: () => sql(standbyUrl, 'select pg_promote()'),
+    /** The primary stays, for readers only, as an operator's tool does it. */
+    async demote (): Promise<void> {
+      await sql(url, 'alter system set default_transaction_read_only = on')
+      await sql(url, 'select pg_reload_conf()')
+    }
+  }
+}

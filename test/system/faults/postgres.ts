@@ -1,0 +1,130 @@
+import { spawn, type ChildProcess } from 'node:child_process'
+import { EventEmitter, once } from 'node:events'
+import { chmod, mkdtemp, readFile, rm, stat } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { createInterface } from 'node:readline'
+import { startEmbedded } from '../../../dev/embedded-postgres.ts'
+import { migrate } from '../../../src/database/migrate.ts'
+import { createTokens } from '../../../src/access/tokens.ts'
+import { openDatabase } from '../../../src/database/database.ts'
+import { sql } from '../../support/database.ts'
+import { findChildren } from '../../support/processes.ts'
+import type { Scope } from '../../support/program.ts'
+
+/** How to start a server whose folder is made. */
+interface Command { file: string, args: string[], uid: number, gid: number }
+
+/** A server, made and stopped again, that has the tables: its URL, its folder, and how it was started. */
+export async function makeServer (scope: Scope) {
+  const folder = await mkdtemp(join(tmpdir(), 'plant-store-faults-'))
+  scope.teardown(() => rm(folder, { recursive: true }))
+  // Run by root the server has a user of its own, who must be able to look inside.
+  await chmod(folder, 0o755)
+  // The program's own server makes the folder and tells how it was started; from then on the process is ours.
+  const embedded = await startEmbedded(folder)
+  const dataDir = join(folder, 'postgresql')
+  const options = await readFile(join(dataDir, 'postmaster.opts'), 'utf8')
+  const { uid, gid } = await stat(dataDir)
+  await migrate(embedded.url, 'up')
+  await embedded.close()
+  const [file = '', ...args] = [...options.matchAll(/"([^"]*)"|(\S+)/g)].map(([, quoted, bare]) => quoted ?? bare as string)
+  return { url: embedded.url, folder, dataDir, command: { file, args, uid, gid } }
+}
+
+/** Starts a server that may be killed, frozen and started again. */
+export async function runServer (scope: Scope, { file, args, uid, gid }: Command) {
+  const events = new EventEmitter()
+  let server: ChildProcess
+
+  /** Resolves once it takes connections, with that moment. */
+  async function start (): Promise<number> {
+    // At most: until the backends of a killed server have noticed and let go of its memory.
+    for (let attempt = 0; attempt < 50; attempt++) {
+      server = spawn(file, args, { uid, gid, stdio: ['ignore', 'ignore', 'pipe'] })
+      createInterface(server.stderr as NodeJS.ReadableStream).on('line', (line) => {
+        if (/ready to accept (read-only )?connections/.test(line)) events.emit('ready')
+      })
+      const since = await Promise.race([untilReady(), once(server, 'exit').then(() => undefined)])
+      if (since !== undefined) return since
+    }
+    throw new Error('PostgreSQL does not start')
+  }
+
+  const untilReady = () => once(events, 'ready').then(() => performance.now())
+
+  // Every backend leads a session of its own: signals to the process group don't reach it.
+  async function processes (): Promise<number[]> {
+    return [...await findChildren(server.pid).catch(() => []), server.pid as number]
+  }
+
+  async function signal (name: NodeJS.Signals): Promise<void> {
+    for (const pid of await processes()) {
+      try {
+        process.kill(pid, name)
+      } catch {
+        // It has ended meanwhile.
+      }
+    }
+  }
+
+  await start()
+  scope.teardown(async () => {
+    await signal('SIGCONT')
+    if (server.exitCode !== null || server.signalCode !== null) return
+    server.kill('SIGINT')
+    await once(server, 'exit')
+  })
+
+  return {
+    start,
+    untilReady,
+
+    /** All processes at once, as by a loss of power. */
+    async kill (): Promise<void> {
+      const exited = once(server, 'exit')
+      await signal('SIGKILL')
+      await exited
+    },
+
+    /** The server's own process alone; the backends notice. */
+    async killPostmaster (): Promise<void> {
+      const exited = once(server, 'exit')
+      server.kill('SIGKILL')
+      await exited
+    },
+
+    freeze: () => signal('SIGSTOP'),
+    thaw: () => signal('SIGCONT')
+  }
+}
+
+export type Postgres = Awaited<ReturnType<typeof startPostgres>>
+
+/** A real PostgreSQL, always on the same port, that has the tables and can be done anything to. */
+export async function startPostgres (scope: Scope) {
+  const { url, command } = await makeServer(scope)
+  const server = await runServer(scope, command)
+  return {
+    ...server,
+    url,
+
+    /** One of the service's backends: the server ends all others and recovers by itself. Resolves like start. */
+    async killBackend (): Promise<number> {
+      const [backend] = await sql(url, 'select pid from pg_stat_activity where application_name = \'plant-store\' limit 1')
+      const ready = server.untilReady()
+      process.kill(backend?.pid as number, 'SIGKILL')
+      return ready
+    }
+  }
+}
+
+/** A token for each of the users. */
+export async function createUsers (url: string, users: string[]): Promise<string[]> {
+  const database = openDatabase({ url, statementTimeoutMs: 5000, maxQueued: users.length })
+  try {
+    return await Promise.all(users.map((user) => createTokens(database).create({ user, readOnly: false })))
+  } finally {
+    await database.close()
+  }
+}

@@ -1,0 +1,32 @@
+// The fault suite in its short form; npm run test:faults has it in full, and measures.
+// Locks have tests of their own, in test/plants/create.test.ts and delete.test.ts.
+import t from 'tap'
+import type { Scope } from '../../support/program.ts'
+import { attacks } from './attacks.ts'
+import { outages } from './outages.ts'
+import { startPostgres } from './postgres.ts'
+import { readers } from './readers.ts'
+import { printed, type Report } from './report.ts'
+import { storm } from './storm.ts'
+
+const seed = Date.now() % 1_000_000
+const postgres = await startPostgres(t)
+
+const scenarios: Record<string, (scope: Scope) => Promise<Report>> = {
+  storm: (scope) => storm(scope, postgres, { seed, kills: 2, writes: 100 }),
+  outages: (scope) => outages(scope, postgres, { lastsMs: 1500, watchMs: 500, perSecond: 10, statementTimeoutMs: 500 }),
+  // One for each bound: the full form has all of them, with twenty times the connections.
+  attacks: (scope) => attacks(scope, postgres, {
+    kinds: ['bodies of colons', 'large lists', 'bodies one byte short', 'unknown tokens'],
+    share: 0.05,
+    watchMs: 200,
+    restMs: 0
+  }),
+  readers: (scope) => readers(scope, postgres, { plants: 20_000, characters: 600, stalledReaders: 4, halfOpenRequests: 50, measureMs: 200 })
+}
+for (const [name, run] of Object.entries(scenarios)) {
+  t.test(`${name}, seed ${seed}`, async (t) => {
+    const report = await run(t)
+    t.strictSame(report.breaches, [], printed(report))
+  })
+}

@@ -1,0 +1,75 @@
+import { once } from 'node:events'
+import { setTimeout as delay } from 'node:timers/promises'
+import pg from 'pg'
+import { round } from '../../support/table.ts'
+import { sql } from '../../support/database.ts'
+import { unmeasured, type Program, type Scope } from '../../support/program.ts'
+import { createCaller } from './caller.ts'
+import type { Postgres } from './postgres.ts'
+import { openProxy, type Proxy } from './proxy.ts'
+import type { Report } from './report.ts'
+
+const { serve } = unmeasured
+
+interface Fault {
+  title: string
+  begin: (proxy: Proxy) => unknown
+  /** When it has met the service. */
+  hasMet: (proxy: Proxy, service: Program) => Promise<unknown>
+  end: (proxy: Proxy) => unknown
+}
+
+/** The service is started while its database can't be used, which ends later: it becomes ready by itself. */
+export async function starts (scope: Scope, postgres: Postgres): Promise<Report> {
+  const operator = new pg.Client(postgres.url)
+  await operator.connect()
+  scope.teardown(() => operator.end())
+  const isConnected = async (proxy: Proxy) => {
+    while (proxy.connections().most === 0) await delay(10)
+  }
+  const faults: Fault[] = [
+    {
+      title: 'refuses connections',
+      begin: (proxy) => proxy.set('closed'),
+      hasMet: (_proxy, service) => service.logged('the database is not ready'),
+      end: (proxy) => proxy.set('open')
+    },
+    { title: 'takes connections and says nothing', begin: (proxy) => proxy.set('silent'), hasMet: isConnected, end: (proxy) => proxy.set('open') },
+    {
+      title: 'falls silent while it is asked for its migrations',
+      begin: () => operator.query('begin; lock table migrations in access exclusive mode'),
+      hasMet: async () => {
+        const waiting = () => sql(postgres.url, 'select from pg_locks where not granted')
+        while ((await waiting()).length === 0) await delay(10)
+      },
+      end: async (proxy) => {
+        proxy.silence()
+        await operator.query('commit')
+      }
+    }
+  ]
+
+  const rows: Report['rows'] = []
+  const breaches: string[] = []
+  for (const { title, begin, hasMet, end } of faults) {
+    const proxy = await openProxy(scope, postgres.url)
+    await begin(proxy)
+    const service = await serve(scope, { DATABASE_URL: proxy.url }, 'listening')
+    await hasMet(proxy, service)
+    const caller = createCaller(service.address)
+    const [live, ready] = await Promise.all([caller.get('/livez'), caller.get('/readyz')])
+    if (live.status !== 200) breaches.push(`${title}: /livez ${live.status}`)
+    if (ready.status !== 503) breaches.push(`${title}: /readyz ${ready.status}`)
+    await end(proxy)
+    const since = performance.now()
+    await service.logged('ready')
+    rows.push([title, round(performance.now() - since)])
+    const after = await caller.get('/readyz')
+    if (after.status !== 200) breaches.push(`${title}: /readyz ${after.status} although it is ready`)
+    caller.close()
+    service.child.kill('SIGINT')
+    const [code] = await once(service.child, 'exit')
+    if (code !== 0) breaches.push(`${title}: exit code ${code}`)
+  }
+  return { title: 'Started before its database', head: ['the database', 'ready after its return, ms'], rows, breaches, misses: [] }
+}

@@ -1,0 +1,74 @@
+import { unmeasured, type Scope } from '../../support/program.ts'
+import type { Postgres } from './postgres.ts'
+import { createRandom } from './random.ts'
+import { spread, type Report } from './report.ts'
+import { startWriters } from './writers.ts'
+
+const { serve } = unmeasured
+
+interface StormOptions {
+  seed: number
+  /** Of the service, and as many of PostgreSQL. */
+  kills: number
+  /** About so many are acknowledged at most between two of them, and so many afterwards. */
+  writes: number
+}
+
+/**
+ * PostgreSQL and the service are each killed so many times while users create, delete and list plants; every answer
+ * and every row must then be explained by some order of the requests.
+ */
+export async function storm (scope: Scope, postgres: Postgres, options: StormOptions): Promise<Report> {
+  const { seed, kills, writes } = options
+  const random = createRandom(seed)
+  const environment = { DATABASE_URL: postgres.url }
+  let service = await serve(scope, environment)
+  const { address } = service
+  const { acknowledged, ledger, stop } = await startWriters(postgres.url, [address], random)
+
+  const faults = {
+    'the service': async () => {
+      service.child.kill('SIGKILL')
+      await service.exited
+      const since = performance.now()
+      service = await serve(scope, { ...environment, PORT: new URL(address).port }, 'listening')
+      return since
+    },
+    'PostgreSQL, all processes': async () => {
+      await postgres.kill()
+      return postgres.start()
+    },
+    'PostgreSQL, its first process': async () => {
+      await postgres.killPostmaster()
+      return postgres.start()
+    },
+    'PostgreSQL, one backend': () => postgres.killBackend()
+  }
+  const [ofService, ...ofDatabase] = Object.keys(faults) as Array<keyof typeof faults>
+  const recoveries = new Map(Object.keys(faults).map((name) => [name, [] as number[]]))
+
+  const plan = random.shuffled(Array.from({ length: kills }, (_, index) =>
+    [ofService, ofDatabase[index % ofDatabase.length]] as Array<keyof typeof faults>).flat())
+  for (const name of plan) {
+    await acknowledged(50 + random.below(writes))
+    const since = await faults[name]()
+    await acknowledged(1)
+    recoveries.get(name)?.push(performance.now() - since)
+  }
+  await acknowledged(writes)
+  const breaches = await stop()
+
+  return {
+    title: 'SIGKILL under a storm of writes',
+    head: ['killed', 'times', 'from its start to the first acknowledged write, ms'],
+    rows: [...recoveries].map(([name, times]) => [name, times.length, spread(times)]),
+    notes: [`${counted(ledger.counts)} Plants whose history no order explains: ${breaches.length}.`],
+    breaches,
+    misses: []
+  }
+}
+
+/** What became of the requests, in a sentence or two. */
+export const counted = ({ created, deleted, listed, refused, unknown, unsent }: Record<string, number>) =>
+  `Acknowledged: ${created} creates and ${deleted} deletes. Lists: ${listed}. Refused: ${refused}. ` +
+  `Unknown: ${unknown}. Not sent, for want of a connection: ${unsent}.`

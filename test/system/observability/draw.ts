@@ -1,0 +1,81 @@
+// Draws docs/dashboard.svg, the dashboard from what Prometheus has of a minute of load with an outage in it:
+// node test/system/observability/draw.ts
+import { writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { setTimeout as delay } from 'node:timers/promises'
+import { createCaller } from '../faults/caller.ts'
+import { createUsers, startPostgres } from '../faults/postgres.ts'
+import { unmeasured } from '../../support/program.ts'
+import { filledIn, findPrometheus, readPanels, startPrometheus, type Panel, type Series } from './prometheus.ts'
+
+const seconds = 60
+const [columns, width, height] = [6, 250, 130]
+const colors = ['#2da44e', '#0969da', '#bf8700', '#cf222e', '#8250df', '#6e7781']
+
+const inUnits: Record<string, (value: number) => string> = {
+  reqps: (value) => `${round(value)} a second`,
+  ops: (value) => `${round(value)} a second`,
+  percentunit: (value) => `${round(value * 100)} %`,
+  bytes: (value) => `${round(value / 2 ** 20)} MiB`,
+  s: (value) => `${round(value * 1000)} ms`
+}
+
+await using stack = new AsyncDisposableStack()
+const scope = { teardown: (work: () => unknown) => stack.defer(async () => { await work() }) }
+const postgres = await startPostgres(scope)
+const users = await createUsers(postgres.url, ['alice', 'bob', 'carol'])
+const service = await unmeasured.serve(scope, { DATABASE_URL: postgres.url, METRICS_PORT: '0' })
+const prometheus = await startPrometheus(scope, await findPrometheus() as string,
+  String(service.log.find(({ msg }) => msg === 'metrics')?.url))
+
+const began = Date.now() / 1000
+const over = AbortSignal.timeout(seconds * 1000)
+const work = users.flatMap((token) => Array.from({ length: 4 }, async (_, index) => {
+  const caller = createCaller(service.address, token)
+  for (let id = index; !over.aborted; id += 4) {
+    await caller.create({ id, name: 'Monstera deliciosa' })
+    await caller.list('?limit=20')
+    await caller.delete(id)
+    await delay(Math.random() * 20)
+  }
+  caller.close()
+}))
+await delay(seconds * 500)
+await postgres.kill()
+await delay(seconds * 100)
+await postgres.start()
+await Promise.all(work)
+
+const drawn = []
+for (const [index, panel] of (await readPanels()).entries()) {
+  const series = (await Promise.all(panel.targets.map(({ expr }) =>
+    prometheus.range(filledIn(expr), began, began + seconds)))).flat()
+  drawn.push(draw(panel, series, index % columns * width, Math.floor(index / columns) * height))
+}
+const rows = Math.ceil(drawn.length / columns)
+writeFileSync(join(import.meta.dirname, '../../../docs/dashboard.svg'), `<svg xmlns="http://www.w3.org/2000/svg"
+  viewBox="0 0 ${columns * width} ${rows * height}" role="img" aria-label="Dashboard">
+<style>text { font: 11px system-ui, sans-serif; fill: #57606a } .title { font-weight: 600; fill: #24292f }</style>
+<rect width="100%" height="100%" fill="#ffffff"/>
+${drawn.join('\n')}
+</svg>
+`)
+
+function draw ({ title, fieldConfig }: Panel, series: Series[], x: number, y: number): string {
+  const values = series.flatMap(({ values }) => values.map(([, value]) => Number(value))).filter(Number.isFinite)
+  const most = Math.max(...values, 0)
+  const [left, top, wide, high] = [x + 10, y + 34, width - 24, height - 48]
+  const lines = series.map(({ values }, index) => {
+    const points = values.filter(([, value]) => Number.isFinite(Number(value))).map(([time, value]) =>
+      `${(left + (time - began) / seconds * wide).toFixed(1)},${(top + high - Number(value) / (most || 1) * high).toFixed(1)}`)
+    return `<polyline points="${points.join(' ')}" fill="none" stroke="${colors[index % colors.length]}" stroke-width="1.5"/>`
+  })
+  return `<text class="title" x="${left}" y="${y + 16}">${title.replaceAll('&', '&amp;')}</text>
+<text x="${left}" y="${y + 29}">at most ${inUnits[fieldConfig.defaults.unit]?.(most) ?? round(most)}</text>
+<path d="M${left} ${top + high}h${wide}" stroke="#d0d7de"/>
+${lines.join('\n')}`
+}
+
+function round (value: number): string {
+  return value >= 1e6 ? `${(value / 1e6).toFixed(1)}M` : Number(value.toPrecision(2)).toString()
+}

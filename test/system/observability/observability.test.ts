@@ -1,0 +1,131 @@
+// What deploy/observability ships, on a real Prometheus: npm run test:observability
+import { setTimeout as delay } from 'node:timers/promises'
+import t from 'tap'
+import { createCaller } from '../faults/caller.ts'
+import { createUsers, startPostgres } from '../faults/postgres.ts'
+import { openProxy } from '../faults/proxy.ts'
+import { unmeasured } from '../../support/program.ts'
+import { filledIn, findPrometheus, promtool, readPanels, startPrometheus } from './prometheus.ts'
+
+const programs = await findPrometheus()
+if (programs === undefined) {
+  t.comment('LEFT OUT: there is no prometheus, and Debian\'s package of that name cannot be had')
+  process.exit(process.env.CI === undefined ? 0 : 1)
+}
+
+const postgres = await startPostgres(t)
+const [token = ''] = await createUsers(postgres.url, ['alice'])
+const proxy = await openProxy(t, postgres.url)
+const service = await unmeasured.serve(t, {
+  DATABASE_URL: proxy.url, METRICS_PORT: '0', MAX_WAITING: '20', STATEMENT_TIMEOUT: '500ms', TOKEN_CACHE_TTL: '5s'
+})
+const metrics = String(service.log.find(({ msg }) => msg === 'metrics')?.url)
+const alice = createCaller(service.address, token)
+t.teardown(alice.close)
+
+t.test('promtool finds nothing in the rules, and each alert fires when it should and only then', async (t) => {
+  await t.resolves(promtool(programs, ['check', 'rules', 'alerts.yml']))
+  await t.resolves(promtool(programs, ['test', 'rules', 'alerts.test.yml']))
+})
+
+t.test('promtool finds nothing in the names of the metrics', async (t) => {
+  await t.resolves(promtool(programs, ['check', 'metrics'], await (await fetch(metrics)).text()))
+})
+
+t.test('every panel of the dashboard has data after one request of each kind', async (t) => {
+  const prometheus = await startPrometheus(t, programs, metrics)
+  await alice.create({ id: 1, name: 'Monstera' })
+  await alice.list()
+  await alice.delete(1)
+  for (const { title, targets } of await readPanels()) {
+    for (const { expr } of targets) {
+      const hasData = async () => (await prometheus.query(filledIn(expr))).length > 0
+      await until(hasData, `${title}: ${expr}`)
+      t.pass(title)
+    }
+  }
+})
+
+interface Fault {
+  title: string
+  begin: () => unknown
+  end: () => unknown
+  alerts: string[]
+  callers: number
+  /** Whether they create plants, too: on connections of their own. */
+  areWriting?: boolean
+}
+
+const faults: Fault[] = [
+  {
+    title: 'a database that is stopped',
+    begin: () => { proxy.set('closed'); proxy.cut() },
+    end: () => proxy.set('open'),
+    alerts: ['PlantStoreNotReady', 'PlantStoreErrorBudgetBurnsFast'],
+    callers: 1
+  },
+  {
+    title: 'a database that is frozen',
+    begin: postgres.freeze,
+    end: postgres.thaw,
+    alerts: ['PlantStoreNotReady', 'PlantStoreErrorBudgetBurnsFast', 'PlantStoreConnectionsGivenUp'],
+    callers: 4,
+    areWriting: true
+  },
+  {
+    title: 'more work than the database can do',
+    begin: () => proxy.slow(0, 20_000),
+    end: () => proxy.slow(0),
+    alerts: ['PlantStoreShedding', 'PlantStoreErrorBudgetBurnsFast'],
+    callers: 60
+  }
+]
+
+for (const { title, begin, end, alerts, callers, areWriting = false } of faults) {
+  t.test(`${title} fires the right alerts and no other, and they clear`, async (t) => {
+    // One of its own: an alert looks back at hours, and would remember the fault before.
+    const prometheus = await startPrometheus(t, programs, metrics)
+    await until(async () => (await prometheus.query('plant_store_unready')).length > 0, 'the first scrape')
+    await until(async () => (await prometheus.firing()).size === 0, 'nothing fires before')
+    // Known now, and connected: behind a look-up or a connection that hangs no statement would be silent.
+    await alice.list('?limit=1')
+    if (areWriting) await alice.create({ id: 2, name: 'Monstera' })
+    const seen = new Set<string>()
+    const over = new AbortController()
+    t.teardown(async () => {
+      over.abort()
+      await end()
+    })
+    const work = Array.from({ length: callers }, async () => {
+      while (!over.signal.aborted) {
+        const [{ status }] = await Promise.all([
+          alice.list('?limit=1'),
+          areWriting && alice.create({ id: 2, name: 'Monstera' })
+        ])
+        if (status !== 200) await delay(20)
+      }
+    })
+    await begin()
+    await until(async () => {
+      for (const alert of await prometheus.firing()) seen.add(alert)
+      return alerts.every((alert) => seen.has(alert))
+    }, () => `${alerts.join(', ')}, seen ${[...seen].join(', ')}`)
+    await end()
+    await until(async () => (await alice.list('?limit=1')).status === 200, 'it answers again')
+    over.abort()
+    await Promise.all(work)
+    t.strictSame([...seen].toSorted(), alerts.toSorted())
+    // What clears them is that nothing fails any more.
+    const calm = setInterval(() => { alice.list('?limit=1') }, 100)
+    t.teardown(() => clearInterval(calm))
+    await until(async () => (await prometheus.firing()).size === 0, 'it clears')
+  })
+}
+
+/** Prometheus has no events to await: it is asked until it says so. */
+async function until (holds: () => Promise<boolean>, what: string | (() => string), limitMs = 40_000): Promise<void> {
+  for (const begun = performance.now(); !await holds();) {
+    if (performance.now() - begun > limitMs) throw new Error(`not in time: ${typeof what === 'string' ? what : what()}`)
+    await delay(200)
+  }
+}

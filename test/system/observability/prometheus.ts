@@ -1,0 +1,106 @@
+// Debian's Prometheus on loopback, with what deploy/observability ships.
+import { execFile, spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { cp, mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { promisify } from 'node:util'
+import { freePort } from '../../support/free-port.ts'
+import type { Scope } from '../../support/program.ts'
+
+const execute = promisify(execFile)
+const deploy = join(import.meta.dirname, '../../../deploy/observability')
+
+/** How much faster time goes in the tests: a rule that waits for a minute waits for a second. */
+const speed = 60
+
+export interface Alert { labels: Record<string, string>, state: string }
+
+/** The folder of prometheus and promtool: on the path, or unpacked from Debian's package. Undefined where neither can be had. */
+export async function findPrometheus (): Promise<string | undefined> {
+  const onPath = await execute('which', ['prometheus', 'promtool']).then(() => '', () => undefined)
+  if (onPath !== undefined) return onPath
+  const folder = join(tmpdir(), 'plant-store-prometheus')
+  const programs = join(folder, 'usr/bin')
+  if (await execute(join(programs, 'promtool'), ['--version']).then(() => true, () => false)) return `${programs}/`
+  await mkdir(folder, { recursive: true })
+  // Unpacked, not installed: nothing on the machine changes.
+  return await execute('bash', ['-c', 'apt-get download -qq prometheus && dpkg -x prometheus_*.deb .'], { cwd: folder })
+    .then(() => `${programs}/`, () => undefined)
+}
+
+/** Runs promtool on a file of deploy/observability, or on its standard input. */
+export async function promtool (programs: string, args: string[], input = ''): Promise<string> {
+  const running = execute(`${programs}promtool`, args, { cwd: deploy })
+  running.child.stdin?.end(input)
+  const { stdout } = await running
+  return stdout
+}
+
+const faster = (text: string) => text
+  .replaceAll(/\[(\d+)([mh])\]/g, (_, count, unit) => `[${Number(count) * (unit === 'h' ? 3600 : 60) / speed}s]`)
+  .replaceAll(/for: (\d+)m/g, (_, count) => `for: ${Number(count) * 60 / speed}s`)
+
+/** A Prometheus that scrapes the target twice a second and has the shipped rules, their times divided by 60. */
+export async function startPrometheus (scope: Scope, programs: string, target: string) {
+  const folder = await mkdtemp(join(tmpdir(), 'plant-store-prometheus-'))
+  await cp(deploy, folder, { recursive: true })
+  await writeFile(join(folder, 'alerts.yml'), faster(await readFile(join(deploy, 'alerts.yml'), 'utf8')))
+  await writeFile(join(folder, 'prometheus.yml'), `
+global: { scrape_interval: 500ms, evaluation_interval: 500ms }
+rule_files: [alerts.yml]
+scrape_configs: [{ job_name: plant-store, static_configs: [{ targets: ["${new URL(target).host}"] }] }]
+`)
+  const port = await freePort()
+  const child = spawn(`${programs}prometheus`, [`--config.file=${folder}/prometheus.yml`,
+    `--storage.tsdb.path=${folder}/data`, `--web.listen-address=127.0.0.1:${port}`], { stdio: ['ignore', 'ignore', 'pipe'] })
+  const exited = once(child, 'exit')
+  scope.teardown(async () => {
+    child.kill('SIGTERM')
+    await exited
+    await rm(folder, { recursive: true })
+  })
+  const ready = new Promise<void>((resolve) => child.stderr.on('data', (piece) => {
+    if (String(piece).includes('Server is ready to receive web requests')) resolve()
+  }))
+  await Promise.race([ready, exited.then(() => { throw new Error('Prometheus did not start') })])
+  const address = `http://127.0.0.1:${port}`
+
+  async function get<Data> (path: string): Promise<Data> {
+    const { status, data, error } = await (await fetch(address + path)).json() as { status: string, data: Data, error?: string }
+    if (status !== 'success') throw new Error(error)
+    return data
+  }
+
+  return {
+    /** The series that an expression gives now. */
+    query: async (expression: string) => (await get<{ result: Array<{ value: [number, string] }> }>(
+      `/api/v1/query?query=${encodeURIComponent(expression)}`)).result,
+
+    /** The series that an expression gave between two moments, in seconds, twice a second. */
+    range: async (expression: string, start: number, end: number) => (await get<{ result: Series[] }>(
+      `/api/v1/query_range?query=${encodeURIComponent(expression)}&start=${start}&end=${end}&step=0.5`)).result,
+
+    /** The names of the alerts that fire now. */
+    async firing (): Promise<Set<string>> {
+      const { alerts } = await get<{ alerts: Alert[] }>('/api/v1/alerts')
+      return new Set(alerts.filter(({ state }) => state === 'firing').map(({ labels }) => labels.alertname as string))
+    }
+  }
+}
+
+export interface Series { metric: Record<string, string>, values: Array<[number, string]> }
+
+export interface Panel {
+  title: string
+  targets: Array<{ expr: string }>
+  fieldConfig: { defaults: { unit: string } }
+}
+
+export async function readPanels (): Promise<Panel[]> {
+  return JSON.parse(await readFile(join(deploy, 'grafana/plant-store.json'), 'utf8')).panels
+}
+
+/** As Grafana fills it in. */
+export const filledIn = (expression: string) =>
+  expression.replaceAll('$__rate_interval', '5s').replaceAll('$instance', '.*')

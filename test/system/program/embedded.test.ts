@@ -1,0 +1,170 @@
+import { execFile, spawn, spawnSync } from 'node:child_process'
+import { once } from 'node:events'
+import { readFile, stat, writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import { promisify } from 'node:util'
+import t from 'tap'
+import { createDataDir, findServer, isRunning } from '../../support/embedded.ts'
+import { findChildren } from '../../support/processes.ts'
+import { run, serve, unmeasured, type Program } from '../../support/program.ts'
+
+// One story of one folder: each test goes on where the one before has left it.
+const DATA_DIR = await createDataDir(t)
+const environment = { DATABASE_URL: undefined, DATA_DIR, DRAIN_DELAY: '0' }
+const start = () => unmeasured.serve(t, environment, 'ready', { detached: true })
+// Where lines are run that nothing else runs, and the process doesn't end by a SIGKILL, which leaves no measurement.
+const startMeasured = () => serve(t, environment, 'ready', { detached: true })
+let service: Program
+// Whoever names no database is told which one it is about.
+const isAboutOwn = `DATABASE_URL is not set: this is about the program's own PostgreSQL in ${DATA_DIR}\n`
+
+/** What a start says on standard error, at least so many lines of it. */
+async function greeting ({ child, stderr }: Program, lines: number): Promise<string> {
+  while (stderr().split('\n').length <= lines) await once(child.stderr, 'data')
+  return stderr()
+}
+
+let headers: Record<string, string>
+const names: string[] = []
+
+/** Creates a few more plants; once this returns they must never be lost. */
+async function createPlants ({ address }: Program): Promise<void> {
+  await Promise.all(Array.from({ length: 20 }, async (_, index) => {
+    const id = names.length + index
+    const answer = await fetch(`${address}/plants`, { method: 'POST', headers, body: JSON.stringify({ id, name: `plant ${id}` }) })
+    t.equal(answer.status, 200)
+  }))
+  for (let index = 0; index < 20; index++) names.push(`plant ${names.length}`)
+}
+
+async function listPlants ({ address }: Program): Promise<string[]> {
+  const plants = await (await fetch(`${address}/plants`, { headers })).json() as Array<{ name: string }>
+  return plants.map(({ name }) => name)
+}
+
+let lines: string[]
+await t.test('the first start prints a token and three lines to try', async (t) => {
+  service = await start()
+  lines = (await greeting(service, 6)).split('\n')
+  t.equal(lines[0], 'A token for user demo, shown only now, in three lines to try:')
+  t.equal(lines.filter((line) => line.startsWith('curl ')).length, 3)
+  const [token] = /plant_\w{57}/.exec(lines.join('\n')) as RegExpExecArray
+  t.notMatch(JSON.stringify(service.log), token, 'and the log is not told')
+  for (const secret of ['server.json', 'postgresql/plant-store.password']) t.equal((await stat(join(DATA_DIR, secret))).mode & 0o777, 0o600, secret)
+})
+
+const hasCurl = spawnSync('curl', ['--version']).error === undefined
+await t.test('the three lines work when pasted', { skip: !hasCurl && 'there is no curl' }, async (t) => {
+  const printed = []
+  for (const line of lines.filter((line) => line.startsWith('curl '))) {
+    printed.push((await promisify(execFile)('sh', ['-c', `${line} --silent --show-error --fail`])).stdout)
+  }
+  t.strictSame(printed, ['{"name":"Monstera deliciosa","tag":"tropical"}', '[{"name":"Monstera deliciosa","tag":"tropical"}]', ''])
+})
+
+await t.test('the token commands work while the service runs, and say that the token is for its database', async (t) => {
+  const { stdout: token, stderr } = await run(['token', 'create', 'alice'], environment)
+  t.equal(stderr, isAboutOwn)
+  headers = { authorization: `Bearer ${token.trim()}`, 'content-type': 'application/json' }
+  await createPlants(service)
+  t.strictSame(await listPlants(service), names)
+})
+
+await t.test('a second start on the same folder says so in one line and leaves the first alone', async (t) => {
+  t.strictSame(await run(['serve'], { ...environment, PORT: '0' }),
+    { code: 1, stdout: '', stderr: `${DATA_DIR} is in use by process ${service.child.pid}\n` })
+  t.strictSame(await listPlants(service), names)
+})
+
+await t.test('kill -9 of the service loses nothing, and the next start says how to make a token', async (t) => {
+  await createPlants(service)
+  process.kill(-(service.child.pid as number), 'SIGKILL')
+  service = await start()
+  t.strictSame(await listPlants(service), names)
+  t.equal(await greeting(service, 1), 'To make a token: npm run token create <user>\n')
+})
+
+await t.test('kill -9 of the service and of its database together loses nothing either', async (t) => {
+  await createPlants(service)
+  const [keeper] = await findChildren(service.child.pid) as [number]
+  const server = await findServer(DATA_DIR)
+  for (const pid of [keeper, server, service.child.pid as number]) process.kill(pid, 'SIGKILL')
+  service = await start()
+  t.strictSame(await listPlants(service), names)
+})
+
+await t.test('the service outlives the process between it and its database, which the next start takes over', async (t) => {
+  const server = await findServer(DATA_DIR)
+  const [keeper] = await findChildren(service.child.pid) as [number]
+  process.kill(keeper, 'SIGKILL')
+  t.strictSame(await listPlants(service), names)
+  service.child.kill('SIGTERM')
+  t.strictSame(await service.exited, [0, null])
+  t.equal(await findServer(DATA_DIR), server, 'nobody has stopped it')
+
+  service = await startMeasured()
+  t.not(await findServer(DATA_DIR), server)
+  t.strictSame(await listPlants(service), names)
+})
+
+await t.test('when its database has died the service ends as ever', async (t) => {
+  process.kill(await findServer(DATA_DIR), 'SIGKILL')
+  while ((await fetch(`${service.address}/readyz`)).status === 200);
+  service.child.kill('SIGTERM')
+  t.strictSame(await service.exited, [0, null])
+  service = await start()
+  t.strictSame(await listPlants(service), names)
+})
+
+await t.test('the database stops with the service', async (t) => {
+  service.child.kill('SIGTERM')
+  t.strictSame(await service.exited, [0, null])
+  t.notOk(isRunning(DATA_DIR))
+})
+
+await t.test('the token commands work without the service, too, and leave nothing running', async (t) => {
+  const { stdout, stderr } = await run(['token', 'list', '--json'], environment)
+  t.equal(stderr, isAboutOwn)
+  t.match(JSON.parse(stdout), [{ user: 'demo' }, { user: 'alice' }])
+  t.notOk(isRunning(DATA_DIR))
+})
+
+await t.test('a start that finds its port taken stops the database again', async (t) => {
+  const other = spawn(process.execPath, ['-e', 'require("node:net").createServer().listen(0, "127.0.0.1", function () { console.log(this.address().port) })'])
+  t.teardown(() => { other.kill() })
+  const [port] = await once(other.stdout, 'data')
+  t.strictSame(await unmeasured.run(['serve'], { ...environment, PORT: String(port).trim() }),
+    { code: 1, stdout: '', stderr: `port ${String(port).trim()} on 127.0.0.1 is in use\n` })
+  t.notOk(isRunning(DATA_DIR))
+})
+
+await t.test('what a killed service left of its notes does not mislead the next one', async (t) => {
+  const notes = join(DATA_DIR, 'server.json')
+  const { url } = JSON.parse(await readFile(notes, 'utf8'))
+  for (const text of ['{', JSON.stringify({ url, ownerPid: process.pid })]) {
+    await writeFile(notes, text)
+    t.match(await unmeasured.run(['token', 'list', '--user', 'demo'], environment), { code: 0, stdout: /demo/, stderr: isAboutOwn }, text)
+  }
+
+  const killed = spawn(process.execPath, ['--version'])
+  await once(killed, 'exit')
+  // As if its port and password were another server's by now.
+  await writeFile(notes, JSON.stringify({ url: process.env.TEST_DATABASE_URL, ownerPid: killed.pid }))
+  service = await start()
+  t.strictSame(await listPlants(service), names)
+  service.child.kill('SIGTERM')
+  t.strictSame(await service.exited, [0, null])
+})
+
+await t.test('a server that takes a moment to be gone is waited for', async (t) => {
+  const folder = join(DATA_DIR, 'postgresql')
+  const { uid, gid } = await stat(folder)
+  // Longer than a start takes, and less than it is waited for.
+  const leaving = spawn('sleep', ['2'], { uid, gid })
+  await writeFile(join(folder, 'postmaster.pid'), `${leaving.pid}\n`)
+  service = await startMeasured()
+  t.equal(leaving.exitCode, 0, 'not before it was gone')
+  t.strictSame(await listPlants(service), names)
+  service.child.kill('SIGTERM')
+  t.strictSame(await service.exited, [0, null])
+})

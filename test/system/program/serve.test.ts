@@ -1,0 +1,183 @@
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { readFile, writeFile } from 'node:fs/promises'
+import { connect } from 'node:net'
+import { setTimeout } from 'node:timers/promises'
+import { join } from 'node:path'
+import { pathToFileURL } from 'node:url'
+import { stripVTControlCharacters } from 'node:util'
+import pg from 'pg'
+import t, { type Test } from 'tap'
+import manifest from '../../../package.json' with { type: 'json' }
+import { startApp } from '../../support/app.ts'
+import { createDatabase, sql, waitingForLocks } from '../../support/database.ts'
+import { run, serve, unmeasured, type Program } from '../../support/program.ts'
+
+const DATABASE_URL = await createDatabase(t)
+const { as } = await startApp(t, { DATABASE_URL })
+const { authorization } = await as('alice')
+const headers = { authorization, 'content-type': 'application/json' }
+
+/** A create under way that ends when it is told to: a lock keeps it waiting. */
+async function createSlowly (t: Test, { address }: Program, id: number) {
+  const client = new pg.Client(DATABASE_URL)
+  await client.connect()
+  t.teardown(() => client.end())
+  await client.query('begin; lock table plants in exclusive mode')
+  const answer = fetch(`${address}/plants`, { method: 'POST', headers, body: JSON.stringify({ id, name: 'Monstera' }) })
+  while ((await client.query(waitingForLocks)).rowCount === 0) await setTimeout(10)
+  return { answer, letGo: () => client.query('commit') }
+}
+
+t.test('SIGTERM: serves on for a while but says that it is going, finishes what is under way and exits with 0', async (t) => {
+  const service = await unmeasured.serve(t, { DATABASE_URL, DRAIN_DELAY: '1s' })
+  const { address, child, exited, logged } = service
+  const { answer, letGo } = await createSlowly(t, service, 1)
+  child.kill('SIGTERM')
+  await logged('stopping')
+
+  const newcomer = await fetch(`${address}/plants`, { headers })
+  t.equal(newcomer.status, 200)
+  t.equal(newcomer.headers.get('connection'), 'close')
+  const ready = await fetch(`${address}/readyz`)
+  t.equal(ready.status, 503)
+  t.match(await ready.json(), { error: 50303 })
+  t.equal((await fetch(`${address}/livez`)).status, 200)
+
+  // It stops listening at the end of the delay, and then only waits for the create.
+  while (await fetch(`${address}/livez`).then(() => true, () => false)) await setTimeout(50)
+  await letGo()
+  t.equal((await answer).status, 200)
+  t.strictSame(await exited, [0, null])
+  t.match(service.log.filter(({ level }) => level === 'info').slice(-2), [{ msg: 'stopping', signal: 'SIGTERM' }, { msg: 'stopped' }])
+})
+
+t.test('SIGINT: the same without the delay', async (t) => {
+  const service = await unmeasured.serve(t, { DATABASE_URL, DRAIN_DELAY: '1m', SHUTDOWN_TIMEOUT: '30s' })
+  const { answer, letGo } = await createSlowly(t, service, 2)
+  service.child.kill('SIGINT')
+  await service.logged('stopping')
+  await letGo()
+  t.equal((await answer).status, 200)
+  t.strictSame(await service.exited, [0, null])
+})
+
+t.test('SIGUSR2: turns debug logging on, and with the next off again, while it serves', async (t) => {
+  const service = await serve(t, { DATABASE_URL })
+  const list = () => fetch(`${service.address}/plants`, { headers })
+  service.child.kill('SIGUSR2')
+  await service.logged('SIGUSR2: the log level is debug from here on')
+  t.equal((await list()).status, 200)
+  await service.logged('answered')
+
+  service.child.kill('SIGUSR2')
+  await service.logged('SIGUSR2: the log level is info from here on')
+  t.equal((await list()).status, 200)
+  service.child.kill('SIGINT')
+  t.strictSame(await service.exited, [0, null])
+  t.equal(service.log.filter(({ msg }) => msg === 'answered').length, 1)
+})
+
+t.test('what takes longer than SHUTDOWN_TIMEOUT is given up, and the exit code tells', async (t) => {
+  const service = await unmeasured.serve(t, { DATABASE_URL, DRAIN_DELAY: '0', SHUTDOWN_TIMEOUT: '300ms' })
+  const { answer, letGo } = await createSlowly(t, service, 3)
+  const cut = t.rejects(answer)
+  service.child.kill('SIGTERM')
+  t.strictSame(await service.exited, [1, null])
+  t.match(service.log.at(-1), { level: 'error', msg: 'killed by timeout (300ms)' })
+  await cut
+  await letGo()
+})
+
+t.test('a further signal a second later ends it at once', async (t) => {
+  const service = await serve(t, { DATABASE_URL, DRAIN_DELAY: '1m', SHUTDOWN_TIMEOUT: '1m' })
+  service.child.kill('SIGTERM')
+  await service.logged('stopping')
+  // Those of the first second count as the one before.
+  while (service.child.exitCode === null) {
+    service.child.kill('SIGTERM')
+    await setTimeout(100)
+  }
+  t.strictSame(await service.exited, [1, null])
+  t.match(service.log.at(-1), { msg: 'second SIGTERM, exiting' })
+})
+
+t.test('an error that nobody caught is logged whole and ends it, without the delay and with exit code 1', async (t) => {
+  const broken = join(t.testdir(), 'broken.mjs')
+  await writeFile(broken, 'process.on("SIGWINCH", () => { throw new Error("a screw is loose") })')
+  const service = await serve(t, { DATABASE_URL, DRAIN_DELAY: '1m', NODE_OPTIONS: `${process.env.NODE_OPTIONS} --import=${pathToFileURL(broken)}` })
+  service.child.kill('SIGWINCH')
+  t.strictSame(await service.exited, [1, null])
+  t.match(service.log.slice(-2), [{ level: 'fatal', err: { message: 'a screw is loose', stack: /broken\.mjs/ } }, { msg: 'stopped' }])
+})
+
+t.test('a taken port is told in one line, and whoever has it goes on', async (t) => {
+  const service = await unmeasured.serve(t, { DATABASE_URL })
+  const { port } = new URL(service.address)
+  t.strictSame(await run(['serve'], { DATABASE_URL, PORT: port }),
+    { code: 1, stdout: '', stderr: `port ${port} on 127.0.0.1 is in use\n` })
+  t.equal((await fetch(`${service.address}/readyz`)).status, 200)
+})
+
+t.test('an address that is not this machine\'s is told in one line', async (t) => {
+  t.match(await run(['serve'], { DATABASE_URL, HOST: '192.0.2.1', PORT: '0' }),
+    { code: 1, stdout: '', stderr: /^listen EADDRNOTAVAIL.* 192\.0\.2\.1\n$/ })
+})
+
+t.test('on a terminal the log is for people, and Ctrl-C ends the service', async (t) => {
+  const terminal = spawn('script', ['-qec', `exec ${process.execPath} src/main.ts`, '/dev/null'], { env: { ...process.env, DATABASE_URL, PORT: '0' } })
+  t.teardown(() => { terminal.kill('SIGKILL') })
+  const closed = once(terminal, 'close')
+  let shown = ''
+  let isAsked = false
+  for await (const chunk of terminal.stdout) {
+    shown += chunk
+    if (isAsked || !shown.includes('ready')) continue
+    terminal.stdin.write('\x03')
+    isAsked = true
+  }
+  t.strictSame(await closed, [0, null])
+  const lines = stripVTControlCharacters(shown).split('\r\n').filter((line) => !line.startsWith('    '))
+  t.match(lines, [/^\[[^\]]+\] INFO \(\d+\): listening on http:\/\/127\.0\.0\.1:\d+$/, /INFO \(\d+\): ready$/, /INFO \(\d+\): stopping$/, /INFO \(\d+\): stopped$/])
+})
+
+const tooOld = 'PostgreSQL 14.9 is too old, this needs 15 or later.\n'
+
+/** A database whose server calls itself older than it is. */
+async function createOld (t: Test): Promise<string> {
+  const url = await createDatabase(t, { template: 'template0' })
+  await sql(url, `create function public.current_setting (name text) returns text language sql
+    return case name when 'server_version_num' then '140009' else pg_catalog.current_setting(name) end`)
+  await sql(url, `alter database ${new URL(url).pathname.slice(1)} set search_path = public, pg_catalog`)
+  return url
+}
+
+t.test('a start says which version runs, and on which server', async (t) => {
+  const url = await createDatabase(t)
+  const [row] = await sql(url, 'show server_version')
+  const service = await unmeasured.serve(t, { DATABASE_URL: url })
+  const ready = await service.logged('ready')
+  t.equal(ready.version, manifest.version)
+  t.match(row?.server_version, new RegExp(`^${ready.postgresql}\\b`))
+})
+
+t.test('a server that is too old is told in one line, and nothing is left open or made in it', async (t) => {
+  const DATABASE_URL = await createOld(t)
+  const served = await run(['serve'], { DATABASE_URL, PORT: '0' })
+  t.strictSame([served.code, served.stderr], [1, tooOld])
+  t.strictSame(await unmeasured.run(['migrate'], { DATABASE_URL }), { code: 1, stdout: '', stderr: tooOld })
+  t.strictSame(await sql(DATABASE_URL, 'select tablename from pg_tables where schemaname = \'public\''), [])
+})
+
+const mostQueued = await readFile('/proc/sys/net/core/somaxconn', 'utf8').then(Number, () => 0)
+
+t.test('connections that come together wait until the service has time for them', { buffered: true, skip: mostQueued < 1000 && 'the system lets fewer wait' }, async (t) => {
+  const service = await unmeasured.serve(t, { DATABASE_URL, DRAIN_DELAY: '0' })
+  const { hostname, port } = new URL(service.address)
+  service.child.kill('SIGSTOP')
+  const sockets = Array.from({ length: 900 }, () => connect(Number(port), hostname))
+  t.teardown(() => { for (const socket of sockets) socket.destroy() })
+  await Promise.all(sockets.map((socket) => once(socket, 'connect')))
+  service.child.kill('SIGCONT')
+  t.equal((await fetch(`${service.address}/livez`)).status, 200)
+})

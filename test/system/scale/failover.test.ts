@@ -1,0 +1,80 @@
+// The standby takes over from a primary that is lost in every way there is, under writes by two instances.
+import { setTimeout as delay } from 'node:timers/promises'
+import t from 'tap'
+import { run } from '../container/support.ts'
+import { createRandom } from '../faults/random.ts'
+import { counted } from '../faults/storm.ts'
+import { startWriters } from '../faults/writers.ts'
+import { round, table } from '../../support/table.ts'
+import { missing, startProject, type Project } from './support.ts'
+
+t.setTimeout(300_000)
+
+const seed = Date.now() % 1_000_000
+/** How long it takes somebody, or something, to decide that the standby shall take over. */
+const decisionMs = 1000
+const rows: Array<Array<string | number>> = []
+
+interface Loss {
+  how: string
+  /** Whether commits wait for the standby. */
+  isSynchronous: boolean
+  /** How many instances callers use. */
+  instances?: number
+  begin: (project: Project) => Promise<unknown>
+}
+
+const losses: Loss[] = [
+  { how: 'killed', isSynchronous: true, begin: async ({ container }) => run('kill', await container('one')) },
+  { how: 'frozen', isSynchronous: true, begin: async ({ container }) => run('pause', await container('one')) },
+  {
+    how: 'cut off from everybody',
+    isSynchronous: true,
+    begin: async ({ container, network }) => run('network', 'disconnect', network, await container('one'))
+  },
+  {
+    how: 'demoted: alive, and read-only',
+    isSynchronous: true,
+    begin: ({ inside }) => inside('one', 'psql', '--username=postgres', '--quiet',
+      '--command=alter system set default_transaction_read_only = on', '--command=select pg_reload_conf()')
+  },
+  // Of two instances one may go on reading here for as long as it has nothing to write: only a fence helps.
+  { how: 'alive and well, and not fenced; one instance', isSynchronous: true, instances: 1, begin: async () => {} },
+  {
+    how: 'killed, its asynchronous standby 300 ms behind',
+    isSynchronous: false,
+    async begin ({ container, network }) {
+      const [one, two] = [await container('one'), await container('two')]
+      await run('network', 'disconnect', network, two)
+      await delay(300)
+      await run('kill', one)
+      await run('network', 'connect', '--alias=two', network, two)
+    }
+  }
+]
+
+for (const { how, isSynchronous, instances = 2, begin } of losses) {
+  await t.test(`a primary that is ${how}`, { skip: await missing('postgres:17-trixie') }, async (t) => {
+    const project = await startProject(t, 'docker-compose.failover.yml', isSynchronous ? {} : { SYNC: '' })
+    const addresses = project.addresses.slice(0, instances)
+    const { acknowledged, ledger, stop } = await startWriters(await project.databaseUrl('one'), addresses, createRandom(seed))
+    await acknowledged(500)
+    await begin(project)
+    const lostAt = performance.now()
+    await delay(decisionMs)
+    await run('exec', '--user=postgres', await project.container('two'), 'pg_ctl', 'promote')
+    const promotedAt = performance.now()
+    await acknowledged(1)
+    const writesAt = performance.now()
+    await acknowledged(500)
+    const breaches = await stop(await project.databaseUrl('two'))
+
+    const { created, deleted, unknown } = ledger.counts
+    rows.push([how, created + deleted, unknown, round(promotedAt - lostAt), round(writesAt - promotedAt), breaches.length])
+    t.comment(counted(ledger.counts))
+    if (isSynchronous) t.strictSame(breaches, [], 'an order of the requests explains every answer')
+    else t.not(breaches.length, 0, 'what the standby lacked is lost, and found to be')
+  })
+}
+
+t.comment(table(['the primary is', 'acknowledged', 'unknown', 'promoted after, ms', 'writes again after, ms', 'plants lost or unexplained'], rows))

@@ -1,0 +1,48 @@
+// Other versions of PostgreSQL: the oldest that is supported, and one between it and the newest,
+// which all other tests have.
+import { execFile } from 'node:child_process'
+import { promisify } from 'node:util'
+import t from 'tap'
+import { migrate } from '../../../src/database/migrate.ts'
+import { findImage, openNetwork, root, run, until } from '../container/support.ts'
+import { sql } from '../../support/database.ts'
+import { missing } from './support.ts'
+
+t.setTimeout(300_000)
+
+// Whatever has SQL of its own.
+const files = [...['create', 'delete', 'list', 'pages'].map((verb) => `plants/${verb}.test.ts`),
+  'commands/tokens.test.ts', 'program/migrate.test.ts']
+
+/** The official image, or else, if there is one, Debian's package in the image of the newest. */
+async function imageOf (version: number): Promise<string | undefined> {
+  const name = `postgres:${version}`
+  if (await missing(name) === false) return name
+  if (version !== 15) return undefined
+  return findImage('postgres:18', 'postgres --version | grep -q " 15"').catch(() => undefined)
+}
+
+for (const version of [15, 17]) {
+  const image = await imageOf(version)
+  const skip = image === undefined && `POSTGRESQL ${version} IS NOT TESTED: there is no image of it`
+  if (skip) t.comment(skip)
+
+  await t.test(`plants, tokens and migrations are the same on PostgreSQL ${version}`, { skip }, async (t) => {
+    const { start } = await openNetwork(t)
+    const server = await start('--publish=127.0.0.1::5432', '--env=POSTGRES_PASSWORD=secret', image as string)
+    const url = new URL(`postgres://postgres:secret@${await run('port', server, '5432/tcp')}/postgres`)
+    const askVersion = () => sql(url.href, 'show server_version').catch(() => [])
+    const [row] = await until(askVersion, (rows) => rows.length > 0)
+    t.match(row?.server_version, new RegExp(`^${version}\\b`))
+    const env = { ...process.env, TEST_DATABASE_URL: url.href }
+    await sql(url.href, 'create database plants_template')
+    url.pathname = '/plants_template'
+    await migrate(url.href, 'up')
+    for (const file of files) {
+      const options = { cwd: root, env, maxBuffer: 2 ** 26 }
+      const done = promisify(execFile)(process.execPath, [`test/${file}`], options)
+      await t.resolves(done, file)
+      await done.catch(({ stdout }) => t.comment(stdout))
+    }
+  })
+}
