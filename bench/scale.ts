@@ -27,7 +27,7 @@ const scope = { teardown: (work: () => unknown) => { stack.defer(async () => { a
 const { url, command } = await makeServer(scope)
 await runServer(scope, { ...command, args: [...command.args, '-c', `max_connections=${connections + 100}`] })
 const config = readConfig({ DATABASE_URL: url, LOG_LEVEL: 'silent' })
-const database = openDatabase({ url, statementTimeoutMs: 5000, maxQueued: 1000 })
+const database = openDatabase({ url, statementTimeoutMs: 5000 })
 stack.defer(() => database.close())
 const app = await buildApp({ config, database, lifecycle: { stopping: false } })
 stack.defer(() => app.close())

@@ -19,6 +19,7 @@ import { compileValidator } from './http/validation.ts'
 import { createReadiness, healthRoutes, probePaths, type Lifecycle } from './telemetry/health.ts'
 import type { Telemetry } from './telemetry/telemetry.ts'
 import { registerApiDocs } from './api-docs/api-docs.ts'
+import { MemoryBudget } from './scheduling/memory-budget.ts'
 import { createPlants } from './plants/repository.ts'
 import { plantsRoutes } from './plants/routes.ts'
 
@@ -32,10 +33,12 @@ export interface AppOptions {
 }
 
 /** What the service is about. A domain is a line here: it puts it behind the guard and into the document. */
-async function registerDomains (guarded: FastifyInstance, { config, database }: AppOptions): Promise<void> {
-  await guarded.register(plantsRoutes, {
-    plants: createPlants(database, config.WRITE_BATCH)
-  })
+async function registerDomains (
+  guarded: FastifyInstance, { config, database }: AppOptions, budget: MemoryBudget
+): Promise<void> {
+  const { WRITE_BATCH: writeBatch, MAX_QUEUED: maxQueued, BODY_LIMIT: bodyLimit } = config
+  const plants = createPlants(database, { writeBatch, maxQueued, bodyLimit, budget })
+  await guarded.register(plantsRoutes, { plants })
 }
 
 /** The service but for its socket, signals and database. The order of registration is the architecture. */
@@ -72,16 +75,18 @@ export async function buildApp (parts: AppOptions, register = registerDomains) {
   readJsonBodies(app)
   throttleUnauthenticated(app.server, app.routing, probePaths)
   rejectMalformedRequests(app)
-  limitBodyMemory(app)
+  const budget = new MemoryBudget(config.MEMORY_BUDGET)
+  limitBodyMemory(app, budget)
   manageConnections(app, lifecycle)
   limitConnections(app, config.MAX_CONNECTIONS)
 
   await app.register(healthRoutes, { readiness })
   await registerApiDocs(app, { docs: config.DOCS === 'on' })
   await app.register(async (guarded) => {
-    await requireBearer(guarded, createAuthenticate(createTokens(database), config.TOKEN_CACHE_TTL))
+    const tokens = createTokens(database, config.MAX_QUEUED)
+    await requireBearer(guarded, createAuthenticate(tokens, config.TOKEN_CACHE_TTL))
     guarded.addHook('onRequest', rejectMalformedQuery)
-    await register(guarded, parts)
+    await register(guarded, parts, budget)
   })
   return app
 }

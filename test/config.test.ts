@@ -48,7 +48,7 @@ const values: Record<Variable, { good: Record<string, unknown>, bad: string[] }>
     bad: ['6s', '5001ms', '10s', '1m', ...badDurations]
   },
   WRITE_BATCH: { good: { 1: 1, 500: 500, 9999: 9999 }, bad: badCounts },
-  MAX_WAITING: { good: { 1: 1, 1000: 1000, 9999: 9999 }, bad: badCounts },
+  MAX_QUEUED: { good: { 1: 1, 1000: 1000, 9999: 9999 }, bad: badCounts },
   STATEMENT_TIMEOUT: { good: { 0: 0, '0ms': 0, '500ms': 500, '5s': 5000, '5m': 300_000 }, bad: badDurations },
   DRAIN_DELAY: { good: { 0: 0, '0s': 0, '1ms': 1, '3s': 3000 }, bad: badDurations },
   SHUTDOWN_TIMEOUT: { good: { 0: 0, '9s': 9000, '9999999ms': 9_999_999, '9999m': 599_940_000 }, bad: badDurations },
@@ -77,7 +77,7 @@ t.test('what is absent has its default', async (t) => {
     BODY_LIMIT: 1048576,
     TOKEN_CACHE_TTL: 3000,
     WRITE_BATCH: 500,
-    MAX_WAITING: 1000,
+    MAX_QUEUED: 1000,
     STATEMENT_TIMEOUT: 5000,
     DRAIN_DELAY: 3000,
     SHUTDOWN_TIMEOUT: 9000,

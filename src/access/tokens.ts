@@ -1,7 +1,7 @@
 // The tokens in the database, by verbs.
-import { Batcher } from '../scheduling/batcher.ts'
 import type { Database, Row } from '../database/database.ts'
-import { isStatementError } from '../database/pg-errors.ts'
+import { wasRolledBack } from '../database/pg-errors.ts'
+import { Batcher } from '../scheduling/batcher.ts'
 import { createToken, hashToken } from './token-format.ts'
 
 /** What is known of a token; the token itself is known to its holder alone. */
@@ -27,20 +27,17 @@ export type Tokens = ReturnType<typeof createTokens>
 const columns = `id, username, label, read_only,
   extract(epoch from created_at), extract(epoch from expires_at), extract(epoch from revoked_at)`
 
-interface LookUp { owner: string, hash: string }
+interface LookUp { user: string, hash: string }
 
-// So many look-ups in a statement, and so many statements at once.
-const [mostLookUps, lookUpsAtOnce] = [64, 4]
+/** Look-ups in a statement, and such statements in flight. */
+const limits = { maxItems: 64, maxInFlight: 4 }
 
-/** Only an operator's command may create, list or revoke. */
-export function createTokens (database: Database) {
-  const lookUps = new Batcher((asked: LookUp[]) => findAll(database, asked), () => 0, {
-    name: 'token',
-    maxItems: mostLookUps,
-    maxInFlight: lookUpsAtOnce,
-    maxQueued: database.maxQueued,
-    isRetryable: isStatementError
+/** Only an operator's command may create, list or revoke. `maxQueued`: look-ups before one is rejected. */
+export function createTokens (database: Database, maxQueued = Infinity) {
+  const lookUps = new Batcher((items: LookUp[]) => findAll(database, items), {
+    name: 'token', limits: () => limits, maxQueued, isRetryable: wasRolledBack
   })
+  database.addProbe('tokens', selectByHash, [[]])
 
   return {
     /** The text of a new token; it cannot be had again. */
@@ -54,7 +51,7 @@ export function createTokens (database: Database) {
      * Undefined when no such token was ever made; one revoked or expired is still found. Who
      * asks for one that was known a moment ago does not wait with those who ask for others.
      */
-    find: (hash: string, known?: Token) => lookUps.add({ owner: known?.user ?? '', hash }),
+    find: (hash: string, known?: Token) => lookUps.add({ user: known?.user ?? '', hash }),
 
     /** Of all users without a user, oldest first. */
     async list (user?: string): Promise<Token[]> {
@@ -74,7 +71,7 @@ const insert = {
   name: 'token-insert',
   text: 'insert into tokens (hash, username, label, read_only, expires_at) values ($1, $2, $3, $4, $5)'
 }
-// Behind a select the array's length is hidden from the planner, which would plan each look-up anew.
+// The subselect hides the array's length from the planner. Otherwise PostgreSQL replans most look-ups.
 const selectByHash = {
   name: 'tokens-by-hash',
   text: `select encode(hash, 'hex'), ${columns} from tokens where hash = any ((select $1::bytea[])::bytea[])`
@@ -92,10 +89,10 @@ const revokeByUser = {
   text: 'update tokens set revoked_at = now() where username = $1 and revoked_at is null returning id'
 }
 
-async function findAll (database: Database, asked: LookUp[]): Promise<Array<Token | undefined>> {
-  const rows = await database.readHedged(selectByHash, [asked.map(({ hash }) => `\\x${hash}`)])
+async function findAll (database: Database, lookUps: LookUp[]): Promise<Array<Token | undefined>> {
+  const rows = await database.readHedged(selectByHash, [lookUps.map(({ hash }) => `\\x${hash}`)])
   const found = new Map(rows.map(([hash, ...row]) => [hash, toToken(row)]))
-  return asked.map(({ hash }) => found.get(hash))
+  return lookUps.map(({ hash }) => found.get(hash))
 }
 
 function toToken ([id, user, label, readOnly, created, expires, revoked]: Row): Token {

@@ -24,8 +24,7 @@ export async function serve (config: Config): Promise<void> {
     const embedded = config.DATABASE_URL === undefined ? await startEmbedded(config.DATA_DIR) : undefined
     opened.defer(() => embedded?.close())
     const url = embedded?.url ?? config.DATABASE_URL as string
-    const { STATEMENT_TIMEOUT: statementTimeoutMs, MAX_WAITING: maxQueued } = config
-    const database = openDatabase({ url, statementTimeoutMs, maxQueued })
+    const database = openDatabase({ url, statementTimeoutMs: config.STATEMENT_TIMEOUT })
     opened.defer(() => database.close())
     // It connects while all else is put together.
     database.read(versionStatement).catch(() => {})

@@ -51,7 +51,7 @@ async function isKnown (tokens: Tokens, by: { id: string } | { user: string }): 
 async function withTokens (config: Config, work: (tokens: Tokens) => Promise<void>): Promise<void> {
   await withDatabase(config, async (url) => {
     if (config.DATABASE_URL === undefined && config.MIGRATE === 'on') await migrate(url, 'up')
-    const database = openDatabase({ url, statementTimeoutMs: config.STATEMENT_TIMEOUT, maxQueued: 1 })
+    const database = openDatabase({ url, statementTimeoutMs: config.STATEMENT_TIMEOUT })
     try {
       await work(createTokens(database))
     } finally {

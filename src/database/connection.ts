@@ -49,11 +49,13 @@ const goodbyeMs = 1000
 export class Connection {
   /** Of its server alone. */
   readonly url: string
-  /** Resolves when it is closed, by whomever. */
+  /** Resolves when the connection is closed by either side. */
   readonly closed: Promise<void>
+  /** Whether the server is a coordinator of Citus. */
+  isDistributed = false
   readonly #socket = new Socket()
   readonly #client: pg.Client
-  #waiting = 0
+  #pending = 0
   #ticksInSilence = 0
   #isCorked = false
   #isOpen = true
@@ -91,11 +93,11 @@ export class Connection {
 
   /** Sends a statement at once. Rejects with the server's word on it, or what became of the connection. */
   run (statement: Statement, values: unknown[]): Promise<Row[]> {
-    this.#waiting++
+    this.#pending++
     this.#cork()
     return new Promise((resolve, reject) => {
       const query = new TextQuery(statement, values, (error?: Error) => {
-        this.#waiting--
+        this.#pending--
         this.#ticksInSilence = 0
         if (!this.#isOpen || isFatal(error)) this.close()
         if (error) reject(this.#reasonOf(error, query.name))
@@ -107,7 +109,7 @@ export class Connection {
         }
       })
       this.#client.query(query)
-      if (this.#waiting === 1) this.#uncork()
+      if (this.#pending === 1) this.#uncork()
     })
   }
 
@@ -120,14 +122,14 @@ export class Connection {
     return error
   }
 
-  /** How many statements were sent and are not answered yet. */
-  waiting (): number {
-    return this.#waiting
+  /** Statements that were sent and have no result yet. */
+  pending (): number {
+    return this.#pending
   }
 
   /** To be called every `tickMs`, as far as the event loop gets to it: its clock for silence. */
   tick (): void {
-    this.#ticksInSilence = this.#waiting === 0 ? 0 : this.#ticksInSilence + 1
+    this.#ticksInSilence = this.#pending === 0 ? 0 : this.#ticksInSilence + 1
   }
 
   /** From now on it closes when the server reports that it has become read-only. */
@@ -151,7 +153,7 @@ export class Connection {
   /** Takes no more statements, and closes when those it has are answered. */
   close (): void {
     this.#isOpen = false
-    if (this.#waiting > 0) return
+    if (this.#pending > 0) return
     this.#client.end()
     setTimeout(() => this.#socket.destroy(), goodbyeMs).unref()
   }
@@ -172,7 +174,7 @@ export class Connection {
     if (this.#isCorked) return
     this.#isCorked = true
     this.#client.connection.stream.cork()
-    if (this.#waiting > 1) setImmediate(() => this.#uncork())
+    if (this.#pending > 1) setImmediate(() => this.#uncork())
   }
 
   #uncork (): void {

@@ -30,7 +30,8 @@ export function createConnector (options: ConnectionOptions): Connect {
   const { urls, target } = parseServers(options.url)
   const session = {
     name: '',
-    text: `select ${refusal[target]}, ${urls.length > 1 && target !== 'any' ? timelineOf : "''"}`
+    text: `select ${refusal[target]}, ${urls.length > 1 && target !== 'any' ? timelineOf : "''"},
+      exists (select from pg_extension where extname = 'citus')`
   }
   const timelines = new Map<Connection, string>()
   let newest = ''
@@ -38,8 +39,9 @@ export function createConnector (options: ConnectionOptions): Connect {
   /** Rejects when the server is none to stay with. */
   async function open (connection: Connection): Promise<void> {
     await connection.connect()
-    const [[isRefused, timeline] = []] = await connection.run(session, [])
+    const [[isRefused, timeline, isCitus] = []] = await connection.run(session, [])
     if (isRefused === 't') throw new Error('the server takes no writes')
+    connection.isDistributed = isCitus === 't'
     if (target === 'read-write') connection.closeWhenReadOnly()
     timelines.set(connection, timeline as string)
     connection.closed.then(() => timelines.delete(connection))

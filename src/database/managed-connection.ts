@@ -1,38 +1,36 @@
-// A lane has one connection: opened when first needed, and another when it is lost or silent.
+// Keeps one connection: opened when first needed, and replaced when it is lost or unresponsive.
 import { connectionEvents, origin, statementEvents } from '../events.ts'
-import type { Connect } from './connector.ts'
 import type { Connection, Row, Statement } from './connection.ts'
-import { toDatabaseError } from './pg-errors.ts'
+import type { Connect } from './connector.ts'
+import { isStalePlan, toDatabaseError } from './pg-errors.ts'
 
-/**
- * How many connections of a lane may be open at a time: the one in use and those that
- * are closing. Statements that hang for long shall not use up the server's connections.
- */
+/** Connections open at a time, those that are closing included: hanging statements don't use up the server's. */
 const maxOpen = 3
 
-/** After a refused attempt, how long statements are rejected without trying again. */
-const pauseMs = 100
+/** How long statements are rejected after a failed attempt to connect, without another attempt. */
+const retryDelayMs = 100
 
 export class ManagedConnection {
   readonly #connect: Connect
   #current: Connection | undefined
   #opening: Promise<Connection> | undefined
   #open = 0
-  #queued = 0
-  #pause: { until: number, error: unknown } = { until: -Infinity, error: undefined }
-  readonly #toAskAgain = new Set<() => void>()
-  /** By us: any other that ends was lost. */
+  #waiting = 0
+  #failure: { until: number, error: unknown } = { until: -Infinity, error: undefined }
+  /** Each sends a pending statement again on the next connection. */
+  readonly #hedges = new Set<() => void>()
+  /** Closed by this service; any other connection that ends was lost. */
   readonly #closing = new WeakSet<Connection>()
 
   constructor (connect: Connect) {
     this.#connect = connect
   }
 
-  /** Rejects with DATABASE_UNAVAILABLE, or with what the server says of the statement itself. */
+  /** Rejects with DATABASE_UNAVAILABLE, DATABASE_SLOW or the server's error about the statement. */
   async run (statement: Statement, values: unknown[]): Promise<Row[]> {
-    const event = statementEvents.hasSubscribers ? beginning(statement) : undefined
+    const event = statementEvents.hasSubscribers ? startEvent(statement) : undefined
     try {
-      const rows = await (this.#usable() ?? await this.#openForOne()).run(statement, values)
+      const rows = await this.#runOrReplan(statement, values)
       if (event !== undefined) statementEvents.publish(event)
       return rows
     } catch (error) {
@@ -41,22 +39,27 @@ export class ManagedConnection {
     }
   }
 
-  /** Like `run`, and asked again on the next connection when this one is closed for its silence. */
+  /** Like `run`, and sent again on the next connection when this one is replaced as unresponsive. */
   runHedged (statement: Statement, values: unknown[]): Promise<Row[]> {
     const { promise, resolve, reject } = Promise.withResolvers<Row[]>()
     const first = this.run(statement, values)
-    const again = () => resolve(firstToAnswer([first, this.run(statement, values)]))
-    this.#toAskAgain.add(again)
-    first.then(resolve, reject).finally(() => this.#toAskAgain.delete(again))
+    const hedge = () => resolve(firstResult([first, this.run(statement, values)]))
+    this.#hedges.add(hedge)
+    first.then(resolve, reject).finally(() => this.#hedges.delete(hedge))
     return promise
   }
 
   /**
-   * How many statements wait, for an answer or for a connection. What a closing
-   * one has doesn't count: it must not keep out those who come when the database is back.
+   * Statements that wait for a connection or a result. Those of a closing connection don't count,
+   * so that they don't keep out requests after the database has come back.
    */
-  waiting (): number {
-    return this.#queued + (this.#usable()?.waiting() ?? 0)
+  pending (): number {
+    return this.#waiting + (this.#usable()?.pending() ?? 0)
+  }
+
+  /** Whether the server spreads tables over several nodes. */
+  isDistributed (): boolean {
+    return this.#current?.isDistributed ?? false
   }
 
   /** Resolves when there is a connection. */
@@ -64,29 +67,38 @@ export class ManagedConnection {
     return this.#usable() ?? await this.#openNext()
   }
 
-  /**
-   * To be called every `tickMs`. True when it closes a silent connection:
-   * the next statement opens another.
-   */
+  /** Must be called every `tickMs`. True when it replaces an unresponsive connection. */
   tick (): boolean {
     const connection = this.#usable()
     connection?.tick()
     if (!connection?.isUnresponsive() || this.#open >= maxOpen) return false
     connectionEvents.publish({ event: 'timed_out' })
-    this.#beginClosing(connection)
-    const asked = [...this.#toAskAgain]
-    this.#toAskAgain.clear()
-    for (const again of asked) again()
+    this.#startClosing(connection)
+    const hedges = [...this.#hedges]
+    this.#hedges.clear()
+    for (const hedge of hedges) hedge()
     return true
   }
 
-  /** Resolves when the connection is closed, after the answers to all that was sent on it. */
+  /** Resolves when the connection is closed, after the results of its pending statements. */
   async close (): Promise<void> {
     await Promise.allSettled([this.#opening])
     const connection = this.#usable()
     if (connection === undefined) return
-    this.#beginClosing(connection)
+    this.#startClosing(connection)
     await connection.closed
+  }
+
+  /** A statement with a stale plan was not executed: it is sent once more, on a connection without plans. */
+  async #runOrReplan (statement: Statement, values: unknown[]): Promise<Row[]> {
+    const connection = this.#usable() ?? await this.#openForOne()
+    try {
+      return await connection.run(statement, values)
+    } catch (error) {
+      if (!isStalePlan(error)) throw error
+      this.#startClosing(connection)
+      return (this.#usable() ?? await this.#openForOne()).run(statement, values)
+    }
   }
 
   #usable (): Connection | undefined {
@@ -94,18 +106,18 @@ export class ManagedConnection {
   }
 
   async #openForOne (): Promise<Connection> {
-    this.#queued++
+    this.#waiting++
     try {
       return await this.#openNext()
     } finally {
-      this.#queued--
+      this.#waiting--
     }
   }
 
   #openNext (): Promise<Connection> {
-    if (performance.now() < this.#pause.until) return Promise.reject(this.#pause.error)
+    if (performance.now() < this.#failure.until) return Promise.reject(this.#failure.error)
     this.#opening ??= this.#connect().then((connection) => this.#keep(connection), (error) => {
-      this.#pause = { until: performance.now() + pauseMs, error }
+      this.#failure = { until: performance.now() + retryDelayMs, error }
       throw error
     }).finally(() => { this.#opening = undefined })
     return this.#opening
@@ -122,18 +134,18 @@ export class ManagedConnection {
     return connection
   }
 
-  #beginClosing (connection: Connection): void {
+  #startClosing (connection: Connection): void {
     this.#closing.add(connection)
     connection.close()
   }
 }
 
-const beginning = ({ name }: Statement) => ({ name, startedAt: performance.now(), origin: origin.getStore() })
+const startEvent = ({ name }: Statement) => ({ name, startedAt: performance.now(), origin: origin.getStore() })
 
-/** When none has an answer: the error of the first. */
-async function firstToAnswer (answers: Array<Promise<Row[]>>): Promise<Row[]> {
+/** The error of the first when all fail. */
+async function firstResult (attempts: Array<Promise<Row[]>>): Promise<Row[]> {
   try {
-    return await Promise.any(answers)
+    return await Promise.any(attempts)
   } catch (error) {
     throw (error as AggregateError).errors[0]
   }

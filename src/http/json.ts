@@ -3,8 +3,8 @@ import { isUtf8 } from 'node:buffer'
 import type { IncomingHttpHeaders } from 'node:http'
 import type { FastifyInstance, FastifyRequest } from 'fastify'
 import { ApiError, errors, type ErrorDefinition } from '../errors.ts'
-import { takeTurnsToParse } from './body-admission.ts'
-import { inlineBodyBytes } from './limits.ts'
+import { inlineBytes } from '../scheduling/memory-budget.ts'
+import { userWork } from '../scheduling/tick-limiter.ts'
 
 /** A plant has three. Parsing 1 MiB of small objects takes a third of a second: nobody else is served. */
 const maxValues = 1000
@@ -13,10 +13,15 @@ const maxValues = 1000
 export function readJsonBodies (app: FastifyInstance): void {
   app.removeAllContentTypeParsers()
   const options = { parseAs: 'buffer' } as const
-  const inTurn = takeTurnsToParse()
-  app.addContentTypeParser('application/json', options, (_request: FastifyRequest, body: Buffer, done) => {
-    if (body.length <= inlineBodyBytes) return done(null, parseJsonBody(body))
-    inTurn(() => parseJsonBody(body)).then((value) => done(null, value), done)
+  app.addContentTypeParser('application/json', options, (request: FastifyRequest, body: Buffer, done) => {
+    if (body.length <= inlineBytes) return done(null, parseJsonBody(body))
+    userWork.run(request.caller?.user ?? '', body.length, () => {
+      try {
+        done(null, parseJsonBody(body))
+      } catch (error) {
+        done(error as Error)
+      }
+    })
   })
 }
 

@@ -36,17 +36,5 @@ export const lingerMs = 5000
  */
 export const maxPipelined = 16
 
-/** Of those who have shown no good token, how many requests are begun in a turn of the event loop. */
-export const unauthenticatedPerTick = 8
-
-/** A body up to this size is read and parsed as it comes. */
-export const inlineBodyBytes = 16_384
-
-/** What larger bodies may take, from when they begin to be read until their requests are answered. */
-export const bodyBudgetBytes = 32 * 1024 * 1024
-
-/** How many of them may wait to be read: Node has up to 64 KiB of each. */
-export const maxQueuedBodies = 200
-
 /** Descriptors for whatever is no caller's connection: the database's, the log, files. */
 export const reservedDescriptors = 96

@@ -72,7 +72,7 @@ export function handleError (error: unknown, request: FastifyRequest, reply: Fas
   request.server.errorLog.note(fault, request.log, askedBy(request, fault))
   // Fastify closes the connection after a body it could not take. A caller still
   // sending it would lose the answer.
-  if (!request.raw.complete) discardStream(request.raw)
+  if (!request.raw.complete) discardStream(request.raw, request.raw.socket)
   if (reply.hasHeader('connection') && reply.raw.shouldKeepAlive) reply.header('connection', 'keep-alive')
   // For a malformed URL Fastify runs no hook; with a serializer of its own it adds no charset.
   reply.code(status).headers({ ...headers, 'cache-control': 'no-store', 'x-request-id': request.id })

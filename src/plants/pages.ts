@@ -1,123 +1,137 @@
-// Reading plants: a list is one page or several.
-import type { Database, ReadOptions, Row } from '../database/database.ts'
-import { columnList, fields, texts, toPlant } from './columns.ts'
+// Statements that read pages of plants.
+import type { Database, Row } from '../database/database.ts'
+import { inlineBytes } from '../scheduling/memory-budget.ts'
+import { columnList, fields, textFields, toPlant } from './columns.ts'
 import type { Plant } from './schemas.ts'
 
-/** What follows a page. */
-export interface Rest { from: string, limit: number }
+/** Where the next page starts, and how many plants the list may still have. */
+export interface Cursor { from: string, limit: number }
 
-/** Plants in ascending order of id. Without a rest these are the last. */
-export interface Page {
-  plants: Plant[]
-  rest?: Rest | undefined
-  /** Of its texts as they were read. */
-  bytes: number
-}
-
-export interface PageRequest extends Rest, Pick<ReadOptions, 'answer' | 'since'> {
-  owner: string
-  /** The most plants of the page. */
+export interface PageRequest extends Cursor {
+  user: string
+  /** The page size, in plants. */
   size: number
+  /** Of the JSON of the texts. A single larger plant is a page of its own. */
+  maxBytes: number
 }
 
-// Most lists are one page. Longer ones are read page by page, so that what they
-// take of memory and of the database's time depends on neither their length nor
-// their reader; and one page at a time for all of them, on a connection that
-// short lists don't need.
-/** The first page of a list has so many plants at most, and each that a slow reader gets. */
-export const smallestPage = 500
-// Bytes of a name or a tag. A page with a larger one is read again, to end with the plant that fills it.
-const [largeText, pageBytes] = [512, 65_536]
-const [smallestId, largestId] = ['-9223372036854775808', '9223372036854775807']
+/** Plants in ascending order of id. */
+export interface Page {
+  count: number
+  /** Of the JSON of the texts. */
+  bytes: number
+  /** Absent on the last page. */
+  next?: Cursor | undefined
+  /** Parses the JSON: expensive for large pages. */
+  toPlants (): Plant[]
+}
 
-// A page is one row of JSON arrays, one for each field. Reading 20 plants so
-// costs the service a sixth less than as 20 rows, and PostgreSQL 8 µs more; of
-// 100,000 it takes a third of the time off. Objects written as JSON by
-// PostgreSQL would cost it twice as much.
-const bytes = texts.map((field) => `coalesce(octet_length(${field}), 0)`)
-const inOrder = (condition: string, size: string) =>
-  `select id${columnList}, greatest(${bytes.join()}) > ${largeText} as is_large
-      from plants where ${condition} order by id limit ${size}`
-const asArrays = (plants: string) =>
-  `select max(id), bool_or(is_large)${fields.map((field) => `, case when not bool_or(is_large) then
-      json_agg(case when not is_large then ${field} end order by id) end`).join('')}
-    from (${plants}) as plant`
-const page = inOrder('owner = $1 and id >= $2', '$3')
-const selectPlants = { name: 'plants-page', text: asArrays(page) }
-// Without the selects around the parameters their lengths would be known to the
-// planner, which would plan most numbers of lists anew each time.
-const selectFirstPlants = {
+/** The first page of a list has at most so many plants. */
+export const firstPageSize = 100
+/** The smallest int64 and the largest. */
+const [firstId, lastId] = ['-9223372036854775808', '9223372036854775807']
+
+// A page is one row of JSON arrays, one per field. Reading 20 plants costs the service a sixth less than
+// 20 rows, and PostgreSQL 8 µs more. Objects built by PostgreSQL would cost PostgreSQL twice as much.
+const textBytes = textFields.map((field) => `coalesce(octet_length(${field}), 0)`)
+
+/** A text beyond this many bytes is not turned into JSON unless the page may have it. */
+const largeText = 512
+
+/** The count, the last id when more plants may follow, and the columns, null when they exceed `maxBytes`. */
+const pageOf = (condition: string, size: string, maxBytes: string | number) => `
+  select count, case when count = ${size} then last_id end as last_id,
+    ${fields.map((field) => `case when not has_large
+      and ${fields.map((each) => `octet_length(${each})`).join(' + ')} <= ${maxBytes} then ${field} end`)}
+  from (
+    select count(*) as count, max(id) as last_id, bool_or(is_large) as has_large
+      ${fields.map((field) => `,
+        json_agg(case when not is_large then ${field} end order by id)::text as ${field}`).join('')}
+    from (
+      select id${columnList}, greatest(${textBytes.join()}) > ${largeText} as is_large
+      from plants where ${condition} order by id limit ${size}
+    ) as plant
+  ) as page`
+
+const selectPage = { name: 'plants-page', text: pageOf('owner = $1 and id >= $2', '$3', '$4') }
+
+// The subselects hide the arrays' lengths from the planner. Otherwise PostgreSQL replans most calls.
+const selectFirstPages = {
   name: 'plants-first-pages',
   text: `select n, page.*
     from unnest((select $1::text[]), (select $2::bigint[])) with ordinality as list (owner, size, n)
-    cross join lateral (${asArrays(inOrder('owner = list.owner', 'list.size'))}) as page`
-}
-// Tells whether others of the page were left.
-const selectLargePlants = {
-  name: 'plants-page-of-large',
-  text: `select max(id), count(*) < max(plants)${fields.map((field) => `,
-      json_agg(${field} order by id)`).join('')} from (
-      select *, count(*) over () as plants, sum(${bytes.join(' + ')})
-        over (order by id rows between unbounded preceding and 1 preceding) as bytes_before
-      from (${page}) as plant
-    ) as plant where coalesce(bytes_before, 0) < ${pageBytes}`
+    cross join lateral (${pageOf('owner = list.owner', 'list.size', inlineBytes)}) as page`
 }
 
-/** For the first page of a list. */
-export const firstPage = (owner: string, limit: number, answer?: PageRequest['answer']): PageRequest =>
-  ({ owner, from: smallestId, limit, size: smallestPage, answer, since: performance.now() })
-
-const sizeOf = ({ limit, size }: PageRequest) => Math.min(size, limit)
-const valuesOf = (request: PageRequest) => [request.owner, request.from, sizeOf(request)]
-
-/** A page after the first, of a list that is being answered already. */
-export async function selectNextPage (database: Database, request: PageRequest): Promise<Page> {
-  const { owner, answer } = request
-  const underWay = { owner, answer, isLong: true, exemptFromRejection: true }
-  const [row] = await database.read(selectPlants, valuesOf(request), underWay)
-  return toPage(database, request, row as Row, true)
+// Stops before the plant that would exceed $4 bytes of JSON. The first cut, by the bytes that are stored,
+// keeps PostgreSQL from reading large texts that the second one drops.
+const selectLargePage = {
+  name: 'plants-large-page',
+  text: `with plant as (
+      select id${columnList}, ${textBytes.join(' + ')} as bytes
+      from plants where owner = $1 and id >= $2 order by id limit $3
+    ), stored as (
+      select *, sum(bytes) over (order by id) - bytes as bytes_before from plant
+    ), written as (
+      select *, sum(${textFields.map((field) => `coalesce(octet_length(to_json(${field})::text), 0)`).join(' + ')})
+        over (order by id) as json_bytes, row_number() over (order by id) as n
+      from stored where bytes_before < $4::bigint
+    )
+    select count(*), case when count(*) = $3 or count(*) < (select count(*) from plant) then max(id) end
+      ${fields.map((field) => `, json_agg(${field} order by id)`).join('')}
+    from written where json_bytes <= $4::bigint or n = 1`
 }
+
+export const firstPage = (user: string, limit: number, maxBytes: number): PageRequest =>
+  ({ user, from: firstId, limit, size: Math.min(firstPageSize, limit), maxBytes })
+
+const valuesOf = ({ user, from, size, maxBytes }: PageRequest) => [user, from, size, maxBytes]
 
 /**
- * The first pages of several lists, by one statement. Each row tells the place
- * of its list among them: the order of the rows is PostgreSQL's affair. A page
- * with large texts is still to come then, and the other lists don't wait for it.
+ * The first pages of several lists by one statement. Undefined for a page of more than `inlineBytes`,
+ * which has to be read by `readPage`.
  */
-export async function selectFirstPages (
+export async function readFirstPages (
   database: Database, lists: PageRequest[]
-): Promise<Array<Promise<Page>>> {
+): Promise<Array<Page | undefined>> {
   const [first] = lists as [PageRequest]
-  const rows = lists.length === 1
-    ? (await database.read(selectPlants, valuesOf(first), { owner: first.owner })).map((row) => ['1', ...row])
-    : await database.read(selectFirstPlants, [lists.map(({ owner }) => owner), lists.map(sizeOf)])
-  const pages = new Map(rows.map(([n, ...row]) => [Number(n), row]))
-  return lists.map((list, index) => toPage(database, list, pages.get(index + 1) as Row, false))
+  if (lists.length === 1) return [toPage(first, (await database.read(selectPage, valuesOf(first)))[0] as Row)]
+  const values = [lists.map(({ user }) => user), lists.map(({ size }) => size)]
+  const rows = new Map<number, Row>()
+  for (const [n, ...row] of await database.read(selectFirstPages, values)) rows.set(Number(n), row)
+  return lists.map((list, index) => toPage(list, rows.get(index + 1) as Row))
 }
 
-async function toPage (
-  database: Database, request: PageRequest, row: Row, exemptFromRejection: boolean
-): Promise<Page> {
-  const { owner, limit, answer, since } = request
-  const hasLarge = row[1] === 't'
-  const asLong = { owner, answer, since, isLong: true, exemptFromRejection }
-  const [read] = hasLarge
-    ? await database.read(selectLargePlants, valuesOf(request), asLong)
-    : [row]
-  const [last, isCut, ...columns] = read as Row
-  const plants = toPlants(columns)
-  const isWhole = plants.length < sizeOf(request) && isCut !== 't'
-  const bytes = columns.reduce((sum, json) => sum + (json?.length ?? 0), 0)
-  return { plants, bytes, rest: isWhole ? undefined : restAfter(last, limit - plants.length) }
+/** One page of a long list. */
+export async function readPage (database: Database, request: PageRequest): Promise<Page> {
+  const [row] = await database.readLong(selectPage, valuesOf(request))
+  const page = toPage(request, row as Row)
+  if (page !== undefined) return page
+  const [large] = await database.readLong(selectLargePage, valuesOf(request))
+  return toPage(request, large as Row) as Page
 }
 
-/** From the columns of plants, each a JSON array, or null when there are none. */
-function toPlants (columns: Row): Plant[] {
-  const values = columns.map((json): unknown[] => json == null ? [] : JSON.parse(json))
-  return (values[0] as unknown[]).map((_, row) => toPlant(values, row))
+/** Undefined when the page has more bytes than the statement may return. */
+function toPage ({ limit }: PageRequest, [count, last, ...columns]: Row): Page | undefined {
+  const plants = Number(count)
+  if (plants > 0 && columns[0] == null) return undefined
+  return {
+    count: plants,
+    bytes: columns.reduce((sum, json) => sum + (json?.length ?? 0), 0),
+    next: cursorAfter(last, limit - plants),
+    toPlants: () => plants === 0 ? [] : parseColumns(columns as string[], plants)
+  }
 }
 
-/** Undefined when it is for sure empty. */
-function restAfter (last: string | null | undefined, limit: number): Rest | undefined {
-  if (last == null || last === largestId || limit === 0) return undefined
-  return { from: (BigInt(last) + 1n).toString(), limit }
+function parseColumns (columns: string[], count: number): Plant[] {
+  const values = Object.fromEntries(fields.map((field, index) => [field, JSON.parse(columns[index] as string)]))
+  return Array.from({ length: count }, (_, position) => toPlant(values as Parameters<typeof toPlant>[0], position))
 }
+
+function cursorAfter (id: string | null | undefined, limit: number): Cursor | undefined {
+  if (id == null || id === lastId || limit === 0) return undefined
+  return { from: (BigInt(id) + 1n).toString(), limit }
+}
+
+/** For the readiness probe: a list of no user's plants. */
+export const listProbe = [selectPage, ['', firstId, 1, inlineBytes]] as const

@@ -1,60 +1,63 @@
-// The plants in the database, by verbs.
+// The plants in the database: create, delete, list.
 import type { Writable } from 'node:stream'
-import { Batcher } from '../scheduling/batcher.ts'
 import type { Database } from '../database/database.ts'
-import { isStatementError, wasRolledBack } from '../database/pg-errors.ts'
-import { texts } from './columns.ts'
-import { createPageReader } from './page-reader.ts'
-import { firstPage, selectFirstPages, selectNextPage, type Page, type PageRequest } from './pages.ts'
+import { wasRolledBack } from '../database/pg-errors.ts'
+import { Batcher, singles } from '../scheduling/batcher.ts'
+import type { MemoryBudget } from '../scheduling/memory-budget.ts'
+import { textFields } from './columns.ts'
+import { Lists } from './lists.ts'
+import { listProbe } from './pages.ts'
 import type { NewPlant } from './schemas.ts'
-import { deleteAll, insertAll, mostCreates, type OwnedPlant, type PlantKey } from './writes.ts'
+import { deleteAll, deleteProbe, insertAll, maxCreates, type PlantKey, type PlantToCreate } from './writes.ts'
 
 export type Plants = ReturnType<typeof createPlants>
 
-// So many lists in a statement, and so many statements at once. Fewer and larger ones cost
-// PostgreSQL no less, and this process and that one wait for each other.
-const [mostLists, listsAtOnce] = [16, 8]
+export interface PlantsOptions {
+  /** How many creates or deletes may share a statement: by default 500, or 1 where Citus spreads the table. */
+  writeBatch: number | undefined
+  /** How many requests of each kind may be queued. */
+  maxQueued: number
+  /** The most bytes of a request body, and so of a plant. */
+  bodyLimit: number
+  budget: MemoryBudget
+}
 
-/** Each verb acts for `owner` alone: other users' plants are neither seen nor touched. */
-export function createPlants (database: Database, writeBatch: number) {
-  const { maxQueued } = database
-  const writes = { maxItems: writeBatch, maxInFlight: 1, maxQueued, isRetryable: wasRolledBack }
-  // Where the engine has no such statement they are read one by one.
-  const reads = {
-    maxItems: Math.min(mostLists, writeBatch),
-    maxInFlight: listsAtOnce,
-    maxQueued,
-    isRetryable: isStatementError,
-    canRun: database.room.hasCapacity
+/** First pages in a statement, and such statements in flight: larger batches cost PostgreSQL no less. */
+const [maxLists, maxListBatches] = [16, 8]
+const defaultWriteBatch = 500
+
+/** Each verb acts on the plants of `user` alone. */
+export function createPlants (database: Database, options: PlantsOptions) {
+  const { writeBatch, maxQueued, bodyLimit, budget } = options
+  const batching = (maxItems: number, maxInFlight: number) => {
+    const batch = { maxItems: Math.min(maxItems, writeBatch ?? defaultWriteBatch), maxInFlight }
+    // One lost node of Citus would fail a whole batch.
+    const isSingle = () => batch.maxItems === 1 || (writeBatch === undefined && database.isDistributed())
+    return { limits: () => isSingle() ? singles : batch, maxQueued, isRetryable: wasRolledBack }
   }
-  const creates = new Batcher(
-    (plants: OwnedPlant[]) => insertAll(database, plants), sizeOf,
-    { name: 'create', ...writes, maxItems: Math.min(mostCreates, writeBatch) })
-  const deletes = new Batcher(
-    (keys: PlantKey[]) => deleteAll(database, keys), () => 0, { name: 'delete', ...writes })
-  const lists = new Batcher(
-    (requests: PageRequest[]) => selectFirstPages(database, requests), () => 0, { name: 'list', ...reads })
+  const creates = new Batcher((plants: PlantToCreate[]) => insertAll(database, plants),
+    { name: 'create', ...batching(maxCreates, 1) })
+  const deletes = new Batcher((keys: PlantKey[]) => deleteAll(database, keys),
+    { name: 'delete', ...batching(Infinity, 1) })
+  const lists = new Lists({
+    database, budget, maxPlantBytes: bodyLimit, batch: batching(maxLists, maxListBatches)
+  })
+  database.addProbe('plants', ...listProbe)
+  database.addProbe('plants', ...deleteProbe)
 
   return {
-    /** False when the owner already has a plant with this id, which stays as it is. */
-    create: (owner: string, plant: NewPlant): Promise<boolean> =>
-      creates.add({ owner, id: plant.id.toString(), plant }),
+    /** False when the user already has a plant with this id; that plant is unchanged. */
+    create: (user: string, plant: NewPlant): Promise<boolean> =>
+      creates.add({ user, id: plant.id.toString(), plant, size: sizeOf(plant) }),
 
-    /** False when the owner has no plant with this id. */
-    delete: (owner: string, id: string): Promise<boolean> => deletes.add({ owner, id }),
+    /** False when the user has no plant with this id. */
+    delete: (user: string, id: string): Promise<boolean> => deletes.add({ user, id }),
 
-    /** The first page of an owner's plants, `limit` at most in all. Not read once its answer is destroyed. */
-    list: (owner: string, limit = Infinity, answer?: Writable): Promise<Page> =>
-      lists.add(firstPage(owner, limit, answer)),
-
-    /** The pages after the first, as their reader takes them: one ahead at most, for who keeps up. */
-    remainingPages: createPageReader((owner, rest, size, answer) =>
-      selectNextPage(database, { owner, ...rest, size, answer })),
-
-    /** To be called with how much of an answer with the owner's plants is in memory. */
-    trackMemory: database.room.open
+    /** All plants of a short list, or the pages of a long one. The plants are in ascending order of id. */
+    list: (user: string, limit: number | undefined, response: Writable) =>
+      lists.list(user, limit ?? Infinity, response)
   }
 }
 
 /** In characters. */
-const sizeOf = ({ plant }: OwnedPlant) => texts.reduce((sum, field) => sum + (plant[field]?.length ?? 0), 0)
+const sizeOf = (plant: NewPlant) => textFields.reduce((sum, field) => sum + (plant[field]?.length ?? 0), 0)

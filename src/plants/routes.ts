@@ -3,8 +3,10 @@ import type { ServerResponse } from 'node:http'
 import { Readable } from 'node:stream'
 import type { FastifyPluginAsyncTypebox } from '@fastify/type-provider-typebox'
 import { Type } from '@sinclair/typebox'
+import type { FastifyReply, FastifyRequest } from 'fastify'
 import { requireWriteAccess } from '../access/bearer.ts'
 import { ApiError, errors, failures } from '../errors.ts'
+import { userWork } from '../scheduling/tick-limiter.ts'
 import { plantErrors } from './errors.ts'
 import type { Page } from './pages.ts'
 import type { Plants } from './repository.ts'
@@ -52,19 +54,14 @@ function listPlants (app: App, plants: Plants): void {
       }
     }
   }, async (request, reply) => {
-    const { user } = request.caller
     const { limit } = request.query
-    const first = await plants.list(user, limit === undefined ? undefined : Number(limit), reply.raw)
-    if (first.rest === undefined && first.bytes < longText) return first.plants
-    const hold = plants.trackMemory(user, reply.raw)
-    hold(first.bytes)
-    if (first.rest === undefined) return first.plants
-    const serialize = reply.getSerializationFunction('200') as unknown as Serialize
+    const most = limit === undefined ? undefined : Number(limit)
+    const list = await plants.list(request.caller.user, most, reply.raw)
+    if (Array.isArray(list)) return list
     reply.type('application/json')
-    const rest = plants.remainingPages(user, first.rest, reply.raw)
-    // Of a stream that answers HEAD all would be read, and dropped.
-    const parts = request.method === 'HEAD' ? [] : toJson(first, rest, serialize, { answer: reply.raw, hold })
-    return Readable.from(parts, { objectMode: false }) as never
+    // A stream that responds to HEAD would be read to its end and dropped.
+    const chunks = request.method === 'HEAD' ? [] : toJson(list, request, reply)
+    return Readable.from(chunks, { objectMode: false }) as never
   })
 }
 
@@ -91,47 +88,25 @@ function deletePlant (app: App, plants: Plants): void {
   })
 }
 
-type Serialize = (plants: Plant[]) => string
-
-/** A shorter list is sent and forgotten: the system's buffers take it whole. */
-const longText = 65_536
-
-interface Reader {
-  answer: ServerResponse
-  /** To be called with how much of it is in memory. */
-  hold: (bytes: number) => void
+/** The JSON of a long list, page by page. When the token becomes invalid the stream ends with an error. */
+async function * toJson (pages: AsyncIterable<Page>, request: FastifyRequest, reply: FastifyReply) {
+  const serialize = reply.getSerializationFunction('200') as unknown as (plants: Plant[]) => string
+  let before = '['
+  for await (const page of pages) {
+    if (page.count === 0) break
+    await new Promise<void>((resolve) => userWork.run(request.caller.user, page.bytes, resolve))
+    yield before + serialize(page.toPlants()).slice(1, -1)
+    before = ','
+    await drained(reply.raw)
+  }
+  yield before === '[' ? '[]' : ']'
 }
 
-/**
- * The JSON of a long list, a page at a time: one who reads slowly holds the text of
- * a page and nothing else, and who waits for the next page nothing at all.
- */
-async function * toJson (first: Page, rest: AsyncIterable<Page>, serialize: Serialize, reader: Reader) {
-  const textOf = ({ plants, bytes }: Page) => {
-    reader.hold(bytes)
-    return serialize(plants.splice(0)).slice(1, -1)
-  }
-  yield `[${textOf(first)}`
-  await taken(reader)
-  // While it waits for the next piece a stream keeps the one before in memory.
-  yield ''
-  for await (const page of rest) {
-    if (page.plants.length === 0) continue
-    yield `,${textOf(page)}`
-    await taken(reader)
-    yield ''
-  }
-  yield ']'
-}
-
-/** A stream by itself would have the next page read before its reader has taken this one. */
-async function taken ({ answer, hold }: Reader): Promise<void> {
-  const { socket } = answer
-  if (socket?.writableNeedDrain) {
-    const { promise, resolve } = Promise.withResolvers<void>()
-    for (const event of ['drain', 'close']) socket.once(event, resolve)
-    await promise
-    for (const event of ['drain', 'close']) socket.off(event, resolve)
-  }
-  hold(0)
+/** By itself a stream would read the next page before the client has taken this one. */
+async function drained ({ socket }: ServerResponse): Promise<void> {
+  if (!socket?.writableNeedDrain) return
+  const { promise, resolve } = Promise.withResolvers<void>()
+  for (const event of ['drain', 'close']) socket.once(event, resolve)
+  await promise
+  for (const event of ['drain', 'close']) socket.off(event, resolve)
 }

@@ -1,120 +1,92 @@
-// What waits, in an order that is fair among owners: each has a line of its own, and they take turns.
-
-/** As long as a statement may take by default: behind a server that hangs an answer is due. */
-const maxWaitMs = 5000
-
-/** So often who has waited too long is looked for: each time it would cost as much as all else here. */
-const sweepMs = 50
+// Entries in one queue per user, served by deficit round robin (Shreedhar and Varghese, SIGCOMM 1995).
 
 interface Entry<Item> {
   item: Item
-  weight: number
-  since: number
+  cost: number
+  /** By performance.now(). */
+  queuedAt: number
 }
 
-interface Line<Item> {
+interface UserQueue<Item> {
   entries: Array<Entry<Item>>
-  weight: number
+  /** How much cost the user may still take before other users are served. */
+  deficit: number
 }
 
 export class FairQueue<Item> {
-  /** In the order of their turns. */
-  #lines = new Map<string, Line<Item>>()
-  readonly #canRun: (owner: string) => boolean
-  #weight = 0
-  #lookedAt = 0
+  /** In the order in which users are served. */
+  #users = new Map<string, UserQueue<Item>>()
+  readonly #quantum: number
+  #size = 0
 
-  /** Who may not go keeps the place; the others pass. */
-  constructor (canRun: (owner: string) => boolean = () => true) {
-    this.#canRun = canRun
+  /** `quantum`: how much cost each user may take in a round. */
+  constructor (quantum = 1) {
+    this.#quantum = quantum
   }
 
-  /** Of all that wait. */
-  get weight (): number {
-    return this.#weight
+  /** How many entries all users have. */
+  get size (): number {
+    return this.#size
   }
 
-  /**
-   * To the end of the owner's line. What has no weight takes nobody's place, and is only taken by
-   * `take`. `since` is when it began to wait, elsewhere perhaps.
-   */
-  add (owner: string, item: Item, weight: number, since = performance.now()): void {
-    const entry = { item, weight, since }
-    const line = this.#lines.get(owner)
-    this.#weight += weight
-    if (line === undefined) {
-      this.#lines.set(owner, { entries: [entry], weight })
-      return
+  /** An entry with `queuedAt` Infinity never expires. */
+  add (user: string, item: Item, cost = 1, queuedAt = performance.now()): void {
+    const entry = { item, cost, queuedAt }
+    const queue = this.#users.get(user)
+    if (queue === undefined) this.#users.set(user, { entries: [entry], deficit: this.#quantum })
+    else queue.entries.push(entry)
+    this.#size++
+  }
+
+  /** Removes the next item; undefined when no entry is left or the next one costs more than `maxCost`. */
+  next (maxCost = Infinity): Item | undefined {
+    // The iterator also visits the users that are moved to the end meanwhile.
+    for (const [user, queue] of this.#users) {
+      const { cost } = queue.entries[0] as Entry<Item>
+      if (queue.deficit < cost) {
+        queue.deficit += this.#quantum
+        this.#users.delete(user)
+        this.#users.set(user, queue)
+        continue
+      }
+      if (cost > maxCost) return undefined
+      queue.deficit -= cost
+      return this.#remove(user, queue, 0)
     }
-    line.entries.push(entry)
-    line.weight += weight
   }
 
-  /** Whether nobody waits who may go. */
-  isIdle (): boolean {
-    for (const owner of this.#lines.keys()) if (this.#canRun(owner)) return false
-    return true
-  }
-
-  /** Takes items in their turn up to the first that doesn't fit. Its owner comes again after all others. */
-  take (fits: (item: Item) => boolean): Item[] {
-    const taken: Item[] = []
-    // Finds those as well that go back to the end meanwhile.
-    for (const [owner, line] of this.#lines) {
-      if (!this.#canRun(owner)) continue
-      if (!fits((line.entries[0] as Entry<Item>).item)) break
-      taken.push(this.#remove(owner, line, 0))
-      if (line.entries.length === 0) continue
-      this.#lines.delete(owner)
-      this.#lines.set(owner, line)
-    }
-    // One that is used on and on makes a new table of itself every so often. The old one, dead but not
-    // collected yet, leads to the new one: all of them, and what was in them, would pass for long-lived.
-    if (this.#lines.size === 0) this.#lines = new Map()
-    return taken
-  }
-
-  /** Takes the one whose turn is next; undefined when nobody waits who may go. */
-  takeNext (): Item | undefined {
-    let items = 0
-    return this.take(() => ++items === 1)[0]
-  }
-
-  /** Takes all that have waited for more than five seconds, to be refused. */
-  takeExpired (): Item[] {
-    const now = performance.now()
-    if (now < this.#lookedAt + sweepMs) return []
-    this.#lookedAt = now
-    const before = now - maxWaitMs
-    const isOld = ({ since, weight }: Entry<Item>) => since < before && weight > 0
-    const old: Item[] = []
-    for (const [owner, line] of this.#lines) {
-      for (let index; (index = line.entries.findIndex(isOld)) !== -1;) {
-        old.push(this.#remove(owner, line, index))
+  /** Removes the items that were queued before a time by performance.now(). */
+  takeExpired (before: number): Item[] {
+    const expired: Item[] = []
+    for (const [user, queue] of this.#users) {
+      for (let index; (index = queue.entries.findIndex(({ queuedAt }) => queuedAt < before)) !== -1;) {
+        expired.push(this.#remove(user, queue, index))
       }
     }
-    return old
+    return expired
   }
 
   /**
-   * Takes the youngest item of the owner who has most waiting, to make room for another of this
-   * owner's. Undefined when nobody has more than this owner would have then.
+   * Removes the newest item of the user with the most entries, in favor of another entry of `user`.
+   * Undefined when no user has more entries than `user` would have.
    */
-  evictFromLargest (owner: string, weight: number): Item | undefined {
-    let [heaviest, most] = [owner, (this.#lines.get(owner)?.weight ?? 0) + weight]
-    for (const [other, line] of this.#lines) if (line.weight > most) [heaviest, most] = [other, line.weight]
-    if (heaviest === owner) return undefined
-    const line = this.#lines.get(heaviest) as Line<Item>
-    return this.#remove(heaviest, line, line.entries.findLastIndex(({ weight }) => weight > 0))
+  evictFromLargest (user: string): Item | undefined {
+    let [largest, size] = [user, (this.#users.get(user)?.entries.length ?? 0) + 1]
+    for (const [other, { entries }] of this.#users) {
+      if (entries.length > size) [largest, size] = [other, entries.length]
+    }
+    if (largest === user) return undefined
+    return this.#remove(largest, this.#users.get(largest) as UserQueue<Item>, size - 1)
   }
 
-  #remove (owner: string, line: Line<Item>, index: number): Item {
-    const { entries } = line
-    const entry = index === 0 ? entries.shift() : entries.splice(index, 1)[0]
-    const { item, weight } = entry as Entry<Item>
-    line.weight -= weight
-    this.#weight -= weight
-    if (entries.length === 0) this.#lines.delete(owner)
+  #remove (user: string, queue: UserQueue<Item>, index: number): Item {
+    const { entries } = queue
+    const { item } = (index === 0 ? entries.shift() : entries.splice(index, 1)[0]) as Entry<Item>
+    this.#size--
+    if (entries.length === 0) this.#users.delete(user)
+    // A long-lived Map rehashes now and then. Its old table keeps every later table alive until a full
+    // collection, and all entries with them. An empty queue starts with a new Map instead.
+    if (this.#size === 0) this.#users = new Map()
     return item
   }
 }

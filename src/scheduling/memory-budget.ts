@@ -1,46 +1,36 @@
-// How much of what was read may be in memory for readers who have not taken it yet, fair among owners.
+// One hard total of memory for large request bodies and long lists, shared by users.
 import { finished, type Writable } from 'node:stream'
 
-export interface Room {
-  /** Whether more may be read for the owner. What doesn't fit any more is known only once it was read. */
-  hasCapacity (owner: string): boolean
+/** Bodies and lists up to this size are not counted: the number of connections bounds them. */
+export const inlineBytes = 16_384
 
-  /** To be called with how much of an answer is in memory, until it is over: from then on it is nothing. */
-  open (owner: string, answer: Writable): (bytes: number) => void
-}
+/**
+ * Each user may hold as much as is still free (dynamic thresholds, Choudhury and Hahne 1998): one user
+ * gets half of the total, two get a third each. The total is never exceeded, and some of it stays free
+ * for the next user.
+ */
+export class MemoryBudget {
+  readonly #maxBytes: number
+  readonly #heldBy = new Map<string, number>()
+  #total = 0
 
-/** `mostBytes` for one owner beside whom nobody has anything; of two the second has half of it, and so on. */
-export function createMemoryBudget (mostBytes: number): Room {
-  const heldBy = new Map<string, number>()
-  let total = 0
-
-  function change (owner: string, by: number): void {
-    const held = (heldBy.get(owner) ?? 0) + by
-    if (held === 0) heldBy.delete(owner)
-    else heldBy.set(owner, held)
-    total += by
+  constructor (maxBytes: number) {
+    this.#maxBytes = maxBytes
   }
 
-  return {
-    hasCapacity (owner) {
-      if (total < mostBytes) return true
-      const held = heldBy.get(owner) ?? 0
-      return held < mostBytes / (heldBy.size + (held === 0 ? 1 : 0))
-    },
+  /** False when the bytes don't fit. They are released when the response ends. */
+  reserve (user: string, bytes: number, response: Writable): boolean {
+    const held = this.#heldBy.get(user) ?? 0
+    if (held + bytes > this.#maxBytes - this.#total - bytes) return false
+    this.#change(user, bytes)
+    finished(response, () => this.#change(user, -bytes))
+    return true
+  }
 
-    open (owner, answer) {
-      let held = 0
-      let isOver = false
-      function hold (bytes: number): void {
-        if (isOver) return
-        change(owner, bytes - held)
-        held = bytes
-      }
-      finished(answer, () => {
-        hold(0)
-        isOver = true
-      })
-      return hold
-    }
+  #change (user: string, bytes: number): void {
+    const held = (this.#heldBy.get(user) ?? 0) + bytes
+    if (held === 0) this.#heldBy.delete(user)
+    else this.#heldBy.set(user, held)
+    this.#total += bytes
   }
 }

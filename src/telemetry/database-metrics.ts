@@ -13,7 +13,7 @@ export function measureDatabase (database: Database, registry: Registry): () => 
     help: 'Statements that wait for their turn, for a connection or for their answer',
     labelNames: ['kind'],
     registers: [],
-    collect () { for (const [kind, count] of Object.entries(database.waiting())) this.set({ kind }, count) }
+    collect () { for (const [kind, count] of Object.entries(database.pending())) this.set({ kind }, count) }
   }))
   const registers = [registry]
   const stops = [

@@ -23,52 +23,52 @@ t.test('after a refused connection the requests that follow are answered without
   let attempts = 0
   refusing.on('connection', () => { attempts++ })
   const { port } = refusing.address() as AddressInfo
-  const database = openDatabase({ url: `postgres://127.0.0.1:${port}/plants`, statementTimeoutMs: 1000, maxQueued: 100 })
+  const database = openDatabase({ url: `postgres://127.0.0.1:${port}/plants`, statementTimeoutMs: 1000 })
   for (let asked = 0; asked < 200; asked++) await t.rejects(database.read(one), { name: 'DATABASE_UNAVAILABLE' })
   t.ok(attempts < 200, `${attempts} attempts`)
   await database.close()
 })
 
-t.test('a connection that has gone silent is replaced, and what it has no longer counts as waiting', { buffered: true }, async (t) => {
+t.test('an unresponsive connection is replaced, and its statements no longer count as pending', { buffered: true }, async (t) => {
   const proxy = await openProxy(t, await createDatabase(t))
-  const database = openDatabase({ url: proxy.url, statementTimeoutMs: 2000, maxQueued: 3 })
+  const database = openDatabase({ url: proxy.url, statementTimeoutMs: 2000 })
   await database.read(one)
   proxy.silence()
   const lost = Promise.allSettled(Array.from({ length: 3 }, () => database.read(one)))
-  await t.rejects(database.read(one), { name: 'OVERLOADED' })
-  const unlessOverloaded = (error: Error) => error.name === 'OVERLOADED' ? delay(50) : Promise.reject(error)
-  let rows
-  while (rows === undefined) rows = await database.read(one).catch(unlessOverloaded)
-  t.strictSame(rows, [['1']])
-  t.equal(await Promise.race([lost, 'still waiting']), 'still waiting')
+  t.equal(database.pending().read, 3)
+  while (database.pending().read > 0) await delay(50)
+  t.strictSame(await database.read(one), [['1']])
+  t.equal(await Promise.race([lost, 'still pending']), 'still pending')
   t.match(await lost, Array(3).fill({ status: 'rejected', reason: { name: 'DATABASE_SLOW' } }))
   await database.close()
 })
 
-t.test('statements that hang for long use up neither the server\'s connections nor the memory', { buffered: true }, async (t) => {
+t.test('statements that hang do not use up the server\'s connections', { buffered: true }, async (t) => {
   const url = await createDatabase(t)
   const client = new pg.Client(url)
   await client.connect()
   await client.query('begin; lock table plants')
-  const database = openDatabase({ url, statementTimeoutMs: 60_000, maxQueued: 15 })
-  const waiting: Array<Promise<unknown>> = []
-  let isRefused = false
-  while (!isRefused) {
-    waiting.push(database.read({ name: 'hanging', text: 'select from plants' }).catch((error) => {
-      t.match(error, { name: 'OVERLOADED' })
-      isRefused = true
-    }))
-    await delay(100)
+  const database = openDatabase({ url, statementTimeoutMs: 60_000 })
+  const replaced = new EventEmitter()
+  database.onWarning(() => { replaced.emit('replaced') })
+  const hanging: Array<Promise<unknown>> = []
+  const read = () => hanging.push(database.read({ name: 'hanging', text: 'select from plants' }))
+  for (let connection = 0; connection < 2; connection++) {
+    read()
+    await once(replaced, 'replaced')
   }
-  t.equal((await sql(url, waitingForLocks)).length, 3)
+  // The third connection is not replaced: its statements stay pending.
+  for (let statement = 0; statement < 5; statement++) read()
+  while ((await sql(url, waitingForLocks)).length < 3) await delay(50)
+  t.equal(database.pending().read, 5)
   await client.end()
-  await Promise.all(waiting)
+  await Promise.all(hanging)
   await database.close()
 })
 
 t.test('a connection that breaks while it is waited for ends as well', { buffered: true }, async (t) => {
   const proxy = await openProxy(t, await createDatabase(t))
-  const database = openDatabase({ url: proxy.url, statementTimeoutMs: 2000, maxQueued: 3 })
+  const database = openDatabase({ url: proxy.url, statementTimeoutMs: 2000 })
   await database.read(one)
   const lost = Promise.allSettled([database.read(long), database.read(one)])
   const closed = database.close()
@@ -82,11 +82,11 @@ t.test('a connection that could not be made is left neither open nor being tried
   const url = new URL(proxy.url)
   // The server asks for it, and waits.
   url.password = ''
-  const locked = openDatabase({ url: url.href, statementTimeoutMs: 1000, maxQueued: 3 })
+  const locked = openDatabase({ url: url.href, statementTimeoutMs: 1000 })
   await t.rejects(locked.read(one), { name: 'DATABASE_UNAVAILABLE', cause: { message: /password must be a string/ } })
   while (proxy.connections().now > 0) await delay(10)
 
-  const unreadable = openDatabase({ url: `${proxy.url}?sslmode=verify-full&sslrootcert=nowhere.pem`, statementTimeoutMs: 1000, maxQueued: 3 })
+  const unreadable = openDatabase({ url: `${proxy.url}?sslmode=verify-full&sslrootcert=nowhere.pem`, statementTimeoutMs: 1000 })
   // Tried on and on its error would be nobody's, and end this process.
   await t.rejects(unreadable.read(one), { name: 'DATABASE_UNAVAILABLE', cause: { code: 'ENOENT' } })
 })
@@ -111,7 +111,7 @@ t.test('a look-up does not wait for reads that take long', { buffered: true }, a
 
 t.test('a look-up on a connection that has gone silent is made again on a new one', { buffered: true }, async (t) => {
   const proxy = await openProxy(t, await createDatabase(t))
-  const database = openDatabase({ url: proxy.url, statementTimeoutMs: 2000, maxQueued: 3 })
+  const database = openDatabase({ url: proxy.url, statementTimeoutMs: 2000 })
   await database.readHedged(one)
   proxy.silence()
   t.strictSame(await database.readHedged(one), [['1']])
@@ -120,7 +120,7 @@ t.test('a look-up on a connection that has gone silent is made again on a new on
 
 t.test('a look-up that is answered late is answered, though it could not be made again', { buffered: true }, async (t) => {
   const proxy = await openProxy(t, await createDatabase(t))
-  const database = openDatabase({ url: proxy.url, statementTimeoutMs: 2000, maxQueued: 3 })
+  const database = openDatabase({ url: proxy.url, statementTimeoutMs: 2000 })
   await database.readHedged(one)
   proxy.slow(700)
   proxy.set('closed')
@@ -142,7 +142,7 @@ t.test('by default it is five seconds', { buffered: true }, async (t) => {
 
 t.test('a connection is kept while there is nothing to do', { buffered: true }, async (t) => {
   const proxy = await openProxy(t, await createDatabase(t))
-  const database = openDatabase({ url: proxy.url, statementTimeoutMs: 2000, maxQueued: 3 })
+  const database = openDatabase({ url: proxy.url, statementTimeoutMs: 2000 })
   await database.read(one)
   // There was more than one attempt if the first took long.
   while (proxy.connections().now > 1) await delay(10)
@@ -155,7 +155,7 @@ t.test('a connection is kept while there is nothing to do', { buffered: true }, 
 
 t.test('however often its connection falls silent, a place gets another', { buffered: true }, async (t) => {
   const proxy = await openProxy(t, await createDatabase(t))
-  const database = openDatabase({ url: proxy.url, statementTimeoutMs: 60_000, maxQueued: 1000 })
+  const database = openDatabase({ url: proxy.url, statementTimeoutMs: 60_000 })
   // More often than it may have connections open at a time.
   for (let round = 0; round < 5; round++) {
     await database.read(one)
@@ -175,7 +175,7 @@ t.test('however often its connection falls silent, a place gets another', { buff
 
 t.test('after a connection has announced its end the next statement goes elsewhere', { buffered: true }, async (t) => {
   const url = await createDatabase(t)
-  const database = openDatabase({ url, statementTimeoutMs: 2000, maxQueued: 3 })
+  const database = openDatabase({ url, statementTimeoutMs: 2000 })
   await database.read(one)
   const answer = database.read(long).catch(() => database.read(one))
   await sql(url, "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'plant-store' and datname = current_database()")
@@ -186,7 +186,7 @@ t.test('after a connection has announced its end the next statement goes elsewhe
 t.test('while one attempt to connect hangs others are made, and one that is refused ends nothing', { buffered: true }, async (t) => {
   const proxy = await openProxy(t, await createDatabase(t))
   proxy.set('silent')
-  const database = openDatabase({ url: proxy.url, statementTimeoutMs: 1000, maxQueued: 3 })
+  const database = openDatabase({ url: proxy.url, statementTimeoutMs: 1000 })
   const rows = database.read(one)
   while (proxy.connections().now === 0) await delay(10)
   proxy.set('closed')
@@ -196,29 +196,20 @@ t.test('while one attempt to connect hangs others are made, and one that is refu
   await database.close()
 })
 
-t.test('what waits for a connection counts as waiting', { buffered: true }, async (t) => {
+t.test('statements that wait for a connection count as pending', { buffered: true }, async (t) => {
   const proxy = await openProxy(t, await createDatabase(t))
   proxy.set('silent')
-  const database = openDatabase({ url: proxy.url, statementTimeoutMs: 1000, maxQueued: 3 })
+  const database = openDatabase({ url: proxy.url, statementTimeoutMs: 1000 })
   const waiting = Promise.all([1, 2, 3].map(() => database.read(one)))
-  await t.rejects(database.read(one), { name: 'OVERLOADED' })
+  t.equal(database.pending().read, 3)
   proxy.set('open')
   t.strictSame(await waiting, Array(3).fill([['1']]))
   await database.close()
 })
 
-t.test('what is under way already is never too much', { buffered: true }, async (t) => {
-  const database = openDatabase({ url: await createDatabase(t), statementTimeoutMs: 2000, maxQueued: 1 })
-  const reading = database.read(long)
-  await t.rejects(database.read(one), { name: 'OVERLOADED' })
-  t.strictSame(await database.read(one, [], { exemptFromRejection: true }), [['1']])
-  await reading
-  await database.close()
-})
-
 t.test('at its end a connection that is only being made is waited for', { buffered: true }, async (t) => {
   const proxy = await openProxy(t, await createDatabase(t))
-  const early = openDatabase({ url: proxy.url, statementTimeoutMs: 2000, maxQueued: 3 })
+  const early = openDatabase({ url: proxy.url, statementTimeoutMs: 2000 })
   const asked = early.read(one)
   await early.close()
   t.strictSame(await asked, [['1']])
@@ -236,7 +227,7 @@ t.test('readiness does not wait for reads that take long', { buffered: true }, a
 t.test('it is not ready while lists would have no connection, though others answer', { buffered: true }, async (t) => {
   const url = await createDatabase(t)
   const proxy = await openProxy(t, url)
-  const database = openDatabase({ url: proxy.url, statementTimeoutMs: 2000, maxQueued: 3 })
+  const database = openDatabase({ url: proxy.url, statementTimeoutMs: 2000 })
   await database.probe()
   await database.read(one)
   proxy.set('closed')
@@ -251,7 +242,7 @@ t.test('it is not ready while lists would have no connection, though others answ
 
 t.test('an event loop that lags is told from a database that is silent', { buffered: true }, async (t) => {
   const proxy = await openProxy(t, await createDatabase(t))
-  const database = openDatabase({ url: proxy.url, statementTimeoutMs: 2000, maxQueued: 3 })
+  const database = openDatabase({ url: proxy.url, statementTimeoutMs: 2000 })
   const troubles = new EventEmitter()
   database.onWarning((what, details) => { troubles.emit(what.includes('event loop') ? 'lag' : 'silence', details) })
   await database.read(one)
@@ -268,7 +259,7 @@ t.test('an event loop that lags is told from a database that is silent', { buffe
 
   proxy.silence()
   const lost = database.read(one).catch(({ name }) => name)
-  t.strictSame(await once(troubles, 'silence'), [{ silent: 1 }])
+  t.strictSame(await once(troubles, 'silence'), [{ replaced: 1 }])
   t.equal(await lost, 'DATABASE_SLOW')
   await database.close()
 })

@@ -21,7 +21,7 @@ const whichPort = { name: 'port', text: "select current_setting('port')" }
 
 /** The port of the server that a connection string finds. */
 async function findPort (url: string): Promise<string | null | undefined> {
-  const database = openDatabase({ url, statementTimeoutMs: 1000, maxQueued: 9 })
+  const database = openDatabase({ url, statementTimeoutMs: 1000 })
   try {
     const [[port] = []] = await database.read(whichPort)
     return port
@@ -95,7 +95,7 @@ t.test('a server that takes no writes is refused, unless any will do', async (t)
   await t.rejects(migrate(`${standbyUrl.replace('@', '@127.0.0.1:1,')}`, 'up'), { name: 'DATABASE_UNAVAILABLE' })
   t.equal(await findPort(`${standbyUrl}?target_session_attrs=any`), portOf(standbyUrl))
 
-  const database = openDatabase({ url: `${standbyUrl}?target_session_attrs=any`, statementTimeoutMs: 1000, maxQueued: 9 })
+  const database = openDatabase({ url: `${standbyUrl}?target_session_attrs=any`, statementTimeoutMs: 1000 })
   t.teardown(database.close)
   const whoseTurn = { name: 'pid', text: 'select pg_backend_pid()' }
   const before = await database.write(whoseTurn)

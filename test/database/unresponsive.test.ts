@@ -38,7 +38,7 @@ t.test('of a connection that ends it is told whose doing it was, once', async (t
   connectionEvents.subscribe(listen)
   t.teardown(() => connectionEvents.unsubscribe(listen))
   const proxy = await openProxy(t, await createDatabase(t))
-  const database = openDatabase({ url: proxy.url, statementTimeoutMs: 2000, maxQueued: 3 })
+  const database = openDatabase({ url: proxy.url, statementTimeoutMs: 2000 })
 
   await database.read(one)
   const lost = once(steps, 'lost')
@@ -58,7 +58,7 @@ t.test('of a connection that ends it is told whose doing it was, once', async (t
 
 t.test('a look-up that is lost, and asked again in vain, is told as unavailable', async (t) => {
   const proxy = await openProxy(t, await createDatabase(t))
-  const database = openDatabase({ url: proxy.url, statementTimeoutMs: 5000, maxQueued: 10 })
+  const database = openDatabase({ url: proxy.url, statementTimeoutMs: 5000 })
   t.teardown(() => database.close())
   await database.readHedged(one)
   proxy.silence()

@@ -39,7 +39,7 @@ function kindsOf (bytes: Buffer): string {
 
 t.test('a statement is parsed once on its connection, and nobody asks what its columns are', async (t) => {
   const url = await createDatabase(t)
-  const database = openDatabase({ url, statementTimeoutMs: 2000, maxQueued: 100 })
+  const database = openDatabase({ url, statementTimeoutMs: 2000 })
   await database.read(one)
   const writes = watchWrites(t, url)
   t.strictSame(await database.read(two, [2]), [['2']])
@@ -50,7 +50,7 @@ t.test('a statement is parsed once on its connection, and nobody asks what its c
 
 t.test('a server without work gets a statement at once, and the others of the same turn of the event loop in one write', async (t) => {
   const url = await createDatabase(t)
-  const database = openDatabase({ url, statementTimeoutMs: 2000, maxQueued: 100 })
+  const database = openDatabase({ url, statementTimeoutMs: 2000 })
   await database.read(one)
   const writes = watchWrites(t, url)
   await Promise.all(Array.from({ length: 10 }, () => database.read(one)))

@@ -1,13 +1,8 @@
-import { once } from 'node:events'
-import type { IncomingMessage, ServerResponse } from 'node:http'
-import type { Socket } from 'node:net'
-import { Readable } from 'node:stream'
+import type { IncomingMessage } from 'node:http'
 import { brotliCompressSync, deflateSync, gzipSync } from 'node:zlib'
 import t from 'tap'
-import { discardStream } from '../../src/http/wire/discard.ts'
 import { startApp } from '../support/app.ts'
 import { sql } from '../support/database.ts'
-import { exchange } from '../support/raw.ts'
 import { isRefusal, noPlant } from '../support/refusal.ts'
 
 const contentType = 'application/json'
@@ -124,49 +119,6 @@ t.test('a list has no use for a body, whatever it is', async (t) => {
   }
 })
 
-t.test('of large bodies that end together one is parsed in a turn of the event loop', async (t) => {
-  const sockets: Socket[] = []
-  const turns: number[] = []
-  const keep = (socket: Socket) => { sockets.push(socket) }
-  const note = (_request: IncomingMessage, response: ServerResponse) => {
-    response.on('finish', () => { turns.push(turn) })
-  }
-  app.server.on('connection', keep).on('request', note)
-  t.teardown(() => { app.server.off('connection', keep).off('request', note) })
-  let turn = 0
-  let counting = setImmediate(function count () {
-    turn++
-    counting = setImmediate(count)
-  })
-  const body = `{"id"${':'.repeat(100_000)}`
-  const start = `POST /plants HTTP/1.1\r\nHost: x\r\nAuthorization: ${alice.authorization}\r\n` +
-    `Connection: close\r\nContent-Type: ${contentType}\r\nContent-Length: ${body.length}\r\n\r\n` +
-    body.slice(0, -1)
-  const together = 10
-  const untilAllButEnded = async () => {
-    const isThere = ({ bytesRead }: Socket) => bytesRead === start.length
-    while (sockets.filter(isThere).length < together) await new Promise(setImmediate)
-  }
-  const answers = await Promise.all(Array.from({ length: together }, () =>
-    exchange(address, [start, untilAllButEnded, body.slice(-1)])))
-  clearImmediate(counting)
-  for (const [answer] of answers) isRefusal(t, answer, 40008, 'The body is not valid JSON.')
-  t.equal(new Set(turns).size, together, turns.join())
-})
-
-t.test('of large bodies that arrive together one of another owner waits for one, not for all', async (t) => {
-  const answered: string[] = []
-  const bob = await as('bob')
-  // From here on the token is known without a look-up.
-  await bob.list()
-  const colons = `{"id"${':'.repeat(100_000)}`
-  await Promise.all([...Array(10).fill(alice), bob].map(async (user) => {
-    await user.create(colons)
-    answered.push(user === bob ? 'bob' : 'alice')
-  }))
-  t.ok(answered.indexOf('bob') < 3, answered.join())
-})
-
 t.test('a request without a body has no stream to be set up, ended and closed', async (t) => {
   const requests: Array<[method: string | undefined, isEnded: boolean]> = []
   app.server.prependListener('request', ({ method, readableEnded }: IncomingMessage) => { requests.push([method, readableEnded]) })
@@ -182,23 +134,3 @@ t.test('what takes no token has no use for a body, however large it is', async (
   }
 })
 
-t.test('what is dropped is read to its end, eight pieces in a turn of the event loop', async (t) => {
-  let turn = 0
-  const pieces: number[] = []
-  let counting = setImmediate(function count () {
-    turn++
-    counting = setImmediate(count)
-  })
-  const streams = Array.from({ length: 20 }, () => Readable.from(Array(10).fill('x')))
-  const ends = streams.map((stream) => once(stream, 'end'))
-  for (const stream of streams) {
-    discardStream(stream)
-    stream.on('data', () => { pieces[turn] = (pieces[turn] ?? 0) + 1 })
-  }
-  await Promise.all(ends)
-  clearImmediate(counting)
-  const [first, ...later] = pieces.filter(Boolean)
-  t.equal(first, 20, 'the first piece of each comes by itself')
-  t.strictSame(later.slice(0, -1).filter((count) => count !== 8), [])
-  t.equal(later.reduce((sum, count) => sum + count, 0), 180)
-})

@@ -47,44 +47,24 @@ for (const WRITE_BATCH of ['1', '7', '500']) {
   })
 }
 
-for (const [WRITE_BATCH, sizes] of Object.entries({
-  1: range(26).map(() => 1),
-  5: [1, 5, 5, 5, 5, 5],
-  500: [1, 25],
-  9999: [1, 87, 512]
-})) {
-  t.test(`with WRITE_BATCH=${WRITE_BATCH} what waits goes by statements of ${sizes.at(-1)}`, async (t) => {
-    const plants = small(sizes.reduce((sum, size) => sum + size))
+for (const [WRITE_BATCH, plants, largest] of [['1', 26, 1], ['5', 26, 5], ['500', 26, 25], ['9999', 600, 512]] as const) {
+  t.test(`with WRITE_BATCH=${WRITE_BATCH} queued creates go in statements of at most ${largest}`, async (t) => {
+    const wanted = small(plants)
     const { begin, letGo, url, alice } = await startHeldUp(t, { WRITE_BATCH })
-    const answers = await begin(...plants.map((plant) => () => alice.create(plant)))
+    const answers = await begin(...wanted.map((plant) => () => alice.create(plant)))
     await letGo()
-    t.strictSame(statuses(await Promise.all(answers)), plants.map(() => 200))
-    t.strictSame(await sizesOfStatements(url), sizes)
-    t.strictSame((await alice.list()).json(), plants.map(({ name }) => ({ name })))
+    t.strictSame(statuses(await Promise.all(answers)), wanted.map(() => 200))
+    const sizes = await sizesOfStatements(url)
+    t.equal(sizes.reduce((sum, size) => sum + size), plants)
+    t.ok(Math.max(...sizes) <= largest, sizes.join())
+    // After a second a batch that hangs lets others pass, so a busy machine makes more and smaller ones.
+    t.ok(largest === 1 || sizes.length < plants / 2, sizes.join())
+    t.strictSame((await alice.list()).json(), wanted.map(({ name }) => ({ name })))
   })
 }
 
-t.test('large plants share statements of their own, up to a million characters', async (t) => {
-  const { begin, letGo, url, alice } = await startHeldUp(t, { BODY_LIMIT: '2000000' })
-  const plants = [
-    { id: 0, name: 'in the first statement' },
-    { id: 1, name: 'n'.repeat(500_000) },
-    { id: 2, name: 'small' },
-    { id: 3, name: 'n'.repeat(100_000), tag: 't'.repeat(300_000) },
-    { id: 4, name: 'n'.repeat(600_000) },
-    { id: 5, name: 'n'.repeat(1_500_000) },
-    { id: 6, name: 'small' }
-  ]
-  const answers = await begin(...plants.map((plant) => () => alice.create(plant)))
-  await letGo()
-  t.strictSame(statuses(await Promise.all(answers)), range(7).map(() => 200))
-  const together = await sql(url, 'select array_agg(id::int) as ids from plants group by xmin')
-  const groups = together.map(({ ids }) => (ids as number[]).sort().join()).sort()
-  t.strictSame(groups, ['0', '1', '2,6', '3,4', '5'])
-})
-
-t.test('what would have to wait behind MAX_WAITING others is refused at once', async (t) => {
-  const { begin, letGo, alice, log } = await startHeldUp(t, { MAX_WAITING: '3' })
+t.test('what would have to wait behind MAX_QUEUED others is refused at once', async (t) => {
+  const { begin, letGo, alice, log } = await startHeldUp(t, { MAX_QUEUED: '3' })
   const answers = await begin(...small(5).map((plant) => () => alice.create(plant)))
   const refused = await answers[4]
   t.equal(refused?.statusCode, 503)

@@ -1,5 +1,6 @@
 import { once } from 'node:events'
 import { connect, type Socket } from 'node:net'
+import { setTimeout as delay } from 'node:timers/promises'
 import pg from 'pg'
 import t from 'tap'
 import { startApp } from '../support/app.ts'
@@ -43,20 +44,17 @@ t.test('an unknown parameter is ignored', async (t) => {
   t.equal((await (await as('bob')).list('?limits=1&offset=2&limit[]=1')).json().length, 3)
 })
 
-t.test('a short list does not wait for the page of a large plant', async (t) => {
-  await storePlants(url, 'judy', [{ id: 1n, name: 'n'.repeat(10_000) }])
+t.test('a short list does not wait for a large one', async (t) => {
+  await storePlants(url, 'judy', [{ id: 1n, name: 'n'.repeat(20_000) }])
   await storePlants(url, 'kim', [{ id: 1n, name: 'Ivy' }])
   const [judy, kim] = [await as('judy'), await as('kim')]
-  // Their tokens are known from here on: their lists come in the order in which they are asked for.
-  for (const user of [judy, kim]) await user.list()
-  const { read } = database
+  const { readLong } = database
   const held = Promise.withResolvers<void>()
-  database.read = async (statement, values, options) => {
-    if (options?.isLong) await held.promise
-    return read(statement, values, options)
+  database.readLong = async (statement, values) => {
+    await held.promise
+    return readLong(statement, values)
   }
-  t.teardown(() => { database.read = read })
-  // The first goes alone, the others together.
+  t.teardown(() => { database.readLong = readLong })
   const pairs = Array.from({ length: 20 }, () => ({ large: judy.list(), short: kim.list() }))
   for (const { short } of pairs) t.strictSame((await short).json(), [{ name: 'Ivy' }])
   held.resolve()
@@ -126,67 +124,95 @@ for (const [WRITE_BATCH, isJoined] of [['500', true], ['1', false]] as const) {
       .toSorted((a, b) => (a.place * 31 + (a.limit ?? 7)) % 17 - (b.place * 31 + (b.limit ?? 7)) % 17)
     const answers = await begin(...wanted.map(({ place, limit }) => () =>
       (users[place] as typeof users[0]).list(limit === undefined ? '' : `?limit=${limit}`)))
+    // Longer than a list may take that is not slow.
+    await delay(200)
     await letGo()
     for (const [index, answer] of (await Promise.all(answers)).entries()) {
       const { place, limit } = wanted[index] as typeof wanted[0]
       const owner = owners[place] as string
       t.strictSame(answer.json(), plantsOf(owner, place).slice(0, limit), `${limit ?? 'all'} of ${owner}`)
     }
-    await Promise.all(users.slice(0, 2).map((user) => user.list('?limit=1')))
+    const listTwo = () => Promise.all(users.slice(0, 2).map((user) => user.list('?limit=1')))
+    await listTwo()
+    t.equal(await isJoinedIn(url), false, 'lists of users whose last list was slow are read alone')
+    await listTwo()
     t.equal(await isJoinedIn(url), isJoined)
   })
 }
 
-t.test('lists that would have to wait behind MAX_WAITING others are refused at once', async (t) => {
-  const { begin, letGo, alice } = await startHeldUp(t, { MAX_WAITING: '3' }, 'lock table plants')
+t.test('past MAX_QUEUED a list is rejected at once', async (t) => {
+  const { begin, letGo, alice } = await startHeldUp(t, { MAX_QUEUED: '3' }, 'lock table plants')
   const answers = await begin(...range(5).map(() => () => alice.list()))
   t.match((await answers[4])?.json(), { error: 50302 })
   await letGo()
   t.strictSame(statuses(await Promise.all(answers)), [200, 200, 200, 200, 503])
 })
 
-t.test('where the database refuses the statement for several lists they are read one by one', async (t) => {
+t.test('when the statement for several lists reaches its time limit each list is read alone', async (t) => {
   const url = await createDatabase(t)
   await storeAll(url)
-  // A type that only the statement for several lists names, and none of their values has.
-  await sql(url, `create schema refusing;
-    create type refusing.text as enum ();
+  // A function that only the statement for several lists calls.
+  await sql(url, `create schema slow;
+    create function slow.unnest (bigint[]) returns setof bigint language plpgsql as
+      $$ begin perform pg_sleep(60); return query select pg_catalog.unnest($1); end $$;
     do $$ begin
-      execute format('alter database %I set search_path = refusing, pg_catalog, public', current_database());
+      execute format('alter database %I set search_path = slow, pg_catalog, public', current_database());
     end $$`)
-  const { as, log } = await startApp(t, { DATABASE_URL: url })
+  const { as, log } = await startApp(t, { DATABASE_URL: url, STATEMENT_TIMEOUT: '500ms' })
   const users = await Promise.all(owners.map((owner) => as(owner)))
-  // Their tokens are known from here on, so that the lists come together: more than one statement has room for.
-  await Promise.all(users.map((user) => user.delete(-1)))
-  const asked = [...users, ...users]
-  const answers = (await Promise.all(asked.map((user) => user.list()))).slice(-users.length)
+  const lists = await Promise.all([...users, ...users].map((user) => user.list()))
   for (const [place, owner] of owners.entries()) {
-    t.strictSame(answers[place]?.json(), plantsOf(owner, place), owner)
+    t.strictSame(lists[place]?.json(), plantsOf(owner, place), owner)
   }
   t.strictSame(log.filter((line) => /warn|error/.test(JSON.parse(line).level)), [])
 })
 
-t.test('a list whose large plants are one page is read once, and sent whole', async (t) => {
-  await sql(url, `insert into plants (owner, id, name) values
-    ('lena', 1, 'Ivy'), ('lena', 2, repeat('n', 100000)),
-    ('mia', 1, repeat('n', 100000)), ('mia', 2, 'Ivy')`)
-  const { read } = database
-  let longReads = 0
-  let begunAt = NaN
-  database.read = (statement, values, options) => {
-    if (options?.isLong) longReads++
-    else begunAt = performance.now()
-    const counts = options?.isLong && !options.exemptFromRejection
-    if (counts) t.ok(options.since as number <= begunAt, 'its waits are counted from the request on')
-    return read(statement, values, options)
+t.test('a user with large lists has them read alone until they are short again', async (t) => {
+  await storePlants(url, 'lena', [{ id: 1n, name: 'n'.repeat(20_000) }])
+  const lena = await as('lena')
+  const { read, readLong } = database
+  const reads: string[] = []
+  database.read = (...args) => {
+    reads.push('short')
+    return read(...args)
   }
-  t.teardown(() => { database.read = read })
-  const whole = await (await as('lena')).list()
-  t.match(whole.headers, { 'content-length': String(whole.rawPayload.length) })
-  t.equal(whole.json().length, 2)
-  t.equal(longReads, 1)
-  const cut = await (await as('mia')).list()
-  t.equal(cut.headers['content-length'], undefined)
-  t.equal(cut.json().length, 2)
-  t.equal(longReads, 3)
+  database.readLong = (...args) => {
+    reads.push('long')
+    return readLong(...args)
+  }
+  t.teardown(() => Object.assign(database, { read, readLong }))
+  const listed = async () => {
+    reads.length = 0
+    t.equal((await lena.list()).statusCode, 200)
+    return reads.join(' ')
+  }
+  t.equal(await listed(), 'short long long', 'each statement for short pages gives up, the last one does not')
+  t.equal(await listed(), 'long long')
+  await lena.delete(1)
+  await lena.create({ id: 2, name: 'Ivy' })
+  t.equal(await listed(), 'long')
+  t.equal(await listed(), 'short')
+})
+
+t.test('a long list that does not fit in the memory budget is rejected, and a short one is not', async (t) => {
+  // A list reserves 256 KiB, and one user may hold half of the budget.
+  const { app, as, listen, url } = await startApp(t, { MEMORY_BUDGET: '16777216' })
+  const address = await listen()
+  await sql(url, "insert into plants select 'alice', id, repeat('x', 10000) from generate_series(1, 3000) as id")
+  const { authorization } = await as('alice')
+  const { hostname, port } = new URL(address)
+  const readers = range(32).map(() => connect(Number(port), hostname))
+  t.teardown(() => { for (const reader of readers) reader.destroy() })
+  await Promise.all(readers.map(async (reader) => {
+    reader.write(`GET /plants HTTP/1.1\r\nHost: x\r\nAuthorization: ${authorization}\r\n\r\n`)
+    await once(reader, 'readable')
+    t.match(String(reader.read(12)), 'HTTP/1.1 200')
+  }))
+  const rejected = await app.inject({ url: '/plants', headers: { authorization } })
+  t.match(rejected, { statusCode: 503, headers: { 'retry-after': '1' } })
+  t.match(rejected.json(), { error: 50302 })
+  await sql(url, "insert into plants values ('bob', 1, 'Ivy')")
+  t.strictSame((await (await as('bob')).list()).json(), [{ name: 'Ivy' }])
+  for (const reader of readers) reader.destroy()
+  while ((await app.inject({ url: '/plants?limit=200', headers: { authorization } })).statusCode === 503);
 })

@@ -6,6 +6,6 @@ import { openDatabase } from '../../src/database/database.ts'
 
 const config = readConfig({ LOG_LEVEL: 'warn' })
 // Nothing asks the database for anything, so no connection is opened.
-const database = openDatabase({ url: 'postgres://nowhere', statementTimeoutMs: 0, maxQueued: 1 })
+const database = openDatabase({ url: 'postgres://nowhere', statementTimeoutMs: 0 })
 const app = await buildApp({ config, database, lifecycle: { stopping: false } })
 await writeFile('openapi.json', (await app.inject('/openapi.json')).body)

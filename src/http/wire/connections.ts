@@ -3,10 +3,12 @@ import type { IncomingMessage, Server, ServerResponse } from 'node:http'
 import type { DropArgument, Socket } from 'node:net'
 import type { FastifyInstance } from 'fastify'
 import { ApiError, errors } from '../../errors.ts'
+import { clientWork } from '../../scheduling/tick-limiter.ts'
 import { rawErrorResponse } from '../responses.ts'
 import { lingerIdleMs, reservedDescriptors } from '../limits.ts'
 import { lingeringClose, discardInput, type HttpSocket } from './node-internals.ts'
 import { serializePipelining } from './pipelining.ts'
+import { requestBytes } from './unauthenticated-throttle.ts'
 
 interface Lifecycle {
   stopping: boolean
@@ -133,13 +135,13 @@ function descriptorLimit (): number {
   return Number(userLimits?.open_files.soft)
 }
 
-const refused = new WeakSet<Socket>()
+const rejected = new WeakSet<Socket>()
 
-/** What Node's parser could not read, or not in time. Of a late request it says so every second. */
+/** What Node's parser could not read, or not in time. Node repeats the error of a late request every second. */
 export function handleClientError (this: FastifyInstance, error: Error, socket: HttpSocket): void {
-  if (refused.has(socket)) return
-  refused.add(socket)
-  respondLast(this, socket, error)
+  if (rejected.has(socket)) return
+  rejected.add(socket)
+  clientWork.run(`malformed ${socket.remoteAddress}`, requestBytes, () => respondLast(this, socket, error))
 }
 
 /**

@@ -1,21 +1,15 @@
-// What comes of a request that was refused is read, so that its caller gets to read the answer, and dropped.
+// Reads and drops the rest of a rejected request, so that its client gets to read the response.
+import type { Socket } from 'node:net'
 import type { Readable } from 'node:stream'
+import { clientWork } from '../../scheduling/tick-limiter.ts'
 
-/** So many pieces of 64 KiB, or two for a body, in a turn of the event loop, whoever sends them. */
-const piecesInATurn = 8
+/** What a discarded chunk costs, in bytes of other work: eight chunks of up to 64 KiB in a tick. */
+const chunkBytes = 32_768
 
-let waiting: Readable[] = []
-
-/** Left to itself Node would read all that a hundred callers send before it turns to anybody else. */
-export function discardStream (stream: Readable): void {
+/** By itself Node would read all that a hundred clients send before it serves another one. */
+export function discardStream (stream: Readable, { remoteAddress }: Socket): void {
   stream.on('data', () => {
     stream.pause()
-    if (waiting.push(stream) === 1) setImmediate(next)
+    clientWork.run(`discard ${remoteAddress}`, chunkBytes, () => stream.resume())
   })
-}
-
-function next (): void {
-  for (const stream of waiting.slice(0, piecesInATurn)) stream.resume()
-  waiting = waiting.slice(piecesInATurn)
-  if (waiting.length > 0) setImmediate(next)
 }

@@ -40,6 +40,6 @@ export function discardInput (socket: HttpSocket): void {
   socket.removeAllListeners('data').removeAllListeners('end')
   // Node would pause it again.
   socket._paused = false
-  discardStream(socket)
+  discardStream(socket, socket)
   socket.resume()
 }

@@ -1,52 +1,39 @@
-// Strangers, connections on which no good token has come yet: their requests are begun a few at a time.
+// Spreads requests of clients that have shown no valid token yet over several ticks.
 import type { IncomingMessage, Server, ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
-import { FairQueue } from '../../scheduling/fair-queue.ts'
-import { Schedule } from '../../scheduling/drain-scheduler.ts'
-import { unauthenticatedPerTick } from '../limits.ts'
+import { clientWork } from '../../scheduling/tick-limiter.ts'
 
-/** `stranger`: the address of one on which no good token has come yet. */
-type Connection = Socket & { stranger?: string | undefined }
-type Begin = (request: IncomingMessage, response: ServerResponse) => void
+type ClientConnection = Socket & {
+  /** The client's address until a request has had a valid token. */
+  unauthenticated?: string | undefined
+}
+type Handle = (request: IncomingMessage, response: ServerResponse) => void
 
-/** To be called for a request with a good token: from now on nothing on its connection waits here. */
-export function markAuthenticated (connection: Connection): void {
-  connection.stranger = undefined
+/** What an unauthenticated or malformed request costs, in bytes of other work: eight in a tick. */
+export const requestBytes = 32_768
+
+/** Must be called for a request with a valid token: further requests of the connection don't wait. */
+export function markAuthenticated (connection: ClientConnection): void {
+  connection.unauthenticated = undefined
 }
 
 /**
- * One turn of the event loop may bring a thousand requests, and others would wait until all of them
- * have been worked on. Those of strangers wait instead, an address after the other; probes of the paths
- * have a turn of their own, since they come on new connections and perhaps from the same address.
+ * A tick may bring a thousand requests. Those of unauthenticated clients take turns, by address. Probes
+ * take turns of their own, since they use new connections and may share an attacker's address.
  */
-export function throttleUnauthenticated (server: Server, begin: Begin, probes: string[]): void {
-  const waiting = new FairQueue<Parameters<Begin>>()
-  let begun = 0
-  const schedule = new Schedule(() => {
-    begun = 0
-    while (begun < unauthenticatedPerTick && waiting.weight > 0) {
-      const [request, response] = waiting.takeNext() as Parameters<Begin>
-      // Nobody would read the answer.
-      if (!request.socket.writable) continue
-      begun += 1
-      begin(request, response)
-    }
-    if (begun > 0) schedule.soon()
+export function throttleUnauthenticated (server: Server, handle: Handle, probePaths: string[]): void {
+  // Read `remoteAddress` on every socket right away: Node caches it as a property. Reading it later on some
+  // sockets gives them a second hidden class, and V8 deoptimizes Node's socket code.
+  server.on('connection', (socket: ClientConnection) => {
+    socket.unauthenticated = String(socket.remoteAddress)
   })
-
-  // Of each as soon as it comes: looked up later, and of some only, the address makes two kinds of
-  // sockets of one, and all that Node does with them slower.
-  server.on('connection', (socket: Connection) => { socket.stranger = String(socket.remoteAddress) })
-  // In the place of Fastify's own listener.
-  server.off('request', begin).on('request', (request, response) => {
-    const { stranger } = request.socket as Connection
-    if (stranger === undefined) return begin(request, response)
-    schedule.soon()
-    if (begun < unauthenticatedPerTick) {
-      begun += 1
-      return begin(request, response)
-    }
-    const kind = probes.includes(request.url as string) ? 'probe' : 'other'
-    waiting.add(`${kind} ${stranger}`, [request, response], 1)
+  // Replaces Fastify's own listener.
+  server.off('request', handle).on('request', (request, response) => {
+    const { unauthenticated } = request.socket as ClientConnection
+    if (unauthenticated === undefined) return handle(request, response)
+    const kind = probePaths.includes(request.url as string) ? 'probe' : 'request'
+    clientWork.run(`${kind} ${unauthenticated}`, requestBytes, () => {
+      if (request.socket.writable) handle(request, response)
+    })
   })
 }

@@ -121,7 +121,7 @@ export async function startPostgres (scope: Scope) {
 
 /** A token for each of the users. */
 export async function createUsers (url: string, users: string[]): Promise<string[]> {
-  const database = openDatabase({ url, statementTimeoutMs: 5000, maxQueued: users.length })
+  const database = openDatabase({ url, statementTimeoutMs: 5000 })
   try {
     return await Promise.all(users.map((user) => createTokens(database).create({ user, readOnly: false })))
   } finally {

@@ -1,0 +1,119 @@
+// Short lists share statements. Long lists are read page by page, one statement at a time.
+import type { Writable } from 'node:stream'
+import { LRUCache } from 'lru-cache'
+import type { Database } from '../database/database.ts'
+import { overloaded } from '../errors.ts'
+import { Batcher, type BatcherOptions } from '../scheduling/batcher.ts'
+import { inlineBytes, type MemoryBudget } from '../scheduling/memory-budget.ts'
+import { firstPage, readFirstPages, readPage, type Page, type PageRequest } from './pages.ts'
+import type { Plant } from './schemas.ts'
+
+export interface ListsOptions {
+  database: Database
+  budget: MemoryBudget
+  /** The most bytes of a plant. */
+  maxPlantBytes: number
+  /** Of the statements for first pages. */
+  batch: Pick<BatcherOptions<ListRequest, Page | undefined>, 'limits' | 'maxQueued' | 'isRetryable'>
+}
+
+interface ListRequest extends PageRequest {
+  response: Writable
+  queuedAt: number
+}
+
+/** The limits of a page of a long list: some 2 ms of JSON. */
+const [maxPageSize, maxPageBytes, maxFirstPageBytes] = [2000, 131_072, 65_536]
+
+/** A list is slow when it takes longer, and several times as long as others do. */
+const [slowMs, slowFactor] = [100, 4]
+
+/** How long a user is remembered as one with slow or large lists. */
+const rememberMs = 10_000
+
+export class Lists {
+  readonly #options: ListsOptions
+  /** Users whose last list was slow or large: the next one is read alone, where it delays no short list. */
+  readonly #alone = new LRUCache<string, true>({ max: 10_000, ttl: rememberMs })
+  readonly #shortLists: Batcher<ListRequest, Page | undefined>
+  readonly #longLists: Batcher<ListRequest, Page>
+  #lastResultAt = 0
+  #typicalMs = slowMs / slowFactor
+
+  constructor (options: ListsOptions) {
+    this.#options = options
+    this.#shortLists = new Batcher((lists) => this.#readTogether(lists), {
+      ...options.batch,
+      name: 'list',
+      runAlone: (list) => this.#longLists.add(list)
+    })
+    this.#longLists = new Batcher(async ([list]) => [await this.#readAlone(list as ListRequest)], {
+      name: 'long_list',
+      limits: () => oneAtATime,
+      // The memory budget bounds them: a long list has two entries at most.
+      maxQueued: Infinity,
+      isRetryable: () => false
+    })
+  }
+
+  /** All plants of a short list, or the pages of a long one. Rejects with OVERLOADED before a page is sent. */
+  async list (user: string, limit: number, response: Writable): Promise<Plant[] | AsyncIterable<Page>> {
+    const request = { ...firstPage(user, limit, maxFirstPageBytes), response, queuedAt: performance.now() }
+    const page = this.#alone.has(user) ? undefined : await this.#shortLists.add(request)
+    if (page !== undefined && page.next === undefined) return page.toPlants()
+
+    const { budget, maxPlantBytes } = this.#options
+    // The page that is being sent and the one that is prefetched.
+    if (!budget.reserve(user, 2 * Math.max(maxPageBytes, maxPlantBytes), response)) throw overloaded
+    return this.#pages(request, page ?? await this.#longLists.add(request))
+  }
+
+  async * #pages (request: ListRequest, first: Page): AsyncGenerator<Page, void> {
+    for (let page: Page | undefined = first; page !== undefined;) {
+      const next: Promise<Page> | undefined = this.#prefetch(request, page)
+      yield page
+      page = await next
+    }
+  }
+
+  /** Starts to read the page that follows. A list that has begun neither expires nor is rejected. */
+  #prefetch (request: ListRequest, { next, count, bytes }: Page): Promise<Page> | undefined {
+    if (next === undefined) return undefined
+    const affordable = Math.floor(maxPageBytes / (bytes / count))
+    const size = Math.max(1, Math.min(maxPageSize, next.limit, affordable))
+    const page = this.#longLists.add({ ...request, ...next, size, maxBytes: maxPageBytes, queuedAt: Infinity })
+    // A reader that has gone leaves the promise behind.
+    page.catch(() => {})
+    return page
+  }
+
+  async #readTogether (lists: ListRequest[]): Promise<Array<Page | undefined>> {
+    const sentAt = performance.now()
+    const pages = await readFirstPages(this.#options.database, lists)
+    const ms = this.#since(sentAt)
+    const wasSlow = ms > slowMs && ms > slowFactor * this.#typicalMs
+    this.#typicalMs += (ms - this.#typicalMs) / 16
+    lists.forEach(({ user }, index) => {
+      if (wasSlow || pages[index] === undefined) this.#alone.set(user, true)
+    })
+    return pages
+  }
+
+  /** Results of pipelined statements come in order: the time before the last one was spent on others. */
+  #since (sentAt: number): number {
+    const now = performance.now()
+    const ms = now - Math.max(sentAt, this.#lastResultAt)
+    this.#lastResultAt = now
+    return ms
+  }
+
+  async #readAlone (list: ListRequest): Promise<Page> {
+    const startedAt = performance.now()
+    const page = await readPage(this.#options.database, list)
+    if (page.bytes <= inlineBytes && performance.now() - startedAt < slowMs) this.#alone.delete(list.user)
+    else if (list.queuedAt !== Infinity) this.#alone.set(list.user, true)
+    return page
+  }
+}
+
+const oneAtATime = { maxItems: 1, maxInFlight: 1 }
