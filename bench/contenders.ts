@@ -54,7 +54,7 @@ export function fillCompileCache ({ command: [program = ''], env }: Contender) {
 const inNode = (name: string, title: string): Contender =>
   ({ name, title, command: [process.execPath, peer(`${name}.ts`)], ready: '/livez' })
 
-export const yardstick = inNode('fastify', 'Fastify + pg, straightforward')
+export const yardstick = inNode('fastify', 'Fastify + pg')
 
 // Debian's packages: golang and golang-github-jackc-pgx-v4-dev.
 function go (): Contender {
@@ -63,7 +63,7 @@ function go (): Contender {
     env: { ...process.env, GO111MODULE: 'off', GOPATH: '/usr/share/gocode' },
     stdio: ['ignore', 'ignore', 'pipe']
   })
-  return { name: 'go', title: 'Go net/http + pgx, token cached', command: [binary], ready: '/livez' }
+  return { name: 'go', title: 'Go + pgx', command: [binary], ready: '/livez' }
 }
 
 // Debian's packages: cargo and librust-{hyper,tokio-postgres,tokio,serde,serde-json,sha2,futures-util}-dev.
@@ -76,14 +76,14 @@ function rust (): Contender {
     '--config', 'source.debian.directory="/usr/share/cargo/registry"'
   ], { cwd: source, stdio: ['ignore', 'ignore', 'pipe'] })
   const command = [join(target, 'release/plants')]
-  return { name: 'rust', title: 'Rust hyper + tokio-postgres, token cached', command, ready: '/livez' }
+  return { name: 'rust', title: 'Rust + tokio-postgres', command, ready: '/livez' }
 }
 
 // npm's package bun, installed globally.
 function bun (): Contender {
   if (!found('bun')) throw new Error('bun is not found')
   const command = ['bun', peer('bun.ts')]
-  return { name: 'bun', title: 'Bun, its server and SQL, token cached', command, ready: '/livez' }
+  return { name: 'bun', title: 'Bun', command, ready: '/livez' }
 }
 
 /**
@@ -97,13 +97,13 @@ function floor (): Contender {
   cpSync(source, copy, { recursive: true })
   symlinkSync(join(here, '../node_modules'), join(copy, 'node_modules'))
   const command = [process.execPath, join(copy, 'main.mjs')]
-  return { name: 'floor', title: 'the floor: the libraries alone', command, ready: '/' }
+  return { name: 'floor', title: 'libraries alone', command, ready: '/' }
 }
 
 export function contenders (): Contender[] {
   const all = [
     service, yardstick,
-    inNode('express', 'Express 5 + pg'), inNode('hono', 'Hono + postgres.js, token cached')
+    inNode('express', 'Express 5 + pg'), inNode('hono', 'Hono + postgres.js')
   ]
   for (const [name, get] of Object.entries({ go, rust, bun, floor })) {
     try {

@@ -42,11 +42,10 @@ await using postgres = await startPostgres()
 const version = await withClient(postgres.url('postgres'), async (client) =>
   (await client.query('show server_version')).rows[0].server_version)
 const date = new Date().toISOString().slice(0, 10)
-const conditions = `Medians of ${duration.rounds} rounds of ${duration.seconds} s, in square brackets \
-the lowest and the highest of them, ${date}: ${availableParallelism()} cores for contender, \
-generator and PostgreSQL ${version} (fsync on, default settings); Node ${process.version}.`
+const conditions = `Medians of ${duration.rounds} rounds of ${duration.seconds} s, ${date}: \
+${availableParallelism()} cores, PostgreSQL ${version}, Node ${process.version}.`
 
-const bare = { name: 'bare', title: 'pgbench, the bare statements' }
+const bare = { name: 'bare', title: 'pgbench' }
 const all = contenders()
 fillCompileCache(service)
 for (const { name } of [...all, bare]) await createDatabase(postgres.url(name))
@@ -65,29 +64,25 @@ if (measured.length > 0) {
       console.log('without pgbench: not found')
     }
     const results = await throughput(entries, { loads: measured, connections: 64, ...duration })
-    const { relative, bars } = compare(results, yardstick.title)
+    const { rates, bars } = compare(results, yardstick.title)
     const section = `![Requests per second](performance.svg)
 
-64 connections. Requests per second, those of the straightforward Fastify service in the same round being 1:
+64 connections. Requests per second: the factor to ${yardstick.title} [lowest–highest round]:
 
-${relative}
+${rates}
 
-Processor time of a request in µs: in all, and the contender's + PostgreSQL's:
+Processor time of a request with PostgreSQL's, in µs (contender alone):
 
 ${processorTable(results)}
 
-Requests per second:
-
-${rateTable(results)}
-
-Latency in ms, median and 99th percentile:
+Latency in ms, median/99th percentile:
 
 ${latencyTable(results)}
 
 ${conditions}`
     const isWhole = measured.length === loads.length
     if (!isWhole) return console.log(section)
-    writePlot('Requests per second, a straightforward Fastify + pg service = 1', bars)
+    writePlot(`Requests per second, ${yardstick.title} = 1`, bars)
     writeSection('Throughput', section)
   })
 }
@@ -95,7 +90,7 @@ ${conditions}`
 if (parts.includes('single')) {
   await alongside(postgres, [service, yardstick], async (entries) => {
     const results = await throughput(entries, { loads: ['list', 'create'], connections: 1, ...duration })
-    writeSection('One request at a time', `Latency over one connection in ms, median and 99th percentile:
+    writeSection('One request at a time', `Latency over one connection in ms, median/99th percentile:
 
 ${latencyTable(results)}
 
@@ -105,9 +100,8 @@ ${conditions}`)
 
 if (parts.includes('unbounded')) {
   const rows = await unbounded(postgres, [service, yardstick], duration)
-  writeSection('A list of 100,000 plants', `Asked for without a limit. Memory growth is the peak while \
-1 and 50 readers take 64 KiB every 40 ms each; \`/livez\` is asked all the time while lists are read \
-at full speed.
+  writeSection('A list of 100,000 plants', `Growth is the peak of memory while 1 and 50 clients read 64 KiB \
+every 40 ms each. \`/livez\` is measured while a client reads at full speed.
 
 ${rows}
 
@@ -123,7 +117,7 @@ Resident memory a second later, idle: ${memory} MiB.
 ${conditions}`)
 }
 
-/** Variants of this service in turn: their processor time, and their requests by those of the first. */
+/** Measures variants of this service. Prints their rates relative to the first and returns their costs. */
 async function variants (chosen: Contender[], of: Load[]): Promise<string> {
   for (const { name } of chosen) {
     if (name !== service.name) await createDatabase(postgres.url(name))
@@ -131,13 +125,10 @@ async function variants (chosen: Contender[], of: Load[]): Promise<string> {
   let section = ''
   await alongside(postgres, chosen, async (entries) => {
     const results = await throughput(entries, { loads: of, connections: 64, ...duration })
-    section = `64 connections. Processor time of a request in µs: in all, and the service's + PostgreSQL's:
+    console.log(compare(results, entries[0]?.title ?? '').rates)
+    section = `64 connections. Processor time of a request with PostgreSQL's, in µs (service alone):
 
 ${processorTable(results)}
-
-Requests per second, those of the first in the same round being 1:
-
-${compare(results, entries[0]?.title ?? '').relative}
 
 ${conditions}`
   })
@@ -162,11 +153,11 @@ if (parts.includes('before')) {
 
 if (values.large) {
   const results = await large(postgres, service, duration)
-  writeSection('A large store', `64 connections, stores of different size. Requests per second:
+  writeSection('A large store', `64 connections. Requests per second [lowest–highest round]:
 
 ${rateTable(results)}
 
-Processor time of a request in µs: in all, and the service's + PostgreSQL's:
+Processor time of a request with PostgreSQL's, in µs (service alone):
 
 ${processorTable(results)}
 

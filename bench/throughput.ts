@@ -108,16 +108,13 @@ export const rateTable = (results: Result[]) =>
   resultTable(results, (rounds) => spread(rounds.map(({ perSecond }) => perSecond)))
 
 export const latencyTable = (results: Result[]) => resultTable(results, (rounds) =>
-  `${spread(rounds.map(({ p50 }) => p50))}, ${spread(rounds.map(({ p99 }) => p99))}`)
+  `${round(median(rounds.map(({ p50 }) => p50)))}/${round(median(rounds.map(({ p99 }) => p99)))}`)
 
-const share = (rounds: Figures[], part: 'own' | 'postgres') =>
-  round(median(rounds.map((figures) => figures[part])))
-
-/** The sum with its spread, and its two parts. */
+/** The contender's and PostgreSQL's processor time together, in brackets the contender's alone. */
 export const processorTable = (results: Result[]) => resultTable(results, (rounds) =>
-  `${spread(rounds.map(processor))}: ${share(rounds, 'own')} + ${share(rounds, 'postgres')}`)
+  `${round(median(rounds.map(processor)))} (${round(median(rounds.map(({ own }) => own)))})`)
 
-/** Everything relative to the yardstick in the same round, as a table and as bars. */
+/** Requests per second, alone and relative to the yardstick in the same round, as a table and as bars. */
 export function compare (results: Result[], yardstick: string) {
   const base = results.find(({ title }) => title === yardstick)?.rounds
   const relative = (rounds: Figures[], load: Load) =>
@@ -130,5 +127,7 @@ export function compare (results: Result[], yardstick: string) {
       bars.set(titles[load], [...bars.get(titles[load]) ?? [], { title, value, label }])
     }
   }
-  return { bars, relative: resultTable(results, (rounds, load) => spread(relative(rounds, load))) }
+  const cell = (rounds: Figures[], load: Load) =>
+    `${round(median(rounds.map(({ perSecond }) => perSecond)))}: ${spread(relative(rounds, load))}`
+  return { bars, rates: resultTable(results, cell) }
 }

@@ -1,8 +1,8 @@
 // Every command line of the documents does what it says, is run by another test,
 // or is named here with the reason why not.
 import { execFile } from 'node:child_process'
-import { readdir, readFile } from 'node:fs/promises'
-import { join } from 'node:path'
+import { access, readdir, readFile } from 'node:fs/promises'
+import { dirname, join } from 'node:path'
 import { promisify } from 'node:util'
 import t from 'tap'
 import manifest from '../../../package.json' with { type: 'json' }
@@ -97,7 +97,7 @@ const notRun: Record<string, string[]> = {
 const elsewhere = new Set([...runbookLines, ...Object.values(runBy).flat(), ...Object.values(notRun).flat()])
 const runHere = /^(plant-store|npm run (token|migrate)|curl localhost:3000)\b/
 
-const inDocs = (await readdir(join(root, 'docs'))).filter((name) => name.endsWith('.md'))
+const inDocs = (await readdir(join(root, 'docs'), { recursive: true })).filter((name) => name.endsWith('.md'))
 const documents = ['README.md', 'CONTRIBUTING.md', 'SECURITY.md', ...inDocs.map((name) => `docs/${name}`)]
 const texts = await Promise.all(documents.map(read))
 const commands = new Set(texts.flatMap(commandsIn))
@@ -112,6 +112,20 @@ t.test('every command line of the documents is run by a test, or named as one th
     // A test in TypeScript calls what the line calls in its own way.
     if (!file.endsWith('.ts')) for (const line of lines) t.ok(text.includes(line), line)
   }
+})
+
+t.test('every link of the documents leads to a file of the project, and to a heading of it', async (t) => {
+  const headingsOf = (text: string) => [...text.matchAll(/^#+ (.*)/gm)]
+    .map(([, heading = '']) => heading.toLowerCase().replaceAll(/[^\w\- ]/g, '').replaceAll(' ', '-'))
+  const broken: string[] = []
+  for (const [index, document] of documents.entries()) {
+    for (const [, path = '', anchor] of texts[index]?.matchAll(/\]\((?!https?:)([^)#]*)#?([^)]*)\)/g) ?? []) {
+      const target = path === '' ? document : join(dirname(document), path)
+      const isThere = anchor ? read(target).then((text) => headingsOf(text).includes(anchor)) : access(join(root, target)).then(() => true)
+      if (!await isThere.catch(() => false)) broken.push(`${document}: ${path}#${anchor}`)
+    }
+  }
+  t.strictSame(broken, [])
 })
 
 t.test('the scripts that the documents name are in package.json', async (t) => {
