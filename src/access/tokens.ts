@@ -1,10 +1,10 @@
-// The tokens in the database, by verbs.
+// Stores bearer tokens in the database.
 import { Batcher } from '../scheduling/batcher.ts'
 import type { Database, Row } from '../database/database.ts'
 import { isStatementError } from '../database/pg-errors.ts'
 import { createToken, hashToken } from './token-format.ts'
 
-/** What is known of a token; the token itself is known to its holder alone. */
+/** A stored token, without its text. */
 export interface Token {
   id: string
   user: string
@@ -29,10 +29,10 @@ const columns = `id, username, label, read_only,
 
 interface LookUp { owner: string, hash: string }
 
-// So many look-ups in a statement, and so many statements at once.
+// The look-ups of a statement, and the statements in flight.
 const [mostLookUps, lookUpsAtOnce] = [64, 4]
 
-/** Only an operator's command may create, list or revoke. */
+/** Requests use `find` only. The other methods are for the commands of operators. */
 export function createTokens (database: Database) {
   const lookUps = new Batcher((asked: LookUp[]) => findAll(database, asked), () => 0, {
     name: 'token',
@@ -43,7 +43,7 @@ export function createTokens (database: Database) {
   })
 
   return {
-    /** The text of a new token; it cannot be had again. */
+    /** Resolves to the text of the new token, which is not stored. */
     async create ({ user, label, readOnly, expires }: NewToken): Promise<string> {
       const token = createToken()
       await database.write(insert, [`\\x${hashToken(token)}`, user, label, readOnly, expires?.toISOString()])
@@ -51,17 +51,17 @@ export function createTokens (database: Database) {
     },
 
     /**
-     * Undefined when no such token was ever made; one revoked or expired is still found. Who
-     * asks for one that was known a moment ago does not wait with those who ask for others.
+     * Resolves to undefined when there is no such token. Finds revoked and expired tokens, too. The look-up
+     * of a `known` token is queued by its user, so look-ups of unknown tokens do not delay it.
      */
     find: (hash: string, known?: Token) => lookUps.add({ owner: known?.user ?? '', hash }),
 
-    /** Of all users without a user, oldest first. */
+    /** Resolves to the tokens of a user, or of all users, oldest first. */
     async list (user?: string): Promise<Token[]> {
       return (await database.read(selectByUser, [user])).map(toToken)
     },
 
-    /** How many were revoked: 0 when there is none by that id or all had been. */
+    /** Resolves to the number of tokens that this call revoked. */
     async revoke (by: { id: string } | { user: string }): Promise<number> {
       const [statement, value] = 'id' in by ? [revokeById, by.id] : [revokeByUser, by.user]
       const rows = await database.write(statement, [value])
@@ -74,7 +74,7 @@ const insert = {
   name: 'token-insert',
   text: 'insert into tokens (hash, username, label, read_only, expires_at) values ($1, $2, $3, $4, $5)'
 }
-// Behind a select the array's length is hidden from the planner, which would plan each look-up anew.
+// The subselect hides the array's length from the planner. Otherwise PostgreSQL replans every look-up.
 const selectByHash = {
   name: 'tokens-by-hash',
   text: `select encode(hash, 'hex'), ${columns} from tokens where hash = any ((select $1::bytea[])::bytea[])`
@@ -110,4 +110,10 @@ function toToken ([id, user, label, readOnly, created, expires, revoked]: Row): 
     expires: toDate(expires),
     revoked: toDate(revoked)
   }
+}
+
+/** The state of a token by this machine's clock. */
+export function tokenState ({ revoked, expires }: Token): 'active' | 'revoked' | 'expired' {
+  if (revoked !== undefined) return 'revoked'
+  return expires !== undefined && expires.getTime() <= Date.now() ? 'expired' : 'active'
 }

@@ -29,7 +29,7 @@ export function limitBodyMemory (app: FastifyInstance): void {
   app.addHook('preParsing', (request, { raw: answer }, _payload, done) => {
     const bytes = Math.min(sizeOf(request), limit)
     if (bytes <= inlineBodyBytes) return done()
-    const owner = request.caller?.user ?? ''
+    const owner = request.identity?.user ?? ''
     const begin = (error?: Error) => {
       if (error !== undefined || answer.destroyed) return done(error ?? clientClosedRequest)
       // All of it, and until it is answered: who sends slowly takes the room of others of the same owner.

@@ -32,7 +32,8 @@ function createPlant (app: App, plants: Plants): void {
       response: { 200: PlantSchema, ...failures(plantErrors.ID_TAKEN, errors.TOKEN_READ_ONLY) }
     }
   }, async (request) => {
-    if (!await plants.create(request.caller.user, request.body)) throw new ApiError(plantErrors.ID_TAKEN)
+    await request.revalidate()
+    if (!await plants.create(request.identity.user, request.body)) throw new ApiError(plantErrors.ID_TAKEN)
     // Only what a plant has goes out.
     return request.body
   })
@@ -52,7 +53,7 @@ function listPlants (app: App, plants: Plants): void {
       }
     }
   }, async (request, reply) => {
-    const { user } = request.caller
+    const { user } = request.identity
     const { limit } = request.query
     const first = await plants.list(user, limit === undefined ? undefined : Number(limit), reply.raw)
     if (first.rest === undefined && first.bytes < longText) return first.plants
@@ -84,7 +85,8 @@ function deletePlant (app: App, plants: Plants): void {
       }
     }
   }, async (request, reply) => {
-    const wasThere = await plants.delete(request.caller.user, request.params.id)
+    await request.revalidate()
+    const wasThere = await plants.delete(request.identity.user, request.params.id)
     if (!wasThere) throw new ApiError(plantErrors.PLANT_NOT_FOUND)
     // With nothing to send: of null Fastify would first make JSON.
     reply.code(204)
