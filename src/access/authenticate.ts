@@ -1,15 +1,14 @@
-// Who is calling: the seam between the guard and whatever kinds of credentials there are.
+// The contract between the guard of the routes and a kind of credentials.
 
-export interface Caller {
+export interface Identity {
   user: string
   readOnly: boolean
-  /** Which of the user's credentials it is, for the log. */
+  /** Identifies one of the user's credentials in the log. */
   id?: string
 }
 
 /**
- * From the text of a token to its caller. Throws TOKEN_INVALID, the same for
- * every reason, with the reason as cause for the log; DATABASE_UNAVAILABLE when
- * it can't tell. Another kind of credential is another function of this type.
+ * Resolves a token to the identity of its holder. Rejects with TOKEN_INVALID for every invalid token; the
+ * error's cause is the reason, for the log. Rejects with DATABASE_UNAVAILABLE when it cannot tell.
  */
-export type Authenticate = (token: string) => Promise<Caller>
+export type Authenticate = (token: string) => Promise<Identity>

@@ -1,39 +1,59 @@
-// The guard: no request gets past it without a token, none that changes something with a read-only one.
+// Guards routes with bearer tokens.
 import bearerAuth from '@fastify/bearer-auth'
 import type { FastifyInstance, FastifyReply, FastifyRequest, HookHandlerDoneFunction } from 'fastify'
 import { ApiError, errors } from '../errors.ts'
 import { markAuthenticated } from '../http/wire/unauthenticated-throttle.ts'
-import type { Authenticate, Caller } from './authenticate.ts'
+import type { Authenticate, Identity } from './authenticate.ts'
+
+interface Credentials { token: string, checkedAt: number }
 
 declare module 'fastify' {
   interface FastifyRequest {
-    /** Only set on routes behind requireBearer, and there always. */
-    caller: Caller
+    /** Set behind requireBearer only. */
+    identity: Identity
+    /** Set behind requireBearer only. */
+    credentials: Credentials
+    /**
+     * Authenticates the request again, unless that happened within the last second. Await the result right
+     * before each effect: a token may be revoked or expire while the body arrives or a list is read.
+     */
+    revalidate (): Promise<unknown> | undefined
   }
 }
 
-/** Guards every route of the instance: the caller is known before any parameter or body is looked at. */
+/** Most requests end within this time. They are authenticated once. */
+const revalidateAfterMs = 1000
+
+/** Guards every route of the instance. Authentication precedes all reading of parameters and bodies. */
 export async function requireBearer (app: FastifyInstance, authenticate: Authenticate): Promise<void> {
-  app.decorateRequest('caller', null as unknown as Caller)
+  async function check (token: string, request: FastifyRequest): Promise<true> {
+    const checkedAt = performance.now()
+    request.identity = await authenticate(token)
+    request.credentials = { token, checkedAt }
+    markAuthenticated(request.raw.socket)
+    return true
+  }
+  app.decorateRequest('identity', null as unknown as Identity)
+  app.decorateRequest('credentials', null as unknown as Credentials)
+  app.decorateRequest('revalidate', function () {
+    const { token, checkedAt } = this.credentials
+    return performance.now() - checkedAt < revalidateAfterMs ? undefined : check(token, this)
+  })
   await app.register(bearerAuth, {
     keys: new Set<string>(),
-    // The scheme's name is case-insensitive (RFC 9110, section 11.1), and only so under this setting.
+    // RFC 9110, section 11.1: the scheme's name is case-insensitive. The plugin's default is case-sensitive.
     specCompliance: 'rfc6749',
-    // With a hook of its own the plugin would answer, in its own shape, and log nothing.
+    // The plugin's own hook would send and log errors in another format.
     addHook: false,
     verifyErrorLogLevel: 'trace',
-    auth: async (token: string, request: FastifyRequest) => {
-      request.caller = await authenticate(token)
-      markAuthenticated(request.raw.socket)
-      return true
-    }
+    auth: check
   })
   app.addHook('onRequest', app.verifyBearerAuth as NonNullable<typeof app.verifyBearerAuth>)
 }
 
-/** An onRequest hook for routes that change something, behind requireBearer. */
+/** An onRequest hook for routes that write. Register it behind requireBearer. */
 export function requireWriteAccess (
   request: FastifyRequest, _reply: FastifyReply, done: HookHandlerDoneFunction
 ): void {
-  done(request.caller.readOnly ? new ApiError(errors.TOKEN_READ_ONLY) : undefined)
+  done(request.identity.readOnly ? new ApiError(errors.TOKEN_READ_ONLY) : undefined)
 }

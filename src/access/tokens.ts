@@ -1,10 +1,10 @@
-// The tokens in the database, by verbs.
+// Stores bearer tokens in the database.
 import type { Database, Row } from '../database/database.ts'
 import { wasRolledBack } from '../database/pg-errors.ts'
 import { Batcher } from '../scheduling/batcher.ts'
 import { createToken, hashToken } from './token-format.ts'
 
-/** What is known of a token; the token itself is known to its holder alone. */
+/** A stored token, without its text. */
 export interface Token {
   id: string
   user: string
@@ -32,7 +32,7 @@ interface LookUp { user: string, hash: string }
 /** Look-ups in a statement, and such statements in flight. */
 const limits = { maxItems: 64, maxInFlight: 4 }
 
-/** Only an operator's command may create, list or revoke. `maxQueued`: look-ups before one is rejected. */
+/** Requests use `find` only. `maxQueued`: look-ups that may be queued before one is rejected. */
 export function createTokens (database: Database, maxQueued = Infinity) {
   const lookUps = new Batcher((items: LookUp[]) => findAll(database, items), {
     name: 'token', limits: () => limits, maxQueued, isRetryable: wasRolledBack
@@ -40,7 +40,7 @@ export function createTokens (database: Database, maxQueued = Infinity) {
   database.addProbe('tokens', selectByHash, [[]])
 
   return {
-    /** The text of a new token; it cannot be had again. */
+    /** Resolves to the text of the new token, which is not stored. */
     async create ({ user, label, readOnly, expires }: NewToken): Promise<string> {
       const token = createToken()
       await database.write(insert, [`\\x${hashToken(token)}`, user, label, readOnly, expires?.toISOString()])
@@ -48,17 +48,17 @@ export function createTokens (database: Database, maxQueued = Infinity) {
     },
 
     /**
-     * Undefined when no such token was ever made; one revoked or expired is still found. Who
-     * asks for one that was known a moment ago does not wait with those who ask for others.
+     * Resolves to undefined when there is no such token. Finds revoked and expired tokens, too. The look-up
+     * of a `known` token is queued by its user, so look-ups of unknown tokens do not delay it.
      */
     find: (hash: string, known?: Token) => lookUps.add({ user: known?.user ?? '', hash }),
 
-    /** Of all users without a user, oldest first. */
+    /** Resolves to the tokens of a user, or of all users, oldest first. */
     async list (user?: string): Promise<Token[]> {
       return (await database.read(selectByUser, [user])).map(toToken)
     },
 
-    /** How many were revoked: 0 when there is none by that id or all had been. */
+    /** Resolves to the number of tokens that this call revoked. */
     async revoke (by: { id: string } | { user: string }): Promise<number> {
       const [statement, value] = 'id' in by ? [revokeById, by.id] : [revokeByUser, by.user]
       const rows = await database.write(statement, [value])
@@ -71,7 +71,7 @@ const insert = {
   name: 'token-insert',
   text: 'insert into tokens (hash, username, label, read_only, expires_at) values ($1, $2, $3, $4, $5)'
 }
-// The subselect hides the array's length from the planner. Otherwise PostgreSQL replans most look-ups.
+// The subselect hides the array's length from the planner. Otherwise PostgreSQL replans every look-up.
 const selectByHash = {
   name: 'tokens-by-hash',
   text: `select encode(hash, 'hex'), ${columns} from tokens where hash = any ((select $1::bytea[])::bytea[])`
@@ -107,4 +107,10 @@ function toToken ([id, user, label, readOnly, created, expires, revoked]: Row): 
     expires: toDate(expires),
     revoked: toDate(revoked)
   }
+}
+
+/** The state of a token by this machine's clock. */
+export function tokenState ({ revoked, expires }: Token): 'active' | 'revoked' | 'expired' {
+  if (revoked !== undefined) return 'revoked'
+  return expires !== undefined && expires.getTime() <= Date.now() ? 'expired' : 'active'
 }

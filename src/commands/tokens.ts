@@ -1,6 +1,5 @@
 // The commands token create, list and revoke.
-import { tokenState } from '../access/token-cache.ts'
-import { createTokens, type NewToken, type Tokens } from '../access/tokens.ts'
+import { createTokens, tokenState, type NewToken, type Tokens } from '../access/tokens.ts'
 import type { Config } from '../config.ts'
 import { openDatabase } from '../database/database.ts'
 import { migrate } from '../database/migrate.ts'

@@ -9,7 +9,7 @@ export function limitBodyMemory (app: FastifyInstance, budget: MemoryBudget): vo
   app.addHook('preParsing', (request, reply, _payload, done) => {
     const bytes = Math.min(sizeOf(request), limit)
     // Held until the response ends, since a batch holds the plant until then.
-    const fits = bytes <= inlineBytes || budget.reserve(request.caller?.user ?? '', bytes, reply.raw)
+    const fits = bytes <= inlineBytes || budget.reserve(request.identity?.user ?? '', bytes, reply.raw)
     done(fits ? undefined : overloaded)
   })
 }

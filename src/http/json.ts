@@ -15,7 +15,7 @@ export function readJsonBodies (app: FastifyInstance): void {
   const options = { parseAs: 'buffer' } as const
   app.addContentTypeParser('application/json', options, (request: FastifyRequest, body: Buffer, done) => {
     if (body.length <= inlineBytes) return done(null, parseJsonBody(body))
-    userWork.run(request.caller?.user ?? '', body.length, () => {
+    userWork.run(request.identity?.user ?? '', body.length, () => {
       try {
         done(null, parseJsonBody(body))
       } catch (error) {

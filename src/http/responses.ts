@@ -56,10 +56,10 @@ const isOfUnknownLength = (reply: FastifyReply, payload: unknown) =>
   payload instanceof Readable && !reply.hasHeader('content-length')
 
 function askedBy (request: FastifyRequest, fault: ApiError): RequestSummary {
-  // A token that was refused is known all the same when it was once good.
-  const { user, id } = request.caller ?? (fault as { caller?: Partial<typeof request.caller> }).caller ?? {}
+  // The error for a revoked or expired token has its identity.
+  const identity = request.identity ?? (fault as Partial<FastifyRequest>).identity
   const { method, routeOptions: { url: route } } = request
-  return { method, route, user, tokenId: id, remoteAddress: addressOf(request) }
+  return { method, route, user: identity?.user, tokenId: identity?.id, remoteAddress: addressOf(request) }
 }
 
 /** Of the addresses that trusted proxies tell the last that is one: a caller may have written anything. */

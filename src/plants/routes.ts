@@ -34,7 +34,8 @@ function createPlant (app: App, plants: Plants): void {
       response: { 200: PlantSchema, ...failures(plantErrors.ID_TAKEN, errors.TOKEN_READ_ONLY) }
     }
   }, async (request) => {
-    if (!await plants.create(request.caller.user, request.body)) throw new ApiError(plantErrors.ID_TAKEN)
+    await request.revalidate()
+    if (!await plants.create(request.identity.user, request.body)) throw new ApiError(plantErrors.ID_TAKEN)
     // Only what a plant has goes out.
     return request.body
   })
@@ -56,7 +57,7 @@ function listPlants (app: App, plants: Plants): void {
   }, async (request, reply) => {
     const { limit } = request.query
     const most = limit === undefined ? undefined : Number(limit)
-    const list = await plants.list(request.caller.user, most, reply.raw)
+    const list = await plants.list(request.identity.user, most, reply.raw)
     if (Array.isArray(list)) return list
     reply.type('application/json')
     // A stream that responds to HEAD would be read to its end and dropped.
@@ -81,7 +82,8 @@ function deletePlant (app: App, plants: Plants): void {
       }
     }
   }, async (request, reply) => {
-    const wasThere = await plants.delete(request.caller.user, request.params.id)
+    await request.revalidate()
+    const wasThere = await plants.delete(request.identity.user, request.params.id)
     if (!wasThere) throw new ApiError(plantErrors.PLANT_NOT_FOUND)
     // With nothing to send: of null Fastify would first make JSON.
     reply.code(204)
@@ -94,7 +96,8 @@ async function * toJson (pages: AsyncIterable<Page>, request: FastifyRequest, re
   let before = '['
   for await (const page of pages) {
     if (page.count === 0) break
-    await new Promise<void>((resolve) => userWork.run(request.caller.user, page.bytes, resolve))
+    await request.revalidate()
+    await new Promise<void>((resolve) => userWork.run(request.identity.user, page.bytes, resolve))
     yield before + serialize(page.toPlants()).slice(1, -1)
     before = ','
     await drained(reply.raw)

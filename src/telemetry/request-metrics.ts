@@ -94,5 +94,5 @@ function countErrors (app: FastifyInstance, registry: Registry): void {
 const wordOf = ({ name, cause }: ApiError) =>
   typeof cause === 'string' ? cause : name.replace('TOKEN_', '').toLowerCase()
 
-const waitedFor = ({ caller, routeOptions: { schema } }: FastifyRequest) =>
-  caller === null ? 'token' : String(schema?.operationId)
+const waitedFor = ({ identity, routeOptions: { schema } }: FastifyRequest) =>
+  identity === null ? 'token' : String(schema?.operationId)

@@ -48,7 +48,7 @@ const readOnly = {
 const notFound = { status: 404, error: { error: 40402, message: 'You have no plant with this id.' }, header: undefined }
 
 interface Expectation { reason?: string, create: object, list: object, delete: object }
-const everywhere = (answer: object, reason: string) => ({ reason, create: answer, list: answer, delete: answer })
+const everywhere = (response: object, reason: string) => ({ reason, create: response, list: response, delete: response })
 
 const matrix: Record<keyof typeof credentials, Expectation> = {
   none: everywhere(missing, 'FST_BEARER_AUTH_MISSING_AUTHORIZATION_HEADER'),
@@ -89,38 +89,38 @@ const requests = {
 
 for (const [name, { reason, ...operations }] of Object.entries(matrix)) {
   for (const operation of ['create', 'list', 'delete'] as const) {
-    t.test(`${operation}, credential ${name}`, async (t) => {
+    t.test(`${operation} with credentials: ${name}`, async (t) => {
       const authorization = credentials[name]
       const before = log.length
-      const answer = await app.inject({ ...requests[operation], headers: { ...authorization !== undefined && { authorization } } })
-      const isError = answer.statusCode >= 400
+      const response = await app.inject({ ...requests[operation], headers: { ...authorization !== undefined && { authorization } } })
+      const isError = response.statusCode >= 400
       t.strictSame({
-        status: answer.statusCode,
-        header: answer.headers['www-authenticate'],
-        ...isError ? { error: answer.json() } : { body: answer.body }
+        status: response.statusCode,
+        header: response.headers['www-authenticate'],
+        ...isError ? { error: response.json() } : { body: response.body }
       }, operations[operation])
       if (!isError) return
-      t.match(answer.headers['content-type'], /^application\/json/)
-      t.strictSame(Object.keys(answer.json()), ['error', 'message'])
-      if (answer.statusCode === 404) return
-      const refusal = log.slice(before).map((line) => JSON.parse(line)).find(({ level }) => level === 'info')
-      t.match(refusal, { error: answer.json().error, remoteAddress: '127.0.0.1', reqId: String }, 'logged at info')
-      t.equal(refusal.reason, reason)
+      t.match(response.headers['content-type'], /^application\/json/)
+      t.strictSame(Object.keys(response.json()), ['error', 'message'])
+      if (response.statusCode === 404) return
+      const rejection = log.slice(before).map((line) => JSON.parse(line)).find(({ level }) => level === 'info')
+      t.match(rejection, { error: response.json().error, remoteAddress: '127.0.0.1', reqId: String }, 'logged at info')
+      t.equal(rejection.reason, reason)
     })
   }
 }
 
 t.test('the name of the scheme is case-insensitive', async (t) => {
   for (const scheme of ['bearer', 'BEARER', 'bEaReR']) {
-    const answer = await app.inject({ url: '/plants', headers: { authorization: full.replace('Bearer', scheme) } })
-    t.equal(answer.statusCode, 200, scheme)
+    const response = await app.inject({ url: '/plants', headers: { authorization: full.replace('Bearer', scheme) } })
+    t.equal(response.statusCode, 200, scheme)
   }
 })
 
-t.test('invalid tokens can\'t be told apart by the answer', async (t) => {
-  const answers = await Promise.all(['malformed', 'mistyped', 'unknown', 'expired', 'revoked'].map(async (name) => {
+t.test('all invalid tokens get the same response', async (t) => {
+  const responses = await Promise.all(['malformed', 'mistyped', 'unknown', 'expired', 'revoked'].map(async (name) => {
     const { statusCode, body, headers } = await app.inject({ url: '/plants', headers: { authorization: credentials[name] } })
     return { statusCode, body, headers: { ...headers, date: '', 'x-request-id': '' } }
   }))
-  for (const answer of answers) t.strictSame(answer, answers[0])
+  for (const response of responses) t.strictSame(response, responses[0])
 })

@@ -1,7 +1,12 @@
+import { once } from 'node:events'
+import { connect } from 'node:net'
+import { buffer } from 'node:stream/consumers'
 import { setTimeout } from 'node:timers/promises'
-import t from 'tap'
+import t, { type Test } from 'tap'
+import { startApp } from '../support/app.ts'
 import { createDatabase, sql } from '../support/database.ts'
 import { unmeasured } from '../support/program.ts'
+import { parseAnswers } from '../support/raw.ts'
 
 const { run, serve } = unmeasured
 
@@ -9,7 +14,7 @@ const DATABASE_URL = await createDatabase(t)
 const token = (...args: string[]) => run(['token', ...args], { DATABASE_URL })
 const create = async (...args: string[]) => (await token('create', ...args)).stdout.trim()
 
-/** What the database says of the token of a user who has one. */
+/** Reads from the database when the user's only token was revoked or expires. */
 async function timeOf (event: 'revoked' | 'expires', user: string): Promise<number> {
   const [row] = await sql(DATABASE_URL, `select ${event}_at as at from tokens where username = $1`, [user])
   return (row?.at as Date).getTime()
@@ -24,45 +29,101 @@ const addresses = instances.map(({ address }) => address)
 const [,, uncached] = addresses as [string, string, string]
 
 async function list (address: string, token: string): Promise<number> {
-  const answer = await fetch(`${address}/plants`, { headers: { authorization: `Bearer ${token}` } })
-  await answer.text()
-  return answer.status
+  const response = await fetch(`${address}/plants`, { headers: { authorization: `Bearer ${token}` } })
+  await response.text()
+  return response.status
 }
 
-/** Goes on using a token until it is refused (or for far too long), and tells when the last use and the refused one were. */
-async function useUp (address: string, token: string): Promise<{ accepted: number, refused: number }> {
-  const giveUp = Date.now() + 10_000
+/** Uses a token until it is rejected, for 10 s at most. Resolves to the times of the last two requests. */
+async function useUp (address: string, token: string): Promise<{ accepted: number, rejected: number }> {
+  const deadline = Date.now() + 10_000
   let accepted = 0
   let sent = Date.now()
-  while (await list(address, token) === 200 && sent < giveUp) {
+  while (await list(address, token) === 200 && sent < deadline) {
     accepted = sent
     await setTimeout(100)
     sent = Date.now()
   }
-  return { accepted, refused: Date.now() }
+  return { accepted, rejected: Date.now() }
 }
 
-t.jobs = 2
+t.jobs = 3
 
-t.test('a revoked token is refused by every running instance within five seconds', { buffered: true }, async (t) => {
+t.test('every running instance rejects a revoked token within five seconds', { buffered: true }, async (t) => {
   const alice = await create('alice')
   const bob = await create('bob')
   for (const address of addresses) t.equal(await list(address, alice), 200)
 
   await token('revoke', '--user', 'alice')
-  t.equal(await list(uncached, alice), 401, 'without a cache at once')
+  t.equal(await list(uncached, alice), 401, 'at once without a cache')
   const revoked = await timeOf('revoked', 'alice')
-  for (const { refused } of await Promise.all(addresses.map((address) => useUp(address, alice)))) {
-    t.comment(`refused after ${refused - revoked} ms`)
-    t.ok(refused - revoked < 5000)
+  for (const { rejected } of await Promise.all(addresses.map((address) => useUp(address, alice)))) {
+    t.comment(`rejected after ${rejected - revoked} ms`)
+    t.ok(rejected - revoked < 5000)
   }
-  for (const address of addresses) t.equal(await list(address, bob), 200, 'another user\'s goes on')
+  for (const address of addresses) t.equal(await list(address, bob), 200, 'another user\'s token stays valid')
 })
 
-t.test('an expiring token is good until the moment it expires and never after, cached or not', { buffered: true }, async (t) => {
+t.test('a token is valid until it expires and no longer, cached or not', { buffered: true }, async (t) => {
   const carol = await create('carol', '--expires', '3s')
   const expires = await timeOf('expires', 'carol')
-  for (const { accepted, refused } of await Promise.all(addresses.map((address) => useUp(address, carol)))) {
-    t.ok(accepted < expires && expires <= refused, `${expires - accepted} ms before it was good, ${refused - expires} ms after it was not`)
+  for (const { accepted, rejected } of await Promise.all(addresses.map((address) => useUp(address, carol)))) {
+    t.ok(accepted < expires, `accepted ${expires - accepted} ms before it expired`)
+    t.ok(expires <= rejected, `rejected ${rejected - expires} ms after it expired`)
   }
+})
+
+/** Sends a request without its body. Resolves once the service has accepted the token and asks for the body. */
+async function begin (t: Test, address: string, request: string, authorization: string, body: string) {
+  const { hostname, port } = new URL(address)
+  const socket = connect({ host: hostname, port: Number(port) })
+  t.teardown(() => socket.destroy())
+  socket.write([
+    `${request} HTTP/1.1`,
+    'Host: x',
+    `Authorization: ${authorization}`,
+    'Content-Type: application/json',
+    `Content-Length: ${body.length}`,
+    'Expect: 100-continue',
+    'Connection: close',
+    '\r\n'
+  ].join('\r\n'))
+  const [head] = await once(socket, 'data')
+  t.match(String(head), /^HTTP\/1\.1 100 /)
+  return async () => {
+    socket.end(body)
+    const [response] = parseAnswers(await buffer(socket))
+    return response
+  }
+}
+
+t.test('a token that is revoked while a body is on its way changes nothing', { buffered: true }, async (t) => {
+  const { as, listen, log, tokens } = await startApp(t, { TOKEN_CACHE_TTL: '1500ms' })
+  const address = await listen()
+  await (await as('alice')).create({ id: 1, name: 'Monstera' })
+  // One token for each request: the request then looks its token up, and the cache keeps it for more than 1 s.
+  const [creator, deleter, bob] = [await as('alice'), await as('alice'), await as('bob')]
+  const ivy = '{"id":2,"name":"Ivy"}'
+  const [finishCreate, finishDelete, finishBobs] = await Promise.all([
+    begin(t, address, 'POST /plants', creator.authorization, ivy),
+    begin(t, address, 'DELETE /plants/1', deleter.authorization, '{}'),
+    begin(t, address, 'POST /plants', bob.authorization, ivy)
+  ])
+
+  await tokens.revoke({ user: 'alice' })
+  for (const client of [creator, deleter]) {
+    while ((await client.list()).statusCode === 200) await setTimeout(10)
+  }
+  const before = log.length
+  for (const finish of [finishCreate, finishDelete]) {
+    t.match(await finish(), {
+      status: 401,
+      headers: { 'www-authenticate': 'Bearer realm="plants", error="invalid_token"' },
+      body: '{"error":40102,"message":"The bearer token is not valid."}'
+    })
+  }
+  const rejections = log.slice(before).map((line) => JSON.parse(line)).filter(({ error }) => error === 40102)
+  t.match(rejections, [{ user: 'alice', reason: 'revoked' }, { user: 'alice', reason: 'revoked' }])
+  t.match(await finishBobs(), { status: 200 }, 'a valid token still creates')
+  t.strictSame((await (await as('alice')).list()).json(), [{ name: 'Monstera' }])
 })

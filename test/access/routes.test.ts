@@ -5,7 +5,7 @@ import { createToken } from '../../src/access/token-format.ts'
 import { startApp } from '../support/app.ts'
 import { guardedRoutes, openRoutes } from '../support/routes.ts'
 
-// Fastify announces every instance, so that routes can be seen being registered on the app as it is.
+// Fastify announces every instance on this channel. The hook then sees each route of the real app.
 const routes: Array<{ method: HTTPMethods, url: string }> = []
 subscribe('fastify.initialization', (message) => {
   const { fastify } = message as { fastify: FastifyInstance }
@@ -16,38 +16,38 @@ subscribe('fastify.initialization', (message) => {
 
 const { app } = await startApp(t)
 
-// What docs/api.md says is open to all.
+// docs/api.md lists these as open.
 const isOpen = (url: string) => ['/livez', '/readyz', '/openapi.json'].includes(url) || /^\/docs(\/|$)/.test(url)
 const guarded = routes.filter(({ url }) => !isOpen(url))
 
 const inOrder = (routes: Record<string, string[]>) => Object.entries(routes).map(([url, methods]) => [url, methods.toSorted()]).sort()
 
-t.test('every operation is guarded, and nothing else needs to be', async (t) => {
+t.test('test/support/routes.ts lists exactly the routes of the app', async (t) => {
   const methods: Record<string, string[]> = {}
   for (const { method, url } of routes) if (!url.startsWith('/docs')) (methods[url] ??= []).push(method)
-  t.strictSame(inOrder(methods), inOrder({ ...guardedRoutes, ...openRoutes }), 'what is meant stands in test/support/routes.ts')
+  t.strictSame(inOrder(methods), inOrder({ ...guardedRoutes, ...openRoutes }))
 })
 
 for (const { method, url } of guarded) {
-  t.test(`${method} ${url} turns strangers away before it looks at anything they sent`, async (t) => {
+  t.test(`${method} ${url} rejects an unauthenticated request before it validates any input`, async (t) => {
     for (const authorization of ['', `Bearer ${createToken()}`]) {
-      const answer = await app.inject({
-        // A HEAD request is answered without a body, whose number would tell nothing.
+      const response = await app.inject({
         method,
         url: `${url.replace(/:\w+/, 'x')}?limit=none&limit=%zz`,
         headers: { ...authorization !== '' && { authorization }, ...method !== 'GET' && method !== 'HEAD' && { 'content-type': 'text/plain' } },
         ...method === 'POST' && { payload: '{' }
       })
-      t.equal(answer.statusCode, 401)
-      t.match(answer.headers['www-authenticate'], authorization === '' ? /^Bearer realm="plants"$/ : /error="invalid_token"$/)
-      if (method !== 'HEAD') t.match(answer.json(), { error: authorization === '' ? 40101 : 40102 })
+      t.equal(response.statusCode, 401)
+      t.match(response.headers['www-authenticate'], authorization === '' ? /^Bearer realm="plants"$/ : /error="invalid_token"$/)
+      // The response to a HEAD request has no body.
+      if (method !== 'HEAD') t.match(response.json(), { error: authorization === '' ? 40101 : 40102 })
     }
   })
 }
 
-t.test('the documented others are open', async (t) => {
+t.test('the routes that are documented as open need no token', async (t) => {
   for (const { method, url } of routes.filter(({ url }) => isOpen(url))) {
-    const answer = await app.inject({ method, url: url.replace('*', 'json') })
-    t.ok(answer.statusCode < 400, `${method} ${url}`)
+    const response = await app.inject({ method, url: url.replace('*', 'json') })
+    t.ok(response.statusCode < 400, `${method} ${url}`)
   }
 })
