@@ -23,7 +23,7 @@ export async function startApp (t: Test, environment: Record<string, string> = {
     await database.close()
     for (const observer of observers) await observer.close()
   })
-  const tokens = createTokens(database)
+  const tokens = createTokens(database, config.MAX_QUEUED)
 
   return {
     app,
