@@ -5,12 +5,12 @@ import { answers, buildImage, buildNextImage, findImage, image, openProject, unt
 
 t.setTimeout(290_000)
 
-const instances = ['plant-store', 'plant-store-2', 'plant-store-3']
+const instances = ['plant-store-1', 'plant-store-2', 'plant-store-3']
 const next = 'localhost/plant-store:test-next'
 
 await buildImage()
 await buildNextImage(next, 'alter table plants add column height integer;')
-const project = await openProject(t, 'docker-compose.rolling.yml')
+const project = await openProject(t, 'rolling')
 project.env.HAPROXY_IMAGE = await findImage('haproxy:3.4')
 // All the load comes from one address.
 project.env.REQUESTS_PER_10_SECONDS = '1000000'
@@ -33,7 +33,7 @@ async function stored (token: string) {
 }
 
 await t.test('a new database password, and three instances restarted for it one by one under load, fail not one request', async t => {
-  const token = await project.token('alice')
+  const token = await project.token('alice', 'plant-store-1')
   const load = startLoad(t, { url, token })
   const [prepare, restart] = runbook['Rotate the database password'] as [string, string]
   await project.sh(prepare, { NEW_PASSWORD: 'another' })
@@ -52,9 +52,9 @@ await t.test('an upgrade brings its migration, and the old version works on besi
   const columns = () => project.sql("select count(*) from information_schema.columns where table_name = 'plants' and column_name = 'height'")
   t.equal(await columns(), '0')
 
-  const token = await project.token('bob', 'plant-store')
+  const token = await project.token('bob', 'plant-store-1')
   const load = startLoad(t, { url, token })
-  await replace('plant-store', next)
+  await replace('plant-store-1', next)
   t.equal(await columns(), '1')
   await replace('plant-store-2', image)
   const result = await load.stop()
@@ -85,7 +85,7 @@ await t.test('while the database is away, and when no instance is left, the answ
     const { error } = await answer.json() as { error: number }
     return { path, status: answer.status, error, retryAfter: answer.headers.get('retry-after') }
   }
-  const token = await project.token('carol')
+  const token = await project.token('carol', 'plant-store-1')
   await project.compose('stop', 'database')
   await answers(`${url}/readyz`, 503)
   // Long enough for the proxy to have noticed, too.

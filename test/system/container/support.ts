@@ -86,13 +86,17 @@ export async function openNetwork (t: Test) {
   }
 }
 
-/** A compose project of its own, on free ports, removed with its volumes when the test ends, however it ends. */
-export async function openProject (t: Test, composeFile = 'docker-compose.yml') {
+/** docker-compose.yml with files of deploy/compose. */
+export const composeFiles = (...overlays: string[]) =>
+  ['docker-compose.yml', ...overlays.map((name) => `deploy/compose/${name}.yml`)].map((name) => join(root, name))
+
+/** A compose project on free ports. It is removed with its volumes when the test ends, however it ends. */
+export async function openProject (t: Test, ...overlays: string[]) {
   const name = newName()
   const env: NodeJS.ProcessEnv = {
     ...process.env,
     COMPOSE_PROJECT_NAME: name,
-    COMPOSE_FILE: composeFile,
+    COMPOSE_FILE: composeFiles(...overlays).join(':'),
     PLANT_STORE_IMAGE: image,
     PORT: '127.0.0.1:0'
   }

@@ -141,9 +141,9 @@ t.test('the commands of the documents do what they say', async (t) => {
   t.strictSame(answers, ['{"name":"Monstera"}', '[{"name":"Monstera"}]', ''])
 })
 
-t.test('the version stands in package.json, and what can\'t take it from there has the same', async (t) => {
-  const variants = ['rolling', 'failover', 'pgbouncer', 'citus'].map((variant) => `docker-compose.${variant}.yml`)
-  for (const file of ['Dockerfile', 'docker-compose.yml', ...variants, 'deploy/kubernetes/production/kustomization.yaml']) {
+t.test('every file that names the version names the one of package.json', async (t) => {
+  const overlays = ['rolling', 'pgbouncer', 'citus'].map((name) => `deploy/compose/${name}.yml`)
+  for (const file of ['Dockerfile', 'docker-compose.yml', ...overlays, 'deploy/kubernetes/production/kustomization.yaml']) {
     const versions = (await read(file)).match(/(?<=image\.version="|plant-store:|newTag: )\d+\.\d+\.\d+/g)
     t.strictSame([...new Set(versions)], [manifest.version], file)
   }
