@@ -100,7 +100,7 @@ for (const [name, { id, send, hasOwnPage }] of Object.entries(proxies)) {
   await t.test(`${name}'s own errors have the service's JSON shape`, async (t) => {
     for (const [request, error, allow] of [...hasOwnPage ? [] : malformed, ...ownErrors[name] ?? []]) {
       const { status, headers, body } = await send(request)
-      const line = request.split('\r\n', 1)[0]
+      const line = request.slice(0, request.indexOf('\r\n'))
       t.equal(status, Math.floor(error / 100), line)
       t.match(headers, /^content-type: application\/json\r?$/im, line)
       t.match(headers, /^cache-control: no-store\r?$/im, line)
