@@ -22,6 +22,10 @@ t.test('Compose passes every setting of .env to the service', async (t) => {
   const settings = [...table].map(([, name]) => name as string).filter((name) => !(name in fixed))
   t.ok(settings.includes('DATABASE_URL'))
   t.strictSame(settings.filter((name) => !passed.has(name)), [])
+  // OpenTelemetry reads these itself.
+  const named = (await read('docs/monitoring.md')).match(/\bOTEL_\w+/g) ?? []
+  t.ok(named.includes('OTEL_EXPORTER_OTLP_HEADERS'))
+  t.strictSame(named.filter((name) => !passed.has(name)), [])
 })
 
 t.test('nginx names the methods of each path in its own 405', async (t) => {
