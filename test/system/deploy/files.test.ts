@@ -28,6 +28,15 @@ t.test('Compose passes every setting of .env to the service', async (t) => {
   t.strictSame(named.filter((name) => !passed.has(name)), [])
 })
 
+t.test('Prometheus and HAProxy know every instance', async (t) => {
+  const instances = (await read('deploy/compose/rolling.yml')).match(/(?<=^ {2})\S+(?=: \*instance$)/gm) ?? []
+  t.equal(instances.length, 3)
+  const scraped = /names: \[(.*?)\]/.exec(await read('deploy/observability/prometheus.yml'))?.[1]
+  t.strictSame(scraped?.split(', '), ['plant-store', ...instances])
+  const servers = (await read('deploy/haproxy.cfg')).match(/(?<=^ {2}server \w+ )[^:]+/gm)
+  t.strictSame(servers, [...instances, ...instances], 'in the backends "ready" and "living"')
+})
+
 t.test('nginx names the methods of each path in its own 405', async (t) => {
   const map = /map \$request_uri \$methods \{(.*?)\}/s.exec(await read('deploy/nginx.conf'))?.[1] as string
   const [fallback, ...rows] = [...map.matchAll(/(\S+) "(.*)";/g)]
