@@ -59,7 +59,7 @@ async function startNginx () {
   const [key, certificate] = [join(certificates, 'plants.key'), join(certificates, 'plants.crt')]
   await promisify(execFile)('openssl', ['req', '-x509', '-newkey', 'rsa:2048', '-nodes', '-subj=/CN=plants.example.com',
     '-keyout', key, '-out', certificate])
-  // Beside the upstream, as on one machine.
+  // In the network namespace of the upstream, as if on one machine.
   const id = await start(`--network=container:${upstream}`, `--volume=${certificates}:/etc/nginx/tls:ro`,
     `--volume=${deploy}/nginx.conf:/etc/nginx/conf.d/default.conf:ro`, await findImage('nginx:1.28'))
   const port = await portOf(upstream, 443)
@@ -88,7 +88,7 @@ const ownErrors: Record<string, Case[]> = {
 }
 
 for (const [name, { id, send, hasOwnPage }] of Object.entries(proxies)) {
-  await t.test(`${name} tells the service the caller's address, not what the caller says of it`, async (t) => {
+  await t.test(`${name} replaces the client's X-Forwarded-For with its address`, async (t) => {
     const { body } = await send(get('/', 'X-Forwarded-For: 1.2.3.4\r\n'))
     const { headers, httpVersion } = JSON.parse(body)
     t.equal(httpVersion, '1.1')
@@ -110,7 +110,7 @@ for (const [name, { id, send, hasOwnPage }] of Object.entries(proxies)) {
     if (hasOwnPage) t.comment('this HAProxy responds in HTML to a request that it can\'t parse')
   })
 
-  await t.test(`a list that breaks off behind ${name} breaks off before it, too`, async (t) => {
+  await t.test(`a list that breaks off behind ${name} breaks off for the client, too`, async (t) => {
     const { status, headers, body } = await send(get('/cut'))
     t.equal(status, 200)
     t.match(headers, /^transfer-encoding: chunked\r?$/im)
@@ -127,7 +127,7 @@ for (const [name, { id, send, hasOwnPage }] of Object.entries(proxies)) {
   })
 }
 
-await t.test('nginx takes bodies as large as the service does, and no larger', async (t) => {
+await t.test('nginx accepts bodies up to the service\'s limit', async (t) => {
   const limit = Number(/client_max_body_size (\d+);/.exec(await readFile(join(deploy, 'nginx.conf'), 'utf8'))?.[1])
   const post = (size: number) => `POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: ${size}\r\n\r\n${'x'.repeat(size)}`
   t.equal((await proxies.nginx.send(post(limit))).status, 200)
@@ -138,7 +138,7 @@ await t.test('nginx takes bodies as large as the service does, and no larger', a
 
 const silent = { status: 0, headers: '', body: '' }
 
-await t.test('HAProxy bounds what one address may ask for, and how many connections it may have', async (t) => {
+await t.test('HAProxy limits the requests and connections of an address', async (t) => {
   const { id, send } = await startHaproxy('--env=REQUESTS_PER_10_SECONDS=20', '--env=CONNECTIONS_PER_ADDRESS=5')
   const { status, headers, body } = await until(() => send(get('/')), ({ status }) => status !== 200)
   t.equal(status, 429)
@@ -151,7 +151,7 @@ await t.test('HAProxy bounds what one address may ask for, and how many connecti
   for (const connection of connections) connection.destroy()
 })
 
-await t.test('with nobody behind it a proxy answers 503 and when to retry, for nothing has happened', async (t) => {
+await t.test('a proxy without a reachable instance responds with 503 and Retry-After', async (t) => {
   await proxies.haproxy.send(get('/end'))
   for (const [name, { send }] of Object.entries(proxies)) {
     const { headers, body } = await until(() => send(get('/')).catch(() => silent), ({ status }) => status === 503)

@@ -13,7 +13,7 @@ project.env.ARCHIVE = archive
 
 const [beforehand, goBack] = runbook['Recover to a point in time'] as string[]
 
-await t.test('with an archive from the start', async (t) => {
+await t.test('the archive is set up, and a base backup is taken', async (t) => {
   await mkdir(archive)
   await follow(beforehand)
   await ready()
@@ -23,7 +23,7 @@ await t.test('with an archive from the start', async (t) => {
 
 await t.test('a single instance is upgraded', async (t) => {
   const [upgrade] = runbook['Upgrade one instance'] as string[]
-  // As a new image would, it makes for another container.
+  // Like a new image, a changed setting makes Compose recreate the container.
   project.env.DOCS = 'off'
   const before = await project.container('plant-store')
   await follow(upgrade)
@@ -31,7 +31,7 @@ await t.test('a single instance is upgraded', async (t) => {
   t.not(await project.container('plant-store'), before)
 })
 
-await t.test('it logs at debug until told again', async (t) => {
+await t.test('SIGUSR2 switches debug logging on and off', async (t) => {
   const told = async () => {
     const log = await project.compose('logs', '--no-color', 'plant-store')
     return [...log.matchAll(/the log level is (\w+)/g)].map(([, level]) => level).join()
@@ -51,7 +51,7 @@ await t.test('the database goes back to a point in time', async (t) => {
   await ready()
   t.equal(await plants(), 'Fern,Ivy')
   await keep(5, 'Oak')
-  t.equal(await plants(), 'Fern,Ivy,Oak', 'and takes writes')
+  t.equal(await plants(), 'Fern,Ivy,Oak', 'the database accepts writes')
 })
 
 await t.test('the queries show who holds a lock that the service waits for', async (t) => {
@@ -71,7 +71,7 @@ await t.test('the queries show who holds a lock that the service waits for', asy
   await ready()
 })
 
-await t.test('a database elsewhere is used with verify-full and an authority of its own', async (t) => {
+await t.test('another database is used with verify-full and its own authority', async (t) => {
   const certificates = join(folder, 'tls')
   const authority = join(root, 'deploy/ca/test.crt')
   t.teardown(() => rm(authority, { force: true }))
@@ -101,7 +101,7 @@ await t.test('a database elsewhere is used with verify-full and an authority of 
   await until(() => project.compose('logs', '--no-color', 'plant-store'), (log) => log.includes("does not match certificate's altnames"))
   t.equal((await fetch(`${await project.url()}/readyz`)).status, 503)
 
-  // Of several hosts each is held to its own name.
+  // With several hosts, each certificate must match its own host.
   await connect('db.example.org,db.example.com')
   await ready()
 })

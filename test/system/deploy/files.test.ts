@@ -23,7 +23,7 @@ t.test('Compose passes every setting of .env to the service', async (t) => {
   t.ok(settings.includes('DATABASE_URL'))
   t.strictSame(settings.filter((name) => !passed.has(name)), [])
   // OpenTelemetry reads these itself.
-  const named = (await read('docs/monitoring.md')).match(/\bOTEL_\w+/g) ?? []
+  const named: string[] = (await read('docs/monitoring.md')).match(/\bOTEL_\w+/g) ?? []
   t.ok(named.includes('OTEL_EXPORTER_OTLP_HEADERS'))
   t.strictSame(named.filter((name) => !passed.has(name)), [])
 })
