@@ -1,2 +1,2 @@
--- PgBouncer ignores what the service asks for. Runs once, after create-role.sh.
+-- Runs once, after create-role.sh. PgBouncer drops the timeout that the service sends.
 alter role plant_store set statement_timeout = '5s';

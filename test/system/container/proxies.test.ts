@@ -1,4 +1,4 @@
-// What the proxies of deploy/ say themselves, before an upstream that misbehaves as the service would not.
+// The proxies of deploy/ in front of an upstream that misbehaves as the service would not.
 import { execFile } from 'node:child_process'
 import { readFile } from 'node:fs/promises'
 import { join } from 'node:path'
@@ -13,7 +13,7 @@ t.setTimeout(120_000)
 
 const deploy = join(import.meta.dirname, '../../../deploy')
 const { start } = await openNetwork(t)
-const upstream = await start('--network-alias=plant-store', '--publish=127.0.0.1::443', base,
+const upstream = await start('--network-alias=plant-store-1', '--publish=127.0.0.1::443', base,
   'sh', '-c', 'node -e "$0"; exec sleep infinity', `require('node:http').createServer((request, response) => {
     const { url, headers, httpVersion, socket } = request
     if (url === '/close') return socket.destroy()
@@ -59,7 +59,7 @@ async function startNginx () {
   const [key, certificate] = [join(certificates, 'plants.key'), join(certificates, 'plants.crt')]
   await promisify(execFile)('openssl', ['req', '-x509', '-newkey', 'rsa:2048', '-nodes', '-subj=/CN=plants.example.com',
     '-keyout', key, '-out', certificate])
-  // Beside the upstream, as on one machine.
+  // In the network namespace of the upstream, as if on one machine.
   const id = await start(`--network=container:${upstream}`, `--volume=${certificates}:/etc/nginx/tls:ro`,
     `--volume=${deploy}/nginx.conf:/etc/nginx/conf.d/default.conf:ro`, await findImage('nginx:1.28'))
   const port = await portOf(upstream, 443)
@@ -68,8 +68,27 @@ async function startNginx () {
   return { id, send, hasOwnPage: false }
 }
 
+type Case = [request: string, error: number, allow?: string]
+
+const malformed: Case[] = [
+  ['GET / HTTP/1.1\r\nHost: a\r\nno colon\r\n\r\n', 40001],
+  ['GET / HTTP/2.0\r\nHost: a\r\n\r\n', 40001],
+  [get('/', 'Transfer-Encoding: gzip, chunked\r\n'), 40001],
+  [get('/', 'Transfer-Encoding: foo\r\n'), 40001]
+]
+const ownErrors: Record<string, Case[]> = {
+  haproxy: [[get('/close'), 50291]],
+  nginx: [
+    [get('/close'), 50291],
+    [get('/errors/40091'), 40401],
+    [get('/plants?limit=1').replace('GET', 'TRACE'), 40501, 'GET, HEAD, POST'],
+    [get('/plants/1').replace('GET', 'TRACE'), 40501, 'DELETE'],
+    [get('/livez').replace('GET', 'TRACE'), 40501, 'GET, HEAD']
+  ]
+}
+
 for (const [name, { id, send, hasOwnPage }] of Object.entries(proxies)) {
-  await t.test(`${name} tells the service the caller's address, not what the caller says of it`, async (t) => {
+  await t.test(`${name} replaces the client's X-Forwarded-For with its address`, async (t) => {
     const { body } = await send(get('/', 'X-Forwarded-For: 1.2.3.4\r\n'))
     const { headers, httpVersion } = JSON.parse(body)
     t.equal(httpVersion, '1.1')
@@ -78,19 +97,20 @@ for (const [name, { id, send, hasOwnPage }] of Object.entries(proxies)) {
     t.not(headers['x-forwarded-for'], '1.2.3.4')
   })
 
-  await t.test(`what ${name} itself answers is an Error`, async (t) => {
-    const isError = async (request: string, status: number, error: number) => {
-      const { body, ...answer } = await send(request)
-      t.equal(answer.status, status)
-      t.match(answer.headers, /^content-type: application\/json; charset=utf-8\r?$/im)
-      t.match(JSON.parse(body), { error, message: /^[A-Z].*\.$/ })
+  await t.test(`${name}'s own errors have the service's JSON shape`, async (t) => {
+    for (const [request, error, allow] of [...hasOwnPage ? [] : malformed, ...ownErrors[name] ?? []]) {
+      const { status, headers, body } = await send(request)
+      const line = request.slice(0, request.indexOf('\r\n'))
+      t.equal(status, Math.floor(error / 100), line)
+      t.match(headers, /^content-type: application\/json\r?$/im, line)
+      t.match(headers, /^cache-control: no-store\r?$/im, line)
+      t.equal(/^allow: (.*?)\r?$/im.exec(headers)?.[1], allow, line)
+      t.match(JSON.parse(body), { error, message: /^[A-Z].*\.$/ }, line)
     }
-    if (hasOwnPage) t.comment('a request it cannot read gets its own page of HTML')
-    else await isError('GET / HTTP/1.1\r\nHost: a\r\nno colon\r\n\r\n', 400, 40001)
-    await isError(get('/close'), 502, 50291)
+    if (hasOwnPage) t.comment('this HAProxy responds in HTML to a request that it can\'t parse')
   })
 
-  await t.test(`a list that breaks off behind ${name} breaks off before it, too`, async (t) => {
+  await t.test(`a list that breaks off behind ${name} breaks off for the client, too`, async (t) => {
     const { status, headers, body } = await send(get('/cut'))
     t.equal(status, 200)
     t.match(headers, /^transfer-encoding: chunked\r?$/im)
@@ -107,7 +127,7 @@ for (const [name, { id, send, hasOwnPage }] of Object.entries(proxies)) {
   })
 }
 
-await t.test('nginx takes bodies as large as the service does, and no larger', async (t) => {
+await t.test('nginx accepts bodies up to the service\'s limit', async (t) => {
   const limit = Number(/client_max_body_size (\d+);/.exec(await readFile(join(deploy, 'nginx.conf'), 'utf8'))?.[1])
   const post = (size: number) => `POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: ${size}\r\n\r\n${'x'.repeat(size)}`
   t.equal((await proxies.nginx.send(post(limit))).status, 200)
@@ -118,7 +138,7 @@ await t.test('nginx takes bodies as large as the service does, and no larger', a
 
 const silent = { status: 0, headers: '', body: '' }
 
-await t.test('HAProxy bounds what one address may ask for, and how many connections it may have', async (t) => {
+await t.test('HAProxy limits the requests and connections of an address', async (t) => {
   const { id, send } = await startHaproxy('--env=REQUESTS_PER_10_SECONDS=20', '--env=CONNECTIONS_PER_ADDRESS=5')
   const { status, headers, body } = await until(() => send(get('/')), ({ status }) => status !== 200)
   t.equal(status, 429)
@@ -131,7 +151,7 @@ await t.test('HAProxy bounds what one address may ask for, and how many connecti
   for (const connection of connections) connection.destroy()
 })
 
-await t.test('with nobody behind it a proxy answers 503 and when to retry, for nothing has happened', async (t) => {
+await t.test('a proxy without a reachable instance responds with 503 and Retry-After', async (t) => {
   await proxies.haproxy.send(get('/end'))
   for (const [name, { send }] of Object.entries(proxies)) {
     const { headers, body } = await until(() => send(get('/')).catch(() => silent), ({ status }) => status === 503)

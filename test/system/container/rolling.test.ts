@@ -5,14 +5,14 @@ import { answers, buildImage, buildNextImage, findImage, image, openProject, unt
 
 t.setTimeout(290_000)
 
-const instances = ['plant-store', 'plant-store-2', 'plant-store-3']
+const instances = ['plant-store-1', 'plant-store-2', 'plant-store-3']
 const next = 'localhost/plant-store:test-next'
 
 await buildImage()
 await buildNextImage(next, 'alter table plants add column height integer;')
-const project = await openProject(t, 'docker-compose.rolling.yml')
+const project = await openProject(t, 'rolling')
 project.env.HAPROXY_IMAGE = await findImage('haproxy:3.4')
-// All the load comes from one address.
+// All load comes from one address.
 project.env.REQUESTS_PER_10_SECONDS = '1000000'
 t.comment(`proxy: ${project.env.HAPROXY_IMAGE}`)
 
@@ -32,8 +32,8 @@ async function stored (token: string) {
   return await answer.json()
 }
 
-await t.test('a new database password, and three instances restarted for it one by one under load, fail not one request', async t => {
-  const token = await project.token('alice')
+await t.test('rotating the database password of three instances under load fails no request', async t => {
+  const token = await project.token('alice', 'plant-store-1')
   const load = startLoad(t, { url, token })
   const [prepare, restart] = runbook['Rotate the database password'] as [string, string]
   await project.sh(prepare, { NEW_PASSWORD: 'another' })
@@ -43,28 +43,28 @@ await t.test('a new database password, and three instances restarted for it one 
 
   t.comment(`${result.answered} requests answered, ${result.failures.length} failed`)
   t.strictSame(result.failures, [])
-  t.strictSame(await stored(token), result.stored, 'what was acknowledged is stored')
+  t.strictSame(await stored(token), result.stored, 'acknowledged plants are stored')
   t.equal(await project.sql("select string_agg(distinct usename, ',') from pg_stat_activity where application_name = 'plant-store'"),
     'plant_store_b')
 })
 
-await t.test('an upgrade brings its migration, and the old version works on beside it and starts again', async t => {
+await t.test('an upgrade migrates, and the old version works beside it and starts again', async t => {
   const columns = () => project.sql("select count(*) from information_schema.columns where table_name = 'plants' and column_name = 'height'")
   t.equal(await columns(), '0')
 
-  const token = await project.token('bob', 'plant-store')
+  const token = await project.token('bob', 'plant-store-1')
   const load = startLoad(t, { url, token })
-  await replace('plant-store', next)
+  await replace('plant-store-1', next)
   t.equal(await columns(), '1')
   await replace('plant-store-2', image)
   const result = await load.stop()
 
   t.comment(`${result.answered} requests answered, ${result.failures.length} failed`)
   t.strictSame(result.failures, [])
-  t.strictSame(await stored(token), result.stored, 'what was acknowledged is stored')
+  t.strictSame(await stored(token), result.stored, 'acknowledged plants are stored')
 })
 
-await t.test("an instance logs the caller's address as the proxy saw it, not as the caller tells it", async t => {
+await t.test("an instance logs the client's address as the proxy sees it", async t => {
   const { headers, status } = await fetch(`${url}/plants`, { headers: { 'x-forwarded-for': '192.0.2.1' } })
   t.equal(status, 401)
   const lineOf = async (...services: string[]) => {
@@ -76,19 +76,19 @@ await t.test("an instance logs the caller's address as the proxy saw it, not as 
   t.equal(remoteAddress, (await lineOf('proxy')).remoteAddress)
   const own = await project.inside('proxy', 'cat', '/etc/hosts')
   t.match(own, /^172|^10|^192/m)
-  t.notMatch(own, new RegExp(`^${remoteAddress}\\s`, 'm'), 'nor the address of the proxy itself')
+  t.notMatch(own, new RegExp(`^${remoteAddress}\\s`, 'm'), 'the address is not the proxy\'s own')
 })
 
-await t.test('while the database is away, and when no instance is left, the answers are Error bodies that say when to retry', async t => {
+await t.test('without the database, and without an instance, responses have the error shape and Retry-After', async t => {
   const get = async (path: string, token?: string) => {
     const answer = await fetch(url + path, { headers: token === undefined ? {} : { authorization: `Bearer ${token}` } })
     const { error } = await answer.json() as { error: number }
     return { path, status: answer.status, error, retryAfter: answer.headers.get('retry-after') }
   }
-  const token = await project.token('carol')
+  const token = await project.token('carol', 'plant-store-1')
   await project.compose('stop', 'database')
   await answers(`${url}/readyz`, 503)
-  // Long enough for the proxy to have noticed, too.
+  // Wait until the proxy has noticed.
   await until(() => project.compose('logs', '--no-color', 'proxy'), log => log.includes('ready has no server available'))
   t.match(await get('/plants', token), { status: 503, error: 50301, retryAfter: '1' })
   t.match(await get('/plants'), { status: 401, error: 40101 })
@@ -101,7 +101,7 @@ await t.test('while the database is away, and when no instance is left, the answ
   }
 })
 
-await t.test('the proxy logs each request but probes', async t => {
+await t.test('the proxy logs each request except probes', async t => {
   const log = await project.compose('logs', '--no-color', 'proxy')
   const lines = [...log.matchAll(/\{"level".*\}$/gm)].map(([line]) => JSON.parse(line))
   t.match(lines.find(({ status }) => status === 401), { method: 'GET', path: '/plants', instance: /one|two|three/, remoteAddress: /^\d/ })

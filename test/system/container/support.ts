@@ -15,7 +15,7 @@ export const base = 'node:24-slim'
 
 async function docker (args: string[], env: NodeJS.ProcessEnv = process.env, input = ''): Promise<string> {
   const running = execute('docker', args, { cwd: root, env, maxBuffer: 64 * 1024 * 1024 })
-  // A command that has no use for its input may be gone before the end of it.
+  // A command that ignores its input may exit before the input is written.
   running.child.stdin?.on('error', () => {}).end(input)
   return (await running).stdout.trim()
 }
@@ -34,7 +34,7 @@ export async function buildImage () {
   await run('build', '--tag', image, '.')
 }
 
-/** The same service with one migration more, as the next version would bring it. */
+/** Builds the image of a next version, which has one more migration. */
 export async function buildNextImage (tag: string, migration: string) {
   await docker(['build', '--tag', tag, '-'], process.env, [
     `FROM ${image}`,
@@ -44,17 +44,17 @@ export async function buildNextImage (tag: string, migration: string) {
   ].join('\n'))
 }
 
-// Where an official image cannot be had, Debian's package reads the same configuration.
+// Substitutes for official images: Debian's packages read the same configuration.
 const substitutes: Record<string, string[]> = {
   'haproxy:3.4': ['haproxy', 'USER haproxy', 'CMD ["haproxy", "-W", "-db", "-f", "/usr/local/etc/haproxy/haproxy.cfg"]'],
   'nginx:1.28': ['nginx', 'RUN rm /etc/nginx/sites-enabled/default && ln -sf /dev/stdout /var/log/nginx/access.log',
     'CMD ["nginx", "-g", "daemon off;"]'],
-  // Where it comes without its own version's programs, Debian's server has all of its.
+  // For a postgres:18 image without the client programs of that version.
   'postgres:18': ['postgresql-15', 'ENV PATH=/usr/lib/postgresql/15/bin:$PATH',
     "RUN printf \"listen_addresses = '*'\\nunix_socket_directories = '/var/run/postgresql'\\n\" >> /usr/share/postgresql/15/postgresql.conf.sample"]
 }
 
-/** The image, or a substitute if it can't be had or a command in it fails. */
+/** Finds the image, or builds a substitute when it can't be pulled or the check fails in it. */
 export async function findImage (name: string, check?: string): Promise<string> {
   try {
     await run('image', 'inspect', name).catch(() => run('pull', '--quiet', name))
@@ -74,7 +74,7 @@ export async function findImage (name: string, check?: string): Promise<string> 
 
 const newName = () => `plant-store-test-${randomBytes(4).toString('hex')}`
 
-/** A network of its own, removed with what was started on it when the test ends, however it ends. */
+/** A network. It is removed with its containers when the test ends, however it ends. */
 export async function openNetwork (t: Test) {
   const name = newName()
   const network = `${name}_default`
@@ -86,13 +86,17 @@ export async function openNetwork (t: Test) {
   }
 }
 
-/** A compose project of its own, on free ports, removed with its volumes when the test ends, however it ends. */
-export async function openProject (t: Test, composeFile = 'docker-compose.yml') {
+/** docker-compose.yml with files of deploy/compose. */
+export const composeFiles = (...overlays: string[]) =>
+  ['docker-compose.yml', ...overlays.map((name) => `deploy/compose/${name}.yml`)].map((name) => join(root, name))
+
+/** A compose project on free ports. It is removed with its volumes when the test ends, however it ends. */
+export async function openProject (t: Test, ...overlays: string[]) {
   const name = newName()
   const env: NodeJS.ProcessEnv = {
     ...process.env,
     COMPOSE_PROJECT_NAME: name,
-    COMPOSE_FILE: composeFile,
+    COMPOSE_FILE: composeFiles(...overlays).join(':'),
     PLANT_STORE_IMAGE: image,
     PORT: '127.0.0.1:0'
   }
@@ -104,12 +108,12 @@ export async function openProject (t: Test, composeFile = 'docker-compose.yml') 
   }
   removeWhenOver(t, name, async () => {
     if (!t.passing()) t.comment(await compose('logs', '--no-color', '--tail=40').catch((error: Error) => error.message))
-    // A failed test may have left a command that is still making containers.
+    // A failed test may have left a command that is still creating containers.
     await underWay
   })
 
   const network = `${name}_default`
-  // From here on the engine itself where it will do: a compose command takes a second of processor time.
+  // Use the engine directly where possible: a compose command takes a second of processor time.
   const containers = async (service: string) => (await run('ps', '--quiet', `--filter=label=com.docker.compose.project=${name}`,
     `--filter=label=com.docker.compose.service=${service}`)).split('\n')
   const container = async (service: string) => (await containers(service))[0] ?? ''
@@ -125,15 +129,15 @@ export async function openProject (t: Test, composeFile = 'docker-compose.yml') 
     inside,
     token: (user: string, service = 'plant-store') =>
       compose('exec', '-T', service, 'plant-store', 'token', 'create', user),
-    /** Runs lines of a shell as an operator would; what they write goes into the folder. */
+    /** Runs shell lines in a folder as an operator would. */
     sh: async (lines: string, environment: NodeJS.ProcessEnv = {}, cwd = root) => {
       const { stdout } = await execute('sh', ['-ec', lines], { cwd, env: { ...env, ...environment } })
       return stdout
     },
-    /** An instance beside those of the compose file. */
+    /** Starts an instance beside those of the compose file. */
     start: (image: string, env: Record<string, string> = {}) => run('run', '--detach', `--network=${network}`, '--publish=127.0.0.1::3000',
       ...Object.entries({ DATABASE_URL: databaseUrl, ...env }).map(([name, value]) => `--env=${name}=${value}`), image),
-    /** As superuser, who gets in by the socket alone. */
+    /** Runs SQL as the superuser, who can only use the socket. */
     sql: (text: string, database = 'plant_store') =>
       inside('database', 'psql', '--username=postgres', `--dbname=${database}`, '--no-align', '--tuples-only', `--command=${text}`),
     healthy: async (service: string) => {
@@ -143,7 +147,7 @@ export async function openProject (t: Test, composeFile = 'docker-compose.yml') 
   }
 }
 
-// A shell of its own waits for the end of its standard input, which comes with the end of this process, even by SIGKILL.
+// A separate shell waits for the end of its input. That comes with the end of this process, even by SIGKILL.
 function removeWhenOver (t: Test, name: string, before: () => Promise<void>) {
   const project = `--filter label=com.docker.compose.project=${name}`
   const remover = spawn('sh', ['-c', `cat
@@ -163,7 +167,7 @@ export async function urlOf (container: string) {
   return `http://${(await run('port', container, '3000/tcp')).split('\n')[0]}`
 }
 
-/** Waits until the address answers with that status, and gives the answer. */
+/** Waits until the URL responds with the status, and passes the response. */
 export function answers (url: string, status: number) {
   return until(() => fetch(url).catch(() => undefined), answer => answer?.status === status)
 }

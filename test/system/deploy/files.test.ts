@@ -5,31 +5,48 @@ import { join } from 'node:path'
 import { promisify } from 'node:util'
 import t from 'tap'
 import '../../../src/app.ts'
-import { EnvironmentSchema } from '../../../src/config.ts'
 import { catalogue } from '../../../src/errors.ts'
+import { examplePaths } from '../../support/routes.ts'
 import { runbook } from '../container/runbook.ts'
 
 const execute = promisify(execFile)
 const root = join(import.meta.dirname, '../../..')
 const read = (name: string) => readFile(join(root, name), 'utf8')
 
-t.test('the compose files start the image of this version', async (t) => {
-  const { version } = JSON.parse(await read('package.json'))
-  for (const name of ['docker-compose.yml', 'docker-compose.rolling.yml']) {
-    t.match(await read(name), `image: \${PLANT_STORE_IMAGE:-localhost/plant-store:${version}}\n`, name)
+t.test('Compose passes every setting of .env to the service', async (t) => {
+  const service = (await read('deploy/service.yml')).split('  database:', 1)[0] as string
+  const passed = new Set([...service.matchAll(/^ {6}([A-Z_]+):/gm)].map(([, name]) => name))
+  const fixed = { HOST: 'in the image', PORT: 'the published port', DATA_DIR: 'only the embedded database uses it' }
+  // test/config.test.ts compares this table with the program's settings.
+  const table = (await read('docs/operating.md')).matchAll(/^\| `([A-Z_]+)` \|/gm)
+  const settings = [...table].map(([, name]) => name as string).filter((name) => !(name in fixed))
+  t.ok(settings.includes('DATABASE_URL'))
+  t.strictSame(settings.filter((name) => !passed.has(name)), [])
+  // OpenTelemetry reads these itself.
+  const named: string[] = (await read('docs/monitoring.md')).match(/\bOTEL_\w+/g) ?? []
+  t.ok(named.includes('OTEL_EXPORTER_OTLP_HEADERS'))
+  t.strictSame(named.filter((name) => !passed.has(name)), [])
+})
+
+t.test('Prometheus and HAProxy know every instance', async (t) => {
+  const instances = (await read('deploy/compose/rolling.yml')).match(/(?<=^ {2})\S+(?=: \*instance$)/gm) ?? []
+  t.equal(instances.length, 3)
+  const scraped = /names: \[(.*?)\]/.exec(await read('deploy/observability/prometheus.yml'))?.[1]
+  t.strictSame(scraped?.split(', '), ['plant-store', ...instances])
+  const servers = (await read('deploy/haproxy.cfg')).match(/(?<=^ {2}server \w+ )[^:]+/gm)
+  t.strictSame(servers, [...instances, ...instances], 'in the backends "ready" and "living"')
+})
+
+t.test('nginx names the methods of each path in its own 405', async (t) => {
+  const map = /map \$request_uri \$methods \{(.*?)\}/s.exec(await read('deploy/nginx.conf'))?.[1] as string
+  const [fallback, ...rows] = [...map.matchAll(/(\S+) "(.*)";/g)]
+  for (const [path, methods] of Object.entries(examplePaths)) {
+    const row = rows.find(([, pattern = '']) => new RegExp(pattern.slice(2, -1)).test(path)) ?? fallback
+    t.equal(row?.[2], methods, path)
   }
 })
 
-t.test('every setting can be given in .env', async (t) => {
-  const service = (await read('deploy/service.yml')).split('  database:', 1)[0] as string
-  const passed = [...service.matchAll(/^ {6}([A-Z_]+):/gm)].map(([, name]) => name)
-  // The last is for the database that the files bring along, the others stand for something else there.
-  const others = { HOST: 'in the image', PORT: 'the published one', DATA_DIR: 'no database of its own' }
-  const settings = Object.keys(EnvironmentSchema.properties).filter((name) => !(name in others))
-  t.strictSame(passed.sort(), [...settings, 'PGPASSWORD'].sort())
-})
-
-t.test('what a proxy says itself bears the service\'s number for it, or one of the proxies\' own', async (t) => {
+t.test('each error of a proxy has the service\'s number for it, or one of the proxies\' own', async (t) => {
   const documented = [...(await read('docs/operating.md')).matchAll(/^\| (\d{3}91) \| (.*?) \|/gm)].map(([, number, message]) => `${number} ${message}`)
   const known = new Set([...documented, ...[...catalogue.values()].map(({ number, message }) => `${number} ${message}`)])
   const said = new Set<string>()
@@ -43,8 +60,8 @@ t.test('what a proxy says itself bears the service\'s number for it, or one of t
   t.notOk([...catalogue.keys()].some((number) => number % 100 > 90), 'and the service has none of theirs')
 })
 
-t.test('each section of the runbook with command lines is run by the container suite', async (t) => {
-  const tests = await Promise.all(['runbook', 'rolling'].map((name) => read(`test/system/container/${name}.test.ts`)))
+t.test('the container suite runs each section of the runbook that has command lines', async (t) => {
+  const tests = await Promise.all(['runbook', 'backup', 'rolling'].map((name) => read(`test/system/container/${name}.test.ts`)))
   const run = new Set([...tests.join().matchAll(/runbook\['(.*?)'\]/g)].map(([, heading]) => heading))
   const written = Object.keys(runbook).filter((heading) => runbook[heading]?.length !== 0)
   t.strictSame([...run].sort(), written.sort())

@@ -1,5 +1,4 @@
-// Every command line of the documents does what it says, is run by another test,
-// or is named here with the reason why not.
+// Runs every command line of the documents, or names the test that runs it, or the reason why none does.
 import { execFile } from 'node:child_process'
 import { access, readdir, readFile } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
@@ -16,11 +15,11 @@ const read = (file: string) => readFile(join(root, file), 'utf8')
 const programs = 'npm|npx|node|docker|plant-store|curl|kubectl|git|grep|export'
 const isCommand = new RegExp(`^([A-Z_]+=\\S+ )*(${programs}) \\S`)
 
-/** The lines of shell in a document, and what stands in a sentence as a command. */
+/** The shell lines of a document, and the commands quoted in its sentences. */
 function commandsIn (text: string): string[] {
   const blocks = [...text.matchAll(/^```sh\n(.*?)^```|^ {4}(\S[^\n]*)$/gms)]
     .map(([, lines, line]) => lines ?? line as string)
-  // A line that ends in \ or | goes on in the next one.
+  // A line that ends in \ or | continues in the next one.
   const lines = blocks.flatMap((block) => block.replaceAll(/\\\n\s*|(?<=\|)\n\s*/g, ' ').split('\n'))
   const sentences = text.replaceAll(/^```.*?^```/gms, '')
   const inline = [...sentences.matchAll(/`([^`]+)`/g)]
@@ -31,10 +30,10 @@ function commandsIn (text: string): string[] {
     .filter((line) => line !== '')
 }
 
-// All of its blocks are run by the container suite, see test/system/deploy/files.test.ts.
+// The container suite runs all blocks of the runbook: test/system/deploy/files.test.ts checks this.
 const runbookLines = Object.values(runbook).flat().flatMap((block) => commandsIn(`\`\`\`sh\n${block}\`\`\``))
 
-/** Which test runs it, as it stands or nearly so. */
+/** The test that runs a command, or nearly the same one. */
 const runBy: Record<string, string[]> = {
   'test/system/container/fresh.sh': ['npm ci', 'npm ci && npm test', 'npm test'],
   'test/check.test.ts': ['npm run check'],
@@ -44,7 +43,7 @@ const runBy: Record<string, string[]> = {
   'test/system/faults/short.test.ts': ['npm run test:faults', 'npm run test:faults -- --seed 20261128',
     'npm run test:faults -- --only attacks'],
   'test/system/container/compose.test.ts': [
-    'docker compose up --detach --build', 'docker compose down', 'docker stop',
+    'docker compose up --detach --build', 'docker compose up --detach', 'docker compose down', 'docker stop',
     'docker compose exec plant-store plant-store token create alice',
     'docker compose exec plant-store plant-store token list'
   ],
@@ -52,12 +51,14 @@ const runBy: Record<string, string[]> = {
     'docker run --rm --env DATABASE_URL=… localhost/plant-store token list'
   ],
   'test/system/container/rolling.test.ts': [
-    'export COMPOSE_FILE=docker-compose.rolling.yml', 'docker compose build && docker compose up --detach',
-    'for i in plant-store plant-store-2 plant-store-3; do'
+    'export COMPOSE_FILE=docker-compose.yml:deploy/compose/rolling.yml',
+    'docker compose build && docker compose up --detach', 'docker compose build',
+    'docker compose exec plant-store-1 plant-store token create alice',
+    'for i in plant-store-1 plant-store-2 plant-store-3; do', 'done'
   ]
 }
 
-/** Why no test runs it. */
+/** The reason why no test runs a command. */
 const notRun: Record<string, string[]> = {
   'It changes the checkout or the machine.': ['git pull', 'npm version --no-git-tag-version', 'npm install --global bun'],
   'It measures for minutes, or until somebody stops it.': [
@@ -68,11 +69,11 @@ const notRun: Record<string, string[]> = {
   ],
   'A suite of its own, for which CI has no time, or one file of all.': [
     'npm run test:observability', 'npm run fuzz -- --count 20000',
-    'npm test -- --disable-coverage test/plants/list.test.ts', 'node test/run.ts …'
+    'npm test -- --disable-coverage test/plants/list.test.ts'
   ],
   'It draws for people, with images that only a registry has.': [
     'node test/system/observability/draw.ts',
-    'docker compose --file docker-compose.yml --file deploy/observability/docker-compose.yml up --detach'
+    'docker compose --file docker-compose.yml --file deploy/compose/observability.yml up --detach'
   ],
   'It takes an image of a version before.': [
     'PLANT_STORE_IMAGE=localhost/plant-store:1.0.0 docker compose up --detach --no-deps plant-store'
@@ -91,18 +92,18 @@ const notRun: Record<string, string[]> = {
     'docker compose logs plant-store | grep <id>', 'docker compose logs --tail 50 plant-store',
     'grep \'"error":50001\''
   ],
-  'An example of a value.': ['export UNTIL=\'2027-01-31 14:05:00+00\'']
+  'An example of a value.': ['export UNTIL=\'2027-01-31 14:05:00+00\'', 'export BACKUP=backups/plants-20270131T140500Z.dump']
 }
 
 const elsewhere = new Set([...runbookLines, ...Object.values(runBy).flat(), ...Object.values(notRun).flat()])
-const runHere = /^(plant-store|npm run (token|migrate)|curl localhost:3000)\b/
+const runHere = /^(plant-store|npx plant-store|curl localhost:3000)\b/
 
 const inDocs = (await readdir(join(root, 'docs'), { recursive: true })).filter((name) => name.endsWith('.md'))
 const documents = ['README.md', 'CONTRIBUTING.md', 'SECURITY.md', ...inDocs.map((name) => `docs/${name}`)]
 const texts = await Promise.all(documents.map(read))
 const commands = new Set(texts.flatMap(commandsIn))
 
-t.test('every command line of the documents is run by a test, or named as one that is not', async (t) => {
+t.test('a test runs every command line of the documents, or a reason is given', async (t) => {
   const unknown = [...commands].filter((command) => !runHere.test(command) && !elsewhere.has(command))
   t.strictSame(unknown, [])
   const gone = [...elsewhere].filter((command) => !commands.has(command))
@@ -128,12 +129,12 @@ t.test('every link of the documents leads to a file of the project, and to a hea
   t.strictSame(broken, [])
 })
 
-t.test('the scripts that the documents name are in package.json', async (t) => {
+t.test('package.json has every npm script that the documents name', async (t) => {
   const named = texts.join().matchAll(/npm run ([\w:]+)/g)
   for (const [, script = ''] of named) t.ok(script in manifest.scripts, script)
 })
 
-t.test('the commands of the documents do what they say', async (t) => {
+t.test('the commands of the documents succeed', async (t) => {
   const { url, tokens, as, listen } = await startApp(t)
   await tokens.create({ user: 'bob', readOnly: false })
   const [bobs] = await tokens.list('bob')
@@ -150,14 +151,14 @@ t.test('the commands of the documents do what they say', async (t) => {
     await t.resolves(done, command)
     if (command.startsWith('curl')) answers.push((await done).stdout)
   }
-  t.match(await tokens.list('alice'), [{ label: 'laptop' }, { label: 'dashboard', readOnly: true }, { readOnly: true }])
+  t.match(await tokens.list('alice'), [{ label: 'laptop' }, { label: 'dashboard', readOnly: true }, { expires: Date }])
   t.match(await tokens.list('bob'), [{ revoked: Date }])
   t.strictSame(answers, ['{"name":"Monstera"}', '[{"name":"Monstera"}]', ''])
 })
 
-t.test('the version stands in package.json, and what can\'t take it from there has the same', async (t) => {
-  const variants = ['rolling', 'failover', 'pgbouncer', 'citus'].map((variant) => `docker-compose.${variant}.yml`)
-  for (const file of ['Dockerfile', 'docker-compose.yml', ...variants, 'deploy/kubernetes/production/kustomization.yaml']) {
+t.test('every file that names the version names the one of package.json', async (t) => {
+  const overlays = ['rolling', 'pgbouncer', 'citus'].map((name) => `deploy/compose/${name}.yml`)
+  for (const file of ['Dockerfile', 'docker-compose.yml', ...overlays, 'deploy/kubernetes/production/kustomization.yaml']) {
     const versions = (await read(file)).match(/(?<=image\.version="|plant-store:|newTag: )\d+\.\d+\.\d+/g)
     t.strictSame([...new Set(versions)], [manifest.version], file)
   }

@@ -16,7 +16,7 @@ for (const batch of ['1', '500']) {
   await t.test(`plants are spread by owner, WRITE_BATCH=${batch}`, {
     skip: image === undefined ? 'CITUS_IMAGE names no image of Citus' : await missing(image)
   }, async (t) => {
-    const project = await startProject(t, 'docker-compose.citus.yml', { WRITE_BATCH: batch })
+    const project = await startProject(t, 'citus', { WRITE_BATCH: batch })
     const url = await project.databaseUrl('coordinator')
     const { acknowledged, ledger, stop } = await startWriters(url, project.addresses, createRandom(seed))
     await acknowledged(500)

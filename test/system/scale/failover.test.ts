@@ -55,7 +55,7 @@ const losses: Loss[] = [
 
 for (const { how, isSynchronous, instances = 2, begin } of losses) {
   await t.test(`a primary that is ${how}`, { skip: await missing('postgres:17-trixie') }, async (t) => {
-    const project = await startProject(t, 'docker-compose.failover.yml', isSynchronous ? {} : { SYNC: '' })
+    const project = await startProject(t, 'failover', isSynchronous ? {} : { SYNC: '' })
     const addresses = project.addresses.slice(0, instances)
     const { acknowledged, ledger, stop } = await startWriters(await project.databaseUrl('one'), addresses, createRandom(seed))
     await acknowledged(500)

@@ -18,7 +18,7 @@ const seed = Date.now() % 1_000_000
 await t.test('the service works through PgBouncer, in transaction mode and without settings of its own', {
   skip: await missing('postgres:18', 'edoburu/pgbouncer:v1.24.1-p1')
 }, async (t) => {
-  const project = await startProject(t, 'docker-compose.pgbouncer.yml')
+  const project = await startProject(t, 'pgbouncer')
   const url = await project.databaseUrl('pool')
   const direct = await project.databaseUrl('database')
   const { acknowledged, ledger, stop } = await startWriters(url, project.addresses, createRandom(seed))

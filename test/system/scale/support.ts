@@ -18,11 +18,11 @@ export async function missing (...images: string[]): Promise<string | false> {
 
 let imageBuilt: Promise<void> | undefined
 
-/** Two instances and what they need, by a compose file, ready. */
-export async function startProject (t: Test, composeFile: string, env: Record<string, string> = {}) {
+/** Two ready instances on the databases of a file in deploy/compose. */
+export async function startProject (t: Test, overlay: string, env: Record<string, string> = {}) {
   imageBuilt ??= buildImage()
   await imageBuilt
-  const project = await openProject(t, composeFile)
+  const project = await openProject(t, overlay)
   Object.assign(project.env, env)
   await project.compose('up', '--detach', '--no-build', '--scale', 'plant-store=2')
   const instances = await project.containers('plant-store')

@@ -1,0 +1,33 @@
+// An operator who follows docs/runbook.md.
+import { writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import type { Test } from 'tap'
+import { answers, buildImage, composeFiles, findImage, openProject } from './support.ts'
+
+/** A project of docker-compose.yml and files of deploy/compose, and a folder for what the commands write. */
+export async function openOperator (t: Test, ...overlays: string[]) {
+  await buildImage()
+  const folder = t.testdir()
+  // A stand-in for postgres:18 may hold programs of another version than its server.
+  const database = await findImage('postgres:18', 'pg_dump --version | grep -q " 18"')
+  const override = join(folder, 'database.yml')
+  const services = overlays.includes('backup') ? ['database', 'backup'] : ['database']
+  await writeFile(override, `services: { ${services.map((service) => `${service}: { image: "${database}" }`).join(', ')} }`)
+  const project = await openProject(t)
+  project.env.COMPOSE_FILE = [...composeFiles(...overlays), override].join(':')
+  // There is no load, so an instance may stop at once.
+  project.env.DRAIN_DELAY = '0'
+
+  return {
+    project,
+    database,
+    folder,
+    /** Runs a block of the runbook in the folder. */
+    follow: (lines: string | undefined, environment?: NodeJS.ProcessEnv) =>
+      project.sh(lines as string, environment, folder),
+    plants: () => project.sql('select string_agg(name, \',\' order by id) from plants'),
+    keep: (id: number, name: string) =>
+      project.sql(`insert into plants (owner, id, name) values ('alice', ${id}, '${name}')`),
+    ready: async () => answers(`${await project.url()}/readyz`, 200)
+  }
+}
