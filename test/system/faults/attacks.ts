@@ -1,184 +1,207 @@
-// What one attacker costs the others, the memory and the log: one user, or somebody without a token.
+// Measures what one attacker costs other users, the memory and the log.
 import { fork, type ChildProcess } from 'node:child_process'
 import { once } from 'node:events'
 import { readFileSync } from 'node:fs'
+import { createServer, type AddressInfo } from 'node:net'
+import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
+import pg from 'pg'
+import { EnvironmentSchema } from '../../../src/config.ts'
 import { sql } from '../../support/database.ts'
 import { memoryMiB } from '../../support/processes.ts'
-import { asShipped, unmeasured, type Program, type Scope } from '../../support/program.ts'
+import { asShipped, startedBy, type Program, type Scope } from '../../support/program.ts'
 import { round } from '../../support/table.ts'
-import type { Counts } from './attacker.ts'
-import { createCaller, type Answer } from './caller.ts'
+import { attacks as all, type Attack } from './attack-table.ts'
+import { createClient, describe, type Client, type HttpResponse } from './client.ts'
+import type { Counts, Target } from './flood.ts'
+import { observe } from './others.ts'
 import { createUsers, type Postgres } from './postgres.ts'
 import { quantile, type Cell, type Report } from './report.ts'
 
-const { serve } = unmeasured
-
 export interface AttacksOptions {
-  /** Of the connections of each attack. */
+  /** Multiplies the connections and users of each attack. */
   share: number
-  /** The first of each; all of them without it. */
-  kinds?: string[]
-  /** How long each is watched, and how long it is over before memory is looked at again. */
+  /** Numbers, or beginnings of titles. All rows without it. */
+  rows?: string[] | undefined
+  /** How long to watch the service alone, and then under attack. */
   watchMs: number
+  /** The time between the attack and the last look at memory. */
   restMs: number
 }
 
-interface Attack {
-  kind: string
-  connections: number
-  /** What keeps it from costing more. */
-  bound: string
-  /** What the attacker has. */
-  plants?: string
+const defaults = EnvironmentSchema.properties
+const bodyLimit = Number(defaults.BODY_LIMIT.default)
+const maxShutdownMs = 9000
+const [maxP99Ms, maxLiveMs, maxMemoryMiB, maxGrowthMiB, maxTickMs, maxLogLines] = [100, 250, 400, 100, 30, 100]
+
+const otherUsers = 5
+
+// The image sets this variable for the C library.
+const dockerfile = readFileSync(join(import.meta.dirname, '../../../Dockerfile'), 'utf8')
+const malloc = /MALLOC_\w+=\d+/.exec(dockerfile)?.[0] as string
+const probe = `NODE_OPTIONS=--import=${join(import.meta.dirname, 'tick-probe.ts')}`
+const { serve } = startedBy('env', ...asShipped, malloc, probe)
+
+const p = (responses: HttpResponse[], fraction: number) => quantile(responses.map(({ ms }) => ms), fraction)
+const title = ({ name, connections }: Attack) => `${name}, ${connections} connections`
+
+function select (rows: string[]): Attack[] {
+  const found = rows.map((row) => all.filter((attack, index) => row === `${index + 1}` || title(attack).startsWith(row)))
+  if (found.some(({ length }) => length === 0)) {
+    throw new Error(`Expected rows of:\n${all.map((attack, index) => `${index + 1} ${title(attack)}`).join('\n')}`)
+  }
+  return found.flat()
 }
 
-const oneLarge = 'select 1, repeat(\'n\', 1040000), null'
-const longerThanBuffers = `select id, repeat('n', 512), repeat('t', 512) from generate_series(1, 20000) id
-  union all select id, repeat('n', 1000000), null from generate_series(20001, 20010) id`
-
-export const all: Attack[] = [
-  { kind: '17 times the script of the page, unread', connections: 1000, bound: 'the page\'s files in memory once, one answer of a connection at a time, one in a turn' },
-  { kind: 'heads, as many as a piece has room for', connections: 1000, bound: '16 behind an answer' },
-  { kind: 'bodies without a token', connections: 100, bound: 'what is dropped is read 8 pieces in a turn' },
-  { kind: 'bodies of colons', connections: 100, bound: 'each byte is looked at once; half of the time is left to others' },
-  { kind: 'large creates', connections: 20, bound: '32 MiB from when they are read until they are answered' },
-  { kind: 'large creates', connections: 100, bound: 'the same' },
-  { kind: 'large lists', connections: 100, bound: 'one at a time, half of the time is left to others, 32 MiB not gone out', plants: oneLarge },
-  { kind: 'large lists', connections: 900, bound: 'the same', plants: oneLarge },
-  { kind: 'three long lists each, unread', connections: 100, bound: 'the same', plants: longerThanBuffers },
-  { kind: 'bodies one byte short', connections: 1500, bound: 'the same, 200 wait' },
-  { kind: 'unknown tokens', connections: 4000, bound: '8 begun in a turn, known ones first, `MAX_WAITING`' },
-  { kind: 'malformed tokens', connections: 100, bound: '30 lines a kind, then one a second' }
-]
-
-// As in the image: what is set there for the C library.
-const dockerfile = readFileSync(join(import.meta.dirname, '../../../Dockerfile'), 'utf8')
-const [, name, value] = /(MALLOC_\w+)=(\d+)/.exec(dockerfile) as unknown as [string, string, string]
-const ofTheImage = { [name]: value }
-
-const others = 5
-const pauseMs = 25
-const mostP99Ms = 100
-const mostLiveMs = 500
-const [mostMemoryMiB, mostLeftMiB] = [400, 100]
-const mostLinesASecond = 100
-
-const head = ['attack', 'bound', 'writes, ms', 'lists, ms', '/livez, ms', 'memory before, during, after, MiB',
-  'log, lines a second', 'a stop ends with', 'attacker\'s answers']
-
-/** Each beside others who ask for little. */
 export async function attacks (scope: Scope, postgres: Postgres, options: AttacksOptions): Promise<Report> {
   const breaches: string[] = []
   const misses: string[] = []
   const rows: Cell[][] = []
-  const chosen = options.kinds?.map((name) => all.find(({ kind }) => kind === name) as Attack) ?? all
-  for (const [index, attack] of chosen.entries()) {
-    const seen = await bear(scope, postgres, `mallory-${index}`, attack, options)
-    const { alone, during, left, lines, code, closed, counts } = seen
-    const title = `${attack.kind}, ${attack.connections * options.share} connections`
-    if (index === 0) rows.push(['none', '', ...times(alone), round(alone.memory), '', '', ''])
-    const memory = [alone.memory, during.memory, left].map(round).join(', ')
-    rows.push([title, attack.bound, ...times(during), memory, round(lines), String(code), tell(counts)])
-
-    const answers = [...during.writes, ...during.lists, ...during.live]
-    const odd = answers.filter(({ status }) => status !== 200 && status !== 204)
-    const example = `such as ${odd[0]?.outcome} ${odd[0]?.status} ${odd[0]?.body}`
-    if (odd.length > 0) breaches.push(`${title}: ${odd.length} of the others' requests failed, ${example}`)
-    if (closed > 0) breaches.push(`${title}: ${closed} healthy connections were closed`)
-    if (code !== 0) breaches.push(`${title}: a stop meanwhile ended with ${code}`)
-    if (lines > mostLinesASecond) breaches.push(`${title}: ${round(lines)} lines of log a second`)
-    const beyond: Array<[what: string, figure: number, most: number]> = [
-      ['writes of others at the 99th percentile, ms:', p(during.writes, 0.99), mostP99Ms],
-      ['lists of others at the 99th percentile, ms:', p(during.lists, 0.99), mostP99Ms],
-      ['/livez, ms:', p(during.live, 1), mostLiveMs],
-      ['memory, MiB:', during.memory, mostMemoryMiB],
-      ['memory afterwards, MiB:', left, alone.memory + mostLeftMiB]
-    ]
-    for (const [what, figure, most] of beyond) if (figure > most) misses.push(`${title}: ${what} ${round(figure)}`)
+  for (const attack of options.rows ? select(options.rows) : all) {
+    const name = `${all.indexOf(attack) + 1} ${title(attack)}`
+    const { alone, during, left, logLines, code, shutdownMs, counts, faults } = await measure(scope, postgres, attack, options)
+    const missed: string[] = []
+    /** Marks a figure above its bound. */
+    const bounded = (what: string, figure: number, max: number) => {
+      if (!(figure > max)) return round(figure)
+      missed.push(`${name}: ${what} ${round(figure)}, at most ${round(max)}`)
+      return `**${round(figure)}**`
+    }
+    const times = (what: string, kind: 'writes' | 'lists') => [p(alone[kind], 0.99), p(during[kind], 0.5),
+      bounded(`${what} of others, p99 ms`, p(during[kind], 0.99), Math.max(maxP99Ms, 2 * p(alone[kind], 0.99))),
+      p(during[kind], 1)].map((cell) => typeof cell === 'string' ? cell : round(cell)).join(' / ')
+    const shutdown = `${code ?? 'killed'} after ${bounded('shutdown, s', shutdownMs / 1000, maxShutdownMs / 1000)} s`
+    rows.push([name, attack.limit, times('writes', 'writes'), times('lists', 'lists'),
+      bounded('/livez, worst ms', p(during.live, 1), maxLiveMs),
+      [round(alone.memory), bounded('memory, MiB', during.memory, maxMemoryMiB),
+        bounded('memory afterwards, MiB', left, alone.memory + maxGrowthMiB)].join(', '),
+      bounded('longest tick, ms of processor time', during.tickMs, maxTickMs),
+      bounded('log lines a second', logLines, maxLogLines),
+      code === 0 ? shutdown : `**${shutdown}**`,
+      Object.entries(counts).map(([status, count]) => `${count} × ${status}`).join(', ')])
+    misses.push(...missed)
+    if (code !== 0) faults.push(`shutdown: ${shutdown}`)
+    breaches.push(...faults.map((fault) => `${name}: ${fault}`))
   }
-  const notes = [`Of ${others} others, each with a create, a list, a delete and /livez in turn and ${pauseMs} ms ` +
-    'in between: median / 99th percentile / worst.']
-  return { title: 'One attacker, and what others notice', head, rows, notes, breaches, misses }
+  const head = ['attack', 'limited by', 'writes, ms', 'lists, ms', `/livez, worst ms (${maxLiveMs})`,
+    `memory before, during, after, MiB (${maxMemoryMiB}, growth ${maxGrowthMiB})`, `longest tick, ms (${maxTickMs})`,
+    `log lines a second (${maxLogLines})`, `shutdown (0 within ${maxShutdownMs / 1000} s)`, 'responses to the attacker']
+  const notes = [`${otherUsers} other users create, list and delete a plant in turn. Times: p99 ` +
+    `before the attack / median / p99 / worst during the attack. Bound of p99: ${maxP99Ms} ms or twice the p99 before. ` +
+    'Bold figures exceed their bound. Ticks are in steps of 4 ms of processor time, shorter ones than 10 ms count as 0.']
+  return { title: 'One attacker, and the cost to other users', head, rows, notes, breaches, misses }
 }
 
-/** To be run before it begins. */
-export function plantsFor ({ plants }: Attack, owner: string): string[] {
+/** The attacking users of a row. */
+export const attackersOf = ({ users = 1 }: Attack, share = 1) =>
+  Array.from({ length: Math.ceil(users * share) }, (_, user) => `mallory ${user}`)
+
+/** The statements that give the attackers their plants. */
+export function plantsFor ({ plants }: Attack, users: string[]): string[] {
   if (plants === undefined) return []
-  const named = `(${plants}) as plant (id, name, tag)`
-  return [`insert into plants (owner, id, name, tag) select '${owner}', * from ${named}`, 'checkpoint']
+  const names = users.map((user) => `'${user}'`).join()
+  return [`insert into plants (owner, id, name, tag) select attacker, plant.* from unnest(array[${names}]) attacker
+    cross join (${plants}) as plant (id, name, tag)`, 'checkpoint']
 }
 
-/** In a process of its own; told to stop it tells what came back. */
-export async function beginAttack (
-  scope: Scope, { kind, connections }: Attack, address: string, token: string
-): Promise<ChildProcess> {
-  const words = [kind, address, token, String(connections)]
-  // By itself it would have what the tests have loaded before them, which takes four times as long.
+/** Starts an attack in a process of its own. That process responds to 'stop' with its counts. */
+export async function startAttack (scope: Scope, attack: Attack, target: Omit<Target, 'bodyLimit'>): Promise<ChildProcess> {
+  // Without the loader of the tests the process starts in a quarter of the time.
   const options = { execPath: 'env', execArgv: [...asShipped, process.execPath] }
-  const attacker = fork(join(import.meta.dirname, 'attacker.ts'), words, options)
+  const attacker = fork(join(import.meta.dirname, 'attacker.ts'), options)
   scope.teardown(() => { attacker.kill() })
+  attacker.send({ index: all.indexOf(attack), target: { ...target, bodyLimit } })
   await once(attacker, 'message')
   return attacker
 }
 
-/** The same attack twice on one service: watched, and while it is told to stop. */
-async function bear (scope: Scope, postgres: Postgres, mallory: string, attack: Attack, options: AttacksOptions) {
+/** Runs the attack twice against one service: first the service is watched, then it is shut down. */
+async function measure (scope: Scope, postgres: Postgres, attack: Attack, options: AttacksOptions) {
   const { watchMs, restMs, share } = options
-  const users = Array.from({ length: others }, (_, user) => `other of ${mallory} ${user}`)
-  const [token = '', ...tokens] = await createUsers(postgres.url, [mallory, ...users])
-  for (const statement of plantsFor(attack, mallory)) await sql(postgres.url, statement)
-  const service = await serve(scope, { ...ofTheImage, DATABASE_URL: postgres.url, DRAIN_DELAY: '0' })
-  const connections = attack.connections * share
-  const begin = () => beginAttack(scope, { ...attack, connections }, service.address, token)
+  const attackers = attackersOf(attack, share)
+  const others = Array.from({ length: otherUsers }, (_, user) => `other ${user}`)
+  const [otherTokens, tokens] = [await createUsers(postgres.url, others), await createUsers(postgres.url, attackers)]
+  const held = new pg.Client(postgres.url)
+  await held.connect()
+  const database = { query: (text: string) => sql(postgres.url, text), session: (text: string) => held.query(text) }
+  await attack.setup?.(database)
+  for (const statement of plantsFor(attack, attackers)) await sql(postgres.url, statement)
 
-  await watch(service, tokens, Math.min(watchMs, 1000))
-  const alone = await watch(service, tokens, watchMs)
-  const attacker = await begin()
+  const tickFile = join(tmpdir(), `ticks-${process.pid}-${Date.now()}`)
+  const observed = attack.observed && { METRICS_PORT: '0', OTEL_EXPORTER_OTLP_ENDPOINT: await openSilentCollector(scope) }
+  const environment = { DATABASE_URL: postgres.url, DRAIN_DELAY: '0', TICK_FILE: tickFile, ...observed }
+  const service = await serve(scope, environment)
+  const metrics = String(service.log.find(({ msg }) => msg === 'metrics')?.url ?? '')
+  const target = { address: service.address, metrics, tokens, connections: Math.ceil(attack.connections * share) }
+  const clients = otherTokens.map((token) => createClient(service.address, token))
+  const name = 'n'.repeat(attack.nameLength ?? 8)
+  const watch = (ms: number) => observe(service, clients, name, ms, tickFile)
+
+  await watch(Math.min(watchMs, 1000))
+  const alone = await watch(watchMs)
+  const over = new AbortController()
+  const attacker = await startAttack(scope, attack, target)
+  const beside = attack.beside?.(database, over.signal)
   const linesBefore = service.log.length
-  const during = await watch(service, tokens, watchMs)
-  const lines = (service.log.length - linesBefore) / Math.max(watchMs / 1000, 1)
+  const during = await watch(watchMs)
+  const logLines = (service.log.length - linesBefore) / Math.max(watchMs / 1000, 1)
   attacker.send('stop')
   const [counts] = await once(attacker, 'message') as [Counts]
+  over.abort()
+  await beside
   await delay(restMs)
   const left = memoryMiB(service.child.pid as number)
+  const faults = [...during.faults, ...await findFaults(service, clients, postgres, counts)]
 
-  const again = await begin()
-  await watch(service, tokens, watchMs / 4)
-  service.child.kill('SIGTERM')
-  const [code] = await service.exited
+  const again = await startAttack(scope, attack, target)
+  const watched = watch(watchMs / 4)
+  if (attack.stallsLog) {
+    service.child.kill('SIGUSR2')
+    await service.logged('SIGUSR2')
+    service.child.stdout.pause()
+  }
+  await delay(watchMs / 4)
+  const { code, ms: shutdownMs } = await shutDown(service)
   again.kill()
-  const closed = service.log.filter(({ msg }) => String(msg).includes('silent')).length
-  return { alone, during, left, lines, code, closed, counts }
+  await watched
+  for (const client of clients) client.close()
+  await held.end()
+  await sql(postgres.url, 'drop table if exists large; truncate plants, tokens')
+  return { alone, during, left, logLines, code, shutdownMs, counts, faults }
 }
 
-const p = (answers: Answer[], fraction: number) => quantile(answers.map(({ ms }) => ms), fraction)
-const tell = (counts: Counts) => Object.entries(counts).map(([status, count]) => `${count} × ${status}`).join(', ')
+/** A service that has not ended after twice its time is killed: then there is no exit code. */
+async function shutDown ({ child, exited }: Program) {
+  const since = performance.now()
+  child.kill('SIGTERM')
+  const killing = setTimeout(() => child.kill('SIGKILL'), 2 * maxShutdownMs)
+  const [code] = await exited
+  clearTimeout(killing)
+  return { code, ms: performance.now() - since }
+}
 
-interface Watched { writes: Answer[], lists: Answer[], live: Answer[], memory: number }
+/** A collector of traces that accepts connections and never responds. */
+async function openSilentCollector (scope: Scope): Promise<string> {
+  const server = createServer((socket) => { socket.on('error', () => {}).resume() }).listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  scope.teardown(() => { server.close() })
+  return `http://127.0.0.1:${(server.address() as AddressInfo).port}`
+}
 
-const times = ({ writes, lists, live }: Watched) =>
-  [writes, lists, live].map((answers) => [0.5, 0.99, 1].map((part) => round(p(answers, part))).join(' / '))
-
-/** What others are told meanwhile, and how long it takes. */
-async function watch (service: Program, tokens: string[], ms: number): Promise<Watched> {
-  const watched: Watched = { writes: [], lists: [], live: [], memory: 0 }
-  const end = performance.now() + ms
-  const look = () => { watched.memory = Math.max(watched.memory, memoryMiB(service.child.pid as number)) }
-  const sampler = setInterval(look, 100)
-  look()
-  await Promise.all(tokens.map(async (token) => {
-    const caller = createCaller(service.address, token)
-    while (performance.now() < end) {
-      watched.writes.push(await caller.create({ id: 1, name: 'Monstera' }))
-      watched.lists.push(await caller.list())
-      watched.writes.push(await caller.delete(1))
-      watched.live.push(await caller.get('/livez'))
-      await delay(pauseMs)
-    }
-    caller.close()
-  }))
-  clearInterval(sampler)
-  return watched
+/** What must hold after every attack: the service is ready, batches writes, and kept its healthy connections. */
+async function findFaults (service: Program, clients: Client[], postgres: Postgres, counts: Counts): Promise<string[]> {
+  const ready = await clients[0]?.get('/readyz') as HttpResponse
+  const ids = Array.from({ length: 20 }, (_, id) => id + 100)
+  await Promise.all(clients.flatMap((client) => ids.map((id) => client.create({ id, name: 'Monstera' }))))
+  const [stored] = await sql(postgres.url, `select count(*)::int as plants, count(distinct xmin::text)::int as statements
+    from plants where owner like 'other%' and id >= 100`)
+  await Promise.all(clients.flatMap((client) => ids.map((id) => client.delete(id))))
+  const closed = service.log.filter(({ msg }) => /silent|unresponsive/.test(String(msg))).length
+  return [
+    ...ready.status === 200 ? [] : [`/readyz afterwards: ${describe(ready)}`],
+    ...stored?.plants === stored?.statements ? [`batching is off: ${stored?.plants} creates, as many statements`] : [],
+    ...closed > 0 ? [`${closed} healthy database connections were closed`] : [],
+    ...counts[500] ? [`${counts[500]} responses of 500 to the attacker`] : []
+  ]
 }

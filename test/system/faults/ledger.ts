@@ -1,5 +1,5 @@
-// Writes down what callers were told, and says which of it no order of their requests can explain.
-import { errorNumber, type Answer } from './caller.ts'
+// Writes down what clients were told, and says which of it no order of their requests can explain.
+import { errorNumber, type HttpResponse } from './client.ts'
 import { findUnexplained, type Operation } from './linearizable.ts'
 
 const idTaken = 40014
@@ -13,13 +13,13 @@ interface PlantRow { owner: string, id: number, name: string }
 interface Look { owner: string, from: number, until: number, names: Map<number, string> }
 
 /**
- * What callers may rely on: an acknowledged write happened, a refused one didn't, any other may have, and each list
+ * What clients may rely on: an acknowledged write happened, a rejected one didn't, any other may have, and each list
  * shows what was acknowledged before it was asked for. A list has no ids, so names begin with theirs and a space.
  */
 export function openLedger () {
   const writes = new Map<string, Map<number, Operation[]>>()
   const looks: Look[] = []
-  const counts = { created: 0, deleted: 0, listed: 0, refused: 0, unknown: 0, unsent: 0 }
+  const counts = { created: 0, deleted: 0, listed: 0, rejected: 0, unknown: 0, unsent: 0 }
 
   function plantsOf (owner: string): Map<number, Operation[]> {
     const plants = writes.get(owner) ?? new Map<number, Operation[]>()
@@ -27,17 +27,17 @@ export function openLedger () {
     return plants
   }
 
-  /** What the answer says of a write; undefined when it can't have happened. */
-  function outcome (answer: Answer, success: number, unchanged: number): Pick<Operation, 'until' | 'done'> | undefined {
-    const number = errorNumber(answer)
-    if (answer.outcome === 'cut' || databaseErrors.includes(number as number)) {
+  /** What the response says of a write; undefined when it can't have happened. */
+  function outcome (response: HttpResponse, success: number, unchanged: number): Pick<Operation, 'until' | 'done'> | undefined {
+    const number = errorNumber(response)
+    if (response.outcome === 'cut' || databaseErrors.includes(number as number)) {
       counts.unknown++
       return { until: Infinity }
     }
-    if (answer.outcome === 'unsent') counts.unsent++
-    else if (answer.status >= 400) counts.refused++
-    const until = answer.startedAt + answer.ms
-    if (answer.status === success) return { until, done: true }
+    if (response.outcome === 'unsent') counts.unsent++
+    else if (response.status >= 400) counts.rejected++
+    const until = response.startedAt + response.ms
+    if (response.status === success) return { until, done: true }
     return number === unchanged ? { until, done: false } : undefined
   }
 
@@ -49,27 +49,27 @@ export function openLedger () {
   return {
     counts,
 
-    created (owner: string, id: number, name: string, answer: Answer): void {
-      const known = outcome(answer, 200, idTaken)
+    created (owner: string, id: number, name: string, response: HttpResponse): void {
+      const known = outcome(response, 200, idTaken)
       if (known === undefined) return
       if (known.done) counts.created++
-      write(owner, id, { from: answer.startedAt, act: 'create', name, ...known })
+      write(owner, id, { from: response.startedAt, act: 'create', name, ...known })
     },
 
-    deleted (owner: string, id: number, answer: Answer): void {
-      const known = outcome(answer, 204, plantNotFound)
+    deleted (owner: string, id: number, response: HttpResponse): void {
+      const known = outcome(response, 204, plantNotFound)
       if (known === undefined) return
       if (known.done) counts.deleted++
-      write(owner, id, { from: answer.startedAt, act: 'delete', name: null, ...known })
+      write(owner, id, { from: response.startedAt, act: 'delete', name: null, ...known })
     },
 
     /** A list of all plants of the owner, short enough to be one page. */
-    listed (owner: string, answer: Answer): void {
-      if (answer.outcome !== 'answered' || answer.status !== 200) return
+    listed (owner: string, response: HttpResponse): void {
+      if (response.outcome !== 'complete' || response.status !== 200) return
       counts.listed++
-      const plants: Array<{ name: string }> = JSON.parse(answer.body)
+      const plants: Array<{ name: string }> = JSON.parse(response.body)
       const names = new Map(plants.map(({ name }) => [Number.parseInt(name), name]))
-      looks.push({ owner, from: answer.startedAt, until: answer.startedAt + answer.ms, names })
+      looks.push({ owner, from: response.startedAt, until: response.startedAt + response.ms, names })
     },
 
     /** What there really is in the end. */

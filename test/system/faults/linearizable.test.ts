@@ -56,7 +56,7 @@ for (const [title, operations, culprit] of doctored) {
 
 const seeds = Array.from({ length: 200 }, (_, index) => index + 1)
 
-/** What callers see of a plant that really is one: each request takes place at one moment of its time. */
+/** What clients see of a plant that really is one: each request takes place at one moment of its time. */
 function play (seed: number): Operation[] {
   const random = createRandom(seed)
   let name: string | null = null

@@ -1,7 +1,7 @@
-// Decides whether what callers saw of one plant can be explained by its requests taking place one after the other.
+// Decides whether what clients saw of one plant can be explained by its requests taking place one after the other.
 
 /**
- * One request as its caller saw it. It took place at a moment between `from` and `until`; nobody knows whether and
+ * One request as its client saw it. It took place at a moment between `from` and `until`; nobody knows whether and
  * when it did where `until` is Infinity.
  */
 export interface Operation {
@@ -31,7 +31,7 @@ function after (name: string | null, { act, name: other, done }: Operation): str
  * The first operation that no order explains, in order of the answers; undefined when there is an order. It respects
  * time: what was answered before another began comes first. The plant isn't there at the beginning.
  *
- * The possibilities are carried along from answer to answer. At each one its operation must have taken place, perhaps
+ * The possibilities are carried along from response to response. At each one its operation must have taken place, perhaps
  * after others that are still open. It doesn't matter which of several equal unknown operations did, nor is
  * a possibility needed that has used up more of them than another: so they stay few.
  */

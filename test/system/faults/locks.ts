@@ -2,7 +2,7 @@ import pg from 'pg'
 import { round } from '../../support/table.ts'
 import { sql } from '../../support/database.ts'
 import { unmeasured, type Scope } from '../../support/program.ts'
-import { createCaller, errorNumber, type Answer } from './caller.ts'
+import { createClient, errorNumber, type HttpResponse } from './client.ts'
 import { createUsers, type Postgres } from './postgres.ts'
 import { createRandom } from './random.ts'
 import type { Report } from './report.ts'
@@ -24,9 +24,9 @@ export async function locks (scope: Scope, postgres: Postgres, { seed, rounds }:
   const environment = { DATABASE_URL: postgres.url, STATEMENT_TIMEOUT: `${statementTimeoutMs}ms` }
   const instances = await Promise.all([serve(scope, environment), serve(scope, environment)])
   // By instance, then by user.
-  const callers = instances.map(({ address }) => tokens.map((token) => createCaller(address, token)))
-  scope.teardown(() => { for (const caller of callers.flat()) caller.close() })
-  const [ofFirst = []] = callers
+  const clients = instances.map(({ address }) => tokens.map((token) => createClient(address, token)))
+  scope.teardown(() => { for (const client of clients.flat()) client.close() })
+  const [ofFirst = []] = clients
   const deadlocks = async () => Number((await sql(postgres.url, 'select sum(deadlocks) from pg_stat_database'))[0]?.sum)
   const stored = async () => (await sql(postgres.url, 'select owner, id::int from plants where owner = any($1)', [users]))
     .map(({ owner, id }) => `${owner} ${id}`).sort()
@@ -37,31 +37,31 @@ export async function locks (scope: Scope, postgres: Postgres, { seed, rounds }:
 
   const before = await deadlocks()
   let together = 0
-  const answers: Answer[] = []
+  const responses: HttpResponse[] = []
   for (let round = 0; round < rounds; round++) {
     for (const verb of ['create', 'delete'] as const) {
       // The first of each instance waits for the lock and the others for the
       // first: two batches set out at the same moment, in another order each time.
       await operator.query('begin; lock table plants in exclusive mode')
-      const asked = callers.flatMap((ofInstance) => random.shuffled(ofInstance.flatMap((caller) => plantIds.map((id) => ({ caller, id }))))
-        .map(({ caller, id }) => verb === 'create' ? caller.create({ id, name: 'Monstera' }) : caller.delete(id)))
-      await Promise.all(callers.map(([caller]) => caller?.get('/livez')))
+      const asked = clients.flatMap((ofInstance) => random.shuffled(ofInstance.flatMap((client) => plantIds.map((id) => ({ client, id }))))
+        .map(({ client, id }) => verb === 'create' ? client.create({ id, name: 'Monstera' }) : client.delete(id)))
+      await Promise.all(clients.map(([client]) => client?.get('/livez')))
       await operator.query('commit')
-      answers.push(...await Promise.all(asked))
+      responses.push(...await Promise.all(asked))
       together = Math.max(together, await mostTogether())
     }
   }
   const deadlocked = await deadlocks() - before
 
-  const createAll = () => Promise.all(ofFirst.flatMap((caller) => plantIds.map((id) => caller.create({ id, name: 'Monstera' }))))
-  const deleteAll = () => Promise.all(ofFirst.map((caller) => Promise.all(plantIds.map((id) => caller.delete(id)))))
+  const createAll = () => Promise.all(ofFirst.flatMap((client) => plantIds.map((id) => client.create({ id, name: 'Monstera' }))))
+  const deleteAll = () => Promise.all(ofFirst.map((client) => Promise.all(plantIds.map((id) => client.delete(id)))))
   await createAll()
 
   await operator.query('begin')
   await operator.query('select from plants where owner = $1 and id = $2 for update', [users.at(-1), plantIds.at(-1)])
   const ofUsers = await deleteAll()
   await operator.query('rollback')
-  const [locked, ...neighbours] = ofUsers.flat().reverse() as [Answer, ...Answer[]]
+  const [locked, ...neighbours] = ofUsers.flat().reverse() as [HttpResponse, ...HttpResponse[]]
   const left = await stored()
 
   await createAll()
@@ -69,16 +69,16 @@ export async function locks (scope: Scope, postgres: Postgres, { seed, rounds }:
   const blocked = (await deleteAll()).flat()
   await operator.query('rollback')
 
-  const odd = answers.filter(({ status }) => ![200, 204, 400, 404].includes(status))
+  const odd = responses.filter(({ status }) => ![200, 204, 400, 404].includes(status))
   const harmed = neighbours.filter(({ status }) => status !== 204)
-  const dishonest = blocked.filter((answer) => errorNumber(answer) !== databaseSlow)
-  const slowest = (all: Answer[]) => round(Math.max(...all.map(({ ms }) => ms)))
+  const dishonest = blocked.filter((response) => errorNumber(response) !== databaseSlow)
+  const slowest = (all: HttpResponse[]) => round(Math.max(...all.map(({ ms }) => ms)))
   const when = (isSo: boolean, breach: string) => isSo ? [breach] : []
   return {
     title: 'Batches that meet locks',
-    head: ['', 'writes', 'failed', 'slowest answer, ms'],
+    head: ['', 'writes', 'failed', 'slowest response, ms'],
     rows: [
-      ['two instances, the same plants at once', answers.length, odd.length, slowest(answers)],
+      ['two instances, the same plants at once', responses.length, odd.length, slowest(responses)],
       ['a plant locked by an operator: its own delete', 1, Number(locked.status === 503), slowest([locked])],
       ['deletes of others in the same batch', neighbours.length, harmed.length, slowest(neighbours)],
       ['the table locked by an operator', blocked.length, blocked.filter(({ status }) => status === 503).length, slowest(blocked)]

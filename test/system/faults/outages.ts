@@ -2,7 +2,7 @@ import { setTimeout as delay } from 'node:timers/promises'
 import { sql } from '../../support/database.ts'
 import { memoryMiB } from '../../support/processes.ts'
 import { unmeasured, type Scope } from '../../support/program.ts'
-import { createCaller, errorNumber, type Answer } from './caller.ts'
+import { createClient, errorNumber, type HttpResponse } from './client.ts'
 import { createUsers, type Postgres } from './postgres.ts'
 import { openProxy } from './proxy.ts'
 import { round } from '../../support/table.ts'
@@ -20,7 +20,7 @@ export interface OutageOptions {
   statementTimeoutMs: number
 }
 
-/** What the page promises of every answer, and of the way back. */
+/** What the page promises of every response, and of the way back. */
 const longestWaitMs = 10_000
 const longestRecoveryMs = 1000
 /** When probes must have noticed: one may be under way when it happens. */
@@ -51,15 +51,15 @@ export async function outages (scope: Scope, postgres: Postgres, options: Outage
     MIGRATE: 'off',
     STATEMENT_TIMEOUT: `${statementTimeoutMs}ms`
   })
-  const caller = createCaller(service.address, token)
-  scope.teardown(caller.close)
+  const client = createClient(service.address, token)
+  scope.teardown(client.close)
 
   let terminating: NodeJS.Timeout
   const faults: Fault[] = [
     { title: 'stopped', isTotal: true, begin: postgres.kill, end: postgres.start },
     { title: 'frozen', isTotal: true, begin: postgres.freeze, end: postgres.thaw },
     {
-      title: 'connections cut and refused',
+      title: 'connections cut and rejected',
       isTotal: true,
       begin: () => { proxy.set('closed'); proxy.cut() },
       end: () => proxy.set('open')
@@ -71,7 +71,7 @@ export async function outages (scope: Scope, postgres: Postgres, options: Outage
       end: () => proxy.set('open')
     },
     { title: 'connections gone silent', isTotal: false, begin: proxy.silence, end: () => {} },
-    { title: 'answers 2 s late', isTotal: false, begin: () => proxy.slow(1000), end: () => proxy.slow(0) },
+    { title: 'responses 2 s late', isTotal: false, begin: () => proxy.slow(1000), end: () => proxy.slow(0) },
     {
       title: 'too many connections',
       isTotal: true,
@@ -93,7 +93,7 @@ export async function outages (scope: Scope, postgres: Postgres, options: Outage
   const breaches: string[] = []
   const misses: string[] = []
   for (const { title, begin, end, isTotal } of faults) {
-    const load = startLoad(caller, perSecond)
+    const load = startLoad(client, perSecond)
     await delay(500)
     const before = memoryMiB(service.child.pid as number)
     proxy.forgetMost()
@@ -107,26 +107,26 @@ export async function outages (scope: Scope, postgres: Postgres, options: Outage
     await end()
     const ended = performance.now()
     await delay(watchMs)
-    const { answers, lives, readies } = await load.stop()
+    const { responses, lives, readies } = await load.stop()
 
-    const hit = answers.filter(({ startedAt }) => startedAt > began && startedAt < ended)
-    const failed = answers.filter((answer) => !isNormal(answer))
-    const odd = failed.filter((answer) => !isHonest(answer))
-    if (odd.length > 0) breaches.push(`${title}: ${odd.length} answers were neither normal nor a 503 with Retry-After and an Error body, such as ${describe(odd[0] as Answer)}`)
+    const hit = responses.filter(({ startedAt }) => startedAt > began && startedAt < ended)
+    const failed = responses.filter((response) => !isNormal(response))
+    const odd = failed.filter((response) => !isHonest(response))
+    if (odd.length > 0) breaches.push(`${title}: ${odd.length} responses were neither normal nor a 503 with Retry-After and an Error body, such as ${describe(odd[0] as HttpResponse)}`)
     const dead = lives.filter(({ status }) => status !== 200)
-    if (dead.length > 0) breaches.push(`${title}: /livez: ${describe(dead[0] as Answer)}`)
+    if (dead.length > 0) breaches.push(`${title}: /livez: ${describe(dead[0] as HttpResponse)}`)
     const blind = readies.filter(({ status, startedAt, ms }) => status !== 503 && startedAt > began + noticedMs && startedAt + ms < ended)
-    if (isTotal && blind.length > 0) breaches.push(`${title}: /readyz: ${describe(blind[0] as Answer)}`)
+    if (isTotal && blind.length > 0) breaches.push(`${title}: /readyz: ${describe(blind[0] as HttpResponse)}`)
     if (isTotal && !hit.some(({ status }) => status === 503)) breaches.push(`${title}: nothing failed, so nothing was tested`)
     if (service.child.exitCode !== null) breaches.push(`${title}: the service ended with ${service.child.exitCode}`)
 
-    const late = [...answers, ...readies].filter((answer) => answer.startedAt > ended && (!isNormal(answer) || answer.ms > longestRecoveryMs))
+    const late = [...responses, ...readies].filter((response) => response.startedAt > ended && (!isNormal(response) || response.ms > longestRecoveryMs))
     const recovery = Math.max(0, ...late.map(({ startedAt }) => startedAt - ended))
-    const wait = Math.max(...answers.map(({ ms }) => ms))
+    const wait = Math.max(...responses.map(({ ms }) => ms))
     const live = Math.max(...lives.map(({ ms }) => ms))
     if (recovery > longestRecoveryMs) misses.push(`${title}: not normal ${round(recovery)} ms after it was over`)
-    if (wait > longestWaitMs) misses.push(`${title}: an answer took ${round(wait)} ms`)
-    rows.push([title, answers.length, failed.length, round(quantile(failed.map(({ ms }) => ms), 0.5)), round(wait), round(live),
+    if (wait > longestWaitMs) misses.push(`${title}: an response took ${round(wait)} ms`)
+    rows.push([title, responses.length, failed.length, round(quantile(failed.map(({ ms }) => ms), 0.5)), round(wait), round(live),
       round(recovery), proxy.connections().most, `${round(during - before)}`])
   }
 
@@ -141,15 +141,15 @@ export async function outages (scope: Scope, postgres: Postgres, options: Outage
 }
 
 /** Every kind of request at a steady rate. */
-function startLoad (caller: ReturnType<typeof createCaller>, perSecond: number) {
+function startLoad (client: ReturnType<typeof createClient>, perSecond: number) {
   const tickMs = 10
   const under = new Set<Promise<unknown>>()
-  const answers: Answer[] = []
-  const lives: Answer[] = []
-  const readies: Answer[] = []
-  const collect = (into: Answer[], asked: Promise<Answer>) => {
-    const kept = asked.then((answer) => {
-      into.push(answer)
+  const responses: HttpResponse[] = []
+  const lives: HttpResponse[] = []
+  const readies: HttpResponse[] = []
+  const collect = (into: HttpResponse[], asked: Promise<HttpResponse>) => {
+    const kept = asked.then((response) => {
+      into.push(response)
       under.delete(kept)
     })
     under.add(kept)
@@ -157,22 +157,22 @@ function startLoad (caller: ReturnType<typeof createCaller>, perSecond: number) 
   let owed = 0
   const timer = setInterval(() => {
     for (owed += perSecond * tickMs / 1000; owed >= 1; owed--) {
-      collect(answers, caller.create({ id: nextId++, name: 'Monstera' }))
-      collect(answers, caller.list('?limit=20'))
-      collect(answers, caller.delete(-1))
+      collect(responses, client.create({ id: nextId++, name: 'Monstera' }))
+      collect(responses, client.list('?limit=20'))
+      collect(responses, client.delete(-1))
     }
   }, tickMs)
   const probes = setInterval(() => {
-    collect(lives, caller.get('/livez'))
-    collect(readies, caller.get('/readyz'))
+    collect(lives, client.get('/livez'))
+    collect(readies, client.get('/readyz'))
   }, 100)
   return {
-    hasFailed: () => answers.some(({ status }) => status === 503),
+    hasFailed: () => responses.some(({ status }) => status === 503),
     async stop () {
       clearInterval(timer)
       clearInterval(probes)
       await Promise.all(under)
-      return { answers, lives, readies }
+      return { responses, lives, readies }
     }
   }
 }
@@ -180,8 +180,8 @@ function startLoad (caller: ReturnType<typeof createCaller>, perSecond: number) 
 let nextId = 1
 
 /** As on any other day: nobody has plant -1. */
-const isNormal = ({ status }: Answer) => status === 200 || status === 404
+const isNormal = ({ status }: HttpResponse) => status === 200 || status === 404
 
-const isHonest = (answer: Answer) => answer.status === 503 && Number(answer.headers['retry-after']) > 0 && [50301, 50302, 50304].includes(errorNumber(answer) as number)
+const isHonest = (response: HttpResponse) => response.status === 503 && Number(response.headers['retry-after']) > 0 && [50301, 50302, 50304].includes(errorNumber(response) as number)
 
-const describe = ({ outcome, status, body, ms }: Answer) => `${outcome} ${status} ${body.slice(0, 200)} after ${round(ms)} ms`
+const describe = ({ outcome, status, body, ms }: HttpResponse) => `${outcome} ${status} ${body.slice(0, 200)} after ${round(ms)} ms`

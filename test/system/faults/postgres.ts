@@ -6,8 +6,7 @@ import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { startEmbedded } from '../../../dev/embedded-postgres.ts'
 import { migrate } from '../../../src/database/migrate.ts'
-import { createTokens } from '../../../src/access/tokens.ts'
-import { openDatabase } from '../../../src/database/database.ts'
+import { createToken, hashToken } from '../../../src/access/token-format.ts'
 import { sql } from '../../support/database.ts'
 import { findChildren } from '../../support/processes.ts'
 import type { Scope } from '../../support/program.ts'
@@ -119,12 +118,10 @@ export async function startPostgres (scope: Scope) {
   }
 }
 
-/** A token for each of the users. */
+/** A token for each of the users, stored by one statement. */
 export async function createUsers (url: string, users: string[]): Promise<string[]> {
-  const database = openDatabase({ url, statementTimeoutMs: 5000, maxQueued: users.length })
-  try {
-    return await Promise.all(users.map((user) => createTokens(database).create({ user, readOnly: false })))
-  } finally {
-    await database.close()
-  }
+  const tokens = users.map(() => createToken())
+  const hashes = tokens.map((token) => `\\x${hashToken(token)}`)
+  await sql(url, 'insert into tokens (hash, username) select * from unnest($1::bytea[], $2::text[])', [hashes, users])
+  return tokens
 }

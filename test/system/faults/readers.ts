@@ -4,7 +4,7 @@ import { round } from '../../support/table.ts'
 import { sql } from '../../support/database.ts'
 import { memoryMiB } from '../../support/processes.ts'
 import { unmeasured, type Program, type Scope } from '../../support/program.ts'
-import { createCaller, type Answer, type Caller } from './caller.ts'
+import { createClient, type HttpResponse, type Client } from './client.ts'
 import { createUsers, type Postgres } from './postgres.ts'
 import { openProxy, type Proxy } from './proxy.ts'
 import { quantile, type Report } from './report.ts'
@@ -17,15 +17,15 @@ export interface ReadersOptions {
   characters: number
   stalledReaders: number
   halfOpenRequests: number
-  /** How long others' answers are measured, before and meanwhile. */
+  /** How long others' responses are measured, before and meanwhile. */
   measureMs: number
 }
 
 const mostMemoryMiB = 256
 const mostSlowdown = 4
-const callers = 16
+const clients = 16
 
-/** Readers of a long list who don't read, and callers who don't finish their requests, beside others who do. */
+/** Readers of a long list who don't read, and clients who don't finish their requests, beside others who do. */
 export async function readers (scope: Scope, postgres: Postgres, options: ReadersOptions): Promise<Report> {
   const { plants, characters, stalledReaders, halfOpenRequests, measureMs } = options
   const [collector = '', other = ''] = await createUsers(postgres.url, ['collector', 'other'])
@@ -34,13 +34,13 @@ export async function readers (scope: Scope, postgres: Postgres, options: Reader
   await sql(postgres.url, 'insert into plants (owner, id, name) select \'other\', id, \'Monstera\' from generate_series(1, 20) id')
   const proxy = await openProxy(scope, postgres.url)
   const service = await serve(scope, { DATABASE_URL: proxy.url })
-  const caller = createCaller(service.address, other, { maxSockets: callers })
-  scope.teardown(caller.close)
+  const client = createClient(service.address, other, { maxSockets: clients })
+  scope.teardown(client.close)
   const breaches: string[] = []
   const misses: string[] = []
 
-  await measure(caller, Math.min(measureMs, 1000))
-  const alone = await measure(caller, measureMs)
+  await measure(client, Math.min(measureMs, 1000))
+  const alone = await measure(client, measureMs)
   const idle = memoryMiB(service.child.pid as number)
 
   const get = getPlants(collector)
@@ -54,7 +54,7 @@ export async function readers (scope: Scope, postgres: Postgres, options: Reader
   const halfOpen = await Promise.all(Array.from({ length: halfOpenRequests }, (_, index) =>
     open(index % 2 === 0 ? get.slice(0, 40) : post)))
   const memory = watchMemory(service)
-  const beside = await measure(caller, measureMs)
+  const beside = await measure(client, measureMs)
   const peak = memory.stop()
   const gone = [...stalled, ...halfOpen].filter((socket) => socket.closed).length
   for (const socket of [...stalled, ...halfOpen]) socket.destroy()
@@ -62,7 +62,7 @@ export async function readers (scope: Scope, postgres: Postgres, options: Reader
   const odd = [...alone, ...beside].filter(({ status }) => ![200, 204, 400, 404].includes(status))
   if (odd.length > 0) breaches.push(`${odd.length} of the others' requests failed, such as ${odd[0]?.status} ${odd[0]?.body}`)
   if (gone > 0) misses.push(`${gone} of the stalled and half-open ones were ended before the measurement was over`)
-  const p99 = (answers: Answer[]) => quantile(answers.map(({ ms }) => ms), 0.99)
+  const p99 = (responses: HttpResponse[]) => quantile(responses.map(({ ms }) => ms), 0.99)
   if (p99(beside) > mostSlowdown * p99(alone)) misses.push(`p99 ${round(p99(beside) / p99(alone))} times the undisturbed one`)
   if (peak > mostMemoryMiB) misses.push(`memory ${round(peak)} MiB`)
   breaches.push(...await breakMidway(scope, proxy, service, collector))
@@ -70,27 +70,27 @@ export async function readers (scope: Scope, postgres: Postgres, options: Reader
 
   return {
     title: 'Readers who stall, requests that never end',
-    head: [`${callers} others`, 'answers a second', 'median, ms', '99th percentile, ms', 'service memory, MiB'],
+    head: [`${clients} others`, 'responses a second', 'median, ms', '99th percentile, ms', 'service memory, MiB'],
     rows: [
       ['undisturbed', alone, idle] as const,
       [`beside ${stalledReaders} stalled readers of ${plants.toLocaleString('en')} plants and ${halfOpenRequests.toLocaleString('en')} half-open requests`, beside, peak] as const
-    ].map(([title, answers, memory]) => [title, round(answers.length / measureMs * 1000), round(quantile(answers.map(({ ms }) => ms), 0.5)), round(p99(answers)), round(memory)]),
+    ].map(([title, responses, memory]) => [title, round(responses.length / measureMs * 1000), round(quantile(responses.map(({ ms }) => ms), 0.5)), round(p99(responses)), round(memory)]),
     breaches,
     misses
   }
 }
 
-/** What others do meanwhile, each waiting for an answer before the next request. */
-async function measure (caller: Caller, ms: number): Promise<Answer[]> {
-  const answers: Answer[] = []
+/** What others do meanwhile, each waiting for an response before the next request. */
+async function measure (client: Client, ms: number): Promise<HttpResponse[]> {
+  const responses: HttpResponse[] = []
   const end = performance.now() + ms
-  await Promise.all(Array.from({ length: callers }, async (_, worker) => {
+  await Promise.all(Array.from({ length: clients }, async (_, worker) => {
     const id = 1000 + worker
     while (performance.now() < end) {
-      answers.push(await caller.create({ id, name: 'Monstera' }), await caller.list('?limit=20'), await caller.delete(id))
+      responses.push(await client.create({ id, name: 'Monstera' }), await client.list('?limit=20'), await client.delete(id))
     }
   }))
-  return answers
+  return responses
 }
 
 function watchMemory ({ child }: Program) {
@@ -133,7 +133,7 @@ async function readEnds (socket: Socket): Promise<{ start: string, end: string }
 
 const isWhole = (end: string) => end.endsWith(']\r\n0\r\n\r\n')
 
-/** The database is lost while a list is on its way: the caller can't take what came for the whole. */
+/** The database is lost while a list is on its way: the client can't take what came for the whole. */
 async function breakMidway (scope: Scope, proxy: Proxy, service: Program, token: string): Promise<string[]> {
   const socket = await openSocket(scope, service, getPlants(token))
   await once(socket, 'readable')
@@ -145,7 +145,7 @@ async function breakMidway (scope: Scope, proxy: Proxy, service: Program, token:
   return isWhole(end) ? ['a list that broke off looked whole'] : []
 }
 
-/** More lists under way than may wait, whose readers all go on at the same time: none of them is refused midway. */
+/** More lists under way than may wait, whose readers all go on at the same time: none of them is rejected midway. */
 async function goOnTogether (scope: Scope, postgres: Postgres, token: string): Promise<string[]> {
   const maxQueued = 2
   const service = await serve(scope, { DATABASE_URL: postgres.url, MAX_WAITING: String(maxQueued) })

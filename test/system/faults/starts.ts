@@ -4,7 +4,7 @@ import pg from 'pg'
 import { round } from '../../support/table.ts'
 import { sql } from '../../support/database.ts'
 import { unmeasured, type Program, type Scope } from '../../support/program.ts'
-import { createCaller } from './caller.ts'
+import { createClient } from './client.ts'
 import type { Postgres } from './postgres.ts'
 import { openProxy, type Proxy } from './proxy.ts'
 import type { Report } from './report.ts'
@@ -56,17 +56,17 @@ export async function starts (scope: Scope, postgres: Postgres): Promise<Report>
     await begin(proxy)
     const service = await serve(scope, { DATABASE_URL: proxy.url }, 'listening')
     await hasMet(proxy, service)
-    const caller = createCaller(service.address)
-    const [live, ready] = await Promise.all([caller.get('/livez'), caller.get('/readyz')])
+    const client = createClient(service.address)
+    const [live, ready] = await Promise.all([client.get('/livez'), client.get('/readyz')])
     if (live.status !== 200) breaches.push(`${title}: /livez ${live.status}`)
     if (ready.status !== 503) breaches.push(`${title}: /readyz ${ready.status}`)
     await end(proxy)
     const since = performance.now()
     await service.logged('ready')
     rows.push([title, round(performance.now() - since)])
-    const after = await caller.get('/readyz')
+    const after = await client.get('/readyz')
     if (after.status !== 200) breaches.push(`${title}: /readyz ${after.status} although it is ready`)
-    caller.close()
+    client.close()
     service.child.kill('SIGINT')
     const [code] = await once(service.child, 'exit')
     if (code !== 0) breaches.push(`${title}: exit code ${code}`)

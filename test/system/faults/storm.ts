@@ -15,7 +15,7 @@ interface StormOptions {
 }
 
 /**
- * PostgreSQL and the service are each killed so many times while users create, delete and list plants; every answer
+ * PostgreSQL and the service are each killed so many times while users create, delete and list plants; every response
  * and every row must then be explained by some order of the requests.
  */
 export async function storm (scope: Scope, postgres: Postgres, options: StormOptions): Promise<Report> {
@@ -69,6 +69,6 @@ export async function storm (scope: Scope, postgres: Postgres, options: StormOpt
 }
 
 /** What became of the requests, in a sentence or two. */
-export const counted = ({ created, deleted, listed, refused, unknown, unsent }: Record<string, number>) =>
-  `Acknowledged: ${created} creates and ${deleted} deletes. Lists: ${listed}. Refused: ${refused}. ` +
+export const counted = ({ created, deleted, listed, rejected, unknown, unsent }: Record<string, number>) =>
+  `Acknowledged: ${created} creates and ${deleted} deletes. Lists: ${listed}. Refused: ${rejected}. ` +
   `Unknown: ${unknown}. Not sent, for want of a connection: ${unsent}.`

@@ -2,7 +2,7 @@
 import { EventEmitter, once } from 'node:events'
 import { setTimeout as delay } from 'node:timers/promises'
 import { sql } from '../../support/database.ts'
-import { createCaller, type Answer } from './caller.ts'
+import { createClient, type HttpResponse } from './client.ts'
 import { openLedger } from './ledger.ts'
 import { createUsers } from './postgres.ts'
 import type { Random } from './random.ts'
@@ -12,44 +12,44 @@ const workersPerUser = 8
 // Few enough that workers meet at the same plant, and that a list is one page.
 const plantsPerUser = 160
 
-/** `addresses`: where the service answers, one for each worker in turn. */
+/** `addresses`: where the service responses, one for each worker in turn. */
 export async function startWriters (databaseUrl: string, addresses: string[], random: Random) {
   const tokens = await createUsers(databaseUrl, users)
   const ledger = openLedger()
   const events = new EventEmitter()
   const over = new AbortController()
 
-  async function work (owner: string, caller: ReturnType<typeof createCaller>, worker: number): Promise<void> {
+  async function work (owner: string, client: ReturnType<typeof createClient>, worker: number): Promise<void> {
     for (let round = 0; !over.signal.aborted; round++) {
       const id = random.below(plantsPerUser)
-      const answer = await act(owner, caller, id, `${id} by ${worker} in round ${round}`)
-      if (answer.status === 200 || answer.status === 204) events.emit('answered')
-      // Without an answer a caller takes a breath.
-      if (answer.status === 0 || answer.status === 503) await delay(50)
+      const response = await act(owner, client, id, `${id} by ${worker} in round ${round}`)
+      if (response.status === 200 || response.status === 204) events.emit('answered')
+      // Without an response a client takes a breath.
+      if (response.status === 0 || response.status === 503) await delay(50)
     }
-    caller.close()
+    client.close()
   }
 
-  async function act (owner: string, caller: ReturnType<typeof createCaller>, id: number, name: string): Promise<Answer> {
+  async function act (owner: string, client: ReturnType<typeof createClient>, id: number, name: string): Promise<HttpResponse> {
     if (random.chance(0.1)) {
-      const answer = await caller.list()
-      ledger.listed(owner, answer)
-      return answer
+      const response = await client.list()
+      ledger.listed(owner, response)
+      return response
     }
     if (random.chance(0.6)) {
-      const answer = await caller.create({ id, name })
-      ledger.created(owner, id, name, answer)
-      return answer
+      const response = await client.create({ id, name })
+      ledger.created(owner, id, name, response)
+      return response
     }
-    const answer = await caller.delete(id)
-    ledger.deleted(owner, id, answer)
-    return answer
+    const response = await client.delete(id)
+    ledger.deleted(owner, id, response)
+    return response
   }
 
   const acknowledgedSoFar = () => ledger.counts.created + ledger.counts.deleted
   const workers = users.flatMap((user, index) => Array.from({ length: workersPerUser }, (_, worker) => {
     const address = addresses[worker % addresses.length] as string
-    return work(user, createCaller(address, tokens[index]), worker)
+    return work(user, createClient(address, tokens[index]), worker)
   }))
 
   return {

@@ -1,0 +1,49 @@
+// What other users and the machine notice of an attack.
+import { existsSync, readFileSync } from 'node:fs'
+import { setTimeout as delay } from 'node:timers/promises'
+import { memoryMiB } from '../../support/processes.ts'
+import type { Program } from '../../support/program.ts'
+import { createClient, describe, type Client, type HttpResponse } from './client.ts'
+
+const pauseMs = 25
+
+/** The responses to users who create, list and delete one plant in turn, the memory, and the longest tick. */
+export async function observe (service: Program, clients: Client[], name: string, ms: number, tickFile: string) {
+  const [writes, lists, live]: [HttpResponse[], HttpResponse[], HttpResponse[]] = [[], [], []]
+  const [began, end] = [Date.now(), performance.now() + ms]
+  let memory = 0
+  const isRunning = () => service.child.exitCode === null && service.child.signalCode === null
+  const sample = () => { if (isRunning()) memory = Math.max(memory, memoryMiB(service.child.pid as number)) }
+  const sampler = setInterval(sample, 100)
+  sample()
+  const prober = createClient(service.address)
+  const probing = (async () => {
+    while (performance.now() < end) {
+      live.push(await prober.get('/livez'))
+      await delay(pauseMs)
+    }
+  })()
+  await Promise.all(clients.map(async (client) => {
+    while (performance.now() < end) {
+      writes.push(await client.create({ id: 1, name }))
+      lists.push(await client.list())
+      writes.push(await client.delete(1))
+      await delay(pauseMs)
+    }
+  }))
+  await probing
+  prober.close()
+  clearInterval(sampler)
+  const failed = [...writes, ...lists, ...live].filter(({ status }) => status !== 200 && status !== 204)
+  const faults = failed.length === 0
+    ? []
+    : [`${failed.length} requests of others failed, such as ${describe(failed[0] as HttpResponse)}`]
+  return { writes, lists, live, memory, tickMs: longestTick(tickFile, began), faults }
+}
+
+/** Of the ticks that the probe recorded since then. */
+function longestTick (file: string, since: number): number {
+  if (!existsSync(file)) return 0
+  const ticks = readFileSync(file, 'utf8').split('\n').map((line) => line.split(' ').map(Number))
+  return Math.max(0, ...ticks.filter(([at = 0]) => at > since).map(([, used = 0]) => used))
+}
