@@ -41,7 +41,7 @@ export async function observe (service: Program, clients: Client[], name: string
   return { writes, lists, live, memory, tickMs: longestTick(tickFile, began), faults }
 }
 
-/** Of the ticks that the probe recorded since then. */
+/** The longest tick in the file of the probe since then. */
 function longestTick (file: string, since: number): number {
   if (!existsSync(file)) return 0
   const ticks = readFileSync(file, 'utf8').split('\n').map((line) => line.split(' ').map(Number))

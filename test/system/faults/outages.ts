@@ -2,7 +2,7 @@ import { setTimeout as delay } from 'node:timers/promises'
 import { sql } from '../../support/database.ts'
 import { memoryMiB } from '../../support/processes.ts'
 import { unmeasured, type Scope } from '../../support/program.ts'
-import { createClient, errorNumber, type HttpResponse } from './client.ts'
+import { createClient, describe, errorNumber, type HttpResponse } from './client.ts'
 import { createUsers, type Postgres } from './postgres.ts'
 import { openProxy } from './proxy.ts'
 import { round } from '../../support/table.ts'
@@ -15,32 +15,32 @@ export interface OutageOptions {
   lastsMs: number
   /** How long to watch after each. */
   watchMs: number
-  /** Requests of each kind, sent whether or not earlier ones are answered. */
+  /** Requests of each kind. They do not wait for earlier responses. */
   perSecond: number
   statementTimeoutMs: number
 }
 
-/** What the page promises of every response, and of the way back. */
+// The promises of docs/reliability.md.
 const longestWaitMs = 10_000
 const longestRecoveryMs = 1000
-/** When probes must have noticed: one may be under way when it happens. */
+/** The time in which /readyz must notice. One probe may be in flight when the fault begins. */
 const noticedMs = 1000
 
 interface Fault {
   title: string
   begin: () => unknown
   end: () => unknown
-  /** Whether nothing at all can be answered while it lasts. */
+  /** Whether no request can succeed during the fault. */
   isTotal: boolean
 }
 
 const role = 'outages'
 
-/** The database goes away in every way it can, under a steady load, and comes back to the same process. */
+/** The database goes away in every possible way under a steady load. The service recovers without a restart. */
 export async function outages (scope: Scope, postgres: Postgres, options: OutageOptions): Promise<Report> {
   const { lastsMs, watchMs, perSecond, statementTimeoutMs } = options
   const [token = ''] = await createUsers(postgres.url, [role])
-  // Limits on connections don't hold for a superuser.
+  // PostgreSQL does not limit the connections of a superuser.
   await sql(postgres.url, `create role ${role} login password '${role}'; grant all on plants, tokens to ${role}`)
   const terminate = () => sql(postgres.url, `select pg_terminate_backend(pid) from pg_stat_activity where usename = '${role}'`)
   const url = new URL(postgres.url)
@@ -65,12 +65,12 @@ export async function outages (scope: Scope, postgres: Postgres, options: Outage
       end: () => proxy.set('open')
     },
     {
-      title: 'connections gone silent, new ones too',
+      title: 'all connections unresponsive, new ones too',
       isTotal: true,
       begin: () => { proxy.set('silent'); proxy.silence() },
       end: () => proxy.set('open')
     },
-    { title: 'connections gone silent', isTotal: false, begin: proxy.silence, end: () => {} },
+    { title: 'open connections unresponsive', isTotal: false, begin: proxy.silence, end: () => {} },
     { title: 'responses 2 s late', isTotal: false, begin: () => proxy.slow(1000), end: () => proxy.slow(0) },
     {
       title: 'too many connections',
@@ -100,9 +100,9 @@ export async function outages (scope: Scope, postgres: Postgres, options: Outage
     await begin()
     const began = performance.now()
     await delay(lastsMs)
-    // A busy machine may not have got round to a request in that time.
-    const most = isTotal ? 10 : 0
-    for (let longer = 0; longer < most && !load.hasFailed(); longer++) await delay(lastsMs)
+    // On a busy machine the first request may come late.
+    const maxRounds = isTotal ? 10 : 0
+    for (let longer = 0; longer < maxRounds && !load.hasFailed(); longer++) await delay(lastsMs)
     const during = memoryMiB(service.child.pid as number)
     await end()
     const ended = performance.now()
@@ -111,28 +111,28 @@ export async function outages (scope: Scope, postgres: Postgres, options: Outage
 
     const hit = responses.filter(({ startedAt }) => startedAt > began && startedAt < ended)
     const failed = responses.filter((response) => !isNormal(response))
-    const odd = failed.filter((response) => !isHonest(response))
-    if (odd.length > 0) breaches.push(`${title}: ${odd.length} responses were neither normal nor a 503 with Retry-After and an Error body, such as ${describe(odd[0] as HttpResponse)}`)
+    const unexpected = failed.filter((response) => !isProperError(response))
+    if (unexpected.length > 0) breaches.push(`${title}: ${unexpected.length} responses were neither normal nor a 503 with Retry-After and an Error body, such as ${describe(unexpected[0] as HttpResponse)}`)
     const dead = lives.filter(({ status }) => status !== 200)
     if (dead.length > 0) breaches.push(`${title}: /livez: ${describe(dead[0] as HttpResponse)}`)
     const blind = readies.filter(({ status, startedAt, ms }) => status !== 503 && startedAt > began + noticedMs && startedAt + ms < ended)
     if (isTotal && blind.length > 0) breaches.push(`${title}: /readyz: ${describe(blind[0] as HttpResponse)}`)
-    if (isTotal && !hit.some(({ status }) => status === 503)) breaches.push(`${title}: nothing failed, so nothing was tested`)
+    if (isTotal && !hit.some(({ status }) => status === 503)) breaches.push(`${title}: no request failed, so the scenario tested nothing`)
     if (service.child.exitCode !== null) breaches.push(`${title}: the service ended with ${service.child.exitCode}`)
 
     const late = [...responses, ...readies].filter((response) => response.startedAt > ended && (!isNormal(response) || response.ms > longestRecoveryMs))
     const recovery = Math.max(0, ...late.map(({ startedAt }) => startedAt - ended))
     const wait = Math.max(...responses.map(({ ms }) => ms))
     const live = Math.max(...lives.map(({ ms }) => ms))
-    if (recovery > longestRecoveryMs) misses.push(`${title}: not normal ${round(recovery)} ms after it was over`)
-    if (wait > longestWaitMs) misses.push(`${title}: an response took ${round(wait)} ms`)
+    if (recovery > longestRecoveryMs) misses.push(`${title}: requests failed or were slow ${round(recovery)} ms after the fault`)
+    if (wait > longestWaitMs) misses.push(`${title}: a response took ${round(wait)} ms`)
     rows.push([title, responses.length, failed.length, round(quantile(failed.map(({ ms }) => ms), 0.5)), round(wait), round(live),
       round(recovery), proxy.connections().most, `${round(during - before)}`])
   }
 
   return {
-    title: 'The database away',
-    head: ['', 'requests', '503', 'their median wait, ms', 'longest wait of any, ms', '/livez at most, ms', 'normal again after, ms', 'connections at most', 'memory growth, MiB'],
+    title: 'Outages of the database',
+    head: ['', 'requests', '503', 'median of these, ms', 'slowest response, ms', 'slowest /livez, ms', 'recovered after, ms', 'most connections', 'memory growth, MiB'],
     rows,
     notes: [`Each fault lasted ${lastsMs / 1000} s under ${3 * perSecond} requests a second, STATEMENT_TIMEOUT=${statementTimeoutMs}ms.`],
     breaches,
@@ -140,19 +140,19 @@ export async function outages (scope: Scope, postgres: Postgres, options: Outage
   }
 }
 
-/** Every kind of request at a steady rate. */
+/** Sends every kind of request at a steady rate. */
 function startLoad (client: ReturnType<typeof createClient>, perSecond: number) {
   const tickMs = 10
-  const under = new Set<Promise<unknown>>()
+  const pending = new Set<Promise<unknown>>()
   const responses: HttpResponse[] = []
   const lives: HttpResponse[] = []
   const readies: HttpResponse[] = []
   const collect = (into: HttpResponse[], asked: Promise<HttpResponse>) => {
     const kept = asked.then((response) => {
       into.push(response)
-      under.delete(kept)
+      pending.delete(kept)
     })
-    under.add(kept)
+    pending.add(kept)
   }
   let owed = 0
   const timer = setInterval(() => {
@@ -171,7 +171,7 @@ function startLoad (client: ReturnType<typeof createClient>, perSecond: number) 
     async stop () {
       clearInterval(timer)
       clearInterval(probes)
-      await Promise.all(under)
+      await Promise.all(pending)
       return { responses, lives, readies }
     }
   }
@@ -179,9 +179,7 @@ function startLoad (client: ReturnType<typeof createClient>, perSecond: number) 
 
 let nextId = 1
 
-/** As on any other day: nobody has plant -1. */
+/** Deletes get 404, because no user has plant -1. */
 const isNormal = ({ status }: HttpResponse) => status === 200 || status === 404
 
-const isHonest = (response: HttpResponse) => response.status === 503 && Number(response.headers['retry-after']) > 0 && [50301, 50302, 50304].includes(errorNumber(response) as number)
-
-const describe = ({ outcome, status, body, ms }: HttpResponse) => `${outcome} ${status} ${body.slice(0, 200)} after ${round(ms)} ms`
+const isProperError = (response: HttpResponse) => response.status === 503 && Number(response.headers['retry-after']) > 0 && [50301, 50302, 50304].includes(errorNumber(response) as number)

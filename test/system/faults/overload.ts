@@ -10,18 +10,18 @@ import { quantile, type Report } from './report.ts'
 const { serve } = unmeasured
 
 export interface OverloadOptions {
-  /** What one connection to the database carries. */
+  /** The rate of one database connection. */
   bytesPerSecond: number
   measureMs: number
 }
 
 const overload = 10
-const leastShare = 0.8
+const minShare = 0.8
 const patientClients = 32
 const maxQueued = 64
 const overloaded = 50302
 
-/** A database that can do so much and no more is asked for ten times as much. */
+/** Clients send ten times the requests that the database can serve. */
 export async function overloads (scope: Scope, postgres: Postgres, { bytesPerSecond, measureMs }: OverloadOptions): Promise<Report> {
   const [token = ''] = await createUsers(postgres.url, ['busy'])
   await sql(postgres.url, 'insert into plants (owner, id, name) select \'busy\', id, \'Monstera deliciosa\' from generate_series(1, 20) id')
@@ -41,13 +41,13 @@ export async function overloads (scope: Scope, postgres: Postgres, { bytesPerSec
 
   const responses: HttpResponse[] = []
   const probes: HttpResponse[] = []
-  const under = new Set<Promise<void>>()
+  const pending = new Set<Promise<void>>()
   const collect = (into: HttpResponse[], asked: Promise<HttpResponse>) => {
     const kept = asked.then((response) => {
       into.push(response)
-      under.delete(kept)
+      pending.delete(kept)
     })
-    under.add(kept)
+    pending.add(kept)
   }
   const began = performance.now()
   for (let sent = 0, probed = 0; performance.now() < began + measureMs;) {
@@ -59,33 +59,33 @@ export async function overloads (scope: Scope, postgres: Postgres, { bytesPerSec
     }
     await delay(5)
   }
-  await Promise.all(under)
+  await Promise.all(pending)
 
   const taken = accepted(responses, began, measureMs)
   const rejected = responses.filter((response) => errorNumber(response) === overloaded)
-  const odd = responses.filter((response) => response.status !== 200 && !rejected.includes(response))
+  const unexpected = responses.filter((response) => response.status !== 200 && !rejected.includes(response))
   const blind = probes.filter(({ status }) => status !== 200)
   const share = taken.length / measureMs * 1000 / sustainable
   const p99 = (all: HttpResponse[]) => round(quantile(all.map(({ ms }) => ms), 0.99))
   return {
-    title: 'Ten times too much',
+    title: 'Overload',
     head: ['', 'a second', '99th percentile, ms'],
     rows: [
-      [`answered, ${patientClients} patient clients`, round(sustainable), p99(peak)],
-      [`asked for, ${overload} times as much`, round(responses.length / measureMs * 1000), ''],
-      ['of these answered', round(taken.length / measureMs * 1000), p99(taken)],
+      [`responses to ${patientClients} clients that await each response`, round(sustainable), p99(peak)],
+      [`requests, ${overload} times as many`, round(responses.length / measureMs * 1000), ''],
+      ['accepted', round(taken.length / measureMs * 1000), p99(taken)],
       ['rejected with 50302', round(rejected.length / measureMs * 1000), p99(rejected)],
       ['/livez and /readyz', round(probes.length / measureMs * 1000), p99(probes)]
     ],
     breaches: [
-      ...odd.length > 0 ? [`${odd.length} were neither answered nor rejected, such as ${odd[0]?.outcome} ${odd[0]?.status} ${odd[0]?.body}`] : [],
+      ...unexpected.length > 0 ? [`${unexpected.length} were neither accepted nor rejected, such as ${unexpected[0]?.outcome} ${unexpected[0]?.status} ${unexpected[0]?.body}`] : [],
       ...blind.length > 0 ? [`${blind.length} probes failed, such as ${blind[0]?.status} ${blind[0]?.body}`] : [],
-      ...rejected.length === 0 ? ['nothing was rejected, so nothing was tested'] : []
+      ...rejected.length === 0 ? ['no request was rejected, so the scenario tested nothing'] : []
     ],
-    misses: share < leastShare ? [`only ${round(share * 100)} % of the peak rate`] : []
+    misses: share < minShare ? [`accepted only ${round(share * 100)} % of the peak rate`] : []
   }
 }
 
-/** Those answered while it was measured: what comes after the end was paid for by nobody else. */
+/** Responses after the end do not count: they had no competition. */
 const accepted = (responses: HttpResponse[], began: number, measureMs: number) =>
   responses.filter(({ status, startedAt, ms }) => status === 200 && startedAt + ms < began + measureMs)

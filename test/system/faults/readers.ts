@@ -13,19 +13,19 @@ const { serve } = unmeasured
 
 export interface ReadersOptions {
   plants: number
-  /** Of a name. All together must be more than the system's socket buffers hold: some 10 MB. */
+  /** The length of a name. The plants together must exceed the socket buffers of the system, some 10 MB. */
   characters: number
   stalledReaders: number
   halfOpenRequests: number
-  /** How long others' responses are measured, before and meanwhile. */
+  /** How long to measure the responses to others, first alone and then beside the readers. */
   measureMs: number
 }
 
-const mostMemoryMiB = 256
-const mostSlowdown = 4
+const maxMemoryMiB = 256
+const maxSlowdown = 4
 const clients = 16
 
-/** Readers of a long list who don't read, and clients who don't finish their requests, beside others who do. */
+/** Some clients stop reading a long list, others never finish a request. Measures the rest beside them. */
 export async function readers (scope: Scope, postgres: Postgres, options: ReadersOptions): Promise<Report> {
   const { plants, characters, stalledReaders, halfOpenRequests, measureMs } = options
   const [collector = '', other = ''] = await createUsers(postgres.url, ['collector', 'other'])
@@ -59,20 +59,20 @@ export async function readers (scope: Scope, postgres: Postgres, options: Reader
   const gone = [...stalled, ...halfOpen].filter((socket) => socket.closed).length
   for (const socket of [...stalled, ...halfOpen]) socket.destroy()
 
-  const odd = [...alone, ...beside].filter(({ status }) => ![200, 204, 400, 404].includes(status))
-  if (odd.length > 0) breaches.push(`${odd.length} of the others' requests failed, such as ${odd[0]?.status} ${odd[0]?.body}`)
-  if (gone > 0) misses.push(`${gone} of the stalled and half-open ones were ended before the measurement was over`)
+  const unexpected = [...alone, ...beside].filter(({ status }) => ![200, 204, 400, 404].includes(status))
+  if (unexpected.length > 0) breaches.push(`${unexpected.length} requests of others failed, such as ${unexpected[0]?.status} ${unexpected[0]?.body}`)
+  if (gone > 0) misses.push(`${gone} stalled or half-open connections closed during the measurement`)
   const p99 = (responses: HttpResponse[]) => quantile(responses.map(({ ms }) => ms), 0.99)
-  if (p99(beside) > mostSlowdown * p99(alone)) misses.push(`p99 ${round(p99(beside) / p99(alone))} times the undisturbed one`)
-  if (peak > mostMemoryMiB) misses.push(`memory ${round(peak)} MiB`)
+  if (p99(beside) > maxSlowdown * p99(alone)) misses.push(`p99 is ${round(p99(beside) / p99(alone))} times the p99 before`)
+  if (peak > maxMemoryMiB) misses.push(`memory reached ${round(peak)} MiB`)
   breaches.push(...await breakMidway(scope, proxy, service, collector))
-  breaches.push(...await goOnTogether(scope, postgres, collector))
+  breaches.push(...await resumeTogether(scope, postgres, collector))
 
   return {
-    title: 'Readers who stall, requests that never end',
+    title: 'Stalled readers and unfinished requests',
     head: [`${clients} others`, 'responses a second', 'median, ms', '99th percentile, ms', 'service memory, MiB'],
     rows: [
-      ['undisturbed', alone, idle] as const,
+      ['alone', alone, idle] as const,
       [`beside ${stalledReaders} stalled readers of ${plants.toLocaleString('en')} plants and ${halfOpenRequests.toLocaleString('en')} half-open requests`, beside, peak] as const
     ].map(([title, responses, memory]) => [title, round(responses.length / measureMs * 1000), round(quantile(responses.map(({ ms }) => ms), 0.5)), round(p99(responses)), round(memory)]),
     breaches,
@@ -80,7 +80,7 @@ export async function readers (scope: Scope, postgres: Postgres, options: Reader
   }
 }
 
-/** What others do meanwhile, each waiting for an response before the next request. */
+/** The responses to others. Each one awaits a response before the next request. */
 async function measure (client: Client, ms: number): Promise<HttpResponse[]> {
   const responses: HttpResponse[] = []
   const end = performance.now() + ms
@@ -117,7 +117,7 @@ async function openSocket (scope: Scope, service: Program, text: string): Promis
   return socket
 }
 
-/** What came, without what it looks like in the middle. */
+/** The first and the last bytes that arrive. */
 async function readEnds (socket: Socket): Promise<{ start: string, end: string }> {
   let [start, end] = ['', '']
   try {
@@ -126,14 +126,14 @@ async function readEnds (socket: Socket): Promise<{ start: string, end: string }
       end = (end + String(chunk)).slice(-100)
     }
   } catch {
-    // Reset: so much the clearer.
+    // A reset ends the list visibly, too.
   }
   return { start, end }
 }
 
-const isWhole = (end: string) => end.endsWith(']\r\n0\r\n\r\n')
+const isComplete = (end: string) => end.endsWith(']\r\n0\r\n\r\n')
 
-/** The database is lost while a list is on its way: the client can't take what came for the whole. */
+/** The database goes away in the middle of a list. The client must notice that the list is not complete. */
 async function breakMidway (scope: Scope, proxy: Proxy, service: Program, token: string): Promise<string[]> {
   const socket = await openSocket(scope, service, getPlants(token))
   await once(socket, 'readable')
@@ -141,12 +141,12 @@ async function breakMidway (scope: Scope, proxy: Proxy, service: Program, token:
   proxy.cut()
   const { start, end } = await readEnds(socket)
   proxy.set('open')
-  if (!start.startsWith('HTTP/1.1 200')) return [`the list didn't begin: ${start}`]
-  return isWhole(end) ? ['a list that broke off looked whole'] : []
+  if (!start.startsWith('HTTP/1.1 200')) return [`the list did not begin: ${start}`]
+  return isComplete(end) ? ['an incomplete list looked complete'] : []
 }
 
-/** More lists under way than may wait, whose readers all go on at the same time: none of them is rejected midway. */
-async function goOnTogether (scope: Scope, postgres: Postgres, token: string): Promise<string[]> {
+/** More lists than MAX_WAITING are in flight, and all readers resume at once. None of the lists may be rejected. */
+async function resumeTogether (scope: Scope, postgres: Postgres, token: string): Promise<string[]> {
   const maxQueued = 2
   const service = await serve(scope, { DATABASE_URL: postgres.url, MAX_WAITING: String(maxQueued) })
   const sockets: Socket[] = []
@@ -156,10 +156,10 @@ async function goOnTogether (scope: Scope, postgres: Postgres, token: string): P
     const start = socket.read(12)
     socket.unshift(start)
     if (String(start) === 'HTTP/1.1 200') sockets.push(socket)
-    // The others are still filling the system's buffers.
+    // The lists before still fill the buffers of the system.
     else socket.destroy()
   }
   const ends = await Promise.all(sockets.map(readEnds))
-  const broken = ends.filter(({ end }) => !isWhole(end))
-  return broken.length > 0 ? [`${broken.length} of ${sockets.length} lists broke off when their readers went on`] : []
+  const broken = ends.filter(({ end }) => !isComplete(end))
+  return broken.length > 0 ? [`${broken.length} of ${sockets.length} lists were cut when their readers resumed`] : []
 }

@@ -1,5 +1,5 @@
-// The fault suite in its short form; npm run test:faults has it in full, and measures.
-// Locks have tests of their own, in test/plants/create.test.ts and delete.test.ts.
+// A short form of the fault suite. `npm run test:faults` runs the full form and measures.
+// test/plants/create.test.ts and delete.test.ts test locks.
 import t from 'tap'
 import type { Scope } from '../../support/program.ts'
 import { attacks } from './attacks.ts'

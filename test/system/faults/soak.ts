@@ -10,14 +10,14 @@ const { serve } = unmeasured
 const clients = 32
 const plantsPerClient = 20
 const sampleMs = 250
-/** Collections come at different times, so that even a flat line has waves. */
-const mostGrowth = 1.15
+/** Garbage collections make even constant memory go up and down. */
+const maxGrowth = 1.15
 
-/** Callers who create, list and delete, rejected now and then, for minutes on end. */
+/** Clients create, list and delete for minutes. Some of their requests are invalid. */
 export async function soak (scope: Scope, postgres: Postgres, { minutes }: { minutes: number }): Promise<Report> {
   const tokens = await createUsers(postgres.url, Array.from({ length: clients }, (_, index) => `soak-${index}`))
   const service = await serve(scope, { DATABASE_URL: postgres.url })
-  const odd: HttpResponse[] = []
+  const unexpected: HttpResponse[] = []
   const perMinute = Array.from({ length: minutes }, () => ({ requests: 0, samples: [] as number[] }))
   const began = performance.now()
   const now = () => perMinute[Math.floor((performance.now() - began) / 60_000)]
@@ -26,7 +26,7 @@ export async function soak (scope: Scope, postgres: Postgres, { minutes }: { min
   await Promise.all(tokens.map(async (token) => {
     const client = createClient(service.address, token)
     const expect = (status: number, response: HttpResponse) => {
-      if (response.status !== status) odd.push(response)
+      if (response.status !== status) unexpected.push(response)
       const minute = now()
       if (minute) minute.requests++
     }
@@ -47,10 +47,10 @@ export async function soak (scope: Scope, postgres: Postgres, { minutes }: { min
   const last = medians.at(-1) as number
   return {
     title: 'Soak',
-    head: ['minute', 'requests', 'median memory, MiB', 'most, MiB'],
+    head: ['minute', 'requests', 'median memory, MiB', 'highest, MiB'],
     rows: perMinute.map(({ requests, samples }, index) => [index + 1, requests.toLocaleString('en'), round(medians[index] as number), round(Math.max(...samples))]),
-    notes: [`Of the last minute and the second: ${(last / warm).toFixed(2)}.`],
-    breaches: odd.length > 0 ? [`${odd.length} responses other than expected, such as ${odd[0]?.outcome} ${odd[0]?.status} ${odd[0]?.body}`] : [],
-    misses: last > mostGrowth * warm ? [`memory grew from ${round(warm)} to ${round(last)} MiB`] : []
+    notes: [`Memory of the last minute by that of the second: ${(last / warm).toFixed(2)}.`],
+    breaches: unexpected.length > 0 ? [`${unexpected.length} unexpected responses, such as ${unexpected[0]?.outcome} ${unexpected[0]?.status} ${unexpected[0]?.body}`] : [],
+    misses: last > maxGrowth * warm ? [`memory grew from ${round(warm)} to ${round(last)} MiB`] : []
   }
 }

@@ -1,4 +1,4 @@
-// Users who create, delete and list their plants as fast as they are answered, while something is done to the service.
+// Users who create, delete and list plants without pause while a scenario disturbs the service.
 import { EventEmitter, once } from 'node:events'
 import { setTimeout as delay } from 'node:timers/promises'
 import { sql } from '../../support/database.ts'
@@ -9,40 +9,40 @@ import type { Random } from './random.ts'
 
 const users = ['storm-ada', 'storm-bo', 'storm-cy']
 const workersPerUser = 8
-// Few enough that workers meet at the same plant, and that a list is one page.
+// With few plants several workers use the same one, and a list fits into one page.
 const plantsPerUser = 160
 
-/** `addresses`: where the service responses, one for each worker in turn. */
+/** The workers take the addresses in turn. */
 export async function startWriters (databaseUrl: string, addresses: string[], random: Random) {
   const tokens = await createUsers(databaseUrl, users)
   const ledger = openLedger()
   const events = new EventEmitter()
   const over = new AbortController()
 
-  async function work (owner: string, client: ReturnType<typeof createClient>, worker: number): Promise<void> {
+  async function work (user: string, client: ReturnType<typeof createClient>, worker: number): Promise<void> {
     for (let round = 0; !over.signal.aborted; round++) {
       const id = random.below(plantsPerUser)
-      const response = await act(owner, client, id, `${id} by ${worker} in round ${round}`)
-      if (response.status === 200 || response.status === 204) events.emit('answered')
-      // Without an response a client takes a breath.
+      const response = await act(user, client, id, `${id} by ${worker} in round ${round}`)
+      if (response.status === 200 || response.status === 204) events.emit('acknowledged')
+      // The service or its database is away.
       if (response.status === 0 || response.status === 503) await delay(50)
     }
     client.close()
   }
 
-  async function act (owner: string, client: ReturnType<typeof createClient>, id: number, name: string): Promise<HttpResponse> {
+  async function act (user: string, client: ReturnType<typeof createClient>, id: number, name: string): Promise<HttpResponse> {
     if (random.chance(0.1)) {
       const response = await client.list()
-      ledger.listed(owner, response)
+      ledger.listed(user, response)
       return response
     }
     if (random.chance(0.6)) {
       const response = await client.create({ id, name })
-      ledger.created(owner, id, name, response)
+      ledger.created(user, id, name, response)
       return response
     }
     const response = await client.delete(id)
-    ledger.deleted(owner, id, response)
+    ledger.deleted(user, id, response)
     return response
   }
 
@@ -55,18 +55,18 @@ export async function startWriters (databaseUrl: string, addresses: string[], ra
   return {
     ledger,
 
-    /** Resolves once so many more writes are acknowledged. */
+    /** Resolves once this many more writes are acknowledged. */
     async acknowledged (further: number): Promise<void> {
       const goal = acknowledgedSoFar() + further
-      while (acknowledgedSoFar() < goal) await once(events, 'answered')
+      while (acknowledgedSoFar() < goal) await once(events, 'acknowledged')
     },
 
-    /** Compares everything with the rows there are in the end; the ways in which that can't be. */
+    /** Compares all responses with the rows in the database; returns the contradictions. */
     async stop (url = databaseUrl): Promise<string[]> {
       over.abort()
       await Promise.all(workers)
-      const rows = await sql(url, 'select owner, id::int, name from plants where owner = any($1)', [users])
-      ledger.audit(rows as Array<{ owner: string, id: number, name: string }>)
+      const rows = await sql(url, 'select owner as user, id::int, name from plants where owner = any($1)', [users])
+      ledger.audit(rows as Array<{ user: string, id: number, name: string }>)
       return ledger.breaches()
     }
   }
