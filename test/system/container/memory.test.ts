@@ -1,7 +1,7 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import t from 'tap'
 import { attacks } from '../faults/attack-table.ts'
-import { plantsFor, startAttack } from '../faults/attacks.ts'
+import { plantsFor, startAttack } from '../faults/attack-run.ts'
 import { createClient } from '../faults/client.ts'
 import { answers, buildImage, databaseUrl, image, openProject, run } from './support.ts'
 

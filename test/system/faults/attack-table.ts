@@ -3,20 +3,12 @@ import { setTimeout as delay } from 'node:timers/promises'
 import { createToken } from '../../../src/access/token-format.ts'
 import { burst, flood, hold, type Target } from './flood.ts'
 
-/** Runs SQL for an attack. */
-type Query = (text: string) => Promise<unknown>
-
-interface Database {
-  /** On a connection of its own. */
-  query: Query
-  /** On one connection that stays open until the attack is over. */
-  session: Query
-}
+/** Runs SQL: `session` keeps one connection open until the attack is over. */
+type Database = Record<'query' | 'session', (sql: string) => Promise<unknown>>
 
 export interface Attack {
   name: string
-  /** The part of the service that limits the cost. */
-  limit: string
+  limitedBy: string
   connections: number
   /** How many users attack, 1 by default. The connections take their tokens in turn. */
   users?: number
@@ -24,8 +16,7 @@ export interface Attack {
   plants?: string
   /** Starts the service with metrics, and with traces for a collector that never responds. */
   observed?: boolean
-  /** The length of the names that other users create. */
-  nameLength?: number
+  otherNameLength?: number
   /** Stops reading the log, at level debug, before the shutdown. */
   stallsLog?: boolean
   /** Runs before the service starts. */
@@ -44,24 +35,22 @@ const longList = `select id, repeat('n', 512), repeat('t', 512) from generate_se
   union all select id, repeat('n', 130000), null from generate_series(20001, 20080) id`
 const fullPage = (character: string) =>
   `select id, repeat(${character}, 512), repeat(${character}, 512) from generate_series(1, 500) id`
-// PostgreSQL compresses these names. Each list is larger than the buffers of a connection.
-const stalledList = 'select id, large.name, null from generate_series(1, 32) id, large'
-const compressed = 'create table large as select repeat(\'n\', 130000) as name'
+// Each list has 5 MB of JSON, more than the buffers of a connection. PostgreSQL compresses the name, once for all plants.
+const stalledList = 'select id, large.name, null from generate_series(1, 40) id, large'
+const compressed = 'create table large as select repeat(chr(1), 21000) as name'
 
-const largeName = ({ bodyLimit }: Target) => 'n'.repeat(bodyLimit - 8000)
-const colons = ({ bodyLimit }: Target) => `{"id"${':'.repeat(bodyLimit - 8000)}}`
 const escapedKeys = `[${Array(490).fill('{"\\u0061":1.5}').join()}]`
 let nextId = 1000
 
 const create = (body: string, token?: string) => ({ method: 'POST', body, ...token && { token } })
 
 function createLargePlants (target: Target): unknown {
-  const name = largeName(target)
+  const name = 'n'.repeat(target.bodyLimit - 8000)
   return flood(target, () => create(JSON.stringify({ id: nextId++, name })))
 }
 
 function sendColons (target: Target, token?: string): unknown {
-  const body = colons(target)
+  const body = `{"id"${':'.repeat(target.bodyLimit - 8000)}}`
   return flood(target, () => create(body, token))
 }
 
@@ -98,30 +87,30 @@ async function leaveDeadRows ({ query, session }: Database): Promise<void> {
 
 /** The order gives the numbers of `--row`. */
 export const attacks: Attack[] = [
-  { name: 'the script of /docs 17 times, unread', connections: 1000, limit: 'one response of a connection at a time', start: (target) => hold(target, (token) => [get('/docs/static/swagger-ui-bundle.js', token).repeat(17)]) },
-  { name: 'heads, as many as fit into one read', connections: 1000, limit: '16 pipelined requests', start: (target) => hold(target, (token) => [get('/livez', token).repeat(1800)]) },
-  { name: 'bodies without a token', connections: 100, limit: 'limiter of work in a tick', start: (target) => sendColons(target, 'x') },
-  { name: 'bodies of colons', connections: 100, limit: 'body limit', start: sendColons },
-  { name: 'large creates', connections: 20, limit: 'memory budget', start: createLargePlants },
-  { name: 'large creates', connections: 100, limit: 'memory budget', start: createLargePlants },
-  { name: 'large lists', connections: 100, limit: '64 KiB in a page, memory budget', plants: largePlants, start: listPlants },
-  { name: 'large lists', connections: 900, limit: '64 KiB in a page, memory budget', plants: largePlants, start: listPlants },
-  { name: 'three long lists each, unread', connections: 100, limit: 'memory budget', plants: longList, start: (target) => hold(target, (token) => [get('/plants', token).repeat(3)]) },
-  { name: 'bodies one byte short', connections: 1500, limit: 'memory budget', start: sendPartialBodies },
-  { name: 'unknown tokens', connections: 4000, limit: 'queue of unauthenticated requests', start: (target) => flood(target, () => ({ token: createToken() })) },
-  { name: 'malformed tokens', connections: 100, limit: 'limit of log lines', start: (target) => flood(target, () => ({ token: 'x' })) },
-  { name: 'lists of 500 plants of 1 KiB', connections: 100, limit: '100 plants and 64 KiB in a first page', plants: fullPage('\'n\''), start: (target) => listPlants(target, '?limit=500') },
-  { name: 'lists of 500 plants of control characters', connections: 900, limit: '64 KiB of JSON in a page', plants: fullPage('chr(1)'), start: (target) => listPlants(target, '?limit=500') },
-  { name: 'lists of control characters at once, every 8 s', connections: 100, limit: '64 KiB of JSON in a page', plants: fullPage('chr(1)'), start: (target) => burst(target, (token) => `${head('GET /plants?limit=500', token)}Connection: close\r\n\r\n`, 8000) },
-  { name: 'bodies one byte short, one per user', connections: 2000, users: 2000, limit: 'memory budget', start: sendPartialBodies },
-  { name: 'a stalled list per user', connections: 4000, users: 4000, limit: 'memory budget', setup: ({ query }) => query(compressed), plants: stalledList, start: (target) => hold(target, (token) => [get('/plants', token)]) },
-  { name: 'lists while column types change', connections: 20, limit: 'stale statements are prepared again', plants: fullPage('\'n\''), beside: changeTypes, start: (target) => listPlants(target, '?limit=5') },
-  { name: 'small bodies of escaped keys, 480 a second', connections: 195, limit: '100 values in a body', start: (target) => sendEscapedKeys(target, 480) },
-  { name: 'small bodies of escaped keys', connections: 900, limit: '100 values in a body', start: (target) => sendEscapedKeys(target) },
-  { name: '1,700 requests for metrics in one packet', connections: 1, limit: 'one response of a connection at a time', observed: true, start: (target) => askMetrics(target, 1700) },
-  { name: '100 requests for metrics each, unread', connections: 200, limit: '50 connections for metrics', observed: true, start: (target) => askMetrics(target, 100) },
-  { name: 'lists over 500,000 deleted plants', connections: 1, limit: 'a user with slow statements runs alone', setup: leaveDeadRows, start: listPlants },
-  { name: 'bodies of colons, others create 20,000 characters', connections: 100, nameLength: 20_000, limit: 'body limit', start: sendColons },
-  { name: 'small lists, then nobody reads the log', connections: 20, stallsLog: true, limit: 'every close has a deadline', start: listPlants },
-  { name: 'malformed heads at once', connections: 3000, limit: 'queue of unauthenticated requests', start: (target) => burst(target, () => 'GET / HTTP/1.1\r\nbad header\r\n\r\n', 1000) }
+  { name: 'the script of /docs 17 times, unread', connections: 1000, limitedBy: 'one response of a connection at a time', start: (target) => hold(target, (token) => [get('/docs/static/swagger-ui-bundle.js', token).repeat(17)]) },
+  { name: 'heads, as many as fit into one read', connections: 1000, limitedBy: '16 pipelined requests', start: (target) => hold(target, (token) => [get('/livez', token).repeat(1800)]) },
+  { name: 'bodies without a token', connections: 100, limitedBy: 'limiter of work in a tick', start: (target) => sendColons(target, 'x') },
+  { name: 'bodies of colons', connections: 100, limitedBy: 'body limit', start: sendColons },
+  { name: 'large creates', connections: 20, limitedBy: 'memory budget', start: createLargePlants },
+  { name: 'large creates', connections: 100, limitedBy: 'memory budget', start: createLargePlants },
+  { name: 'large lists', connections: 100, limitedBy: '64 KiB in a page, memory budget', plants: largePlants, start: listPlants },
+  { name: 'large lists', connections: 900, limitedBy: '64 KiB in a page, memory budget', plants: largePlants, start: listPlants },
+  { name: 'three long lists each, unread', connections: 100, limitedBy: 'memory budget', plants: longList, start: (target) => hold(target, (token) => [get('/plants', token).repeat(3)]) },
+  { name: 'bodies one byte short', connections: 1500, limitedBy: 'memory budget', start: sendPartialBodies },
+  { name: 'unknown tokens', connections: 4000, limitedBy: 'queue of unauthenticated requests', start: (target) => flood(target, () => ({ token: createToken() })) },
+  { name: 'malformed tokens', connections: 100, limitedBy: 'limit of log lines', start: (target) => flood(target, () => ({ token: 'x' })) },
+  { name: 'lists of 500 plants of 1 KiB', connections: 100, limitedBy: '100 plants and 64 KiB in a first page', plants: fullPage('\'n\''), start: (target) => listPlants(target, '?limit=500') },
+  { name: 'lists of 500 plants of control characters', connections: 900, limitedBy: '64 KiB of JSON in a page', plants: fullPage('chr(1)'), start: (target) => listPlants(target, '?limit=500') },
+  { name: 'lists of control characters at once, every 8 s', connections: 100, limitedBy: '64 KiB of JSON in a page', plants: fullPage('chr(1)'), start: (target) => burst(target, (token) => `${head('GET /plants?limit=500', token)}Connection: close\r\n\r\n`, 8000) },
+  { name: 'bodies one byte short, one per user', connections: 2000, users: 2000, limitedBy: 'memory budget', start: sendPartialBodies },
+  { name: 'a stalled list per user', connections: 4000, users: 4000, limitedBy: 'memory budget', setup: ({ query }) => query(compressed), plants: stalledList, start: (target) => hold(target, (token) => [get('/plants', token)]) },
+  { name: 'lists while column types change', connections: 20, limitedBy: 'stale statements are prepared again', plants: fullPage('\'n\''), beside: changeTypes, start: (target) => listPlants(target, '?limit=5') },
+  { name: 'small bodies of escaped keys, 480 a second', connections: 195, limitedBy: '100 values in a body', start: (target) => sendEscapedKeys(target, 480) },
+  { name: 'small bodies of escaped keys', connections: 900, limitedBy: '100 values in a body', start: (target) => sendEscapedKeys(target) },
+  { name: '1,700 requests for metrics in one packet', connections: 1, limitedBy: 'one response of a connection at a time', observed: true, start: (target) => askMetrics(target, 1700) },
+  { name: '100 requests for metrics each, unread', connections: 200, limitedBy: '50 connections for metrics', observed: true, start: (target) => askMetrics(target, 100) },
+  { name: 'lists over 500,000 deleted plants', connections: 1, limitedBy: 'a user with slow statements runs alone', setup: leaveDeadRows, start: listPlants },
+  { name: 'bodies of colons, others create 20,000 characters', connections: 100, otherNameLength: 20_000, limitedBy: 'body limit', start: sendColons },
+  { name: 'small lists, then nobody reads the log', connections: 20, stallsLog: true, limitedBy: 'every close has a deadline', start: listPlants },
+  { name: 'malformed heads at once', connections: 3000, limitedBy: 'queue of unauthenticated requests', start: (target) => burst(target, () => 'GET / HTTP/1.1\r\nbad header\r\n\r\n', 1000) }
 ]

@@ -1,47 +1,25 @@
-// Measures what one attacker costs other users, the memory and the log.
-import { fork, type ChildProcess } from 'node:child_process'
-import { once } from 'node:events'
-import { readFileSync } from 'node:fs'
-import { createServer, type AddressInfo } from 'node:net'
-import { tmpdir } from 'node:os'
-import { join } from 'node:path'
-import { setTimeout as delay } from 'node:timers/promises'
-import pg from 'pg'
-import { EnvironmentSchema } from '../../../src/config.ts'
-import { sql } from '../../support/database.ts'
-import { memoryMiB } from '../../support/processes.ts'
-import { asShipped, startedBy, type Program, type Scope } from '../../support/program.ts'
+// Reports what each attack costs other users, the memory and the log, beside the bounds.
+import type { Scope } from '../../support/program.ts'
 import { round } from '../../support/table.ts'
+import { maxShutdownMs, measure, type AttackOptions } from './attack-run.ts'
 import { attacks as all, type Attack } from './attack-table.ts'
-import { createClient, describe, type Client, type HttpResponse } from './client.ts'
-import type { Counts, Target } from './flood.ts'
-import { observe } from './others.ts'
-import { createUsers, type Postgres } from './postgres.ts'
+import type { HttpResponse } from './client.ts'
+import type { Postgres } from './postgres.ts'
 import { quantile, type Cell, type Report } from './report.ts'
 
-export interface AttacksOptions {
-  /** Multiplies the connections and users of each attack. */
-  share: number
+export interface AttacksOptions extends AttackOptions {
   /** Numbers, or beginnings of titles. All rows without it. */
   rows?: string[] | undefined
-  /** How long to watch the service alone, and then under attack. */
-  watchMs: number
-  /** The time between the attack and the last look at memory. */
-  restMs: number
 }
 
-const defaults = EnvironmentSchema.properties
-const bodyLimit = Number(defaults.BODY_LIMIT.default)
-const maxShutdownMs = 9000
 const [maxP99Ms, maxLiveMs, maxMemoryMiB, maxGrowthMiB, maxTickMs, maxLogLines] = [100, 250, 400, 100, 30, 100]
 
-const otherUsers = 5
-
-// The image sets this variable for the C library.
-const dockerfile = readFileSync(join(import.meta.dirname, '../../../Dockerfile'), 'utf8')
-const malloc = /MALLOC_\w+=\d+/.exec(dockerfile)?.[0] as string
-const probe = `NODE_OPTIONS=--import=${join(import.meta.dirname, 'tick-probe.ts')}`
-const { serve } = startedBy('env', ...asShipped, malloc, probe)
+const head = ['attack', 'limited by', 'writes, ms', 'lists, ms', `/livez, worst ms (${maxLiveMs})`,
+  `memory before, during, after, MiB (${maxMemoryMiB}, growth ${maxGrowthMiB})`, `longest tick, ms (${maxTickMs})`,
+  `log lines a second (${maxLogLines})`, `shutdown (0 within ${maxShutdownMs / 1000} s)`, 'responses to the attacker']
+const notes = ['Five other users create, list and delete a plant in turn. Times: p99 before the attack / median / p99 / ' +
+  `worst during the attack. The bound of p99 is ${maxP99Ms} ms, or twice the p99 before. Bold figures exceed their ` +
+  'bound. Ticks are in ms of processor time, in steps of 4 ms; ticks below 10 ms count as 0.']
 
 const p = (responses: HttpResponse[], fraction: number) => quantile(responses.map(({ ms }) => ms), fraction)
 const title = ({ name, connections }: Attack) => `${name}, ${connections} connections`
@@ -54,154 +32,42 @@ function select (rows: string[]): Attack[] {
   return found.flat()
 }
 
-export async function attacks (scope: Scope, postgres: Postgres, options: AttacksOptions): Promise<Report> {
-  const breaches: string[] = []
-  const misses: string[] = []
-  const rows: Cell[][] = []
-  for (const attack of options.rows ? select(options.rows) : all) {
+export async function attacks (scope: Scope, postgres: Postgres, { rows, ...options }: AttacksOptions): Promise<Report> {
+  const report: Report = { title: 'One attacker, and the cost to other users', head, rows: [], notes, breaches: [], misses: [] }
+  for (const attack of rows ? select(rows) : all) {
     const name = `${all.indexOf(attack) + 1} ${title(attack)}`
-    const { alone, during, left, logLines, code, shutdownMs, counts, faults } = await measure(scope, postgres, attack, options)
-    const missed: string[] = []
-    /** Marks a figure above its bound. */
-    const bounded = (what: string, figure: number, max: number) => {
-      if (!(figure > max)) return round(figure)
-      missed.push(`${name}: ${what} ${round(figure)}, at most ${round(max)}`)
-      return `**${round(figure)}**`
-    }
-    const times = (what: string, kind: 'writes' | 'lists') => [p(alone[kind], 0.99), p(during[kind], 0.5),
-      bounded(`${what} of others, p99 ms`, p(during[kind], 0.99), Math.max(maxP99Ms, 2 * p(alone[kind], 0.99))),
-      p(during[kind], 1)].map((cell) => typeof cell === 'string' ? cell : round(cell)).join(' / ')
-    const shutdown = `${code ?? 'killed'} after ${bounded('shutdown, s', shutdownMs / 1000, maxShutdownMs / 1000)} s`
-    rows.push([name, attack.limit, times('writes', 'writes'), times('lists', 'lists'),
-      bounded('/livez, worst ms', p(during.live, 1), maxLiveMs),
-      [round(alone.memory), bounded('memory, MiB', during.memory, maxMemoryMiB),
-        bounded('memory afterwards, MiB', left, alone.memory + maxGrowthMiB)].join(', '),
-      bounded('longest tick, ms of processor time', during.tickMs, maxTickMs),
-      bounded('log lines a second', logLines, maxLogLines),
-      code === 0 ? shutdown : `**${shutdown}**`,
-      Object.entries(counts).map(([status, count]) => `${count} × ${status}`).join(', ')])
-    misses.push(...missed)
-    if (code !== 0) faults.push(`shutdown: ${shutdown}`)
-    breaches.push(...faults.map((fault) => `${name}: ${fault}`))
+    const { cells, breaches, misses } = judge(await measure(scope, postgres, attack, options))
+    report.rows.push([name, attack.limitedBy, ...cells])
+    report.breaches.push(...breaches.map((breach) => `${name}: ${breach}`))
+    report.misses.push(...misses.map((miss) => `${name}: ${miss}`))
   }
-  const head = ['attack', 'limited by', 'writes, ms', 'lists, ms', `/livez, worst ms (${maxLiveMs})`,
-    `memory before, during, after, MiB (${maxMemoryMiB}, growth ${maxGrowthMiB})`, `longest tick, ms (${maxTickMs})`,
-    `log lines a second (${maxLogLines})`, `shutdown (0 within ${maxShutdownMs / 1000} s)`, 'responses to the attacker']
-  const notes = [`${otherUsers} other users create, list and delete a plant in turn. Times: p99 ` +
-    `before the attack / median / p99 / worst during the attack. Bound of p99: ${maxP99Ms} ms or twice the p99 before. ` +
-    'Bold figures exceed their bound. Ticks are in steps of 4 ms of processor time, shorter ones than 10 ms count as 0.']
-  return { title: 'One attacker, and the cost to other users', head, rows, notes, breaches, misses }
+  return report
 }
 
-/** The attacking users of a row. */
-export const attackersOf = ({ users = 1 }: Attack, share = 1) =>
-  Array.from({ length: Math.ceil(users * share) }, (_, user) => `mallory ${user}`)
-
-/** The statements that give the attackers their plants. */
-export function plantsFor ({ plants }: Attack, users: string[]): string[] {
-  if (plants === undefined) return []
-  const names = users.map((user) => `'${user}'`).join()
-  return [`insert into plants (owner, id, name, tag) select attacker, plant.* from unnest(array[${names}]) attacker
-    cross join (${plants}) as plant (id, name, tag)`, 'checkpoint']
-}
-
-/** Starts an attack in a process of its own. That process responds to 'stop' with its counts. */
-export async function startAttack (scope: Scope, attack: Attack, target: Omit<Target, 'bodyLimit'>): Promise<ChildProcess> {
-  // Without the loader of the tests the process starts in a quarter of the time.
-  const options = { execPath: 'env', execArgv: [...asShipped, process.execPath] }
-  const attacker = fork(join(import.meta.dirname, 'attacker.ts'), options)
-  scope.teardown(() => { attacker.kill() })
-  attacker.send({ index: all.indexOf(attack), target: { ...target, bodyLimit } })
-  await once(attacker, 'message')
-  return attacker
-}
-
-/** Runs the attack twice against one service: first the service is watched, then it is shut down. */
-async function measure (scope: Scope, postgres: Postgres, attack: Attack, options: AttacksOptions) {
-  const { watchMs, restMs, share } = options
-  const attackers = attackersOf(attack, share)
-  const others = Array.from({ length: otherUsers }, (_, user) => `other ${user}`)
-  const [otherTokens, tokens] = [await createUsers(postgres.url, others), await createUsers(postgres.url, attackers)]
-  const held = new pg.Client(postgres.url)
-  await held.connect()
-  const database = { query: (text: string) => sql(postgres.url, text), session: (text: string) => held.query(text) }
-  await attack.setup?.(database)
-  for (const statement of plantsFor(attack, attackers)) await sql(postgres.url, statement)
-
-  const tickFile = join(tmpdir(), `ticks-${process.pid}-${Date.now()}`)
-  const observed = attack.observed && { METRICS_PORT: '0', OTEL_EXPORTER_OTLP_ENDPOINT: await openSilentCollector(scope) }
-  const environment = { DATABASE_URL: postgres.url, DRAIN_DELAY: '0', TICK_FILE: tickFile, ...observed }
-  const service = await serve(scope, environment)
-  const metrics = String(service.log.find(({ msg }) => msg === 'metrics')?.url ?? '')
-  const target = { address: service.address, metrics, tokens, connections: Math.ceil(attack.connections * share) }
-  const clients = otherTokens.map((token) => createClient(service.address, token))
-  const name = 'n'.repeat(attack.nameLength ?? 8)
-  const watch = (ms: number) => observe(service, clients, name, ms, tickFile)
-
-  await watch(Math.min(watchMs, 1000))
-  const alone = await watch(watchMs)
-  const over = new AbortController()
-  const attacker = await startAttack(scope, attack, target)
-  const beside = attack.beside?.(database, over.signal)
-  const linesBefore = service.log.length
-  const during = await watch(watchMs)
-  const logLines = (service.log.length - linesBefore) / Math.max(watchMs / 1000, 1)
-  attacker.send('stop')
-  const [counts] = await once(attacker, 'message') as [Counts]
-  over.abort()
-  await beside
-  await delay(restMs)
-  const left = memoryMiB(service.child.pid as number)
-  const faults = [...during.faults, ...await findFaults(service, clients, postgres, counts)]
-
-  const again = await startAttack(scope, attack, target)
-  const watched = watch(watchMs / 4)
-  if (attack.stallsLog) {
-    service.child.kill('SIGUSR2')
-    await service.logged('SIGUSR2')
-    service.child.stdout.pause()
+/** Compares the figures with their bounds. */
+function judge ({ alone, during, left, logLines, code, shutdownMs, counts, faults }: Awaited<ReturnType<typeof measure>>) {
+  const misses: string[] = []
+  const bounded = (what: string, figure: number, max: number) => {
+    if (!(figure > max)) return round(figure)
+    misses.push(`${what} ${round(figure)}, at most ${round(max)}`)
+    return `**${round(figure)}**`
   }
-  await delay(watchMs / 4)
-  const { code, ms: shutdownMs } = await shutDown(service)
-  again.kill()
-  await watched
-  for (const client of clients) client.close()
-  await held.end()
-  await sql(postgres.url, 'drop table if exists large; truncate plants, tokens')
-  return { alone, during, left, logLines, code, shutdownMs, counts, faults }
-}
-
-/** A service that has not ended after twice its time is killed: then there is no exit code. */
-async function shutDown ({ child, exited }: Program) {
-  const since = performance.now()
-  child.kill('SIGTERM')
-  const killing = setTimeout(() => child.kill('SIGKILL'), 2 * maxShutdownMs)
-  const [code] = await exited
-  clearTimeout(killing)
-  return { code, ms: performance.now() - since }
-}
-
-/** A collector of traces that accepts connections and never responds. */
-async function openSilentCollector (scope: Scope): Promise<string> {
-  const server = createServer((socket) => { socket.on('error', () => {}).resume() }).listen(0, '127.0.0.1')
-  await once(server, 'listening')
-  scope.teardown(() => { server.close() })
-  return `http://127.0.0.1:${(server.address() as AddressInfo).port}`
-}
-
-/** What must hold after every attack: the service is ready, batches writes, and kept its healthy connections. */
-async function findFaults (service: Program, clients: Client[], postgres: Postgres, counts: Counts): Promise<string[]> {
-  const ready = await clients[0]?.get('/readyz') as HttpResponse
-  const ids = Array.from({ length: 20 }, (_, id) => id + 100)
-  await Promise.all(clients.flatMap((client) => ids.map((id) => client.create({ id, name: 'Monstera' }))))
-  const [stored] = await sql(postgres.url, `select count(*)::int as plants, count(distinct xmin::text)::int as statements
-    from plants where owner like 'other%' and id >= 100`)
-  await Promise.all(clients.flatMap((client) => ids.map((id) => client.delete(id))))
-  const closed = service.log.filter(({ msg }) => /silent|unresponsive/.test(String(msg))).length
-  return [
-    ...ready.status === 200 ? [] : [`/readyz afterwards: ${describe(ready)}`],
-    ...stored?.plants === stored?.statements ? [`batching is off: ${stored?.plants} creates, as many statements`] : [],
-    ...closed > 0 ? [`${closed} healthy database connections were closed`] : [],
-    ...counts[500] ? [`${counts[500]} responses of 500 to the attacker`] : []
+  const times = (kind: 'writes' | 'lists') => {
+    const [before, p99] = [p(alone[kind], 0.99), p(during[kind], 0.99)]
+    const marked = bounded(`${kind} of others, p99 ms`, p99, Math.max(maxP99Ms, 2 * before))
+    return [round(before), round(p(during[kind], 0.5)), marked, round(p(during[kind], 1))].join(' / ')
+  }
+  const breaches = code === 0 ? faults : [...faults, `shutdown: exit code ${code}`]
+  const cells: Cell[] = [
+    times('writes'),
+    times('lists'),
+    bounded('/livez, worst ms', p(during.live, 1), maxLiveMs),
+    [round(alone.memory), bounded('memory, MiB', during.memory, maxMemoryMiB),
+      bounded('memory afterwards, MiB', left, alone.memory + maxGrowthMiB)].join(', '),
+    bounded('longest tick, ms', during.tickMs, maxTickMs),
+    bounded('log lines a second', logLines, maxLogLines),
+    `${code === 0 ? 0 : `**${code ?? 'killed'}**`} after ${bounded('shutdown, s', shutdownMs / 1000, maxShutdownMs / 1000)} s`,
+    Object.entries(counts).map(([status, count]) => `${count} × ${status}`).join(', ')
   ]
+  return { cells, breaches, misses }
 }

@@ -1,4 +1,5 @@
 // What other users and the machine notice of an attack.
+import type { ChildProcess } from 'node:child_process'
 import { existsSync, readFileSync } from 'node:fs'
 import { setTimeout as delay } from 'node:timers/promises'
 import { memoryMiB } from '../../support/processes.ts'
@@ -11,11 +12,7 @@ const pauseMs = 25
 export async function observe (service: Program, clients: Client[], name: string, ms: number, tickFile: string) {
   const [writes, lists, live]: [HttpResponse[], HttpResponse[], HttpResponse[]] = [[], [], []]
   const [began, end] = [Date.now(), performance.now() + ms]
-  let memory = 0
-  const isRunning = () => service.child.exitCode === null && service.child.signalCode === null
-  const sample = () => { if (isRunning()) memory = Math.max(memory, memoryMiB(service.child.pid as number)) }
-  const sampler = setInterval(sample, 100)
-  sample()
+  const memory = watchMemory(service.child)
   const prober = createClient(service.address)
   const probing = (async () => {
     while (performance.now() < end) {
@@ -33,12 +30,11 @@ export async function observe (service: Program, clients: Client[], name: string
   }))
   await probing
   prober.close()
-  clearInterval(sampler)
   const failed = [...writes, ...lists, ...live].filter(({ status }) => status !== 200 && status !== 204)
   const faults = failed.length === 0
     ? []
     : [`${failed.length} requests of others failed, such as ${describe(failed[0] as HttpResponse)}`]
-  return { writes, lists, live, memory, tickMs: longestTick(tickFile, began), faults }
+  return { writes, lists, live, memory: memory.peak(), tickMs: longestTick(tickFile, began), faults }
 }
 
 /** The longest tick in the file of the probe since then. */
@@ -46,4 +42,18 @@ function longestTick (file: string, since: number): number {
   if (!existsSync(file)) return 0
   const ticks = readFileSync(file, 'utf8').split('\n').map((line) => line.split(' ').map(Number))
   return Math.max(0, ...ticks.filter(([at = 0]) => at > since).map(([, used = 0]) => used))
+}
+
+/** Samples the memory of a process until `peak` returns the most. */
+export function watchMemory (child: ChildProcess) {
+  let most = 0
+  const sample = () => { if ((child.exitCode ?? child.signalCode) === null) most = Math.max(most, memoryMiB(child.pid as number)) }
+  const sampler = setInterval(sample, 100)
+  sample()
+  return {
+    peak (): number {
+      clearInterval(sampler)
+      return most
+    }
+  }
 }

@@ -143,16 +143,12 @@ export async function outages (scope: Scope, postgres: Postgres, options: Outage
 /** Sends every kind of request at a steady rate. */
 function startLoad (client: ReturnType<typeof createClient>, perSecond: number) {
   const tickMs = 10
-  const pending = new Set<Promise<unknown>>()
+  const pending: Array<Promise<unknown>> = []
   const responses: HttpResponse[] = []
   const lives: HttpResponse[] = []
   const readies: HttpResponse[] = []
-  const collect = (into: HttpResponse[], asked: Promise<HttpResponse>) => {
-    const kept = asked.then((response) => {
-      into.push(response)
-      pending.delete(kept)
-    })
-    pending.add(kept)
+  const collect = (into: HttpResponse[], sent: Promise<HttpResponse>) => {
+    pending.push(sent.then((response) => into.push(response)))
   }
   let owed = 0
   const timer = setInterval(() => {

@@ -41,13 +41,9 @@ export async function overloads (scope: Scope, postgres: Postgres, { bytesPerSec
 
   const responses: HttpResponse[] = []
   const probes: HttpResponse[] = []
-  const pending = new Set<Promise<void>>()
-  const collect = (into: HttpResponse[], asked: Promise<HttpResponse>) => {
-    const kept = asked.then((response) => {
-      into.push(response)
-      pending.delete(kept)
-    })
-    pending.add(kept)
+  const pending: Array<Promise<unknown>> = []
+  const collect = (into: HttpResponse[], sent: Promise<HttpResponse>) => {
+    pending.push(sent.then((response) => into.push(response)))
   }
   const began = performance.now()
   for (let sent = 0, probed = 0; performance.now() < began + measureMs;) {

@@ -5,6 +5,7 @@ import { sql } from '../../support/database.ts'
 import { memoryMiB } from '../../support/processes.ts'
 import { unmeasured, type Program, type Scope } from '../../support/program.ts'
 import { createClient, type HttpResponse, type Client } from './client.ts'
+import { watchMemory } from './others.ts'
 import { createUsers, type Postgres } from './postgres.ts'
 import { openProxy, type Proxy } from './proxy.ts'
 import { quantile, type Report } from './report.ts'
@@ -53,9 +54,9 @@ export async function readers (scope: Scope, postgres: Postgres, options: Reader
   }))
   const halfOpen = await Promise.all(Array.from({ length: halfOpenRequests }, (_, index) =>
     open(index % 2 === 0 ? get.slice(0, 40) : post)))
-  const memory = watchMemory(service)
+  const memory = watchMemory(service.child)
   const beside = await measure(client, measureMs)
-  const peak = memory.stop()
+  const peak = memory.peak()
   const gone = [...stalled, ...halfOpen].filter((socket) => socket.closed).length
   for (const socket of [...stalled, ...halfOpen]) socket.destroy()
 
@@ -91,17 +92,6 @@ async function measure (client: Client, ms: number): Promise<HttpResponse[]> {
     }
   }))
   return responses
-}
-
-function watchMemory ({ child }: Program) {
-  let peak = 0
-  const timer = setInterval(() => { peak = Math.max(peak, memoryMiB(child.pid as number)) }, 200)
-  return {
-    stop (): number {
-      clearInterval(timer)
-      return peak
-    }
-  }
 }
 
 const getPlants = (token: string) =>
