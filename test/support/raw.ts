@@ -44,7 +44,7 @@ export async function exchange (
 
 /** Throws unless the bytes are complete responses with nothing before, between or after them. */
 export function parseAnswers (bytes: Buffer, heads: number[] = []): Answer[] {
-  const answers: Answer[] = []
+  const responses: Answer[] = []
   for (let rest = bytes.toString('latin1'); rest !== '';) {
     const [head, status, lines] = /^HTTP\/1\.1 (\d{3}) [^\r\n]*\r\n((?:[^\r\n]+\r\n)*)\r\n/.exec(rest) ?? []
     if (head === undefined) throw new Error(`not an HTTP response: ${JSON.stringify(rest.slice(0, 200))}`)
@@ -55,7 +55,7 @@ export function parseAnswers (bytes: Buffer, heads: number[] = []): Answer[] {
       if (key in headers) throw new Error(`the header ${key} appears twice`)
       headers[key] = value as string
     }
-    const bodyless = Number(status) < 200 || status === '204' || heads.includes(answers.length)
+    const bodyless = Number(status) < 200 || status === '204' || heads.includes(responses.length)
     let body = ''
     if (!bodyless && headers['transfer-encoding'] === 'chunked') [body, rest] = takeChunks(rest)
     else if (!bodyless) {
@@ -64,9 +64,9 @@ export function parseAnswers (bytes: Buffer, heads: number[] = []): Answer[] {
       body = rest.slice(0, length)
       rest = rest.slice(length)
     }
-    answers.push({ status: Number(status), headers, body: Buffer.from(body, 'latin1').toString() })
+    responses.push({ status: Number(status), headers, body: Buffer.from(body, 'latin1').toString() })
   }
-  return answers
+  return responses
 }
 
 function takeChunks (text: string): [body: string, rest: string] {

@@ -66,9 +66,6 @@ export async function measure (
   const held = new pg.Client(postgres.url)
   await held.connect()
   const database = { query: (text: string) => sql(postgres.url, text), session: (text: string) => held.query(text) }
-  await attack.setup?.(database)
-  for (const statement of plantsFor(attack, attackers)) await sql(postgres.url, statement)
-
   const tickFile = join(tmpdir(), `ticks-${process.pid}-${Date.now()}`)
   const observed = attack.observed && { METRICS_PORT: '0', OTEL_EXPORTER_OTLP_ENDPOINT: await openSilentCollector(scope) }
   const environment = { DATABASE_URL: postgres.url, DRAIN_DELAY: '0', TICK_FILE: tickFile, ...observed }
@@ -81,6 +78,8 @@ export async function measure (
 
   await watch(Math.min(watchMs, 1000))
   const alone = await watch(watchMs)
+  await attack.setup?.(database)
+  for (const statement of plantsFor(attack, attackers)) await database.query(statement)
   const over = new AbortController()
   const attacker = await startAttack(scope, attack, target)
   const beside = attack.beside?.(database, over.signal)

@@ -19,7 +19,7 @@ export interface Attack {
   otherNameLength?: number
   /** Stops reading the log, at level debug, before the shutdown. */
   stallsLog?: boolean
-  /** Runs before the service starts. */
+  /** Runs before the attack. */
   setup?: (database: Database) => Promise<unknown>
   /** Runs beside the attack until it is over. */
   beside?: (database: Database, over: AbortSignal) => Promise<unknown>
@@ -87,7 +87,7 @@ async function leaveDeadRows ({ query, session }: Database): Promise<void> {
 
 /** The order gives the numbers of `--row`. */
 export const attacks: Attack[] = [
-  { name: 'the script of /docs 17 times, unread', connections: 1000, limitedBy: 'one response of a connection at a time', start: (target) => hold(target, (token) => [get('/docs/static/swagger-ui-bundle.js', token).repeat(17)]) },
+  { name: 'the script of /docs 17 times, unread', connections: 1000, limitedBy: 'one response per connection at a time', start: (target) => hold(target, (token) => [get('/docs/static/swagger-ui-bundle.js', token).repeat(17)]) },
   { name: 'heads, as many as fit into one read', connections: 1000, limitedBy: '16 pipelined requests', start: (target) => hold(target, (token) => [get('/livez', token).repeat(1800)]) },
   { name: 'bodies without a token', connections: 100, limitedBy: 'limiter of work in a tick', start: (target) => sendColons(target, 'x') },
   { name: 'bodies of colons', connections: 100, limitedBy: 'body limit', start: sendColons },
@@ -107,10 +107,10 @@ export const attacks: Attack[] = [
   { name: 'lists while column types change', connections: 20, limitedBy: 'stale statements are prepared again', plants: fullPage('\'n\''), beside: changeTypes, start: (target) => listPlants(target, '?limit=5') },
   { name: 'small bodies of escaped keys, 480 a second', connections: 195, limitedBy: '100 values in a body', start: (target) => sendEscapedKeys(target, 480) },
   { name: 'small bodies of escaped keys', connections: 900, limitedBy: '100 values in a body', start: (target) => sendEscapedKeys(target) },
-  { name: '1,700 requests for metrics in one packet', connections: 1, limitedBy: 'one response of a connection at a time', observed: true, start: (target) => askMetrics(target, 1700) },
+  { name: '1,700 requests for metrics in one packet', connections: 1, limitedBy: 'one response per connection at a time', observed: true, start: (target) => askMetrics(target, 1700) },
   { name: '100 requests for metrics each, unread', connections: 200, limitedBy: '50 connections for metrics', observed: true, start: (target) => askMetrics(target, 100) },
   { name: 'lists over 500,000 deleted plants', connections: 1, limitedBy: 'a user with slow statements runs alone', setup: leaveDeadRows, start: listPlants },
   { name: 'bodies of colons, others create 20,000 characters', connections: 100, otherNameLength: 20_000, limitedBy: 'body limit', start: sendColons },
-  { name: 'small lists, then nobody reads the log', connections: 20, stallsLog: true, limitedBy: 'every close has a deadline', start: listPlants },
+  { name: 'small lists, then a stalled reader of the log', connections: 20, stallsLog: true, limitedBy: 'every close has a deadline', start: listPlants },
   { name: 'malformed heads at once', connections: 3000, limitedBy: 'queue of unauthenticated requests', start: (target) => burst(target, () => 'GET / HTTP/1.1\r\nbad header\r\n\r\n', 1000) }
 ]

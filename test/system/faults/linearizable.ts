@@ -45,7 +45,7 @@ export function findUnexplained (operations: Operation[]): Operation | undefined
       open.add(operation)
       continue
     }
-    possibilities = settle(possibilities, operation, open, kindOf)
+    possibilities = advance(possibilities, operation, open, kindOf)
     if (possibilities.length === 0) return operation
     open.delete(operation)
     for (const { taken } of possibilities) taken.delete(operation)
@@ -63,25 +63,25 @@ function inTime (operations: Operation[]) {
 }
 
 /** The states in which the operation has taken effect. */
-function settle (from: Possibility[], operation: Operation, open: Set<Operation>, kindOf: (operation: Operation) => string) {
+function advance (from: Possibility[], operation: Operation, open: Set<Operation>, kindOf: (operation: Operation) => string) {
   const known = openSieve()
-  const settled: Possibility[] = []
+  const advanced: Possibility[] = []
   let frontier = from
   while (frontier.length > 0) {
     const next: Possibility[] = []
-    for (const possibility of frontier.map((one) => look(one, open)).filter(known.isNew)) {
-      if (possibility.taken.has(operation)) settled.push(possibility)
+    for (const possibility of frontier.map((one) => applyReads(one, open)).filter(known.isNew)) {
+      if (possibility.taken.has(operation)) advanced.push(possibility)
       else next.push(...steps(possibility, open, kindOf))
     }
     frontier = next
   }
-  return settled
+  return advanced
 }
 
 /** Operations that change nothing take effect as soon as they can. */
-function look ({ name, taken }: Possibility, open: Set<Operation>): Possibility {
-  const looks = [...open].filter((one) => one.until < Infinity && !taken.has(one) && after(name, one) === name)
-  return { name, taken: new Set([...taken, ...looks]) }
+function applyReads ({ name, taken }: Possibility, open: Set<Operation>): Possibility {
+  const reads = [...open].filter((one) => one.until < Infinity && !taken.has(one) && after(name, one) === name)
+  return { name, taken: new Set([...taken, ...reads]) }
 }
 
 function steps ({ name, taken }: Possibility, open: Set<Operation>, kindOf: (operation: Operation) => string) {

@@ -43,11 +43,11 @@ export async function locks (scope: Scope, postgres: Postgres, { seed, rounds }:
       // The first write of each instance waits for the lock, and the others wait for the first.
       // So two batches start at the same moment, in a random order.
       await operator.query('begin; lock table plants in exclusive mode')
-      const asked = clients.flatMap((ofInstance) => random.shuffled(ofInstance.flatMap((client) => plantIds.map((id) => ({ client, id }))))
+      const sent = clients.flatMap((ofInstance) => random.shuffled(ofInstance.flatMap((client) => plantIds.map((id) => ({ client, id }))))
         .map(({ client, id }) => verb === 'create' ? client.create({ id, name: 'Monstera' }) : client.delete(id)))
       await Promise.all(clients.map(([client]) => client?.get('/livez')))
       await operator.query('commit')
-      responses.push(...await Promise.all(asked))
+      responses.push(...await Promise.all(sent))
       together = Math.max(together, await largestBatch())
     }
   }

@@ -7,6 +7,7 @@ import type { Program } from '../../support/program.ts'
 import { createClient, describe, type Client, type HttpResponse } from './client.ts'
 
 const pauseMs = 25
+const patienceMs = 10_000
 
 /** The responses to users who create, list and delete one plant in turn, the memory, and the longest tick. */
 export async function observe (service: Program, clients: Client[], name: string, ms: number, tickFile: string) {
@@ -14,6 +15,8 @@ export async function observe (service: Program, clients: Client[], name: string
   const [began, end] = [Date.now(), performance.now() + ms]
   const memory = watchMemory(service.child)
   const prober = createClient(service.address)
+  // Closing cuts the requests that are still in flight.
+  const giveUp = setTimeout(() => { for (const client of [prober, ...clients]) client.close() }, ms + patienceMs)
   const probing = (async () => {
     while (performance.now() < end) {
       live.push(await prober.get('/livez'))
@@ -30,6 +33,7 @@ export async function observe (service: Program, clients: Client[], name: string
   }))
   await probing
   prober.close()
+  clearTimeout(giveUp)
   const failed = [...writes, ...lists, ...live].filter(({ status }) => status !== 200 && status !== 204)
   const faults = failed.length === 0
     ? []

@@ -29,7 +29,7 @@ export async function starts (scope: Scope, postgres: Postgres): Promise<Report>
   }
   const faults: Fault[] = [
     {
-      title: 'refuses connections',
+      title: 'rejects connections',
       begin: (proxy) => proxy.set('closed'),
       noticed: (_proxy, service) => service.logged('the database is not ready'),
       end: (proxy) => proxy.set('open')
