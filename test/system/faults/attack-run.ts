@@ -95,13 +95,15 @@ export async function measure (
   const faults = [...during.faults, ...await findFaults(service, clients, postgres, counts)]
 
   const again = await startAttack(scope, attack, target)
-  const watched = watch(watchMs / 4)
+  // The log must fill the pipe first.
+  const lastsMs = attack.stallsLog ? watchMs : watchMs / 4
+  const watched = watch(lastsMs)
   if (attack.stallsLog) {
     service.child.kill('SIGUSR2')
     await service.logged('SIGUSR2')
     service.child.stdout.pause()
   }
-  await delay(watchMs / 4)
+  await delay(lastsMs)
   const { code, ms: shutdownMs } = await shutDown(service)
   again.kill()
   await watched

@@ -61,6 +61,8 @@ function sendPartialBodies (target: Target): void {
 }
 
 const listPlants = (target: Target, query = '') => flood(target, () => ({ path: `/plants${query}` }))
+const listOnceInEightSeconds = (target: Target) =>
+  burst(target, (token) => `${head('GET /plants?limit=500', token)}Connection: close\r\n\r\n`, 8000)
 const sendEscapedKeys = (target: Target, perSecond?: number) =>
   flood(target, () => create(escapedKeys), perSecond === undefined ? {} : { perSecond })
 const askMetrics = (target: Target, times: number) =>
@@ -101,7 +103,7 @@ export const attacks: Attack[] = [
   { name: 'malformed tokens', connections: 100, limitedBy: 'limit of log lines', start: (target) => flood(target, () => ({ token: 'x' })) },
   { name: 'lists of 500 plants of 1 KiB', connections: 100, limitedBy: '100 plants and 64 KiB in a first page', plants: fullPage('\'n\''), start: (target) => listPlants(target, '?limit=500') },
   { name: 'lists of 500 plants of control characters', connections: 900, limitedBy: '64 KiB of JSON in a page', plants: fullPage('chr(1)'), start: (target) => listPlants(target, '?limit=500') },
-  { name: 'lists of control characters at once, every 8 s', connections: 100, limitedBy: '64 KiB of JSON in a page', plants: fullPage('chr(1)'), start: (target) => burst(target, (token) => `${head('GET /plants?limit=500', token)}Connection: close\r\n\r\n`, 8000) },
+  { name: 'lists of control characters at once, every 8 s', connections: 100, limitedBy: '64 KiB of JSON in a page', plants: fullPage('chr(1)'), start: listOnceInEightSeconds },
   { name: 'bodies one byte short, one per user', connections: 2000, users: 2000, limitedBy: 'memory budget', start: sendPartialBodies },
   { name: 'a stalled list per user', connections: 4000, users: 4000, limitedBy: 'memory budget', setup: ({ query }) => query(compressed), plants: stalledList, start: (target) => hold(target, (token) => [get('/plants', token)]) },
   { name: 'lists while column types change', connections: 20, limitedBy: 'stale statements are prepared again', plants: fullPage('\'n\''), beside: changeTypes, start: (target) => listPlants(target, '?limit=5') },
@@ -111,6 +113,6 @@ export const attacks: Attack[] = [
   { name: '100 requests for metrics each, unread', connections: 200, limitedBy: '50 connections for metrics', observed: true, start: (target) => askMetrics(target, 100) },
   { name: 'lists over 500,000 deleted plants', connections: 1, limitedBy: 'a user with slow statements runs alone', setup: leaveDeadRows, start: listPlants },
   { name: 'bodies of colons, others create 20,000 characters', connections: 100, otherNameLength: 20_000, limitedBy: 'body limit', start: sendColons },
-  { name: 'small lists, then a stalled reader of the log', connections: 20, stallsLog: true, limitedBy: 'every close has a deadline', start: listPlants },
+  { name: 'probes, then a stalled reader of the log', connections: 100, stallsLog: true, limitedBy: 'every close has a deadline', start: (target) => flood(target, () => ({ path: '/livez' })) },
   { name: 'malformed heads at once', connections: 3000, limitedBy: 'queue of unauthenticated requests', start: (target) => burst(target, () => 'GET / HTTP/1.1\r\nbad header\r\n\r\n', 1000) }
 ]

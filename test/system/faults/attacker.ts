@@ -1,6 +1,6 @@
 // The process of one attacker. Its own process keeps its cost out of the response times of other users.
 import { attacks } from './attack-table.ts'
-import { counts, firstResponse, type Target } from './flood.ts'
+import { counts, first, type Target } from './flood.ts'
 
 // Told to stop, it reports its responses: at least one, unless the attack reads none.
 process.on('message', async (message: 'stop' | { index: number, target: Target }) => {
@@ -9,7 +9,7 @@ process.on('message', async (message: 'stop' | { index: number, target: Target }
     process.send?.('started')
     return
   }
-  await firstResponse
+  await first.promise
   process.send?.(counts, () => process.exit())
 })
 process.on('disconnect', () => process.exit())

@@ -59,8 +59,7 @@ function judge ({ alone, during, left, logLines, code, shutdownMs, counts, fault
   }
   const breaches = code === 0 ? faults : [...faults, `shutdown: exit code ${code}`]
   const cells: Cell[] = [
-    times('writes'),
-    times('lists'),
+    times('writes'), times('lists'),
     bounded('/livez, worst ms', p(during.live, 1), maxLiveMs),
     [round(alone.memory), bounded('memory, MiB', during.memory, maxMemoryMiB),
       bounded('memory afterwards, MiB', left, alone.memory + maxGrowthMiB)].join(', '),

@@ -20,8 +20,7 @@ export interface Request { method?: string, path?: string, token?: string, body?
 export type Counts = Record<number, number>
 
 export const counts: Counts = {}
-const first = Promise.withResolvers<void>()
-export const firstResponse = first.promise
+export const first = Promise.withResolvers<void>()
 
 function count (status = 0): void {
   counts[status] = (counts[status] ?? 0) + 1
@@ -39,10 +38,7 @@ function send (address: string, { method = 'GET', path = '/plants', token, body 
     ...body !== undefined && { 'content-type': 'application/json', 'content-length': body.length }
   }
   return new Promise((resolve) => {
-    const done = (status?: number) => {
-      count(status)
-      resolve()
-    }
+    const done = (status?: number) => resolve(count(status))
     request(address + path, { agent, method, headers }, (response) => {
       response.resume().on('close', () => done(response.statusCode))
     }).on('error', () => done()).end(body)

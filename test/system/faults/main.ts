@@ -1,5 +1,5 @@
 // The fault suite in full: npm run test:faults -- [--seed 1] [--only storm,attacks,…] [--row 3]
-// --row selects attacks by number or by the beginning of their title. It may be repeated.
+// --row selects attacks by their number or the beginning of their title.
 import { parseArgs } from 'node:util'
 import { attacks } from './attacks.ts'
 import { bodies } from './bodies.ts'

@@ -1,6 +1,6 @@
 // What other users and the machine notice of an attack.
 import type { ChildProcess } from 'node:child_process'
-import { existsSync, readFileSync } from 'node:fs'
+import { readFileSync } from 'node:fs'
 import { setTimeout as delay } from 'node:timers/promises'
 import { memoryMiB } from '../../support/processes.ts'
 import type { Program } from '../../support/program.ts'
@@ -43,7 +43,6 @@ export async function observe (service: Program, clients: Client[], name: string
 
 /** The longest tick in the file of the probe since then. */
 function longestTick (file: string, since: number): number {
-  if (!existsSync(file)) return 0
   const ticks = readFileSync(file, 'utf8').split('\n').map((line) => line.split(' ').map(Number))
   return Math.max(0, ...ticks.filter(([at = 0]) => at > since).map(([, used = 0]) => used))
 }

@@ -147,9 +147,8 @@ function startLoad (client: ReturnType<typeof createClient>, perSecond: number) 
   const responses: HttpResponse[] = []
   const lives: HttpResponse[] = []
   const readies: HttpResponse[] = []
-  const collect = (into: HttpResponse[], sent: Promise<HttpResponse>) => {
+  const collect = (into: HttpResponse[], sent: Promise<HttpResponse>) =>
     pending.push(sent.then((response) => into.push(response)))
-  }
   let owed = 0
   const timer = setInterval(() => {
     for (owed += perSecond * tickMs / 1000; owed >= 1; owed--) {

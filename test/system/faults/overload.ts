@@ -42,9 +42,8 @@ export async function overloads (scope: Scope, postgres: Postgres, { bytesPerSec
   const responses: HttpResponse[] = []
   const probes: HttpResponse[] = []
   const pending: Array<Promise<unknown>> = []
-  const collect = (into: HttpResponse[], sent: Promise<HttpResponse>) => {
+  const collect = (into: HttpResponse[], sent: Promise<HttpResponse>) =>
     pending.push(sent.then((response) => into.push(response)))
-  }
   const began = performance.now()
   for (let sent = 0, probed = 0; performance.now() < began + measureMs;) {
     const elapsed = performance.now() - began

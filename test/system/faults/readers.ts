@@ -135,7 +135,7 @@ async function breakMidway (scope: Scope, proxy: Proxy, service: Program, token:
   return isComplete(end) ? ['an incomplete list looked complete'] : []
 }
 
-/** More lists than MAX_WAITING are in flight, and all readers resume at once. None of the lists may be rejected. */
+/** More lists than MAX_WAITING are in flight, and all readers resume at once. The service rejects no list. */
 async function resumeTogether (scope: Scope, postgres: Postgres, token: string): Promise<string[]> {
   const maxQueued = 2
   const service = await serve(scope, { DATABASE_URL: postgres.url, MAX_WAITING: String(maxQueued) })

@@ -1,5 +1,5 @@
 // Loaded into the service by `node --import`: records ticks of the event loop that use much processor time.
-import { appendFileSync } from 'node:fs'
+import { appendFileSync, writeFileSync } from 'node:fs'
 
 // A timer runs once in each tick that lasts longer than its interval. So the processor time between two runs is
 // the time of one long tick, plus at most the interval. Linux advances the clock of a thread in steps of 4 ms.
@@ -12,6 +12,7 @@ const used = () => {
   return (user + system) / 1000
 }
 if (file !== undefined) {
+  writeFileSync(file, '')
   let before = used()
   setInterval(() => {
     const now = used()
