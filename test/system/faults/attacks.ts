@@ -25,7 +25,8 @@ const p = (responses: HttpResponse[], fraction: number) => quantile(responses.ma
 const title = ({ name, connections }: Attack) => `${name}, ${connections} connections`
 
 function select (rows: string[]): Attack[] {
-  const found = rows.map((row) => all.filter((attack, index) => row === `${index + 1}` || title(attack).startsWith(row)))
+  const found = rows.map((row) => all.filter((attack, index) =>
+    /^\d+$/.test(row) ? index + 1 === Number(row) : title(attack).startsWith(row)))
   if (found.some(({ length }) => length === 0)) {
     throw new Error(`Expected rows of:\n${all.map((attack, index) => `${index + 1} ${title(attack)}`).join('\n')}`)
   }
