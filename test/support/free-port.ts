@@ -1,7 +1,7 @@
 import { once } from 'node:events'
 import { createServer, type AddressInfo } from 'node:net'
 
-/** A port of loopback that nobody listens on, for a program that can't choose one and tell. */
+/** A free port of loopback, for programs that cannot choose a port themselves. */
 export async function freePort (): Promise<number> {
   const probe = createServer().listen(0, '127.0.0.1')
   await once(probe, 'listening')

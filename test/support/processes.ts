@@ -1,19 +1,19 @@
-// What Linux tells of processes; slim systems have no ps.
+// Facts about processes from Linux's /proc, because slim systems have no ps.
 import { readdirSync, readFileSync } from 'node:fs'
 import { readdir, readFile, readlink } from 'node:fs/promises'
 import { setTimeout } from 'node:timers/promises'
 
-/** The processes that a process has started. */
+/** The children of a process. */
 export async function findChildren (pid: number | undefined): Promise<number[]> {
   const listed = await readFile(`/proc/${pid}/task/${pid}/children`, 'utf8')
   return listed.split(' ').filter(Boolean).map(Number)
 }
 
-/** What a process has of the machine's memory, or the most that it had. */
+/** The resident memory of a process, or the peak of it. */
 export const memoryMiB = (pid: number, field: 'VmRSS' | 'VmHWM' = 'VmRSS') =>
   Number(new RegExp(`${field}:\\s+(\\d+)`).exec(readFileSync(`/proc/${pid}/status`, 'utf8'))?.[1]) / 1024
 
-/** What a process and its threads have had of the processors so far. */
+/** The processor time of a process and its threads so far. */
 export function processorMs (pid: number): number {
   const threads = `/proc/${pid}/task`
   const nanoseconds = readdirSync(threads).map((thread) => Number(readFileSync(`${threads}/${thread}/schedstat`, 'utf8').split(' ')[0]))
@@ -21,9 +21,8 @@ export function processorMs (pid: number): number {
 }
 
 /**
- * Ends the processes that were started with the folder in their environment, or
- * work in it: those of PostgreSQL overwrite their environment. Gives their
- * command lines; a process that is about to end by itself is waited for.
+ * Waits up to 10 s for the processes of the folder, then kills them and returns their command lines. These processes
+ * have the folder in their environment or work in it: PostgreSQL overwrites its environment.
  */
 export async function endLeftovers (folder: string): Promise<string[]> {
   const giveUp = Date.now() + 10_000
@@ -36,7 +35,7 @@ export async function endLeftovers (folder: string): Promise<string[]> {
     try {
       process.kill(pid, 'SIGKILL')
     } catch {
-      // It has ended with the one before.
+      // The process ended with an earlier one.
     }
   }
   return left.map(({ pid, command }) => `${pid} ${command}`)
@@ -45,7 +44,7 @@ export async function endLeftovers (folder: string): Promise<string[]> {
 async function findMarked (folder: string): Promise<Array<{ pid: number, command: string }>> {
   const pids = (await readdir('/proc').catch(() => [])).map(Number).filter(Boolean)
   const looked = pids.map(async (pid) => {
-    // It may have ended, or be another user's.
+    // The process may have ended, or belong to another user.
     const [environment, place, command] = await Promise.all([
       readFile(`/proc/${pid}/environ`, 'utf8'), readlink(`/proc/${pid}/cwd`), readFile(`/proc/${pid}/cmdline`, 'utf8')
     ]).catch(() => ['', '', ''])

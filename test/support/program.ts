@@ -14,7 +14,7 @@ export type Scope = Pick<Test, 'teardown'>
 type Environment = Record<string, string | undefined>
 
 /** The ways to start the program, with what stands before it: itself it names the options that Node needs. */
-function startedBy (...before: string[]) {
+export function startedBy (...before: string[]) {
   const [file = main, ...words] = [...before, main]
 
   /** Starts a command of the program. */

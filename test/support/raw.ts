@@ -1,7 +1,7 @@
 import { once } from 'node:events'
 import { connect } from 'node:net'
 
-/** An answer as it stood on the wire. */
+/** A response as it was on the wire. */
 export interface Answer {
   status: number
   headers: Record<string, string>
@@ -9,27 +9,28 @@ export interface Answer {
 }
 
 export interface ExchangeOptions {
-  /** Which of the answers are to a HEAD. */
+  /** The indexes of responses to HEAD requests. */
   heads?: number[]
-  /** Whether to say after the last part that no more will come. */
+  /** Whether to close the sending side after the last part. */
   halfClose?: boolean
 }
 
 /**
- * Sends bytes over a socket of its own and reads until the service closes it.
- * Parts are sent one by one, a part that is a function awaited in between.
- * Rejects when the socket is reset, or when what came is no sequence of whole
- * HTTP/1.1 answers.
+ * Sends the parts one by one on a new socket and reads until the service closes it. Awaits the parts that are
+ * functions. Rejects when the socket is reset, or when the bytes are not complete HTTP/1.1 responses.
  */
-export async function exchange (address: string, parts: Array<string | Buffer | (() => Promise<unknown>)>, { heads = [], halfClose = false }: ExchangeOptions = {}): Promise<Answer[]> {
+export async function exchange (
+  address: string, parts: Array<string | Buffer | (() => Promise<unknown>)>,
+  { heads = [], halfClose = false }: ExchangeOptions = {}
+): Promise<Answer[]> {
   const { hostname, port } = new URL(address)
   const socket = connect({ host: hostname, port: Number(port), allowHalfOpen: true })
   const received: Buffer[] = []
   socket.on('data', (chunk) => { received.push(chunk) })
-  // Also after the end, when the service has closed its side and what is left can't be sent any more.
+  // After the end, too: the service may close its side before all parts are sent.
   socket.on('error', () => {})
   const ended = once(socket, 'end')
-  // It may be over before it is awaited.
+  // The event may reject before the code below awaits it.
   ended.catch(() => {})
   for (const part of parts) {
     if (typeof part === 'function') await part()
@@ -41,20 +42,20 @@ export async function exchange (address: string, parts: Array<string | Buffer | 
   return parseAnswers(Buffer.concat(received), heads)
 }
 
-/** Strict where a sloppy service would confuse its callers: nothing may precede, divide or follow the answers. */
+/** Throws unless the bytes are complete responses with nothing before, between or after them. */
 export function parseAnswers (bytes: Buffer, heads: number[] = []): Answer[] {
-  const answers: Answer[] = []
+  const responses: Answer[] = []
   for (let rest = bytes.toString('latin1'); rest !== '';) {
     const [head, status, lines] = /^HTTP\/1\.1 (\d{3}) [^\r\n]*\r\n((?:[^\r\n]+\r\n)*)\r\n/.exec(rest) ?? []
-    if (head === undefined) throw new Error(`not an HTTP answer: ${JSON.stringify(rest.slice(0, 200))}`)
+    if (head === undefined) throw new Error(`not an HTTP response: ${JSON.stringify(rest.slice(0, 200))}`)
     rest = rest.slice(head.length)
     const headers: Record<string, string> = {}
     for (const [, name, value] of (lines as string).matchAll(/([^:]+): (.*)\r\n/g)) {
       const key = (name as string).toLowerCase()
-      if (key in headers) throw new Error(`the header ${key} came twice`)
+      if (key in headers) throw new Error(`the header ${key} appears twice`)
       headers[key] = value as string
     }
-    const bodyless = Number(status) < 200 || status === '204' || heads.includes(answers.length)
+    const bodyless = Number(status) < 200 || status === '204' || heads.includes(responses.length)
     let body = ''
     if (!bodyless && headers['transfer-encoding'] === 'chunked') [body, rest] = takeChunks(rest)
     else if (!bodyless) {
@@ -63,9 +64,9 @@ export function parseAnswers (bytes: Buffer, heads: number[] = []): Answer[] {
       body = rest.slice(0, length)
       rest = rest.slice(length)
     }
-    answers.push({ status: Number(status), headers, body: Buffer.from(body, 'latin1').toString() })
+    responses.push({ status: Number(status), headers, body: Buffer.from(body, 'latin1').toString() })
   }
-  return answers
+  return responses
 }
 
 function takeChunks (text: string): [body: string, rest: string] {
@@ -75,7 +76,7 @@ function takeChunks (text: string): [body: string, rest: string] {
     if (line === undefined) throw new Error(`not a chunk: ${JSON.stringify(text.slice(0, 50))}`)
     const start = line.length
     const end = start + parseInt(size as string, 16)
-    if (text.slice(end, end + 2) !== '\r\n') throw new Error('a chunk of another length than it says')
+    if (text.slice(end, end + 2) !== '\r\n') throw new Error('a chunk has a wrong length')
     body += text.slice(start, end)
     text = text.slice(end + 2)
     if (end === start) return [body, text]

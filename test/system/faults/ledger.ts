@@ -1,105 +1,106 @@
-// Writes down what callers were told, and says which of it no order of their requests can explain.
-import { errorNumber, type Answer } from './caller.ts'
+// Records all responses to clients and finds those that no order of the requests explains.
+import { errorNumber, type HttpResponse } from './client.ts'
 import { findUnexplained, type Operation } from './linearizable.ts'
 
 const idTaken = 40014
 const plantNotFound = 40402
-/** Away, slow or full. */
+/** The database is unavailable, slow or full: the outcome of the write is unknown. */
 const databaseErrors = [50301, 50304, 50305]
 
-interface PlantRow { owner: string, id: number, name: string }
+interface PlantRow { user: string, id: number, name: string }
 
-/** One look at all plants of an owner. */
-interface Look { owner: string, from: number, until: number, names: Map<number, string> }
+/** All plants of a user at one moment between `from` and `until`. */
+interface Snapshot { user: string, from: number, until: number, names: Map<number, string> }
 
 /**
- * What callers may rely on: an acknowledged write happened, a refused one didn't, any other may have, and each list
- * shows what was acknowledged before it was asked for. A list has no ids, so names begin with theirs and a space.
+ * Clients rely on three rules. An acknowledged write happened and a rejected one did not. Any other write may have
+ * happened. A list shows all writes that were acknowledged before its request. Lists have no ids, so each name
+ * begins with the id of its plant and a space.
  */
 export function openLedger () {
   const writes = new Map<string, Map<number, Operation[]>>()
-  const looks: Look[] = []
-  const counts = { created: 0, deleted: 0, listed: 0, refused: 0, unknown: 0, unsent: 0 }
+  const snapshots: Snapshot[] = []
+  const counts = { created: 0, deleted: 0, listed: 0, rejected: 0, unknown: 0, unsent: 0 }
 
-  function plantsOf (owner: string): Map<number, Operation[]> {
-    const plants = writes.get(owner) ?? new Map<number, Operation[]>()
-    writes.set(owner, plants)
+  function plantsOf (user: string): Map<number, Operation[]> {
+    const plants = writes.get(user) ?? new Map<number, Operation[]>()
+    writes.set(user, plants)
     return plants
   }
 
-  /** What the answer says of a write; undefined when it can't have happened. */
-  function outcome (answer: Answer, success: number, unchanged: number): Pick<Operation, 'until' | 'done'> | undefined {
-    const number = errorNumber(answer)
-    if (answer.outcome === 'cut' || databaseErrors.includes(number as number)) {
+  /** When and whether the write changed the plant; undefined when the write did not happen. */
+  function outcomeOf (response: HttpResponse, success: number, unchanged: number): Pick<Operation, 'until' | 'done'> | undefined {
+    const number = errorNumber(response)
+    if (response.outcome === 'cut' || databaseErrors.includes(number as number)) {
       counts.unknown++
       return { until: Infinity }
     }
-    if (answer.outcome === 'unsent') counts.unsent++
-    else if (answer.status >= 400) counts.refused++
-    const until = answer.startedAt + answer.ms
-    if (answer.status === success) return { until, done: true }
+    if (response.outcome === 'unsent') counts.unsent++
+    else if (response.status >= 400) counts.rejected++
+    const until = response.startedAt + response.ms
+    if (response.status === success) return { until, done: true }
     return number === unchanged ? { until, done: false } : undefined
   }
 
-  function write (owner: string, id: number, operation: Operation): void {
-    const plants = plantsOf(owner)
+  function write (user: string, id: number, operation: Operation): void {
+    const plants = plantsOf(user)
     plants.set(id, [...plants.get(id) ?? [], operation])
   }
 
   return {
     counts,
 
-    created (owner: string, id: number, name: string, answer: Answer): void {
-      const known = outcome(answer, 200, idTaken)
+    created (user: string, id: number, name: string, response: HttpResponse): void {
+      const known = outcomeOf(response, 200, idTaken)
       if (known === undefined) return
       if (known.done) counts.created++
-      write(owner, id, { from: answer.startedAt, act: 'create', name, ...known })
+      write(user, id, { from: response.startedAt, act: 'create', name, ...known })
     },
 
-    deleted (owner: string, id: number, answer: Answer): void {
-      const known = outcome(answer, 204, plantNotFound)
+    deleted (user: string, id: number, response: HttpResponse): void {
+      const known = outcomeOf(response, 204, plantNotFound)
       if (known === undefined) return
       if (known.done) counts.deleted++
-      write(owner, id, { from: answer.startedAt, act: 'delete', name: null, ...known })
+      write(user, id, { from: response.startedAt, act: 'delete', name: null, ...known })
     },
 
-    /** A list of all plants of the owner, short enough to be one page. */
-    listed (owner: string, answer: Answer): void {
-      if (answer.outcome !== 'answered' || answer.status !== 200) return
+    /** Takes a list of all plants of the user that fits into one page. */
+    listed (user: string, response: HttpResponse): void {
+      if (response.outcome !== 'complete' || response.status !== 200) return
       counts.listed++
-      const plants: Array<{ name: string }> = JSON.parse(answer.body)
+      const plants: Array<{ name: string }> = JSON.parse(response.body)
       const names = new Map(plants.map(({ name }) => [Number.parseInt(name), name]))
-      looks.push({ owner, from: answer.startedAt, until: answer.startedAt + answer.ms, names })
+      snapshots.push({ user, from: response.startedAt, until: response.startedAt + response.ms, names })
     },
 
-    /** What there really is in the end. */
+    /** Takes the rows that the database has in the end. */
     audit (rows: PlantRow[]): void {
       const now = performance.now()
-      for (const { owner } of rows) plantsOf(owner)
-      for (const owner of writes.keys()) {
-        const names = new Map(rows.filter((row) => row.owner === owner).map(({ id, name }) => [id, name]))
-        looks.push({ owner, from: now, until: now, names })
+      for (const { user } of rows) plantsOf(user)
+      for (const user of writes.keys()) {
+        const names = new Map(rows.filter((row) => row.user === user).map(({ id, name }) => [id, name]))
+        snapshots.push({ user, from: now, until: now, names })
       }
     },
 
-    /** A sentence for each plant whose history has no explanation. */
+    /** Describes each plant with a history that no order of requests explains. */
     breaches (): string[] {
-      return [...writes.keys()].flatMap((owner) => {
-        const ofOwner = looks.filter((look) => look.owner === owner)
-        const ids = new Set([...plantsOf(owner).keys(), ...ofOwner.flatMap(({ names }) => [...names.keys()])])
+      return [...writes.keys()].flatMap((user) => {
+        const ofUser = snapshots.filter((snapshot) => snapshot.user === user)
+        const ids = new Set([...plantsOf(user).keys(), ...ofUser.flatMap(({ names }) => [...names.keys()])])
         return [...ids].flatMap((id) => {
-          const sights = ofOwner.map(({ from, until, names }): Operation =>
+          const views = ofUser.map(({ from, until, names }): Operation =>
             ({ from, until, act: 'see', name: names.get(id) ?? null }))
-          const operations = [...plantsOf(owner).get(id) ?? [], ...sights]
+          const operations = [...plantsOf(user).get(id) ?? [], ...views]
           const culprit = findUnexplained(operations)
-          return culprit === undefined ? [] : [`plant ${id} of ${owner}: ${describe(culprit, operations)}`]
+          return culprit === undefined ? [] : [`plant ${id} of ${user}: ${describe(culprit, operations)}`]
         })
       })
     }
   }
 }
 
-/** The culprit, and what was going on around it. */
+/** The culprit and the operations before it. */
 function describe (culprit: Operation, operations: Operation[]): string {
   const before = operations.filter(({ from }) => from <= culprit.until).sort((a, b) => a.from - b.from).slice(-8)
   return `${JSON.stringify(culprit)} cannot be explained after ${before.map((one) => JSON.stringify(one)).join(', ')}`

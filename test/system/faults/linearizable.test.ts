@@ -1,4 +1,4 @@
-// The checker of histories is checked itself: it explains what can be explained, and finds what was doctored.
+// Tests of the checker: it accepts possible histories and finds impossible ones.
 import t from 'tap'
 import { createRandom } from './random.ts'
 import { findUnexplained, type Operation } from './linearizable.ts'
@@ -21,13 +21,13 @@ const explained: Record<string, Operation[]> = {
   'an unknown create between two deletes': [
     create(1, 2, 'a', true), create(3, Infinity, 'b'), remove(4, 5, true), remove(6, 7, true), see(8, 9, null)
   ],
-  'two creates at once of which one is refused': [create(1, 4, 'a', true), create(2, 3, 'b', false)],
-  'what changes nothing, in the only order there is': [
+  'two concurrent creates, one of them rejected': [create(1, 4, 'a', true), create(2, 3, 'b', false)],
+  'operations that change nothing, in the only possible order': [
     create(1, 2, 'a', true), remove(3, 8, true), create(4, 7, 'b', true), see(5, 6, null), see(5, 9, 'b')
   ]
 }
 for (const [title, operations] of Object.entries(explained)) {
-  t.test(`it explains ${title}`, async (t) => {
+  t.test(`the checker explains ${title}`, async (t) => {
     t.equal(findUnexplained(operations), undefined)
   })
 }
@@ -45,18 +45,18 @@ const doctored: Array<[string, Operation[], Operation]> = [
   ['one unknown create that worked twice',
     [create(1, Infinity, 'a'), remove(2, 3, true), remove(4, 5, true)], remove(4, 5, true)],
   ['a create acknowledged twice', [create(1, 4, 'a', true), create(2, 5, 'b', true)], create(2, 5, 'b', true)],
-  ['a refused create that shows', [create(1, 2, 'a', true), create(3, 4, 'b', false), see(5, 6, 'b')], see(5, 6, 'b')],
-  ['a name nobody gave', [create(1, 2, 'a', true), see(3, 4, 'x')], see(3, 4, 'x')]
+  ['a rejected create that shows', [create(1, 2, 'a', true), create(3, 4, 'b', false), see(5, 6, 'b')], see(5, 6, 'b')],
+  ['a name that no create gave', [create(1, 2, 'a', true), see(3, 4, 'x')], see(3, 4, 'x')]
 ]
 for (const [title, operations, culprit] of doctored) {
-  t.test(`it finds ${title}`, async (t) => {
+  t.test(`the checker finds ${title}`, async (t) => {
     t.same(findUnexplained(operations), culprit)
   })
 }
 
 const seeds = Array.from({ length: 200 }, (_, index) => index + 1)
 
-/** What callers see of a plant that really is one: each request takes place at one moment of its time. */
+/** A possible history: each request takes effect at one moment between its beginning and its response. */
 function play (seed: number): Operation[] {
   const random = createRandom(seed)
   let name: string | null = null
@@ -74,12 +74,12 @@ function play (seed: number): Operation[] {
   })
 }
 
-t.test('it explains whatever really happened, a quarter of the writes unknown', async (t) => {
+t.test('the checker explains possible histories with a quarter of the writes unknown', async (t) => {
   t.same(seeds.filter((seed) => findUnexplained(play(seed)) !== undefined), [])
 })
 
-t.test('it finds a plant that comes back at the end of what really happened', async (t) => {
-  const last = see(200, 201, 'refused')
-  const wanting = [create(130, 131, 'refused', false), remove(132, Infinity), last]
+t.test('the checker finds a plant that comes back at the end of a possible history', async (t) => {
+  const last = see(200, 201, 'rejected')
+  const wanting = [create(130, 131, 'rejected', false), remove(132, Infinity), last]
   t.same(seeds.filter((seed) => findUnexplained([...play(seed), ...wanting]) === undefined), [])
 })

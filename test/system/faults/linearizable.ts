@@ -1,23 +1,23 @@
-// Decides whether what callers saw of one plant can be explained by its requests taking place one after the other.
+// Decides whether some order of the requests for one plant explains all their responses.
 
 /**
- * One request as its caller saw it. It took place at a moment between `from` and `until`; nobody knows whether and
- * when it did where `until` is Infinity.
+ * One request as its client saw it. The request took effect at one moment between `from` and `until`. Where `until`
+ * is Infinity the outcome is unknown.
  */
 export interface Operation {
   from: number
   until: number
   act: 'create' | 'delete' | 'see'
-  /** The plant's name, null where it is not there: what `create` wants, and what `see` found. */
+  /** The name that `create` gives or `see` found; null without a plant. */
   name: string | null
-  /** Of a create or delete that was answered: whether it changed anything. */
+  /** Whether a create or delete changed the plant; undefined without a response. */
   done?: boolean
 }
 
-/** One way in which it may have been until now: the plant's name, and which open operations have taken place. */
+/** One possible state: the plant's name, and the open operations that have taken effect. */
 interface Possibility { name: string | null, taken: Set<Operation> }
 
-/** What the plant is afterwards; undefined when the operation can't have been answered like this. */
+/** The plant's name afterwards; undefined when the response contradicts `name`. */
 function after (name: string | null, { act, name: other, done }: Operation): string | null | undefined {
   if (act === 'see') return name === other ? name : undefined
   const changes = (act === 'create') === (name === null)
@@ -28,24 +28,24 @@ function after (name: string | null, { act, name: other, done }: Operation): str
 }
 
 /**
- * The first operation that no order explains, in order of the answers; undefined when there is an order. It respects
- * time: what was answered before another began comes first. The plant isn't there at the beginning.
+ * The first operation, by the time of its response, that no order explains; undefined when an order explains all.
+ * An operation that ended before another began comes first in the order. There is no plant at the beginning.
  *
- * The possibilities are carried along from answer to answer. At each one its operation must have taken place, perhaps
- * after others that are still open. It doesn't matter which of several equal unknown operations did, nor is
- * a possibility needed that has used up more of them than another: so they stay few.
+ * The search goes from response to response and keeps all possible states. At a response its operation must have
+ * taken effect, perhaps after other open ones. Two kinds of states are dropped: equal unknown operations are
+ * interchangeable, and a state is redundant if another one has used fewer of them.
  */
 export function findUnexplained (operations: Operation[]): Operation | undefined {
   const seen = new Set(operations.filter(({ act }) => act === 'see').map(({ name }) => name))
   const kindOf = ({ act, name }: Operation) => act === 'create' && seen.has(name) ? `create ${name}` : act
   const open = new Set<Operation>()
   let possibilities: Possibility[] = [{ name: null, taken: new Set() }]
-  for (const { operation, isAnswer } of inTime(operations)) {
-    if (!isAnswer) {
+  for (const { operation, isResponse } of inTime(operations)) {
+    if (!isResponse) {
       open.add(operation)
       continue
     }
-    possibilities = settle(possibilities, operation, open, kindOf)
+    possibilities = advance(possibilities, operation, open, kindOf)
     if (possibilities.length === 0) return operation
     open.delete(operation)
     for (const { taken } of possibilities) taken.delete(operation)
@@ -53,35 +53,35 @@ export function findUnexplained (operations: Operation[]): Operation | undefined
   return undefined
 }
 
-/** Beginnings and answers; of what happens in the same moment the beginnings first, so that they overlap. */
+/** All beginnings and responses by time. Beginnings come first at the same moment, so that they overlap. */
 function inTime (operations: Operation[]) {
-  const answered = operations.filter(({ until }) => until < Infinity)
+  const completed = operations.filter(({ until }) => until < Infinity)
   return [
-    ...operations.map((operation) => ({ operation, isAnswer: false, at: operation.from })),
-    ...answered.map((operation) => ({ operation, isAnswer: true, at: operation.until }))
-  ].sort((a, b) => a.at - b.at || Number(a.isAnswer) - Number(b.isAnswer))
+    ...operations.map((operation) => ({ operation, isResponse: false, at: operation.from })),
+    ...completed.map((operation) => ({ operation, isResponse: true, at: operation.until }))
+  ].sort((a, b) => a.at - b.at || Number(a.isResponse) - Number(b.isResponse))
 }
 
-/** The possibilities in which the operation has taken place. */
-function settle (from: Possibility[], operation: Operation, open: Set<Operation>, kindOf: (operation: Operation) => string) {
+/** The states in which the operation has taken effect. */
+function advance (from: Possibility[], operation: Operation, open: Set<Operation>, kindOf: (operation: Operation) => string) {
   const known = openSieve()
-  const settled: Possibility[] = []
+  const advanced: Possibility[] = []
   let frontier = from
   while (frontier.length > 0) {
     const next: Possibility[] = []
-    for (const possibility of frontier.map((one) => look(one, open)).filter(known.isNew)) {
-      if (possibility.taken.has(operation)) settled.push(possibility)
+    for (const possibility of frontier.map((one) => applyReads(one, open)).filter(known.isNew)) {
+      if (possibility.taken.has(operation)) advanced.push(possibility)
       else next.push(...steps(possibility, open, kindOf))
     }
     frontier = next
   }
-  return settled
+  return advanced
 }
 
-/** What changes nothing may as well take place as soon as it can. */
-function look ({ name, taken }: Possibility, open: Set<Operation>): Possibility {
-  const looks = [...open].filter((one) => one.until < Infinity && !taken.has(one) && after(name, one) === name)
-  return { name, taken: new Set([...taken, ...looks]) }
+/** Operations that change nothing take effect as soon as they can. */
+function applyReads ({ name, taken }: Possibility, open: Set<Operation>): Possibility {
+  const reads = [...open].filter((one) => one.until < Infinity && !taken.has(one) && after(name, one) === name)
+  return { name, taken: new Set([...taken, ...reads]) }
 }
 
 function steps ({ name, taken }: Possibility, open: Set<Operation>, kindOf: (operation: Operation) => string) {
@@ -98,7 +98,7 @@ function steps ({ name, taken }: Possibility, open: Set<Operation>, kindOf: (ope
   })
 }
 
-/** Lets through what none before has done with fewer of the operations that have no end. */
+/** Lets a state pass unless an equal one has used fewer of the operations without an end. */
 function openSieve () {
   const passed = new Map<string, Possibility[]>()
   const numbers = new Map<Operation, number>()

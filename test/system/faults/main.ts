@@ -1,4 +1,5 @@
-// The fault suite in full: npm run test:faults -- [--seed 1] [--only storm,outages,…]
+// The fault suite in full: npm run test:faults -- [--seed 1] [--only storm,attacks,…] [--row 3]
+// --row selects attacks by their number or the beginning of their title.
 import { parseArgs } from 'node:util'
 import { attacks } from './attacks.ts'
 import { bodies } from './bodies.ts'
@@ -20,14 +21,15 @@ const scenarios = {
   readers: () => readers(scope, postgres, { plants: 300_000, characters: 30, stalledReaders: 200, halfOpenRequests: 1000, measureMs: 8000 }),
   bodies: () => bodies(scope, postgres, { rounds: 15 }),
   overload: () => overloads(scope, postgres, { bytesPerSecond: 25_000, measureMs: 8000 }),
-  // V8 collects what is left when nothing has happened for 8 s.
-  attacks: () => attacks(scope, postgres, { share: 1, watchMs: 8000, restMs: 12_000 }),
+  // V8 collects all garbage after 8 s without requests.
+  attacks: () => attacks(scope, postgres, { share: 1, rows: values.row, watchMs: 8000, restMs: 12_000 }),
   soak: () => soak(scope, postgres, { minutes: 10 })
 }
 const { values } = parseArgs({
   options: {
     seed: { type: 'string', default: String(Date.now() % 1_000_000) },
-    only: { type: 'string', default: Object.keys(scenarios).join() }
+    only: { type: 'string', default: Object.keys(scenarios).join() },
+    row: { type: 'string', multiple: true }
   }
 })
 

@@ -2,7 +2,7 @@ import { setTimeout as delay } from 'node:timers/promises'
 import { sql } from '../../support/database.ts'
 import { memoryMiB } from '../../support/processes.ts'
 import { unmeasured, type Scope } from '../../support/program.ts'
-import { createCaller, errorNumber, type Answer } from './caller.ts'
+import { createClient, describe, errorNumber, type HttpResponse } from './client.ts'
 import { createUsers, type Postgres } from './postgres.ts'
 import { openProxy } from './proxy.ts'
 import { round } from '../../support/table.ts'
@@ -15,32 +15,32 @@ export interface OutageOptions {
   lastsMs: number
   /** How long to watch after each. */
   watchMs: number
-  /** Requests of each kind, sent whether or not earlier ones are answered. */
+  /** Requests of each kind. They do not wait for earlier responses. */
   perSecond: number
   statementTimeoutMs: number
 }
 
-/** What the page promises of every answer, and of the way back. */
+// The promises of docs/reliability.md.
 const longestWaitMs = 10_000
 const longestRecoveryMs = 1000
-/** When probes must have noticed: one may be under way when it happens. */
+/** The time in which /readyz must notice. One probe may be in flight when the fault begins. */
 const noticedMs = 1000
 
 interface Fault {
   title: string
   begin: () => unknown
   end: () => unknown
-  /** Whether nothing at all can be answered while it lasts. */
+  /** Whether no request can succeed during the fault. */
   isTotal: boolean
 }
 
 const role = 'outages'
 
-/** The database goes away in every way it can, under a steady load, and comes back to the same process. */
+/** The database goes away in every possible way under a steady load. The service recovers without a restart. */
 export async function outages (scope: Scope, postgres: Postgres, options: OutageOptions): Promise<Report> {
   const { lastsMs, watchMs, perSecond, statementTimeoutMs } = options
   const [token = ''] = await createUsers(postgres.url, [role])
-  // Limits on connections don't hold for a superuser.
+  // PostgreSQL does not limit the connections of a superuser.
   await sql(postgres.url, `create role ${role} login password '${role}'; grant all on plants, tokens to ${role}`)
   const terminate = () => sql(postgres.url, `select pg_terminate_backend(pid) from pg_stat_activity where usename = '${role}'`)
   const url = new URL(postgres.url)
@@ -51,27 +51,27 @@ export async function outages (scope: Scope, postgres: Postgres, options: Outage
     MIGRATE: 'off',
     STATEMENT_TIMEOUT: `${statementTimeoutMs}ms`
   })
-  const caller = createCaller(service.address, token)
-  scope.teardown(caller.close)
+  const client = createClient(service.address, token)
+  scope.teardown(client.close)
 
   let terminating: NodeJS.Timeout
   const faults: Fault[] = [
     { title: 'stopped', isTotal: true, begin: postgres.kill, end: postgres.start },
     { title: 'frozen', isTotal: true, begin: postgres.freeze, end: postgres.thaw },
     {
-      title: 'connections cut and refused',
+      title: 'connections cut and rejected',
       isTotal: true,
       begin: () => { proxy.set('closed'); proxy.cut() },
       end: () => proxy.set('open')
     },
     {
-      title: 'connections gone silent, new ones too',
+      title: 'all connections unresponsive, new ones too',
       isTotal: true,
       begin: () => { proxy.set('silent'); proxy.silence() },
       end: () => proxy.set('open')
     },
-    { title: 'connections gone silent', isTotal: false, begin: proxy.silence, end: () => {} },
-    { title: 'answers 2 s late', isTotal: false, begin: () => proxy.slow(1000), end: () => proxy.slow(0) },
+    { title: 'open connections unresponsive', isTotal: false, begin: proxy.silence, end: () => {} },
+    { title: 'responses 2 s late', isTotal: false, begin: () => proxy.slow(1000), end: () => proxy.slow(0) },
     {
       title: 'too many connections',
       isTotal: true,
@@ -93,46 +93,46 @@ export async function outages (scope: Scope, postgres: Postgres, options: Outage
   const breaches: string[] = []
   const misses: string[] = []
   for (const { title, begin, end, isTotal } of faults) {
-    const load = startLoad(caller, perSecond)
+    const load = startLoad(client, perSecond)
     await delay(500)
     const before = memoryMiB(service.child.pid as number)
     proxy.forgetMost()
     await begin()
     const began = performance.now()
     await delay(lastsMs)
-    // A busy machine may not have got round to a request in that time.
-    const most = isTotal ? 10 : 0
-    for (let longer = 0; longer < most && !load.hasFailed(); longer++) await delay(lastsMs)
+    // On a busy machine the first request may come late.
+    const maxRounds = isTotal ? 10 : 0
+    for (let longer = 0; longer < maxRounds && !load.hasFailed(); longer++) await delay(lastsMs)
     const during = memoryMiB(service.child.pid as number)
     await end()
     const ended = performance.now()
     await delay(watchMs)
-    const { answers, lives, readies } = await load.stop()
+    const { responses, lives, readies } = await load.stop()
 
-    const hit = answers.filter(({ startedAt }) => startedAt > began && startedAt < ended)
-    const failed = answers.filter((answer) => !isNormal(answer))
-    const odd = failed.filter((answer) => !isHonest(answer))
-    if (odd.length > 0) breaches.push(`${title}: ${odd.length} answers were neither normal nor a 503 with Retry-After and an Error body, such as ${describe(odd[0] as Answer)}`)
+    const hit = responses.filter(({ startedAt }) => startedAt > began && startedAt < ended)
+    const failed = responses.filter((response) => !isNormal(response))
+    const unexpected = failed.filter((response) => !isProperError(response))
+    if (unexpected.length > 0) breaches.push(`${title}: ${unexpected.length} responses were neither normal nor a 503 with Retry-After and an Error body, such as ${describe(unexpected[0] as HttpResponse)}`)
     const dead = lives.filter(({ status }) => status !== 200)
-    if (dead.length > 0) breaches.push(`${title}: /livez: ${describe(dead[0] as Answer)}`)
+    if (dead.length > 0) breaches.push(`${title}: /livez: ${describe(dead[0] as HttpResponse)}`)
     const blind = readies.filter(({ status, startedAt, ms }) => status !== 503 && startedAt > began + noticedMs && startedAt + ms < ended)
-    if (isTotal && blind.length > 0) breaches.push(`${title}: /readyz: ${describe(blind[0] as Answer)}`)
-    if (isTotal && !hit.some(({ status }) => status === 503)) breaches.push(`${title}: nothing failed, so nothing was tested`)
+    if (isTotal && blind.length > 0) breaches.push(`${title}: /readyz: ${describe(blind[0] as HttpResponse)}`)
+    if (isTotal && !hit.some(({ status }) => status === 503)) breaches.push(`${title}: no request failed, so the scenario tested nothing`)
     if (service.child.exitCode !== null) breaches.push(`${title}: the service ended with ${service.child.exitCode}`)
 
-    const late = [...answers, ...readies].filter((answer) => answer.startedAt > ended && (!isNormal(answer) || answer.ms > longestRecoveryMs))
+    const late = [...responses, ...readies].filter((response) => response.startedAt > ended && (!isNormal(response) || response.ms > longestRecoveryMs))
     const recovery = Math.max(0, ...late.map(({ startedAt }) => startedAt - ended))
-    const wait = Math.max(...answers.map(({ ms }) => ms))
+    const wait = Math.max(...responses.map(({ ms }) => ms))
     const live = Math.max(...lives.map(({ ms }) => ms))
-    if (recovery > longestRecoveryMs) misses.push(`${title}: not normal ${round(recovery)} ms after it was over`)
-    if (wait > longestWaitMs) misses.push(`${title}: an answer took ${round(wait)} ms`)
-    rows.push([title, answers.length, failed.length, round(quantile(failed.map(({ ms }) => ms), 0.5)), round(wait), round(live),
+    if (recovery > longestRecoveryMs) misses.push(`${title}: requests failed or were slow ${round(recovery)} ms after the fault`)
+    if (wait > longestWaitMs) misses.push(`${title}: a response took ${round(wait)} ms`)
+    rows.push([title, responses.length, failed.length, round(quantile(failed.map(({ ms }) => ms), 0.5)), round(wait), round(live),
       round(recovery), proxy.connections().most, `${round(during - before)}`])
   }
 
   return {
-    title: 'The database away',
-    head: ['', 'requests', '503', 'their median wait, ms', 'longest wait of any, ms', '/livez at most, ms', 'normal again after, ms', 'connections at most', 'memory growth, MiB'],
+    title: 'Outages of the database',
+    head: ['', 'requests', '503', 'median of these, ms', 'slowest response, ms', 'slowest /livez, ms', 'recovered after, ms', 'most connections', 'memory growth, MiB'],
     rows,
     notes: [`Each fault lasted ${lastsMs / 1000} s under ${3 * perSecond} requests a second, STATEMENT_TIMEOUT=${statementTimeoutMs}ms.`],
     breaches,
@@ -140,48 +140,41 @@ export async function outages (scope: Scope, postgres: Postgres, options: Outage
   }
 }
 
-/** Every kind of request at a steady rate. */
-function startLoad (caller: ReturnType<typeof createCaller>, perSecond: number) {
+/** Sends every kind of request at a steady rate. */
+function startLoad (client: ReturnType<typeof createClient>, perSecond: number) {
   const tickMs = 10
-  const under = new Set<Promise<unknown>>()
-  const answers: Answer[] = []
-  const lives: Answer[] = []
-  const readies: Answer[] = []
-  const collect = (into: Answer[], asked: Promise<Answer>) => {
-    const kept = asked.then((answer) => {
-      into.push(answer)
-      under.delete(kept)
-    })
-    under.add(kept)
-  }
+  const pending: Array<Promise<unknown>> = []
+  const responses: HttpResponse[] = []
+  const lives: HttpResponse[] = []
+  const readies: HttpResponse[] = []
+  const collect = (into: HttpResponse[], sent: Promise<HttpResponse>) =>
+    pending.push(sent.then((response) => into.push(response)))
   let owed = 0
   const timer = setInterval(() => {
     for (owed += perSecond * tickMs / 1000; owed >= 1; owed--) {
-      collect(answers, caller.create({ id: nextId++, name: 'Monstera' }))
-      collect(answers, caller.list('?limit=20'))
-      collect(answers, caller.delete(-1))
+      collect(responses, client.create({ id: nextId++, name: 'Monstera' }))
+      collect(responses, client.list('?limit=20'))
+      collect(responses, client.delete(-1))
     }
   }, tickMs)
   const probes = setInterval(() => {
-    collect(lives, caller.get('/livez'))
-    collect(readies, caller.get('/readyz'))
+    collect(lives, client.get('/livez'))
+    collect(readies, client.get('/readyz'))
   }, 100)
   return {
-    hasFailed: () => answers.some(({ status }) => status === 503),
+    hasFailed: () => responses.some(({ status }) => status === 503),
     async stop () {
       clearInterval(timer)
       clearInterval(probes)
-      await Promise.all(under)
-      return { answers, lives, readies }
+      await Promise.all(pending)
+      return { responses, lives, readies }
     }
   }
 }
 
 let nextId = 1
 
-/** As on any other day: nobody has plant -1. */
-const isNormal = ({ status }: Answer) => status === 200 || status === 404
+/** Deletes get 404, because no user has plant -1. */
+const isNormal = ({ status }: HttpResponse) => status === 200 || status === 404
 
-const isHonest = (answer: Answer) => answer.status === 503 && Number(answer.headers['retry-after']) > 0 && [50301, 50302, 50304].includes(errorNumber(answer) as number)
-
-const describe = ({ outcome, status, body, ms }: Answer) => `${outcome} ${status} ${body.slice(0, 200)} after ${round(ms)} ms`
+const isProperError = (response: HttpResponse) => response.status === 503 && Number(response.headers['retry-after']) > 0 && [50301, 50302, 50304].includes(errorNumber(response) as number)

@@ -1,4 +1,4 @@
-// A primary and its standby, for what happens when the one takes over from the other.
+// A primary and its standby for tests of failover.
 import { execFile } from 'node:child_process'
 import { appendFile, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
@@ -10,11 +10,11 @@ import { makeServer, runServer } from './postgres.ts'
 
 export type Pair = Awaited<ReturnType<typeof startPair>>
 
-/** Commits wait for the standby. Both servers have the tables; `urls` are the primary's and the standby's. */
+/** Starts both with the tables. Commits wait for the standby. `urls` holds the primary's URL, then the standby's. */
 export async function startPair (scope: Scope) {
   const { url, folder, dataDir, command } = await makeServer(scope)
   const copy = join(folder, 'standby')
-  // The server is stopped: a copy of its folder is a backup.
+  // A copy of the folder is a valid backup, because the server is stopped.
   await promisify(execFile)('cp', ['--archive', dataDir, copy])
   const port = await freePort()
   const { username, password, hostname, port: primaryPort } = new URL(url)
@@ -31,11 +31,11 @@ export async function startPair (scope: Scope) {
     primary,
     standby,
     urls: [url, standbyUrl] as [string, string],
-    /** Both, the standby first. */
+    /** A connection string with both servers, the standby first. */
     url: url.replace(/@[^/]+/, `@${hostname}:${port},${hostname}:${primaryPort}`),
-    /** Resolves once the standby takes writes. */
+    /** Resolves once the standby accepts writes. */
     promote: () => sql(standbyUrl, 'select pg_promote()'),
-    /** The primary stays, for readers only, as an operator's tool does it. */
+    /** Makes the primary read-only, as failover tools do. */
     async demote (): Promise<void> {
       await sql(url, 'alter system set default_transaction_read_only = on')
       await sql(url, 'select pg_reload_conf()')

@@ -6,22 +6,21 @@ import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { startEmbedded } from '../../../dev/embedded-postgres.ts'
 import { migrate } from '../../../src/database/migrate.ts'
-import { createTokens } from '../../../src/access/tokens.ts'
-import { openDatabase } from '../../../src/database/database.ts'
+import { createToken, hashToken } from '../../../src/access/token-format.ts'
 import { sql } from '../../support/database.ts'
 import { findChildren } from '../../support/processes.ts'
 import type { Scope } from '../../support/program.ts'
 
-/** How to start a server whose folder is made. */
+/** Starts a server in an existing folder. */
 interface Command { file: string, args: string[], uid: number, gid: number }
 
-/** A server, made and stopped again, that has the tables: its URL, its folder, and how it was started. */
+/** Creates a server with the tables and stops it. Returns its URL, its folder and the command that starts it. */
 export async function makeServer (scope: Scope) {
   const folder = await mkdtemp(join(tmpdir(), 'plant-store-faults-'))
   scope.teardown(() => rm(folder, { recursive: true }))
-  // Run by root the server has a user of its own, who must be able to look inside.
+  // Under root the server runs as another user, which must be able to read the folder.
   await chmod(folder, 0o755)
-  // The program's own server makes the folder and tells how it was started; from then on the process is ours.
+  // The embedded server creates the folder and records its command line. Later starts use that command line.
   const embedded = await startEmbedded(folder)
   const dataDir = join(folder, 'postgresql')
   const options = await readFile(join(dataDir, 'postmaster.opts'), 'utf8')
@@ -32,14 +31,14 @@ export async function makeServer (scope: Scope) {
   return { url: embedded.url, folder, dataDir, command: { file, args, uid, gid } }
 }
 
-/** Starts a server that may be killed, frozen and started again. */
+/** Starts a server that scenarios can kill, freeze and start again. */
 export async function runServer (scope: Scope, { file, args, uid, gid }: Command) {
   const events = new EventEmitter()
   let server: ChildProcess
 
-  /** Resolves once it takes connections, with that moment. */
+  /** Resolves with the time at which the server accepts connections. */
   async function start (): Promise<number> {
-    // At most: until the backends of a killed server have noticed and let go of its memory.
+    // A new server cannot start until the backends of the killed one have released its shared memory.
     for (let attempt = 0; attempt < 50; attempt++) {
       server = spawn(file, args, { uid, gid, stdio: ['ignore', 'ignore', 'pipe'] })
       createInterface(server.stderr as NodeJS.ReadableStream).on('line', (line) => {
@@ -53,7 +52,7 @@ export async function runServer (scope: Scope, { file, args, uid, gid }: Command
 
   const untilReady = () => once(events, 'ready').then(() => performance.now())
 
-  // Every backend leads a session of its own: signals to the process group don't reach it.
+  // Every backend leads its own session, so signals to the process group do not reach it.
   async function processes (): Promise<number[]> {
     return [...await findChildren(server.pid).catch(() => []), server.pid as number]
   }
@@ -63,7 +62,7 @@ export async function runServer (scope: Scope, { file, args, uid, gid }: Command
       try {
         process.kill(pid, name)
       } catch {
-        // It has ended meanwhile.
+        // The process has ended.
       }
     }
   }
@@ -80,14 +79,14 @@ export async function runServer (scope: Scope, { file, args, uid, gid }: Command
     start,
     untilReady,
 
-    /** All processes at once, as by a loss of power. */
+    /** Kills all processes at once, like a loss of power. */
     async kill (): Promise<void> {
       const exited = once(server, 'exit')
       await signal('SIGKILL')
       await exited
     },
 
-    /** The server's own process alone; the backends notice. */
+    /** Kills the postmaster alone. The backends notice and end. */
     async killPostmaster (): Promise<void> {
       const exited = once(server, 'exit')
       server.kill('SIGKILL')
@@ -101,7 +100,7 @@ export async function runServer (scope: Scope, { file, args, uid, gid }: Command
 
 export type Postgres = Awaited<ReturnType<typeof startPostgres>>
 
-/** A real PostgreSQL, always on the same port, that has the tables and can be done anything to. */
+/** A PostgreSQL server with the tables that keeps its port when it is started again. */
 export async function startPostgres (scope: Scope) {
   const { url, command } = await makeServer(scope)
   const server = await runServer(scope, command)
@@ -109,7 +108,7 @@ export async function startPostgres (scope: Scope) {
     ...server,
     url,
 
-    /** One of the service's backends: the server ends all others and recovers by itself. Resolves like start. */
+    /** Kills a backend of the service. The server then ends all others and recovers. Resolves like `start`. */
     async killBackend (): Promise<number> {
       const [backend] = await sql(url, 'select pid from pg_stat_activity where application_name = \'plant-store\' limit 1')
       const ready = server.untilReady()
@@ -119,12 +118,10 @@ export async function startPostgres (scope: Scope) {
   }
 }
 
-/** A token for each of the users. */
+/** A token for each of the users, stored by one statement. */
 export async function createUsers (url: string, users: string[]): Promise<string[]> {
-  const database = openDatabase({ url, statementTimeoutMs: 5000 })
-  try {
-    return await Promise.all(users.map((user) => createTokens(database).create({ user, readOnly: false })))
-  } finally {
-    await database.close()
-  }
+  const tokens = users.map(() => createToken())
+  const hashes = tokens.map((token) => `\\x${hashToken(token)}`)
+  await sql(url, 'insert into tokens (hash, username) select * from unnest($1::bytea[], $2::text[])', [hashes, users])
+  return tokens
 }

@@ -3,12 +3,12 @@ import { connect, createServer, type AddressInfo, type Socket } from 'node:net'
 import { setTimeout as delay } from 'node:timers/promises'
 import type { Scope } from '../../support/program.ts'
 
-/** `silent`: takes connections and bytes, passes nothing on and closes nothing. */
+/** `silent`: accepts connections and bytes, forwards nothing and closes nothing. */
 type Mode = 'open' | 'closed' | 'silent'
 
 export type Proxy = Awaited<ReturnType<typeof openProxy>>
 
-/** A TCP proxy on loopback, in front of the server of a URL, that can do to connections what networks do. */
+/** A TCP proxy on loopback in front of the server of a URL. It simulates the faults of networks. */
 export async function openProxy (scope: Scope, url: string) {
   const { hostname, port } = new URL(url)
   const pairs = new Set<{ sockets: Socket[], isDead: boolean }>()
@@ -52,7 +52,7 @@ export async function openProxy (scope: Scope, url: string) {
 
   const cut = () => {
     for (const socket of [...pairs].flatMap(({ sockets }) => sockets)) {
-      // One that is being shut down can't be reset: Node's own end would wait for it for ever.
+      // Node cannot reset a socket that is shutting down; `resetAndDestroy` would wait forever.
       if (socket.writableEnded) socket.destroy()
       else socket.resetAndDestroy()
     }
@@ -63,18 +63,18 @@ export async function openProxy (scope: Scope, url: string) {
   })
 
   return {
-    /** The same database by way of the proxy. */
+    /** The URL of the same database through the proxy. */
     url: proxied.href,
-    /** Connections now, and the most there were at a time. */
+    /** The open connections, and the most that were open at a time. */
     connections: () => ({ now: pairs.size, most }),
-    /** Counts the most from here on. */
+    /** Restarts the count of the most connections. */
     forgetMost () { most = pairs.size },
     set (wanted: Mode) { mode = wanted },
-    /** What is under way is reset. */
+    /** Resets all connections. */
     cut,
-    /** The connections there are lose both ends without a word, for good. */
+    /** Stops forwarding on the open connections for good, without closing them. */
     silence () { for (const pair of pairs) pair.isDead = true },
-    /** Every piece of data is held back for so long. */
+    /** Delays every chunk of data. */
     slow (ms: number, rate = Infinity) {
       delayMs = ms
       bytesPerSecond = rate

@@ -1,6 +1,6 @@
 export type Random = ReturnType<typeof createRandom>
 
-/** The same numbers for the same seed (mulberry32): what a run decides by chance can be had again. */
+/** Returns the same numbers for the same seed (mulberry32), so that a run can be repeated. */
 export function createRandom (seed: number) {
   let state = seed >>> 0
   const next = () => {
@@ -10,7 +10,7 @@ export function createRandom (seed: number) {
     return ((mixed ^ (mixed >>> 14)) >>> 0) / 2 ** 32
   }
   return {
-    /** At least 0, less than `end`. */
+    /** An integer from 0 to `end` - 1. */
     below: (end: number) => Math.floor(next() * end),
     chance: (probability: number) => next() < probability,
     pick: <Item>(items: Item[]) => items[Math.floor(next() * items.length)] as Item,

@@ -4,7 +4,8 @@ import { round } from '../../support/table.ts'
 import { sql } from '../../support/database.ts'
 import { memoryMiB } from '../../support/processes.ts'
 import { unmeasured, type Program, type Scope } from '../../support/program.ts'
-import { createCaller, type Answer, type Caller } from './caller.ts'
+import { createClient, type HttpResponse, type Client } from './client.ts'
+import { watchMemory } from './others.ts'
 import { createUsers, type Postgres } from './postgres.ts'
 import { openProxy, type Proxy } from './proxy.ts'
 import { quantile, type Report } from './report.ts'
@@ -13,19 +14,19 @@ const { serve } = unmeasured
 
 export interface ReadersOptions {
   plants: number
-  /** Of a name. All together must be more than the system's socket buffers hold: some 10 MB. */
+  /** The length of a name. The plants together must exceed the socket buffers of the system, some 10 MB. */
   characters: number
   stalledReaders: number
   halfOpenRequests: number
-  /** How long others' answers are measured, before and meanwhile. */
+  /** How long to measure the responses to others, first alone and then beside the readers. */
   measureMs: number
 }
 
-const mostMemoryMiB = 256
-const mostSlowdown = 4
-const callers = 16
+const maxMemoryMiB = 256
+const maxSlowdown = 4
+const clients = 16
 
-/** Readers of a long list who don't read, and callers who don't finish their requests, beside others who do. */
+/** Some clients stop reading a long list, others never finish a request. Measures the rest beside them. */
 export async function readers (scope: Scope, postgres: Postgres, options: ReadersOptions): Promise<Report> {
   const { plants, characters, stalledReaders, halfOpenRequests, measureMs } = options
   const [collector = '', other = ''] = await createUsers(postgres.url, ['collector', 'other'])
@@ -34,13 +35,13 @@ export async function readers (scope: Scope, postgres: Postgres, options: Reader
   await sql(postgres.url, 'insert into plants (owner, id, name) select \'other\', id, \'Monstera\' from generate_series(1, 20) id')
   const proxy = await openProxy(scope, postgres.url)
   const service = await serve(scope, { DATABASE_URL: proxy.url })
-  const caller = createCaller(service.address, other, { maxSockets: callers })
-  scope.teardown(caller.close)
+  const client = createClient(service.address, other, { maxSockets: clients })
+  scope.teardown(client.close)
   const breaches: string[] = []
   const misses: string[] = []
 
-  await measure(caller, Math.min(measureMs, 1000))
-  const alone = await measure(caller, measureMs)
+  await measure(client, Math.min(measureMs, 1000))
+  const alone = await measure(client, measureMs)
   const idle = memoryMiB(service.child.pid as number)
 
   const get = getPlants(collector)
@@ -53,55 +54,44 @@ export async function readers (scope: Scope, postgres: Postgres, options: Reader
   }))
   const halfOpen = await Promise.all(Array.from({ length: halfOpenRequests }, (_, index) =>
     open(index % 2 === 0 ? get.slice(0, 40) : post)))
-  const memory = watchMemory(service)
-  const beside = await measure(caller, measureMs)
-  const peak = memory.stop()
+  const memory = watchMemory(service.child)
+  const beside = await measure(client, measureMs)
+  const peak = memory.peak()
   const gone = [...stalled, ...halfOpen].filter((socket) => socket.closed).length
   for (const socket of [...stalled, ...halfOpen]) socket.destroy()
 
-  const odd = [...alone, ...beside].filter(({ status }) => ![200, 204, 400, 404].includes(status))
-  if (odd.length > 0) breaches.push(`${odd.length} of the others' requests failed, such as ${odd[0]?.status} ${odd[0]?.body}`)
-  if (gone > 0) misses.push(`${gone} of the stalled and half-open ones were ended before the measurement was over`)
-  const p99 = (answers: Answer[]) => quantile(answers.map(({ ms }) => ms), 0.99)
-  if (p99(beside) > mostSlowdown * p99(alone)) misses.push(`p99 ${round(p99(beside) / p99(alone))} times the undisturbed one`)
-  if (peak > mostMemoryMiB) misses.push(`memory ${round(peak)} MiB`)
+  const unexpected = [...alone, ...beside].filter(({ status }) => ![200, 204, 400, 404].includes(status))
+  if (unexpected.length > 0) breaches.push(`${unexpected.length} requests of others failed, such as ${unexpected[0]?.status} ${unexpected[0]?.body}`)
+  if (gone > 0) misses.push(`${gone} stalled or half-open connections closed during the measurement`)
+  const p99 = (responses: HttpResponse[]) => quantile(responses.map(({ ms }) => ms), 0.99)
+  if (p99(beside) > maxSlowdown * p99(alone)) misses.push(`p99 is ${round(p99(beside) / p99(alone))} times the p99 before`)
+  if (peak > maxMemoryMiB) misses.push(`memory reached ${round(peak)} MiB`)
   breaches.push(...await breakMidway(scope, proxy, service, collector))
-  breaches.push(...await goOnTogether(scope, postgres, collector))
+  breaches.push(...await resumeTogether(scope, postgres, collector))
 
   return {
-    title: 'Readers who stall, requests that never end',
-    head: [`${callers} others`, 'answers a second', 'median, ms', '99th percentile, ms', 'service memory, MiB'],
+    title: 'Stalled readers and unfinished requests',
+    head: [`${clients} others`, 'responses a second', 'median, ms', '99th percentile, ms', 'service memory, MiB'],
     rows: [
-      ['undisturbed', alone, idle] as const,
+      ['alone', alone, idle] as const,
       [`beside ${stalledReaders} stalled readers of ${plants.toLocaleString('en')} plants and ${halfOpenRequests.toLocaleString('en')} half-open requests`, beside, peak] as const
-    ].map(([title, answers, memory]) => [title, round(answers.length / measureMs * 1000), round(quantile(answers.map(({ ms }) => ms), 0.5)), round(p99(answers)), round(memory)]),
+    ].map(([title, responses, memory]) => [title, round(responses.length / measureMs * 1000), round(quantile(responses.map(({ ms }) => ms), 0.5)), round(p99(responses)), round(memory)]),
     breaches,
     misses
   }
 }
 
-/** What others do meanwhile, each waiting for an answer before the next request. */
-async function measure (caller: Caller, ms: number): Promise<Answer[]> {
-  const answers: Answer[] = []
+/** The responses to others. Each one awaits a response before the next request. */
+async function measure (client: Client, ms: number): Promise<HttpResponse[]> {
+  const responses: HttpResponse[] = []
   const end = performance.now() + ms
-  await Promise.all(Array.from({ length: callers }, async (_, worker) => {
+  await Promise.all(Array.from({ length: clients }, async (_, worker) => {
     const id = 1000 + worker
     while (performance.now() < end) {
-      answers.push(await caller.create({ id, name: 'Monstera' }), await caller.list('?limit=20'), await caller.delete(id))
+      responses.push(await client.create({ id, name: 'Monstera' }), await client.list('?limit=20'), await client.delete(id))
     }
   }))
-  return answers
-}
-
-function watchMemory ({ child }: Program) {
-  let peak = 0
-  const timer = setInterval(() => { peak = Math.max(peak, memoryMiB(child.pid as number)) }, 200)
-  return {
-    stop (): number {
-      clearInterval(timer)
-      return peak
-    }
-  }
+  return responses
 }
 
 const getPlants = (token: string) =>
@@ -117,7 +107,7 @@ async function openSocket (scope: Scope, service: Program, text: string): Promis
   return socket
 }
 
-/** What came, without what it looks like in the middle. */
+/** The first and the last bytes that arrive. */
 async function readEnds (socket: Socket): Promise<{ start: string, end: string }> {
   let [start, end] = ['', '']
   try {
@@ -126,14 +116,14 @@ async function readEnds (socket: Socket): Promise<{ start: string, end: string }
       end = (end + String(chunk)).slice(-100)
     }
   } catch {
-    // Reset: so much the clearer.
+    // A reset ends the list visibly, too.
   }
   return { start, end }
 }
 
-const isWhole = (end: string) => end.endsWith(']\r\n0\r\n\r\n')
+const isComplete = (end: string) => end.endsWith(']\r\n0\r\n\r\n')
 
-/** The database is lost while a list is on its way: the caller can't take what came for the whole. */
+/** The database goes away in the middle of a list. The client must notice that the list is not complete. */
 async function breakMidway (scope: Scope, proxy: Proxy, service: Program, token: string): Promise<string[]> {
   const socket = await openSocket(scope, service, getPlants(token))
   await once(socket, 'readable')
@@ -141,12 +131,12 @@ async function breakMidway (scope: Scope, proxy: Proxy, service: Program, token:
   proxy.cut()
   const { start, end } = await readEnds(socket)
   proxy.set('open')
-  if (!start.startsWith('HTTP/1.1 200')) return [`the list didn't begin: ${start}`]
-  return isWhole(end) ? ['a list that broke off looked whole'] : []
+  if (!start.startsWith('HTTP/1.1 200')) return [`the list did not begin: ${start}`]
+  return isComplete(end) ? ['an incomplete list looked complete'] : []
 }
 
-/** More lists under way than may wait, whose readers all go on at the same time: none of them is refused midway. */
-async function goOnTogether (scope: Scope, postgres: Postgres, token: string): Promise<string[]> {
+/** More lists than MAX_QUEUED are in flight, and all readers resume at once. The service rejects no list. */
+async function resumeTogether (scope: Scope, postgres: Postgres, token: string): Promise<string[]> {
   const maxQueued = 2
   const service = await serve(scope, { DATABASE_URL: postgres.url, MAX_QUEUED: String(maxQueued) })
   const sockets: Socket[] = []
@@ -156,10 +146,10 @@ async function goOnTogether (scope: Scope, postgres: Postgres, token: string): P
     const start = socket.read(12)
     socket.unshift(start)
     if (String(start) === 'HTTP/1.1 200') sockets.push(socket)
-    // The others are still filling the system's buffers.
+    // The lists before still fill the buffers of the system.
     else socket.destroy()
   }
   const ends = await Promise.all(sockets.map(readEnds))
-  const broken = ends.filter(({ end }) => !isWhole(end))
-  return broken.length > 0 ? [`${broken.length} of ${sockets.length} lists broke off when their readers went on`] : []
+  const broken = ends.filter(({ end }) => !isComplete(end))
+  return broken.length > 0 ? [`${broken.length} of ${sockets.length} lists were cut when their readers resumed`] : []
 }

@@ -2,16 +2,16 @@ import { round, table } from '../../support/table.ts'
 
 export type Cell = string | number
 
-/** What a scenario did and found. */
+/** The findings of a scenario. */
 export interface Report {
   title: string
   head: string[]
   rows: Cell[][]
-  /** A sentence each. */
+  /** Sentences below the table. */
   notes?: string[]
-  /** Promises broken, whatever the machine. */
+  /** Broken promises that do not depend on the machine. */
   breaches: string[]
-  /** Times or sizes beyond what is promised: a busy machine may be to blame. */
+  /** Times or sizes above their bound. A busy machine can cause them. */
   misses: string[]
 }
 
@@ -26,5 +26,5 @@ export const printed = ({ title, head, rows, notes = [], breaches, misses }: Rep
 export const quantile = (values: number[], fraction: number): number =>
   values.toSorted((a, b) => a - b)[Math.ceil(fraction * values.length) - 1] ?? NaN
 
-/** The middle and the highest of some values. */
+/** The median and the highest value as text. */
 export const spread = (values: number[]) => `${round(quantile(values, 0.5))}, at most ${round(Math.max(...values))}`

@@ -1,5 +1,5 @@
-// The fault suite in its short form; npm run test:faults has it in full, and measures.
-// Locks have tests of their own, in test/plants/create.test.ts and delete.test.ts.
+// A short form of the fault suite. `npm run test:faults` runs the full form and measures.
+// test/plants/create.test.ts and delete.test.ts test locks.
 import t from 'tap'
 import type { Scope } from '../../support/program.ts'
 import { attacks } from './attacks.ts'
@@ -15,9 +15,9 @@ const postgres = await startPostgres(t)
 const scenarios: Record<string, (scope: Scope) => Promise<Report>> = {
   storm: (scope) => storm(scope, postgres, { seed, kills: 2, writes: 100 }),
   outages: (scope) => outages(scope, postgres, { lastsMs: 1500, watchMs: 500, perSecond: 10, statementTimeoutMs: 500 }),
-  // One for each bound: the full form has all of them, with twenty times the connections.
+  // A few of the attacks, with one connection of twenty.
   attacks: (scope) => attacks(scope, postgres, {
-    kinds: ['bodies of colons', 'large lists', 'bodies one byte short', 'unknown tokens'],
+    rows: ['bodies of colons, 100', 'large lists, 100', 'bodies one byte short, 1500', 'unknown tokens'],
     share: 0.05,
     watchMs: 200,
     restMs: 0

@@ -4,7 +4,7 @@ import pg from 'pg'
 import { round } from '../../support/table.ts'
 import { sql } from '../../support/database.ts'
 import { unmeasured, type Program, type Scope } from '../../support/program.ts'
-import { createCaller } from './caller.ts'
+import { createClient } from './client.ts'
 import type { Postgres } from './postgres.ts'
 import { openProxy, type Proxy } from './proxy.ts'
 import type { Report } from './report.ts'
@@ -14,12 +14,12 @@ const { serve } = unmeasured
 interface Fault {
   title: string
   begin: (proxy: Proxy) => unknown
-  /** When it has met the service. */
-  hasMet: (proxy: Proxy, service: Program) => Promise<unknown>
+  /** Resolves once the service has noticed the fault. */
+  noticed: (proxy: Proxy, service: Program) => Promise<unknown>
   end: (proxy: Proxy) => unknown
 }
 
-/** The service is started while its database can't be used, which ends later: it becomes ready by itself. */
+/** The service starts while its database is unusable, and becomes ready once the database is back. */
 export async function starts (scope: Scope, postgres: Postgres): Promise<Report> {
   const operator = new pg.Client(postgres.url)
   await operator.connect()
@@ -29,16 +29,16 @@ export async function starts (scope: Scope, postgres: Postgres): Promise<Report>
   }
   const faults: Fault[] = [
     {
-      title: 'refuses connections',
+      title: 'rejects connections',
       begin: (proxy) => proxy.set('closed'),
-      hasMet: (_proxy, service) => service.logged('the database is not ready'),
+      noticed: (_proxy, service) => service.logged('the database is not ready'),
       end: (proxy) => proxy.set('open')
     },
-    { title: 'takes connections and says nothing', begin: (proxy) => proxy.set('silent'), hasMet: isConnected, end: (proxy) => proxy.set('open') },
+    { title: 'accepts connections and never responds', begin: (proxy) => proxy.set('silent'), noticed: isConnected, end: (proxy) => proxy.set('open') },
     {
-      title: 'falls silent while it is asked for its migrations',
+      title: 'stops responding during the migrations',
       begin: () => operator.query('begin; lock table migrations in access exclusive mode'),
-      hasMet: async () => {
+      noticed: async () => {
         const waiting = () => sql(postgres.url, 'select from pg_locks where not granted')
         while ((await waiting()).length === 0) await delay(10)
       },
@@ -51,25 +51,25 @@ export async function starts (scope: Scope, postgres: Postgres): Promise<Report>
 
   const rows: Report['rows'] = []
   const breaches: string[] = []
-  for (const { title, begin, hasMet, end } of faults) {
+  for (const { title, begin, noticed, end } of faults) {
     const proxy = await openProxy(scope, postgres.url)
     await begin(proxy)
     const service = await serve(scope, { DATABASE_URL: proxy.url }, 'listening')
-    await hasMet(proxy, service)
-    const caller = createCaller(service.address)
-    const [live, ready] = await Promise.all([caller.get('/livez'), caller.get('/readyz')])
+    await noticed(proxy, service)
+    const client = createClient(service.address)
+    const [live, ready] = await Promise.all([client.get('/livez'), client.get('/readyz')])
     if (live.status !== 200) breaches.push(`${title}: /livez ${live.status}`)
     if (ready.status !== 503) breaches.push(`${title}: /readyz ${ready.status}`)
     await end(proxy)
     const since = performance.now()
     await service.logged('ready')
     rows.push([title, round(performance.now() - since)])
-    const after = await caller.get('/readyz')
-    if (after.status !== 200) breaches.push(`${title}: /readyz ${after.status} although it is ready`)
-    caller.close()
+    const after = await client.get('/readyz')
+    if (after.status !== 200) breaches.push(`${title}: /readyz ${after.status} after the log said ready`)
+    client.close()
     service.child.kill('SIGINT')
     const [code] = await once(service.child, 'exit')
     if (code !== 0) breaches.push(`${title}: exit code ${code}`)
   }
-  return { title: 'Started before its database', head: ['the database', 'ready after its return, ms'], rows, breaches, misses: [] }
+  return { title: 'Start before the database', head: ['the database', 'ready after its return, ms'], rows, breaches, misses: [] }
 }

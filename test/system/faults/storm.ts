@@ -8,15 +8,15 @@ const { serve } = unmeasured
 
 interface StormOptions {
   seed: number
-  /** Of the service, and as many of PostgreSQL. */
+  /** The number of kills of the service, and also of PostgreSQL. */
   kills: number
-  /** About so many are acknowledged at most between two of them, and so many afterwards. */
+  /** About the most acknowledged writes between two kills, and the number after the last one. */
   writes: number
 }
 
 /**
- * PostgreSQL and the service are each killed so many times while users create, delete and list plants; every answer
- * and every row must then be explained by some order of the requests.
+ * Kills PostgreSQL and the service again and again while users create, delete and list plants. Some order of the
+ * requests must explain every response and every row.
  */
 export async function storm (scope: Scope, postgres: Postgres, options: StormOptions): Promise<Report> {
   const { seed, kills, writes } = options
@@ -38,7 +38,7 @@ export async function storm (scope: Scope, postgres: Postgres, options: StormOpt
       await postgres.kill()
       return postgres.start()
     },
-    'PostgreSQL, its first process': async () => {
+    'PostgreSQL, the postmaster': async () => {
       await postgres.killPostmaster()
       return postgres.start()
     },
@@ -60,15 +60,15 @@ export async function storm (scope: Scope, postgres: Postgres, options: StormOpt
 
   return {
     title: 'SIGKILL under a storm of writes',
-    head: ['killed', 'times', 'from its start to the first acknowledged write, ms'],
+    head: ['killed', 'times', 'from the new start to the first acknowledged write, ms'],
     rows: [...recoveries].map(([name, times]) => [name, times.length, spread(times)]),
-    notes: [`${counted(ledger.counts)} Plants whose history no order explains: ${breaches.length}.`],
+    notes: [`${counted(ledger.counts)} Plants with a history that no order explains: ${breaches.length}.`],
     breaches,
     misses: []
   }
 }
 
-/** What became of the requests, in a sentence or two. */
-export const counted = ({ created, deleted, listed, refused, unknown, unsent }: Record<string, number>) =>
-  `Acknowledged: ${created} creates and ${deleted} deletes. Lists: ${listed}. Refused: ${refused}. ` +
-  `Unknown: ${unknown}. Not sent, for want of a connection: ${unsent}.`
+/** The outcomes of the requests in a few words. */
+export const counted = ({ created, deleted, listed, rejected, unknown, unsent }: Record<string, number>) =>
+  `Acknowledged: ${created} creates and ${deleted} deletes. Lists: ${listed}. Rejected: ${rejected}. ` +
+  `Outcome unknown: ${unknown}. Not sent, without a connection: ${unsent}.`

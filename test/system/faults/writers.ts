@@ -1,72 +1,72 @@
-// Users who create, delete and list their plants as fast as they are answered, while something is done to the service.
+// Users who create, delete and list plants without pause while a scenario disturbs the service.
 import { EventEmitter, once } from 'node:events'
 import { setTimeout as delay } from 'node:timers/promises'
 import { sql } from '../../support/database.ts'
-import { createCaller, type Answer } from './caller.ts'
+import { createClient, type HttpResponse } from './client.ts'
 import { openLedger } from './ledger.ts'
 import { createUsers } from './postgres.ts'
 import type { Random } from './random.ts'
 
 const users = ['storm-ada', 'storm-bo', 'storm-cy']
 const workersPerUser = 8
-// Few enough that workers meet at the same plant, and that a list is one page.
+// With few plants several workers use the same one, and a list fits into one page.
 const plantsPerUser = 160
 
-/** `addresses`: where the service answers, one for each worker in turn. */
+/** The workers take the addresses in turn. */
 export async function startWriters (databaseUrl: string, addresses: string[], random: Random) {
   const tokens = await createUsers(databaseUrl, users)
   const ledger = openLedger()
   const events = new EventEmitter()
   const over = new AbortController()
 
-  async function work (owner: string, caller: ReturnType<typeof createCaller>, worker: number): Promise<void> {
+  async function work (user: string, client: ReturnType<typeof createClient>, worker: number): Promise<void> {
     for (let round = 0; !over.signal.aborted; round++) {
       const id = random.below(plantsPerUser)
-      const answer = await act(owner, caller, id, `${id} by ${worker} in round ${round}`)
-      if (answer.status === 200 || answer.status === 204) events.emit('answered')
-      // Without an answer a caller takes a breath.
-      if (answer.status === 0 || answer.status === 503) await delay(50)
+      const response = await act(user, client, id, `${id} by ${worker} in round ${round}`)
+      if (response.status === 200 || response.status === 204) events.emit('acknowledged')
+      // The service or its database is away.
+      if (response.status === 0 || response.status === 503) await delay(50)
     }
-    caller.close()
+    client.close()
   }
 
-  async function act (owner: string, caller: ReturnType<typeof createCaller>, id: number, name: string): Promise<Answer> {
+  async function act (user: string, client: ReturnType<typeof createClient>, id: number, name: string): Promise<HttpResponse> {
     if (random.chance(0.1)) {
-      const answer = await caller.list()
-      ledger.listed(owner, answer)
-      return answer
+      const response = await client.list()
+      ledger.listed(user, response)
+      return response
     }
     if (random.chance(0.6)) {
-      const answer = await caller.create({ id, name })
-      ledger.created(owner, id, name, answer)
-      return answer
+      const response = await client.create({ id, name })
+      ledger.created(user, id, name, response)
+      return response
     }
-    const answer = await caller.delete(id)
-    ledger.deleted(owner, id, answer)
-    return answer
+    const response = await client.delete(id)
+    ledger.deleted(user, id, response)
+    return response
   }
 
   const acknowledgedSoFar = () => ledger.counts.created + ledger.counts.deleted
   const workers = users.flatMap((user, index) => Array.from({ length: workersPerUser }, (_, worker) => {
     const address = addresses[worker % addresses.length] as string
-    return work(user, createCaller(address, tokens[index]), worker)
+    return work(user, createClient(address, tokens[index]), worker)
   }))
 
   return {
     ledger,
 
-    /** Resolves once so many more writes are acknowledged. */
+    /** Resolves once this many more writes are acknowledged. */
     async acknowledged (further: number): Promise<void> {
       const goal = acknowledgedSoFar() + further
-      while (acknowledgedSoFar() < goal) await once(events, 'answered')
+      while (acknowledgedSoFar() < goal) await once(events, 'acknowledged')
     },
 
-    /** Compares everything with the rows there are in the end; the ways in which that can't be. */
+    /** Compares all responses with the rows in the database; returns the contradictions. */
     async stop (url = databaseUrl): Promise<string[]> {
       over.abort()
       await Promise.all(workers)
-      const rows = await sql(url, 'select owner, id::int, name from plants where owner = any($1)', [users])
-      ledger.audit(rows as Array<{ owner: string, id: number, name: string }>)
+      const rows = await sql(url, 'select owner as user, id::int, name from plants where owner = any($1)', [users])
+      ledger.audit(rows as Array<{ user: string, id: number, name: string }>)
       return ledger.breaches()
     }
   }

@@ -3,7 +3,7 @@
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
-import { createCaller } from '../faults/caller.ts'
+import { createClient } from '../faults/client.ts'
 import { createUsers, startPostgres } from '../faults/postgres.ts'
 import { unmeasured } from '../../support/program.ts'
 import { filledIn, findPrometheus, readPanels, startPrometheus, type Panel, type Series } from './prometheus.ts'
@@ -31,14 +31,14 @@ const prometheus = await startPrometheus(scope, await findPrometheus() as string
 const began = Date.now() / 1000
 const over = AbortSignal.timeout(seconds * 1000)
 const work = users.flatMap((token) => Array.from({ length: 4 }, async (_, index) => {
-  const caller = createCaller(service.address, token)
+  const client = createClient(service.address, token)
   for (let id = index; !over.aborted; id += 4) {
-    await caller.create({ id, name: 'Monstera deliciosa' })
-    await caller.list('?limit=20')
-    await caller.delete(id)
+    await client.create({ id, name: 'Monstera deliciosa' })
+    await client.list('?limit=20')
+    await client.delete(id)
     await delay(Math.random() * 20)
   }
-  caller.close()
+  client.close()
 }))
 await delay(seconds * 500)
 await postgres.kill()

@@ -1,7 +1,7 @@
 // What deploy/observability ships, on a real Prometheus: npm run test:observability
 import { setTimeout as delay } from 'node:timers/promises'
 import t from 'tap'
-import { createCaller } from '../faults/caller.ts'
+import { createClient } from '../faults/client.ts'
 import { createUsers, startPostgres } from '../faults/postgres.ts'
 import { openProxy } from '../faults/proxy.ts'
 import { unmeasured } from '../../support/program.ts'
@@ -20,7 +20,7 @@ const service = await unmeasured.serve(t, {
   DATABASE_URL: proxy.url, METRICS_PORT: '0', MAX_QUEUED: '20', STATEMENT_TIMEOUT: '500ms', TOKEN_CACHE_TTL: '5s'
 })
 const metrics = String(service.log.find(({ msg }) => msg === 'metrics')?.url)
-const alice = createCaller(service.address, token)
+const alice = createClient(service.address, token)
 t.teardown(alice.close)
 
 t.test('promtool finds nothing in the rules, and each alert fires when it should and only then', async (t) => {

@@ -6,7 +6,7 @@ import { join, relative } from 'node:path'
 import { promisify } from 'node:util'
 import t from 'tap'
 import { answers, buildImage, image, root, until } from '../container/support.ts'
-import { createCaller } from '../faults/caller.ts'
+import { createClient } from '../faults/client.ts'
 import { freePort } from '../../support/free-port.ts'
 
 t.setTimeout(300_000)
@@ -107,11 +107,11 @@ t.test('what Kubernetes shall start migrates, serves within its limits, and stop
     for (const [, path] of probes) await answers(`${base}${path}`, 200)
     await answers(base.replace('3000', '9464') + '/metrics', 200)
     const token = await podman('exec', service, 'plant-store', 'token', 'create', 'alice')
-    const caller = createCaller(base, token)
-    t.match(await caller.create({ id: 1, name: 'Fern' }), { status: 200 })
-    t.match(await caller.list(), { status: 200, body: '[{"name":"Fern"}]' })
-    t.match(await caller.delete(1), { status: 204 })
-    caller.close()
+    const client = createClient(base, token)
+    t.match(await client.create({ id: 1, name: 'Fern' }), { status: 200 })
+    t.match(await client.list(), { status: 200, body: '[{"name":"Fern"}]' })
+    t.match(await client.delete(1), { status: 204 })
+    client.close()
   })
 
   await t.test('it may write nowhere and has no rights but a user\'s', async (t) => {

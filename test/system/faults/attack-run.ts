@@ -1,0 +1,150 @@
+// Runs one attack against a service of its own and measures it.
+import { fork, type ChildProcess } from 'node:child_process'
+import { once } from 'node:events'
+import { readFileSync } from 'node:fs'
+import { rm } from 'node:fs/promises'
+import { createServer, type AddressInfo } from 'node:net'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { setTimeout as delay } from 'node:timers/promises'
+import pg from 'pg'
+import { EnvironmentSchema } from '../../../src/config.ts'
+import { sql } from '../../support/database.ts'
+import { memoryMiB } from '../../support/processes.ts'
+import { asShipped, startedBy, type Program, type Scope } from '../../support/program.ts'
+import { attacks, type Attack } from './attack-table.ts'
+import { createClient, describe, type Client, type HttpResponse } from './client.ts'
+import type { Counts, Target } from './flood.ts'
+import { observe } from './others.ts'
+import { createUsers, type Postgres } from './postgres.ts'
+
+export interface AttackOptions {
+  /** Multiplies the connections and users. */
+  share: number
+  /** How long to watch the service alone, and then under attack. */
+  watchMs: number
+  /** The time between the attack and the last look at memory. */
+  restMs: number
+}
+
+const otherUsers = 5
+export const maxShutdownMs = 9000
+const bodyLimit = Number(EnvironmentSchema.properties.BODY_LIMIT.default)
+
+// The image sets a variable for the C library.
+const dockerfile = readFileSync(join(import.meta.dirname, '../../../Dockerfile'), 'utf8')
+const malloc = /MALLOC_\w+=\d+/.exec(dockerfile)?.slice(0, 1) ?? []
+const probe = `NODE_OPTIONS=--import=${join(import.meta.dirname, 'tick-probe.ts')}`
+const { serve } = startedBy('env', ...asShipped, ...malloc, probe)
+
+/** The statements that give the attackers their plants. */
+export function plantsFor ({ plants }: Attack, users: string[]): string[] {
+  if (plants === undefined) return []
+  const names = users.map((user) => `'${user}'`).join()
+  return [`insert into plants (owner, id, name, tag) select attacker, plant.* from unnest(array[${names}]) attacker
+    cross join (${plants}) as plant (id, name, tag)`, 'checkpoint']
+}
+
+/** Starts an attack in a process of its own. That process responds to 'stop' with its counts. */
+export async function startAttack (scope: Scope, attack: Attack, target: Omit<Target, 'bodyLimit'>): Promise<ChildProcess> {
+  // Without the loader of the tests the process starts in a quarter of the time.
+  const options = { execPath: 'env', execArgv: [...asShipped, process.execPath] }
+  const attacker = fork(join(import.meta.dirname, 'attacker.ts'), options)
+  scope.teardown(() => { attacker.kill() })
+  attacker.send({ index: attacks.indexOf(attack), target: { ...target, bodyLimit } })
+  await once(attacker, 'message')
+  return attacker
+}
+
+/** Runs the attack twice against one service: first the service is watched, then it is shut down. */
+export async function measure (
+  scope: Scope, postgres: Postgres, attack: Attack, { watchMs, restMs, share }: AttackOptions
+) {
+  const named = (name: string, count: number) => Array.from({ length: Math.ceil(count) }, (_, index) => `${name} ${index}`)
+  const [attackers, others] = [named('mallory', share * (attack.users ?? 1)), named('other', otherUsers)]
+  const [otherTokens, tokens] = [await createUsers(postgres.url, others), await createUsers(postgres.url, attackers)]
+  const held = new pg.Client(postgres.url)
+  await held.connect()
+  const database = { query: (text: string) => sql(postgres.url, text), session: (text: string) => held.query(text) }
+  const tickFile = join(tmpdir(), `ticks-${process.pid}-${Date.now()}`)
+  const observed = attack.observed && { METRICS_PORT: '0', OTEL_EXPORTER_OTLP_ENDPOINT: await openSilentCollector(scope) }
+  const environment = { DATABASE_URL: postgres.url, DRAIN_DELAY: '0', TICK_FILE: tickFile, ...observed }
+  const service = await serve(scope, environment)
+  const metrics = String(service.log.find(({ msg }) => msg === 'metrics')?.url ?? '')
+  const target = { address: service.address, metrics, tokens, connections: Math.ceil(attack.connections * share) }
+  const clients = otherTokens.map((token) => createClient(service.address, token))
+  const name = 'n'.repeat(attack.otherNameLength ?? 8)
+  const watch = (ms: number) => observe(service, clients, name, ms, tickFile)
+
+  await watch(Math.min(watchMs, 1000))
+  const alone = await watch(watchMs)
+  await attack.setup?.(database)
+  for (const statement of plantsFor(attack, attackers)) await database.query(statement)
+  const over = new AbortController()
+  const attacker = await startAttack(scope, attack, target)
+  const beside = attack.beside?.(database, over.signal)
+  const linesBefore = service.log.length
+  const during = await watch(watchMs)
+  const logLines = (service.log.length - linesBefore) / Math.max(watchMs / 1000, 1)
+  attacker.send('stop')
+  const [counts] = await once(attacker, 'message') as [Counts]
+  over.abort()
+  await beside
+  await delay(restMs)
+  const left = memoryMiB(service.child.pid as number)
+  const faults = [...during.faults, ...await findFaults(service, clients, postgres, counts)]
+
+  const again = await startAttack(scope, attack, target)
+  // The log must fill the pipe first.
+  const lastsMs = attack.stallsLog ? watchMs : watchMs / 4
+  const watched = watch(lastsMs)
+  if (attack.stallsLog) {
+    service.child.kill('SIGUSR2')
+    await service.logged('SIGUSR2')
+    service.child.stdout.pause()
+  }
+  await delay(lastsMs)
+  const { code, ms: shutdownMs } = await shutDown(service)
+  again.kill()
+  await watched
+  for (const client of clients) client.close()
+  await held.end()
+  await rm(tickFile, { force: true })
+  await sql(postgres.url, 'drop table if exists large; truncate plants, tokens')
+  return { alone, during, left, logLines, code, shutdownMs, counts, faults }
+}
+
+/** A service that has not ended after twice its time is killed: then there is no exit code. */
+async function shutDown ({ child, exited }: Program) {
+  const since = performance.now()
+  child.kill('SIGTERM')
+  const killing = setTimeout(() => child.kill('SIGKILL'), 2 * maxShutdownMs)
+  const [code] = await exited
+  clearTimeout(killing)
+  return { code, ms: performance.now() - since }
+}
+
+/** A collector of traces that accepts connections and never responds. */
+async function openSilentCollector (scope: Scope): Promise<string> {
+  const server = createServer((socket) => { socket.on('error', () => {}).resume() }).listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  scope.teardown(() => { server.close() })
+  return `http://127.0.0.1:${(server.address() as AddressInfo).port}`
+}
+
+/** What must hold after every attack: the service is ready, batches writes, and kept its healthy connections. */
+async function findFaults (service: Program, clients: Client[], postgres: Postgres, counts: Counts): Promise<string[]> {
+  const ready = await clients[0]?.get('/readyz') as HttpResponse
+  const ids = Array.from({ length: 20 }, (_, id) => id + 100)
+  await Promise.all(clients.flatMap((client) => ids.map((id) => client.create({ id, name: 'Monstera' }))))
+  const [stored] = await sql(postgres.url, `select count(*)::int as plants, count(distinct xmin::text)::int as statements
+    from plants where owner like 'other%' and id >= 100`)
+  await Promise.all(clients.flatMap((client) => ids.map((id) => client.delete(id))))
+  const closed = service.log.filter(({ msg }) => /silent|unresponsive/.test(String(msg))).length
+  return [
+    ...ready.status === 200 ? [] : [`/readyz afterwards: ${describe(ready)}`],
+    ...stored?.plants === stored?.statements ? [`batching is off: ${stored?.plants} creates, as many statements`] : [],
+    ...closed > 0 ? [`${closed} healthy database connections were closed`] : [],
+    ...counts[500] ? [`${counts[500]} responses of 500 to the attacker`] : []
+  ]
+}

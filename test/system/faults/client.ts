@@ -1,0 +1,67 @@
+// A client of the service that reports every way in which a request can end.
+import { Agent, request, type IncomingMessage, type OutgoingHttpHeaders } from 'node:http'
+import { text } from 'node:stream/consumers'
+
+/** `cut`: the connection closed before the whole response arrived. `unsent`: no connection could be opened. */
+export type Outcome = 'complete' | 'cut' | 'unsent'
+
+export interface HttpResponse {
+  outcome: Outcome
+  /** 0 unless the outcome is `complete`. */
+  status: number
+  headers: IncomingMessage['headers']
+  body: string
+  startedAt: number
+  ms: number
+}
+
+export type Client = ReturnType<typeof createClient>
+
+/** Keeps its connections open. Its requests never reject. */
+export function createClient (address: string, token?: string, { maxSockets = Infinity } = {}) {
+  const agent = new Agent({ keepAlive: true, maxSockets })
+
+  function send (method: string, path: string, body?: object): Promise<HttpResponse> {
+    const startedAt = performance.now()
+    const ended = (outcome: Outcome, rest: Partial<HttpResponse> = {}): HttpResponse =>
+      ({ outcome, status: 0, headers: {}, body: '', startedAt, ms: performance.now() - startedAt, ...rest })
+    const payload = body && JSON.stringify(body)
+    const headers: OutgoingHttpHeaders = {}
+    if (token !== undefined) headers.authorization = `Bearer ${token}`
+    if (payload !== undefined) {
+      Object.assign(headers, { 'content-type': 'application/json', 'content-length': Buffer.byteLength(payload) })
+    }
+    return new Promise((resolve) => {
+      const outgoing = request(address + path, { agent, method, headers }, (incoming) => {
+        const { statusCode: status = 0, headers } = incoming
+        text(incoming).then((body) => resolve(ended('complete', { status, headers, body })), () => resolve(ended('cut')))
+      })
+      outgoing.on('error', (error: NodeJS.ErrnoException) =>
+        resolve(ended(error.code === 'ECONNREFUSED' ? 'unsent' : 'cut')))
+      outgoing.end(payload)
+    })
+  }
+
+  return {
+    create: (plant: { id: number, name: string, tag?: string }) => send('POST', '/plants', plant),
+    list: (query = '') => send('GET', `/plants${query}`),
+    delete: (id: number) => send('DELETE', `/plants/${id}`),
+    get: (path: string) => send('GET', path),
+    close: () => agent.destroy()
+  }
+}
+
+/** The number in an Error body, undefined for any other body. */
+export function errorNumber ({ body }: HttpResponse): number | undefined {
+  try {
+    const parsed = JSON.parse(body)
+    const isError = Object.keys(parsed).join() === 'error,message' && typeof parsed.message === 'string'
+    return isError && Number.isInteger(parsed.error) ? parsed.error : undefined
+  } catch {
+    return undefined
+  }
+}
+
+/** A few words on a response for a report. */
+export const describe = ({ outcome, status, body, ms }: HttpResponse) =>
+  `${outcome} ${status} ${body.slice(0, 200)} after ${Math.round(ms)} ms`

@@ -1,0 +1,22 @@
+// Loaded into the service by `node --import`: records ticks of the event loop that use much processor time.
+import { appendFileSync, writeFileSync } from 'node:fs'
+
+// A timer runs once in each tick that lasts longer than its interval. So the processor time between two runs is
+// the time of one long tick, plus at most the interval. Linux advances the clock of a thread in steps of 4 ms.
+const intervalMs = 2
+const recordedMs = 10
+
+const file = process.env.TICK_FILE
+const used = () => {
+  const { user, system } = process.threadCpuUsage()
+  return (user + system) / 1000
+}
+if (file !== undefined) {
+  writeFileSync(file, '')
+  let before = used()
+  setInterval(() => {
+    const now = used()
+    if (now - before >= recordedMs) appendFileSync(file, `${Date.now()} ${now - before}\n`)
+    before = now
+  }, intervalMs).unref()
+}
