@@ -6,6 +6,7 @@ export const guardedRoutes = {
 
 /** What takes no token; the page, /docs, beside it. */
 export const openRoutes = {
+  '/': ['GET', 'HEAD'],
   '/livez': ['GET', 'HEAD'],
   '/readyz': ['GET', 'HEAD'],
   '/openapi.json': ['GET', 'HEAD']
