@@ -1,4 +1,4 @@
-// Tells who opens the service's address where the documents are.
+// The root of the service names its documents.
 import type { FastifyInstance } from 'fastify'
 
 /** Serves `/`. The links are relative, so that they work under any prefix of a proxy. */

@@ -21,7 +21,7 @@ export function readJsonBodies (app: FastifyInstance): void {
   })
 }
 
-/** The error of a body whose headers say that it cannot be read. Fastify checks the media type itself. */
+/** The error of content headers that the service does not support. Fastify checks the media type itself. */
 export function contentHeadersError (headers: IncomingHttpHeaders): ErrorDefinition | undefined {
   const { 'content-type': contentType = '', 'content-encoding': contentEncoding = 'identity' } = headers
   const charset = /;\s*charset\s*=\s*"?([^\s;"]*)/i.exec(contentType)?.[1]

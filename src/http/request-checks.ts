@@ -55,6 +55,8 @@ function validateRequest (request: IncomingMessage): ErrorDefinition | undefined
     if (expect !== undefined && !/^100-continue$/i.test(expect)) return errors.EXPECTATION_UNKNOWN
   } else if (httpVersion !== '1.0') return errors.HTTP_MALFORMED
   if (hasBadFraming(request)) return errors.HTTP_MALFORMED
+  // The router would take it for `/`.
+  if (url === '*') return errors.PATH_UNKNOWN
   if (host !== undefined && !isHost(host)) return errors.HOST_INVALID
   // The router would end the path at a fragment: /plants/1#2 would be plant 1.
   return (url as string).includes('#') ? errors.HTTP_MALFORMED : undefined
@@ -76,8 +78,8 @@ function isHost (text: string): boolean {
 
 /** The segments of the path as the router reads it: without origin and query, percent escapes decoded. */
 function segmentsOf (url: string): string[] {
-  const [path = ''] = url.replace(/^https?:\/\/[^/?]*/i, '').split('?', 1)
-  return path.split('/').map(decodeURIComponent)
+  const [path] = url.replace(/^https?:\/\/[^/?]*/i, '').split('?', 1)
+  return (path || '/').split('/').map(decodeURIComponent)
 }
 
 const matches = (pattern: string[], path: string[]) =>

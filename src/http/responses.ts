@@ -60,7 +60,7 @@ export function setStandardHeaders (app: FastifyInstance): void {
 }
 
 function summarize (request: FastifyRequest, error: ApiError): RequestSummary {
-  // The error of a revoked or expired token says whose token it was.
+  // The error of a revoked or expired token names the user.
   const { user, id } = request.caller ?? (error as { caller?: Partial<typeof request.caller> }).caller ?? {}
   const { method, routeOptions: { url: route } } = request
   return { method, route, user, tokenId: id, remoteAddress: addressOf(request) }
@@ -83,7 +83,7 @@ export function handleError (error: unknown, request: FastifyRequest, reply: Fas
   reply.type('application/json').serializer(JSON.stringify).send({ error: number, message })
 }
 
-/** A complete HTTP response for a socket whose input Node could not parse into a request. */
+/** A complete HTTP response for a socket when Node could not parse a request. */
 export function rawErrorResponse (
   app: FastifyInstance, error: unknown, remoteAddress?: string, extraHeaders: Record<string, string> = {}
 ): string {

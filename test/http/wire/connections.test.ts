@@ -10,7 +10,7 @@ import { isError as isRefusal } from '../../support/error-response.ts'
 const malformed = [40001, 'The request is not well-formed HTTP/1.1.'] as const
 const tooLarge = [40006, 'The body is larger than this service accepts.'] as const
 
-const { app, as, url, listen, lifecycle, log } = await startApp(t)
+const { app, as, url, listen, lifecycle, log } = await startApp(t, { BODY_LIMIT: '1048576' })
 const address = await listen()
 const alice = await as('alice')
 const headers = `Host: x\r\nAuthorization: ${alice.authorization}\r\n`

@@ -8,7 +8,7 @@ import { sql } from '../../support/database.ts'
 import { exchange, parseAnswers } from '../../support/raw.ts'
 import { isError as isRefusal } from '../../support/error-response.ts'
 
-const { app, as, url, listen, log } = await startApp(t)
+const { app, as, url, listen, log } = await startApp(t, { BODY_LIMIT: '1048576' })
 const address = await listen()
 const alice = await as('alice')
 const headers = `Host: x\r\nAuthorization: ${alice.authorization}\r\n`
