@@ -61,7 +61,9 @@ export async function buildApp (parts: AppOptions, register = registerDomains) {
     trustProxy: config.TRUSTED_PROXIES ?? false,
     logController: new DebugRequestLog(),
     childLoggerFactory: createRequestLog,
-    bodyLimit: config.BODY_LIMIT
+    bodyLimit: config.BODY_LIMIT,
+    // Not setValidatorCompiler: a plugin that calls addSchema would get Fastify's default, Ajv.
+    schemaController: { compilersFactory: { buildValidator: () => compileValidator as never } }
   }).withTypeProvider<TypeBoxTypeProvider>()
 
   // First, to see what the rules below refuse.
@@ -70,7 +72,6 @@ export async function buildApp (parts: AppOptions, register = registerDomains) {
   database.onWarning((what, details) => app.log.warn(details, what))
   registerErrorLog(app)
   app.setErrorHandler(handleError)
-  app.setValidatorCompiler(compileValidator)
   setStandardHeaders(app)
   readJsonBodies(app)
   throttleUnauthenticated(app.server, app.routing, probePaths)

@@ -81,7 +81,8 @@ export const EnvironmentSchema = Type.Object({
   MAX_CONNECTIONS: number(
     'how many connections of callers may be open, 1 to 99999; further ones are closed at once',
     '4000', '[1-9]\\d{0,4}'),
-  BODY_LIMIT: number('the largest request body, in bytes', '131072', '[1-9]\\d{0,5}|10[0-3]\\d{4}|104[0-7]\\d{3}|1048[0-4]\\d\\d|10485[0-6]\\d|104857[0-6]'),
+  BODY_LIMIT: number('the largest request body, 1 to 1048576 bytes', '131072',
+    '[1-9]\\d{0,5}|10[0-3]\\d{4}|104[0-7]\\d{3}|1048[0-4]\\d\\d|10485[0-6]\\d|104857[0-6]'),
   MEMORY_BUDGET: number('bytes for large bodies and long lists together', '134217728', '[1-9]\\d{7,9}'),
   TOKEN_CACHE_TTL: duration('how long a token is remembered: 0 (not at all) to 5s', '3s',
     '0|[0-5]s|[1-4]?\\d{1,3}ms|5000ms'),

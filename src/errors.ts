@@ -1,10 +1,10 @@
-// What can go wrong, under which number. A leaf: it knows neither Fastify nor Node.
+// The table of errors and their numbers. Imports neither Fastify nor Node.
 import { Type } from '@sinclair/typebox'
 
 const bearer = (attributes = '') => ({ 'www-authenticate': `Bearer realm="plants"${attributes}` })
 const later = { 'retry-after': '1' }
 
-/** One kind of error. The number is the HTTP status times 100 plus a running number. */
+/** The number is the HTTP status times 100 plus a running number. */
 export interface ErrorDefinition {
   name: string
   number: number
@@ -12,42 +12,47 @@ export interface ErrorDefinition {
   headers?: Record<string, string>
 }
 
-/** Every error there is, by number. */
+/** All errors by number. */
 export const catalogue = new Map<number, ErrorDefinition>()
 
-/** Gives each error its name. Throws when a number is taken: callers rely on it, wherever it stands. */
+/** Adds errors to the catalogue under their names. Throws when a number is taken. */
 export function defineErrors<Name extends string> (
-  kinds: Record<Name, Omit<ErrorDefinition, 'name'>>
+  definitions: Record<Name, Omit<ErrorDefinition, 'name'>>
 ): Record<Name, ErrorDefinition> {
-  for (const [name, kind] of Object.entries<Omit<ErrorDefinition, 'name'>>(kinds)) {
-    if (catalogue.has(kind.number)) throw new Error(`${name}: ${kind.number} is taken`)
-    catalogue.set(kind.number, Object.assign(kind, { name }))
+  for (const [name, definition] of Object.entries<Omit<ErrorDefinition, 'name'>>(definitions)) {
+    if (catalogue.has(definition.number)) throw new Error(`${name}: ${definition.number} is taken`)
+    catalogue.set(definition.number, Object.assign(definition, { name }))
   }
-  return kinds as Record<Name, ErrorDefinition>
+  return definitions as Record<Name, ErrorDefinition>
 }
 
-/** What any operation can answer; what only one domain's can stands with the domain. */
+/** The errors of all operations. A domain defines its own errors in its own folder. */
 export const errors = defineErrors({
   HTTP_MALFORMED: { number: 40001, message: 'The request is not well-formed HTTP/1.1.' },
-  URL_MALFORMED: { number: 40002, message: 'The URL has a malformed percent escape.' },
+  URL_MALFORMED: { number: 40002, message: 'The URL has a malformed percent escape: write % as %25.' },
   HOST_INVALID: { number: 40003, message: 'An HTTP/1.1 request needs one valid Host header.' },
   CONTENT_TYPE_UNSUPPORTED: { number: 40004, message: 'The body must be application/json in UTF-8.' },
-  CONTENT_ENCODING_UNSUPPORTED: { number: 40005, message: 'The body must not have a content encoding.' },
+  CONTENT_ENCODING_UNSUPPORTED: {
+    number: 40005,
+    message: 'The body must not have a content encoding: send it uncompressed.'
+  },
   BODY_TOO_LARGE: { number: 40006, message: 'The body is larger than this service accepts.' },
   BODY_NOT_UTF8: { number: 40007, message: 'The body is not valid UTF-8.' },
   BODY_NOT_JSON: { number: 40008, message: 'The body is not valid JSON.' },
   BODY_KEY_FORBIDDEN: { number: 40009, message: 'The body must not have a key "__proto__".' },
   BODY_NOT_OBJECT: { number: 40010, message: 'The body must be a JSON object.' },
   FIELD_MISSING: { number: 40011, message: 'A required field is missing.' },
-  FIELD_INVALID: { number: 40012, message: 'A field has a wrong value.' },
-  INT64_OUT_OF_RANGE: { number: 40013, message: 'An integer in the body has more than 64 bits.' },
+  FIELD_INVALID: { number: 40012, message: 'A field of the body has a wrong value.' },
+  INT64_OUT_OF_RANGE: { number: 40013, message: 'An integer in the body does not fit in 64 bits.' },
   PATH_PARAMETER_INVALID: { number: 40015, message: 'A parameter in the path has a wrong value.' },
-  QUERY_PARAMETER_INVALID: { number: 40016, message: 'A parameter in the query has a wrong value.' },
-  BODY_TOO_COMPLEX: { number: 40017, message: 'The body must not have more than 1000 values.' },
+  QUERY_PARAMETER_INVALID: {
+    number: 40016,
+    message: 'A parameter in the query is unknown or has a wrong value.'
+  },
+  BODY_TOO_COMPLEX: { number: 40017, message: 'The body must not have more than 100 values.' },
   HTTP_TOO_OLD: {
     number: 40018,
-    message: 'The answer is too long for HTTP/1.0, in which a part of it would look whole: ' +
-      'use HTTP/1.1, or ask for less.'
+    message: 'The response is too long for HTTP/1.0: use HTTP/1.1, or ask for fewer results.'
   },
   TOKEN_MISSING: {
     number: 40101,
@@ -68,9 +73,10 @@ export const errors = defineErrors({
   METHOD_NOT_ALLOWED: { number: 40501, message: 'This path does not answer to this method.' },
   REQUEST_TIMEOUT: { number: 40801, message: 'The request did not arrive in time.' },
   URL_TOO_LONG: { number: 41401, message: 'The URL is too long.' },
-  EXPECTATION_UNKNOWN: { number: 41701, message: 'The only expectation this service meets is 100-continue.' },
+  EXPECTATION_UNKNOWN: { number: 41701, message: 'The only supported expectation is 100-continue.' },
   HEADERS_TOO_LARGE: { number: 43101, message: 'The headers are too large.' },
   INTERNAL: { number: 50001, message: 'Something went wrong inside the service.' },
+  METHOD_UNKNOWN: { number: 50101, message: 'This service does not know this method.' },
   DATABASE_UNAVAILABLE: { number: 50301, message: 'The database cannot be reached.', headers: later },
   OVERLOADED: { number: 50302, message: 'The service has more work than it can do.', headers: later },
   STOPPING: { number: 50303, message: 'The service is stopping.', headers: later },
@@ -79,31 +85,27 @@ export const errors = defineErrors({
 })
 
 export const ErrorSchema = Type.Object({
-  error: Type.Integer({ format: 'int32', description: 'The number of the error, see the table of errors' }),
-  message: Type.String({ description: 'What is wrong, for a person' })
-}, { $id: 'Error', description: 'The body of every answer that is not a success' })
+  error: Type.Integer({ format: 'int32', description: 'The number of the error: see the table of errors' }),
+  message: Type.String({ description: 'What is wrong, in words for people' })
+}, { $id: 'Error', description: 'The body of every response that is not a success' })
 
-/** What a route's schema says of its failures: besides those any request can meet, it can end in these. */
-export const failures = (...errors: ErrorDefinition[]) =>
-  ({ '4xx': { ...ErrorSchema, errors }, '5xx': ErrorSchema })
-
-/** A fault with a number of its own. Handlers throw it; `cause` is for the log, never for the caller. */
+/** An error with its number. Handlers throw it. `cause` goes to the log and never to the client. */
 export class ApiError extends Error {
   readonly number: number
   readonly status: number
   readonly headers: Record<string, string>
 
-  constructor (kind: ErrorDefinition, options: { message?: string, cause?: unknown } = {}) {
-    super(options.message ?? kind.message, { cause: options.cause })
-    this.name = kind.name
-    this.number = kind.number
-    this.status = Math.floor(kind.number / 100)
-    this.headers = kind.headers ?? {}
+  constructor (definition: ErrorDefinition, options: { message?: string, cause?: unknown } = {}) {
+    super(options.message ?? definition.message, { cause: options.cause })
+    this.name = definition.name
+    this.number = definition.number
+    this.status = Math.floor(definition.number / 100)
+    this.headers = definition.headers ?? {}
   }
 }
 
-/** One for all: there may be thousands a second, and the stack of each would cost more than its answer. */
+/** Shared: capturing a stack for each of thousands a second would cost more than the responses. */
 export const overloaded = new ApiError(errors.OVERLOADED)
 
-/** For the log alone: nobody is there to read it. */
+/** For the log only. */
 export const clientClosedRequest = new ApiError(errors.HTTP_MALFORMED, { cause: 'its caller has gone' })

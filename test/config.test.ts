@@ -42,7 +42,7 @@ const values: Record<Variable, { good: Record<string, unknown>, bad: string[] }>
     bad: ['', '1', 'true', 'all', '10.0.0.0/33', '10.0.0.0/0', '10.0.0/8', '::1/129', '10.0.0.0/8/8', 'loopback,', 'proxy.example']
   },
   MAX_CONNECTIONS: { good: { 1: 1, 4000: 4000, 99999: 99999 }, bad: ['', '0', '-1', '1.5', '100000'] },
-  BODY_LIMIT: { good: { 1: 1, 1048576: 1048576, 999999999: 999999999 }, bad: ['', '0', '-1', '1e6', '1MB', '1048576.5', '1000000000'] },
+  BODY_LIMIT: { good: { 1: 1, 999999: 999999, 1000000: 1000000, 1039999: 1039999, 1047999: 1047999, 1048499: 1048499, 1048569: 1048569, 1048576: 1048576 }, bad: ['', '0', '-1', '1e6', '1MB', '1048575.5', '1048577', '1048580', '1048600', '1049000', '1050000', '1100000', '2000000', '10000000'] },
   TOKEN_CACHE_TTL: {
     good: { 0: 0, '0ms': 0, '0s': 0, '1ms': 1, '999ms': 999, '4999ms': 4999, '5000ms': 5000, '1s': 1000, '5s': 5000 },
     bad: ['6s', '5001ms', '10s', '1m', ...badDurations]
@@ -74,7 +74,7 @@ t.test('what is absent has its default', async (t) => {
     MIGRATE: 'on',
     LOG_LEVEL: 'info',
     MAX_CONNECTIONS: 4000,
-    BODY_LIMIT: 1048576,
+    BODY_LIMIT: 131072,
     TOKEN_CACHE_TTL: 3000,
     WRITE_BATCH: 500,
     MAX_QUEUED: 1000,

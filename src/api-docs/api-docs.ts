@@ -1,20 +1,15 @@
-// The API described from its own routes: a document for programs, a page for people.
+// Describes the API from its own routes: a document for programs, a page for people.
 import { readFile } from 'node:fs/promises'
 import swagger from '@fastify/swagger'
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import manifest from '../../package.json' with { type: 'json' }
-import { errors } from '../errors.ts'
+import { errors, ErrorSchema } from '../errors.ts'
 import { toApiError } from '../http/responses.ts'
-import { describeErrors, describeRoute, sharedResponses, type Components } from './openapi.ts'
+import { describeErrors, describeRoute } from './openapi.ts'
 import { servePageFiles } from './docs-files.ts'
+import { serveRoot } from './root.ts'
 
-/** The part of the plugin's document that is completed here. */
-interface Document {
-  components: { schemas: Components, responses: Components }
-  paths: Record<string, Record<string, { responses: object }>>
-}
-
-// Of the program, not of who runs it and lets you call.
+// The license of the program, not the terms of whoever runs it.
 const license = { name: 'MIT, for the software', identifier: 'MIT' }
 
 // A page that shows callers' plants and holds their token runs nothing but
@@ -29,6 +24,7 @@ const contentSecurityPolicy = [
  * they carry a tag, at /openapi.json and, if wanted, for people at /docs.
  */
 export async function registerApiDocs (app: FastifyInstance, { docs }: { docs: boolean }): Promise<void> {
+  app.addSchema(ErrorSchema)
   const text = await readFile(new URL('description.md', import.meta.url), 'utf8')
   await app.register(swagger, {
     openapi: {
@@ -52,11 +48,11 @@ export async function registerApiDocs (app: FastifyInstance, { docs }: { docs: b
     },
     hideUntagged: true,
     convertConstToEnum: false,
-    transform: ({ schema, url, route, ...document }) => {
-      if (schema?.tags === undefined) return { url, schema }
-      return { url, schema: describeRoute(schema, route, documentOf(document).components.schemas) }
-    },
-    transformObject: (document) => complete(documentOf(document))
+    // Components are named by the ids of their schemas.
+    refResolver: { buildLocalReference: ({ $id }) => String($id) },
+    transform: ({ schema, url, route }) =>
+      ({ url, schema: schema?.tags === undefined ? schema : describeRoute(schema, route) }),
+    transformObject: (given) => complete((given as { openapiObject: Document }).openapiObject)
   })
 
   let document: string | undefined
@@ -65,24 +61,20 @@ export async function registerApiDocs (app: FastifyInstance, { docs }: { docs: b
     return reply.type('application/json').send(document)
   })
 
+  serveRoot(app, { docs })
   if (docs) await app.register(serveDocs)
 }
 
-// The other kinds of document that it might have, the plugin has only when told to.
-const documentOf = (given: unknown) => (given as { openapiObject: Document }).openapiObject
+interface Document { paths: Record<string, Record<string, { tags: string[] }>> }
 
-/** Adds what is no route's own. */
+/** Adds what belongs to no single route. */
 function complete (document: Document): object {
-  document.components.responses = sharedResponses()
-  for (const { responses } of Object.values(document.paths).flatMap((path) => Object.values(path))) {
-    Object.assign(responses, {
-      '4XX': { $ref: '#/components/responses/Unread' },
-      '5XX': { $ref: '#/components/responses/Failed' }
-    })
-  }
-  // Relative to the document, so that it holds under whatever prefix a proxy gives.
+  const operations = Object.values(document.paths).flatMap((path) => Object.values(path))
+  const tags = [...new Set(operations.flatMap(({ tags }) => tags))]
+  // Relative to the document, so that the address is right under any prefix of a proxy.
   const servers = [{ url: '.', description: 'The service this document comes from' }]
-  return { ...document, servers }
+  const describeTag = (name: string) => ({ name, description: `Operations on ${name.toLowerCase()}` })
+  return { ...document, tags: tags.map(describeTag), servers }
 }
 
 /** The page is loaded when it is first asked for: that would be a tenth of the start. */

@@ -1,8 +1,13 @@
-// What the API's document says of a route and of the errors it can end in.
-import type { TSchema } from '@sinclair/typebox'
+// Describes each route, and the errors that it can end in, for the OpenAPI document.
 import type { FastifySchema, RouteOptions } from 'fastify'
-import { catalogue, errors, type ErrorDefinition, ErrorSchema, type failures } from '../errors.ts'
-import { possibleErrors } from '../http/validation.ts'
+import { catalogue, errors, type ErrorDefinition } from '../errors.ts'
+
+declare module 'fastify' {
+  interface FastifyContextConfig {
+    /** The errors of this operation, besides those that every operation has. */
+    errors?: ErrorDefinition[]
+  }
+}
 
 interface Schema {
   $id?: string
@@ -12,158 +17,120 @@ interface Schema {
   items?: Schema
   properties?: Record<string, Schema>
 }
-/** The parts of the document that others refer to, by name. */
-export type Components = Record<string, object>
-type RouteResponses = ReturnType<typeof failures> & Record<string, Schema>
 
-// How a request can end that never got as far as its operation, whichever that was.
-const unreadErrors: ErrorDefinition[] = [
+// The errors of checking each part of a request.
+const bodyErrors =
+  [errors.BODY_NOT_OBJECT, errors.FIELD_MISSING, errors.FIELD_INVALID, errors.INT64_OUT_OF_RANGE]
+const pathErrors = [errors.PATH_PARAMETER_INVALID]
+const queryErrors = [errors.QUERY_PARAMETER_INVALID]
+
+// The errors of every operation.
+const commonErrors = [
   errors.HTTP_MALFORMED, errors.URL_MALFORMED, errors.HOST_INVALID,
   errors.CONTENT_TYPE_UNSUPPORTED, errors.CONTENT_ENCODING_UNSUPPORTED,
   errors.BODY_TOO_LARGE, errors.BODY_NOT_UTF8, errors.BODY_NOT_JSON,
   errors.BODY_TOO_COMPLEX, errors.BODY_KEY_FORBIDDEN,
-  errors.REQUEST_TIMEOUT, errors.URL_TOO_LONG, errors.EXPECTATION_UNKNOWN, errors.HEADERS_TOO_LARGE
+  errors.TOKEN_MISSING, errors.TOKEN_INVALID,
+  errors.REQUEST_TIMEOUT, errors.URL_TOO_LONG, errors.EXPECTATION_UNKNOWN, errors.HEADERS_TOO_LARGE,
+  errors.INTERNAL, errors.OVERLOADED, errors.DATABASE_UNAVAILABLE, errors.DATABASE_SLOW, errors.DATABASE_FULL
 ]
-const failureErrors: ErrorDefinition[] = [
-  errors.OVERLOADED, errors.DATABASE_UNAVAILABLE, errors.DATABASE_SLOW, errors.DATABASE_FULL,
-  errors.INTERNAL
-]
-const tokenErrors: ErrorDefinition[] = [errors.TOKEN_MISSING, errors.TOKEN_INVALID]
 
-const statusTexts: Record<number, string> = {
-  400: 'The request is at fault and fails again if repeated as it is.',
-  401: 'The token is missing or not valid.'
+const statusDescriptions: Record<number, string> = {
+  400: 'The request is wrong and fails again if you repeat it unchanged.',
+  401: 'The token is missing or not valid.',
+  503: 'The service cannot respond now. Retry after a pause.'
 }
 
-const headerTexts: Record<string, string> = {
-  'www-authenticate': 'The scheme to authenticate with and, when there was a token, what it lacks (RFC 6750)',
-  'retry-after': 'The seconds to wait before the next try'
+const headerDescriptions: Record<string, string> = {
+  'www-authenticate': 'The authentication scheme and, when a token was sent, what it lacks (RFC 6750)',
+  'retry-after': 'The number of seconds to wait before the next try'
 }
 
-/** What every operation can end in, told once for all. */
-export const sharedResponses = () => ({
-  Unread: answerWith('The request could not be read, whatever it asked for.', unreadErrors),
-  Failed: inFull(answerWith(
-    'The service could not answer: repeat it, see the rule under Errors.', failureErrors))
-})
-
-// The plugin does this to the headers of a route's answers, but not to those of shared ones.
-const inFull = ({ headers = {}, ...answer }: ReturnType<typeof answerWith>) =>
-  ({ ...answer, headers: mapValues(headers, ({ description, ...schema }) => ({ description, schema })) })
-
-/**
- * Turns a route's schema into what the document says of it: every answer, the
- * likeliest first, with an example of each error.
- */
+/** Completes a route's schema with a shell command and every response, each with examples. */
 export function describeRoute (
-  { body, response, ...schema }: FastifySchema, route: RouteOptions, components: Components
+  { body, response, ...schema }: FastifySchema, route: RouteOptions
 ): FastifySchema {
-  const { params, querystring } = schema as Record<string, TSchema | undefined>
-  const jsonOf = (schema: Schema) => ({ schema: moveToComponents(schema, components) })
-  const { '4xx': { errors: ownErrors }, '5xx': _, ...successes } = response as RouteResponses
+  const { params, querystring } = schema
   const responses: Record<string, object> = {}
-  for (const [status, success] of Object.entries(successes)) {
+  for (const [status, success] of Object.entries(response as Record<string, Schema>)) {
+    const { description } = success
     responses[status] = success.type === 'null'
       ? success
-      : {
-          description: success.description,
-          content: { 'application/json': { ...jsonOf(success), example: exampleOf(success) } }
-        }
+      : { description, content: jsonContent(success, { example: exampleOf(success) }) }
   }
-  const refusals: ErrorDefinition[] = [
-    ...ownErrors,
-    ...body === undefined ? [] : possibleErrors(body as TSchema, 'body'),
-    ...params === undefined ? [] : possibleErrors(params, 'params'),
-    ...querystring === undefined ? [] : possibleErrors(querystring, 'querystring'),
-    ...tokenErrors
+  const possibleErrors = [
+    ...route.config?.errors ?? [],
+    ...body === undefined ? [] : bodyErrors,
+    ...params === undefined ? [] : pathErrors,
+    ...querystring === undefined ? [] : queryErrors,
+    ...commonErrors
   ]
-  for (const [status, kinds] of Map.groupBy(refusals, statusOf)) {
-    responses[status] = answerWith(statusTexts[status] ?? kinds[0]?.message as string, kinds)
+  for (const [status, definitions] of Map.groupBy(possibleErrors, statusOf)) {
+    responses[status] = describeErrorResponse(statusDescriptions[status], definitions)
   }
-  moveToComponents(ErrorSchema, components)
   const curl = curlOf(route, params as Schema | undefined, body as Schema | undefined)
   return {
     ...schema,
     description: `${schema.description}\n\n\`\`\`sh\n${curl}\n\`\`\``,
-    ...body !== undefined && { body: { content: { 'application/json': jsonOf(body as Schema) } } },
+    ...body !== undefined && { body: { content: jsonContent(body as Schema) } },
     response: responses
   }
 }
 
-/** The line that calls an operation from a shell, as the quick start does. */
+const jsonContent = (schema: Schema, examples = {}) =>
+  ({ 'application/json': { schema: toReference(schema), ...examples } })
+
+/** Generated clients get one type for each schema that has an id. */
+function toReference ({ $id, items, ...schema }: Schema): object {
+  if ($id !== undefined) return { $ref: `${$id}#` }
+  return items === undefined ? schema : { ...schema, items: toReference(items) }
+}
+
+/** The shell command that calls an operation, as in the quick start. */
 function curlOf ({ method, url }: RouteOptions, params?: Schema, body?: Schema): string {
   const examples = exampleOf(params ?? {}) as Record<string, unknown> | undefined
   const path = url.replaceAll(/:(\w+)/g, (_, name) => String(examples?.[name]))
-  return [
-    `curl -X ${method} "$BASE${path}" -H "Authorization: Bearer $TOKEN"`,
-    ...body === undefined
-      ? []
-      : [`-H 'Content-Type: application/json' -d '${JSON.stringify(exampleOf(body))}'`]
-  ].join(' \\\n  ')
+  const lines = [`curl -X ${method} "$BASE${path}" -H "Authorization: Bearer $TOKEN"`]
+  if (body) lines.push(`-H 'Content-Type: application/json' -d '${JSON.stringify(exampleOf(body))}'`)
+  return lines.join(' \\\n  ')
 }
 
 const statusOf = ({ number }: ErrorDefinition) => Math.floor(number / 100)
 
-const answerWith = (description: string, kinds: ErrorDefinition[]) => ({
-  description,
-  ...describeHeaders(kinds),
-  content: {
-    'application/json': {
-      schema: { $ref: '#/components/schemas/Error' },
-      examples: Object.fromEntries(kinds.map(({ number, message }) => {
-        const { name, message: summary } = catalogue.get(number) as ErrorDefinition
-        return [name, { summary: `${number} ${name}: ${summary}`, value: { error: number, message } }]
-      }))
-    }
-  }
-})
-
-/** Every error as a table in Markdown. */
-export const describeErrors = () => [
-  '| error | name | message | repeat it? |',
-  '|---|---|---|---|',
-  ...[...catalogue.values()].toSorted((a, b) => a.number - b.number).map((kind) =>
-    `| ${kind.number} | ${kind.name} | ${kind.message} | ${repeats(kind)} |`.replaceAll('_', '\\_'))
-].join('\n')
-
-const repeats = (kind: ErrorDefinition) => [errors.OVERLOADED, errors.REQUEST_TIMEOUT].includes(kind)
-  ? 'yes'
-  : statusOf(kind) < 500 ? 'no' : 'yes; a write may have happened'
-
-interface Header { type: 'string', description?: string, examples: string[] }
-
-function describeHeaders (errors: ErrorDefinition[]): { headers?: Record<string, Header> } {
-  const headers: Record<string, Header> = {}
-  for (const [name, value] of errors.flatMap(({ headers = {} }) => Object.entries(headers))) {
-    const header = headers[name] ??= { type: 'string', description: headerTexts[name], examples: [] }
+function describeErrorResponse (description: string | undefined, definitions: ErrorDefinition[]) {
+  const headers: Record<string, { type: 'string', description?: string, examples: string[] }> = {}
+  for (const [name, value] of definitions.flatMap(({ headers = {} }) => Object.entries(headers))) {
+    const header = headers[name] ??= { type: 'string', description: headerDescriptions[name], examples: [] }
     if (!header.examples.includes(value)) header.examples.push(value)
   }
-  return Object.keys(headers).length === 0 ? {} : { headers }
-}
-
-/**
- * Gives a schema that has an id one place in the document, so that generated
- * clients get one type of that name.
- */
-function moveToComponents ({ $id, ...schema }: Schema, components: Components): object {
-  const { items, properties } = schema
-  const move = (part: Schema) => moveToComponents(part, components)
-  const moved: Schema = {
-    ...schema,
-    ...items && { items: move(items) },
-    ...properties && { properties: mapValues(properties, move) }
+  const examples = Object.fromEntries(definitions.map(({ name, number, message }) =>
+    [name, { summary: `${number} ${name}`, value: { error: number, message } }]))
+  return {
+    description: description ?? definitions[0]?.message,
+    ...Object.keys(headers).length > 0 && { headers },
+    content: jsonContent({ $id: 'Error' }, { examples })
   }
-  if ($id === undefined) return moved
-  components[$id] = moved
-  return { $ref: `#/components/schemas/${$id}` }
 }
 
-/** From the examples of the fields. What is neither given one nor made of such is left out. */
+/** All errors as a Markdown table. */
+export const describeErrors = () => [
+  '| error | name | message | retry? |',
+  '|---|---|---|---|',
+  ...[...catalogue.values()].toSorted((a, b) => a.number - b.number).map((definition) =>
+    `| ${definition.number} | ${definition.name} | ${definition.message} | ${retryAdvice(definition)} |`
+      .replaceAll('_', '\\_'))
+].join('\n')
+
+function retryAdvice (definition: ErrorDefinition): string {
+  if ([errors.OVERLOADED, errors.REQUEST_TIMEOUT].includes(definition)) return 'yes'
+  const isClientError = definition.number < 50000 || definition === errors.METHOD_UNKNOWN
+  return isClientError ? 'no' : 'yes; a write may have happened'
+}
+
+/** Builds an example from the examples of the fields. Leaves out fields without one. */
 function exampleOf ({ examples, items, properties }: Schema): unknown {
   if (examples !== undefined) return examples[0]
   if (items !== undefined) return [exampleOf(items)]
-  return properties && mapValues(properties, exampleOf)
+  return properties &&
+    Object.fromEntries(Object.entries(properties).map(([name, field]) => [name, exampleOf(field)]))
 }
-
-const mapValues = <Value, Result>(object: Record<string, Value>, change: (value: Value) => Result) =>
-  Object.fromEntries(Object.entries(object).map(([key, value]) => [key, change(value)]))

@@ -56,7 +56,8 @@ export class ErrorLog {
   /** `log` is that of the request, which knows its id. */
   note (fault: ApiError, log: FastifyBaseLogger, asked: RequestSummary): void {
     if (log.level === 'silent') return
-    const level = fault.name === 'OVERLOADED' ? 'warn' : fault.status >= 500 ? 'error' : 'info'
+    const isOurs = fault.status >= 500 && fault.status !== 501
+    const level = fault.name === 'OVERLOADED' ? 'warn' : isOurs ? 'error' : 'info'
     const kind = this.#kindOf(nameOf(fault, asked), fault, level)
     if (kind.inFull < (level === 'error' ? 1 : mostRefusals)) {
       kind.inFull++

@@ -1,4 +1,4 @@
-// What every answer has, and how an error becomes one, whoever found it: a route, Fastify or Node's parser.
+// Standard headers, and the response to an error of a route, of Fastify or of Node's parser.
 import { randomFillSync } from 'node:crypto'
 import { isIP } from 'node:net'
 import { Readable } from 'node:stream'
@@ -8,8 +8,8 @@ import { discardStream } from './wire/discard.ts'
 import type { RequestSummary } from './error-log.ts'
 import { STATUS_CODES } from './node-http.ts'
 
-// What Fastify, its plugins and Node's HTTP parser call the faults they find.
-const foreignFaults: Record<string, ErrorDefinition> = {
+// The error codes of Fastify, its plugins and Node's HTTP parser.
+const foreignErrors: Record<string, ErrorDefinition> = {
   FST_ERR_BAD_URL: errors.URL_MALFORMED,
   FST_ERR_MAX_PARAM_LENGTH: errors.URL_TOO_LONG,
   FST_ERR_NOT_FOUND: errors.PATH_UNKNOWN,
@@ -18,11 +18,11 @@ const foreignFaults: Record<string, ErrorDefinition> = {
   FST_ERR_CTP_INVALID_MEDIA_TYPE: errors.CONTENT_TYPE_UNSUPPORTED,
   FST_ERR_CTP_INVALID_CONTENT_LENGTH: errors.HTTP_MALFORMED,
   FST_BEARER_AUTH_MISSING_AUTHORIZATION_HEADER: errors.TOKEN_MISSING,
-  // Our own check throws, so this one is left for schemes other than Bearer.
+  // Means a scheme other than Bearer: the check of the token throws an error of its own.
   FST_BEARER_AUTH_INVALID_AUTHORIZATION_HEADER: errors.TOKEN_MISSING,
-  // A body whose sender has gone: nobody reads the answer, and the log shall not call it our fault.
+  // The client went away while it sent the body. The log must not report an error of the service.
   ECONNRESET: errors.HTTP_MALFORMED,
-  // A long list whose reader has gone before it began.
+  // The client went away before a long list began.
   ERR_STREAM_PREMATURE_CLOSE: errors.HTTP_MALFORMED,
   ERR_HTTP_REQUEST_TIMEOUT: errors.REQUEST_TIMEOUT,
   HPE_HEADER_OVERFLOW: errors.HEADERS_TOO_LARGE,
@@ -32,61 +32,65 @@ const foreignFaults: Record<string, ErrorDefinition> = {
 export function toApiError (error: unknown, otherwise: ErrorDefinition): ApiError {
   if (error instanceof ApiError) return error
   const { code = '', statusCode = 500 } = Object(error) as Partial<FastifyError>
-  const kind = foreignFaults[code] ?? (statusCode < 500 ? errors.HTTP_MALFORMED : otherwise)
-  return new ApiError(kind, { cause: error })
+  const hasUnknownMethod = code === 'HPE_INVALID_METHOD' && hasRequestLine(error as never)
+  const known = hasUnknownMethod ? errors.METHOD_UNKNOWN : foreignErrors[code]
+  return new ApiError(known ?? (statusCode < 500 ? errors.HTTP_MALFORMED : otherwise), { cause: error })
 }
 
-/** What every answer has. To be called on the root instance before any route is added. */
+/** Whether the parser stopped in a well-formed request line. Then the method is the only unknown. */
+const hasRequestLine = ({ rawPacket, bytesParsed }: { rawPacket: Buffer, bytesParsed: number }) =>
+  /^[\w-]+ \S+ HTTP\/1\.[01]\r\n/.test(
+    rawPacket.toString('latin1', rawPacket.lastIndexOf('\n', bytesParsed) + 1))
+
+/** Call it on the root instance before any route is added. */
 export function setStandardHeaders (app: FastifyInstance): void {
   app.addHook('onSend', (request, reply, payload, done) => {
     reply.header('x-request-id', request.id)
     if (!reply.hasHeader('cache-control')) reply.header('cache-control', 'no-store')
-    // Fastify adds a charset, of which JSON has none (RFC 8259, section 11).
+    // Fastify adds a charset, which JSON does not have (RFC 8259, section 11).
     if (reply.getHeader('content-type') === 'application/json; charset=utf-8') reply.type('application/json')
-    if (request.raw.httpVersion === '1.0' && isOfUnknownLength(reply, payload)) {
-      (payload as Readable).destroy()
+    // HTTP/1.0 has no chunks: a truncated response would look complete.
+    const isChunked = payload instanceof Readable && !reply.hasHeader('content-length')
+    if (isChunked && request.raw.httpVersion === '1.0') {
+      payload.destroy()
       return done(new ApiError(errors.HTTP_TOO_OLD))
     }
     done(null, payload)
   })
 }
 
-// HTTP/1.0 has no chunks: the end of the connection would be that of the answer, be it cut or whole.
-const isOfUnknownLength = (reply: FastifyReply, payload: unknown) =>
-  payload instanceof Readable && !reply.hasHeader('content-length')
-
-function askedBy (request: FastifyRequest, fault: ApiError): RequestSummary {
-  // The error for a revoked or expired token has its identity.
-  const identity = request.identity ?? (fault as Partial<FastifyRequest>).identity
+function summarize (request: FastifyRequest, error: ApiError): RequestSummary {
+  // The error of a revoked or expired token names the user.
+  const identity = request.identity ?? (error as Partial<FastifyRequest>).identity
   const { method, routeOptions: { url: route } } = request
   return { method, route, user: identity?.user, tokenId: identity?.id, remoteAddress: addressOf(request) }
 }
 
-/** Of the addresses that trusted proxies tell the last that is one: a caller may have written anything. */
+/** The last valid address that trusted proxies report. Earlier ones may be anything that the client wrote. */
 const addressOf = ({ ip, ips = [ip] }: FastifyRequest) => ips.findLast((address) => isIP(address) !== 0)
 
-/** Fastify's error handler, whoever is at fault. */
+/** The error handler of Fastify. */
 export function handleError (error: unknown, request: FastifyRequest, reply: FastifyReply): void {
-  const fault = toApiError(error, errors.INTERNAL)
-  const { status, number, headers, message } = fault
-  request.server.errorLog.note(fault, request.log, askedBy(request, fault))
-  // Fastify closes the connection after a body it could not take. A caller still
-  // sending it would lose the answer.
+  const apiError = toApiError(error, errors.INTERNAL)
+  const { status, number, headers, message } = apiError
+  request.server.errorLog.note(apiError, request.log, summarize(request, apiError))
+  // Fastify closes the connection after a body that it rejected. A client that still
+  // sends the body would lose the response.
   if (!request.raw.complete) discardStream(request.raw, request.raw.socket)
   if (reply.hasHeader('connection') && reply.raw.shouldKeepAlive) reply.header('connection', 'keep-alive')
-  // For a malformed URL Fastify runs no hook; with a serializer of its own it adds no charset.
+  // Fastify runs no hook for a malformed URL. It adds no charset when the reply has its own serializer.
   reply.code(status).headers({ ...headers, 'cache-control': 'no-store', 'x-request-id': request.id })
   reply.type('application/json').serializer(JSON.stringify).send({ error: number, message })
 }
 
-/** A whole HTTP response for a socket on which Node found the fault: there is no request to reply to. */
+/** A complete HTTP response for a socket when Node could not parse a request. */
 export function rawErrorResponse (
   app: FastifyInstance, error: unknown, remoteAddress?: string, extraHeaders: Record<string, string> = {}
 ): string {
-  const fault = toApiError(error, errors.HTTP_MALFORMED)
-  const { status, number, headers, message } = fault
+  const apiError = toApiError(error, errors.HTTP_MALFORMED)
+  const { status, number, headers, message } = apiError
   const id = newRequestId()
-  app.errorLog.note(fault, app.log.child({ reqId: id }), { remoteAddress })
+  app.errorLog.note(apiError, app.log.child({ reqId: id }), { remoteAddress })
   const body = JSON.stringify({ error: number, message })
   const lines = Object.entries({
     ...headers,
@@ -104,10 +108,7 @@ export function rawErrorResponse (
 const random = Buffer.alloc(4096)
 let used = random.length
 
-/**
- * 128 random bits, in hexadecimal as those of a trace: never a caller's own, who could choose that of another
- * request. Node's UUIDs are strings of many pieces, which are put together for each answer.
- */
+/** 128 random bits in hexadecimal, cheaper than Node's UUIDs, which are strings of many pieces. */
 export function newRequestId (): string {
   if (used === random.length) {
     randomFillSync(random)

@@ -1,8 +1,8 @@
-// Whose trace a request belongs to, by the header `traceparent` (W3C Trace Context).
+// Reads the header `traceparent` (W3C Trace Context).
 
 export interface TraceContext {
   traceId: string
-  /** The caller's span. */
+  /** The span of the client. */
   parentId: string
   isSampled: boolean
 }
@@ -10,11 +10,11 @@ export interface TraceContext {
 const format = /^00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})$/
 
 /**
- * Undefined unless the header is, to the letter, of version 00: what is not
- * understood starts a trace of its own (section 3.2.2.5), and never an error.
+ * Undefined unless the header follows version 00 exactly. A request with any other header starts
+ * a new trace (section 3.2.2.5) and never gets an error.
  */
 export function readTraceparent (header: string | undefined): TraceContext | undefined {
-  // Most requests have none, and a regular expression would cost them more than the test.
+  // Most requests have no such header, and this test is cheaper than the regular expression.
   if (header === undefined) return undefined
   const [, traceId, parentId, flags] = format.exec(header) ?? []
   if (traceId === undefined || parentId === undefined || flags === undefined) return undefined

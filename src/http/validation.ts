@@ -1,84 +1,69 @@
-// Whether the parts of a request are what the schemas of its route say, and the sentence when they are not.
+// Checks the parts of a request against the schemas of its route.
 import { Kind, type TSchema } from '@sinclair/typebox'
 import { TypeCompiler, ValueErrorType, type ValueError } from '@sinclair/typebox/compiler'
 import type { FastifySchemaCompiler } from 'fastify'
-import { ApiError, errors, type ErrorDefinition } from '../errors.ts'
-import { int64Range, settlerFor } from './int64.ts'
-import { fieldsOf, describeType } from './types.ts'
+import { ApiError, errors } from '../errors.ts'
+import { int64Range } from './int64.ts'
+import { typeDescriptions } from './types.ts'
 
-/** Where in a part something is wrong, and what was expected there. */
-type Fault = Pick<ValueError, 'path' | 'schema' | 'value'> & { type?: ValueErrorType }
-
-// By the names that Fastify has for the parts.
-const refusals = {
-  body: refuseBody,
-  headers: refuseBody,
-  params: ({ path, schema }: Fault) =>
-    refusal(errors.PATH_PARAMETER_INVALID,
-      `The ${nameOf(path)} in the path must be ${describeType(schema)}.`),
-  querystring: ({ path, schema }: Fault) =>
-    refusal(errors.QUERY_PARAMETER_INVALID, `${nameOf(path)} must be ${describeType(schema)}, given once.`)
-}
+// The keys are Fastify's names of the parts.
+const toApiErrorByPart = { body: bodyError, params: pathError, querystring: queryError }
 
 /**
- * Gives the integers of a part of a request their exact value, checks it, and
- * changes nothing else of it: neither TypeBox's own compiler for Fastify nor
- * Ajv would, say, delete plant 1 for /plants/1.5 otherwise.
+ * Checks a part of a request and converts nothing. TypeBox's own compiler for Fastify and Ajv convert values:
+ * with either of them DELETE /plants/1.5 would delete plant 1.
  */
 export const compileValidator: FastifySchemaCompiler<TSchema> = ({ schema, httpPart }) => {
   const check = TypeCompiler.Compile(schema)
-  const settle = settlerFor(schema)
-  const refuse = refusals[httpPart as keyof typeof refusals]
-  return (value) => {
-    const holder = { value }
-    settle?.(holder, 'value')
-    if (check.Check(holder.value)) return holder
-    return { error: refuse(check.Errors(holder.value).First() as ValueError) }
-  }
+  const toApiError = toApiErrorByPart[httpPart as keyof typeof toApiErrorByPart]
+  return (value) => check.Check(value)
+    ? { value }
+    : { error: toApiError(check.Errors(value).First() as ValueError) }
 }
 
-function refuseBody ({ type, path, schema, value }: Fault): ApiError {
-  const kind = schema[Kind]
-  if (path === '' && kind === 'Object') {
-    return refusal(errors.BODY_NOT_OBJECT, `The body must be a JSON object${fieldsOf(schema)}.`)
+function bodyError (error: ValueError): ApiError {
+  const { path, schema, value } = error
+  if (path === '') {
+    const message = `The body must be a JSON object with ${fieldsOf(schema)}.`
+    return new ApiError(errors.BODY_NOT_OBJECT, { message })
   }
-  const field = path === '' ? 'The body' : nameOf(path)
-  if (type === ValueErrorType.ObjectAdditionalProperties) {
-    return refusal(errors.FIELD_INVALID, `${field} must be left out.`)
+  if (value === undefined) {
+    const expected = typeDescriptions[schema[Kind]]
+    const message = `${nameOf(error)} is missing${expected === undefined ? '' : `: expected ${expected}`}.`
+    return new ApiError(errors.FIELD_MISSING, { message })
   }
-  if (kind === 'Int64' && value === Infinity) {
-    return refusal(errors.INT64_OUT_OF_RANGE, `${field} must be ${int64Range}.`)
+  if (schema[Kind] === 'Int64' && typeof value === 'number' && Math.abs(value) >= 2 ** 63) {
+    return new ApiError(errors.INT64_OUT_OF_RANGE, { message: `${nameOf(error)} must be ${int64Range}.` })
   }
-  const error = value === undefined ? errors.FIELD_MISSING : errors.FIELD_INVALID
-  return refusal(error, `${field} must be ${describeType(schema)}.`)
+  return new ApiError(errors.FIELD_INVALID, { message: `${nameOf(error)} ${requirementOf(error)}.` })
 }
 
-const refusal = (kind: ErrorDefinition, message: string) => new ApiError(kind, { message })
-
-/** From a JSON pointer to what JavaScript would call it: `pot.height`, `leaves[0]`. */
-const nameOf = (path: string) =>
-  path.replace(/\/(\d+)(?=\/|$)/g, '[$1]').replaceAll('/', '.').replace(/^\./, '')
-    .replaceAll('~1', '/').replaceAll('~0', '~')
-
-/** How a part can be refused that its schema describes: an example of each number, in a caller's words. */
-export function possibleErrors (schema: TSchema, httpPart: keyof typeof refusals): ApiError[] {
-  const examples = new Map<number, ApiError>()
-  for (const fault of faultsIn(schema, '')) {
-    if (httpPart !== 'body' && fault.path === '') continue
-    const example = refusals[httpPart](fault)
-    if (!examples.has(example.number)) examples.set(example.number, example)
-  }
-  return [...examples.values()]
+function pathError (error: ValueError): ApiError {
+  const message = `The ${nameOf(error)} in the path ${requirementOf(error)}.`
+  return new ApiError(errors.PATH_PARAMETER_INVALID, { message })
 }
 
-function * faultsIn (schema: TSchema, path: string): Generator<Fault> {
-  yield { path, schema, value: null }
-  if (schema[Kind] === 'Int64') yield { path, schema, value: Infinity }
-  for (const name of schema.required ?? []) {
-    yield { path: `${path}/${name}`, schema: schema.properties[name], value: undefined }
+function queryError (error: ValueError): ApiError {
+  const name = nameOf(error)
+  if (error.type !== ValueErrorType.ObjectAdditionalProperties) {
+    const message = `${name} ${requirementOf(error)}, given once.`
+    return new ApiError(errors.QUERY_PARAMETER_INVALID, { message })
   }
-  for (const [name, field] of Object.entries<TSchema>(schema.properties ?? {})) {
-    yield * faultsIn(field, `${path}/${name}`)
-  }
-  if (schema[Kind] === 'Array') yield * faultsIn(schema.items, `${path}/0`)
+  const known = Object.keys(error.schema.properties).join(' or ')
+  // A longer name may be a token, which must not get into the log.
+  const shown = /^\w{1,20}$/.test(name) ? name : 'This name'
+  const message = `${shown} is not a parameter here: use ${known === '' ? 'none' : known}.`
+  return new ApiError(errors.QUERY_PARAMETER_INVALID, { message })
 }
+
+/** `/maker/name` to `maker.name`. */
+const nameOf = ({ path }: ValueError) => path.slice(1).replaceAll('/', '.')
+
+function requirementOf ({ schema, message }: ValueError): string {
+  const description = typeDescriptions[schema[Kind]]
+  return description === undefined ? `is not valid: ${message}` : `must be ${description}`
+}
+
+/** "id, name, tag (optional)". */
+const fieldsOf = ({ properties, required = [] }: TSchema) =>
+  Object.keys(properties).map((name) => required.includes(name) ? name : `${name} (optional)`).join(', ')

@@ -5,17 +5,21 @@ import type { FastifyPluginAsyncTypebox } from '@fastify/type-provider-typebox'
 import { Type } from '@sinclair/typebox'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { requireWriteAccess } from '../access/bearer.ts'
-import { ApiError, errors, failures } from '../errors.ts'
+import { ApiError, errors } from '../errors.ts'
 import { userWork } from '../scheduling/tick-limiter.ts'
 import { plantErrors } from './errors.ts'
 import type { Page } from './pages.ts'
 import type { Plants } from './repository.ts'
-import { ListQuerySchema, NewPlantSchema, PlantParamsSchema, PlantSchema, type Plant } from './schemas.ts'
+import {
+  ListQuerySchema, NewPlantSchema, NoQuerySchema, PlantParamsSchema, PlantSchema, type Plant
+} from './schemas.ts'
 
 type Plugin = FastifyPluginAsyncTypebox<{ plants: Plants }>
 type App = Parameters<Plugin>[0]
 
 export const plantsRoutes: Plugin = async (app, { plants }) => {
+  app.addSchema(PlantSchema)
+  app.addSchema(NewPlantSchema)
   createPlant(app, plants)
   listPlants(app, plants)
   deletePlant(app, plants)
@@ -24,14 +28,16 @@ export const plantsRoutes: Plugin = async (app, { plants }) => {
 function createPlant (app: App, plants: Plants): void {
   app.post('/plants', {
     onRequest: requireWriteAccess,
+    config: { errors: [plantErrors.ID_TAKEN, errors.TOKEN_READ_ONLY] },
     schema: {
       operationId: 'createPlant',
       tags: ['Plants'],
       summary: 'Create a plant',
-      description: 'Stores a plant of yours under an id of your choice. ' +
-        'If you already have a plant with this id, that one stays as it is.',
+      description: 'Stores a plant under an id that you choose. ' +
+        'If you already have a plant with this id, the stored plant does not change.',
       body: NewPlantSchema,
-      response: { 200: PlantSchema, ...failures(plantErrors.ID_TAKEN, errors.TOKEN_READ_ONLY) }
+      querystring: NoQuerySchema,
+      response: { 200: PlantSchema }
     }
   }, async (request) => {
     await request.revalidate()
@@ -43,16 +49,14 @@ function createPlant (app: App, plants: Plants): void {
 
 function listPlants (app: App, plants: Plants): void {
   app.get('/plants', {
+    config: { errors: [errors.HTTP_TOO_OLD] },
     schema: {
       operationId: 'listPlants',
       tags: ['Plants'],
       summary: 'List your plants',
-      description: 'Gives your plants in ascending order of id: all of them, or the first `limit`.',
+      description: 'Returns your plants in ascending order of id: all of them, or the first `limit`.',
       querystring: ListQuerySchema,
-      response: {
-        200: Type.Array(PlantSchema, { description: 'Your plants' }),
-        ...failures(errors.HTTP_TOO_OLD)
-      }
+      response: { 200: Type.Array(PlantSchema, { description: 'Your plants' }) }
     }
   }, async (request, reply) => {
     const { limit } = request.query
@@ -69,23 +73,22 @@ function listPlants (app: App, plants: Plants): void {
 function deletePlant (app: App, plants: Plants): void {
   app.delete('/plants/:id', {
     onRequest: requireWriteAccess,
+    config: { errors: [plantErrors.PLANT_NOT_FOUND, errors.TOKEN_READ_ONLY] },
     schema: {
       operationId: 'deletePlant',
       tags: ['Plants'],
       summary: 'Delete a plant',
-      description: 'Deletes one of your plants. Whether an id is unused, deleted before ' +
-        'or only another user\'s, the answer is the same 404.',
+      description: 'Deletes one of your plants. An id that is unused, already deleted ' +
+        'or only another user\'s gets the same 404.',
       params: PlantParamsSchema,
-      response: {
-        204: Type.Null({ description: 'The plant is gone' }),
-        ...failures(plantErrors.PLANT_NOT_FOUND, errors.TOKEN_READ_ONLY)
-      }
+      querystring: NoQuerySchema,
+      response: { 204: Type.Null({ description: 'The plant is deleted' }) }
     }
   }, async (request, reply) => {
     await request.revalidate()
     const wasThere = await plants.delete(request.identity.user, request.params.id)
     if (!wasThere) throw new ApiError(plantErrors.PLANT_NOT_FOUND)
-    // With nothing to send: of null Fastify would first make JSON.
+    // Sending `null` would make Fastify serialize it as JSON first.
     reply.code(204)
   })
 }

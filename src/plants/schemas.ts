@@ -1,4 +1,4 @@
-// What requests and answers about plants look like.
+// The schemas of requests and responses about plants.
 import { Type, type Static } from '@sinclair/typebox'
 import { Int64, Int64Text, LimitText, UnicodeText } from '../http/types.ts'
 
@@ -7,11 +7,11 @@ const fields = {
   tag: Type.Optional(UnicodeText({ description: 'Tag to specify the type', examples: ['tropical'] }))
 }
 
-export const PlantSchema = Type.Object(fields, { $id: 'Plant', description: 'A plant as it is stored' })
+export const PlantSchema = Type.Object(fields, { $id: 'Plant', description: 'A stored plant' })
 export type Plant = Static<typeof PlantSchema>
 
 export const NewPlantSchema = Type.Object({
-  id: Int64({ description: 'Identification number of the plant, chosen by the caller', examples: [42] }),
+  id: Int64({ description: 'Identification number of the plant, chosen by the client', examples: [42] }),
   ...fields
 }, { $id: 'NewPlant', description: 'A plant to store' })
 export type NewPlant = Static<typeof NewPlantSchema>
@@ -25,4 +25,6 @@ export const ListQuerySchema = Type.Object({
     description: 'Maximum number of results to return; all when absent',
     examples: [20]
   }))
-})
+}, { additionalProperties: false })
+
+export const NoQuerySchema = Type.Object({}, { additionalProperties: false })

@@ -16,8 +16,8 @@ subscribe('fastify.initialization', (message) => {
 
 const { app } = await startApp(t)
 
-// docs/api.md lists these as open.
-const isOpen = (url: string) => ['/livez', '/readyz', '/openapi.json'].includes(url) || /^\/docs(\/|$)/.test(url)
+// What docs/api.md says is open to all.
+const isOpen = (url: string) => ['/', '/livez', '/readyz', '/openapi.json'].includes(url) || /^\/docs(\/|$)/.test(url)
 const guarded = routes.filter(({ url }) => !isOpen(url))
 
 const inOrder = (routes: Record<string, string[]>) => Object.entries(routes).map(([url, methods]) => [url, methods.toSorted()]).sort()

@@ -16,7 +16,7 @@ async function connect (t: Test, options = {}) {
   return createClient({ baseUrl: await listen(), auth, ...options })
 }
 
-// The two neighbours are one and the same as numbers of JavaScript.
+// As JavaScript numbers, these two neighbours are the same.
 const [id, neighbour] = [9007199254740992n, 9007199254740993n]
 
 t.test('a client generated from the document creates, lists and deletes', async (t) => {
@@ -35,13 +35,13 @@ t.test('a client generated from the document creates, lists and deletes', async 
   t.match((await deletePlant({ client, path: { id: neighbour } })).error, { error: 40402 })
 })
 
-t.test('the generator\'s own way to send a bigint, as text, is refused', async (t) => {
+t.test('a bigint that the generator sends as text is rejected', async (t) => {
   const client = await connect(t)
   const { error } = await createPlant({ client, body: { id, name: 'Monstera' } })
   t.match(error, { error: 40012, message: /^id must be an integer/ })
 })
 
-t.test('the generated types name the shapes and take only what holds every id', async (t) => {
+t.test('the generated types have the names of the document, and require a bigint for an id', async (t) => {
   await writeFile(join(folder, 'use.ts'), `
     import { createPlant, deletePlant, type Error, type NewPlant, type Plant } from './client/index.ts'
 

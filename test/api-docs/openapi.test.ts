@@ -15,12 +15,6 @@ interface Answer {
 const text = await readFile('openapi.json', 'utf8')
 const document = JSON.parse(text)
 const page = await readFile('docs/api.md', 'utf8')
-const { Unread, Failed }: Record<string, Answer> = document.components.responses
-/** What an operation can answer with a status, the answers that all share included. */
-function answersOf (method: string, path: string, status: number): Answer[] {
-  const own = document.paths[path][method].responses[status]
-  return [...own === undefined ? [] : [own], (status < 500 ? Unread : Failed) as Answer]
-}
 const exampleOf = (answer: Answer, number: number) =>
   Object.values(answer.content?.['application/json'].examples ?? {}).find(({ value }) => value.error === number)
 
@@ -31,14 +25,23 @@ t.test('openapi.json is what the service serves', async (t) => {
   t.equal(served.body, text, 'if the change is meant, npm run openapi writes the file anew')
 })
 
-t.test('a linter of another house finds nothing', async (t) => {
+t.test('Redocly finds nothing', async (t) => {
   await t.resolves(promisify(execFile)('env', [...withoutHooks, 'REDOCLY_SUPPRESS_UPDATE_NOTICE=true', 'redocly', 'lint', 'openapi.json']))
 })
 
-const operations: Array<{ responses: Record<string, Answer> }> = Object.values(document.paths).flatMap((path) => Object.values(path as object))
-const answers = [...operations.flatMap(({ responses }) => Object.values(responses)), Unread, Failed].filter((answer) => answer !== undefined)
+const operations: Array<{ tags: string[], responses: Record<string, Answer> }> = Object.values(document.paths).flatMap((path) => Object.values(path as object))
+const answers = operations.flatMap(({ responses }) => Object.values(responses))
 
-t.test('every answer with a body has an example', async (t) => {
+t.test('statuses are listed one by one, since generators do not understand ranges', async (t) => {
+  for (const { responses } of operations) t.strictSame(Object.keys(responses).filter((status) => !/^[2-5]\d\d$/.test(status)), [])
+})
+
+t.test('the document lists the tags of its operations', async (t) => {
+  const tags = new Set(operations.flatMap(({ tags }) => tags))
+  t.strictSame(document.tags.map(({ name }: { name: string }) => name), [...tags])
+})
+
+t.test('every response with a body has an example', async (t) => {
   for (const { description, content } of answers) {
     if (content === undefined) continue
     const { example, examples } = content['application/json']
@@ -46,20 +49,18 @@ t.test('every answer with a body has an example', async (t) => {
   }
 })
 
-t.test('every error is listed, with an example wherever it can happen', async (t) => {
+t.test('every error is listed, and has an example with each operation that can end in it', async (t) => {
   for (const { name, number, message } of catalogue.values()) {
     t.match(document.info.description.replaceAll('\\', ''), `| ${number} | ${name} | ${message} |`)
-    // No operation is at an unknown path or behind a wrong method, and a stop is only told to probes.
-    if (['PATH_UNKNOWN', 'METHOD_NOT_ALLOWED', 'STOPPING'].includes(name)) continue
+    // No operation ends in these: they concern paths, methods and probes.
+    if (['PATH_UNKNOWN', 'METHOD_NOT_ALLOWED', 'METHOD_UNKNOWN', 'STOPPING'].includes(name)) continue
     const examples = answers.flatMap((answer) => exampleOf(answer, number) ?? [])
     t.ok(examples.length > 0, name)
-    // What is wrong with a field is told in words of that field.
-    const isOfField = [40010, 40011, 40012, 40013, 40015, 40016].includes(number)
-    for (const { value } of examples) t.match(value, { error: number, message: isOfField ? / must be .*\.$/ : message })
+    for (const { value } of examples) t.match(value, { error: number, message })
   }
 })
 
-t.test('errors come with the number and the headers the document gives them', async (t) => {
+t.test('errors have the number and the headers that the document lists', async (t) => {
   const { app, as } = await startApp(t, { BODY_LIMIT: '1000' })
   const { authorization } = await as('alice')
   const readOnly = (await as('alice', { readOnly: true })).authorization
@@ -84,6 +85,7 @@ t.test('errors come with the number and the headers the document gives them', as
     ['get', '/plants', '/plants', { authorization: 'Bearer plant_1' }],
     ['get', '/plants', '/plants?limit=-1', { authorization }],
     ['get', '/plants', '/plants?a=%zz', { authorization }],
+    ['get', '/plants', '/plants?offset=1', { authorization }],
     ['delete', '/plants/{id}', '/plants/1.5', { authorization }],
     ['delete', '/plants/{id}', '/plants/2', { authorization }],
     ['delete', '/plants/{id}', `/plants/${'1'.repeat(2000)}`, { authorization }],
@@ -93,8 +95,8 @@ t.test('errors come with the number and the headers the document gives them', as
   for (const [method, path, url, headers, payload] of requests) {
     const answer = await app.inject({ method, url, headers, payload })
     const { error } = answer.json()
-    const documented = answersOf(method, path, answer.statusCode).find((answer) => exampleOf(answer, error))
-    t.ok(documented, `${method} ${path} ${error}`)
+    const documented: Answer = document.paths[path][method].responses[answer.statusCode]
+    t.ok(exampleOf(documented, error), `${method} ${path} ${error}`)
     for (const name of ['www-authenticate', 'retry-after']) {
       const examples: unknown[] = documented?.headers?.[name]?.schema.examples ?? [undefined]
       t.ok(examples.includes(answer.headers[name]), `${error}: ${name}`)
@@ -102,12 +104,12 @@ t.test('errors come with the number and the headers the document gives them', as
   }
 })
 
-t.test('docs/api.md lists every error number, and no other', async (t) => {
+t.test('docs/api.md lists exactly the errors of the catalogue', async (t) => {
   const listed = [...page.matchAll(/^\| (\d{5}) \| (.*) \|$/gm)].map(([, number, message]) => `${number} ${message}`)
   t.same(listed, [...catalogue.values()].toSorted((a, b) => a.number - b.number).map(({ number, message }) => `${number} ${message}`))
 })
 
-t.test('docs/api.md has a row for every operation and for every field of what is sent', async (t) => {
+t.test('docs/api.md has a row for every operation and for every field of a new plant', async (t) => {
   for (const [path, methods] of Object.entries<object>(document.paths)) {
     for (const method of Object.keys(methods)) {
       const example = `${method.toUpperCase()} ${path.replaceAll(/\{\w+\}/g, '\\d+')}`

@@ -1,11 +1,11 @@
-// What HTTP says of a request and its answer, case by case: docs/conformance.md has the same in a table.
+// HTTP case by case. docs/conformance.md has the same cases in a table.
 import { once } from 'node:events'
 import type { Socket } from 'node:net'
 import t from 'tap'
 import { startApp } from '../support/app.ts'
 import { sql } from '../support/database.ts'
 import { exchange } from '../support/raw.ts'
-import { isRefusal } from '../support/refusal.ts'
+import { isError } from '../support/error-response.ts'
 
 const malformed = [40001, 'The request is not well-formed HTTP/1.1.'] as const
 const badHost = [40003, 'An HTTP/1.1 request needs one valid Host header.'] as const
@@ -20,10 +20,10 @@ const body = '{"id":1,"name":"n"}'
 
 t.afterEach(() => sql(url, 'delete from plants'))
 
-t.test('what the parser refuses is dated and not to be stored', async (t) => {
-  const faults = ['garbage\r\n\r\n', `GET / HTTP/1.1\r\nX: ${'x'.repeat(20_000)}\r\n\r\n`, 'CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n']
-  for (const fault of faults) {
-    const [answer] = await exchange(address, [fault])
+t.test('a response to input that the parser rejects has a date and is not cached', async (t) => {
+  const inputs = ['garbage\r\n\r\n', `GET / HTTP/1.1\r\nX: ${'x'.repeat(20_000)}\r\n\r\n`, 'CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n']
+  for (const input of inputs) {
+    const [answer] = await exchange(address, [input])
     const age = Date.now() - Date.parse(answer?.headers.date as string)
     t.ok(age >= 0 && age < 10_000, `${answer?.headers.date}`)
     t.equal(answer?.headers['cache-control'], 'no-store')
@@ -36,20 +36,20 @@ t.test('Host is a host and perhaps a port, or nothing', async (t) => {
   const bytes = (version: string, host: string) => Buffer.from(`GET /livez HTTP/${version}\r\nHost: ${host}\r\nConnection: close\r\n\r\n`, 'latin1')
   for (const host of good) t.equal((await exchange(address, [bytes('1.1', host)]))[0]?.status, 200, host)
   for (const host of bad) {
-    for (const version of ['1.1', '1.0']) isRefusal(t, (await exchange(address, [bytes(version, host)]))[0], ...badHost, `${version} ${host}`)
+    for (const version of ['1.1', '1.0']) isError(t, (await exchange(address, [bytes(version, host)]))[0], ...badHost, `${version} ${host}`)
   }
   for (const lines of [['a', 'a'], ['a', ''], ['', ''], ['a,b', 'c']]) {
     const [answer] = await exchange(address, [`GET /livez HTTP/1.1\r\n${lines.map((line) => `Host: ${line}\r\n`).join('')}Connection: close\r\n\r\n`])
-    isRefusal(t, answer, ...badHost, lines.join(' and '))
+    isError(t, answer, ...badHost, lines.join(' and '))
   }
 })
 
-t.test('a body with a transfer coding that is not undone is refused, and its connection closed', async (t) => {
+t.test('a body with a transfer coding other than chunked is rejected, and its connection closed', async (t) => {
   const chunks = '13\r\n{"id":1,"name":"n"}\r\n0\r\n\r\n'
   for (const coding of ['gzip, chunked', 'foo, chunked', 'identity, chunked', 'chunked;x=y', 'gzip\r\nTransfer-Encoding: chunked']) {
     const answers = await exchange(address, [post(json, `Transfer-Encoding: ${coding}`) + chunks + get('/livez')])
     t.equal(answers.length, 1, coding)
-    isRefusal(t, answers[0], ...malformed, coding)
+    isError(t, answers[0], ...malformed, coding)
   }
   for (const path of ['/plants', '/%zz']) {
     const answers = await exchange(address, [`${post(json, 'Transfer-Encoding: chunked', 'Connection: keep-alive').replace('1.1', '1.0').replace('/plants', path)}${chunks}${get('/livez')}`])
@@ -58,7 +58,7 @@ t.test('a body with a transfer coding that is not undone is refused, and its con
   t.same(await sql(url, 'select from plants'), [])
 })
 
-t.test('who asks before sending a body gets the final answer when the headers decide', async (t) => {
+t.test('a client that waits for 100 Continue gets the final response when the headers decide it', async (t) => {
   const expect = 'Expect: 100-continue'
   const length = `Content-Length: ${body.length}`
   const refused: Array<[request: string, number: number]> = [
@@ -73,7 +73,7 @@ t.test('who asks before sending a body gets the final answer when the headers de
     [post(json, length, expect).replace('POST', 'PUT'), 40501]
   ]
   for (const [request, number] of refused) {
-    // Whether the body follows is the caller's choice, so nothing after it can be told from it.
+    // The client may or may not send the body, so the next request could not be told from it.
     for (const rest of ['', body + get('/livez')]) {
       const answers = await exchange(address, [request + rest])
       t.same(answers.map(({ status, headers: { connection }, body }) => [status, connection, JSON.parse(body).error]),
@@ -95,7 +95,7 @@ t.test('100 Continue comes when the body is about to be read', async (t) => {
   t.equal(old?.status, 400, 'not to HTTP/1.0')
 })
 
-t.test('no answer is stored by a cache, and JSON needs no charset', async (t) => {
+t.test('no response is cached, and JSON has no charset', async (t) => {
   const requests = ['/livez', '/readyz', '/x', '/%zz', '/plants', '/plants?limit=x', '/openapi.json'].map((path) => get(path, `Authorization: ${authorization}`))
   const answers = await exchange(address, [...requests.map((request) => [request, async () => {}] as const).flat(), get('/plants'),
     'DELETE /plants/1 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n'])
@@ -108,6 +108,6 @@ t.test('no answer is stored by a cache, and JSON needs no charset', async (t) =>
 
 t.test('a target is too long from 1,000 characters of an id on, a head from 16 KiB on', async (t) => {
   const [id, head] = [await exchange(address, [get(`/plants/${'1'.repeat(1001)}`, 'Connection: close').replace('GET', 'DELETE')]), await exchange(address, [get(`/${'x'.repeat(16_384)}`)])]
-  isRefusal(t, id[0], 41401, 'The URL is too long.')
-  isRefusal(t, head[0], 43101, 'The headers are too large.')
+  isError(t, id[0], 41401, 'The URL is too long.')
+  isError(t, head[0], 43101, 'The headers are too large.')
 })

@@ -134,7 +134,7 @@ t.test('to HTTP/1.0 no list is given that could be cut without a sign', async (t
   const list = (query = '') => `GET /plants${query} HTTP/1.0\r\nAuthorization: ${authorization}\r\n\r\n`
   await sql(url, "insert into plants select 'alice', id, 'n' from generate_series(1, 1000) as id")
   const [refused] = await exchange(address, [list()])
-  t.match(refused, { status: 400, body: '{"error":40018,"message":"The answer is too long for HTTP/1.0, in which a part of it would look whole: use HTTP/1.1, or ask for less."}' })
+  t.match(refused, { status: 400, body: '{"error":40018,"message":"The response is too long for HTTP/1.0: use HTTP/1.1, or ask for fewer results."}' })
   const [short] = await exchange(address, [list('?limit=100')])
   t.equal(JSON.parse(short?.body as string).length, 100)
   t.same(parsed(log).filter(({ level }) => level === 'error'), [])

@@ -41,7 +41,7 @@ t.test('what callers do is as the document says, and so is what they are answere
   const as200 = (body: unknown) => ({ ...inJson, status: 200, body })
   const plants = [
     { id: 1, name: 'Monstera deliciosa', tag: 'tropical' }, { id: 0, name: '' }, { id: -1, name: 'n', tag: '' }, { id: 9007199254740991, name: '🌵 "é" \\ \u0001' }, { id: -9007199254740991, name: 'שלום' },
-    { id: 2, name: 'x'.repeat(500_000) }, { id: 3, name: 'n', owner: 'bob', x: [{ id: 1 }] }
+    { id: 2, name: 'x'.repeat(100_000) }, { id: 3, name: 'n', owner: 'bob', x: [{ id: 1 }] }
   ]
 
   t.match(await call('GET', '/plants', alice), as200([]))
@@ -50,7 +50,7 @@ t.test('what callers do is as the document says, and so is what they are answere
   }
   t.match(await call('POST', '/plants', alice, JSON.stringify(plants[0])), { ...inJson, status: 400, body: { error: 40014 } })
   const listed = plants.toSorted((a, b) => a.id - b.id).map(({ name, tag }) => ({ name, ...tag !== undefined && { tag } }))
-  for (const [query, count] of [['', 7], ['?limit=0', 0], ['?limit=2', 2], ['?limit=2147483647', 7], ['?other=x', 7]] as const) {
+  for (const [query, count] of [['', 7], ['?limit=0', 0], ['?limit=2', 2], ['?limit=2147483647', 7]] as const) {
     t.same(await call('GET', `/plants${query}`, alice), as200(listed.slice(0, count)), query)
   }
   t.match(await call('DELETE', '/plants/-9007199254740991', alice), { status: 204, type: null, violations: null, body: undefined })
@@ -73,8 +73,9 @@ t.test('answers to what callers should not do are as the document says, and so i
     [40012, 'POST', '/plants', '{"id":1,"name":"\\u0000"}'],
     [40012, 'POST', '/plants', '{"id":1,"name":"n","tag":null}'],
     [40013, 'POST', '/plants', '{"id":1e19,"name":"n"}'],
-    [40017, 'POST', '/plants', JSON.stringify({ id: 1, name: 'n', x: Array(2000).fill(0) })],
+    [40017, 'POST', '/plants', JSON.stringify({ id: 1, name: 'n', x: Array(200).fill(0) })],
     [40016, 'GET', '/plants?limit=-1'],
+    [40016, 'GET', '/plants?offset=1'],
     [40016, 'GET', '/plants?limit=1.5'],
     [40016, 'GET', '/plants?limit='],
     [40016, 'GET', '/plants?limit=1&limit=2'],

@@ -3,11 +3,11 @@ import t from 'tap'
 import { startApp } from '../support/app.ts'
 import { sql } from '../support/database.ts'
 import { exchange, type Answer } from '../support/raw.ts'
-import { isRefusal, noPlant } from '../support/refusal.ts'
+import { isError, noPlant } from '../support/error-response.ts'
 import { examplePaths } from '../support/routes.ts'
 
 const malformed = [40001, 'The request is not well-formed HTTP/1.1.'] as const
-const badUrl = [40002, 'The URL has a malformed percent escape.'] as const
+const badUrl = [40002, 'The URL has a malformed percent escape: write % as %25.'] as const
 const host = [40003, 'An HTTP/1.1 request needs one valid Host header.'] as const
 const unknownPath = [40401, 'There is nothing at this path.'] as const
 const wrongMethod = [40501, 'This path does not answer to this method.'] as const
@@ -37,13 +37,11 @@ const stored = async () => (await sql(url, 'select id::text, name from plants or
 
 await (await as('alice')).create({ id: 1, name: 'n' })
 
-t.test('what is no HTTP/1.1 is refused and its connection closed', async (t) => {
+t.test('a message that is not HTTP/1.1 is rejected and its connection closed', async (t) => {
   const body = '{"id":2,"name":"n"}'
   const requests: Record<string, string | Buffer> = {
     'a word': 'hello\r\n\r\n',
     'an empty method': ' /plants HTTP/1.1\r\nHost: x\r\n\r\n',
-    'an unknown method': request('BREW /plants HTTP/1.1'),
-    'a method in small letters': request('get /plants HTTP/1.1'),
     'no path': request('GET HTTP/1.1'),
     'no version': request('GET /plants'),
     'HTTP/0.9': 'GET /plants\r\n\r\n',
@@ -93,13 +91,13 @@ t.test('what is no HTTP/1.1 is refused and its connection closed', async (t) => 
   for (const [title, text] of Object.entries(requests)) {
     const answers = await exchange(address, [text], { halfClose: true })
     t.equal(answers.length, 1, title)
-    isRefusal(t, answers[0], ...malformed, title)
+    isError(t, answers[0], ...malformed, title)
     t.equal(answers[0]?.headers.connection, 'close', title)
   }
   t.same(await stored(), [{ id: '1', name: 'n' }])
 })
 
-t.test('headers beyond 16 KiB are refused, a path within them is not', async (t) => {
+t.test('headers beyond 16 KiB are rejected, a long path within them is not', async (t) => {
   for (const text of [
     request('GET /plants HTTP/1.1', [`X: ${'x'.repeat(20_000)}`]),
     request('GET /plants HTTP/1.1', Array(3000).fill('X: y')),
@@ -109,36 +107,36 @@ t.test('headers beyond 16 KiB are refused, a path within them is not', async (t)
   ]) {
     const answers = await exchange(address, [text])
     t.equal(answers.length, 1)
-    isRefusal(t, answers[0], ...longHeaders)
+    isError(t, answers[0], ...longHeaders)
   }
   const tooLong = [41401, 'The URL is too long.'] as const
   const answers = await exchange(address, [request(`GET /${'x'.repeat(15_000)} HTTP/1.1`), request(`DELETE /plants/${'1'.repeat(15_000)} HTTP/1.1`), request(`GET /plants?${'x'.repeat(15_000)} HTTP/1.1`), last])
-  isRefusal(t, answers[0], ...unknownPath)
-  isRefusal(t, answers[1], ...tooLong)
-  t.equal(answers[2]?.status, 200)
+  isError(t, answers[0], ...unknownPath)
+  isError(t, answers[1], ...tooLong)
+  isError(t, answers[2], 40016, 'This name is not a parameter here: use limit.')
 })
 
-t.test('a chunk extension beyond 16 KiB is refused', async (t) => {
+t.test('a chunk extension beyond 16 KiB is rejected', async (t) => {
   const [answer] = await exchange(address, [create(`1;${'x'.repeat(20_000)}\r\n{\r\n0\r\n\r\n`, ['Transfer-Encoding: chunked'])])
-  isRefusal(t, answer, 40006, 'The body is larger than this service accepts.')
+  isError(t, answer, 40006, 'The body is larger than this service accepts.')
 })
 
-t.test('malformed percent escapes are refused in the path and in the query', async (t) => {
+t.test('malformed percent escapes are rejected in the path and in the query', async (t) => {
   const urls = ['/%', '/%zz', '/plants%', '/plants/%2', '/plants/%ff', '/plants/%C0%80', '/livez%', '/x/%f%f', '/plants?%', '/plants?limit=%zz', '/plants?x=%C0%80&limit=1', '/plants?x=1?%zz']
   const answers = await exchange(address, [...urls.map((url) => request(`${url.startsWith('/plants/') ? 'DELETE' : 'GET'} ${url} HTTP/1.1`)), last])
   t.equal(answers.length, urls.length + 1)
-  for (const [index, url] of urls.entries()) isRefusal(t, answers[index], ...badUrl, url)
+  for (const [index, url] of urls.entries()) isError(t, answers[index], ...badUrl, url)
   t.same(await stored(), [{ id: '1', name: 'n' }])
 })
 
 t.test('an HTTP/1.1 request has one Host header, an HTTP/1.0 request needs none', async (t) => {
   const refused = ['', 'Host: x\r\nHost: x\r\n', 'Host: x\r\nHost: y\r\n', 'Host: x, y\r\n']
   const answers = await exchange(address, [...refused.map((headers) => `GET /livez HTTP/1.1\r\n${headers}\r\n`), 'GET /livez HTTP/1.1\r\nHost:\r\n\r\n', 'GET /livez HTTP/1.0\r\n\r\n'])
-  for (const [index, headers] of refused.entries()) isRefusal(t, answers[index], ...host, headers)
+  for (const [index, headers] of refused.entries()) isError(t, answers[index], ...host, headers)
   t.same(answers.slice(refused.length).map(({ status }) => status), [200, 200])
 })
 
-t.test('of headers that came twice none is picked', async (t) => {
+t.test('the service picks neither of two contradicting headers', async (t) => {
   const bob = (await as('bob')).authorization
   const answers = await exchange(address, [
     `GET /plants HTTP/1.1\r\nHost: x\r\nAuthorization: ${authorization}\r\nAuthorization: ${bob}\r\n\r\n`,
@@ -146,9 +144,9 @@ t.test('of headers that came twice none is picked', async (t) => {
     create('{"id":2,"name":"n"}', ['Content-Encoding: gzip', 'Content-Encoding: identity', 'Content-Length: 19']),
     last
   ])
-  isRefusal(t, answers[0], 40102, 'The bearer token is not valid.')
-  isRefusal(t, answers[1], 40004, 'The body must be application/json in UTF-8.')
-  isRefusal(t, answers[2], 40005, 'The body must not have a content encoding.')
+  isError(t, answers[0], 40102, 'The bearer token is not valid.')
+  isError(t, answers[1], 40004, 'The body must be application/json in UTF-8.')
+  isError(t, answers[2], 40005, 'The body must not have a content encoding: send it uncompressed.')
   t.same(await stored(), [{ id: '1', name: 'n' }])
 })
 
@@ -163,39 +161,39 @@ t.test('a body may come in chunks, with trailers and extensions, or after 100 Co
   t.same(answers.map(({ status }) => status), [200, 200, 100, 200, 200])
 })
 
-t.test('a body that is left out is an empty one, and is not waited for', async (t) => {
+t.test('an absent body is empty, and the service does not wait for it', async (t) => {
   const [answer, next] = await exchange(address, [create('', []), last])
-  isRefusal(t, answer, ...noPlant)
+  isError(t, answer, ...noPlant)
   t.equal(next?.status, 200)
 })
 
-t.test('a caller that ends its side after its requests gets all the answers', async (t) => {
+t.test('a client that half-closes after its requests gets all responses', async (t) => {
   const answers = await exchange(address, [request('GET /plants HTTP/1.1') + request('GET /plants?limit=0 HTTP/1.1') + request('GET /livez HTTP/1.1')], { halfClose: true })
   t.match(answers, [{ status: 200, body: /^\[\{/ }, { status: 200, body: '[]' }, { status: 200, body: '{"status":"ok"}' }])
 })
 
-t.test('an expectation other than 100-continue is refused, and its connection closed', async (t) => {
+t.test('an expectation other than 100-continue is rejected, and its connection closed', async (t) => {
   const expectations = ['banana', '100-continued', '200-ok', '100-continue, banana', '']
   for (const expectation of expectations) {
     const answers = await exchange(address, [create('', ['Content-Length: 19', `Expect: ${expectation}`]), '{"id":2,"name":"n"}', last])
     t.equal(answers.length, 1)
-    isRefusal(t, answers[0], 41701, 'The only expectation this service meets is 100-continue.', expectation)
+    isError(t, answers[0], 41701, 'The only supported expectation is 100-continue.', expectation)
   }
   t.notOk((await stored()).some(({ id }) => id === '2'))
 })
 
-t.test('CONNECT is refused and its connection closed', async (t) => {
+t.test('CONNECT is rejected and its connection closed', async (t) => {
   const [answer] = await exchange(address, [request('CONNECT x:443 HTTP/1.1')])
-  isRefusal(t, answer, ...wrongMethod)
+  isError(t, answer, ...wrongMethod)
   t.match(answer?.headers, { allow: 'GET, HEAD, POST, DELETE', connection: 'close' })
 })
 
-t.test('an offer to upgrade is not taken', async (t) => {
+t.test('the service does not upgrade a connection', async (t) => {
   const [answer] = await exchange(address, [request('GET /livez HTTP/1.1', ['Connection: close, upgrade', 'Upgrade: h2c, websocket', 'HTTP2-Settings: AAMAAABkAAQAAP__'])])
   t.match(answer, { status: 200, body: '{"status":"ok"}' })
 })
 
-t.test('a known path refuses any other method and says which it takes, OPTIONS included', async (t) => {
+t.test('a known path rejects other methods, OPTIONS included, and lists its own', async (t) => {
   const { '/plants': plants = '', '/plants/1': plant = '' } = examplePaths
   const paths: Record<string, string> = {
     ...examplePaths,
@@ -204,27 +202,58 @@ t.test('a known path refuses any other method and says which it takes, OPTIONS i
     'http://example.org/plants': plants,
     'HTTPS://x:1/plants?/x': plants,
     '/plants/x': plant,
-    '/plants/': plant
+    'http://x': examplePaths['/'] as string,
+    'http://x?plants': examplePaths['/'] as string
   }
   for (const [path, allow] of Object.entries(paths)) {
     const refused = METHODS.filter((method) => method !== 'CONNECT' && !allow.split(', ').includes(method))
     const answers = await exchangeAll(refused.map((method) => request(`${method} ${path} HTTP/1.1`)), [refused.indexOf('HEAD')])
     for (const [index, method] of refused.entries()) {
       t.equal(answers[index]?.headers.allow, allow, `${method} ${path}`)
-      if (method !== 'HEAD') isRefusal(t, answers[index], ...wrongMethod, `${method} ${path}`)
+      if (method !== 'HEAD') isError(t, answers[index], ...wrongMethod, `${method} ${path}`)
     }
   }
 })
 
-t.test('any other path is unknown, whatever the method', async (t) => {
-  const paths = ['/', '/x', '/plant', '/Plants', '/PLANTS', '//plants', '/plants//', '/plants/1/', '/plants/1/2', '/plants%2F1', '/./plants', '/plants/../livez', '/livez/', '/livez/x', '/__proto__', '/constructor', '/*', '*', '/:id', 'ftp://x/plants', 'http://x', 'http://x?plants', '/livez;x', '/v1/plants', '/favicon.ico']
+t.test('any other path is unknown with every method', async (t) => {
+  const paths = ['/x', '/plant', '/Plants', '/PLANTS', '//plants', '/plants//', '/plants/1/2', '/plants%2F1', '/./plants', '/plants/../livez', '/livez/x', '/__proto__', '/constructor', '/*', '*', '/:id', 'ftp://x/plants', '/livez;x', '/v1/plants', '/favicon.ico']
   for (const method of METHODS.filter((method) => method !== 'CONNECT' && method !== 'HEAD')) {
     const answers = await exchangeAll(paths.map((path) => request(`${method} ${path} HTTP/1.1`)))
-    for (const [index, path] of paths.entries()) isRefusal(t, answers[index], ...unknownPath, `${method} ${path}`)
+    for (const [index, path] of paths.entries()) isError(t, answers[index], ...unknownPath, `${method} ${path}`)
   }
 })
 
-t.test('HEAD is answered as GET is, without the body', async (t) => {
+t.test('a path with a slash at its end is unknown, and the message names the right path', async (t) => {
+  const paths = { '/plants/': '/plants', '/plants/?limit=1': '/plants', 'http://x/livez/': '/livez', '/plants/1/': '/plants/:id', '//': '/' }
+  const answers = await exchangeAll(Object.keys(paths).map((path) => request(`GET ${path} HTTP/1.1`)))
+  for (const [index, [path, known]] of Object.entries(paths).entries()) isError(t, answers[index], 40401, `There is nothing at this path: use ${known}.`, path)
+})
+
+t.test('a method that HTTP does not define is not implemented, and its connection is closed', async (t) => {
+  for (const before of ['', request('GET /livez HTTP/1.1'), '\r\n']) {
+    for (const method of ['FOO', 'get', 'GETT', 'PUTT', 'M-FOO', 'BREW', 'a']) {
+      const answers = await exchange(address, [`${before}${request(`${method} /plants HTTP/1.1`)}`], { halfClose: true })
+      isError(t, answers.at(-1), 50101, 'This service does not know this method.', method)
+      t.equal(answers.at(-1)?.headers.connection, 'close')
+    }
+    const answers = await exchange(address, [`${before}hello\r\n\r\n`], { halfClose: true })
+    isError(t, answers.at(-1), ...malformed, 'not a request line')
+  }
+})
+
+t.test('the root names the documents, and sends browsers to the one for people', async (t) => {
+  const accept = 'Accept: text/html,application/xhtml+xml,*/*;q=0.8'
+  const [forPrograms, forPeople, head] = await exchange(address, [request('GET / HTTP/1.1'), request('GET / HTTP/1.1', [accept]), request('HEAD / HTTP/1.1', ['Connection: close'])], { heads: [2] })
+  t.match(forPrograms, { status: 200, headers: { 'content-type': 'application/json', vary: 'accept' }, body: '{"docs":"./docs","openapi":"./openapi.json"}' })
+  t.match(forPeople, { status: 302, headers: { location: './docs', vary: 'accept' } })
+  t.match(head, { status: 200, body: '' })
+
+  const { app } = await startApp(t, { DOCS: 'off' })
+  const withoutDocs = await app.inject({ url: '/', headers: { accept: 'text/html' } })
+  t.match([withoutDocs.statusCode, withoutDocs.body], [200, '{"openapi":"./openapi.json"}'])
+})
+
+t.test('HEAD gets the response of GET without the body', async (t) => {
   for (const path of ['/plants', '/plants?limit=0', '/plants?limit=x', '/plants?%', '/livez', '/readyz', '/openapi.json', '/x', '/%']) {
     const [get, head] = await exchange(address, [request(`GET ${path} HTTP/1.1`), request(`HEAD ${path} HTTP/1.1`, ['Connection: close'])], { heads: [1] })
     const { date: _, 'x-request-id': ___, connection, 'keep-alive': __, ...headers } = get?.headers ?? {}
@@ -234,18 +263,18 @@ t.test('HEAD is answered as GET is, without the body', async (t) => {
   t.match(anonymous, { status: 401, headers: { 'www-authenticate': 'Bearer realm="plants"' } })
 })
 
-t.test('no path, method or query turns into a method another header names', async (t) => {
+t.test('headers and parameters cannot override the method or the path', async (t) => {
   const headers = ['X-HTTP-Method-Override: DELETE', 'X-HTTP-Method: DELETE', 'X-Method-Override: DELETE', 'X-Original-URL: /plants/1', 'X-Rewrite-URL: /plants/1', 'Accept-Version: 2']
   const answers = await exchange(address, [request('POST /plants/1?_method=DELETE HTTP/1.1', headers), request('GET /plants HTTP/1.1', headers), last])
-  isRefusal(t, answers[0], ...wrongMethod)
+  isError(t, answers[0], ...wrongMethod)
   t.equal(answers[1]?.status, 200)
   t.ok((await stored()).some(({ id }) => id === '1'))
 })
 
-t.test('every refusal is logged, none as a fault of the service', async (t) => {
+t.test('every rejected request is logged, none as an error of the service', async (t) => {
   const lines = log.map((line) => JSON.parse(line))
   t.same(lines.filter(({ level }) => /warn|error|fatal/.test(level)), [])
-  for (const number of [40001, 40002, 40003, 41401, 41701, 43101, 40401, 40501]) {
+  for (const number of [40001, 40002, 40003, 41401, 41701, 43101, 40401, 40501, 50101]) {
     t.ok(lines.some(({ error, level, remoteAddress }) => error === number && level === 'info' && remoteAddress === '127.0.0.1'), `${number}`)
   }
 })

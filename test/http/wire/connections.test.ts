@@ -5,7 +5,7 @@ import t from 'tap'
 import { startApp } from '../../support/app.ts'
 import { sql } from '../../support/database.ts'
 import { exchange, parseAnswers } from '../../support/raw.ts'
-import { isRefusal } from '../../support/refusal.ts'
+import { isError as isRefusal } from '../../support/error-response.ts'
 
 const malformed = [40001, 'The request is not well-formed HTTP/1.1.'] as const
 const tooLarge = [40006, 'The body is larger than this service accepts.'] as const

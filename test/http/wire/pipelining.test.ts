@@ -6,7 +6,7 @@ import t from 'tap'
 import { startApp } from '../../support/app.ts'
 import { sql } from '../../support/database.ts'
 import { exchange, parseAnswers } from '../../support/raw.ts'
-import { isRefusal } from '../../support/refusal.ts'
+import { isError as isRefusal } from '../../support/error-response.ts'
 
 const { app, as, url, listen, log } = await startApp(t, { BODY_LIMIT: '1048576' })
 const address = await listen()

@@ -1,0 +1,36 @@
+import type { Test } from 'tap'
+import type { Answer } from './raw.ts'
+
+/** The number and message for a body that is not an object. */
+export const noPlant = [40010, 'The body must be a JSON object with id, name, tag (optional).'] as const
+
+interface InjectResponse {
+  statusCode: number
+  headers: Record<string, unknown>
+  body: string
+}
+
+/** Asserts that a response is exactly the given error. */
+export function isError (t: Test, response: InjectResponse | Answer | undefined, number: number, message: string, title = ''): void {
+  if (response === undefined) {
+    t.fail(`no response: ${title}`)
+    return
+  }
+  const status = 'statusCode' in response ? response.statusCode : response.status
+  const body = parse(response.body)
+  t.match({ status, type: response.headers['content-type'], keys: Object.keys(body), ...body }, {
+    status: Math.floor(number / 100),
+    type: /^application\/json$/,
+    keys: ['error', 'message'],
+    error: number,
+    message
+  }, `${title} ${number}`.trim())
+}
+
+function parse (text: string): object {
+  try {
+    return JSON.parse(text)
+  } catch {
+    return { text }
+  }
+}
