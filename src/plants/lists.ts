@@ -5,6 +5,7 @@ import type { Database } from '../database/database.ts'
 import { overloaded } from '../errors.ts'
 import { Batcher, type BatcherOptions } from '../scheduling/batcher.ts'
 import { inlineBytes, type MemoryBudget } from '../scheduling/memory-budget.ts'
+import { userWork } from '../scheduling/tick-limiter.ts'
 import { firstPage, readFirstPages, readPage, type Page, type PageRequest } from './pages.ts'
 import type { Plant } from './schemas.ts'
 
@@ -56,7 +57,7 @@ export class Lists {
     })
   }
 
-  /** All plants of a short list, or the pages of a long one. Rejects with OVERLOADED before a page is sent. */
+  /** All plants of a list of one page, or the pages of a longer one. Rejects with OVERLOADED before a page is sent. */
   async list (user: string, limit: number, response: Writable): Promise<Plant[] | AsyncIterable<Page>> {
     const request = { ...firstPage(user, limit, maxFirstPageBytes), response, queuedAt: performance.now() }
     const page = this.#alone.has(user) ? undefined : await this.#shortLists.add(request)
@@ -65,7 +66,10 @@ export class Lists {
     const { budget, maxPlantBytes } = this.#options
     // The page that is being sent and the one that is prefetched.
     if (!budget.reserve(user, 2 * Math.max(maxPageBytes, maxPlantBytes), response)) throw overloaded
-    return this.#pages(request, page ?? await this.#longLists.add(request))
+    const first = page ?? await this.#longLists.add(request)
+    if (first.next !== undefined) return this.#pages(request, first)
+    await userWork.turn(user, first.bytes)
+    return first.toPlants()
   }
 
   async * #pages (request: ListRequest, first: Page): AsyncGenerator<Page, void> {

@@ -34,6 +34,7 @@ const [firstId, lastId] = ['-9223372036854775808', '9223372036854775807']
 // A page is one row of JSON arrays, one per field. Reading 20 plants costs the service a sixth less than
 // 20 rows, and PostgreSQL 8 µs more. Objects built by PostgreSQL would cost PostgreSQL twice as much.
 const textBytes = textFields.map((field) => `coalesce(octet_length(${field}), 0)`)
+const jsonBytes = textFields.map((field) => `coalesce(octet_length(to_json(${field})::text), 0)`)
 
 /** A text beyond this many bytes is not turned into JSON unless the page may have it. */
 const largeText = 512
@@ -73,8 +74,7 @@ const selectLargePage = {
     ), stored as (
       select *, sum(bytes) over (order by id) - bytes as bytes_before from plant
     ), written as (
-      select *, sum(${textFields.map((field) => `coalesce(octet_length(to_json(${field})::text), 0)`).join(' + ')})
-        over (order by id) as json_bytes, row_number() over (order by id) as n
+      select *, sum(${jsonBytes.join(' + ')}) over (order by id) as json_bytes, row_number() over (order by id) as n
       from stored where bytes_before < $4::bigint
     )
     select count(*), case when count(*) = $3 or count(*) < (select count(*) from plant) then max(id) end
@@ -95,7 +95,10 @@ export async function readFirstPages (
   database: Database, lists: PageRequest[]
 ): Promise<Array<Page | undefined>> {
   const [first] = lists as [PageRequest]
-  if (lists.length === 1) return [toPage(first, (await database.read(selectPage, valuesOf(first)))[0] as Row)]
+  if (lists.length === 1) {
+    const [row] = await database.read(selectPage, valuesOf(first))
+    return [toPage(first, row as Row)]
+  }
   const values = [lists.map(({ user }) => user), lists.map(({ size }) => size)]
   const rows = new Map<number, Row>()
   for (const [n, ...row] of await database.read(selectFirstPages, values)) rows.set(Number(n), row)
@@ -124,8 +127,8 @@ function toPage ({ limit }: PageRequest, [count, last, ...columns]: Row): Page |
 }
 
 function parseColumns (columns: string[], count: number): Plant[] {
-  const values = Object.fromEntries(fields.map((field, index) => [field, JSON.parse(columns[index] as string)]))
-  return Array.from({ length: count }, (_, position) => toPlant(values as Parameters<typeof toPlant>[0], position))
+  const values = columns.map((json) => JSON.parse(json) as unknown[])
+  return Array.from({ length: count }, (_, position) => toPlant(values, position))
 }
 
 function cursorAfter (id: string | null | undefined, limit: number): Cursor | undefined {

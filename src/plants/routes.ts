@@ -100,7 +100,7 @@ async function * toJson (pages: AsyncIterable<Page>, request: FastifyRequest, re
   for await (const page of pages) {
     if (page.count === 0) break
     await request.revalidate()
-    await new Promise<void>((resolve) => userWork.run(request.identity.user, page.bytes, resolve))
+    await userWork.turn(request.identity.user, page.bytes)
     yield before + serialize(page.toPlants()).slice(1, -1)
     before = ','
     await drained(reply.raw)

@@ -7,7 +7,7 @@ const maxBytesPerTick = 262_144
 /** What each user or client address may do before the others get their turn. */
 const quantumBytes = 65_536
 
-/** Charges work by bytes that are known before it starts: clocks are too coarse, and wrong on a busy machine. */
+/** Charges work by bytes, known before the work starts. Clocks are too coarse, and wrong on a busy machine. */
 export class TickLimiter {
   readonly #queue = new FairQueue<() => void>(quantumBytes)
   #spentBytes = 0
@@ -23,6 +23,11 @@ export class TickLimiter {
       this.#spentBytes += bytes
       work()
     }, bytes)
+  }
+
+  /** Resolves when the work may be done, in the same tick. */
+  turn (key: string, bytes: number): Promise<void> {
+    return new Promise((resolve) => this.run(key, bytes, resolve))
   }
 
   /** Work beyond the budget of a tick has a tick of its own. */
