@@ -69,7 +69,7 @@ const addressOf = ({ ip, ips = [ip] }: FastifyRequest) => ips.findLast((address)
 export function handleError (error: unknown, request: FastifyRequest, reply: FastifyReply): void {
   const fault = toApiError(error, errors.INTERNAL)
   const { status, number, headers, message } = fault
-  request.server.errorLog.note(fault, request.log, askedBy(request, fault))
+  request.server.errorLog.record(fault, request.log, askedBy(request, fault))
   // Fastify closes the connection after a body it could not take. A caller still
   // sending it would lose the answer.
   if (!request.raw.complete) discardStream(request.raw)
@@ -86,7 +86,7 @@ export function rawErrorResponse (
   const fault = toApiError(error, errors.HTTP_MALFORMED)
   const { status, number, headers, message } = fault
   const id = newRequestId()
-  app.errorLog.note(fault, app.log.child({ reqId: id }), { remoteAddress })
+  app.errorLog.record(fault, app.log.child({ reqId: id }), { remoteAddress })
   const body = JSON.stringify({ error: number, message })
   const lines = Object.entries({
     ...headers,

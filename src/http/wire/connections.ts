@@ -116,7 +116,7 @@ export function limitConnections (app: FastifyInstance, mostConnections: number)
   app.server.maxConnections = mostConnections
   app.server.on('drop', (data?: DropArgument) => {
     const error = new ApiError(errors.OVERLOADED, { cause: 'too many connections' })
-    app.errorLog.note(error, app.log, { remoteAddress: data?.remoteAddress })
+    app.errorLog.record(error, app.log, { remoteAddress: data?.remoteAddress })
   })
   const limit = descriptorLimit()
   if (limit < mostConnections + reservedDescriptors) {

@@ -1,0 +1,71 @@
+// A shutdown ends in time, with exit code 0, whatever stalls beside the requests.
+import { execFileSync, spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { closeSync, constants, openSync, readSync } from 'node:fs'
+import { join } from 'node:path'
+import { setTimeout } from 'node:timers/promises'
+import t, { type Test } from 'tap'
+import { createDatabase } from '../../support/database.ts'
+import { freePort } from '../../support/free-port.ts'
+import { asShipped, unmeasured } from '../../support/program.ts'
+import { startPostgres } from '../faults/postgres.ts'
+
+const main = join(import.meta.dirname, '../../../src/main.ts')
+const DATABASE_URL = await createDatabase(t)
+const environment = { DATABASE_URL, LOG_LEVEL: 'debug', SHUTDOWN_TIMEOUT: '3s', DRAIN_DELAY: '0' }
+
+/** Starts the service with a full pipe as its log, after some 1.5 MiB of log lines that nobody has read. */
+async function startStalled (t: Test) {
+  const path = join(t.testdir(), 'log')
+  execFileSync('mkfifo', [path])
+  // Without O_NONBLOCK, as a shell opens pipes.
+  const pipe = openSync(path, constants.O_RDWR)
+  const reader = openSync(path, constants.O_RDONLY | constants.O_NONBLOCK)
+  const address = `http://127.0.0.1:${await freePort()}`
+  const child = spawn('env', [...asShipped, main], {
+    env: { ...process.env, ...environment, PORT: new URL(address).port },
+    stdio: ['ignore', pipe, 'inherit']
+  })
+  const exited = once(child, 'exit')
+  t.teardown(() => {
+    child.kill('SIGKILL')
+    closeSync(pipe)
+    closeSync(reader)
+  })
+  const headers = { traceparent: '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01' }
+  const get = (path: string) => fetch(address + path, { headers })
+  while (!await get('/readyz').then(({ ok }) => ok, () => false)) await setTimeout(50)
+  for (let round = 0; round < 50; round++) await Promise.all(Array.from({ length: 100 }, () => get('/livez')))
+
+  const piece = Buffer.alloc(65_536)
+  /** Returns the next part of the log. */
+  const read = () => piece.toString('utf8', 0, readSync(reader, piece))
+  return { child, exited, get, read }
+}
+
+t.test('the service runs and stops while nobody reads its log', async (t) => {
+  const { get, child, exited } = await startStalled(t)
+  t.equal((await get('/livez')).status, 200)
+  child.kill('SIGTERM')
+  t.strictSame(await exited, [0, null])
+})
+
+t.test('the log says how many lines were dropped while nobody read it', async (t) => {
+  const { get, read } = await startStalled(t)
+  let log = ''
+  while (!log.includes('"msg":"log lines were dropped"')) {
+    await get('/livez')
+    log += read()
+  }
+  const line = log.split('\n').find((line) => line.includes('were dropped')) as string
+  t.match(JSON.parse(line), { level: 'warn', dropped: /^[1-9]\d*$/ })
+})
+
+t.test('the service stops while its database hangs', async (t) => {
+  const postgres = await startPostgres(t)
+  const { child, exited } = await unmeasured.serve(t, { ...environment, DATABASE_URL: postgres.url })
+  postgres.freeze()
+  child.kill('SIGTERM')
+  t.strictSame(await exited, [0, null])
+  postgres.thaw()
+})
