@@ -14,7 +14,7 @@ const main = join(import.meta.dirname, '../../../src/main.ts')
 const DATABASE_URL = await createDatabase(t)
 const environment = { DATABASE_URL, LOG_LEVEL: 'debug', SHUTDOWN_TIMEOUT: '3s', DRAIN_DELAY: '0' }
 
-/** Starts the service with a full pipe as its log, after some 1.5 MiB of log lines that nobody has read. */
+/** Starts the service with a full pipe as its log, after some 1.5 MiB of unread log lines. */
 async function startStalled (t: Test) {
   const path = join(t.testdir(), 'log')
   execFileSync('mkfifo', [path])
@@ -43,14 +43,14 @@ async function startStalled (t: Test) {
   return { child, exited, get, read }
 }
 
-t.test('the service runs and stops while nobody reads its log', async (t) => {
+t.test('the service runs and stops while its log is not read', async (t) => {
   const { get, child, exited } = await startStalled(t)
   t.equal((await get('/livez')).status, 200)
   child.kill('SIGTERM')
   t.strictSame(await exited, [0, null])
 })
 
-t.test('the log says how many lines were dropped while nobody read it', async (t) => {
+t.test('the log says how many lines were dropped while it was not read', async (t) => {
   const { get, read } = await startStalled(t)
   let log = ''
   while (!log.includes('"msg":"log lines were dropped"')) {
