@@ -7,7 +7,7 @@ import { setTimeout } from 'node:timers/promises'
 import t, { type Test } from 'tap'
 import { createDatabase } from '../../support/database.ts'
 import { freePort } from '../../support/free-port.ts'
-import { asShipped, unmeasured } from '../../support/program.ts'
+import { serve, unmeasured } from '../../support/program.ts'
 import { startPostgres } from '../faults/postgres.ts'
 
 const main = join(import.meta.dirname, '../../../src/main.ts')
@@ -22,7 +22,7 @@ async function startStalled (t: Test) {
   const pipe = openSync(path, constants.O_RDWR)
   const reader = openSync(path, constants.O_RDONLY | constants.O_NONBLOCK)
   const address = `http://127.0.0.1:${await freePort()}`
-  const child = spawn('env', [...asShipped, main], {
+  const child = spawn(main, ['serve'], {
     env: { ...process.env, ...environment, PORT: new URL(address).port },
     stdio: ['ignore', pipe, 'inherit']
   })
@@ -51,7 +51,7 @@ t.test('the service runs and stops while its log is not read', async (t) => {
 })
 
 t.test('the log says how many lines were dropped while it was not read', async (t) => {
-  const { get, read } = await startStalled(t)
+  const { child, exited, get, read } = await startStalled(t)
   let log = ''
   while (!log.includes('"msg":"log lines were dropped"')) {
     await get('/livez')
@@ -59,6 +59,16 @@ t.test('the log says how many lines were dropped while it was not read', async (
   }
   const line = log.split('\n').find((line) => line.includes('were dropped')) as string
   t.match(JSON.parse(line), { level: 'warn', dropped: /^[1-9]\d*$/ })
+  child.kill('SIGTERM')
+  t.strictSame(await exited, [0, null])
+})
+
+t.test('the service runs and stops after the reader of its log has gone', async (t) => {
+  const { address, child, exited } = await serve(t, environment)
+  child.stdout.destroy()
+  for (let index = 0; index < 3; index++) t.equal((await fetch(`${address}/livez`)).status, 200)
+  child.kill('SIGTERM')
+  t.strictSame(await exited, [0, null])
 })
 
 t.test('the service stops while its database hangs', async (t) => {
