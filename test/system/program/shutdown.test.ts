@@ -8,7 +8,7 @@ import t, { type Test } from 'tap'
 import { createDatabase } from '../../support/database.ts'
 import { freePort } from '../../support/free-port.ts'
 import { serve, unmeasured } from '../../support/program.ts'
-import { startPostgres } from '../faults/postgres.ts'
+import { openProxy } from '../faults/proxy.ts'
 
 const main = join(import.meta.dirname, '../../../src/main.ts')
 const DATABASE_URL = await createDatabase(t)
@@ -71,11 +71,13 @@ t.test('the service runs and stops after the reader of its log has gone', async 
   t.strictSame(await exited, [0, null])
 })
 
-t.test('the service stops while its database hangs', async (t) => {
-  const postgres = await startPostgres(t)
-  const { child, exited } = await unmeasured.serve(t, { ...environment, DATABASE_URL: postgres.url })
-  postgres.freeze()
+t.test('the service stops while its database accepts connections and does not respond', async (t) => {
+  const proxy = await openProxy(t, DATABASE_URL)
+  const overrides = { DATABASE_URL: proxy.url, SHUTDOWN_TIMEOUT: '1s' }
+  const { address, child, exited } = await unmeasured.serve(t, { ...environment, ...overrides })
+  proxy.set('silent')
+  proxy.cut()
+  t.equal((await fetch(`${address}/readyz`)).status, 503)
   child.kill('SIGTERM')
   t.strictSame(await exited, [0, null])
-  postgres.thaw()
 })
