@@ -12,7 +12,7 @@ import { handleClientError, limitConnections, manageConnections } from './http/w
 import { readJsonBodies } from './http/json.ts'
 import { serverLimits } from './http/limits.ts'
 import { registerErrorLog } from './http/error-log.ts'
-import { createRequestLog } from './http/request-log.ts'
+import { traceIds } from './http/trace-context.ts'
 import { rejectMalformedQuery, rejectMalformedRequests } from './http/request-checks.ts'
 import { throttleUnauthenticated } from './http/wire/unauthenticated-throttle.ts'
 import { compileValidator } from './http/validation.ts'
@@ -60,7 +60,8 @@ export async function buildApp (parts: AppOptions, register = registerDomains) {
     genReqId: newRequestId,
     trustProxy: config.TRUSTED_PROXIES ?? false,
     logController: new DebugRequestLog(),
-    childLoggerFactory: createRequestLog,
+    childLoggerFactory: (log, bindings, options, { headers }) =>
+      log.child({ ...bindings, ...traceIds(headers.traceparent) }, options),
     bodyLimit: config.BODY_LIMIT,
     // Not setValidatorCompiler: a plugin that calls addSchema would get Fastify's default, Ajv.
     schemaController: { compilersFactory: { buildValidator: () => compileValidator as never } }
@@ -68,7 +69,7 @@ export async function buildApp (parts: AppOptions, register = registerDomains) {
 
   // First, to see what the rules below refuse.
   const readiness = createReadiness(database, lifecycle)
-  for (const observer of observers) observer.watch(app, database, readiness)
+  for (const observer of observers) observer.instrument(app, database, readiness)
   database.onWarning((what, details) => app.log.warn(details, what))
   registerErrorLog(app)
   app.setErrorHandler(handleError)

@@ -1,8 +1,8 @@
-// What a first start tells the person in front of it.
+// Prints a token and three example commands at the first start.
 import { createTokens } from '../access/tokens.ts'
 import type { Database } from '../database/database.ts'
 
-/** On standard error: standard output is the log, in which no token may appear. */
+/** Prints to standard error, because standard output is the log and must not hold a token. */
 export async function printQuickStart (database: Database, address: string): Promise<void> {
   const tokens = createTokens(database)
   if ((await tokens.list()).length > 0) {

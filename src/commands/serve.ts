@@ -1,4 +1,4 @@
-// The command serve: opens all there is, serves until a signal, and closes it again.
+// The command serve: opens everything, serves until a signal, and closes everything.
 import { lookup } from 'node:dns/promises'
 import { setTimeout } from 'node:timers/promises'
 import type { FastifyBaseLogger } from 'fastify'
@@ -12,39 +12,40 @@ import { startEmbedded } from '../../dev/embedded-postgres.ts'
 import { openTelemetry } from '../telemetry/telemetry.ts'
 import { formatError } from './format-error.ts'
 import { printQuickStart } from './quick-start.ts'
+import { openLogStream } from './log-stream.ts'
 import { handleSignals } from './signals.ts'
 
-/** Rejects, with all closed that it had opened, when it can't start: a taken port, a server too old. */
+/** Rejects when the service can't start, and closes what it has opened. */
 export async function serve (config: Config): Promise<void> {
-  // Whatever is opened is closed in the opposite order.
+  // Closes resources in reverse order.
   const opened = new AsyncDisposableStack()
   try {
-    // For localhost itself Fastify opens one server for each address, of which buildApp knows the first.
+    // For the name localhost Fastify opens one server for each address; buildApp sees only the first.
     const { address: host } = await lookup(config.HOST, { order: 'ipv4first' })
     const embedded = config.DATABASE_URL === undefined ? await startEmbedded(config.DATA_DIR) : undefined
     opened.defer(() => embedded?.close())
     const url = embedded?.url ?? config.DATABASE_URL as string
     const database = openDatabase({ url, statementTimeoutMs: config.STATEMENT_TIMEOUT })
     opened.defer(() => database.close())
-    // It connects while all else is put together.
+    // Connect while the rest is built.
     database.read(versionStatement).catch(() => {})
     const observers = await openTelemetry(config)
     opened.defer(async () => { await Promise.all(observers.map((observer) => observer.close())) })
     const lifecycle = { starting: true, stopping: false }
-    const app = await buildApp({ config, database, lifecycle, observers, logStream: await prettyStream() })
+    const app = await buildApp({ config, database, lifecycle, observers, logStream: await openLogStream() })
     opened.defer(() => app.close())
 
     for (const { url } of observers) if (url !== undefined) app.log.info({ url }, 'metrics')
     const listenTextResolver = (url: string) => `listening on ${url}`
-    // Beyond it the system drops who comes, to be tried again after one second and after three.
+    // The system drops connections beyond the backlog; the client retries after one and three seconds.
     const backlog = config.MAX_CONNECTIONS
     const at = { host, port: config.PORT, backlog }
     const address = await app.listen({ ...at, listenTextResolver }).catch((error) => {
       throw error.code === 'EADDRINUSE' ? new Error(`port ${config.PORT} on ${config.HOST} is in use`) : error
     })
-    handleSignals({ config, lifecycle, log: app.log, close: () => opened.disposeAsync() })
+    handleSignals({ config, lifecycle, app, release: () => opened.disposeAsync() })
 
-    const postgresql = await untilReady(() => prepare(database, url, config, app.log), app.log)
+    const postgresql = await untilReady(() => migrateAndProbe(database, url, config, app.log), app.log)
     if (embedded !== undefined) await printQuickStart(database, address)
     lifecycle.starting = false
     app.log.info({ version: manifest.version, node: process.versions.node, postgresql }, 'ready')
@@ -54,13 +55,8 @@ export async function serve (config: Config): Promise<void> {
   }
 }
 
-/** Readable lines on a terminal; standard output otherwise. */
-async function prettyStream () {
-  return process.stdout.isTTY ? (await import('pino-pretty')).default({ sync: true }) : undefined
-}
-
-/** Returns the server's version. */
-async function prepare (
+/** Returns the version of the PostgreSQL server. */
+async function migrateAndProbe (
   database: Database, url: string, config: Config, log: FastifyBaseLogger
 ): Promise<string> {
   const [row] = await database.read(versionStatement)
@@ -73,7 +69,7 @@ async function prepare (
   return version
 }
 
-/** The database may come up after the service. */
+/** Retries until the database is up, which may be later than the service. */
 async function untilReady (attempt: () => Promise<string>, log: FastifyBaseLogger): Promise<string> {
   let pause = 100
   const warn = (error: unknown) => {

@@ -1,43 +1,54 @@
-// What signals do to the service while it runs.
+// Handles signals while the service runs.
 import { setTimeout } from 'node:timers/promises'
 import closeWithGrace from 'close-with-grace'
 import type { FastifyBaseLogger } from 'fastify'
 import type { Config } from '../config.ts'
 import type { Lifecycle } from '../telemetry/health.ts'
+import { flushLog } from './log-stream.ts'
 
-export interface Running {
+export interface SignalOptions {
   config: Config
   lifecycle: Lifecycle
-  log: FastifyBaseLogger
-  /** Waits for what is under way. */
-  close (): Promise<void>
+  app: {
+    log: FastifyBaseLogger
+    /** Resolves when all requests have their responses. */
+    close (): Promise<unknown>
+  }
+  /** Closes telemetry and database. */
+  release (): Promise<void>
 }
 
-// A terminal sends its Ctrl-C to npm and to the service, and npm hands its own
-// on: what comes again this soon is the same one.
+// A terminal sends Ctrl-C to npm and to the service, and npm forwards it to the service.
+// A second signal within this time is the same one.
 const sameSignalMs = 1000
 
-// Of the time there is for all. What is cut off is to be over before the rest is given up.
-const cutsAfter = 0.85
+// Shares of SHUTDOWN_TIMEOUT. Past the first, unfinished lists and bodies are cut. Past the second,
+// nothing but a request keeps the process alive.
+const [forceCloseShare, releaseShare] = [0.85, 0.95]
 
-/** SIGTERM and SIGINT end the service, as does an error nobody caught; SIGUSR2 switches debug logging. */
-export function handleSignals ({ config, lifecycle, log, close }: Running): void {
+/** SIGTERM, SIGINT and uncaught errors end the service. SIGUSR2 switches debug logging. */
+export function handleSignals ({ config, lifecycle, app, release }: SignalOptions): void {
+  const { log } = app
+  const { SHUTDOWN_TIMEOUT: shutdownTimeoutMs, DRAIN_DELAY: drainDelayMs } = config
   let first: { name: NodeJS.Signals, at: number } | undefined
   const grace = closeWithGrace({
-    delay: config.SHUTDOWN_TIMEOUT,
+    delay: shutdownTimeoutMs,
     logger: log,
-    // A start that fails has closed everything itself, and its exit code tells.
+    // A start that fails closes everything itself and sets the exit code.
     skip: ['SIGTERM', 'SIGINT', 'SIGUSR2', 'beforeExit']
   }, async ({ err, signal = first?.name }) => {
+    const deadline = setTimeout(shutdownTimeoutMs * releaseShare)
     lifecycle.stopping = true
-    lifecycle.forceCloseAt = performance.now() + cutsAfter * config.SHUTDOWN_TIMEOUT
+    lifecycle.forceCloseAt = performance.now() + shutdownTimeoutMs * forceCloseShare
     if (err) log.fatal({ err }, 'uncaught error')
     else log.info({ signal }, 'stopping')
-    // Balancers go on sending requests until they have seen /readyz fail.
-    // Nobody balances what is stopped from a terminal, or broken.
-    if (signal === 'SIGTERM') await setTimeout(config.DRAIN_DELAY)
-    await close()
+    // Load balancers send requests until they have seen /readyz fail. A service that is stopped
+    // from a terminal, or that is broken, does not wait for them.
+    if (signal === 'SIGTERM') await setTimeout(drainDelayMs)
+    await app.close()
+    await Promise.race([release(), deadline])
     log.info('stopped')
+    await Promise.race([flushLog(), deadline])
   })
 
   function end (name: NodeJS.Signals): void {
@@ -56,7 +67,7 @@ export function handleSignals ({ config, lifecycle, log, close }: Running): void
 
 function toggleDebug (log: FastifyBaseLogger, configured: string): void {
   const level = log.level === 'debug' ? configured : 'debug'
-  // While the more talkative of the two is on, so that it is read.
+  // Log the change at the more verbose of both levels, so that it appears.
   if (level === 'debug') log.level = level
   log.info(`SIGUSR2: the log level is ${level} from here on`)
   log.level = level

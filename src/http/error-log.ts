@@ -1,5 +1,4 @@
-// What the log says of answers that are no success: who asked for what, a few of each kind in full, of the
-// rest how many.
+// Logs error responses: the first few of each error in a second, then how many more there were.
 import type { FastifyBaseLogger, FastifyError, FastifyInstance } from 'fastify'
 import type { ApiError } from '../errors.ts'
 
@@ -7,7 +6,7 @@ declare module 'fastify' {
   interface FastifyInstance { errorLog: ErrorLog }
 }
 
-/** Who asked for what: never the path itself, since a caller may have put a token into it. */
+/** The client's part of a log line: the route's pattern, because the path may hold a token. */
 export interface RequestSummary {
   method?: string | undefined
   route?: string | undefined
@@ -16,110 +15,60 @@ export interface RequestSummary {
   remoteAddress?: string | undefined
 }
 
-type Level = 'info' | 'warn' | 'error'
+// In a second. The first line of each error is exempt from the total: a flood of one error hides no other.
+const [maxLinesPerError, maxLines] = [10, 50]
 
-interface Kind {
-  level: Level
-  fault: ApiError
-  inFull: number
-  further: number
-  addresses: Set<string>
-  quietSeconds: number
-}
-
-/** Refusals of a kind that are logged in full at first; then one a second. */
-const mostRefusals = 30
-/** A fault is ours, comes with a stack, and is logged in full once, and again after so long without one. */
-const quietAfterSeconds = 10
-/** Of one kind that are told apart, and of kinds. */
-const [mostAddresses, mostKinds] = [10_000, 100]
-
-/** Puts the logbook of an app on it. */
+/** Decorates the app with its error log. */
 export function registerErrorLog (app: FastifyInstance): void {
   const errorLog = new ErrorLog(app.log)
   app.decorate('errorLog', errorLog)
-  app.addHook('onClose', (_app, done) => {
-    errorLog.close()
-    done()
-  })
+  app.addHook('onClose', async () => errorLog.flush())
 }
 
 export class ErrorLog {
-  readonly #summaries: FastifyBaseLogger
-  readonly #kinds = new Map<string, Kind>()
+  readonly #log: FastifyBaseLogger
+  /** The errors of the current second, by number. */
+  readonly #errors = new Map<number, { error: ApiError, logged: number, further: number }>()
+  #lines = 0
   #timer: NodeJS.Timeout | undefined
 
-  constructor (summaries: FastifyBaseLogger) {
-    this.#summaries = summaries
+  constructor (log: FastifyBaseLogger) {
+    this.#log = log
   }
 
-  /** `log` is that of the request, which knows its id. */
-  note (fault: ApiError, log: FastifyBaseLogger, asked: RequestSummary): void {
+  /** `log` is the request's logger, which adds the request's id. */
+  record (error: ApiError, log: FastifyBaseLogger, summary: RequestSummary): void {
     if (log.level === 'silent') return
-    const isOurs = fault.status >= 500 && fault.status !== 501
-    const level = fault.name === 'OVERLOADED' ? 'warn' : isOurs ? 'error' : 'info'
-    const kind = this.#kindOf(nameOf(fault, asked), fault, level)
-    if (kind.inFull < (level === 'error' ? 1 : mostRefusals)) {
-      kind.inFull++
-      const why = level === 'error' ? { err: fault.cause ?? fault } : { reason: reasonOf(fault) }
-      log[level]({ error: fault.number, status: fault.status, ...why, ...asked }, fault.message)
+    this.#timer ??= setTimeout(() => this.flush(), 1000).unref()
+    const entry = this.#errors.get(error.number) ?? { error, logged: 0, further: 0 }
+    this.#errors.set(error.number, entry)
+    if (entry.logged > 0 && (entry.logged === maxLinesPerError || this.#lines >= maxLines)) {
+      entry.further++
       return
     }
-    kind.further++
-    if (kind.addresses.size < mostAddresses) kind.addresses.add(asked.remoteAddress ?? '')
+    entry.logged++
+    this.#lines++
+    const level = levelOf(error)
+    const why = level === 'error' ? { err: error.cause ?? error } : { reason: reasonOf(error) }
+    log[level]({ error: error.number, status: error.status, ...why, ...summary }, error.message)
   }
 
-  close (): void {
-    clearInterval(this.#timer)
-    for (const kind of this.#kinds.values()) this.#sum(kind)
-    this.#kinds.clear()
-  }
-
-  #kindOf (name: string, fault: ApiError, level: Level): Kind {
-    const found = this.#kinds.get(name) ?? this.#kinds.get(String(fault.number))
-    if (found !== undefined) return found
-    const kind = { level, fault, inFull: 0, further: 0, addresses: new Set<string>(), quietSeconds: 0 }
-    // A message may quote something that is different each time.
-    this.#kinds.set(this.#kinds.size < mostKinds ? name : String(fault.number), kind)
-    this.#timer ??= setInterval(() => this.#eachSecond(), 1000).unref()
-    return kind
-  }
-
-  #eachSecond (): void {
-    for (const [name, kind] of this.#kinds) {
-      kind.quietSeconds = kind.further > 0 ? 0 : kind.quietSeconds + 1
-      this.#sum(kind)
-      if (kind.level !== 'error' || kind.quietSeconds >= quietAfterSeconds) kind.inFull--
-      if (kind.inFull === 0) this.#kinds.delete(name)
-    }
-    if (this.#kinds.size > 0) return
-    clearInterval(this.#timer)
+  /** Logs how many errors of the current second had no line. */
+  flush (): void {
+    clearTimeout(this.#timer)
     this.#timer = undefined
-  }
-
-  #sum (kind: Kind): void {
-    const { level, fault: { number, status, message }, further, addresses } = kind
-    if (further > 0) {
-      const why = level === 'error' ? {} : { reason: reasonOf(kind.fault) }
-      const summary = { error: number, status, ...why, further, addresses: addresses.size }
-      this.#summaries[level](summary, `and more: ${message}`)
+    for (const { error, further } of this.#errors.values()) {
+      const { number, status, message } = error
+      if (further > 0) this.#log[levelOf(error)]({ error: number, status, further }, `and more: ${message}`)
     }
-    kind.further = 0
-    addresses.clear()
+    this.#lines = 0
+    this.#errors.clear()
   }
 }
 
-/**
- * What makes two of one kind: the number, a refusal's reason, a fault's message
- * and, of a fault in the service itself, the route.
- */
-function nameOf (fault: ApiError, { method, route }: RequestSummary): string {
-  const { number, status, name, cause } = fault
-  if (status < 500 || name === 'OVERLOADED') return `${number} ${reasonOf(fault)}`
-  const place = status === 500 ? `${method} ${route}` : ''
-  return `${number} ${place} ${(cause as Error | undefined)?.message ?? cause}`
-}
+const levelOf = ({ name, status }: ApiError) =>
+  name === 'OVERLOADED' ? 'warn' : status >= 500 && status !== 501 ? 'error' : 'info'
 
-/** Of another's error the code: its message may quote what the caller sent. */
+/** The code of a library's error, because its message may quote the client. */
 const reasonOf = ({ name, cause }: ApiError) =>
   typeof cause === 'string' ? cause : (cause as FastifyError | undefined)?.code ?? name

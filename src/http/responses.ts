@@ -73,7 +73,7 @@ const addressOf = ({ ip, ips = [ip] }: FastifyRequest) => ips.findLast((address)
 export function handleError (error: unknown, request: FastifyRequest, reply: FastifyReply): void {
   const apiError = toApiError(error, errors.INTERNAL)
   const { status, number, headers, message } = apiError
-  request.server.errorLog.note(apiError, request.log, summarize(request, apiError))
+  request.server.errorLog.record(apiError, request.log, summarize(request, apiError))
   // Fastify closes the connection after a body that it rejected. A client that still
   // sends the body would lose the response.
   if (!request.raw.complete) discardStream(request.raw, request.raw.socket)
@@ -90,7 +90,7 @@ export function rawErrorResponse (
   const apiError = toApiError(error, errors.HTTP_MALFORMED)
   const { status, number, headers, message } = apiError
   const id = newRequestId()
-  app.errorLog.note(apiError, app.log.child({ reqId: id }), { remoteAddress })
+  app.errorLog.record(apiError, app.log.child({ reqId: id }), { remoteAddress })
   const body = JSON.stringify({ error: number, message })
   const lines = Object.entries({
     ...headers,

@@ -20,3 +20,9 @@ export function readTraceparent (header: string | undefined): TraceContext | und
   if (traceId === undefined || parentId === undefined || flags === undefined) return undefined
   return { traceId, parentId, isSampled: (Number.parseInt(flags, 16) & 1) === 1 }
 }
+
+/** The log fields of the client's trace, if the request has a valid header. */
+export function traceIds (header: string | string[] | undefined) {
+  const context = readTraceparent(header as string | undefined)
+  return context && { trace_id: context.traceId, span_id: context.parentId }
+}

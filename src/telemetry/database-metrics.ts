@@ -1,16 +1,16 @@
-// The figures of what the service asks its database, as the other rooms tell them.
+// Metrics of statements, batches, database connections and the token cache.
 import { Counter, Gauge, Histogram, type Registry } from '@prometheus-io/client'
 import type { Database } from '../database/database.ts'
 import { batchEvents, connectionEvents, statementEvents, tokenEvents, type Events } from '../events.ts'
-import { seconds } from './buckets.ts'
+import { durationBuckets } from './buckets.ts'
 
-const sizes = [1, 2, 5, 10, 20, 50, 100, 200, 500]
+const batchSizeBuckets = [1, 2, 5, 10, 20, 50, 100, 200, 500]
 
-/** Measures until the function it returns is called. */
+/** Returns a function that ends the measurement. */
 export function measureDatabase (database: Database, registry: Registry): () => void {
   registry.registerMetric(new Gauge({
-    name: 'plant_store_statements_waiting',
-    help: 'Statements that wait for their turn, for a connection or for their answer',
+    name: 'plant_store_statements_pending',
+    help: 'Statements that are queued or in flight, by kind',
     labelNames: ['kind'],
     registers: [],
     collect () { for (const [kind, count] of Object.entries(database.pending())) this.set({ kind }, count) }
@@ -28,9 +28,9 @@ export function measureDatabase (database: Database, registry: Registry): () => 
 function measureStatements (registers: Registry[]): () => void {
   const duration = new Histogram({
     name: 'plant_store_statement_duration_seconds',
-    help: 'From sending a statement to its answer',
+    help: 'Time from sending a statement to its result',
     labelNames: ['statement'],
-    buckets: seconds,
+    buckets: durationBuckets,
     registers
   })
   const failed = new Counter({
@@ -48,9 +48,9 @@ function measureStatements (registers: Registry[]): () => void {
 function measureBatches (registers: Registry[]): () => void {
   const batch = new Histogram({
     name: 'plant_store_batch_size',
-    help: 'Requests that went together',
+    help: 'Requests that shared a statement',
     labelNames: ['batch'],
-    buckets: sizes,
+    buckets: batchSizeBuckets,
     registers
   })
   return listen(batchEvents, ({ name, items }) => batch.observe({ batch: name }, items))
@@ -59,7 +59,7 @@ function measureBatches (registers: Registry[]): () => void {
 function countConnections (registers: Registry[]): () => void {
   const connections = new Counter({
     name: 'plant_store_database_connections_total',
-    help: 'Connections to the database, by what became of them',
+    help: 'Database connections that were opened, were lost or timed out',
     labelNames: ['event'],
     registers
   })
@@ -70,7 +70,7 @@ function countConnections (registers: Registry[]): () => void {
 function countTokens (registers: Registry[]): () => void {
   const tokens = new Counter({
     name: 'plant_store_token_cache_requests_total',
-    help: 'Well-formed tokens, by whether they were remembered',
+    help: 'Look-ups in the token cache, by result',
     labelNames: ['result'],
     registers
   })
@@ -78,7 +78,7 @@ function countTokens (registers: Registry[]): () => void {
   return listen(tokenEvents, ({ hit }) => tokens.inc({ result: hit ? 'hit' : 'miss' }))
 }
 
-/** Listens until the function it returns is called. */
+/** Returns a function that removes the listener. */
 function listen<Event> (events: Events<Event>, listener: (event: Event) => void): () => void {
   events.subscribe(listener)
   return () => events.unsubscribe(listener)

@@ -1,33 +1,33 @@
-// Whether the process lives, and whether it can serve.
+// Liveness and readiness.
 import { setTimeout as delay } from 'node:timers/promises'
 import type { FastifyPluginAsyncTypebox } from '@fastify/type-provider-typebox'
 import { Type } from '@sinclair/typebox'
 import type { Database } from '../database/database.ts'
 import { ApiError, errors, ErrorSchema } from '../errors.ts'
 
-/** What the process is up to; what concerns its end is set once and for all by whoever ends it. */
+/** The state of the process. `forceCloseAt` is a time of `performance.now()`. */
 export interface Lifecycle { starting?: boolean, stopping: boolean, forceCloseAt?: number }
 
 const StatusSchema = Type.Object({ status: Type.Literal('ok') })
 
-// Probes commonly wait for a second.
+// Probes commonly time out after a second.
 const probeTimeoutMs = 800
 
 export const unreadyReasons = ['starting', 'stopping', 'database'] as const
 
-/** Why the service can't serve, undefined when it can. */
+/** Resolves to the reason why the service is not ready, or to undefined. */
 export type Readiness = () => Promise<{ name: (typeof unreadyReasons)[number], error: ApiError } | undefined>
 
-/** Asks the database once for all who ask meanwhile: nobody needs a token to ask. */
+/** Concurrent checks share one database probe, because unauthenticated clients can ask for them. */
 export function createReadiness (database: Database, lifecycle: Lifecycle): Readiness {
   let probing: Promise<unknown> | undefined
   const unavailable = (cause: unknown) => new ApiError(errors.DATABASE_UNAVAILABLE, { cause })
   return async () => {
     if (lifecycle.stopping) return { name: 'stopping', error: new ApiError(errors.STOPPING) }
-    // The tables of the version before would satisfy the probe while this one's migrations run.
+    // The tables of the previous version would satisfy the probe while migrations run.
     if (lifecycle.starting) return { name: 'starting', error: unavailable('not migrated yet') }
     try {
-      probing ??= within(probeTimeoutMs, database.probe()).finally(() => { probing = undefined })
+      probing ??= withTimeout(probeTimeoutMs, database.probe()).finally(() => { probing = undefined })
       await probing
     } catch (cause) {
       return { name: 'database', error: unavailable(cause) }
@@ -35,12 +35,12 @@ export function createReadiness (database: Database, lifecycle: Lifecycle): Read
   }
 }
 
-/** Of the routes below. */
+/** The paths of the routes below. */
 export const probePaths = ['/livez', '/readyz']
 
 type HealthRoutes = FastifyPluginAsyncTypebox<{ readiness: Readiness }>
 
-/** For probes, and open to all: /livez as long as the process answers, /readyz while it can serve. */
+/** Needs no token. /livez succeeds while the process runs, /readyz while the service is ready. */
 export const healthRoutes: HealthRoutes = async (app, { readiness }) => {
   app.get('/livez', {
     schema: { response: { 200: StatusSchema, '4xx': ErrorSchema } }
@@ -50,7 +50,7 @@ export const healthRoutes: HealthRoutes = async (app, { readiness }) => {
 
   let isReady = true
   app.get('/readyz', {
-    // Probed every second or so: what is logged is a change.
+    // Probes come every second: the log has only the changes.
     logLevel: 'silent',
     schema: { response: { 200: StatusSchema, '4xx': ErrorSchema, '5xx': ErrorSchema } }
   }, async function ready () {
@@ -63,9 +63,9 @@ export const healthRoutes: HealthRoutes = async (app, { readiness }) => {
   })
 }
 
-function within<Result> (ms: number, work: Promise<Result>): Promise<Result> {
-  const tooLate = delay(ms, undefined, { ref: false }).then(() => {
+function withTimeout<Result> (ms: number, work: Promise<Result>): Promise<Result> {
+  const timeout = delay(ms, undefined, { ref: false }).then(() => {
     throw new Error(`no answer within ${ms} ms`)
   })
-  return Promise.race([work, tooLate])
+  return Promise.race([work, timeout])
 }

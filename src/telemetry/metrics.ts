@@ -1,30 +1,36 @@
-// Metrics for Prometheus, on a port of their own: loaded only where METRICS_PORT is set.
+// Metrics for Prometheus on a port of their own. Loaded only where METRICS_PORT is set.
 import { once } from 'node:events'
 import type { AddressInfo } from 'node:net'
 import { collectDefaultMetrics, Gauge, Registry } from '@prometheus-io/client'
 import type { FastifyInstance } from 'fastify'
 import type { Database } from '../database/database.ts'
 import { createServer } from '../http/node-http.ts'
+import { serializePipelining } from '../http/wire/pipelining.ts'
 import { measureDatabase } from './database-metrics.ts'
 import { unreadyReasons, type Readiness } from './health.ts'
 import { measureRequests } from './request-metrics.ts'
 
 export interface MetricsOptions {
   host: string
-  /** 0: any free one. */
+  /** 0 picks a free port. */
   port: number
   version: string
   /** The newest migration that this build knows. */
   schema: string
 }
 
-// Of Node's own metrics those whose names break Prometheus' rules are left out.
+// promtool rejects the names of these metrics of Node.
 const misnamed = ['active_handles_total', 'active_requests_total', 'active_resources_total',
   'eventloop_utilization_histogram', 'eventloop_utilization_summary']
 
+const renderIntervalMs = 1000
+const maxConnections = 50
+/** Cuts idle connections, requests that do not end and clients that do not read. */
+const connectionTimeoutMs = 5000
+
 /**
- * An observer with a server of its own: rejects when that can't listen. Every label has its
- * values from the start, so that no ratio is empty.
+ * Opens the metrics listener; rejects when the port is taken. Labels get all their
+ * values at the start, so that no ratio is empty.
  */
 export async function openMetrics ({ host, port, version, schema }: MetricsOptions) {
   const registry = new Registry()
@@ -34,27 +40,16 @@ export async function openMetrics ({ host, port, version, schema }: MetricsOptio
   const labelNames = ['version', 'schema'] as const
   const info = new Gauge({ name: 'plant_store_build_info', help: 'Always 1', labelNames, registers })
   info.set({ version, schema }, 1)
-
-  const server = createServer(async (request, response) => {
-    if (request.method !== 'GET' || request.url !== '/metrics') return response.writeHead(404).end()
-    const text = await registry.metrics()
-    response.writeHead(200, { 'content-type': registry.contentType }).end(text)
-  })
-  // Who is allowed in here may still be slow.
-  server.requestTimeout = 5000
-  server.listen(port, host)
-  await once(server, 'listening').catch((cause) => {
-    throw new Error(`metrics cannot listen on ${host}, port ${port}`, { cause })
-  })
+  const server = await listen(registry, host, port)
   const stops: Array<() => void> = []
 
   return {
     url: `http://${host}:${(server.address() as AddressInfo).port}/metrics`,
 
-    watch (app: FastifyInstance, database: Database, readiness: Readiness): void {
+    instrument (app: FastifyInstance, database: Database, readiness: Readiness): void {
       measureRequests(app, registry)
       stops.push(measureDatabase(database, registry))
-      showReadiness(readiness, registry)
+      measureReadiness(readiness, registry)
     },
 
     async close (): Promise<void> {
@@ -66,15 +61,44 @@ export async function openMetrics ({ host, port, version, schema }: MetricsOptio
   }
 }
 
-function showReadiness (readiness: Readiness, registry: Registry): void {
+async function listen (registry: Registry, host: string, port: number) {
+  let rendered: Promise<string> | undefined
+  function render (): Promise<string> {
+    rendered ??= registry.metrics().finally(() => {
+      setTimeout(() => { rendered = undefined }, renderIntervalMs).unref()
+    })
+    return rendered
+  }
+
+  const server = createServer({
+    connectionsCheckingInterval: 1000,
+    headersTimeout: connectionTimeoutMs,
+    requestTimeout: connectionTimeoutMs,
+    keepAliveTimeout: connectionTimeoutMs
+  }, async ({ method, url }, response) => {
+    if (method !== 'GET' || url !== '/metrics') return response.writeHead(404).end()
+    const text = await render()
+    response.writeHead(200, { 'content-type': registry.contentType }).end(text)
+  })
+  server.timeout = connectionTimeoutMs
+  server.maxConnections = maxConnections
+  serializePipelining(server)
+  server.listen(port, host)
+  await once(server, 'listening').catch((cause) => {
+    throw new Error(`metrics cannot listen on ${host}, port ${port}`, { cause })
+  })
+  return server
+}
+
+function measureReadiness (readiness: Readiness, registry: Registry): void {
   registry.registerMetric(new Gauge({
     name: 'plant_store_unready',
-    help: '1 for the reason why the service is not ready; all 0 when it is',
+    help: '1 for the reason why the service is not ready, all 0 when it is ready',
     labelNames: ['reason'],
     registers: [],
     async collect () {
-      const reason = await readiness()
-      for (const one of unreadyReasons) this.set({ reason: one }, one === reason?.name ? 1 : 0)
+      const unready = await readiness()
+      for (const reason of unreadyReasons) this.set({ reason }, reason === unready?.name ? 1 : 0)
     }
   }))
 }

@@ -1,43 +1,43 @@
-// The figures of requests: how many, how long, how they end.
+// Metrics of requests: their number, duration, status and errors.
 import { Counter, Gauge, Histogram, type Registry } from '@prometheus-io/client'
 import type { FastifyInstance, FastifyRequest } from 'fastify'
 import { catalogue, errors, type ApiError } from '../errors.ts'
 import { toApiError } from '../http/responses.ts'
-import { seconds } from './buckets.ts'
+import { durationBuckets } from './buckets.ts'
 
-const credentialFaults = ['missing', 'malformed', 'unknown', 'revoked', 'expired', 'read_only']
+const rejectionReasons = ['missing', 'malformed', 'unknown', 'revoked', 'expired', 'read_only']
 
-/** To be called on the root instance before any route is added. */
+/** Call this on the root instance before any route is added. */
 export function measureRequests (app: FastifyInstance, registry: Registry): void {
   measureDurations(app, registry)
   countErrors(app, registry)
-  let underWay = 0
+  let inFlight = 0
   app.addHook('onRequest', (_request, _reply, done) => {
-    underWay++
+    inFlight++
     done()
   })
   app.addHook('onResponse', (_request, _reply, done) => {
-    underWay--
+    inFlight--
     done()
   })
   registry.registerMetric(new Gauge({
     name: 'http_requests_in_flight',
-    help: 'Requests that have not had all of their answer',
+    help: 'Requests whose response has not been sent in full',
     registers: [],
-    collect () { this.set(underWay) }
+    collect () { this.set(inFlight) }
   }))
 }
 
 function measureDurations (app: FastifyInstance, registry: Registry): void {
   const duration = new Histogram({
     name: 'http_request_duration_seconds',
-    help: 'From the head of a request to the end of its answer, by the pattern of its route',
+    help: 'Time from the head of a request to the end of its response, by route pattern',
     labelNames: ['method', 'route', 'status'],
-    buckets: seconds,
+    buckets: durationBuckets,
     registers: [registry]
   })
   app.addHook('onRoute', ({ method, url, schema }) => {
-    // Whatever has no tag, such as the files of the page, appears when it is asked for.
+    // Routes without a tag, such as /docs, get a series at their first request.
     if (schema?.tags === undefined) return
     const successes = Object.keys(schema.response as object).filter((status) => status.startsWith('2'))
     for (const status of [...successes, 500, 503]) {
@@ -46,7 +46,7 @@ function measureDurations (app: FastifyInstance, registry: Registry): void {
   })
   app.addHook('onResponse', ({ method, routeOptions: { url: route } }, reply, done) => {
     const { statusCode: status, elapsedTime } = reply
-    // What is at no route may come with any of 35 methods.
+    // An unknown path can come with any of 35 methods: one series is enough.
     const labels = route === undefined ? { method: 'any', route: 'none', status } : { method, route, status }
     duration.observe(labels, elapsedTime / 1000)
     done()
@@ -54,45 +54,45 @@ function measureDurations (app: FastifyInstance, registry: Registry): void {
 }
 
 function countErrors (app: FastifyInstance, registry: Registry): void {
-  const answered = new Counter({
+  const responses = new Counter({
     name: 'plant_store_errors_total',
-    help: 'Answers that are no success, by the number in their body',
+    help: 'Error responses, by the error number in their body',
     labelNames: ['error'],
     registers: [registry]
   })
-  const refused = new Counter({
+  const rejected = new Counter({
     name: 'plant_store_credentials_refused_total',
-    help: 'Requests refused for what their token is or lacks',
+    help: 'Requests rejected because of their token',
     labelNames: ['reason'],
     registers: [registry]
   })
-  const overloaded = new Counter({
+  const shed = new Counter({
     name: 'plant_store_overload_refusals_total',
-    help: 'Requests refused because too many waited, by what they waited for: their token or their operation',
+    help: 'Requests shed because a queue was full, by the queue: of token look-ups or of an operation',
     labelNames: ['kind'],
     registers: [registry]
   })
-  overloaded.inc({ kind: 'token' }, 0)
-  for (const reason of credentialFaults) refused.inc({ reason }, 0)
+  shed.inc({ kind: 'token' }, 0)
+  for (const reason of rejectionReasons) rejected.inc({ reason }, 0)
   app.addHook('onRoute', ({ schema }) => {
-    if (schema?.operationId !== undefined) overloaded.inc({ kind: schema.operationId }, 0)
+    if (schema?.operationId !== undefined) shed.inc({ kind: schema.operationId }, 0)
   })
-  // By then every domain has defined its errors.
+  // All domains have defined their errors when the app is ready.
   app.addHook('onReady', async () => {
-    for (const error of catalogue.keys()) answered.inc({ error }, 0)
+    for (const error of catalogue.keys()) responses.inc({ error }, 0)
   })
   app.addHook('onError', (request, _reply, error, done) => {
-    const fault = toApiError(error, errors.INTERNAL)
-    answered.inc({ error: fault.number })
-    if (fault.name.startsWith('TOKEN_')) refused.inc({ reason: wordOf(fault) })
-    if (fault.name === 'OVERLOADED') overloaded.inc({ kind: waitedFor(request) })
+    const apiError = toApiError(error, errors.INTERNAL)
+    responses.inc({ error: apiError.number })
+    if (apiError.name.startsWith('TOKEN_')) rejected.inc({ reason: reasonOf(apiError) })
+    if (apiError.name === 'OVERLOADED') shed.inc({ kind: queueOf(request) })
     done()
   })
 }
 
-/** A word of the table above, never anything that a caller sent. */
-const wordOf = ({ name, cause }: ApiError) =>
+/** One of `rejectionReasons`: a label never holds text from the client. */
+const reasonOf = ({ name, cause }: ApiError) =>
   typeof cause === 'string' ? cause : name.replace('TOKEN_', '').toLowerCase()
 
-const waitedFor = ({ identity, routeOptions: { schema } }: FastifyRequest) =>
+const queueOf = ({ identity, routeOptions: { schema } }: FastifyRequest) =>
   identity === null ? 'token' : String(schema?.operationId)

@@ -1,4 +1,4 @@
-// Who watches the service from outside: metrics and traces, each loaded only where it is wanted.
+// Opens metrics and traces. Each module is loaded only where the configuration asks for it.
 import type { FastifyInstance } from 'fastify'
 import manifest from '../../package.json' with { type: 'json' }
 import type { Config } from '../config.ts'
@@ -7,14 +7,14 @@ import { newestMigration } from '../database/migrate.ts'
 import type { Readiness } from './health.ts'
 
 export interface Telemetry {
-  /** Where it listens, if it does. */
+  /** The address of the metrics listener. */
   url?: string
-  /** To be called on the root instance before any route is added. */
-  watch (app: FastifyInstance, database: Database, readiness: Readiness): void
+  /** Call this on the root instance before any route is added. */
+  instrument (app: FastifyInstance, database: Database, readiness: Readiness): void
   close (): Promise<void>
 }
 
-/** Rejects when the port for metrics is taken. */
+/** Rejects when the metrics port is taken. */
 export async function openTelemetry (config: Config): Promise<Telemetry[]> {
   const { METRICS_HOST: host, METRICS_PORT: port, OTEL_EXPORTER_OTLP_ENDPOINT: endpoint } = config
   const { version } = manifest

@@ -1,5 +1,5 @@
-// Spans by OTLP/HTTP, of requests and of the statements that served them: loaded only where
-// OTEL_EXPORTER_OTLP_ENDPOINT is set. Exporter and resource read their other variables themselves.
+// Sends spans of requests and statements by OTLP/HTTP. Loaded only where OTEL_EXPORTER_OTLP_ENDPOINT
+// is set. The libraries read their other variables themselves.
 import {
   ROOT_CONTEXT, SpanKind, SpanStatusCode, trace, TraceFlags, type Span, type Tracer
 } from '@opentelemetry/api'
@@ -17,19 +17,16 @@ import { readTraceparent } from '../http/trace-context.ts'
 
 export interface TracesOptions {
   version: string
-  /** One of the names of OTEL_TRACES_SAMPLER. */
+  /** A value of OTEL_TRACES_SAMPLER. */
   sampler: string
-  /** The share of the traces that begin here, 0 to 1. */
+  /** The share of new traces that is sampled, 0 to 1. */
   ratio: number
 }
 
-/** How long a stop waits for a collector to take the last spans. */
-const shutdownMs = 1000
+/** How long a shutdown waits for the collector to accept the last spans. */
+const flushTimeoutMs = 1000
 
-/**
- * An observer whose spans wait for the collector, up to 2,048 of them; further ones
- * are dropped, and nobody waits for them.
- */
+/** Queues up to 2,048 spans for the collector and drops further ones, so that no request waits. */
 export function openTraces ({ version, sampler, ratio }: TracesOptions) {
   const provider = new TracerProvider({
     sampler: samplerOf(sampler, ratio),
@@ -43,14 +40,14 @@ export function openTraces ({ version, sampler, ratio }: TracesOptions) {
   statementEvents.subscribe(onStatement)
 
   return {
-    watch: (app: FastifyInstance) => traceRequests(app, tracer),
+    instrument: (app: FastifyInstance) => traceRequests(app, tracer),
 
-    /** Sends what waits, unless the collector takes too long. */
+    /** Sends the queued spans, and gives up when the collector takes too long. */
     async close (): Promise<void> {
       statementEvents.unsubscribe(onStatement)
-      const { promise: tooLate, resolve } = Promise.withResolvers<void>()
-      const timer = setTimeout(resolve, shutdownMs)
-      await Promise.race([provider.shutdown().catch(() => {}), tooLate])
+      const { promise: timedOut, resolve } = Promise.withResolvers<void>()
+      const timer = setTimeout(resolve, flushTimeoutMs)
+      await Promise.race([provider.shutdown().catch(() => {}), timedOut])
       clearTimeout(timer)
     }
   }
@@ -63,12 +60,12 @@ function samplerOf (name: string, ratio: number): Sampler {
   return name.startsWith('parentbased_') ? new ParentBasedSampler({ root }) : root
 }
 
-/** A span for each request, whose ids stand in all its lines of the log. */
+/** Starts a span for each request and adds its ids to the log lines of the request. */
 function traceRequests (app: FastifyInstance, tracer: Tracer): void {
   const spans = new WeakMap<FastifyRequest, Span>()
 
   app.addHook('onRequest', (request: FastifyRequest, reply: FastifyReply, done) => {
-    // The pattern of the route, since a caller may have put a token into the URL.
+    // The route's pattern, because the URL may hold a token.
     const { method, routeOptions: { url: route } } = request
     const attributes = { 'http.request.method': method, ...route !== undefined && { 'http.route': route } }
     const name = route === undefined ? method : `${method} ${route}`
@@ -89,18 +86,18 @@ function traceRequests (app: FastifyInstance, tracer: Tracer): void {
 }
 
 function parentOf ({ headers }: FastifyRequest) {
-  const caller = readTraceparent(headers.traceparent as string | undefined)
-  return caller === undefined
+  const parent = readTraceparent(headers.traceparent as string | undefined)
+  return parent === undefined
     ? ROOT_CONTEXT
     : trace.setSpanContext(ROOT_CONTEXT, {
-      traceId: caller.traceId,
-      spanId: caller.parentId,
-      traceFlags: caller.isSampled ? TraceFlags.SAMPLED : TraceFlags.NONE,
+      traceId: parent.traceId,
+      spanId: parent.parentId,
+      traceFlags: parent.isSampled ? TraceFlags.SAMPLED : TraceFlags.NONE,
       isRemote: true
     })
 }
 
-/** A batch is one statement of many requests: part of the first one's trace, with links to the others. */
+/** The span of a batch belongs to the trace of its first request and links to the others. */
 function traceStatement (tracer: Tracer, { name, startedAt, error, origin }: StatementEvent): void {
   const spans = [origin].flat() as Array<Span | undefined>
   const requests = spans.filter((span) => span?.isRecording()) as Span[]

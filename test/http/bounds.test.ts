@@ -144,5 +144,5 @@ t.test('who still takes a list is cut off before a stop would have to be given u
   t.teardown(() => clearInterval(reading))
   Object.assign(lifecycle, { forceCloseAt: performance.now() + 100 })
   await app.close()
-  t.match(log.at(-1), /"connections":1,"msg":"the stop cuts off lists and bodies that are not whole"/)
+  t.match(log.at(-1), /"connections":1,"msg":"the shutdown cuts unfinished lists and bodies"/)
 })

@@ -1,3 +1,5 @@
+import { once } from 'node:events'
+import { connect } from 'node:net'
 import t from 'tap'
 import { createToken } from '../../src/access/token-format.ts'
 import { startApp } from '../support/app.ts'
@@ -5,18 +7,26 @@ import { createDatabase } from '../support/database.ts'
 import { serve, unmeasured, type Program } from '../support/program.ts'
 import { migrations } from '../support/migrations.ts'
 
+type Series = Record<string, number>
+
 /** The value of each series. */
-async function scrape (url: string | undefined): Promise<Record<string, number>> {
-  const answer = await fetch(url as string)
-  t.match(answer.headers.get('content-type'), /^text\/plain; version=0\.0\.4/)
-  const lines = (await answer.text()).split('\n').filter((line) => line !== '' && !line.startsWith('#'))
+async function scrape (url: string | undefined): Promise<Series> {
+  const response = await fetch(url as string)
+  t.match(response.headers.get('content-type'), /^text\/plain; version=0\.0\.4/)
+  const lines = (await response.text()).split('\n').filter((line) => line !== '' && !line.startsWith('#'))
   return Object.fromEntries(lines.map((line) => {
     const end = line.lastIndexOf(' ')
     return [line.slice(0, end), Number(line.slice(end))]
   }))
 }
 
-t.test('metrics tell what was asked, how it ended and what it took', async (t) => {
+/** Scrapes until the values of the last second are over. */
+async function scrapeUntil (url: string | undefined, isNew: (series: Series) => boolean): Promise<Series> {
+  const series = await scrape(url)
+  return isNew(series) ? series : scrapeUntil(url, isNew)
+}
+
+t.test('metrics count requests, errors, tokens and statements', async (t) => {
   const { app, as, listen, observers: [metrics] } = await startApp(t, { METRICS_PORT: '0' })
   await listen()
   const alice = await as('alice')
@@ -39,7 +49,8 @@ t.test('metrics tell what was asked, how it ended and what it took', async (t) =
   await app.inject({ url: '/plants', headers: { authorization: 'Bearer plant_x' } })
   await app.inject(`/nowhere/${'x'.repeat(50)}`)
 
-  const after = await scrape(metrics?.url)
+  const isNew = (series: Series) => series['plant_store_errors_total{error="40401"}'] === 1
+  const after = await scrapeUntil(metrics?.url, isNew)
   t.match(after, {
     'http_request_duration_seconds_count{method="POST",route="/plants",status="200"}': 1,
     'http_request_duration_seconds_count{method="POST",route="/plants",status="400"}': 1,
@@ -56,14 +67,14 @@ t.test('metrics tell what was asked, how it ended and what it took', async (t) =
     'plant_store_batch_size_sum{batch="delete"}': 1,
     'plant_store_statement_duration_seconds_count{statement="tokens-by-hash"}': 1,
     'plant_store_statements_failed_total{statement="plant-insert"}': 0,
-    'plant_store_statements_waiting{kind="read"}': 0,
+    'plant_store_statements_pending{kind="read"}': 0,
     http_requests_in_flight: 0
   })
   t.notMatch(Object.keys(after).join('\n'), /xxx|alice|plant_x/)
   t.ok(after.process_resident_memory_bytes as number > 1e6)
 })
 
-t.test('metrics are at one path of one port, and not on that of the service', async (t) => {
+t.test('metrics are at one path of their own port', async (t) => {
   const { app, observers: [metrics] } = await startApp(t, { METRICS_PORT: '0' })
   t.equal((await app.inject('/metrics')).statusCode, 404)
   const url = metrics?.url as string
@@ -72,7 +83,7 @@ t.test('metrics are at one path of one port, and not on that of the service', as
   t.equal((await fetch(url, { method: 'POST' })).status, 404)
 })
 
-t.test('what is refused for overload is counted by what it waited for', async (t) => {
+t.test('shed requests are counted by their queue', async (t) => {
   const { app, as, observers: [metrics] } = await startApp(t, { METRICS_PORT: '0', MAX_QUEUED: '1', WRITE_BATCH: '1' })
   const alice = await as('alice')
   await alice.list()
@@ -86,7 +97,7 @@ t.test('what is refused for overload is counted by what it waited for', async (t
 
 const urlOf = ({ log }: Program) => String(log.find(({ msg }) => msg === 'metrics')?.url)
 
-t.test('metrics are there before the service is ready, and say why it is not', async (t) => {
+t.test('metrics are up before the service is ready and say why it is not', async (t) => {
   const service = await serve(t, { DATABASE_URL: 'postgres://127.0.0.1:1/none', METRICS_PORT: '0' }, 'the database is not ready')
   t.match(await scrape(urlOf(service)), {
     'plant_store_unready{reason="starting"}': 1,
@@ -94,14 +105,67 @@ t.test('metrics are there before the service is ready, and say why it is not', a
   })
   service.child.kill('SIGTERM')
   await service.logged('stopping')
-  t.match(await scrape(urlOf(service)), { 'plant_store_unready{reason="stopping"}': 1 })
+  await scrapeUntil(urlOf(service), (series) => series['plant_store_unready{reason="stopping"}'] === 1)
   service.child.kill('SIGTERM')
   await service.exited
 })
 
-t.test('a taken port for metrics is told in one line, and everything is closed', async (t) => {
+t.test('a taken metrics port ends the start with one line', async (t) => {
   const url = await createDatabase(t)
   const { port } = new URL(urlOf(await unmeasured.serve(t, { DATABASE_URL: url, METRICS_PORT: '0' })))
   await t.rejects(serve(t, { DATABASE_URL: url, METRICS_PORT: port }),
     { message: `metrics cannot listen on 127.0.0.1, port ${port}` })
+})
+
+/** A connection to the metrics port, and all that it has received once it is closed. */
+function connectTo (url: string, text: string) {
+  const { hostname, port } = new URL(url)
+  const socket = connect(Number(port), hostname)
+  let received = ''
+  socket.on('data', (chunk) => { received += chunk }).on('error', () => {})
+  const closed = new Promise<string>((resolve) => { socket.on('close', () => resolve(received)) })
+  socket.write(text)
+  return { socket, closed }
+}
+
+const request = 'GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n'
+const countResponses = (received: string) => received.split('HTTP/1.1 200 OK').length - 1
+
+t.test('a thousand pipelined scrapes get one rendering, and few responses', async (t) => {
+  const { observers: [metrics] } = await startApp(t, { METRICS_PORT: '0' })
+  const { closed } = connectTo(metrics?.url as string, request.repeat(1700))
+  const received = await closed
+  t.equal(countResponses(received), 17)
+  t.equal(new Set(received.match(/^process_cpu_seconds_total .*/gm)).size, 1)
+})
+
+t.test('the metrics port holds fifty connections at most', async (t) => {
+  const { observers: [metrics] } = await startApp(t, { METRICS_PORT: '0' })
+  const clients = Array.from({ length: 60 }, () => connectTo(metrics?.url as string, ''))
+  t.teardown(() => { for (const { socket } of clients) socket.destroy() })
+  const closed: number[] = []
+  await new Promise<void>((resolve) => {
+    for (const [index, client] of clients.entries()) {
+      client.closed.then(() => { if (closed.push(index) === 10) resolve() })
+    }
+  })
+  t.strictSame(closed.toSorted(), [50, 51, 52, 53, 54, 55, 56, 57, 58, 59])
+})
+
+t.test('the metrics port closes silent, slow and idle connections', async (t) => {
+  const { observers: [metrics] } = await startApp(t, { METRICS_PORT: '0' })
+  const clients = ['', request.slice(0, 20), request].map((text) => connectTo(metrics?.url as string, text))
+  const received = await Promise.all(clients.map(({ closed }) => closed))
+  t.strictSame(received.map(countResponses), [0, 0, 1])
+})
+
+t.test('the service runs and stops while clients of the metrics port read nothing', async (t) => {
+  const url = await createDatabase(t)
+  const service = await unmeasured.serve(t, { DATABASE_URL: url, METRICS_PORT: '0', DRAIN_DELAY: '0' })
+  const clients = Array.from({ length: 200 }, () => connectTo(urlOf(service), request.repeat(100)).socket.pause())
+  t.teardown(() => { for (const socket of clients) socket.destroy() })
+  await Promise.all(clients.map((socket) => once(socket, 'connect')))
+  t.equal((await fetch(`${service.address}/livez`)).status, 200)
+  service.child.kill('SIGTERM')
+  t.strictSame(await service.exited, [0, null])
 })

@@ -2,7 +2,7 @@ import { execFileSync } from 'node:child_process'
 import { registerHooks } from 'node:module'
 import t from 'tap'
 
-// From here on, so what the app needs is imported below.
+// The hook sees only later imports, so the app is imported below.
 const loaded: string[] = []
 registerHooks({
   load (url, context, next) {
@@ -13,19 +13,19 @@ registerHooks({
 const { startApp } = await import('../support/app.ts')
 const isLoaded = (name: string) => loaded.some((url) => url.includes(`/node_modules/${name}/`))
 
-t.test('nothing of metrics and traces is loaded while they are off', async (t) => {
+t.test('metrics and traces are loaded only when they are on', async (t) => {
   await startApp(t)
   t.ok(isLoaded('fastify'))
   t.notOk(isLoaded('@prometheus-io'))
   t.notOk(isLoaded('@opentelemetry'))
-  t.notOk(loaded.some((url) => /src\/operations\/(.*metrics|traces)\.ts/.test(url)))
+  t.notOk(loaded.some((url) => /src\/telemetry\/(.*metrics|traces)\.ts/.test(url)))
   await startApp(t, { METRICS_PORT: '0' })
   t.ok(isLoaded('@prometheus-io'))
   await startApp(t, { OTEL_EXPORTER_OTLP_ENDPOINT: 'http://127.0.0.1:1' })
   t.ok(isLoaded('@opentelemetry'))
 })
 
-t.test('nor is Node\'s own fetch, of which nothing is used', async (t) => {
+t.test('Node\'s own fetch is not loaded', async (t) => {
   const program = `await import('./src/commands/serve.ts')
     console.log(process.moduleLoadList.filter((name) => name.includes('undici')))`
   const output = execFileSync(process.execPath, ['--input-type=module', '--eval', program], { encoding: 'utf8' })

@@ -28,7 +28,7 @@ async function listen (server: Server): Promise<string> {
   return `http://127.0.0.1:${(server.address() as AddressInfo).port}`
 }
 
-/** A collector that keeps what it is sent, and an app that sends it its spans. */
+/** Starts a collector that keeps its input, and an app that sends its spans there. */
 async function traced (t: Test, environment: Record<string, string> = {}) {
   const spans: Span[] = []
   const resources: unknown[] = []
@@ -40,7 +40,7 @@ async function traced (t: Test, environment: Record<string, string> = {}) {
       scopeSpans.flatMap(({ spans }) => spans)))
     response.end('{}')
   }))
-  // The library reads its variables itself.
+  // The exporter reads these variables itself.
   Object.assign(process.env, { OTEL_EXPORTER_OTLP_ENDPOINT: collector, ...environment })
   t.teardown(() => { for (const name of Object.keys(process.env)) if (name.startsWith('OTEL_')) delete process.env[name] })
   const service = await startApp(t, { OTEL_EXPORTER_OTLP_ENDPOINT: collector, ...environment })
@@ -55,7 +55,7 @@ async function traced (t: Test, environment: Record<string, string> = {}) {
       headers: { authorization: alice.authorization, 'content-type': 'application/json', ...headers },
       payload: `{"id":${id},"name":"x"}`
     }),
-    /** What the collector has once all that waited has been sent. */
+    /** Sends all queued spans and resolves to the collector's. */
     async sent (): Promise<Span[]> {
       for (const observer of service.observers) await observer.close()
       return spans
@@ -65,15 +65,15 @@ async function traced (t: Test, environment: Record<string, string> = {}) {
 
 const [traceId, parentId] = ['4bf92f3577b34da6a3ce929d0e0e4736', '00f067aa0ba902b7']
 
-t.test('a traceparent gives its ids and whether it is sampled', async (t) => {
+t.test('a traceparent has its ids and its sampled flag', async (t) => {
   t.strictSame(readTraceparent(`00-${traceId}-${parentId}-01`), { traceId, parentId, isSampled: true })
   t.strictSame(readTraceparent(`00-${traceId}-${parentId}-00`), { traceId, parentId, isSampled: false })
-  // Of the flags only the lowest bit is known.
+  // Only the lowest bit of the flags has a meaning.
   t.equal(readTraceparent(`00-${traceId}-${parentId}-03`)?.isSampled, true)
   t.equal(readTraceparent(`00-${traceId}-${parentId}-fe`)?.isSampled, false)
 })
 
-t.test('what is not a traceparent to the letter counts as none', async (t) => {
+t.test('a malformed traceparent is ignored', async (t) => {
   for (const header of [undefined, '', 'x', `01-${traceId}-${parentId}-01`, `ff-${traceId}-${parentId}-01`,
     `00-${traceId.toUpperCase()}-${parentId}-01`, `00-${'0'.repeat(32)}-${parentId}-01`,
     `00-${traceId}-${'0'.repeat(16)}-01`, `00-${traceId}-${parentId}-1`, `00-${traceId}-${parentId}-01-x`,
@@ -83,7 +83,7 @@ t.test('what is not a traceparent to the letter counts as none', async (t) => {
   }
 })
 
-t.test('a request is a span of its caller\'s trace, and its statement one below it', async (t) => {
+t.test('a request is a span of the client\'s trace, and its statement is a child span', async (t) => {
   const { create, sent, resources, log } = await traced(t, { OTEL_RESOURCE_ATTRIBUTES: 'deployment.environment.name=test' })
   await create(1, { traceparent: `00-${traceId}-${parentId}-01` })
   await create(1, { traceparent: `00-${traceId}-${parentId}-01` })
@@ -102,14 +102,14 @@ t.test('a request is a span of its caller\'s trace, and its statement one below 
   t.match(statement, { kind: 3, attributes: [{ key: 'db.system.name', value: { stringValue: 'postgresql' } }] })
   t.ok(BigInt(statement?.startTimeUnixNano as string) > BigInt(request?.startTimeUnixNano as string))
   t.ok(BigInt(statement?.endTimeUnixNano as string) < BigInt(request?.endTimeUnixNano as string))
-  // The line of the refusal is found by the trace, and by the span.
+  // The log line of the rejected request has the ids of its trace and span.
   const line = log.map((line) => JSON.parse(line)).find(({ error }) => error === 40014)
   t.match(line, { trace_id: traceId, span_id: refused?.spanId })
   t.match(JSON.stringify(resources[0]), '"service.name","value":{"stringValue":"plant-store"}')
   t.match(JSON.stringify(resources[0]), '"deployment.environment.name","value":{"stringValue":"test"}')
 })
 
-t.test('a batch is one span with links to all requests that it served', async (t) => {
+t.test('a batch is one span with links to all its requests', async (t) => {
   const { create, sent } = await traced(t)
   await create(100)
   await Promise.all(Array.from({ length: 20 }, (_, id) => create(200 + id)))
@@ -125,13 +125,13 @@ t.test('a batch is one span with links to all requests that it served', async (t
   }
 })
 
-t.test('of traces that begin here only the share that is wanted is sent', async (t) => {
+t.test('only the configured share of new traces is sent', async (t) => {
   const { create, sent } = await traced(t, { OTEL_TRACES_SAMPLER: 'traceidratio', OTEL_TRACES_SAMPLER_ARG: '0' })
   await create(300)
   t.strictSame(await sent(), [])
 })
 
-t.test('of a trace that its caller does not sample nothing is sent, nor where none is wanted', async (t) => {
+t.test('a trace that the client does not sample is not sent, and always_off sends none', async (t) => {
   const notSampled = { traceparent: '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00' }
   for (const OTEL_TRACES_SAMPLER of ['parentbased_always_on', 'always_off']) {
     const { create, sent } = await traced(t, { OTEL_TRACES_SAMPLER })
@@ -140,7 +140,7 @@ t.test('of a trace that its caller does not sample nothing is sent, nor where no
   }
 })
 
-t.test('a fault is a span with an error, and what is at no route is named by its method', async (t) => {
+t.test('a fault is a span with an error, and a span without a route has the method as its name', async (t) => {
   const { app, create, sent, url } = await traced(t, { OTEL_TRACES_SAMPLER: 'always_on' })
   await app.inject('/nowhere')
   await sql(url, 'drop table plants')
@@ -151,7 +151,7 @@ t.test('a fault is a span with an error, and what is at no route is named by its
   t.strictSame(failed.toSorted(), ['POST /plants', 'plant-insert'])
 })
 
-t.test('a collector that is away or hangs costs nobody anything and holds up no stop', async (t) => {
+t.test('a collector that is down or hangs fails no request and does not keep a stopped service alive', async (t) => {
   const url = await createDatabase(t)
   const hanging = await listen(createServer(() => {}))
   for (const endpoint of [hanging, 'http://127.0.0.1:1']) {
@@ -162,7 +162,7 @@ t.test('a collector that is away or hangs costs nobody anything and holds up no 
   }
 })
 
-t.test('without traces the ids of a caller\'s trace stand in the log all the same', async (t) => {
+t.test('the log has the ids of the client\'s trace also without an exporter', async (t) => {
   const { app, log } = await startApp(t)
   const traceId = '0af7651916cd43dd8448eb211c80319c'
   await app.inject({ url: '/plants', headers: { traceparent: `00-${traceId}-b7ad6b7169203331-01` } })

@@ -1,4 +1,4 @@
-// How a connection ends: with its last answer read, whatever its caller still sends and whoever ends it.
+// Manages client connections, so that each ends after its client could read the last response.
 import type { IncomingMessage, Server, ServerResponse } from 'node:http'
 import type { DropArgument, Socket } from 'node:net'
 import type { FastifyInstance } from 'fastify'
@@ -12,17 +12,17 @@ import { requestBytes } from './unauthenticated-throttle.ts'
 
 interface Lifecycle {
   stopping: boolean
-  /** By `performance.now()`: when a stop cuts off what is not whole. */
+  /** The time of `performance.now()` when a shutdown cuts unfinished lists and bodies. */
   forceCloseAt?: number
 }
 
 /**
- * To be called on the root instance before any route is added. While the
- * lifecycle is stopping each answer is its connection's last.
+ * Call this on the root instance before any route is added. During a shutdown each
+ * response is the last of its connection.
  */
 export function manageConnections (app: FastifyInstance, lifecycle: Lifecycle): void {
   serializePipelining(app.server)
-  // Before Fastify, which answers some malformed requests without any hook.
+  // Listen before Fastify, which responds to some malformed requests without any hook.
   app.server.prependListener('request', (_request, response) => {
     if (lifecycle.stopping) response.shouldKeepAlive = false
   })
@@ -35,7 +35,7 @@ export function manageConnections (app: FastifyInstance, lifecycle: Lifecycle): 
   forceCloseOnShutdown(app, sockets, lifecycle)
   deferContinue(app.server, lifecycle)
   app.server.on('connect', (_request: IncomingMessage, socket: HttpSocket) => {
-    // Node has taken its own listeners off, and answers before this one may be under way.
+    // Node has removed its own listeners, and earlier responses may be in flight.
     socket.on('error', () => socket.destroy()).on('timeout', () => socket.destroy())
     socket.on('drain', () => socket._httpMessage?.emit('drain'))
     respondLast(app, socket, new ApiError(errors.METHOD_NOT_ALLOWED), { allow: 'GET, HEAD, POST, DELETE' })
@@ -44,65 +44,65 @@ export function manageConnections (app: FastifyInstance, lifecycle: Lifecycle): 
 
 function enableLingeringClose (server: Server, sockets: Set<HttpSocket>): void {
   Object.assign(server, {
-    // A caller that has nothing more to send may still be waiting for its answers.
+    // A client that has sent everything may still wait for responses.
     httpAllowHalfOpen: true,
-    // What Node calls when the server closes. Its own leaves a connection on which
-    // no whole request ever came, and the server would wait for it.
+    // Node calls this when the server closes. Node's own method leaves connections without a
+    // complete request open, and the server would wait for them.
     closeIdleConnections: () => {
       for (const socket of sockets) {
         if (socket._httpMessage || socket.writableEnded) continue
-        // Its request was answered before all of it was there.
+        // The response was sent before the request was complete.
         if (socket.parser?.incoming) lingeringClose(socket)
         else socket.destroy()
       }
     }
   })
   server.on('connection', (socket: HttpSocket) => {
-    // What Node calls after the last answer of a connection.
+    // Node calls this after the last response of a connection.
     socket.destroySoon = () => lingeringClose(socket)
   })
 }
 
 /**
- * Neither a reader that has stalled, nor a long list that has to wait for those of others, nor
- * a body that doesn't come to its end holds up the stop. A caller can repeat both: at the end they
- * are cut off, so that what is left is what nobody knows the outcome of.
+ * Cuts unfinished lists and bodies, which clients can repeat: stalled connections soon after the
+ * shutdown begins, and all of them at `forceCloseAt`. Requests without a response stay, because a
+ * client could not know their outcome.
  */
 function forceCloseOnShutdown (app: FastifyInstance, sockets: Set<HttpSocket>, lifecycle: Lifecycle): void {
-  function hasten (): void {
+  function closePartial (): void {
     const partial = [...sockets].filter(isPartial)
     if (performance.now() < (lifecycle.forceCloseAt ?? Infinity)) {
       for (const socket of partial) if (socket.timeout !== lingerIdleMs) socket.setTimeout(lingerIdleMs)
     } else if (partial.length > 0) {
-      app.log.warn({ connections: partial.length }, 'the stop cuts off lists and bodies that are not whole')
+      app.log.warn({ connections: partial.length }, 'the shutdown cuts unfinished lists and bodies')
       for (const socket of partial) socket.destroy()
     }
   }
 
   app.addHook('preClose', (done) => {
-    // Where the answer has begun it can't say any more that it is its connection's last.
+    // A response that has begun cannot announce any more that it is the last of its connection.
     app.server.keepAliveTimeout = 1
-    for (const { _httpMessage: answer } of sockets) if (answer) answer.shouldKeepAlive = false
-    hasten()
-    const timer = setInterval(hasten, 100)
+    for (const { _httpMessage: response } of sockets) if (response) response.shouldKeepAlive = false
+    closePartial()
+    const timer = setInterval(closePartial, 100)
     app.server.once('close', () => clearInterval(timer))
     done()
   })
 }
 
-/** Whether an answer or a body has begun, and not all of it is there. */
-function isPartial ({ _httpMessage: answer, writableLength }: HttpSocket): boolean {
-  return answer?.headersSent || writableLength > 0 || answer?.req.complete === false
+/** Whether a response or a body has begun and is not complete. */
+function isPartial ({ _httpMessage: response, writableLength }: HttpSocket): boolean {
+  return response?.headersSent || writableLength > 0 || response?.req.complete === false
 }
 
-/** Node would say 100 Continue before anybody has looked at the headers, and 417 without a body. */
+/** Node would send 100 Continue before the headers are checked, and 417 without a body. */
 function deferContinue (server: Server, lifecycle: Lifecycle): void {
   function begin (request: IncomingMessage, response: ServerResponse): void {
     const { shouldKeepAlive } = response
-    // Without the 100 a caller may send the body or leave it: what comes next nobody could tell
+    // Without the 100 a client may send the body or not, so the next bytes are ambiguous
     // (RFC 9110, section 10.1.1).
     response.shouldKeepAlive = false
-    // As soon as somebody reads the body. Node does so, too, to drop what is left after the answer.
+    // Send it when the body is read. Node also reads the body to discard it after the response.
     request.once('resume', () => {
       if (response.headersSent) return
       response.shouldKeepAlive = shouldKeepAlive && !lifecycle.stopping
@@ -113,41 +113,41 @@ function deferContinue (server: Server, lifecycle: Lifecycle): void {
   server.on('checkContinue', begin).on('checkExpectation', begin)
 }
 
-/** Closes further connections as soon as they come. */
-export function limitConnections (app: FastifyInstance, mostConnections: number): void {
-  app.server.maxConnections = mostConnections
+/** Closes further connections at once. */
+export function limitConnections (app: FastifyInstance, maxConnections: number): void {
+  app.server.maxConnections = maxConnections
   app.server.on('drop', (data?: DropArgument) => {
     const error = new ApiError(errors.OVERLOADED, { cause: 'too many connections' })
-    app.errorLog.note(error, app.log, { remoteAddress: data?.remoteAddress })
+    app.errorLog.record(error, app.log, { remoteAddress: data?.remoteAddress })
   })
   const limit = descriptorLimit()
-  if (limit < mostConnections + reservedDescriptors) {
-    const wanted = mostConnections + reservedDescriptors
+  if (limit < maxConnections + reservedDescriptors) {
+    const wanted = maxConnections + reservedDescriptors
     app.log.warn({ limit, wanted }, 'the limit of open files is too low for MAX_CONNECTIONS')
   }
 }
 
-/** How many files and connections the process may have open; NaN where that can't be told. */
+/** Returns how many files and connections the process may open; NaN when unknown. */
 function descriptorLimit (): number {
-  // Without it the report would look up names.
+  // Without this option the report would look up host names.
   const report = Object.assign(process.report, { excludeNetwork: true })
   const { userLimits } = report.getReport() as { userLimits?: { open_files: { soft: number | 'unlimited' } } }
   return Number(userLimits?.open_files.soft)
 }
 
-const rejected = new WeakSet<Socket>()
+const reported = new WeakSet<Socket>()
 
-/** What Node's parser could not read, or not in time. Node repeats the error of a late request every second. */
+/** Handles errors of Node's parser, which reports a late request every second. */
 export function handleClientError (this: FastifyInstance, error: Error, socket: HttpSocket): void {
-  if (rejected.has(socket)) return
-  rejected.add(socket)
+  if (reported.has(socket)) return
+  reported.add(socket)
   clientWork.run(`malformed ${socket.remoteAddress}`, requestBytes, () => respondLast(this, socket, error))
 }
 
 /**
- * The last answer of a connection. Written while earlier requests are being
- * worked on it would be taken for theirs, so it waits for them; a request that
- * has had its answer, before all of it was there, gets no second one.
+ * Sends the last response of a connection. It waits for the responses to earlier requests,
+ * because the client would take it for one of them. An incomplete request that has its
+ * response gets no second one.
  */
 function respondLast (
   app: FastifyInstance, socket: HttpSocket, error: Error, headers?: Record<string, string>
@@ -158,8 +158,8 @@ function respondLast (
     response.once('close', () => respondLast(app, socket, error, headers))
     return
   }
-  const isAnswered = !response && socket.parser?.incoming?.complete === false
-  if (socket.writable && !isAnswered) {
+  const hasResponse = !response && socket.parser?.incoming?.complete === false
+  if (socket.writable && !hasResponse) {
     socket.write(rawErrorResponse(app, error, socket.remoteAddress, headers))
   }
   lingeringClose(socket)

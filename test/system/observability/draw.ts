@@ -1,6 +1,8 @@
-// Draws docs/dashboard.svg, the dashboard from what Prometheus has of a minute of load with an outage in it:
-// node test/system/observability/draw.ts
+// Draws the dashboard with Prometheus' data of a minute of load with an outage:
+// node test/system/observability/draw.ts docs/dashboard.svg
+// Without a path it draws into the folder for temporary files.
 import { writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import { createClient } from '../faults/client.ts'
@@ -8,6 +10,7 @@ import { createUsers, startPostgres } from '../faults/postgres.ts'
 import { unmeasured } from '../../support/program.ts'
 import { filledIn, findPrometheus, readPanels, startPrometheus, type Panel, type Series } from './prometheus.ts'
 
+const [target = join(tmpdir(), 'dashboard.svg')] = process.argv.slice(2)
 const seconds = 60
 const [columns, width, height] = [6, 250, 130]
 const colors = ['#2da44e', '#0969da', '#bf8700', '#cf222e', '#8250df', '#6e7781']
@@ -53,13 +56,14 @@ for (const [index, panel] of (await readPanels()).entries()) {
   drawn.push(draw(panel, series, index % columns * width, Math.floor(index / columns) * height))
 }
 const rows = Math.ceil(drawn.length / columns)
-writeFileSync(join(import.meta.dirname, '../../../docs/dashboard.svg'), `<svg xmlns="http://www.w3.org/2000/svg"
+writeFileSync(target, `<svg xmlns="http://www.w3.org/2000/svg"
   viewBox="0 0 ${columns * width} ${rows * height}" role="img" aria-label="Dashboard">
 <style>text { font: 11px system-ui, sans-serif; fill: #57606a } .title { font-weight: 600; fill: #24292f }</style>
 <rect width="100%" height="100%" fill="#ffffff"/>
 ${drawn.join('\n')}
 </svg>
 `)
+console.log(target)
 
 function draw ({ title, fieldConfig }: Panel, series: Series[], x: number, y: number): string {
   const values = series.flatMap(({ values }) => values.map(([, value]) => Number(value))).filter(Number.isFinite)

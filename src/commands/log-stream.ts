@@ -1,0 +1,33 @@
+// The destination of the log: standard output.
+
+/** Past this size lines are dropped, so that a stalled reader of the log costs no memory. */
+const maxPendingBytes = 2 ** 20
+
+/**
+ * Writes readable lines to a terminal, and JSON lines elsewhere. Node never blocks on a full pipe
+ * when it writes by `process.stdout`. Pino's own stream would block the exit of the process.
+ */
+export async function openLogStream () {
+  const { stdout } = process
+  if (stdout.isTTY) return (await import('pino-pretty')).default({ sync: true })
+  // A log that cannot be written must not end the service.
+  stdout.on('error', () => {})
+  let dropped = 0
+  return {
+    write (line: string): void {
+      if (stdout.writableLength > maxPendingBytes) {
+        dropped++
+        return
+      }
+      if (dropped > 0) {
+        const time = new Date().toISOString()
+        stdout.write(`${JSON.stringify({ level: 'warn', time, dropped, msg: 'log lines were dropped' })}\n`)
+        dropped = 0
+      }
+      stdout.write(line)
+    }
+  }
+}
+
+/** Resolves when standard output has taken all that was written. */
+export const flushLog = () => new Promise((resolve) => { process.stdout.write('', resolve) })
