@@ -34,7 +34,7 @@ export interface AppOptions {
 /** What the service is about. A domain is a line here: it puts it behind the guard and into the document. */
 async function registerDomains (guarded: FastifyInstance, { config, database }: AppOptions): Promise<void> {
   await guarded.register(plantsRoutes, {
-    plants: createPlants(database, config.WRITE_BATCH)
+    plants: createPlants(database, config.WRITE_BATCH ?? 500)
   })
 }
 

@@ -5,11 +5,12 @@ import type { FastifyBaseLogger } from 'fastify'
 import manifest from '../../package.json' with { type: 'json' }
 import { buildApp } from '../app.ts'
 import type { Config } from '../config.ts'
+import { describeServers } from '../database/client.ts'
 import { openDatabase, type Database } from '../database/database.ts'
 import { migrate } from '../database/migrate.ts'
 import { supportedVersion, UnsupportedServer, versionStatement } from '../database/version.ts'
-import { startEmbedded } from '../../dev/embedded-postgres.ts'
 import { openTelemetry } from '../telemetry/telemetry.ts'
+import { loadEmbedded } from './database.ts'
 import { formatError } from './format-error.ts'
 import { printQuickStart } from './quick-start.ts'
 import { handleSignals } from './signals.ts'
@@ -20,11 +21,16 @@ export async function serve (config: Config): Promise<void> {
   const opened = new AsyncDisposableStack()
   try {
     // For localhost itself Fastify opens one server for each address, of which buildApp knows the first.
-    const { address: host } = await lookup(config.HOST, { order: 'ipv4first' })
-    const embedded = config.DATABASE_URL === undefined ? await startEmbedded(config.DATA_DIR) : undefined
+    const { address: host } = await lookup(config.HOST, { order: 'ipv4first' }).catch(() => {
+      throw new Error(`HOST: expected an address or a host name, got ${JSON.stringify(config.HOST)}`)
+    })
+    const embedded = config.DATABASE_URL === undefined
+      ? await (await loadEmbedded()).startEmbedded(config.DATA_DIR)
+      : undefined
     opened.defer(() => embedded?.close())
     const url = embedded?.url ?? config.DATABASE_URL as string
-    const { STATEMENT_TIMEOUT: statementTimeoutMs, MAX_WAITING: maxQueued } = config
+    const { STATEMENT_TIMEOUT: statementTimeoutMs, MAX_QUEUED: maxQueued } = config
+    const servers = describeServers(url)
     const database = openDatabase({ url, statementTimeoutMs, maxQueued })
     opened.defer(() => database.close())
     // It connects while all else is put together.
@@ -35,6 +41,7 @@ export async function serve (config: Config): Promise<void> {
     const app = await buildApp({ config, database, lifecycle, observers, logStream: await prettyStream() })
     opened.defer(() => app.close())
 
+    app.log.info({ servers }, 'database')
     for (const { url } of observers) if (url !== undefined) app.log.info({ url }, 'metrics')
     const listenTextResolver = (url: string) => `listening on ${url}`
     // Beyond it the system drops who comes, to be tried again after one second and after three.

@@ -5,7 +5,7 @@ import { join } from 'node:path'
 import { promisify } from 'node:util'
 import t from 'tap'
 import '../../../src/app.ts'
-import { EnvironmentSchema } from '../../../src/config.ts'
+import { formerNames, settings } from '../../../src/config.ts'
 import { catalogue } from '../../../src/errors.ts'
 import { runbook } from '../container/runbook.ts'
 
@@ -25,8 +25,8 @@ t.test('every setting can be given in .env', async (t) => {
   const passed = [...service.matchAll(/^ {6}([A-Z_]+):/gm)].map(([, name]) => name)
   // The last is for the database that the files bring along, the others stand for something else there.
   const others = { HOST: 'in the image', PORT: 'the published one', DATA_DIR: 'no database of its own' }
-  const settings = Object.keys(EnvironmentSchema.properties).filter((name) => !(name in others))
-  t.strictSame(passed.sort(), [...settings, 'PGPASSWORD'].sort())
+  const names = [...Object.keys(settings), ...Object.values(formerNames)].filter((name) => !(name in others))
+  t.strictSame(passed.sort(), [...names, 'PGPASSWORD'].sort())
 })
 
 t.test('what a proxy says itself bears the service\'s number for it, or one of the proxies\' own', async (t) => {
