@@ -1,7 +1,7 @@
 // Finds variables that look like settings but have another name.
 import { formerNames, settings } from './config.ts'
 
-/** A line for each variable whose name is a former one or nearly that of a setting. */
+/** Returns a line for each variable with a former or misspelled name. */
 export function findConfigWarnings (environment: NodeJS.ProcessEnv): string[] {
   const renamed = Object.entries(formerNames)
     .filter(([, former]) => former in environment)

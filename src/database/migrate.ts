@@ -75,7 +75,7 @@ async function ask (client: Client, text: string): Promise<Array<Record<string, 
   return (await client.query({ text, query_timeout: lookTimeoutMs } as QueryConfig)).rows
 }
 
-/** Returns whether the server is a worker of Citus, whose coordinator creates its tables. */
+/** Returns whether the server is a worker of Citus. The coordinator creates the tables of workers. */
 async function isWorker (client: Client): Promise<boolean> {
   const [citus] = await ask(client, "select to_regclass('pg_dist_local_group') is not null as is_there")
   if (!citus?.is_there) return false

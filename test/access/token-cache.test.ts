@@ -96,7 +96,7 @@ t.test('what the database says of a token is good for as long as it is remembere
 })
 
 t.test('a known token is looked up before all unknown ones that wait, and is refused for none of them', async (t) => {
-  const { database, tokens, url } = await startApp(t, { MAX_WAITING: '150' })
+  const { database, tokens, url } = await startApp(t, { MAX_QUEUED: '150' })
   const authenticate = createAuthenticate(tokens, 1)
   const token = await tokens.create({ user: 'alice', readOnly: false })
   await authenticate(token)

@@ -83,8 +83,8 @@ t.test('large plants share statements of their own, up to a million characters',
   t.strictSame(groups, ['0', '1', '2,6', '3,4', '5'])
 })
 
-t.test('what would have to wait behind MAX_WAITING others is refused at once', async (t) => {
-  const { begin, letGo, alice, log } = await startHeldUp(t, { MAX_WAITING: '3' })
+t.test('what would have to wait behind MAX_QUEUED others is refused at once', async (t) => {
+  const { begin, letGo, alice, log } = await startHeldUp(t, { MAX_QUEUED: '3' })
   const answers = await begin(...small(5).map((plant) => () => alice.create(plant)))
   const refused = await answers[4]
   t.equal(refused?.statusCode, 503)
@@ -167,7 +167,7 @@ t.test('a create that hangs on a row somebody has locked does not hold up others
 })
 
 t.test('a batch of creates locks its plants in the order of their key', async (t) => {
-  const { as, url } = await startApp(t, { STATEMENT_TIMEOUT: '1m' })
+  const { as, url } = await startApp(t, { STATEMENT_TIMEOUT: '6s' })
   const alice = await as('alice')
   const answers = await actInOrder(t, url, (id) => alice.create({ id, name: 'Ivy' }), (ids) =>
     `insert into plants select 'alice', id, 'Fern' from unnest(array[${ids.join()}]) as id`)

@@ -137,8 +137,8 @@ for (const [WRITE_BATCH, isJoined] of [['500', true], ['1', false]] as const) {
   })
 }
 
-t.test('lists that would have to wait behind MAX_WAITING others are refused at once', async (t) => {
-  const { begin, letGo, alice } = await startHeldUp(t, { MAX_WAITING: '3' }, 'lock table plants')
+t.test('lists that would have to wait behind MAX_QUEUED others are refused at once', async (t) => {
+  const { begin, letGo, alice } = await startHeldUp(t, { MAX_QUEUED: '3' }, 'lock table plants')
   const answers = await begin(...range(5).map(() => () => alice.list()))
   t.match((await answers[4])?.json(), { error: 50302 })
   await letGo()

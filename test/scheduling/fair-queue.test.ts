@@ -101,7 +101,7 @@ t.test('between long reads others are served for as long as the last one kept th
   t.strictSame(seen, ['another', 'the next long read'])
 })
 
-t.test('past MAX_WAITING who has most waiting is refused, and not who comes', async (t) => {
+t.test('past MAX_QUEUED who has most waiting is refused, and not who comes', async (t) => {
   const { database, letGo } = await openLocked(t, 150)
   const answered: string[] = []
   const refused: string[] = []

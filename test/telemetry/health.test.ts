@@ -21,7 +21,7 @@ t.test('however often it is probed, the log tells when the service ceased to be 
 })
 
 t.test('many who probe at a time take the place of one', async (t) => {
-  const { app, as, url } = await startApp(t, { MAX_WAITING: '5' })
+  const { app, as, url } = await startApp(t, { MAX_QUEUED: '5' })
   const alice = await as('alice')
   await alice.list()
   const client = new pg.Client(url)

@@ -73,7 +73,7 @@ t.test('metrics are at one path of one port, and not on that of the service', as
 })
 
 t.test('what is refused for overload is counted by what it waited for', async (t) => {
-  const { app, as, observers: [metrics] } = await startApp(t, { METRICS_PORT: '0', MAX_WAITING: '1', WRITE_BATCH: '1' })
+  const { app, as, observers: [metrics] } = await startApp(t, { METRICS_PORT: '0', MAX_QUEUED: '1', WRITE_BATCH: '1' })
   const alice = await as('alice')
   await alice.list()
   await Promise.all(Array.from({ length: 20 }, (_, id) => alice.create({ id, name: 'Monstera' })))

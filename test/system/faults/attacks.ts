@@ -49,7 +49,7 @@ export const all: Attack[] = [
   { kind: 'large lists', connections: 900, bound: 'the same', plants: oneLarge },
   { kind: 'three long lists each, unread', connections: 100, bound: 'the same', plants: longerThanBuffers },
   { kind: 'bodies one byte short', connections: 1500, bound: 'the same, 200 wait' },
-  { kind: 'unknown tokens', connections: 4000, bound: '8 begun in a turn, known ones first, `MAX_WAITING`' },
+  { kind: 'unknown tokens', connections: 4000, bound: '8 begun in a turn, known ones first, `MAX_QUEUED`' },
   { kind: 'malformed tokens', connections: 100, bound: '30 lines a kind, then one a second' }
 ]
 

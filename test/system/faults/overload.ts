@@ -26,7 +26,7 @@ export async function overloads (scope: Scope, postgres: Postgres, { bytesPerSec
   const [token = ''] = await createUsers(postgres.url, ['busy'])
   await sql(postgres.url, 'insert into plants (owner, id, name) select \'busy\', id, \'Monstera deliciosa\' from generate_series(1, 20) id')
   const proxy = await openProxy(scope, postgres.url)
-  const service = await serve(scope, { DATABASE_URL: proxy.url, MAX_WAITING: String(maxQueued) })
+  const service = await serve(scope, { DATABASE_URL: proxy.url, MAX_QUEUED: String(maxQueued) })
   const caller = createCaller(service.address, token)
   scope.teardown(caller.close)
   await caller.list()

@@ -148,7 +148,7 @@ async function breakMidway (scope: Scope, proxy: Proxy, service: Program, token:
 /** More lists under way than may wait, whose readers all go on at the same time: none of them is refused midway. */
 async function goOnTogether (scope: Scope, postgres: Postgres, token: string): Promise<string[]> {
   const maxQueued = 2
-  const service = await serve(scope, { DATABASE_URL: postgres.url, MAX_WAITING: String(maxQueued) })
+  const service = await serve(scope, { DATABASE_URL: postgres.url, MAX_QUEUED: String(maxQueued) })
   const sockets: Socket[] = []
   while (sockets.length < 2 * maxQueued) {
     const socket = await openSocket(scope, service, getPlants(token))

@@ -53,7 +53,7 @@ t.test('SIGTERM: serves on for a while but says that it is going, finishes what 
 })
 
 t.test('SIGINT: the same without the delay', async (t) => {
-  const service = await unmeasured.serve(t, { DATABASE_URL, DRAIN_DELAY: '1m', SHUTDOWN_TIMEOUT: '30s' })
+  const service = await unmeasured.serve(t, { DATABASE_URL, DRAIN_DELAY: '29s', SHUTDOWN_TIMEOUT: '30s' })
   const { answer, letGo } = await createSlowly(t, service, 2)
   service.child.kill('SIGINT')
   await service.logged('stopping')
@@ -90,7 +90,7 @@ t.test('what takes longer than SHUTDOWN_TIMEOUT is given up, and the exit code t
 })
 
 t.test('a further signal a second later ends it at once', async (t) => {
-  const service = await serve(t, { DATABASE_URL, DRAIN_DELAY: '1m', SHUTDOWN_TIMEOUT: '1m' })
+  const service = await serve(t, { DATABASE_URL, DRAIN_DELAY: '59s', SHUTDOWN_TIMEOUT: '1m' })
   service.child.kill('SIGTERM')
   await service.logged('stopping')
   // Those of the first second count as the one before.
@@ -105,7 +105,7 @@ t.test('a further signal a second later ends it at once', async (t) => {
 t.test('an error that nobody caught is logged whole and ends it, without the delay and with exit code 1', async (t) => {
   const broken = join(t.testdir(), 'broken.mjs')
   await writeFile(broken, 'process.on("SIGWINCH", () => { throw new Error("a screw is loose") })')
-  const service = await serve(t, { DATABASE_URL, DRAIN_DELAY: '1m', NODE_OPTIONS: `${process.env.NODE_OPTIONS} --import=${pathToFileURL(broken)}` })
+  const service = await serve(t, { DATABASE_URL, DRAIN_DELAY: '1m', SHUTDOWN_TIMEOUT: '2m', NODE_OPTIONS: `${process.env.NODE_OPTIONS} --import=${pathToFileURL(broken)}` })
   service.child.kill('SIGWINCH')
   t.strictSame(await service.exited, [1, null])
   t.match(service.log.slice(-2), [{ level: 'fatal', err: { message: 'a screw is loose', stack: /broken\.mjs/ } }, { msg: 'stopped' }])
