@@ -41,7 +41,6 @@ export async function serve (config: Config): Promise<void> {
     const app = await buildApp({ config, database, lifecycle, observers, logStream: await prettyStream() })
     opened.defer(() => app.close())
 
-    app.log.info({ servers }, 'database')
     for (const { url } of observers) if (url !== undefined) app.log.info({ url }, 'metrics')
     const listenTextResolver = (url: string) => `listening on ${url}`
     // Beyond it the system drops who comes, to be tried again after one second and after three.
@@ -50,6 +49,7 @@ export async function serve (config: Config): Promise<void> {
     const address = await app.listen({ ...at, listenTextResolver }).catch((error) => {
       throw error.code === 'EADDRINUSE' ? new Error(`port ${config.PORT} on ${config.HOST} is in use`) : error
     })
+    app.log.info({ servers }, 'database')
     handleSignals({ config, lifecycle, log: app.log, close: () => opened.disposeAsync() })
 
     const postgresql = await untilReady(() => prepare(database, url, config, app.log), app.log)

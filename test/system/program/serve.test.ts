@@ -138,10 +138,10 @@ t.test('on a terminal the log is for people, and Ctrl-C ends the service', async
   }
   t.strictSame(await closed, [0, null])
   const lines = stripVTControlCharacters(shown).split('\r\n').filter((line) => !line.startsWith('    '))
-  t.match(lines, [/^\[[^\]]+\] INFO \(\d+\): listening on http:\/\/127\.0\.0\.1:\d+$/, /INFO \(\d+\): ready$/, /INFO \(\d+\): stopping$/, /INFO \(\d+\): stopped$/])
+  t.match(lines, [/^\[[^\]]+\] INFO \(\d+\): listening on http:\/\/127\.0\.0\.1:\d+$/, /INFO \(\d+\): database$/, /INFO \(\d+\): ready$/, /INFO \(\d+\): stopping$/, /INFO \(\d+\): stopped$/])
 })
 
-const tooOld = 'PostgreSQL 14.9 is too old, this needs 15 or later.\n'
+const tooOld = 'PostgreSQL 14.9 is too old. The service needs PostgreSQL 15 or later.\n'
 
 /** A database whose server calls itself older than it is. */
 async function createOld (t: Test): Promise<string> {
