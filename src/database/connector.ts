@@ -47,7 +47,7 @@ export function createConnector (options: ConnectionOptions): Connect {
   }
 
   return async function connect () {
-    const connecting = new Set<Connection>()
+    const connections: Connection[] = []
     const opened: Connection[] = []
     const attempts: Array<Promise<unknown>> = []
     const expired = Promise.withResolvers<never>()
@@ -57,7 +57,7 @@ export function createConnector (options: ConnectionOptions): Connect {
 
     async function attempt (url: string): Promise<true> {
       const connection = new Connection({ ...options, url })
-      connecting.add(connection)
+      connections.push(connection)
       try {
         await Promise.race([open(connection), expired.promise])
         opened.push(connection)
@@ -65,8 +65,6 @@ export function createConnector (options: ConnectionOptions): Connect {
       } catch (error) {
         connection.destroy()
         throw error
-      } finally {
-        connecting.delete(connection)
       }
     }
 
@@ -92,7 +90,7 @@ export function createConnector (options: ConnectionOptions): Connect {
     }
     // They do not keep the process alive.
     timeout.unref()
-    for (const connection of connecting) connection.unref()
+    for (const other of connections) if (other !== best) other.unref()
     return best
   }
 }
