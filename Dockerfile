@@ -1,25 +1,24 @@
-# One image for everything: docker run IMAGE [serve | migrate | token create alice]; inside: plant-store …
+# docker run IMAGE [serve | migrate | token create alice]; inside a container: plant-store [command]
 FROM node:24-slim AS packages
 WORKDIR /app
 COPY package.json package-lock.json ./
-# No package we run needs an install script, so none gets the chance to run one.
+# No package of the image needs an install script.
 RUN npm ci --omit=dev --ignore-scripts --no-audit --no-fund \
- # Types and source maps are more than half of it, and nothing reads them here.
+ # Types and source maps are more than half of node_modules.
  && find node_modules -type f -regex '.*\.\(map\|d\.[cm]?ts\)' -delete
 
 FROM node:24-slim AS app
-# All of /app belongs to root: the service cannot change its own code even on a writable file system.
+# All of /app belongs to root, so the service cannot change its own code.
 WORKDIR /app
-# What changes least comes first, so that an upgrade moves only the last few kilobytes.
+# The layers that change least come first, so that an upgrade transfers only a few kilobytes.
 COPY --from=packages /app/node_modules node_modules
 COPY package.json ./
 COPY migrations migrations
 COPY src src
 RUN ln -s /app/src/main.ts /usr/local/bin/plant-store
 
-# Types stripped and code compiled once, here, saves a quarter of the time to
-# start and 20 MiB of memory. What is compiled is what has run, so it starts
-# without its database and is stopped. Node finds the cache by the user, too.
+# Compiling the code at build time saves a quarter of the start time and 20 MiB of memory. Node caches
+# the code that runs, so the service starts without a database and is stopped. The cache belongs to one user.
 FROM app AS compiled
 ENV NODE_COMPILE_CACHE=/tmp/compile-cache
 USER 1000:1000
@@ -28,23 +27,23 @@ RUN export DATABASE_URL=postgres://127.0.0.1/none DRAIN_DELAY=0; src/main.ts >/t
  && kill $! && wait $! && chmod -R a+rX $NODE_COMPILE_CACHE
 
 FROM app
-# What only the builder knows, it adds: docker build --label org.opencontainers.image.revision=…
+# Pass other labels at build time: docker build --label org.opencontainers.image.revision=…
 LABEL org.opencontainers.image.title="plant-store" \
       org.opencontainers.image.description="Keeps plants: an HTTP JSON service on Fastify and PostgreSQL" \
       org.opencontainers.image.version="1.0.0" \
       org.opencontainers.image.licenses="MIT" \
       org.opencontainers.image.base.name="docker.io/library/node:24-slim"
 ENV NODE_ENV=production HOST=0.0.0.0 NODE_COMPILE_CACHE=/app/.compile-cache
-# By itself glibc keeps what is freed, but for the end of its heap: 200 MiB after 1,500 large bodies. What is
-# larger than this has pages of its own, which go back at once. Other C libraries don't know the variable, and in the
-# program's first line is no room for it: Linux before 5.1 reads 127 characters of that.
+# glibc keeps freed memory: 200 MiB after 1,500 large bodies. Blocks above this size get pages of their own,
+# which go back to the system when they are freed. Other C libraries ignore the variable.
 ENV MALLOC_MMAP_THRESHOLD_=16384
 COPY --from=compiled --chown=0:0 /tmp/compile-cache .compile-cache
-# By number, so that Kubernetes' runAsNonRoot can tell.
+# A number, because Kubernetes' runAsNonRoot cannot check a name.
 USER 1000:1000
 EXPOSE 3000
 HEALTHCHECK --interval=5s --timeout=3s --start-period=10s --retries=2 \
   CMD ["node", "-e", "fetch(`http://127.0.0.1:${process.env.PORT || 3000}/readyz`).then(({ ok }) => process.exit(ok ? 0 : 1))"]
-# With the options for Node that its first line gives.
-ENTRYPOINT ["/app/src/main.ts"]
+# With its default options V8 uses 80 % more memory under load and is not faster. Pretenuring allocates the
+# rows of lists in the old generation, where they stay until a full collection. package.json has the same options.
+ENTRYPOINT ["node", "--max-semi-space-size=16", "--heap-growing-percent=100", "--no-allocation-site-pretenuring", "/app/src/main.ts"]
 CMD ["serve"]

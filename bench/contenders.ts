@@ -2,6 +2,7 @@
 import { execFileSync, spawnSync } from 'node:child_process'
 import { cpSync, symlinkSync } from 'node:fs'
 import { join } from 'node:path'
+import manifest from '../package.json' with { type: 'json' }
 import { folder, type Contender } from './running.ts'
 
 export const found = (program: string) => spawnSync('which', [program]).status === 0
@@ -9,12 +10,15 @@ export const found = (program: string) => spawnSync('which', [program]).status =
 const here = import.meta.dirname
 const peer = (file: string) => join(here, 'peers', file)
 
-// Run as such it has the options for Node that its first line gives.
-const program = join(here, '../src/main.ts')
+const nodeOptions = manifest.scripts.start.split(' ').filter((word) => word.startsWith('--'))
+
+/** As `npm start` starts it. */
+const serviceIn = (checkout: string) => [process.execPath, ...nodeOptions, join(checkout, 'src/main.ts')]
+
 export const service: Contender = {
   name: 'service',
   title: 'this service',
-  command: [program],
+  command: serviceIn(join(here, '..')),
   ready: '/readyz',
   // As in the image.
   env: { NODE_ENV: 'production', NODE_COMPILE_CACHE: join(folder, 'compile-cache') }
@@ -39,13 +43,13 @@ export const before = (checkout: string): Contender => ({
   ...service,
   name: 'before',
   title: 'the version before',
-  command: [join(checkout, 'src/main.ts')]
+  command: serviceIn(checkout)
 })
 
 /** As the image's build does, so that a start need not compile. */
-export function fillCompileCache ({ command: [program = ''], env }: Contender) {
+export function fillCompileCache ({ command, env }: Contender) {
   // On a busy machine it may not get so far; then the first start does the work.
-  spawnSync('timeout', ['--signal=INT', '5', program], {
+  spawnSync('timeout', ['--signal=INT', '5', ...command], {
     env: { ...process.env, ...env, DATABASE_URL: 'postgres://127.0.0.1/none', PORT: '0' },
     stdio: 'ignore'
   })

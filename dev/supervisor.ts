@@ -1,6 +1,5 @@
-// Runs PostgreSQL for start.ts, and stops it when its owner is gone. A program of
-// its own, since the library installs signal handlers that end the process it is
-// imported into, whatever that has to finish.
+// Runs PostgreSQL for embedded-postgres.ts and stops it when its owner has ended. This is a process of its
+// own because the library installs signal handlers that end the process at once.
 import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
 import { existsSync } from 'node:fs'
@@ -18,16 +17,16 @@ let server: EmbeddedPostgres | undefined
 let log = ''
 let reason: string | undefined
 
-// The owner is gone, or has let go on purpose. First of all, since it may be
-// gone before there is a server, or while a step towards it hangs.
+// The owner has ended or has closed the server. The listener comes first: the owner may end before the
+// server has started.
 process.once('disconnect', async () => {
   await server?.stop()
   process.exit()
 })
-// Where the library can't run PostgreSQL at all, nothing of it rejects.
+// When the library cannot run PostgreSQL at all, it throws outside its promises.
 process.once('uncaughtException', fail)
 
-// Run by root the server has a user of its own, who must be able to look inside.
+// Started by root, the server runs as another user, who must be able to read the folder.
 process.umask(0o022)
 
 try {
@@ -51,7 +50,7 @@ async function open (folder: string, password: string, port = 0): Promise<Embedd
     port,
     password,
     authMethod: 'scram-sha-256',
-    // The server refuses to run as root.
+    // PostgreSQL does not run as root.
     createPostgresUser: process.getuid?.() === 0,
     initdbFlags: ['--encoding=UTF8', '--locale=C'],
     postgresFlags: ['-c', 'listen_addresses=127.0.0.1', '-c', 'unix_socket_directories='],
@@ -59,33 +58,32 @@ async function open (folder: string, password: string, port = 0): Promise<Embedd
   })
 }
 
-// The log comes in pieces, not in lines.
+/** Finds the reason of a failure in the log, which comes in pieces of any length. */
 function findReason (piece: string): void {
   log = (log + piece.replace('[STDERR] ', '')).slice(-2000)
   reason ??= /(?:FATAL|error): +(.+)\n/.exec(log)?.[1]
 }
 
-// A server killed a moment ago counts as running until its parent has taken note.
+/** Retries while the lock file is there: a killed server counts as running until its parent has noticed. */
 async function start (candidate: EmbeddedPostgres): Promise<void> {
-  const giveUp = Date.now() + waitForLockMs
+  const deadline = Date.now() + waitForLockMs
   for (;;) {
     server = candidate
     try {
       await server.start()
-      // When it dies there is nothing left to do here, and to stop it would take for ever.
+      // stop() would never return after the server has died.
       Reflect.get(server, 'process').once('exit', () => process.exit())
       return
     } catch {
-      // It has ended: to stop it would take for ever.
       server = undefined
-      if (!reason?.includes('postmaster.pid') || Date.now() > giveUp) throw new Error('it ended')
+      if (!reason?.includes('postmaster.pid') || Date.now() > deadline) throw new Error('it ended')
     }
     await setTimeout(200)
   }
 }
 
-// Under another name until it is complete: the process may be killed halfway,
-// or another one may be doing the same, and the first to be ready wins.
+// The folder gets its name when it is complete. This process may be killed halfway, and of two processes
+// that create a cluster the first one wins.
 async function createCluster (): Promise<void> {
   const folder = join(dataDir, `new-${randomBytes(4).toString('hex')}`)
   const password = randomBytes(16).toString('hex')

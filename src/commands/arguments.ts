@@ -1,11 +1,11 @@
-// What may stand behind a command, and the words in which anything else is refused.
-import { InvalidArgumentError, type Command } from 'commander'
+// Parses the arguments of the commands.
+import { InvalidArgumentError } from 'commander'
 import { parseDuration } from '../config.ts'
 
-// The last moment that PostgreSQL reads as JavaScript writes it.
-const endOfTime = Date.UTC(9999, 11, 31)
+// PostgreSQL reads later dates in another format than JavaScript writes.
+const maxExpiry = Date.UTC(9999, 11, 31)
 
-// Refused are characters a terminal or a log could stumble over, and names too long for an index.
+// Other characters could break a terminal or a log; longer names do not fit into the index.
 const isPrintable = (text: string) => /^[^\p{C}\p{Zl}\p{Zp}]{1,255}$/u.test(text)
 
 export function userName (text: string): string {
@@ -18,25 +18,18 @@ export function label (text: string): string {
   return text
 }
 
-/** The moment that `90d`, `12h`, a day (its start, UTC) or a moment as `token list` shows it stands for. */
+/** Takes a duration from now (`90d`), a day (its start in UTC) or a time as `token list` shows it. */
 export function expiry (text: string): Date {
   const duration = parseDuration(text)
-  const moment = duration === undefined ? parseMoment(text) : Date.now() + duration
-  if (moment > Date.now() && moment <= endOfTime) return new Date(moment)
+  const time = Number.isNaN(duration) ? parseTime(text) : Date.now() + duration
+  if (time > Date.now() && time <= maxExpiry) return new Date(time)
   throw new InvalidArgumentError(
-    'Expected a duration such as 90d, 12h or 30s, or a date to come such as 2027-01-01.')
+    'Expected a duration such as 90d, 12h or 30s, or a future date such as 2027-01-01.')
 }
 
-/** NaN when there is no such day, where Date.parse would give one of the next month. */
-function parseMoment (text: string): number {
+/** NaN for a day that does not exist. Date.parse alone would take February 30 for March 2. */
+function parseTime (text: string): number {
   const whole = text.includes('T') ? text : `${text}T00:00:00.000Z`
-  const moment = Date.parse(whole)
-  return moment > 0 && new Date(moment).toISOString() === whole ? moment : NaN
-}
-
-/** npm keeps options that stand before `--` for itself: a token that should only read could do everything. */
-export function rejectOptionsConsumedByNpm (command: Command): void {
-  const lost = command.options.find(({ long }) =>
-    String(long).replace('--', 'npm_config_').replaceAll('-', '_') in process.env)
-  if (lost) command.error(`error: npm has kept ${lost.long} for itself: put -- before the first option`)
+  const time = Date.parse(whole)
+  return time > 0 && new Date(time).toISOString() === whole ? time : NaN
 }

@@ -1,17 +1,24 @@
-// Which database a command is about.
+// Finds the database that a command works on.
 import { resolve } from 'node:path'
 import type { Config } from '../config.ts'
-import { findRunning, startEmbedded } from '../../dev/embedded-postgres.ts'
+
+/** Rejects where there is no server for development, as in the image. */
+export function loadEmbedded (): Promise<typeof import('../../dev/embedded-postgres.ts')> {
+  return import('../../dev/embedded-postgres.ts').catch(() => {
+    throw new Error('DATABASE_URL is not set: expected a PostgreSQL database, ' +
+      'such as postgres://plant_store:secret@localhost:5432/plant_store')
+  })
+}
 
 /**
- * Hands on the URL of the database that `serve` would use. Where that is the
- * program's own it says so, and starts it for the occasion unless it is running.
+ * Passes the URL of the database that `serve` would use. Without DATABASE_URL that is the server for
+ * development: `withDatabase` starts it when it is not running and stops it afterwards.
  */
 export async function withDatabase (config: Config, work: (url: string) => Promise<void>): Promise<void> {
   if (config.DATABASE_URL !== undefined) return work(config.DATABASE_URL)
-  // On standard error: standard output may be a token, or JSON.
-  const folder = resolve(config.DATA_DIR)
-  console.error(`DATABASE_URL is not set: this is about the program's own PostgreSQL in ${folder}`)
+  const { findRunning, startEmbedded } = await loadEmbedded()
+  // Standard output is for a token or JSON.
+  console.error(`DATABASE_URL is not set: using the PostgreSQL server in ${resolve(config.DATA_DIR)}`)
   const running = await findRunning(config.DATA_DIR)
   if (running !== undefined) return work(running.url)
   const embedded = await startEmbedded(config.DATA_DIR)

@@ -1,9 +1,9 @@
-// The command migrate: the tables go up to the newest migration, or down by one.
+// The command migrate.
 import type { Config } from '../config.ts'
 import { migrate, type MigrateOptions } from '../database/migrate.ts'
 import { withDatabase } from './database.ts'
 
-/** Prints what it has run. */
+/** Migrates up to the newest migration, or down by one, and prints the migrations it ran. */
 export async function runMigrations (
   config: Config, direction: 'up' | 'down', options: MigrateOptions
 ): Promise<void> {

@@ -6,12 +6,12 @@ import type { Database } from '../database/database.ts'
 export async function printQuickStart (database: Database, address: string): Promise<void> {
   const tokens = createTokens(database)
   if ((await tokens.list()).length > 0) {
-    console.error('To make a token: npm run token create <user>')
+    console.error('To create a token: npx plant-store token create <user>')
     return
   }
   const authorization = `-H 'Authorization: Bearer ${await tokens.create({ user: 'demo', readOnly: false })}'`
   const plant = '{"id": 1, "name": "Monstera deliciosa", "tag": "tropical"}'
-  console.error(`A token for user demo, shown only now, in three lines to try:
+  console.error(`Three commands to try, with a token for the user demo that is shown only once:
 
 curl -X POST ${address}/plants ${authorization} -H 'Content-Type: application/json' -d '${plant}'
 curl ${address}/plants ${authorization}

@@ -5,11 +5,12 @@ import type { FastifyBaseLogger } from 'fastify'
 import manifest from '../../package.json' with { type: 'json' }
 import { buildApp } from '../app.ts'
 import type { Config } from '../config.ts'
+import { describeServers } from '../database/client.ts'
 import { openDatabase, type Database } from '../database/database.ts'
 import { migrate } from '../database/migrate.ts'
 import { supportedVersion, UnsupportedServer, versionStatement } from '../database/version.ts'
-import { startEmbedded } from '../../dev/embedded-postgres.ts'
 import { openTelemetry } from '../telemetry/telemetry.ts'
+import { loadEmbedded } from './database.ts'
 import { formatError } from './format-error.ts'
 import { printQuickStart } from './quick-start.ts'
 import { openLogStream } from './log-stream.ts'
@@ -21,10 +22,15 @@ export async function serve (config: Config): Promise<void> {
   const opened = new AsyncDisposableStack()
   try {
     // For the name localhost Fastify opens one server for each address; buildApp sees only the first.
-    const { address: host } = await lookup(config.HOST, { order: 'ipv4first' })
-    const embedded = config.DATABASE_URL === undefined ? await startEmbedded(config.DATA_DIR) : undefined
+    const { address: host } = await lookup(config.HOST, { order: 'ipv4first' }).catch(() => {
+      throw new Error(`HOST: expected an address or a host name, got ${JSON.stringify(config.HOST)}`)
+    })
+    const embedded = config.DATABASE_URL === undefined
+      ? await (await loadEmbedded()).startEmbedded(config.DATA_DIR)
+      : undefined
     opened.defer(() => embedded?.close())
     const url = embedded?.url ?? config.DATABASE_URL as string
+    const servers = describeServers(url)
     const database = openDatabase({ url, statementTimeoutMs: config.STATEMENT_TIMEOUT })
     opened.defer(() => database.close())
     // Connect while the rest is built.
@@ -43,6 +49,7 @@ export async function serve (config: Config): Promise<void> {
     const address = await app.listen({ ...at, listenTextResolver }).catch((error) => {
       throw error.code === 'EADDRINUSE' ? new Error(`port ${config.PORT} on ${config.HOST} is in use`) : error
     })
+    app.log.info({ servers }, 'database')
     handleSignals({ config, lifecycle, app, release: () => opened.disposeAsync() })
 
     const postgresql = await untilReady(() => migrateAndProbe(database, url, config, app.log), app.log)

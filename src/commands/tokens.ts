@@ -30,14 +30,15 @@ export async function listTokens (
   })
 }
 
-/** To revoke again what is revoked already is no mistake; to name what was never there is one. */
+/** Succeeds also when the tokens are revoked already. Throws when there is no such token. */
 export async function revokeTokens (config: Config, by: { id: string } | { user: string }): Promise<void> {
   await withTokens(config, async (tokens) => {
     const count = await tokens.revoke(by)
     if (count === 0 && !await isKnown(tokens, by)) {
-      throw new Error(`there is no token ${'id' in by ? by.id : `of ${by.user}`}`)
+      const which = 'id' in by ? `with the id ${by.id}` : `of the user ${by.user}`
+      throw new Error(`There is no token ${which}. The command token list shows all tokens.`)
     }
-    console.log(count === 0 ? 'revoked already' : `revoked ${count}`)
+    console.log(count === 0 ? 'already revoked' : `revoked ${count}`)
   })
 }
 
@@ -46,7 +47,7 @@ async function isKnown (tokens: Tokens, by: { id: string } | { user: string }): 
   return (await tokens.list()).some(({ id }) => id === by.id)
 }
 
-/** In a database that somebody has named only `serve` and `migrate` make tables: it may be the wrong one. */
+/** Creates tables in the server for development only: a named database may be the wrong one. */
 async function withTokens (config: Config, work: (tokens: Tokens) => Promise<void>): Promise<void> {
   await withDatabase(config, async (url) => {
     if (config.DATABASE_URL === undefined && config.MIGRATE === 'on') await migrate(url, 'up')

@@ -1,34 +1,54 @@
-// Which servers a connection string names, by libpq's rules.
+// Reads connection strings by libpq's rules: the servers they name and which of these to use.
 
-/** `read-write`: no standby, nor read-only by its settings. `primary`: no standby. `any`: whoever answers. */
+/** `read-write`: neither a standby nor read-only. `primary`: no standby. `any`: the first to answer. */
 const targets = ['read-write', 'primary', 'any'] as const
 export type Target = typeof targets[number]
 
 export interface Servers {
-  /** A connection string for each. */
+  /** A connection string for each server. */
   urls: string[]
   target: Target
 }
 
+const words: Record<string, readonly string[]> = {
+  target_session_attrs: targets,
+  sslmode: ['disable', 'prefer', 'require', 'verify-ca', 'verify-full', 'no-verify'],
+  sslnegotiation: ['postgres', 'direct'],
+  ssl: ['true', '1', '0', 'no-verify'],
+  uselibpqcompat: ['true', 'false']
+}
+// What pg and pg-connection-string read, except `replication` and `binary`, which would break the service.
+const known = [
+  'application_name', 'client_encoding', 'fallback_application_name', 'host',
+  'idle_in_transaction_session_timeout', 'lock_timeout', 'options', 'password', 'port', 'query_timeout',
+  'sslcert', 'sslkey', 'sslrootcert', 'statement_timeout', 'user', ...Object.keys(words)
+]
+
+/** The form of a connection string, as error messages and docs/operating.md show it. */
+export const urlForm = 'postgres://user:password@host:port/database, ' +
+  'with / as %2F and ? as %3F in the password'
+// A raw / or ? in the password would make a part of the password the host.
+const rawPassword = /^[^:]*:\/\/[^@/?#]*:[^@/?#]*[/?#][^=]*@/
+const parts = /^(postgres(?:ql)?:\/\/(?:[^/?#]*@)?)(?=.)([^/?#]*)([^?#]*)\??(.*)$/s
+
 /**
- * Reads `postgres://user@one:5432,two/db?target_session_attrs=read-write`; lists may also stand in
- * the parameters `host` and `port`. Throws when they don't fit together, or when the target would
- * take no writes.
+ * Reads `postgres://user@one:5432,two/db?target_session_attrs=read-write`. The parameters `host` and `port`
+ * may be lists, too. Throws an Error that says what was expected and shows neither user nor password.
  */
 export function parseServers (url: string): Servers {
-  const parts = /^([^/]*:\/\/(?:[^/?#]*@)?)([^/?#]*)([^?#]*)\??(.*)$/s
-  const [, before, authority, path, query] = parts.exec(url) as string[]
+  const match = rawPassword.test(url) ? null : parts.exec(url)
+  if (match === null) throw refusal(urlForm, url.replace(/:\/\/.*@/s, '://…@').replace(/\?.*/s, '?…'))
+  const [, before, authority = '', path, query] = match as string[]
   const parameters = new URLSearchParams(query)
-  const target = parameters.get('target_session_attrs') ?? 'read-write'
-  if (!isTarget(target)) {
-    throw new Error(`target_session_attrs can be ${targets.join(', ')}: plants are written, too`)
-  }
-  const hosts = (parameters.get('host') ?? authority as string).split(',')
+  for (const [name, value] of parameters) checkParameter(name, value)
+  const target = (parameters.get('target_session_attrs') ?? 'read-write') as Target
+  const hosts = (parameters.get('host') ?? authority).split(',')
+  const ports = parameters.get('port')?.split(',') ?? []
+  for (const place of [...authority.split(','), ...ports.map((port) => `:${port}`)]) checkPort(place)
   if (hosts.length === 1) return { urls: [url], target }
 
-  const ports = parameters.get('port')?.split(',') ?? []
   if (ports.length > 1 && ports.length !== hosts.length) {
-    throw new Error(`could not match ${ports.length} port numbers to ${hosts.length} hosts`)
+    throw refusal(`one port or a port for each of the ${hosts.length} hosts`, ports.join(','))
   }
   const urls = hosts.map((host, index) => {
     const own = new URLSearchParams(parameters)
@@ -39,4 +59,24 @@ export function parseServers (url: string): Servers {
   return { urls, target }
 }
 
-const isTarget = (text: string): text is Target => targets.includes(text as Target)
+function checkParameter (name: string, value: string): void {
+  if (!known.includes(name)) throw refusal(`only the parameters ${known.toSorted().join(', ')}`, name)
+  const allowed = words[name]
+  if (allowed?.includes(value) === false) throw refusal(`${name} to be one of ${allowed.join(', ')}`, value)
+}
+
+/** Checks what may stand between two commas: a host, a port, both or neither. */
+function checkPort (place: string): void {
+  if (!URL.canParse(`postgres://${place.replace(/^(?=:|$)/, 'host')}`)) {
+    throw refusal('a host and a port up to 65535', place)
+  }
+}
+
+const refusal = (expected: string, got: string) =>
+  new Error(`expected ${expected}, got ${JSON.stringify(got)}`)
+
+/** Replaces the sslmodes that pg treats as `verify-full`, to avoid pg's long warning. */
+export function normalizeSslMode (url: string): string {
+  if (url.includes('uselibpqcompat=')) return url
+  return url.replace(/([?&]sslmode=)(?:prefer|require|verify-ca)(?=&|$)/, '$1verify-full')
+}

@@ -1,4 +1,4 @@
-// The tables, brought to where this version of the program wants them, or one step back.
+// Migrates the database up to the newest migration, or down by one.
 import { readdir, readFile } from 'node:fs/promises'
 import { join, parse } from 'node:path'
 import type { Client, QueryConfig } from 'pg'
@@ -10,31 +10,36 @@ import { supportedVersion, UnsupportedServer, versionStatement } from './version
 const dir = join(import.meta.dirname, '../../migrations')
 const migrationsTable = 'migrations'
 const lockTimeoutMs = 30_000
-// Also bounds what a server that has fallen silent is waited for.
+// Also bounds the wait for an unresponsive server.
 const migrationTimeoutMs = 600_000
 const lookTimeoutMs = 5000
-const workerMessage = 'This server is a worker of Citus: ' +
-  'run migrate on the coordinator, and serve here with MIGRATE=off.'
+// The columns of all tables that are not the system's, each with its type. Partitioned tables have rows, too.
+const columnsOfTables = `
+  select attrelid::regclass::text as name, format('%s %s %s', attrelid, attnum, atttypid) as id
+  from pg_attribute join pg_class on pg_class.oid = attrelid
+  where relkind in ('r', 'p') and attnum > 0 and not attisdropped
+    and relnamespace not in ('pg_catalog'::regnamespace, 'information_schema'::regnamespace)`
+const workerMessage = 'This server is a worker of Citus. ' +
+  'Run migrate on the coordinator, and serve here with MIGRATE=off.'
 
 export interface MigrateOptions {
-  /** Whether a step back may take rows with it. */
+  /** Whether migrating down may delete data. */
   withData?: boolean
 }
 
 /**
- * Brings the schema up to date, or takes back the newest migration. All or
- * nothing, and one at a time however many instances start together: the others
- * wait, and find it done. Returns the names of the migrations it ran.
+ * Runs all missing migrations in one transaction, or undoes the newest one. Instances that start together
+ * take turns. Returns the names of the migrations that ran.
  */
 export async function migrate (
   url: string, direction: 'up' | 'down', options: MigrateOptions = {}
 ): Promise<string[]> {
   const unavailable = (cause: unknown) => { throw new ApiError(errors.DATABASE_UNAVAILABLE, { cause }) }
   const connectionString = await findServer(url).catch(unavailable)
-  // Bounds the wait for another instance's migrations, which the library does not.
   const timeouts = {
+    // The library waits for another instance's migrations without a limit.
     lock_timeout: lockTimeoutMs,
-    // The role's own may be meant for requests.
+    // The limit of the role may be one for requests.
     statement_timeout: migrationTimeoutMs,
     query_timeout: migrationTimeoutMs
   }
@@ -47,7 +52,7 @@ export async function migrate (
     if (direction === 'up' && await isUpToDate(done)) return []
     if (await isWorker(client)) throw new UnsupportedServer(workerMessage)
     if (direction === 'down' && !options.withData) await refuseDataLoss(client, done.at(-1))
-    // Loaded when there is something to do: it takes a quarter of the time to start, and 10 MiB.
+    // Loaded on demand: it takes a quarter of the start time and 10 MiB.
     const { runner } = await import('node-pg-migrate')
     const ran = await runner({
       dbClient: client,
@@ -61,7 +66,7 @@ export async function migrate (
     })
     return ran.map(({ name }) => name)
   } finally {
-    // Also gives back the lock when a migration failed.
+    // Also releases the lock when a migration failed.
     await client.end()
   }
 }
@@ -70,7 +75,7 @@ async function ask (client: Client, text: string): Promise<Array<Record<string, 
   return (await client.query({ text, query_timeout: lookTimeoutMs } as QueryConfig)).rows
 }
 
-/** Whether it only has parts of tables that another server, Citus' coordinator, tells it to make. */
+/** Returns whether the server is a worker of Citus. The coordinator creates the tables of workers. */
 async function isWorker (client: Client): Promise<boolean> {
   const [citus] = await ask(client, "select to_regclass('pg_dist_local_group') is not null as is_there")
   if (!citus?.is_there) return false
@@ -78,7 +83,7 @@ async function isWorker (client: Client): Promise<boolean> {
   return node?.groupid !== 0
 }
 
-/** Oldest first. */
+/** Returns the names of the migrations that ran, the oldest first. */
 async function migrationsDone (client: Client): Promise<string[]> {
   const [table] = await ask(client, `select to_regclass('${migrationsTable}') is not null as exists`)
   if (!table?.exists) return []
@@ -91,23 +96,28 @@ async function isUpToDate (done: string[]): Promise<boolean> {
 }
 
 /**
- * Refuses while a table that the way down drops or alters has rows. What it
- * begins here the library goes on with and commits: nobody adds a row meanwhile.
+ * Throws when migrating down would delete data: it tries the Down section and compares the columns. The
+ * transaction stays open for the library, so that its locks keep other rows from being added meanwhile.
  */
 async function refuseDataLoss (client: Client, migration: string | undefined): Promise<void> {
   const text = await readFile(join(dir, `${migration}.sql`), 'utf8').catch(() => '')
   const [, down = ''] = text.split('-- Down Migration')
-  await client.query('begin')
-  for (const [, table] of down.matchAll(/^(?:drop|alter) table (\w+)/gm)) {
+  await client.query('begin; savepoint before_down')
+  const columns = await ask(client, columnsOfTables)
+  await client.query(down)
+  const kept = new Set((await ask(client, columnsOfTables)).map(({ id }) => id))
+  await client.query('rollback to before_down')
+  const tables = new Set(columns.filter(({ id }) => !kept.has(id)).map(({ name }) => name))
+  for (const table of tables) {
     await client.query(`lock table ${table} in access exclusive mode`)
-    const [row] = await ask(client, `select exists (select from ${table}) as found`)
+    const [row] = await ask(client, `select exists (select 1 from ${table}) as found`)
     if (row?.found) {
-      throw new Error(`to take back ${migration} would lose what is in ${table}, see --with-data`)
+      throw new Error(`Undoing ${migration} would delete data from ${table}. Add --with-data to allow that.`)
     }
   }
 }
 
-/** The name of the last migration that this version of the program knows. */
+/** Returns the name of the newest migration in migrations/. */
 export async function newestMigration (): Promise<string> {
   return (await readdir(dir)).map((file) => parse(file).name).toSorted().at(-1) as string
 }

@@ -1,17 +1,18 @@
-// Which servers this service is made for.
+// The PostgreSQL versions that the service supports.
 
 const oldest = 15
-/** What the server calls its version: 180004 for 18.4. */
+/** Asks for the version as a number: 180004 for 18.4. */
 export const versionStatement = { name: 'version', text: 'select current_setting(\'server_version_num\')' }
 
-/** The version as people write it. Throws when the server is too old; one newer than any tested may do. */
+/** Returns the version as people write it. Throws when the server is too old. */
 export function supportedVersion (number: unknown): string {
   const [major, minor] = [Math.floor(Number(number) / 10_000), Number(number) % 10_000]
   if (major < oldest) {
-    throw new UnsupportedServer(`PostgreSQL ${major}.${minor} is too old, this needs ${oldest} or later.`)
+    throw new UnsupportedServer(
+      `PostgreSQL ${major}.${minor} is too old. The service needs PostgreSQL ${oldest} or later.`)
   }
   return `${major}.${minor}`
 }
 
-/** Says that it is no use to wait for this server. */
+/** Retrying does not help: another server is needed. */
 export class UnsupportedServer extends Error {}

@@ -3,7 +3,7 @@ import { expiry, label, userName } from '../../src/commands/arguments.ts'
 
 const nextYear = new Date().getUTCFullYear() + 1
 
-t.test('a token expires after a duration, at the start of a day, UTC, or at a moment as the list shows it', async (t) => {
+t.test('an expiry is a duration, a day (its start in UTC) or a time as token list shows it', async (t) => {
   for (const [text, ms] of Object.entries({ '90d': 90 * 86_400_000, '12h': 43_200_000, '30s': 30_000, '5m': 300_000, '1ms': 1 })) {
     const before = Date.now()
     const expires = expiry(text).getTime()
@@ -16,8 +16,8 @@ t.test('a token expires after a duration, at the start of a day, UTC, or at a mo
   })) t.strictSame(expiry(text), new Date(moment))
 })
 
-t.test('what is past, no day of the calendar or too far for PostgreSQL is no expiry', async (t) => {
-  const message = 'Expected a duration such as 90d, 12h or 30s, or a date to come such as 2027-01-01.'
+t.test('an expiry is in the future, a day of the calendar and before the year 10000', async (t) => {
+  const message = 'Expected a duration such as 90d, 12h or 30s, or a future date such as 2027-01-01.'
   for (const text of ['', '0', '0s', '90', '90 d', '-1d', '1.5d', 'soon', 'd', '2020-01-01', new Date().toISOString(),
     new Date().toISOString().slice(0, 10), `${nextYear}-02-30`, `${nextYear}-13-01`, `${nextYear}-1-1`,
     `${nextYear}-01-01T00:00:00Z`, `${nextYear}-02-30T00:00:00.000Z`, `${nextYear}-01-01T00:00:00.000+01:00`,
@@ -26,7 +26,7 @@ t.test('what is past, no day of the calendar or too far for PostgreSQL is no exp
   }
 })
 
-t.test('users and labels may be anything that can be shown in a line', async (t) => {
+t.test('users and labels consist of 1 to 255 printable characters', async (t) => {
   const names = ['a', 'alice@example.org', 'Ada Lovelace', 'علي', '李', '🌵', 'x'.repeat(255), '🌵'.repeat(255)]
   for (const name of names) t.strictSame([userName(name), label(name)], [name, name])
   for (const name of ['', 'a\nb', 'a\tb', '\u0000', '\u001b[31m', '\u2028', '\u202e', '\ud800', 'x'.repeat(256)]) {

@@ -1,4 +1,4 @@
-// A primary, its synchronous standby, and a service that is told of both. The tests go on from one another.
+// A primary, its synchronous standby, and a service that knows both. Each test continues where the one before ended.
 import { once } from 'node:events'
 import { createServer, type AddressInfo } from 'node:net'
 import { setTimeout as delay } from 'node:timers/promises'
@@ -19,7 +19,7 @@ const fern = { id: 1, name: 'Fern' }
 const moss = { id: 2, name: 'Moss' }
 const whichPort = { name: 'port', text: "select current_setting('port')" }
 
-/** The port of the server that a connection string finds. */
+/** Returns the port of the server that requests use. */
 async function findPort (url: string): Promise<string | null | undefined> {
   const database = openDatabase({ url, statementTimeoutMs: 1000 })
   try {
@@ -35,14 +35,14 @@ const portOf = (url: string) => new URL(url).port
 
 const read = (url: string) => parseServers(url).urls
 
-t.test('a string with one host stays as it is', async (t) => {
+t.test('a connection string with one host stays as it is', async (t) => {
   for (const url of [
     'postgres://u:p%2Cq@one:5432/db?sslmode=require', 'postgresql://one', 'postgres://u@/db?host=/run/postgresql',
     'postgres://[::1]:5432/db'
   ]) t.strictSame(parseServers(url), { urls: [url], target: 'read-write' })
 })
 
-t.test('each of several hosts has its own port, or none', async (t) => {
+t.test('each of several hosts may have its own port', async (t) => {
   t.strictSame(read('postgres://u:p@one:5433,two,[::1]:5434/db?sslmode=verify-full'), [
     'postgres://u:p@one:5433/db?sslmode=verify-full',
     'postgres://u:p@two/db?sslmode=verify-full',
@@ -50,22 +50,26 @@ t.test('each of several hosts has its own port, or none', async (t) => {
   ])
 })
 
-t.test('hosts and ports may be parameters: as many ports as hosts, or one for all', async (t) => {
+t.test('hosts and ports may be parameters: one port for all hosts, or a port for each', async (t) => {
   t.strictSame(read('postgres://u@/db?host=/run/a,two&port=5433,5434'), [
     'postgres://u@/db?host=%2Frun%2Fa&port=5433',
     'postgres://u@/db?host=two&port=5434'
   ])
   t.strictSame(read('postgres://u@one,two/db?port=5433'), ['postgres://u@one/db?port=5433', 'postgres://u@two/db?port=5433'])
-  t.throws(() => read('postgres://one,two,three/db?port=1,2'), { message: 'could not match 2 port numbers to 3 hosts' })
+  t.throws(() => read('postgres://one,two,three/db?port=1,2'), {
+    message: 'expected one port or a port for each of the 3 hosts, got "1,2"'
+  })
 })
 
-t.test('a target is one of those that take writes', async (t) => {
+t.test('target_session_attrs must allow writes', async (t) => {
   t.equal(parseServers('postgres://one,two/db?target_session_attrs=primary').target, 'primary')
   t.equal(parseServers('postgres://one/db?target_session_attrs=any').target, 'any')
-  t.throws(() => parseServers('postgres://one/db?target_session_attrs=standby'), { message: /^target_session_attrs can be read-write, primary, any/ })
+  t.throws(() => parseServers('postgres://one/db?target_session_attrs=standby'), {
+    message: /^expected target_session_attrs to be one of read-write, primary, any, got "standby"$/
+  })
 })
 
-t.test('of several servers the one that takes writes is found, by requests and by migrations', async (t) => {
+t.test('requests and migrations find the server that takes writes', async (t) => {
   const closed = createServer().listen(0, '127.0.0.1')
   await once(closed, 'listening')
   const { port } = closed.address() as AddressInfo
@@ -75,7 +79,7 @@ t.test('of several servers the one that takes writes is found, by requests and b
   t.equal((await alice.create(fern)).statusCode, 200)
 })
 
-t.test('of two that answer one is used, and the other\'s connection is closed', async (t) => {
+t.test('of two servers that respond, one is used and the connection to the other is closed', async (t) => {
   const connections = async () => (await sql(primaryUrl, `select from pg_stat_activity
     where application_name = 'plant-store' and datname = current_database()`)).length
   const before = await connections()
@@ -89,7 +93,7 @@ t.test('of two that answer one is used, and the other\'s connection is closed', 
   while (late.connections().now > 0) await delay(10)
 })
 
-t.test('a server that takes no writes is refused, unless any will do', async (t) => {
+t.test('a server that takes no writes is rejected unless target_session_attrs is any', async (t) => {
   await t.rejects(findPort(standbyUrl), { name: 'DATABASE_UNAVAILABLE', cause: { message: 'the server takes no writes' } })
   await t.rejects(findPort(`${standbyUrl}?target_session_attrs=primary`), { name: 'DATABASE_UNAVAILABLE' })
   await t.rejects(migrate(`${standbyUrl.replace('@', '@127.0.0.1:1,')}`, 'up'), { name: 'DATABASE_UNAVAILABLE' })
@@ -97,39 +101,39 @@ t.test('a server that takes no writes is refused, unless any will do', async (t)
 
   const database = openDatabase({ url: `${standbyUrl}?target_session_attrs=any`, statementTimeoutMs: 1000 })
   t.teardown(database.close)
-  const whoseTurn = { name: 'pid', text: 'select pg_backend_pid()' }
-  const before = await database.write(whoseTurn)
+  const backend = { name: 'pid', text: 'select pg_backend_pid()' }
+  const before = await database.write(backend)
   await t.rejects(database.write({ name: 'write', text: 'delete from plants' }), { name: 'DATABASE_UNAVAILABLE' })
-  t.notSame(await database.write(whoseTurn), before, 'the connection is closed, so that another server may be found')
+  t.notSame(await database.write(backend), before, 'the connection is closed, so that the next one may find another server')
 })
 
-t.test('where a standby takes over from a server that nobody stopped, requests follow it', async (t) => {
+t.test('when a standby is promoted while the old primary still runs, requests follow the standby', async (t) => {
   t.strictSame((await alice.list()).json(), [{ name: 'Fern' }])
-  // At once, for two connections.
+  // At the same time, to open two connections.
   await Promise.all([alice.create({ id: 4, name: 'Oak' }), alice.delete(4), alice.delete(5)])
   await alice.delete(4)
   await pair.promote()
-  // It waits for the standby that is gone: its connection falls silent, another one finds out.
+  // The old primary waits for its standby, so this connection is unresponsive. Another connection finds the standby.
   const lost = alice.create(moss).then()
   while ((await sql(primaryUrl, "select from pg_stat_activity where wait_event = 'SyncRep'")).length === 0) await delay(10)
-  t.equal((await alice.create({ id: 3, name: 'Ivy' })).statusCode, 200, 'who comes later need not ask again')
+  t.equal((await alice.create({ id: 3, name: 'Ivy' })).statusCode, 200, 'a later request succeeds at once')
   t.strictSame((await alice.list()).json(), [{ name: 'Fern' }, { name: 'Ivy' }])
   t.equal((await lost).statusCode, 503)
   t.same(await sql(standbyUrl, 'select id from plants order by id'), [{ id: '1' }, { id: '3' }])
   t.equal(await isReady(), 200)
 })
 
-t.test('of two that take writes the one that took over is used, though the other answers first', async (t) => {
+t.test('of two servers that take writes, the promoted one is used even when it responds later', async (t) => {
   const slow = await openProxy(t, standbyUrl)
   slow.slow(5)
   t.equal(await findPort(primaryUrl.replace('@', `@${new URL(slow.url).host},`)), portOf(standbyUrl))
 })
 
-t.test('a server that becomes read-only answers nothing more, and none is ready until one takes writes', async (t) => {
-  t.equal((await alice.list()).statusCode, 200, 'the token is remembered now, and the connection is there')
+t.test('a server that becomes read-only gets no more requests, and the service is unready until a server takes writes', async (t) => {
+  t.equal((await alice.list()).statusCode, 200, 'the token is cached, and the connection is open')
   await sql(standbyUrl, 'alter system set default_transaction_read_only = on')
   await sql(standbyUrl, 'select pg_reload_conf()')
-  // Each connection is told before its next answer: what that says might be out of date.
+  // PostgreSQL tells each connection before its next result, which may be out of date.
   while ((await alice.list()).statusCode !== 503) await delay(10)
   t.equal((await alice.create(moss)).statusCode, 503)
   t.equal(await isReady(), 503)
@@ -138,7 +142,7 @@ t.test('a server that becomes read-only answers nothing more, and none is ready 
   await sql(standbyUrl, 'alter system reset default_transaction_read_only')
   await sql(standbyUrl, 'select pg_reload_conf()')
   while (await isReady() !== 200) await delay(10)
-  // Each connection looks for a server by itself, a tenth of a second after it was refused.
+  // Each connection looks for a server 100 ms after it was rejected.
   while ((await alice.create(moss)).statusCode !== 200) await delay(10)
   t.strictSame((await alice.list()).json(), [{ name: 'Fern' }, { name: 'Moss' }, { name: 'Ivy' }])
 })

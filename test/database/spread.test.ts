@@ -94,7 +94,7 @@ t.test('a worker of Citus is not migrated, and the message says where to', async
   const DATABASE_URL = await createDatabase(t, { template: 'template0' })
   // As Citus has it; there it is 0 on the coordinator.
   await sql(DATABASE_URL, 'create table pg_dist_local_group (groupid int); insert into pg_dist_local_group values (2)')
-  t.match(await run(['migrate'], { DATABASE_URL }), { code: 1, stdout: '', stderr: /worker of Citus: run migrate on the coordinator/ })
+  t.match(await run(['migrate'], { DATABASE_URL }), { code: 1, stdout: '', stderr: /worker of Citus\. Run migrate on the coordinator/ })
   t.match(await unmeasured.run(['serve'], { DATABASE_URL, PORT: '0' }), { code: 1, stderr: /MIGRATE=off/ })
   t.strictSame(await sql(DATABASE_URL, "select tablename from pg_tables where schemaname = 'public'"), [{ tablename: 'pg_dist_local_group' }])
 

@@ -147,7 +147,7 @@ t.test('a create that hangs on a row somebody has locked does not hold up others
 })
 
 t.test('a batch of creates locks its plants in the order of their key', async (t) => {
-  const { as, url } = await startApp(t, { STATEMENT_TIMEOUT: '1m' })
+  const { as, url } = await startApp(t, { STATEMENT_TIMEOUT: '6s' })
   const alice = await as('alice')
   const answers = await actInOrder(t, url, (id) => alice.create({ id, name: 'Ivy' }), (ids) =>
     `insert into plants select 'alice', id, 'Fern' from unnest(array[${ids.join()}]) as id`)

@@ -7,7 +7,7 @@ const root = join(import.meta.dirname, '../..').replaceAll(/\W/g, '\\$&')
 // what a test takes of the processors, for packages. The variable is its own, and set anew for each run.
 // It begins to measure with the first file that it notes, which must be one of its own.
 process.env._TAPJS_PROCESSINFO_EXCLUDE_ =
-  String(new RegExp(`^(node|tapmock):|^${root}\\/(node_modules\\/(?!@tapjs\\/)|test\\/|\\.tap\\/)`))
+  String(new RegExp(`^(node|tapmock):|^${root}\\/(node_modules\\/(?!@tapjs\\/)|dev\\/|test\\/|\\.tap\\/)`))
 
 // What they run of src others run, too, and look at more closely: not measured they take three quarters of the time.
 const unmeasured = new Set([

@@ -5,10 +5,10 @@ import { join } from 'node:path'
 import { setTimeout } from 'node:timers/promises'
 import type { Test } from 'tap'
 
-/** A DATA_DIR, removed once the server in it has stopped. */
+/** Creates a DATA_DIR, which is removed when its server has stopped. */
 export async function createDataDir (t: Test): Promise<string> {
   const folder = await mkdtemp(join(tmpdir(), 'plant-store-test-'))
-  // Run by root the server has a user of its own, who must be able to look inside.
+  // Started by root, the server runs as another user, who must be able to read the folder.
   await chmod(folder, 0o755)
   t.teardown(async () => {
     while (isRunning(folder)) await setTimeout(50)
@@ -19,9 +19,10 @@ export async function createDataDir (t: Test): Promise<string> {
 
 const pidFile = (dataDir: string) => join(dataDir, 'postgresql/postmaster.pid')
 
-/** Whether there is a server in the folder, or one was killed there. */
+/** Returns true also when the server was killed. */
 export const isRunning = (dataDir: string) => existsSync(pidFile(dataDir))
 
+/** Returns the process id of the server. */
 export async function findServer (dataDir: string): Promise<number> {
   return Number.parseInt(await readFile(pidFile(dataDir), 'utf8'))
 }

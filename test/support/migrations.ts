@@ -1,5 +1,7 @@
 import { readdir } from 'node:fs/promises'
 import { join, parse } from 'node:path'
 
+const files = await readdir(join(import.meta.dirname, '../../migrations'))
+
 /** The names of all migrations, the oldest first. */
-export const migrations = (await readdir(join(import.meta.dirname, '../../migrations'))).sort().map((file) => parse(file).name)
+export const migrations = files.sort().map((file) => parse(file).name)

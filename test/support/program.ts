@@ -1,21 +1,27 @@
 import { spawn, type SpawnOptions } from 'node:child_process'
 import { once } from 'node:events'
+import { cp, symlink } from 'node:fs/promises'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import type { Test } from 'tap'
+import manifest from '../../package.json' with { type: 'json' }
 
-const main = join(import.meta.dirname, '../../src/main.ts')
-// Not where coverage is measured: of functions that come from it V8 doesn't tell every line.
-const compileCache = join(import.meta.dirname, '../../node_modules/.cache/node')
+const root = join(import.meta.dirname, '../..')
+/** The options for Node that `npm start` and the image give. */
+export const nodeOptions = manifest.scripts.start.split(' ').filter((word) => word.startsWith('--'))
+/** The command line of the program. */
+export const program = [process.execPath, ...nodeOptions, join(root, 'src/main.ts')]
+// Coverage is measured without the cache: V8 does not report every line of cached functions.
+const compileCache = join(root, 'node_modules/.cache/node')
 
-/** Whatever ends what was started in it: a test, or a run of the fault suite. */
+/** Ends what was started in it: a test, or a run of the fault suite. */
 export type Scope = Pick<Test, 'teardown'>
 
 type Environment = Record<string, string | undefined>
 
-/** The ways to start the program, with what stands before it: itself it names the options that Node needs. */
-export function startedBy (...before: string[]) {
-  const [file = main, ...words] = [...before, main]
+/** Returns functions that start the program by this command line. */
+export function startedBy (commandLine: string[]) {
+  const [file = '', ...words] = commandLine
 
   /** Starts a command of the program. */
   function start (args: string[], environment: Environment = {}) {
@@ -30,7 +36,7 @@ export function startedBy (...before: string[]) {
   /** Runs a command of the program to its end. */
   const run = (args: string[], environment?: Environment) => start(args, environment).ended
 
-  /** Starts `serve` as a process on a free port; resolves once it logs `until`. Killed when the scope ends. */
+  /** Starts `serve` on a free port and resolves when it logs `until`. Kills it when the scope ends. */
   async function serve (scope: Scope, environment: Environment, until = 'ready', { detached = false }: SpawnOptions = {}) {
     const child = spawn(file, [...words, 'serve'], { detached, env: { ...process.env, PORT: '0', ...environment } })
     scope.teardown(() => { child.kill('SIGKILL') })
@@ -39,7 +45,7 @@ export function startedBy (...before: string[]) {
     child.stderr.on('data', (chunk) => { stderr += chunk })
     const exited = once(child, 'exit') as Promise<[number | null, NodeJS.Signals | null]>
 
-    /** The first line, past or to come, whose message starts with the text. */
+    /** Resolves with the first log line, past or future, with a message that starts with the text. */
     function logged (text: string): Promise<Record<string, unknown>> {
       const matches = (line: Record<string, unknown>) => String(line.msg).startsWith(text)
       const past = log.find(matches)
@@ -63,15 +69,26 @@ export function startedBy (...before: string[]) {
   return { start, run, serve }
 }
 
-export const { start, run, serve } = startedBy()
+export const { start, run, serve } = startedBy(program)
 
-/** For `env` to start others' programs with: they take twice the time when their coverage is measured, too. */
+/** Arguments for `env`: a program starts in half the time when its coverage is not measured. */
 export const withoutHooks = ['-u', 'NODE_OPTIONS']
 
-/** As it is shipped, in half the time: for `env` to start the program with where its lines are run elsewhere. */
+/** Arguments for `env`: the program starts from the compile cache, as in the image. */
 export const asShipped = [...withoutHooks, `NODE_COMPILE_CACHE=${compileCache}`]
 
-/** Without the hooks by which tap measures coverage in every process it knows of. */
-export const unmeasured = startedBy('env', ...asShipped)
+/** The same without coverage. */
+export const unmeasured = startedBy(['env', ...asShipped, ...program])
 
 export type Program = Awaited<ReturnType<typeof serve>>
+
+/**
+ * Copies the files of the image into a folder and returns functions that start the program there.
+ * Migrations may be added to the folder.
+ */
+export async function copyProgram (folder: string) {
+  const copied = ['package.json', 'migrations', 'src']
+  await Promise.all(copied.map((name) => cp(join(root, name), join(folder, name), { recursive: true })))
+  await symlink(join(root, 'node_modules'), join(folder, 'node_modules'))
+  return startedBy(['env', ...withoutHooks, process.execPath, join(folder, 'src/main.ts')])
+}

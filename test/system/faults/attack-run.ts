@@ -8,10 +8,10 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import pg from 'pg'
-import { EnvironmentSchema } from '../../../src/config.ts'
+import { settings } from '../../../src/config.ts'
 import { sql } from '../../support/database.ts'
 import { memoryMiB } from '../../support/processes.ts'
-import { asShipped, startedBy, type Program, type Scope } from '../../support/program.ts'
+import { asShipped, program, startedBy, type Program, type Scope } from '../../support/program.ts'
 import { attacks, type Attack } from './attack-table.ts'
 import { createClient, describe, type Client, type HttpResponse } from './client.ts'
 import type { Counts, Target } from './flood.ts'
@@ -29,13 +29,13 @@ export interface AttackOptions {
 
 const otherUsers = 5
 export const maxShutdownMs = 9000
-const bodyLimit = Number(EnvironmentSchema.properties.BODY_LIMIT.default)
+const bodyLimit = Number(settings.BODY_LIMIT.initial)
 
 // The image sets a variable for the C library.
 const dockerfile = readFileSync(join(import.meta.dirname, '../../../Dockerfile'), 'utf8')
 const malloc = /MALLOC_\w+=\d+/.exec(dockerfile)?.slice(0, 1) ?? []
 const probe = `NODE_OPTIONS=--import=${join(import.meta.dirname, 'tick-probe.ts')}`
-const { serve } = startedBy('env', ...asShipped, ...malloc, probe)
+const { serve } = startedBy(['env', ...asShipped, ...malloc, probe, ...program])
 
 /** The statements that give the attackers their plants. */
 export function plantsFor ({ plants }: Attack, users: string[]): string[] {

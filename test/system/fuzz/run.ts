@@ -40,7 +40,7 @@ const numbers = new Set(catalogue.keys())
 
 /** Sends random requests, most of them faulty, to the real program, and tells where it did not do as it says. */
 export async function fuzz (scope: Scope, { databaseUrl, seed, count, only }: FuzzOptions): Promise<FuzzReport> {
-  const service = await serve(scope, { DATABASE_URL: databaseUrl, TOKEN_CACHE_TTL: '5s', MAX_QUEUED: '9999' })
+  const service = await serve(scope, { DATABASE_URL: databaseUrl, TOKEN_CACHE_TTL: '4s', MAX_QUEUED: '9999' })
   const { address } = service
   const client = new pg.Pool({ connectionString: databaseUrl, max: workerCount })
   // A connection that ends after the run is no news.

@@ -1,12 +1,16 @@
 import { execFile } from 'node:child_process'
+import { join } from 'node:path'
 import { promisify } from 'node:util'
 import t from 'tap'
 import manifest from '../../../package.json' with { type: 'json' }
-import { asShipped, run, unmeasured } from '../../support/program.ts'
+import { createDatabase, sql } from '../../support/database.ts'
+import { asShipped, copyProgram, run, unmeasured } from '../../support/program.ts'
+
+const root = join(import.meta.dirname, '../../..')
 
 t.jobs = 4
 
-t.test('every command explains itself', { buffered: true }, async (t) => {
+t.test('every command has a help text', { buffered: true }, async (t) => {
   const mentions: Record<string, string[]> = {
     '': ['serve', 'migrate', 'token'],
     serve: ['DATABASE_URL'],
@@ -32,18 +36,18 @@ t.test('bad arguments get one line and exit code 2', { buffered: true }, async (
   const lines: Array<[string[], RegExp]> = [
     [['serv'], /^error: unknown command 'serv' \(Did you mean serve\?\)$/],
     [['migrate', 'sideways'], /'sideways' is invalid .* Allowed choices are up, down\.$/],
-    [['migrate', 'down'], /^error: migrate down drops what the newest migration made, it needs --yes$/],
+    [['migrate', 'down'], /^error: migrate down undoes the newest migration\. Add --yes to confirm\.$/],
     [['token', 'create'], /missing required argument 'user'$/],
     [['token', 'create', 'alice', 'bob'], /too many arguments for 'create'/],
     [['token', 'create', 'a\nb'], /'a b' is invalid .* A user name is 1 to 255 printable characters\.$/],
     [['token', 'create', 'alice', '--expires', 'soon'], /'soon' is invalid\. Expected a duration such as 90d/],
-    [['token', 'revoke'], /^error: give either the id of a token or --user$/],
+    [['token', 'revoke'], /^error: expected either the id of a token or --user$/],
     [['token', 'list', '--user', ''], /A user name is 1 to 255 printable characters\.$/],
     [['token', 'revoke', '--user', ''], /A user name is 1 to 255 printable characters\.$/],
     [['token', 'create', 'alice', '--label', ''], /A label is 1 to 255 printable characters\.$/],
-    [['token', 'revoke', 'x', '--user', 'alice'], /^error: give either the id of a token or --user$/]
+    [['token', 'revoke', 'x', '--user', 'alice'], /^error: expected either the id of a token or --user$/]
   ]
-  // A database that can't be reached: none of them gets so far.
+  // No database is there: the commands fail before they would connect.
   const unreachable = { DATABASE_URL: 'postgres://127.0.0.1:1/plants' }
   const inMain = ['migrate down', 'token revoke']
   await Promise.all(lines.map(async ([args, line]) => {
@@ -54,28 +58,53 @@ t.test('bad arguments get one line and exit code 2', { buffered: true }, async (
   }))
 })
 
-t.test('an option that npm keeps for itself makes no token', { buffered: true }, async (t) => {
-  const refusal = (option: string) => ({
-    code: 2,
-    stdout: '',
-    stderr: `error: npm has kept ${option} for itself: put -- before the first option\n`
-  })
-  const DATABASE_URL = 'postgres://127.0.0.1:1/plants'
-  const words = ['npm', 'run', '--silent', 'token', 'create', 'alice', '--read-only']
-  const env = { ...process.env, DATABASE_URL }
-  t.match(await promisify(execFile)('env', [...asShipped, ...words], { env }).catch((error) => error), refusal('--read-only'))
-  // The same without npm, which takes half a second.
-  const kept = { DATABASE_URL, npm_config_label: 'laptop' }
-  t.strictSame(await run(['token', 'create', 'alice'], kept), refusal('--label'))
+t.test('npx runs the program in a checkout and passes its options on', { buffered: true }, async (t) => {
+  const words = ['npx', 'plant-store', 'token', 'create', 'alice', '--expires=90d', '--read-only', '--label', 'laptop']
+  const DATABASE_URL = await createDatabase(t)
+  const env = { ...process.env, DATABASE_URL, npm_config_cache: t.testdir() }
+  const { stdout } = await promisify(execFile)('env', [...asShipped, ...words], { env, cwd: root })
+  t.match(stdout, /^plant_[0-9a-z]{57}\n$/)
+  t.match(await sql(DATABASE_URL, 'select label, read_only, expires_at - created_at > \'89d\' as expires from tokens'),
+    [{ label: 'laptop', read_only: true, expires: true }])
 })
 
-t.test('token without a word of what to do shows what there is to do', { buffered: true }, async (t) => {
+t.test('the files of the image need DATABASE_URL', { buffered: true }, async (t) => {
+  const { run } = await copyProgram(t.testdir())
+  for (const args of [['serve'], ['migrate'], ['token', 'list']]) {
+    t.strictSame(await run(args, { DATABASE_URL: undefined }), {
+      code: 1,
+      stdout: '',
+      stderr: 'DATABASE_URL is not set: expected a PostgreSQL database, such as postgres://plant_store:secret@localhost:5432/plant_store\n'
+    })
+  }
+})
+
+t.test('a misspelled setting gets a warning', { buffered: true }, async (t) => {
+  const DATABASE_URL = await createDatabase(t)
+  t.match(await run(['token', 'list'], { DATABASE_URL, LOG_LEVELS: 'debug' }),
+    { code: 0, stderr: 'LOG_LEVELS is not a setting and has no effect. Did you mean LOG_LEVEL?\n' })
+})
+
+t.test('the start names the database without user and password', { buffered: true }, async (t) => {
+  const DATABASE_URL = await createDatabase(t)
+  const { hostname: host, port, pathname, password } = new URL(DATABASE_URL)
+  const service = await unmeasured.serve(t, { DATABASE_URL, DRAIN_DELAY: '0' })
+  t.match(await service.logged('database'), { servers: [{ host, port: Number(port), database: pathname.slice(1) }] })
+  t.notMatch(JSON.stringify(service.log), password)
+})
+
+t.test('a HOST without an address is refused in one line', { buffered: true }, async (t) => {
+  t.strictSame(await run(['serve'], { HOST: 'nowhere.invalid', DATABASE_URL: 'postgres://127.0.0.1:1/plants' }),
+    { code: 1, stdout: '', stderr: 'HOST: expected an address or a host name, got "nowhere.invalid"\n' })
+})
+
+t.test('the command token alone prints its subcommands', { buffered: true }, async (t) => {
   const { code, stdout, stderr } = await unmeasured.run(['token'])
   t.strictSame({ code, stdout }, { code: 2, stdout: '' })
   t.match(stderr, /create[^]*list[^]*revoke/)
 })
 
-t.test('a wrong configuration stops any command with a line for each fault', { buffered: true }, async (t) => {
+t.test('a wrong configuration stops every command with a line for each fault', { buffered: true }, async (t) => {
   const environment = { DATABASE_URL: 'mysql://localhost', PORT: '65536', MIGRATE: 'perhaps' }
   for (const args of [['serve'], ['token', 'list']]) {
     const { code, stdout, stderr } = await unmeasured.run(args, environment)
@@ -84,7 +113,7 @@ t.test('a wrong configuration stops any command with a line for each fault', { b
   }
 })
 
-t.test('a database that can\'t be reached is told in one line', { buffered: true }, async (t) => {
+t.test('an unreachable database is reported in one line', { buffered: true }, async (t) => {
   const line = 'The database cannot be reached. connect ECONNREFUSED 127.0.0.1:1\n'
   for (const MIGRATE of ['on', 'off']) {
     t.strictSame(await unmeasured.run(['token', 'list'], { MIGRATE, DATABASE_URL: 'postgres://127.0.0.1:1/plants' }), { code: 1, stdout: '', stderr: line })

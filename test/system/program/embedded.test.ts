@@ -8,18 +8,17 @@ import { createDataDir, findServer, isRunning } from '../../support/embedded.ts'
 import { findChildren } from '../../support/processes.ts'
 import { run, serve, unmeasured, type Program } from '../../support/program.ts'
 
-// One story of one folder: each test goes on where the one before has left it.
+// All tests use one folder: each continues where the one before ended.
 const DATA_DIR = await createDataDir(t)
 const environment = { DATABASE_URL: undefined, DATA_DIR, DRAIN_DELAY: '0' }
 const start = () => unmeasured.serve(t, environment, 'ready', { detached: true })
-// Where lines are run that nothing else runs, and the process doesn't end by a SIGKILL, which leaves no measurement.
+// With coverage, which a process that ends by SIGKILL does not report.
 const startMeasured = () => serve(t, environment, 'ready', { detached: true })
 let service: Program
-// Whoever names no database is told which one it is about.
-const isAboutOwn = `DATABASE_URL is not set: this is about the program's own PostgreSQL in ${DATA_DIR}\n`
+const usesEmbedded = `DATABASE_URL is not set: using the PostgreSQL server in ${DATA_DIR}\n`
 
-/** What a start says on standard error, at least so many lines of it. */
-async function greeting ({ child, stderr }: Program, lines: number): Promise<string> {
+/** Waits for lines on standard error. */
+async function quickStart ({ child, stderr }: Program, lines: number): Promise<string> {
   while (stderr().split('\n').length <= lines) await once(child.stderr, 'data')
   return stderr()
 }
@@ -27,7 +26,7 @@ async function greeting ({ child, stderr }: Program, lines: number): Promise<str
 let headers: Record<string, string>
 const names: string[] = []
 
-/** Creates a few more plants; once this returns they must never be lost. */
+/** Creates 20 more plants, which must never be lost afterwards. */
 async function createPlants ({ address }: Program): Promise<void> {
   await Promise.all(Array.from({ length: 20 }, async (_, index) => {
     const id = names.length + index
@@ -43,18 +42,18 @@ async function listPlants ({ address }: Program): Promise<string[]> {
 }
 
 let lines: string[]
-await t.test('the first start prints a token and three lines to try', async (t) => {
+await t.test('the first start prints a token and three commands to try', async (t) => {
   service = await start()
-  lines = (await greeting(service, 6)).split('\n')
-  t.equal(lines[0], 'A token for user demo, shown only now, in three lines to try:')
+  lines = (await quickStart(service, 6)).split('\n')
+  t.equal(lines[0], 'Three commands to try, with a token for the user demo that is shown only once:')
   t.equal(lines.filter((line) => line.startsWith('curl ')).length, 3)
   const [token] = /plant_\w{57}/.exec(lines.join('\n')) as RegExpExecArray
-  t.notMatch(JSON.stringify(service.log), token, 'and the log is not told')
+  t.notMatch(JSON.stringify(service.log), token, 'the log does not show the token')
   for (const secret of ['server.json', 'postgresql/plant-store.password']) t.equal((await stat(join(DATA_DIR, secret))).mode & 0o777, 0o600, secret)
 })
 
 const hasCurl = spawnSync('curl', ['--version']).error === undefined
-await t.test('the three lines work when pasted', { skip: !hasCurl && 'there is no curl' }, async (t) => {
+await t.test('the three commands work when pasted', { skip: !hasCurl && 'there is no curl' }, async (t) => {
   const printed = []
   for (const line of lines.filter((line) => line.startsWith('curl '))) {
     printed.push((await promisify(execFile)('sh', ['-c', `${line} --silent --show-error --fail`])).stdout)
@@ -62,52 +61,52 @@ await t.test('the three lines work when pasted', { skip: !hasCurl && 'there is n
   t.strictSame(printed, ['{"name":"Monstera deliciosa","tag":"tropical"}', '[{"name":"Monstera deliciosa","tag":"tropical"}]', ''])
 })
 
-await t.test('the token commands work while the service runs, and say that the token is for its database', async (t) => {
+await t.test('token commands work while the service runs and name its database', async (t) => {
   const { stdout: token, stderr } = await run(['token', 'create', 'alice'], environment)
-  t.equal(stderr, isAboutOwn)
+  t.equal(stderr, usesEmbedded)
   headers = { authorization: `Bearer ${token.trim()}`, 'content-type': 'application/json' }
   await createPlants(service)
   t.strictSame(await listPlants(service), names)
 })
 
-await t.test('a second start on the same folder says so in one line and leaves the first alone', async (t) => {
+await t.test('a second start on the same folder fails with one line and does not disturb the first', async (t) => {
   t.strictSame(await run(['serve'], { ...environment, PORT: '0' }),
     { code: 1, stdout: '', stderr: `${DATA_DIR} is in use by process ${service.child.pid}\n` })
   t.strictSame(await listPlants(service), names)
 })
 
-await t.test('kill -9 of the service loses nothing, and the next start says how to make a token', async (t) => {
+await t.test('kill -9 of the service loses nothing, and the next start prints how to create a token', async (t) => {
   await createPlants(service)
   process.kill(-(service.child.pid as number), 'SIGKILL')
   service = await start()
   t.strictSame(await listPlants(service), names)
-  t.equal(await greeting(service, 1), 'To make a token: npm run token create <user>\n')
+  t.equal(await quickStart(service, 1), 'To create a token: npx plant-store token create <user>\n')
 })
 
-await t.test('kill -9 of the service and of its database together loses nothing either', async (t) => {
+await t.test('kill -9 of the service and of its database together loses nothing', async (t) => {
   await createPlants(service)
-  const [keeper] = await findChildren(service.child.pid) as [number]
+  const [supervisor] = await findChildren(service.child.pid) as [number]
   const server = await findServer(DATA_DIR)
-  for (const pid of [keeper, server, service.child.pid as number]) process.kill(pid, 'SIGKILL')
+  for (const pid of [supervisor, server, service.child.pid as number]) process.kill(pid, 'SIGKILL')
   service = await start()
   t.strictSame(await listPlants(service), names)
 })
 
-await t.test('the service outlives the process between it and its database, which the next start takes over', async (t) => {
+await t.test('the service survives its supervisor, and the next start replaces the database server', async (t) => {
   const server = await findServer(DATA_DIR)
-  const [keeper] = await findChildren(service.child.pid) as [number]
-  process.kill(keeper, 'SIGKILL')
+  const [supervisor] = await findChildren(service.child.pid) as [number]
+  process.kill(supervisor, 'SIGKILL')
   t.strictSame(await listPlants(service), names)
   service.child.kill('SIGTERM')
   t.strictSame(await service.exited, [0, null])
-  t.equal(await findServer(DATA_DIR), server, 'nobody has stopped it')
+  t.equal(await findServer(DATA_DIR), server, 'the database server still runs')
 
   service = await startMeasured()
   t.not(await findServer(DATA_DIR), server)
   t.strictSame(await listPlants(service), names)
 })
 
-await t.test('when its database has died the service ends as ever', async (t) => {
+await t.test('the service ends with exit code 0 after its database was killed', async (t) => {
   process.kill(await findServer(DATA_DIR), 'SIGKILL')
   while ((await fetch(`${service.address}/readyz`)).status === 200);
   service.child.kill('SIGTERM')
@@ -122,14 +121,14 @@ await t.test('the database stops with the service', async (t) => {
   t.notOk(isRunning(DATA_DIR))
 })
 
-await t.test('the token commands work without the service, too, and leave nothing running', async (t) => {
+await t.test('token commands work without the service and leave nothing running', async (t) => {
   const { stdout, stderr } = await run(['token', 'list', '--json'], environment)
-  t.equal(stderr, isAboutOwn)
+  t.equal(stderr, usesEmbedded)
   t.match(JSON.parse(stdout), [{ user: 'demo' }, { user: 'alice' }])
   t.notOk(isRunning(DATA_DIR))
 })
 
-await t.test('a start that finds its port taken stops the database again', async (t) => {
+await t.test('a start with a port in use stops the database again', async (t) => {
   const other = spawn(process.execPath, ['-e', 'require("node:net").createServer().listen(0, "127.0.0.1", function () { console.log(this.address().port) })'])
   t.teardown(() => { other.kill() })
   const [port] = await once(other.stdout, 'data')
@@ -138,12 +137,12 @@ await t.test('a start that finds its port taken stops the database again', async
   t.notOk(isRunning(DATA_DIR))
 })
 
-await t.test('what a killed service left of its notes does not mislead the next one', async (t) => {
+await t.test('a stale server.json does not mislead the next start', async (t) => {
   const notes = join(DATA_DIR, 'server.json')
   const { url } = JSON.parse(await readFile(notes, 'utf8'))
   for (const text of ['{', JSON.stringify({ url, ownerPid: process.pid })]) {
     await writeFile(notes, text)
-    t.match(await unmeasured.run(['token', 'list', '--user', 'demo'], environment), { code: 0, stdout: /demo/, stderr: isAboutOwn }, text)
+    t.match(await unmeasured.run(['token', 'list', '--user', 'demo'], environment), { code: 0, stdout: /demo/, stderr: usesEmbedded }, text)
   }
 
   const killed = spawn(process.execPath, ['--version'])
@@ -156,14 +155,14 @@ await t.test('what a killed service left of its notes does not mislead the next 
   t.strictSame(await service.exited, [0, null])
 })
 
-await t.test('a server that takes a moment to be gone is waited for', async (t) => {
+await t.test('a start waits for a server that is about to end', async (t) => {
   const folder = join(DATA_DIR, 'postgresql')
   const { uid, gid } = await stat(folder)
-  // Longer than a start takes, and less than it is waited for.
+  // Longer than a start takes, and shorter than the start waits.
   const leaving = spawn('sleep', ['2'], { uid, gid })
   await writeFile(join(folder, 'postmaster.pid'), `${leaving.pid}\n`)
   service = await startMeasured()
-  t.equal(leaving.exitCode, 0, 'not before it was gone')
+  t.equal(leaving.exitCode, 0, 'the old process has ended')
   t.strictSame(await listPlants(service), names)
   service.child.kill('SIGTERM')
   t.strictSame(await service.exited, [0, null])

@@ -10,20 +10,20 @@ const environmentOf = (DATA_DIR: string) => ({ DATABASE_URL: undefined, DATA_DIR
 
 t.jobs = 2
 
-t.test('a first start killed halfway does not stand in the way of the next', { buffered: true }, async (t) => {
+t.test('after a first start was killed halfway, the next one succeeds', { buffered: true }, async (t) => {
   const DATA_DIR = await createDataDir(t)
   const halfway = unmeasured.start(['serve'], environmentOf(DATA_DIR))
   while ((await readdir(DATA_DIR)).length === 0) await setTimeout(10)
-  const [keeper] = await findChildren(halfway.child.pid) as [number]
-  // With all that it has started: it leads a process group of its own.
-  process.kill(-keeper, 'SIGKILL')
+  const [supervisor] = await findChildren(halfway.child.pid) as [number]
+  // Its process group has all processes that it started.
+  process.kill(-supervisor, 'SIGKILL')
   t.strictSame(await halfway.ended, { code: 1, stdout: '', stderr: `DATABASE_URL is not set, and PostgreSQL did not start in ${DATA_DIR}: it ended\n` })
   t.match(await readdir(DATA_DIR), [/^new-/])
 
   t.match(await unmeasured.run(['token', 'create', 'alice'], environmentOf(DATA_DIR)), { code: 0 })
 })
 
-t.test('of two first starts at once one serves, and the other says in one line that it can\'t', { buffered: true }, async (t) => {
+t.test('of two first starts at once, one serves and the other fails with one line', { buffered: true }, async (t) => {
   const DATA_DIR = await createDataDir(t)
   const starts = await Promise.allSettled([1, 2].map(() => serve(t, environmentOf(DATA_DIR))))
   const [service, ...others] = starts.flatMap((start) => start.status === 'fulfilled' ? [start.value] : [])
@@ -36,7 +36,7 @@ t.test('of two first starts at once one serves, and the other says in one line t
   t.strictSame(await readdir(DATA_DIR), ['postgresql', 'server.json'])
 })
 
-t.test('a folder that can\'t be one is told in one line', { buffered: true }, async (t) => {
+t.test('a DATA_DIR that is a file fails with one line', { buffered: true }, async (t) => {
   const file = join(await createDataDir(t), 'file')
   await writeFile(file, '')
   const { code, stdout, stderr } = await run(['serve'], environmentOf(file))
@@ -44,7 +44,7 @@ t.test('a folder that can\'t be one is told in one line', { buffered: true }, as
   t.match(stderr, /^DATABASE_URL is not set, and PostgreSQL did not start in \S+: Error: EEXIST: .*\n$/)
 })
 
-t.test('a folder that PostgreSQL may not enter is told in one line', { buffered: true, skip: process.getuid?.() !== 0 && 'only of root is it another user' }, async (t) => {
+t.test('a DATA_DIR that PostgreSQL may not enter fails with one line', { buffered: true, skip: process.getuid?.() !== 0 && 'PostgreSQL runs as another user only under root' }, async (t) => {
   const closed = join(await createDataDir(t), 'closed')
   await mkdir(closed, { mode: 0o700 })
   const { code, stdout, stderr } = await unmeasured.run(['serve'], environmentOf(join(closed, 'data')))

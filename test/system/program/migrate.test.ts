@@ -1,9 +1,11 @@
+import { writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
 import { setTimeout } from 'node:timers/promises'
 import pg from 'pg'
 import t, { type Test } from 'tap'
 import { createDatabase, sql, waitingForLocks } from '../../support/database.ts'
 import { migrations } from '../../support/migrations.ts'
-import { run, unmeasured } from '../../support/program.ts'
+import { copyProgram, run, unmeasured } from '../../support/program.ts'
 
 const createEmpty = (t: Test) => createDatabase(t, { template: 'template0' })
 const tablesOf = async (url: string) =>
@@ -11,10 +13,10 @@ const tablesOf = async (url: string) =>
 
 t.jobs = 3
 
-t.test('migrate goes up to the newest migration and down one at a time', { buffered: true }, async (t) => {
+t.test('migrate goes up to the newest migration, and down by one migration', { buffered: true }, async (t) => {
   const DATABASE_URL = await createEmpty(t)
   const migrate = (...args: string[]) => run(['migrate', ...args], { DATABASE_URL })
-  // Where no line is run that was not before.
+  // Without coverage: the same lines run again.
   const again = (...args: string[]) => unmeasured.run(['migrate', ...args], { DATABASE_URL })
   const prints = (direction: string, names: string[]) =>
     ({ code: 0, stdout: names.map((name) => `${direction} ${name}\n`).join('') || 'nothing to do\n', stderr: '' })
@@ -32,7 +34,7 @@ t.test('migrate goes up to the newest migration and down one at a time', { buffe
   t.strictSame(await tablesOf(DATABASE_URL), tables)
 })
 
-t.test('a migration has its own limit of time, whatever the role has for requests', { buffered: true }, async (t) => {
+t.test('a migration has a time limit of its own, not the limit of the role', { buffered: true }, async (t) => {
   const DATABASE_URL = await createEmpty(t)
   await sql(DATABASE_URL, `
     create table noted (timeout text);
@@ -46,15 +48,15 @@ t.test('a migration has its own limit of time, whatever the role has for request
   t.strictSame(await sql(DATABASE_URL, 'select distinct timeout from noted'), [{ timeout: '10min' }])
 })
 
-t.test('migrate down refuses to lose rows unless told to', { buffered: true }, async (t) => {
+t.test('migrate down deletes no data without --with-data', { buffered: true }, async (t) => {
   const DATABASE_URL = await createDatabase(t)
   const down = (...args: string[]) => unmeasured.run(['migrate', 'down', '--yes', ...args], { DATABASE_URL })
   const refuses = (migration: string, table: string) => ({
     code: 1,
     stdout: '',
-    stderr: `to take back ${migration} would lose what is in ${table}, see --with-data\n`
+    stderr: `Undoing ${migration} would delete data from ${table}. Add --with-data to allow that.\n`
   })
-  // What came after the tables.
+  // Undo the migrations after the tables.
   for (let newer = migrations.length; newer > 2; newer--) await down()
   await sql(DATABASE_URL, 'insert into plants (owner, id, name) values (\'alice\', 1, \'Monstera\')')
   await sql(DATABASE_URL, 'insert into tokens (hash, username) values (sha256(\'\'), \'alice\')')
@@ -67,7 +69,29 @@ t.test('migrate down refuses to lose rows unless told to', { buffered: true }, a
   t.match(await down('--with-data'), { code: 0, stdout: 'down 0001_plants\n' })
 })
 
-t.test('nobody adds a row while migrate down finds out that there is none', { buffered: true }, async (t) => {
+const downSections: Array<[down: string, table: string | undefined]> = [
+  ['do $$ begin alter table plants drop column note; end $$;', 'plants'],
+  ['Alter  Table\n  only plants alter note type bigint using 0;', 'plants'],
+  ['drop table if exists public.plants cascade;', 'plants'],
+  ['drop index plants_note;', undefined],
+  ['alter table plants add check (note is null); drop table notes;', undefined]
+]
+for (const [down, table] of downSections) {
+  t.test(`migrate down finds the tables that lose data by ${JSON.stringify(down)}`, { buffered: true }, async (t) => {
+    const folder = t.testdir()
+    const { run } = await copyProgram(folder)
+    const DATABASE_URL = await createDatabase(t)
+    const up = 'alter table plants add note text; create index plants_note on plants (note); create table notes (note text);'
+    await writeFile(join(folder, 'migrations/9000_note.sql'), `-- Up Migration\n\n${up}\n\n-- Down Migration\n\n${down}\n`)
+    t.match(await run(['migrate'], { DATABASE_URL }), { code: 0, stdout: 'up 9000_note\n' })
+    await sql(DATABASE_URL, "insert into plants (owner, id, name) values ('alice', 1, 'Monstera')")
+    t.strictSame(await run(['migrate', 'down', '--yes'], { DATABASE_URL }), table === undefined
+      ? { code: 0, stdout: 'down 9000_note\n', stderr: '' }
+      : { code: 1, stdout: '', stderr: `Undoing 9000_note would delete data from ${table}. Add --with-data to allow that.\n` })
+  })
+}
+
+t.test('migrate down sees rows of transactions that end while it waits', { buffered: true }, async (t) => {
   const DATABASE_URL = await createDatabase(t)
   for (let newer = migrations.length; newer > 2; newer--) await unmeasured.run(['migrate', 'down', '--yes'], { DATABASE_URL })
   const other = new pg.Client(DATABASE_URL)
@@ -78,18 +102,18 @@ t.test('nobody adds a row while migrate down finds out that there is none', { bu
   const down = unmeasured.run(['migrate', 'down', '--yes'], { DATABASE_URL })
   while ((await sql(DATABASE_URL, waitingForLocks)).length === 0) await setTimeout(10)
   await other.query('commit')
-  t.match(await down, { code: 1, stderr: /lose what is in tokens/ })
+  t.match(await down, { code: 1, stderr: /delete data from tokens/ })
   t.equal((await sql(DATABASE_URL, 'select from tokens')).length, 1)
 })
 
-t.test('a migration of a newer version is not taken back by an older one', { buffered: true }, async (t) => {
+t.test('an older version does not undo a migration of a newer one', { buffered: true }, async (t) => {
   const DATABASE_URL = await createDatabase(t)
   await sql(DATABASE_URL, 'insert into migrations (name, run_on) values (\'9999_later\', now())')
   t.match(await unmeasured.run(['migrate', 'down', '--yes'], { DATABASE_URL }),
     { code: 1, stdout: '', stderr: /^Definitions of migrations 9999_later have been deleted\.\n$/ })
 })
 
-t.test('migrations are run all or not at all, and a failure does not block the next attempt', { buffered: true }, async (t) => {
+t.test('migrations run all or not at all, and a failure does not block the next attempt', { buffered: true }, async (t) => {
   const DATABASE_URL = await createEmpty(t)
   await sql(DATABASE_URL, 'create table tokens ()')
   const { code, stdout, stderr } = await unmeasured.run(['migrate'], { DATABASE_URL })
@@ -100,7 +124,7 @@ t.test('migrations are run all or not at all, and a failure does not block the n
   t.match(await unmeasured.run(['migrate'], { DATABASE_URL }), { code: 0 })
 })
 
-t.test('of several started at once on an empty database one migrates, and all serve', { buffered: true }, async (t) => {
+t.test('of several instances that start at once on an empty database, one migrates and all serve', { buffered: true }, async (t) => {
   const DATABASE_URL = await createEmpty(t)
   const services = await Promise.all(Array.from({ length: 3 }, () => unmeasured.serve(t, { DATABASE_URL })))
   const migrated = services.flatMap(({ log }) => log.filter(({ msg }) => msg === 'migrated'))
@@ -109,7 +133,7 @@ t.test('of several started at once on an empty database one migrates, and all se
   for (const { address } of services) t.equal((await fetch(`${address}/readyz`)).status, 200)
 })
 
-t.test('with MIGRATE=off the service waits until somebody else has migrated', { buffered: true }, async (t) => {
+t.test('with MIGRATE=off the service waits until the command migrate has run', { buffered: true }, async (t) => {
   const DATABASE_URL = await createEmpty(t)
   const service = await unmeasured.serve(t, { DATABASE_URL, MIGRATE: 'off', DRAIN_DELAY: '0' }, 'the database is not ready')
   t.equal((await fetch(`${service.address}/readyz`)).status, 503)
@@ -122,12 +146,12 @@ t.test('with MIGRATE=off the service waits until somebody else has migrated', { 
   t.strictSame(await service.exited, [0, null])
 })
 
-t.test('whoever migrates waits for another who does, and says in one line that it lost its connection meanwhile', { buffered: true }, async (t) => {
+t.test('migrate waits for another migration and reports a lost connection in one line', { buffered: true }, async (t) => {
   const DATABASE_URL = await createEmpty(t)
   const other = new pg.Client(DATABASE_URL)
   await other.connect()
   t.teardown(() => other.end())
-  // The key by which node-pg-migrate keeps others out.
+  // The key of node-pg-migrate's advisory lock.
   await other.query('select pg_advisory_lock(7241865325823964)')
   const waiting = unmeasured.run(['migrate'], { DATABASE_URL })
   const end = `select pg_terminate_backend(pid) from (${waitingForLocks}) as waiting`

@@ -56,7 +56,7 @@ t.test('SIGTERM: the service announces its shutdown, serves on for the delay, fi
 })
 
 t.test('SIGINT: the service finishes its requests without the delay', async (t) => {
-  const service = await unmeasured.serve(t, { DATABASE_URL, DRAIN_DELAY: '1m', SHUTDOWN_TIMEOUT: '30s' })
+  const service = await unmeasured.serve(t, { DATABASE_URL, DRAIN_DELAY: '29s', SHUTDOWN_TIMEOUT: '30s' })
   const { answer, release } = await createSlowly(t, service, 2)
   service.child.kill('SIGINT')
   await service.logged('stopping')
@@ -93,7 +93,7 @@ t.test('a request that outlasts SHUTDOWN_TIMEOUT is cut, and the exit code is 1'
 })
 
 t.test('a second signal ends the service at once', async (t) => {
-  const service = await serve(t, { DATABASE_URL, DRAIN_DELAY: '1m', SHUTDOWN_TIMEOUT: '1m' })
+  const service = await serve(t, { DATABASE_URL, DRAIN_DELAY: '59s', SHUTDOWN_TIMEOUT: '1m' })
   service.child.kill('SIGTERM')
   await service.logged('stopping')
   // Signals within the first second count as the first one.
@@ -108,7 +108,7 @@ t.test('a second signal ends the service at once', async (t) => {
 t.test('an uncaught error is logged with its stack and ends the service without the delay, with exit code 1', async (t) => {
   const broken = join(t.testdir(), 'broken.mjs')
   await writeFile(broken, 'process.on("SIGWINCH", () => { throw new Error("a screw is loose") })')
-  const service = await serve(t, { DATABASE_URL, DRAIN_DELAY: '1m', NODE_OPTIONS: `${process.env.NODE_OPTIONS} --import=${pathToFileURL(broken)}` })
+  const service = await serve(t, { DATABASE_URL, DRAIN_DELAY: '1m', SHUTDOWN_TIMEOUT: '2m', NODE_OPTIONS: `${process.env.NODE_OPTIONS} --import=${pathToFileURL(broken)}` })
   service.child.kill('SIGWINCH')
   t.strictSame(await service.exited, [1, null])
   t.match(linesOf(service).slice(-2), [{ level: 'fatal', err: { message: 'a screw is loose', stack: /broken\.mjs/ } }, { msg: 'stopped' }])
@@ -142,10 +142,10 @@ t.test('on a terminal the log is readable, and Ctrl-C ends the service', async (
   }
   t.strictSame(await closed, [0, null])
   const lines = stripVTControlCharacters(shown).split('\r\n').filter((line) => !line.startsWith('    '))
-  t.match(lines, [/^\[[^\]]+\] INFO \(\d+\): listening on http:\/\/127\.0\.0\.1:\d+$/, /INFO \(\d+\): ready$/, /INFO \(\d+\): stopping$/, /INFO \(\d+\): stopped$/])
+  t.match(lines, [/^\[[^\]]+\] INFO \(\d+\): listening on http:\/\/127\.0\.0\.1:\d+$/, /INFO \(\d+\): database$/, /INFO \(\d+\): ready$/, /INFO \(\d+\): stopping$/, /INFO \(\d+\): stopped$/])
 })
 
-const tooOld = 'PostgreSQL 14.9 is too old, this needs 15 or later.\n'
+const tooOld = 'PostgreSQL 14.9 is too old. The service needs PostgreSQL 15 or later.\n'
 
 /** Creates a database in which the server reports an older version. */
 async function createOld (t: Test): Promise<string> {

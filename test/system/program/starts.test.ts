@@ -4,23 +4,21 @@ import { readFile, symlink } from 'node:fs/promises'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import t, { type Test } from 'tap'
+import manifest from '../../../package.json' with { type: 'json' }
 import { createDatabase } from '../../support/database.ts'
-import { asShipped } from '../../support/program.ts'
+import { asShipped, nodeOptions, program } from '../../support/program.ts'
 
 const root = join(import.meta.dirname, '../../..')
-const main = join(root, 'src/main.ts')
 const DATABASE_URL = await createDatabase(t)
-const [, options = ''] = / node (.*)/.exec(await readFile(main, 'utf8')) ?? []
 const bin = join(t.testdir(), 'plant-store')
-await symlink(main, bin)
+await symlink(join(root, 'src/main.ts'), bin)
 
-/** Every way the documents name. */
-const ways: Record<string, string[]> = {
-  'npm start': ['npm', 'start'],
-  'npm run dev': ['npm', 'run', 'dev'],
-  'the file': [main, 'serve'],
-  'a link to it, as npm and the image have one': [bin],
-  'the file handed to node': [process.execPath, main, 'serve']
+/** The ways to start the service that the documents name, and whether they have the options for Node. */
+const ways: Record<string, { words: string[], hasOptions: boolean }> = {
+  'npm start': { words: ['npm', 'start'], hasOptions: true },
+  'npm run dev': { words: ['npm', 'run', 'dev'], hasOptions: true },
+  'the command line of the image': { words: program, hasOptions: true },
+  'a link to src/main.ts, as npm and the image have one': { words: [bin], hasOptions: false }
 }
 
 /** Starts the service and reads its log until the line with the text. */
@@ -31,7 +29,7 @@ async function start (t: Test, words: string[]) {
     stdio: ['ignore', 'pipe', 'inherit'],
     detached: true
   })
-  // The whole group, should a test fail before it has ended.
+  // Ends the whole process group when a test fails early.
   t.teardown(() => { if (child.exitCode === null) process.kill(-(child.pid as number), 'SIGKILL') })
   const exited = once(child, 'exit')
   const log: Array<{ msg: string, pid: number }> = []
@@ -41,7 +39,7 @@ async function start (t: Test, words: string[]) {
     for (;;) {
       const { value, done } = await lines.next()
       if (done) throw new Error(`ended before it logged ${text}`)
-      // What npm says stands between the lines of the log.
+      // npm writes lines of its own.
       if (value.startsWith('{')) log.push(JSON.parse(value))
       if (log.at(-1)?.msg === text) return log.at(-1) as { msg: string, pid: number }
     }
@@ -49,17 +47,26 @@ async function start (t: Test, words: string[]) {
   return { child, exited, logged }
 }
 
-for (const [way, words] of Object.entries(ways)) {
-  t.test(`${way}: the service has the options of its first line, and ends gracefully with what started it`, async (t) => {
+t.test('npm start, npm run dev and the image give Node the same options', async (t) => {
+  const options = nodeOptions.join(' ')
+  t.match(options, /^--max-semi-space-size=\d+ /)
+  t.match(manifest.scripts.dev, ` ${options} src/main.ts serve`)
+  const dockerfile = await readFile(join(root, 'Dockerfile'), 'utf8')
+  const [, entryPoint = ''] = /^ENTRYPOINT (.*)$/m.exec(dockerfile) ?? []
+  t.strictSame(JSON.parse(entryPoint), ['node', ...nodeOptions, '/app/src/main.ts'])
+})
+
+for (const [way, { words, hasOptions }] of Object.entries(ways)) {
+  t.test(`started by ${way}, the service ends gracefully with the process that started it`, async (t) => {
     const { child, exited, logged } = await start(t, words)
     const { pid } = await logged('ready')
     const command = (await readFile(`/proc/${pid}/cmdline`, 'utf8')).split('\0')
-    t.match(command.join(' '), ` ${options} `)
+    t.equal(command.join(' ').includes(` ${nodeOptions.join(' ')} `), hasOptions)
 
     child.kill('SIGTERM')
     t.equal((await logged('stopped')).pid, pid)
     await exited
-    t.throws(() => process.kill(pid, 0), { code: 'ESRCH' }, 'nothing is left')
+    t.throws(() => process.kill(pid, 0), { code: 'ESRCH' }, 'no process is left')
   })
 }
 
