@@ -1,12 +1,10 @@
 // The API described from its own routes: a document for programs, a page for people.
 import { readFile } from 'node:fs/promises'
 import swagger from '@fastify/swagger'
-import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
+import type { FastifyInstance } from 'fastify'
 import manifest from '../../package.json' with { type: 'json' }
-import { errors } from '../errors.ts'
-import { toApiError } from '../http/responses.ts'
 import { describeErrors, describeRoute, sharedResponses, type Components } from './openapi.ts'
-import { servePageFiles } from './docs-files.ts'
+import { serveDocs } from './docs-page.ts'
 
 /** The part of the plugin's document that is completed here. */
 interface Document {
@@ -17,28 +15,27 @@ interface Document {
 // Of the program, not of who runs it and lets you call.
 const license = { name: 'MIT, for the software', identifier: 'MIT' }
 
-// A page that shows callers' plants and holds their token runs nothing but
-// these assets and talks to nothing but this service.
-const contentSecurityPolicy = [
-  "default-src 'none'", "script-src 'self'", "style-src 'self'", "img-src 'self' data:", "connect-src 'self'",
-  "base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'"
-].join('; ')
-
 /**
  * Describes the routes that are registered on the app from here on, as far as
  * they carry a tag, at /openapi.json and, if wanted, for people at /docs.
  */
 export async function registerApiDocs (app: FastifyInstance, { docs }: { docs: boolean }): Promise<void> {
   const text = await readFile(new URL('description.md', import.meta.url), 'utf8')
+  const [description, ...sections] = text.replace('{{errors}}', describeErrors).split(/^## /m)
   await app.register(swagger, {
     openapi: {
       openapi: '3.1.0',
       info: {
         title: 'Plant store',
         version: manifest.version,
-        description: text.replace('{{errors}}', describeErrors),
+        description,
         license
       },
+      // A tag without operations is a section of the page.
+      tags: sections.map((section) => {
+        const [name, description] = section.split(/\n+(.*)/s) as [string, string]
+        return { name, description }
+      }),
       security: [{ bearerAuth: [] }],
       components: {
         securitySchemes: {
@@ -52,9 +49,9 @@ export async function registerApiDocs (app: FastifyInstance, { docs }: { docs: b
     },
     hideUntagged: true,
     convertConstToEnum: false,
-    transform: ({ schema, url, route, ...document }) => {
+    transform: ({ schema, url, ...document }) => {
       if (schema?.tags === undefined) return { url, schema }
-      return { url, schema: describeRoute(schema, route, documentOf(document).components.schemas) }
+      return { url, schema: describeRoute(schema, documentOf(document).components.schemas) }
     },
     transformObject: (document) => complete(documentOf(document))
   })
@@ -65,7 +62,7 @@ export async function registerApiDocs (app: FastifyInstance, { docs }: { docs: b
     return reply.type('application/json').send(document)
   })
 
-  if (docs) await app.register(serveDocs)
+  if (docs) serveDocs(app)
 }
 
 // The other kinds of document that it might have, the plugin has only when told to.
@@ -83,26 +80,4 @@ function complete (document: Document): object {
   // Relative to the document, so that it holds under whatever prefix a proxy gives.
   const servers = [{ url: '.', description: 'The service this document comes from' }]
   return { ...document, servers }
-}
-
-/** The page is loaded when it is first asked for: that would be a tenth of the start. */
-async function serveDocs (app: FastifyInstance): Promise<void> {
-  app.addHook('onRequest', (_request, reply, done) => {
-    reply.header('content-security-policy', contentSecurityPolicy)
-    done()
-  })
-  servePageFiles(app)
-  let page: Promise<FastifyInstance> | undefined
-
-  // For HEAD as well, of which Fastify leaves out what is in it.
-  async function show ({ url, headers }: FastifyRequest, reply: FastifyReply) {
-    page ??= import('./docs-page.ts').then(({ openPage }) => openPage(app.swagger()))
-    const { statusCode, headers: given, rawPayload, json } = await (await page).inject({ url, headers })
-    if (statusCode >= 400) throw toApiError(json(), errors.INTERNAL)
-    // How long the connection stays is not the page's to say.
-    const { connection, ...own } = given
-    return reply.code(statusCode).headers(own).send(rawPayload.length > 0 ? rawPayload : undefined)
-  }
-  app.get('/docs', show)
-  app.get('/docs/*', show)
 }

@@ -1,6 +1,6 @@
 // What the API's document says of a route and of the errors it can end in.
 import type { TSchema } from '@sinclair/typebox'
-import type { FastifySchema, RouteOptions } from 'fastify'
+import type { FastifySchema } from 'fastify'
 import { catalogue, errors, type ErrorDefinition, ErrorSchema, type failures } from '../errors.ts'
 import { possibleErrors } from '../http/validation.ts'
 
@@ -56,7 +56,7 @@ const inFull = ({ headers = {}, ...answer }: ReturnType<typeof answerWith>) =>
  * likeliest first, with an example of each error.
  */
 export function describeRoute (
-  { body, response, ...schema }: FastifySchema, route: RouteOptions, components: Components
+  { body, response, ...schema }: FastifySchema, components: Components
 ): FastifySchema {
   const { params, querystring } = schema as Record<string, TSchema | undefined>
   const jsonOf = (schema: Schema) => ({ schema: moveToComponents(schema, components) })
@@ -81,25 +81,11 @@ export function describeRoute (
     responses[status] = answerWith(statusTexts[status] ?? kinds[0]?.message as string, kinds)
   }
   moveToComponents(ErrorSchema, components)
-  const curl = curlOf(route, params as Schema | undefined, body as Schema | undefined)
   return {
     ...schema,
-    description: `${schema.description}\n\n\`\`\`sh\n${curl}\n\`\`\``,
     ...body !== undefined && { body: { content: { 'application/json': jsonOf(body as Schema) } } },
     response: responses
   }
-}
-
-/** The line that calls an operation from a shell, as the quick start does. */
-function curlOf ({ method, url }: RouteOptions, params?: Schema, body?: Schema): string {
-  const examples = exampleOf(params ?? {}) as Record<string, unknown> | undefined
-  const path = url.replaceAll(/:(\w+)/g, (_, name) => String(examples?.[name]))
-  return [
-    `curl -X ${method} "$BASE${path}" -H "Authorization: Bearer $TOKEN"`,
-    ...body === undefined
-      ? []
-      : [`-H 'Content-Type: application/json' -d '${JSON.stringify(exampleOf(body))}'`]
-  ].join(' \\\n  ')
 }
 
 const statusOf = ({ number }: ErrorDefinition) => Math.floor(number / 100)

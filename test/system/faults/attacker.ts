@@ -47,7 +47,7 @@ const get = (path: string) => `GET ${path} HTTP/1.1\r\nHost: x\r\nAuthorization:
 
 /** Sends this once, and reads nothing. */
 const hoards: Record<string, () => string> = {
-  '17 times the script of the page, unread': () => get('/docs/static/swagger-ui-bundle.js').repeat(17),
+  '17 times the script of the page, unread': () => get('/docs/scalar.js').repeat(17),
   'heads, as many as a piece has room for': () => get('/livez').repeat(1800),
   'bodies one byte short': () => {
     const body = `{"id":7,"name":"${'x'.repeat(1_000_000)}"`
