@@ -103,7 +103,7 @@ t.test('a plant can be created, listed and deleted, and the token stays in memor
   t.same(await (await send(page, 'List your plants')).json(), [{ name: 'Monstera 🌿' }])
   t.equal((await alice.delete('9007199254740993')).statusCode, 204, 'the id was sent exactly')
 
-  await alice.create({ id: '42', name: 'Fern' })
+  await alice.create({ id: 42, name: 'Fern' })
   t.equal((await send(page, 'Delete a plant')).status(), 204)
   t.same((await alice.list()).json(), [])
 
@@ -190,8 +190,8 @@ t.test('the policy forbids inline scripts, eval and other hosts', async (t) => {
 t.test('the page responds to HEAD, and to no other method than GET', async (t) => {
   const { app } = await startApp(t)
   for (const url of urls) {
-    const head = await app.inject({ method: 'HEAD', url })
-    t.match(head, { statusCode: 200, body: '', headers: (await app.inject(url)).headers }, url)
+    const { headers: { 'x-request-id': _, ...headers } } = await app.inject(url)
+    t.match(await app.inject({ method: 'HEAD', url }), { statusCode: 200, body: '', headers }, url)
     const post = await app.inject({ method: 'POST', url })
     t.match(post, { statusCode: 405, headers: { allow: 'GET, HEAD' } }, url)
   }

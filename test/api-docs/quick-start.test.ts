@@ -38,7 +38,7 @@ t.test('the Python sample creates, lists and deletes a plant', { skip: !hasPytho
 })
 
 t.test('the Python sample ends with the error number of a rejected request', { skip: !hasPython && 'no python3' }, async (t) => {
-  await alice.create({ id: '42', name: 'Ivy' })
+  await alice.create({ id: 42, name: 'Ivy' })
   await t.rejects(run('python3', ['-c', python], { env }), { code: 1, stderr: /"error":40014/ })
 })
 

@@ -42,7 +42,7 @@ export function browserOf (file: Test) {
     // The requests are sent by this process: Chromium cuts its own connections
     // whenever a network interface comes or goes, with every container on the machine.
     await page.route('**', async (route) => {
-      if (route.request().url().startsWith(`${home}/`)) return route.fulfill({ response: await route.fetch() })
+      if (route.request().url().startsWith(`${home}/`)) return route.fulfill({ response: await route.fetch({ maxRedirects: 0 }) })
       complaints.push(`requested ${route.request().url()}`)
       await route.abort()
     })
