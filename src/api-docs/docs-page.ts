@@ -1,42 +1,62 @@
-// The page for people, put together from the document. An app of its own, since it is loaded when the
-// service has long been listening.
+// Serves the reference page at /docs. Each file is read at its first request and then kept in memory.
+import { createHash } from 'node:crypto'
 import { readFile } from 'node:fs/promises'
-import swagger, { type FastifyStaticSwaggerOptions } from '@fastify/swagger'
-import swaggerUi from '@fastify/swagger-ui'
-import Fastify, { errorCodes, type FastifyInstance } from 'fastify'
+import { promisify } from 'node:util'
+import { runInNewContext } from 'node:vm'
+import { gzip } from 'node:zlib'
+import type { FastifyInstance } from 'fastify'
+import { clientWork } from '../scheduling/tick-limiter.ts'
 
-// Swagger UI has a dark mode but leaves switching it on to the page around it.
-const followColorScheme = `const dark = matchMedia('(prefers-color-scheme: dark)')
-const follow = () => document.documentElement.classList.toggle('dark-mode', dark.matches)
-dark.addEventListener('change', follow)
-follow()
-`
+// Scalar inserts style elements, so inline styles must be allowed. Inline scripts and other hosts are not.
+const contentSecurityPolicy = [
+  "default-src 'none'", "script-src 'self'", "style-src 'self' 'unsafe-inline'", "img-src 'self' data:",
+  "connect-src 'self'", "base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'"
+].join('; ')
 
-/** Answers at /docs, to whoever hands it a request. */
-export async function openPage (document: object): Promise<FastifyInstance> {
-  const css = await readFile(new URL('docs.css', import.meta.url), 'utf8')
-  const page = Fastify()
-  const specification = { document } as FastifyStaticSwaggerOptions['specification']
-  await page.register(swagger, { mode: 'static', specification })
-  await page.register(swaggerUi, {
-    routePrefix: '/docs',
-    // Its files are where the page is, under whatever prefix a proxy gives.
-    indexPrefix: '.',
-    uiConfig: {
-      layout: 'BaseLayout',
-      docExpansion: 'full',
-      tryItOutEnabled: true,
-      displayRequestDuration: true
-    },
-    // The page's is /docs/json.
-    transformSpecification: (document) => ({ ...document, servers: [{ url: '..' }] }),
-    theme: {
-      title: 'Plant store',
-      js: [{ filename: 'color-scheme.js', content: followColorScheme }],
-      css: [{ filename: 'page.css', content: css }]
-    }
-  })
-  page.setNotFoundHandler(() => { throw new errorCodes.FST_ERR_NOT_FOUND() })
-  await page.ready()
-  return page
+const gzipAccepted = /\bgzip\b(?!\s*;\s*q=0(?:\.0*)?(?:,|\s|$))/i
+
+const own = (name: string) => () => readFile(new URL(name, import.meta.url))
+
+const files = {
+  '/docs': { type: 'text/html; charset=utf-8', read: own('docs.html') },
+  '/docs/docs.css': { type: 'text/css; charset=utf-8', read: own('docs.css') },
+  '/docs/docs.js': { type: 'text/javascript; charset=utf-8', read: own('docs.js') },
+  '/docs/scalar.js': { type: 'text/javascript; charset=utf-8', read: readScalar }
+}
+
+/** Registers the routes of the page. The URLs are relative, so the page works below a proxy's prefix. */
+export function serveDocs (app: FastifyInstance): void {
+  for (const [url, { type, read }] of Object.entries(files)) {
+    let loading: ReturnType<typeof load> | undefined
+    app.get(url, async (request, reply) => {
+      loading ??= load(read).catch((error) => {
+        loading = undefined
+        throw error
+      })
+      const { plain, packed, hash } = await loading
+      const acceptsGzip = gzipAccepted.test(request.headers['accept-encoding'] ?? '')
+      const etag = `"${hash}${acceptsGzip ? '-gzip' : ''}"`
+      reply.headers({ etag, vary: 'accept-encoding', 'cache-control': 'public, max-age=600' })
+      reply.header('content-security-policy', contentSecurityPolicy)
+      if (request.headers['if-none-match']?.includes(etag)) return reply.code(304).send()
+      if (acceptsGzip) reply.header('content-encoding', 'gzip')
+      const bytes = acceptsGzip ? packed : plain
+      await clientWork.turn(`docs ${request.ip}`, bytes.length)
+      return reply.type(type).send(bytes)
+    })
+  }
+  app.get('/docs/', (_request, reply) => reply.redirect('../docs', 308))
+}
+
+async function load (read: () => Promise<Buffer>) {
+  const plain = await read()
+  const packed = await promisify(gzip)(plain, { level: 9 })
+  return { plain, packed, hash: createHash('sha256').update(plain).digest('base64url').slice(0, 22) }
+}
+
+/** Scalar's package ships its browser script only as a string literal in the module of its Fastify plugin. */
+async function readScalar (): Promise<Buffer> {
+  const module = await readFile(new URL(import.meta.resolve('@scalar/fastify-api-reference')), 'utf8')
+  const literal = /^var standalone_default = (".*");$/m.exec(module)?.[1] as string
+  return Buffer.from(runInNewContext(literal))
 }

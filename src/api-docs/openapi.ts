@@ -68,10 +68,8 @@ export function describeRoute (
   for (const [status, definitions] of Map.groupBy(possibleErrors, statusOf)) {
     responses[status] = describeErrorResponse(statusDescriptions[status], definitions)
   }
-  const curl = curlOf(route, params as Schema | undefined, body as Schema | undefined)
   return {
     ...schema,
-    description: `${schema.description}\n\n\`\`\`sh\n${curl}\n\`\`\``,
     ...body !== undefined && { body: { content: jsonContent(body as Schema) } },
     response: responses
   }
@@ -84,15 +82,6 @@ const jsonContent = (schema: Schema, examples = {}) =>
 function toReference ({ $id, items, ...schema }: Schema): object {
   if ($id !== undefined) return { $ref: `${$id}#` }
   return items === undefined ? schema : { ...schema, items: toReference(items) }
-}
-
-/** The shell command that calls an operation, as in the quick start. */
-function curlOf ({ method, url }: RouteOptions, params?: Schema, body?: Schema): string {
-  const examples = exampleOf(params ?? {}) as Record<string, unknown> | undefined
-  const path = url.replaceAll(/:(\w+)/g, (_, name) => String(examples?.[name]))
-  const lines = [`curl -X ${method} "$BASE${path}" -H "Authorization: Bearer $TOKEN"`]
-  if (body) lines.push(`-H 'Content-Type: application/json' -d '${JSON.stringify(exampleOf(body))}'`)
-  return lines.join(' \\\n  ')
 }
 
 const statusOf = ({ number }: ErrorDefinition) => Math.floor(number / 100)

@@ -10,14 +10,14 @@ const run = promisify(execFile)
 const { app, as, listen } = await startApp(t)
 const alice = await as('alice')
 const env = { ...process.env, BASE: await listen(), TOKEN: alice.authorization.replace('Bearer ', '') }
-const { info, paths } = (await app.inject('/openapi.json')).json()
+const { tags } = (await app.inject('/openapi.json')).json()
 
-/** The code of a section of the page, one block after the other. */
+/** The code blocks of a section of the page. */
 const codeOf = (section: string, language: string): string[] =>
-  [...info.description.split(`## ${section}\n`)[1].split('\n## ')[0].matchAll(new RegExp(`\`\`\`${language}\n(.*?)\`\`\``, 'gs'))].map(([, code]) => code)
+  [...tags.find(({ name }: { name: string }) => name === section).description.matchAll(new RegExp(`\`\`\`${language}\n(.*?)\`\`\``, 'gs'))].map(([, code]) => code)
 
 const [sh = '', python = '', ts = ''] = ['sh', 'python', 'ts'].map((language) => codeOf('Quick start', language).join(''))
-// Beside the packages that it imports.
+// The file lies inside the project, so its imports are resolved from there.
 const script = async (code: string) => {
   const file = join(import.meta.dirname, `quick-start-${process.pid}.mts`)
   t.teardown(() => import('node:fs/promises').then(({ rm }) => rm(file, { force: true })))
@@ -27,27 +27,26 @@ const script = async (code: string) => {
 
 t.afterEach(async () => { for (const id of ['42', '9007199254740993']) await alice.delete(id) })
 
-t.test('the lines for a shell', async (t) => {
+t.test('the curl sample creates, lists and deletes a plant', async (t) => {
   t.equal((await run('sh', ['-c', sh], { env })).stdout, '{"name":"Fern"}[{"name":"Fern"}]')
 })
 
-t.test('the lines beside the operations', async (t) => {
-  const { '/plants': { post, get }, '/plants/{id}': { delete: remove } } = paths
-  const lines = [post, get, remove].map(({ description }) => /```sh\n(.*)\n```/s.exec(description)?.[1]).join('\n')
-  const plant = '{"name":"Monstera deliciosa","tag":"tropical"}'
-  t.equal((await run('sh', ['-c', lines], { env })).stdout, `${plant}[${plant}]`)
-})
-
 const hasPython = await run('python3', ['--version']).then(() => true, () => false)
-t.test('the lines for Python', { skip: !hasPython && 'no python3' }, async (t) => {
-  t.equal((await run('python3', ['-c', python], { env })).stdout, '{"name":"Fern"} [{"name":"Fern"}] \n')
+t.test('the Python sample creates, lists and deletes a plant', { skip: !hasPython && 'no python3' }, async (t) => {
+  t.equal((await run('python3', ['-c', python], { env })).stdout, '{"name":"Fern"}\n[{"name":"Fern"}]\n')
+  t.same((await alice.list()).json(), [])
 })
 
-t.test('the lines for TypeScript', async (t) => {
-  t.equal((await script(ts)).stdout, "{ name: 'Fern' }\n[ { name: 'Fern' } ] 204\n")
+t.test('the Python sample ends with the error number of a rejected request', { skip: !hasPython && 'no python3' }, async (t) => {
+  await alice.create({ id: 42, name: 'Ivy' })
+  await t.rejects(run('python3', ['-c', python], { env }), { code: 1, stderr: /"error":40014/ })
 })
 
-t.test('the lines that make openapi-fetch exact', async (t) => {
+t.test('the TypeScript sample creates, lists and deletes a plant', async (t) => {
+  t.equal((await script(ts)).stdout, "{ name: 'Fern' }\n[ { name: 'Fern' } ]\n204\n")
+})
+
+t.test('the openapi-fetch sample sends large ids exactly', async (t) => {
   const [lines = ''] = codeOf('Ids', 'ts')
   const [created = '', deleted = ''] = lines.split('await client.DELETE')
   await script(created)
@@ -57,14 +56,14 @@ t.test('the lines that make openapi-fetch exact', async (t) => {
   t.same((await alice.list()).json(), [])
 })
 
-t.test('the rule for repeating', async (t) => {
-  const [rule = ''] = codeOf('Errors', 'ts')
+t.test('createForSure retries a create and rejects a taken id', async (t) => {
+  const [rule = ''] = codeOf('Retries', 'ts')
   const call = ts.split('console.log')[0]
   await script(`${call}${rule}await createForSure({ id: 42, name: 'Fern' })`)
   t.same((await alice.list()).json(), [{ name: 'Fern' }])
   await t.rejects(script(`${call}${rule}await createForSure({ id: 42, name: 'Ivy' })`), /You already have a plant with this id/)
-  // A first answer that never arrived.
-  const cut = 'let calls = 0; const real = fetch; globalThis.fetch = async (...args) => { const answer = await real(...args); if (calls++ === 0) throw new Error(); return answer }\n'
+  // The response to the first attempt is lost.
+  const cut = 'let calls = 0; const real = fetch; globalThis.fetch = async (...args) => { const response = await real(...args); if (calls++ === 0) throw new Error(); return response }\n'
   await alice.delete('42')
   await script(`${cut}${call}${rule}await createForSure({ id: 42, name: 'Fern' })`)
   t.same((await alice.list()).json(), [{ name: 'Fern' }])

@@ -69,7 +69,7 @@ t.test('a body that does not fit in the memory budget is rejected before it is r
 
 t.test('the files of the page are compressed, can be validated, and are read once', async (t) => {
   const { app } = await startApp(t)
-  const url = '/docs/static/swagger-ui-bundle.js'
+  const url = '/docs/scalar.js'
   const [plain, packed] = await Promise.all([app.inject(url), app.inject({ url, headers: { 'accept-encoding': 'gzip, br' } })])
   t.match(packed.headers, { 'content-encoding': 'gzip', 'content-type': 'text/javascript; charset=utf-8', vary: 'accept-encoding', 'cache-control': /max-age/ })
   t.ok(packed.rawPayload.length < plain.rawPayload.length / 2)
@@ -80,7 +80,7 @@ t.test('the files of the page are compressed, can be validated, and are read onc
     t.match(again, { statusCode: 304, body: '', headers: { etag } })
   }
   t.equal((await app.inject({ method: 'HEAD', url })).headers['content-length'], String(plain.rawPayload.length))
-  t.equal((await app.inject('/docs/static/nothing.js')).statusCode, 404)
+  t.equal((await app.inject('/docs/nothing.js')).statusCode, 404)
 })
 
 t.test('files of the page that are asked for together go out one in a turn of the event loop', async (t) => {
@@ -90,7 +90,7 @@ t.test('files of the page that are asked for together go out one in a turn of th
   app.server.on('connection', (socket: Socket) => { sockets.push(socket) })
   const begun = () => sockets.filter(({ bytesWritten }) => bytesWritten > 0).length
   const callers = Array.from({ length: 20 }, () => open(t, address).pause())
-  for (const caller of callers) caller.write('GET /docs/static/swagger-ui-bundle.js HTTP/1.1\r\nHost: x\r\n\r\n')
+  for (const caller of callers) caller.write('GET /docs/scalar.js HTTP/1.1\r\nHost: x\r\n\r\n')
   let most = 0
   for (let before = 0, now = 0; now < callers.length; before = now) {
     await new Promise(setImmediate)

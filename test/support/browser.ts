@@ -34,14 +34,15 @@ export function browserOf (file: Test) {
     if (found === undefined) throw new Error('There is no browser; the first lines of this run tell why.')
     browser ??= launch(JSON.parse(found))
     const page: Page = await (await browser).newPage(options)
+    page.setDefaultTimeout(10_000)
     t.teardown(() => page.close())
     const complaints: string[] = []
-    page.on('console', (message) => { complaints.push(`${message.type()}: ${message.text()}`) })
+    page.on('console', (message) => { if (/warning|error/.test(message.type())) complaints.push(`${message.type()}: ${message.text()}`) })
     page.on('pageerror', (error) => { complaints.push(error.message) })
     // The requests are sent by this process: Chromium cuts its own connections
     // whenever a network interface comes or goes, with every container on the machine.
     await page.route('**', async (route) => {
-      if (route.request().url().startsWith(`${home}/`)) return route.fulfill({ response: await route.fetch() })
+      if (route.request().url().startsWith(`${home}/`)) return route.fulfill({ response: await route.fetch({ maxRedirects: 0 }) })
       complaints.push(`requested ${route.request().url()}`)
       await route.abort()
     })

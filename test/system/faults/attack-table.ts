@@ -89,7 +89,7 @@ async function leaveDeadRows ({ query, session }: Database): Promise<void> {
 
 /** The order gives the numbers of `--row`. */
 export const attacks: Attack[] = [
-  { name: 'the script of /docs 17 times, unread', connections: 1000, limitedBy: 'one response per connection at a time', start: (target) => hold(target, (token) => [get('/docs/static/swagger-ui-bundle.js', token).repeat(17)]) },
+  { name: 'the script of /docs 17 times, unread', connections: 1000, limitedBy: 'one response per connection at a time', start: (target) => hold(target, (token) => [get('/docs/scalar.js', token).repeat(17)]) },
   { name: 'heads, as many as fit into one read', connections: 1000, limitedBy: '16 pipelined requests', start: (target) => hold(target, (token) => [get('/livez', token).repeat(1800)]) },
   { name: 'bodies without a token', connections: 100, limitedBy: 'limiter of work in a tick', start: (target) => sendColons(target, 'x') },
   { name: 'bodies of colons', connections: 100, limitedBy: 'body limit', start: sendColons },
