@@ -75,7 +75,10 @@ export function openDatabase (options: ConnectionOptions): Database {
     readLong: (statement, values = []) => longReads.run(statement, values),
     readHedged: (statement, values = []) => tokens.runHedged(statement, values),
     write: (statement, values = []) => leastBusy(writes).run(statement, values),
-    addProbe: (table, statement, values) => { probes.push({ table, statement, values: [...values] }) },
+    addProbe: (table, { name, text }, values) => {
+      // Metrics tell probes from the requests that execute the same prepared statement.
+      probes.push({ table, statement: { name: 'probe', preparedAs: name, text }, values: [...values] })
+    },
     isDistributed,
     async probe () {
       const next = [reads, longReads, tokens, leastBusy(writes)]
@@ -117,7 +120,7 @@ function startHealthCheck (connections: ManagedConnection[], warn: Listener): No
 
 interface Probe { table: string, statement: Statement, values: unknown[] }
 
-/** The coordinator of Citus plans this without asking a node: one lost node does not make the service unready. */
+/** Citus plans this without asking a node, so that a lost node does not make the service unready. */
 const withoutNodes = ({ table }: Probe): Probe =>
   ({ table, statement: { name: `probe-${table}`, text: `select from ${table} where false` }, values: [] })
 

@@ -4,7 +4,7 @@ import type { Connection, Row, Statement } from './connection.ts'
 import type { Connect } from './connector.ts'
 import { isStalePlan, toDatabaseError } from './pg-errors.ts'
 
-/** Connections open at a time, those that are closing included: hanging statements don't use up the server's. */
+/** Open connections, closing ones included: hanging statements must not use up those of the server. */
 const maxOpen = 3
 
 /** How long statements are rejected after a failed attempt to connect, without another attempt. */
@@ -140,7 +140,8 @@ export class ManagedConnection {
   }
 }
 
-const startEvent = ({ name }: Statement) => ({ name, startedAt: performance.now(), origin: origin.getStore() })
+const startEvent = ({ name }: Statement) =>
+  ({ name, startedAt: performance.now(), origin: origin.getStore() })
 
 /** The error of the first when all fail. */
 async function firstResult (attempts: Array<Promise<Row[]>>): Promise<Row[]> {

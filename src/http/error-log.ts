@@ -16,7 +16,7 @@ export interface RequestSummary {
 }
 
 // In a second. The first line of each error is exempt from the total: a flood of one error hides no other.
-const [maxLinesPerError, maxLines] = [10, 50]
+const [maxLinesPerError, maxLines] = [20, 60]
 
 /** Decorates the app with its error log. */
 export function registerErrorLog (app: FastifyInstance): void {
@@ -27,8 +27,8 @@ export function registerErrorLog (app: FastifyInstance): void {
 
 export class ErrorLog {
   readonly #log: FastifyBaseLogger
-  /** The errors of the current second, by number. */
-  readonly #errors = new Map<number, { error: ApiError, logged: number, further: number }>()
+  /** The errors of the current second, by number and reason. */
+  readonly #errors = new Map<string, { error: ApiError, logged: number, further: number }>()
   #lines = 0
   #timer: NodeJS.Timeout | undefined
 
@@ -40,15 +40,17 @@ export class ErrorLog {
   record (error: ApiError, log: FastifyBaseLogger, summary: RequestSummary): void {
     if (log.level === 'silent') return
     this.#timer ??= setTimeout(() => this.flush(), 1000).unref()
-    const entry = this.#errors.get(error.number) ?? { error, logged: 0, further: 0 }
-    this.#errors.set(error.number, entry)
+    const level = levelOf(error)
+    // The causes of server errors have messages without number: these share one limit.
+    const key = `${error.number} ${level === 'error' ? '' : reasonOf(error)}`
+    const entry = this.#errors.get(key) ?? { error, logged: 0, further: 0 }
+    this.#errors.set(key, entry)
     if (entry.logged > 0 && (entry.logged === maxLinesPerError || this.#lines >= maxLines)) {
       entry.further++
       return
     }
     entry.logged++
     this.#lines++
-    const level = levelOf(error)
     const why = level === 'error' ? { err: error.cause ?? error } : { reason: reasonOf(error) }
     log[level]({ error: error.number, status: error.status, ...why, ...summary }, error.message)
   }
@@ -59,7 +61,8 @@ export class ErrorLog {
     this.#timer = undefined
     for (const { error, further } of this.#errors.values()) {
       const { number, status, message } = error
-      if (further > 0) this.#log[levelOf(error)]({ error: number, status, further }, `and more: ${message}`)
+      const summary = { error: number, status, reason: reasonOf(error), further }
+      if (further > 0) this.#log[levelOf(error)](summary, `and more: ${message}`)
     }
     this.#lines = 0
     this.#errors.clear()

@@ -57,15 +57,16 @@ export class Lists {
     })
   }
 
-  /** All plants of a list of one page, or the pages of a longer one. Rejects with OVERLOADED before a page is sent. */
+  /** All plants of a list of one page, or the pages of a longer one. */
   async list (user: string, limit: number, response: Writable): Promise<Plant[] | AsyncIterable<Page>> {
     const request = { ...firstPage(user, limit, maxFirstPageBytes), response, queuedAt: performance.now() }
     const page = this.#alone.has(user) ? undefined : await this.#shortLists.add(request)
     if (page !== undefined && page.next === undefined) return page.toPlants()
 
     const { budget, maxPlantBytes } = this.#options
-    // The page that is being sent and the one that is prefetched.
-    if (!budget.reserve(user, 2 * Math.max(maxPageBytes, maxPlantBytes), response)) throw overloaded
+    // The page that is being sent, and the prefetched one.
+    const bytes = 2 * Math.max(maxPageBytes, maxPlantBytes)
+    if (!budget.reserve(user, bytes, response)) throw overloaded
     const first = page ?? await this.#longLists.add(request)
     if (first.next !== undefined) return this.#pages(request, first)
     await userWork.turn(user, first.bytes)
@@ -80,12 +81,13 @@ export class Lists {
     }
   }
 
-  /** Starts to read the page that follows. A list that has begun neither expires nor is rejected. */
+  /** Starts to read the next page. A list that has begun neither expires nor is rejected. */
   #prefetch (request: ListRequest, { next, count, bytes }: Page): Promise<Page> | undefined {
     if (next === undefined) return undefined
     const affordable = Math.floor(maxPageBytes / (bytes / count))
     const size = Math.max(1, Math.min(maxPageSize, next.limit, affordable))
-    const page = this.#longLists.add({ ...request, ...next, size, maxBytes: maxPageBytes, queuedAt: Infinity })
+    const cursor = { ...next, size, maxBytes: maxPageBytes }
+    const page = this.#longLists.add({ ...request, ...cursor, queuedAt: Infinity })
     // A reader that has gone leaves the promise behind.
     page.catch(() => {})
     return page

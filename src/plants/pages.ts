@@ -74,7 +74,8 @@ const selectLargePage = {
     ), stored as (
       select *, sum(bytes) over (order by id) - bytes as bytes_before from plant
     ), written as (
-      select *, sum(${jsonBytes.join(' + ')}) over (order by id) as json_bytes, row_number() over (order by id) as n
+      select *, sum(${jsonBytes.join(' + ')}) over (order by id) as json_bytes,
+        row_number() over (order by id) as n
       from stored where bytes_before < $4::bigint
     )
     select count(*), case when count(*) = $3 or count(*) < (select count(*) from plant) then max(id) end

@@ -13,7 +13,7 @@ import { deleteAll, deleteProbe, insertAll, maxCreates, type PlantKey, type Plan
 export type Plants = ReturnType<typeof createPlants>
 
 export interface PlantsOptions {
-  /** How many creates or deletes may share a statement: by default 500, or 1 where Citus spreads the table. */
+  /** How many requests may share a statement: by default 500, or 1 on Citus. */
   writeBatch: number | undefined
   /** How many requests of each kind may be queued. */
   maxQueued: number

@@ -7,7 +7,7 @@ const maxBytesPerTick = 262_144
 /** What each user or client address may do before the others get their turn. */
 const quantumBytes = 65_536
 
-/** Charges work by bytes, known before the work starts. Clocks are too coarse, and wrong on a busy machine. */
+/** Charges work by its bytes before the work starts. Clocks are too coarse, and wrong on a busy machine. */
 export class TickLimiter {
   readonly #queue = new FairQueue<() => void>(quantumBytes)
   #spentBytes = 0

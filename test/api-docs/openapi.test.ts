@@ -38,7 +38,8 @@ t.test('statuses are listed one by one, since generators do not understand range
 
 t.test('the document lists the tags of its operations', async (t) => {
   const tags = new Set(operations.flatMap(({ tags }) => tags))
-  t.strictSame(document.tags.map(({ name }: { name: string }) => name), [...tags])
+  const listed = document.tags.map(({ name }: { name: string }) => name)
+  t.strictSame([...tags].filter((tag) => !listed.includes(tag)), [])
 })
 
 t.test('every response with a body has an example', async (t) => {

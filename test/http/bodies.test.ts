@@ -134,4 +134,3 @@ t.test('what takes no token has no use for a body, however large it is', async (
     t.match([answer.statusCode, answer.json()], [200, { status: 'ok' }], `${size}`)
   }
 })
-

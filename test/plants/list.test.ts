@@ -103,11 +103,12 @@ async function storeAll (url: string): Promise<void> {
   }
 }
 
-/** Whether the last lists were read by one statement. */
+/** Whether the last list was read by a statement for several lists. */
 async function isJoinedIn (url: string): Promise<boolean> {
-  const last = await sql(url, `select query from pg_stat_activity
-    where application_name = 'plant-store' and datname = current_database()`)
-  return last.some(({ query }) => (query as string).includes('unnest'))
+  const [last] = await sql(url, `select query like '%unnest%' as is_joined from pg_stat_activity
+    where application_name = 'plant-store' and datname = current_database() and query like '%json_agg%'
+    order by query_start desc limit 1`)
+  return last?.is_joined as boolean
 }
 
 for (const [WRITE_BATCH, isJoined] of [['500', true], ['1', false]] as const) {
