@@ -4,6 +4,7 @@ import { isIP } from 'node:net'
 import { Readable } from 'node:stream'
 import type { FastifyError, FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { ApiError, errors, type ErrorDefinition } from '../errors.ts'
+import { clientWork } from '../scheduling/tick-limiter.ts'
 import { discardStream } from './wire/discard.ts'
 import type { RequestSummary } from './error-log.ts'
 import { STATUS_CODES } from './node-http.ts'
@@ -69,6 +70,9 @@ function summarize (request: FastifyRequest, error: ApiError): RequestSummary {
 /** The last valid address that trusted proxies report. Earlier ones may be anything that the client wrote. */
 const addressOf = ({ ip, ips = [ip] }: FastifyRequest) => ips.findLast((address) => isIP(address) !== 0)
 
+/** What an error response costs, in bytes of other work: 32 in a tick. */
+const errorBytes = 8192
+
 /** The error handler of Fastify. */
 export function handleError (error: unknown, request: FastifyRequest, reply: FastifyReply): void {
   const apiError = toApiError(error, errors.INTERNAL)
@@ -80,7 +84,10 @@ export function handleError (error: unknown, request: FastifyRequest, reply: Fas
   if (reply.hasHeader('connection') && reply.raw.shouldKeepAlive) reply.header('connection', 'keep-alive')
   // Fastify runs no hook for a malformed URL. It adds no charset when the reply has its own serializer.
   reply.code(status).headers({ ...headers, 'cache-control': 'no-store', 'x-request-id': request.id })
-  reply.type('application/json').serializer(JSON.stringify).send({ error: number, message })
+  reply.type('application/json').serializer(JSON.stringify)
+  // A client that repeats rejected requests on many connections must not keep the event loop busy.
+  const client = request.identity?.user ?? request.ip
+  clientWork.run(`error ${client}`, errorBytes, () => { reply.send({ error: number, message }) })
 }
 
 /** A complete HTTP response for a socket when Node could not parse a request. */

@@ -94,15 +94,17 @@ export class Lists {
   }
 
   async #readTogether (lists: ListRequest[]): Promise<Array<Page | undefined>> {
+    // Since these lists were queued, other lists of their users may have been slow or large.
+    const short = lists.filter(({ user }) => !this.#alone.has(user))
+    if (short.length === 0) return []
     const sentAt = performance.now()
-    const pages = await readFirstPages(this.#options.database, lists)
+    const read = await readFirstPages(this.#options.database, short)
     const ms = this.#since(sentAt)
     const wasSlow = ms > slowMs && ms > slowFactor * this.#typicalMs
     this.#typicalMs += (ms - this.#typicalMs) / 16
-    lists.forEach(({ user }, index) => {
-      if (wasSlow || pages[index] === undefined) this.#alone.set(user, true)
-    })
-    return pages
+    const pages = new Map(short.map((list, index) => [list, read[index]]))
+    for (const [{ user }, page] of pages) if (wasSlow || page === undefined) this.#alone.set(user, true)
+    return lists.map((list) => pages.get(list))
   }
 
   /** Results of pipelined statements come in order: the time before the last one was spent on others. */

@@ -37,7 +37,7 @@ const textBytes = textFields.map((field) => `coalesce(octet_length(${field}), 0)
 const jsonBytes = textFields.map((field) => `coalesce(octet_length(to_json(${field})::text), 0)`)
 
 /** A text beyond this many bytes is not turned into JSON unless the page may have it. */
-const largeText = 512
+const largeText = 256
 
 /** The count, the last id when more plants may follow, and the columns, null when they exceed `maxBytes`. */
 const pageOf = (condition: string, size: string, maxBytes: string | number) => `

@@ -22,8 +22,8 @@ export interface PlantsOptions {
   budget: MemoryBudget
 }
 
-/** First pages in a statement, and such statements in flight: larger batches cost PostgreSQL no less. */
-const [maxLists, maxListBatches] = [16, 8]
+/** First pages in a statement, and such statements in flight. More would delay the lists of new users. */
+const [maxLists, maxListBatches] = [16, 2]
 const defaultWriteBatch = 500
 
 /** Each verb acts on the plants of `user` alone. */

@@ -146,3 +146,20 @@ t.test('who still takes a list is cut off before a stop would have to be given u
   await app.close()
   t.match(log.at(-1), /"connections":1,"msg":"the shutdown cuts unfinished lists and bodies"/)
 })
+
+t.test('error responses are spread over several ticks', async (t) => {
+  const { app } = await startApp(t)
+  await app.ready()
+  let tick = 0
+  let counting = setImmediate(function count () {
+    tick++
+    counting = setImmediate(count)
+  })
+  t.teardown(() => clearImmediate(counting))
+  const ticks = new Map<number, number>()
+  await Promise.all(Array.from({ length: 200 }, async () => {
+    t.equal((await app.inject('/nowhere')).statusCode, 404)
+    ticks.set(tick, (ticks.get(tick) ?? 0) + 1)
+  }))
+  t.ok(Math.max(...ticks.values()) <= 32, [...ticks.values()].join())
+})
