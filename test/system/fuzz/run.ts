@@ -35,7 +35,8 @@ interface Worker { user: string, authorization: string, plants: Plants }
 
 const workerCount = 6
 const edges = [smallest, -(2n ** 53n) - 1n, -1n, 0n, 1n, 2n, 5n, 2n ** 53n - 1n, 2n ** 53n, 2n ** 53n + 1n, largest - 1n, largest]
-const statuses = new Set([200, 204, 400, 401, 404, 405, 408, 414, 417, 431])
+const statuses = new Set([200, 204, 400, 401, 404, 405, 408, 414, 417, 431, 501])
+const unknownMethods = ['FOO', 'get', 'POSTS', 'X-Y', 'DELET']
 const numbers = new Set(catalogue.keys())
 
 /** Sends random requests, most of them faulty, to the real program, and tells where it did not do as it says. */
@@ -70,7 +71,7 @@ export async function fuzz (scope: Scope, { databaseUrl, seed, count, only }: Fu
     let sent: Array<Buffer> = []
     try {
       const outcomes = await kind(random, worker, (bytes, options) => {
-        sent = split(random, bytes)
+        sent = options?.inOnePiece ? [bytes] : split(random, bytes)
         return exchange(address, sent.flatMap((part) => [part, () => new Promise(setImmediate)]), { halfClose: true, ...options })
       })
       const counts = report.outcomes[kind.name] ??= {}
@@ -101,7 +102,7 @@ export async function fuzz (scope: Scope, { databaseUrl, seed, count, only }: Fu
     return new Map(rows.map(({ id, name, tag }) => [BigInt(id), { name, ...tag !== null && { tag } }]))
   }
 
-  type Send = (bytes: Buffer, options?: { heads?: number[] }) => Promise<Answer[]>
+  type Send = (bytes: Buffer, options?: { heads?: number[], inOnePiece?: boolean }) => Promise<Answer[]>
 
   async function creates (random: Random, { authorization, plants }: Worker, send: Send): Promise<string[]> {
     const original = Buffer.from(plantText(random))
@@ -117,18 +118,20 @@ export async function fuzz (scope: Scope, { databaseUrl, seed, count, only }: Fu
       isChunked ? 'Transfer-Encoding: chunked' : `Content-Length: ${body.length}`
     ]
     const framed = isChunked ? Buffer.concat([...split(random, body).map(chunk), Buffer.from('0\r\n\r\n')]) : body
-    const answers = await send(Buffer.concat([head('POST', '/plants', authorization, headers), framed]))
+    const query = anyQuery(random)
+    const answers = await send(Buffer.concat([head('POST', withQuery('/plants', query), authorization, headers), framed]))
     if (isExpecting && answers[0]?.status === 100) answers.shift()
     // Without a content type an empty body in chunks is not known to be empty.
-    if (isChunked && contentType === undefined) return expectOnly(answers, { number: 40004 })
-    return expectOnly(answers, create(plants, { contentType, contentEncoding, body } satisfies CreateRequest))
+    if (isChunked && contentType === undefined && isDecodable(query ?? '')) return expectOnly(answers, { number: 40004 })
+    return expectOnly(answers, create(plants, { contentType, contentEncoding, body, query } satisfies CreateRequest))
   }
 
   async function deletes (random: Random, { authorization, plants }: Worker, send: Send): Promise<string[]> {
     const original = String(random.chance(0.6) && plants.size > 0 ? random.pick([...plants.keys()]) : random.pick(edges))
     const id = random.chance(0.4) ? original : escapeUrl(random, mutate(random, Buffer.from(original), Buffer.from(String(random.pick(edges)))), /[!-~]/, /[/?#%]/)
-    const answers = await send(head('DELETE', `/plants/${id}`, authorization, random.chance(0.3) ? ['Content-Type: application/json'] : []))
-    return expectOnly(answers, remove(plants, id))
+    const query = anyQuery(random)
+    const answers = await send(head('DELETE', withQuery(`/plants/${id}`, query), authorization, random.chance(0.3) ? ['Content-Type: application/json'] : []))
+    return expectOnly(answers, remove(plants, id, query))
   }
 
   async function lists (random: Random, { authorization, plants }: Worker, send: Send): Promise<string[]> {
@@ -145,6 +148,9 @@ export async function fuzz (scope: Scope, { databaseUrl, seed, count, only }: Fu
 
   async function strays (random: Random, { authorization }: Worker, send: Send): Promise<string[]> {
     const stray = escapeUrl(random, mutate(random, Buffer.from('/plantz')), /[!-~]/, /[?#%]/)
+    // The service recognizes the request line of an unknown method when it arrives in one piece.
+    if (random.chance(0.2)) return expectOnly(await send(head(random.pick(unknownMethods), random.pick(Object.keys(examplePaths)), authorization), { inOnePiece: true }), { number: 50101 })
+    if (random.chance(0.1)) return expectOnly(await send(head('GET', `${random.pick(Object.keys(examplePaths).filter((path) => path !== '/'))}/`, authorization)), { number: 40401 })
     const [path, allow] = random.pick([...Object.entries(examplePaths), [stray, ''] as const])
     const allowed = allow === '' ? [] : allow.split(', ')
     const method = random.pick(METHODS.filter((method) => !['CONNECT', 'HEAD', ...allowed].includes(method)))
@@ -269,6 +275,10 @@ function anyRequest (random: Random, { authorization, plants }: Worker): Buffer 
     () => Buffer.concat([head('POST', '/plants', authorization, ['Content-Type: application/json', 'Transfer-Encoding: chunked']), chunk(Buffer.from(body)), Buffer.from('0\r\n\r\n')])
   ])()
 }
+
+const anyQuery = (random: Random) => random.chance(0.85) ? undefined : random.pick(['', '&', 'x=y', 'limit=1', 'x', '=1', '%zz'])
+
+const withQuery = (path: string, query: string | undefined) => query === undefined ? path : `${path}?${query}`
 
 function plantText (random: Random): string {
   const digits = String(random.pick(edges))
