@@ -6,7 +6,7 @@ import { catalogue } from '../../src/errors.ts'
 import { startApp } from '../support/app.ts'
 import { withoutHooks } from '../support/program.ts'
 
-interface Answer {
+interface RawResponse {
   description: string
   headers?: Record<string, { description: string, schema: { examples: string[] } }>
   content?: { 'application/json': { schema: object, example?: object, examples?: Record<string, { value: { error: number } }> } }
@@ -15,7 +15,7 @@ interface Answer {
 const text = await readFile('openapi.json', 'utf8')
 const document = JSON.parse(text)
 const page = await readFile('docs/api.md', 'utf8')
-const exampleOf = (answer: Answer, number: number) =>
+const exampleOf = (answer: RawResponse, number: number) =>
   Object.values(answer.content?.['application/json'].examples ?? {}).find(({ value }) => value.error === number)
 
 t.test('openapi.json is what the service serves', async (t) => {
@@ -29,7 +29,7 @@ t.test('Redocly finds nothing', async (t) => {
   await t.resolves(promisify(execFile)('env', [...withoutHooks, 'REDOCLY_SUPPRESS_UPDATE_NOTICE=true', 'redocly', 'lint', 'openapi.json']))
 })
 
-const operations: Array<{ tags: string[], responses: Record<string, Answer> }> = Object.values(document.paths).flatMap((path) => Object.values(path as object))
+const operations: Array<{ tags: string[], responses: Record<string, RawResponse> }> = Object.values(document.paths).flatMap((path) => Object.values(path as object))
 const answers = operations.flatMap(({ responses }) => Object.values(responses))
 
 t.test('statuses are listed one by one, since generators do not understand ranges', async (t) => {
@@ -98,7 +98,7 @@ t.test('errors have the number and the headers that the document lists', async (
   for (const [method, path, url, headers, payload] of requests) {
     const answer = await app.inject({ method, url, headers, payload })
     const { error } = answer.json()
-    const documented: Answer = document.paths[path][method].responses[answer.statusCode]
+    const documented: RawResponse = document.paths[path][method].responses[answer.statusCode]
     t.ok(exampleOf(documented, error), `${method} ${path} ${error}`)
     for (const name of ['www-authenticate', 'retry-after']) {
       const examples: unknown[] = documented?.headers?.[name]?.schema.examples ?? [undefined]

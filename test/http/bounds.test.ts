@@ -4,7 +4,7 @@ import { connect, type Server, type Socket } from 'node:net'
 import t, { type Test } from 'tap'
 import { startApp } from '../support/app.ts'
 import { sql } from '../support/database.ts'
-import { startHeldUp } from '../support/held-up.ts'
+import { startBlocked } from '../support/blocked.ts'
 import { exchange } from '../support/raw.ts'
 
 function open (t: Test, address: string): Socket {
@@ -101,14 +101,14 @@ t.test('files of the page that are asked for together go out one in a turn of th
 })
 
 t.test('what is under way when a stop begins is answered, and told that its connection ends', async (t) => {
-  const { app, alice: { authorization }, listen, begin, letGo } = await startHeldUp(t)
+  const { app, alice: { authorization }, listen, sendBlocked, unblock } = await startBlocked(t)
   const address = await listen()
   const head = `POST /plants HTTP/1.1\r\nHost: x\r\nAuthorization: ${authorization}\r\n`
   const create = `${head}Content-Type: application/json\r\nContent-Length: 19\r\n\r\n{"id":1,"name":"n"}`
-  const [answers] = await begin(() => exchange(address, [create]))
+  const [answers] = await sendBlocked(() => exchange(address, [create]))
   const closed = app.close()
   while (app.server.listening) await new Promise(setImmediate)
-  await letGo()
+  await unblock()
   t.match(await answers, [{ status: 200, headers: { connection: 'close' } }])
   await closed
 })

@@ -2,7 +2,7 @@ import { METHODS } from 'node:http'
 import t from 'tap'
 import { startApp } from '../support/app.ts'
 import { sql } from '../support/database.ts'
-import { exchange, type Answer } from '../support/raw.ts'
+import { exchange, type RawResponse } from '../support/raw.ts'
 import { isError, noPlant } from '../support/error-response.ts'
 import { examplePaths } from '../support/routes.ts'
 
@@ -23,8 +23,8 @@ const request = (line: string, headers: string[] = [], body = '') =>
 const last = request('GET /livez HTTP/1.1', ['Connection: close'])
 const create = (body: string, headers: string[]) => request('POST /plants HTTP/1.1', ['Content-Type: application/json', ...headers], body)
 /** The answers to any number of requests, in groups that may be sent without waiting. */
-async function exchangeAll (requests: string[], heads: number[] = []): Promise<Answer[]> {
-  const answers: Answer[] = []
+async function exchangeAll (requests: string[], heads: number[] = []): Promise<RawResponse[]> {
+  const answers: RawResponse[] = []
   for (let start = 0; start < requests.length; start += 15) {
     const group = requests.slice(start, start + 15)
     const received = await exchange(address, [...group, last], { heads: heads.map((index) => index - start) })

@@ -4,7 +4,7 @@ import { buffer, text } from 'node:stream/consumers'
 import t from 'tap'
 import { startApp } from '../../support/app.ts'
 import { sql } from '../../support/database.ts'
-import { exchange, parseAnswers } from '../../support/raw.ts'
+import { exchange, parseResponses } from '../../support/raw.ts'
 import { isError as isRefusal } from '../../support/error-response.ts'
 
 const malformed = [40001, 'The request is not well-formed HTTP/1.1.'] as const
@@ -261,7 +261,7 @@ t.test('a stop neither waits for those who have asked nothing nor cuts off who i
 
   lifecycle.stopping = true
   const closed = app.close()
-  const answers = parseAnswers(await buffer(reader.caller))
+  const answers = parseResponses(await buffer(reader.caller))
   t.strictSame(answers.map(({ headers: { connection }, body }) => [connection, JSON.parse(body).length]), [['keep-alive', 16], ['close', 1]])
   reader.caller.end()
   await closed

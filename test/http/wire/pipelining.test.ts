@@ -5,7 +5,7 @@ import { buffer } from 'node:stream/consumers'
 import t from 'tap'
 import { startApp } from '../../support/app.ts'
 import { sql } from '../../support/database.ts'
-import { exchange, parseAnswers } from '../../support/raw.ts'
+import { exchange, parseResponses } from '../../support/raw.ts'
 import { isError as isRefusal } from '../../support/error-response.ts'
 
 const { app, as, url, listen, log } = await startApp(t, { BODY_LIMIT: '1048576' })
@@ -56,7 +56,7 @@ t.test('lists that nobody can read yet are not begun', async (t) => {
   caller.pause().write(list() + list('?limit=1') + create(9999) + list() + last)
   await untilStalled(socket)
   t.same(await sql(url, 'select from plants where id = 9999'), [])
-  const [first, second, third, fourth, fifth] = parseAnswers(await buffer(caller))
+  const [first, second, third, fourth, fifth] = parseResponses(await buffer(caller))
   caller.end()
   t.same([first, second, fourth].map((answer) => JSON.parse(answer?.body as string).length), [5000, 1, 5001])
   t.same([third?.status, fifth?.status], [200, 200])
@@ -112,7 +112,7 @@ t.test('an offer to upgrade that has requests behind it ends the connection, for
   caller.write(offer)
   while (socket.bytesWritten === 0) await new Promise(setImmediate)
   caller.write(last)
-  t.same(parseAnswers(await received).map(({ headers: { connection } }) => connection), ['keep-alive', 'close'])
+  t.same(parseResponses(await received).map(({ headers: { connection } }) => connection), ['keep-alive', 'close'])
 })
 
 t.test('requests of a connection that was given up are not carried out', async (t) => {
@@ -169,7 +169,7 @@ t.test('however many are sent, those who wait for room have all of them answered
     while (socket.bytesRead < sent) await new Promise(setImmediate)
   }
   caller.end(last)
-  t.equal(parseAnswers(await received).length, 301)
+  t.equal(parseResponses(await received).length, 301)
 })
 
 t.test('a request that is late while it waits is answered in its turn', async (t) => {

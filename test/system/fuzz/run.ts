@@ -8,7 +8,7 @@ import { catalogue } from '../../../src/errors.ts'
 import { createRandom, type Random } from '../faults/random.ts'
 import { createUsers } from '../faults/postgres.ts'
 import { unmeasured, type Scope } from '../../support/program.ts'
-import { exchange, type Answer } from '../../support/raw.ts'
+import { exchange, type RawResponse } from '../../support/raw.ts'
 import { examplePaths } from '../../support/routes.ts'
 import { mutate } from './mutate.ts'
 import { create, isDecodable, largest, list, readInteger, remove, smallest, type CreateRequest, type Plant, type Plants, type Verdict } from './oracle.ts'
@@ -102,7 +102,7 @@ export async function fuzz (scope: Scope, { databaseUrl, seed, count, only }: Fu
     return new Map(rows.map(({ id, name, tag }) => [BigInt(id), { name, ...tag !== null && { tag } }]))
   }
 
-  type Send = (bytes: Buffer, options?: { heads?: number[], inOnePiece?: boolean }) => Promise<Answer[]>
+  type Send = (bytes: Buffer, options?: { heads?: number[], inOnePiece?: boolean }) => Promise<RawResponse[]>
 
   async function creates (random: Random, { authorization, plants }: Worker, send: Send): Promise<string[]> {
     const original = Buffer.from(plantText(random))
@@ -200,7 +200,7 @@ export async function fuzz (scope: Scope, { databaseUrl, seed, count, only }: Fu
 }
 
 /** Whether the only answer is what the oracle says, to the letter. */
-function expectOnly (answers: Answer[], verdict: Verdict): string[] {
+function expectOnly (answers: RawResponse[], verdict: Verdict): string[] {
   const [answer] = answers
   if (answers.length !== 1 || answer === undefined) throw new Error(`${answers.length} answers`)
   const { status, body } = answer
@@ -214,7 +214,7 @@ function expectOnly (answers: Answer[], verdict: Verdict): string[] {
   return [String(status)]
 }
 
-function checkError ({ status, headers, body }: Answer): void {
+function checkError ({ status, headers, body }: RawResponse): void {
   const { error, message, ...rest } = JSON.parse(body)
   if (!statuses.has(status) || !numbers.has(error) || Math.floor(error / 100) !== status || typeof message !== 'string' || message === '' || Object.keys(rest).length > 0 ||
     headers['content-type'] !== 'application/json' || headers['cache-control'] !== 'no-store' || !('date' in headers) || (status === 405) !== ('allow' in headers) || (status === 401) !== ('www-authenticate' in headers)) {
@@ -223,7 +223,7 @@ function checkError ({ status, headers, body }: Answer): void {
 }
 
 /** Whether the answers to bytes of which nobody knows what they ask for can be true. */
-function explain (bytes: Buffer, answers: Answer[], before: Plants, after: Plants): void {
+function explain (bytes: Buffer, answers: RawResponse[], before: Plants, after: Plants): void {
   const text = bytes.toString('latin1')
   const finals = answers.filter(({ status }) => status !== 100)
   if (finals.length === 0 && /[^\r\n]/.test(text)) throw new Error('no answer')

@@ -11,7 +11,7 @@ const handlers = new EventEmitter()
 subscribe('tracing:fastify.request.handler:start', () => { handlers.emit('start') })
 
 /** Sends requests and returns once their handlers have begun, in the same order. */
-async function send<Answer> (requests: Array<() => Promise<Answer>>): Promise<Array<Promise<Answer>>> {
+async function send<Result> (requests: Array<() => Promise<Result>>): Promise<Array<Promise<Result>>> {
   const answers = []
   for (const request of requests) {
     const started = once(handlers, 'start')
@@ -22,7 +22,7 @@ async function send<Answer> (requests: Array<() => Promise<Answer>>): Promise<Ar
 }
 
 /** An app whose first request waits for the database, and the others for it, until it is told to let go. */
-export async function startHeldUp (
+export async function startBlocked (
   t: Test, environment: Record<string, string> = {}, lock = 'lock table plants in exclusive mode'
 ) {
   const app = await startApp(t, environment)
@@ -33,7 +33,7 @@ export async function startHeldUp (
   t.teardown(() => client.end())
 
   /** The process that works for whoever waits for the lock. */
-  async function findWaiting (): Promise<number> {
+  async function findBlocked (): Promise<number> {
     for (;;) {
       const { rows: [waiting] } = await client.query(waitingForLocks)
       if (waiting !== undefined) return waiting.pid
@@ -44,14 +44,14 @@ export async function startHeldUp (
     ...app,
     alice,
     client,
-    findWaiting,
-    begin: async <Answer>(...requests: Array<() => Promise<Answer>>) => {
+    findBlocked,
+    sendBlocked: async <Result>(...requests: Array<() => Promise<Result>>) => {
       await client.query(`begin; ${lock}`)
-      const [first] = await send(requests.slice(0, 1)) as [Promise<Answer>]
-      await findWaiting()
+      const [first] = await send(requests.slice(0, 1)) as [Promise<Result>]
+      await findBlocked()
       return [first, ...await send(requests.slice(1))]
     },
-    letGo: () => client.query('commit')
+    unblock: () => client.query('commit')
   }
 }
 
@@ -62,9 +62,9 @@ export async function startHeldUp (
  * 3 is asked for but briefly: after a second PostgreSQL looks for deadlocks, and
  * would give up the batch.
  */
-export async function actInOrder<Answer> (
-  t: Test, url: string, act: (id: number) => Promise<Answer>, lock: (ids: number[]) => string
-): Promise<Answer[]> {
+export async function runInKeyOrder<Result> (
+  t: Test, url: string, act: (id: number) => Promise<Result>, lock: (ids: number[]) => string
+): Promise<Result[]> {
   const client = new pg.Client(url)
   await client.connect()
   t.teardown(() => client.end())
