@@ -12,13 +12,13 @@ subscribe('tracing:fastify.request.handler:start', () => { handlers.emit('start'
 
 /** Sends requests and returns once their handlers have begun, in the same order. */
 async function send<Result> (requests: Array<() => Promise<Result>>): Promise<Array<Promise<Result>>> {
-  const answers = []
+  const responses = []
   for (const request of requests) {
     const started = once(handlers, 'start')
-    answers.push(request())
+    responses.push(request())
     await started
   }
-  return answers
+  return responses
 }
 
 /** An app whose first request waits for the database, and the others for it, until it is told to let go. */
@@ -58,7 +58,7 @@ export async function startBlocked (
 /**
  * Does something to each of the plants 0 to 3, the first of them by itself and
  * the others as a batch, while a lock on 0 and 2 holds them up: by the order of
- * the key the batch then has 1 in hand, but not 3. Resolves with their answers.
+ * the key the batch then has 1 in hand, but not 3. Resolves with their responses.
  * 3 is asked for but briefly: after a second PostgreSQL looks for deadlocks, and
  * would give up the batch.
  */
@@ -74,9 +74,9 @@ export async function runInKeyOrder<Result> (
   }
   const first = act(0)
   await areWaiting(1)
-  const answers = [first, ...[3, 2, 1].map(act)]
+  const responses = [first, ...[3, 2, 1].map(act)]
   await areWaiting(2)
   await t.resolves(client.query(`set local lock_timeout = '100ms'; ${lock([3])}`))
   await client.query('rollback')
-  return Promise.all(answers)
+  return Promise.all(responses)
 }

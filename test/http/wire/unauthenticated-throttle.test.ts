@@ -120,6 +120,6 @@ t.test('at a stop those that wait are answered, each the last of its connection'
   onceArrived(() => { stopped.resolve(app.close()) })
   for (const socket of sockets) socket.write(request('GET /plants'))
   await stopped.promise
-  const answers = (await Promise.all(received)).map((bytes) => parseResponses(bytes))
-  t.match(answers, Array(together).fill([{ status: 200, headers: { connection: 'close' } }]))
+  const responses = (await Promise.all(received)).map((bytes) => parseResponses(bytes))
+  t.match(responses, Array(together).fill([{ status: 200, headers: { connection: 'close' } }]))
 })

@@ -1,4 +1,4 @@
-// What the service is to answer, worked out in another way than the service
+// What the service is to response, worked out in another way than the service
 // does: a fatal TextDecoder, a reviver for every body, BigInt fractions. Slow,
 // and plain enough to be believed.
 

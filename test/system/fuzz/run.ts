@@ -119,30 +119,30 @@ export async function fuzz (scope: Scope, { databaseUrl, seed, count, only }: Fu
     ]
     const framed = isChunked ? Buffer.concat([...split(random, body).map(chunk), Buffer.from('0\r\n\r\n')]) : body
     const query = anyQuery(random)
-    const answers = await send(Buffer.concat([head('POST', withQuery('/plants', query), authorization, headers), framed]))
-    if (isExpecting && answers[0]?.status === 100) answers.shift()
+    const responses = await send(Buffer.concat([head('POST', withQuery('/plants', query), authorization, headers), framed]))
+    if (isExpecting && responses[0]?.status === 100) responses.shift()
     // Without a content type an empty body in chunks is not known to be empty.
-    if (isChunked && contentType === undefined && isDecodable(query ?? '')) return expectOnly(answers, { number: 40004 })
-    return expectOnly(answers, create(plants, { contentType, contentEncoding, body, query } satisfies CreateRequest))
+    if (isChunked && contentType === undefined && isDecodable(query ?? '')) return expectOnly(responses, { number: 40004 })
+    return expectOnly(responses, create(plants, { contentType, contentEncoding, body, query } satisfies CreateRequest))
   }
 
   async function deletes (random: Random, { authorization, plants }: Worker, send: Send): Promise<string[]> {
     const original = String(random.chance(0.6) && plants.size > 0 ? random.pick([...plants.keys()]) : random.pick(edges))
     const id = random.chance(0.4) ? original : escapeUrl(random, mutate(random, Buffer.from(original), Buffer.from(String(random.pick(edges)))), /[!-~]/, /[/?#%]/)
     const query = anyQuery(random)
-    const answers = await send(head('DELETE', withQuery(`/plants/${id}`, query), authorization, random.chance(0.3) ? ['Content-Type: application/json'] : []))
-    return expectOnly(answers, remove(plants, id, query))
+    const responses = await send(head('DELETE', withQuery(`/plants/${id}`, query), authorization, random.chance(0.3) ? ['Content-Type: application/json'] : []))
+    return expectOnly(responses, remove(plants, id, query))
   }
 
   async function lists (random: Random, { authorization, plants }: Worker, send: Send): Promise<string[]> {
     const original = random.pick(['limit=0', 'limit=1', 'limit=3', 'limit=2147483647', 'limit=2&x=y', 'x=y', 'l%69mit=1', 'limit', ''])
     const query = random.chance(0.3) ? original : escapeUrl(random, mutate(random, Buffer.from(original)), /[!-~]/, /[#]/)
     const isHead = random.chance(0.1)
-    const answers = await send(head(isHead ? 'HEAD' : 'GET', `/plants?${query}`, authorization), { heads: isHead ? [0] : [] })
+    const responses = await send(head(isHead ? 'HEAD' : 'GET', `/plants?${query}`, authorization), { heads: isHead ? [0] : [] })
     const verdict = list(plants, query)
-    if (!isHead) return expectOnly(answers, verdict)
+    if (!isHead) return expectOnly(responses, verdict)
     const status = 'number' in verdict ? Math.floor(verdict.number / 100) : 200
-    if (answers[0]?.status !== status) throw new Error(`HEAD got ${JSON.stringify(answers)}`)
+    if (responses[0]?.status !== status) throw new Error(`HEAD got ${JSON.stringify(responses)}`)
     return [String(status)]
   }
 
@@ -155,23 +155,23 @@ export async function fuzz (scope: Scope, { databaseUrl, seed, count, only }: Fu
     const allowed = allow === '' ? [] : allow.split(', ')
     const method = random.pick(METHODS.filter((method) => !['CONNECT', 'HEAD', ...allowed].includes(method)))
     if (!path.startsWith('/') || (allowed.length === 0 && /^\/(plants|livez|readyz|docs|openapi)/.test(path))) return []
-    const answers = await send(head(method, path, random.chance(0.5) ? authorization : 'Bearer x'))
-    const outcome = expectOnly(answers, { number: allowed.length > 0 ? 40501 : isDecodable(path) ? 40401 : 40002 })
-    if (allowed.length > 0 && answers[0]?.headers.allow !== allow) throw new Error('a wrong Allow')
+    const responses = await send(head(method, path, random.chance(0.5) ? authorization : 'Bearer x'))
+    const outcome = expectOnly(responses, { number: allowed.length > 0 ? 40501 : isDecodable(path) ? 40401 : 40002 })
+    if (allowed.length > 0 && responses[0]?.headers.allow !== allow) throw new Error('a wrong Allow')
     return outcome
   }
 
   async function strangers (random: Random, { authorization }: Worker, send: Send): Promise<string[]> {
     const wrong = mutate(random, Buffer.from(authorization)).toString('latin1').replace(/[^\t -~]/g, '').trim()
     if (wrong.length > 10_000 || wrong.replace(/^bearer\s+/i, 'Bearer ') === authorization) return []
-    const answers = await send(head('GET', '/plants', wrong))
-    const [answer] = answers
-    const outcome = expectOnly(answers, { number: JSON.parse(answer?.body ?? '').error === 40101 ? 40101 : 40102 })
-    if (!answer?.headers['www-authenticate']?.startsWith('Bearer realm="plants"')) throw new Error('no WWW-Authenticate')
+    const responses = await send(head('GET', '/plants', wrong))
+    const [response] = responses
+    const outcome = expectOnly(responses, { number: JSON.parse(response?.body ?? '').error === 40101 ? 40101 : 40102 })
+    if (!response?.headers['www-authenticate']?.startsWith('Bearer realm="plants"')) throw new Error('no WWW-Authenticate')
     return outcome
   }
 
-  /** Callers that reset the connection instead of waiting for an answer. */
+  /** Callers that reset the connection instead of waiting for an response. */
   async function leavers (random: Random, { authorization }: Worker): Promise<string[]> {
     const requests = [head('GET', '/plants', authorization), head('CONNECT', 'x:1', authorization), head('POST', '/plants', authorization, ['Expect: x', 'Content-Length: 5']), head('POST', '/plants', authorization, ['Content-Type: application/json', 'Content-Length: 5']), Buffer.from('x\r\n\r\n')]
     const { hostname, port } = new URL(address)
@@ -191,21 +191,21 @@ export async function fuzz (scope: Scope, { databaseUrl, seed, count, only }: Fu
     const other = anyRequest(random, { ...worker, authorization: random.chance(0.5) ? authorization : 'Bearer x' })
     const bytes = mutate(random, Buffer.concat(requests), other)
     const before = worker.plants
-    const answers = await send(bytes)
+    const responses = await send(bytes)
     const after = await readPlants(user)
     worker.plants = after
-    explain(bytes, answers, before, after)
-    return answers.map(({ status }) => String(status))
+    explain(bytes, responses, before, after)
+    return responses.map(({ status }) => String(status))
   }
 }
 
-/** Whether the only answer is what the oracle says, to the letter. */
-function expectOnly (answers: RawResponse[], verdict: Verdict): string[] {
-  const [answer] = answers
-  if (answers.length !== 1 || answer === undefined) throw new Error(`${answers.length} answers`)
-  const { status, body } = answer
+/** Whether the only response is what the oracle says, to the letter. */
+function expectOnly (responses: RawResponse[], verdict: Verdict): string[] {
+  const [response] = responses
+  if (responses.length !== 1 || response === undefined) throw new Error(`${responses.length} responses`)
+  const { status, body } = response
   if ('number' in verdict) {
-    checkError(answer)
+    checkError(response)
     if (JSON.parse(body).error !== verdict.number) throw new Error(`expected ${verdict.number}, got ${body}`)
     return [String(verdict.number)]
   }
@@ -222,26 +222,26 @@ function checkError ({ status, headers, body }: RawResponse): void {
   }
 }
 
-/** Whether the answers to bytes of which nobody knows what they ask for can be true. */
-function explain (bytes: Buffer, answers: RawResponse[], before: Plants, after: Plants): void {
+/** Whether the responses to bytes of which nobody knows what they ask for can be true. */
+function explain (bytes: Buffer, responses: RawResponse[], before: Plants, after: Plants): void {
   const text = bytes.toString('latin1')
-  const finals = answers.filter(({ status }) => status !== 100)
-  if (finals.length === 0 && /[^\r\n]/.test(text)) throw new Error('no answer')
-  if (finals.length < answers.length && !/expect/i.test(text)) throw new Error('an interim answer nobody asked for')
+  const finals = responses.filter(({ status }) => status !== 100)
+  if (finals.length === 0 && /[^\r\n]/.test(text)) throw new Error('no response')
+  if (finals.length < responses.length && !/expect/i.test(text)) throw new Error('an interim response nobody asked for')
   const last = finals.findIndex(({ headers }) => headers.connection === 'close')
-  if (last !== -1 && last !== finals.length - 1) throw new Error('an answer after the last')
+  if (last !== -1 && last !== finals.length - 1) throw new Error('an response after the last')
 
   const created: string[] = []
   const listed: string[] = []
   let deleted = 0
-  for (const answer of finals) {
-    if (answer.status === 204) deleted++
-    else if (answer.status !== 200) checkError(answer)
+  for (const response of finals) {
+    if (response.status === 204) deleted++
+    else if (response.status !== 200) checkError(response)
     else {
-      const body = JSON.parse(answer.body)
+      const body = JSON.parse(response.body)
       if (Array.isArray(body)) listed.push(...body.map((plant) => JSON.stringify(plant)))
       else if ('name' in body) created.push(JSON.stringify(body))
-      else if (body.status !== 'ok' && !('openapi' in body)) throw new Error(`a strange success: ${answer.body}`)
+      else if (body.status !== 'ok' && !('openapi' in body)) throw new Error(`a strange success: ${response.body}`)
     }
   }
   const known = new Set([...created, ...[...before.values(), ...after.values()].map((plant) => JSON.stringify(plant))])
