@@ -80,7 +80,7 @@ export const settings = {
     'the least severe log lines to write'),
   TRUSTED_PROXIES: optional(text(undefined,
     'networks such as 10.0.0.0/8, loopback, linklocal or uniquelocal, separated by commas',
-    'the proxies whose X-Forwarded-For is believed', areNetworks)),
+    'the proxies that may set X-Forwarded-For', areNetworks)),
   MAX_CONNECTIONS: number('4000', [1, 99_999],
     'the number of open client connections; further ones are closed at once'),
   BODY_LIMIT: number('131072', [1, 1_048_576], 'the largest request body, in bytes'),
