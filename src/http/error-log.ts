@@ -25,7 +25,7 @@ export function registerErrorLog (app: FastifyInstance): void {
   app.addHook('onClose', async () => errorLog.flush())
 }
 
-export class ErrorLog {
+class ErrorLog {
   readonly #log: FastifyBaseLogger
   /** The errors of the current second, by number and reason. */
   readonly #errors = new Map<string, { error: ApiError, logged: number, further: number }>()

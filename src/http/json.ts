@@ -35,7 +35,7 @@ export function contentHeadersError (headers: IncomingHttpHeaders): ErrorDefinit
 }
 
 /** Parses a request body (RFC 8259). Rejects bytes that are not UTF-8. An empty body becomes undefined. */
-export function parseJsonBody (bytes: Buffer): unknown {
+function parseJsonBody (bytes: Buffer): unknown {
   if (bytes.length === 0) return undefined
   if (!isUtf8(bytes)) throw new ApiError(errors.BODY_NOT_UTF8)
   const { values, isPlain } = survey(bytes)

@@ -27,7 +27,7 @@ export interface Page {
 }
 
 /** The first page of a list has at most so many plants. */
-export const firstPageSize = 100
+const firstPageSize = 100
 /** The smallest int64 and the largest. */
 const [firstId, lastId] = ['-9223372036854775808', '9223372036854775807']
 

@@ -57,7 +57,7 @@ export function remove (plants: Plants, id: string, query: string | undefined): 
   return plants.delete(value) ? { status: 204 } : { number: 40402 }
 }
 
-export function readId (text: string): bigint | undefined {
+function readId (text: string): bigint | undefined {
   if (!/^-?\d+$/.test(text) || String(BigInt(text)) !== text) return undefined
   return BigInt(text) >= smallest && BigInt(text) <= largest ? BigInt(text) : undefined
 }
