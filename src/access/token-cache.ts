@@ -2,7 +2,7 @@
 import { LRUCache } from 'lru-cache'
 import { ApiError, errors } from '../errors.ts'
 import { tokenEvents } from '../events.ts'
-import type { Authenticate } from './authenticate.ts'
+import type { Authenticate } from './bearer.ts'
 import { hashToken, isWellFormedToken } from './token-format.ts'
 import { tokenState, type Token, type Tokens } from './tokens.ts'
 
@@ -44,7 +44,7 @@ export function createAuthenticate (tokens: Tokens, ttlMs: number): Authenticate
     const cached = cache.peek(hash)
     const hit = cached !== undefined && now < cached.expiresAt
     if (!hit && !isWellFormedToken(text)) throw malformed
-    if (tokenEvents.hasSubscribers) tokenEvents.publish({ hit })
+    tokenEvents.publish({ hit })
     if (hit && now >= cached.refreshAt) refreshSoon(hash, cached, now)
     const { token } = hit ? cached : await find(hash, now)
     const state = tokenState(token)

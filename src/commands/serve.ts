@@ -5,7 +5,7 @@ import type { FastifyBaseLogger } from 'fastify'
 import manifest from '../../package.json' with { type: 'json' }
 import { buildApp } from '../app.ts'
 import type { Config } from '../config.ts'
-import { describeServers } from '../database/client.ts'
+import { describeServers } from '../database/connection-string.ts'
 import { openDatabase, type Database } from '../database/database.ts'
 import { migrate } from '../database/migrate.ts'
 import { supportedVersion, UnsupportedServer, versionStatement } from '../database/version.ts'

@@ -1,7 +1,7 @@
 // Handles signals while the service runs.
 import { setTimeout } from 'node:timers/promises'
 import closeWithGrace from 'close-with-grace'
-import type { FastifyBaseLogger } from 'fastify'
+import type { FastifyBaseLogger, FastifyInstance } from 'fastify'
 import type { Config } from '../config.ts'
 import type { Lifecycle } from '../telemetry/health.ts'
 import { flushLog } from './log-stream.ts'
@@ -9,11 +9,7 @@ import { flushLog } from './log-stream.ts'
 export interface SignalOptions {
   config: Config
   lifecycle: Lifecycle
-  app: {
-    log: FastifyBaseLogger
-    /** Resolves when all requests have their responses. */
-    close (): Promise<unknown>
-  }
+  app: Pick<FastifyInstance, 'log' | 'close'>
   /** Closes telemetry and database. */
   release (): Promise<void>
 }

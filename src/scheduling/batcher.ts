@@ -1,5 +1,5 @@
 // Groups items that arrive together, or while other groups are in flight, into one statement.
-import { batchEvents, origin, statementEvents } from '../events.ts'
+import { batchEvents, origin } from '../events.ts'
 import { WorkQueue, type Queued, type Work, type WorkQueueOptions } from './work-queue.ts'
 
 export interface BatcherOptions<Item, Result> extends WorkQueueOptions {
@@ -44,7 +44,7 @@ export class Batcher<Item extends Work, Result> {
 
   async #flush (batch: Array<Pending<Item, Result>>): Promise<void> {
     const { name, isRetryable } = this.#options
-    if (batchEvents.hasSubscribers) batchEvents.publish({ name, items: batch.length })
+    batchEvents.publish({ name, items: batch.length })
     try {
       const results = await this.#inContextOf(batch, () => this.#run(batch.map(({ item }) => item)))
       batch.forEach(({ resolve }, index) => resolve(results[index] as Result))
@@ -62,7 +62,6 @@ export class Batcher<Item extends Work, Result> {
 
   /** So that traces link the statement to the requests that it serves. */
   #inContextOf<T> (batch: Array<Pending<Item, Result>>, run: () => Promise<T>): Promise<T> {
-    if (!statementEvents.hasSubscribers) return run()
     return origin.run(batch.map(({ context }) => context), run)
   }
 }
