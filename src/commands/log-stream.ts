@@ -20,8 +20,8 @@ export async function openLogStream () {
         return
       }
       if (dropped > 0) {
-        const time = new Date().toISOString()
-        stdout.write(`${JSON.stringify({ level: 'warn', time, dropped, msg: 'log lines were dropped' })}\n`)
+        const warning = { level: 'warn', time: new Date(), dropped, msg: 'log lines were dropped' }
+        stdout.write(`${JSON.stringify(warning)}\n`)
         dropped = 0
       }
       stdout.write(line)

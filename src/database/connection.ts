@@ -109,7 +109,7 @@ export class Connection {
     })
   }
 
-  /** Behind a failed statement the others only learn that they are not prepared or that the connection ended. */
+  /** Later statements only learn that they are not prepared, or that the connection has ended. */
   #causeOf (error: Error, preparedAs: string): Error {
     if (isReadTimeout(error)) this.#timeout = error
     if (this.#timeout !== undefined) return this.#timeout

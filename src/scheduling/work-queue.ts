@@ -24,7 +24,7 @@ export interface WorkQueueOptions {
   maxQueued: number
 }
 
-/** As long as a statement may take by default, so that clients of a hanging database get a response in time. */
+/** As long as a statement may take by default. */
 const maxQueueMs = 5000
 
 const tickMs = 100
