@@ -4,7 +4,6 @@ import { diff } from 'node:util'
 import { normalizeSslMode, parseServers, urlForm } from './database/connection-string.ts'
 
 interface Setting<Value> {
-  /** The default, written as in the environment. */
   initial: string | undefined
   /** The accepted values in words. */
   values: string
@@ -46,7 +45,6 @@ const duration = (initial: string, max: string, meaning: string): Setting<number
   parse: (text) => parseDuration(text) <= parseDuration(max) ? parseDuration(text) : undefined
 })
 
-/** A setting without a default. */
 const optional = <Value>(setting: Setting<Value>): Setting<Value | undefined> => setting
 
 const isHttpUrl = (text: string) => /^https?:\/\//.test(text) && URL.canParse(text)
@@ -139,7 +137,6 @@ export function readConfig (environment: NodeJS.ProcessEnv): Config {
   return config
 }
 
-/** Returns a line for each variable with a former or misspelled name. */
 export function findConfigWarnings (environment: NodeJS.ProcessEnv): string[] {
   const known = Object.keys(settings)
   const unknown = Object.keys(environment).filter((name) => !known.includes(name))

@@ -20,7 +20,6 @@ const program = new Command('plant-store')
   .version(manifest.version, '--version')
   // Throws instead of exiting, so that every command ends at the end of this file.
   .exitOverride()
-  // An error may repeat an argument of several lines.
   .configureOutput({ outputError: (text, write) => write(`${text.trim().replaceAll(/\p{C}+/gu, ' ')}\n`) })
 
 program.command('serve')

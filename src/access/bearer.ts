@@ -11,25 +11,17 @@ export interface Identity {
   id?: string
 }
 
-/**
- * Resolves a token to the identity of its holder. Rejects with TOKEN_INVALID for every invalid token; the
- * error's cause is the reason, for the log. Rejects with DATABASE_UNAVAILABLE when it cannot tell.
- */
+/** Rejects with TOKEN_INVALID and a cause for the log, or with DATABASE_UNAVAILABLE when it cannot tell. */
 export type Authenticate = (token: string) => Promise<Identity>
 
 declare module 'fastify' {
   interface FastifyRequest {
-    /** Set behind requireBearer only. */
     identity: Identity
-    /**
-     * Authenticates the request again, unless that happened within the last second. Await the result right
-     * before each effect: a token may be revoked or expire while the body arrives or a list is read.
-     */
+    /** Authenticates again after a second. Await it before each effect: tokens may be revoked meanwhile. */
     revalidate: () => Promise<unknown> | undefined
   }
 }
 
-/** Most requests end within this time. They are authenticated once. */
 const revalidateAfterMs = 1000
 
 /** Guards every route of the instance. Authentication precedes all reading of parameters and bodies. */

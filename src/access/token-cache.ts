@@ -21,7 +21,6 @@ interface Entry { token: Token, refreshAt: number, expiresAt: number }
 export function createAuthenticate (tokens: Tokens, ttlMs: number): Authenticate {
   const cache = createCache(tokens, ttlMs)
   const refreshIntervalMs = refreshInterval * ttlMs
-  // Concurrent look-ups of a token are one.
   const lookUp = (hash: string) => cache.forceFetch(hash, { forceRefresh: true })
 
   function refreshSoon (hash: string, entry: Entry, now: number): void {
@@ -63,7 +62,6 @@ function createCache (tokens: Tokens, ttlMs: number): LRUCache<string, Entry> {
     fetchMethod: async (hash, known) => {
       const askedAt = performance.now()
       const token = await tokens.find(hash, known?.token)
-      // A rejected look-up leaves no entry.
       if (token === undefined) throw unknown
       return { token, refreshAt: askedAt + refreshAge * ttlMs, expiresAt: askedAt + ttlMs }
     }

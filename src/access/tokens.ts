@@ -22,7 +22,6 @@ export type Tokens = ReturnType<typeof createTokens>
 const columns = `id, username, label, read_only,
   extract(epoch from created_at), extract(epoch from expires_at), extract(epoch from revoked_at)`
 
-/** Look-ups in a statement, and such statements in flight. */
 const limits = { maxItems: 64, maxInFlight: 4 }
 
 /** Requests use `find` only. `maxQueued`: look-ups that may be queued before one is rejected. */
@@ -41,13 +40,9 @@ export function createTokens (database: Database, maxQueued = Infinity) {
       return token
     },
 
-    /**
-     * Resolves to undefined when there is no such token. Finds revoked and expired tokens, too. The look-up
-     * of a `known` token is queued by its user, so look-ups of unknown tokens do not delay it.
-     */
+    /** Finds revoked tokens, too. Look-ups of unknown tokens do not delay the look-up of a `known` one. */
     find: (hash: string, known?: Token) => lookUps.add({ user: known?.user ?? '', hash }),
 
-    /** Resolves to the tokens of a user, or of all users, oldest first. */
     async list (user?: string): Promise<Token[]> {
       return (await database.read(selectByUser, [user])).map(toToken)
     },

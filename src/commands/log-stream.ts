@@ -3,10 +3,7 @@
 /** Past this size lines are dropped, so that a stalled reader of the log costs no memory. */
 const maxPendingBytes = 2 ** 20
 
-/**
- * Writes readable lines to a terminal, and JSON lines elsewhere. Node never blocks on a full pipe
- * when it writes by `process.stdout`. Pino's own stream would block the exit of the process.
- */
+/** Lines are readable on a terminal. Pino's own stream would block the exit when a pipe is full. */
 export async function openLogStream () {
   const { stdout } = process
   if (stdout.isTTY) return (await import('pino-pretty')).default({ sync: true })

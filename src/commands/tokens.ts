@@ -10,7 +10,6 @@ export async function createToken (config: Config, token: NewToken): Promise<voi
   await withTokens(config, async (tokens) => console.log(await tokens.create(token)))
 }
 
-/** Prints a table, or JSON. */
 export async function listTokens (
   config: Config, { user, json }: { user?: string, json: boolean }
 ): Promise<void> {

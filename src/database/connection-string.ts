@@ -18,7 +18,6 @@ const known = [
   'sslcert', 'sslkey', 'sslrootcert', 'statement_timeout', 'user', ...Object.keys(words)
 ]
 
-/** The form of a connection string, as error messages and docs/operating.md show it. */
 export const urlForm = 'postgres://user:password@host:port/database, ' +
   'with / as %2F and ? as %3F in the password'
 // A raw / or ? in the password would make a part of the password the host.
@@ -60,7 +59,6 @@ function checkParameter (name: string, value: string): void {
   throw unexpected(`${name} to be one of ${allowed.join(', ')}`, value)
 }
 
-/** A place is a host, a port, both or neither. */
 function checkPlace (place: string): void {
   if (URL.canParse(`postgres://${place.replace(/^(?=:|$)/, 'host')}`)) return
   throw unexpected('a host and a port up to 65535', place)

@@ -3,9 +3,8 @@ import { Socket } from 'node:net'
 import pg from 'pg'
 import { isFatal, isNotPrepared, isReadTimeout } from './pg-errors.ts'
 
-// Two private methods of pg are overridden; test/database/wire.test.ts counts what that saves.
-// `Connection.describe` asks for the columns of every statement. `Query.handleDataRow` makes an object
-// of each row.
+// Overrides two private methods of pg, see test/database/wire.test.ts: `Connection.describe` asks for the
+// columns of every statement, and `Query.handleDataRow` makes an object of each row.
 
 /** A row as the server wrote it: every value as text, in the order of the columns. */
 export type Row = Array<string | null>
@@ -18,8 +17,6 @@ export interface Statement {
   text: string
 }
 
-interface ParameterStatus { parameterName: string, parameterValue: string }
-
 export interface ConnectionOptions {
   url: string
   /** 0: the role's own limit. */
@@ -28,25 +25,18 @@ export interface ConnectionOptions {
 
 export const tickMs = 100
 
-/**
- * Short enough for writes to go on within a second of a failover that the old primary does not notice.
- * Counted in ticks, since a lagging event loop reads results late and ticks late.
- */
+/** Ticks and not milliseconds: a lagging event loop reads results late and ticks late. */
 export const unresponsiveTicks = 8
 
-/** How long a server may take to close a connection. */
 const closeTimeoutMs = 1000
 
 export class Connection {
-  /** Names one server. */
   readonly url: string
   /** Resolves when the connection is closed by either side. */
   readonly closed: Promise<void>
-  /** False when the connection takes no more statements. */
   isOpen = true
   /** Statements that were sent and have no result yet. */
   pending = 0
-  /** Whether the server is a coordinator of Citus. */
   isDistributed = false
   readonly #socket = new Socket()
   readonly #client: pg.Client
@@ -62,7 +52,6 @@ export class Connection {
       connectionString: url,
       stream: () => this.#socket,
       pipeline: true,
-      // Finds a lost peer before the next statement does.
       keepAlive: true,
       keepAliveInitialDelayMillis: 10_000,
       application_name: 'plant-store',
@@ -81,7 +70,6 @@ export class Connection {
     return this.#client.connect()
   }
 
-  /** Sends a statement at once. Rejects with the error of the statement or of the connection. */
   run ({ name, preparedAs = name, text }: Statement, values: unknown[]): Promise<Row[]> {
     const { stream } = this.#client.connection
     // A busy server gets the statements of a tick in one write.
@@ -124,10 +112,9 @@ export class Connection {
     return this.#unresponsiveTicks >= unresponsiveTicks
   }
 
-  /** Makes the connection close when the server reports that it has become read-only. */
   closeWhenReadOnly (): void {
-    this.#client.connection.on('parameterStatus', ({ parameterName, parameterValue }: ParameterStatus) => {
-      this.#isReadOnly = parameterName === 'default_transaction_read_only' && parameterValue === 'on'
+    this.#client.connection.on('parameterStatus', ({ parameterName: name, parameterValue: value }) => {
+      this.#isReadOnly = name === 'default_transaction_read_only' && value === 'on'
       if (this.#isReadOnly) this.close()
     })
   }
@@ -140,13 +127,11 @@ export class Connection {
     setTimeout(() => this.#socket.destroy(), closeTimeoutMs).unref()
   }
 
-  /** Closes at once and rejects the pending statements: their outcome is unknown. */
   destroy (): void {
     this.isOpen = false
     this.#socket.destroy()
   }
 
-  /** Lets the process end although the connection is open. */
   unref (): void {
     this.#socket.unref()
   }

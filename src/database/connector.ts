@@ -14,8 +14,7 @@ const rejectedWhen = {
   primary: 'pg_is_in_recovery()',
   any: 'false'
 }
-// Promoting a standby begins a timeline. When the old primary still runs, two servers take writes:
-// the one with the later timeline is right.
+// A promotion begins a timeline. Of two servers that take writes the one with the later timeline is right.
 const timelineOf = "case when pg_is_in_recovery() then '' " +
   'else left(pg_walfile_name(pg_current_wal_lsn()), 8) end'
 
@@ -90,7 +89,6 @@ export function createConnector (options: ConnectionOptions): () => Promise<Conn
   }
 }
 
-/** Returns the connection string of the server that takes writes. */
 export async function findServer (url: string): Promise<string> {
   const { urls } = parseServers(url)
   if (urls.length === 1) return url

@@ -11,19 +11,15 @@ type WarningListener = (message: string, details: object) => void
 
 interface Probe { table: string, statement: Statement, values: unknown[] }
 
-// Pipelined statements on one connection cost half the processor time of statements on a pool, and one
-// server process keeps up with one Node process: see docs/design/001-one-pipelined-connection.md.
-// A commit delays the statements behind it, so writes have connections of their own, and more than one
-// for the time when a batch waits for a lock.
+// A pool would cost twice the processor time: see docs/design/001-one-pipelined-connection.md. Writes have
+// several connections, since a commit or a lock delays the statements behind it.
 const writeConnections = 4
 
-/** Past which a connection is replaced. A lag of the event loop is not the database's fault. */
 const maxUnresponsiveMs = unresponsiveTicks * tickMs
 
 /**
- * Each statement is a transaction of its own. Every method rejects with DATABASE_UNAVAILABLE or
- * DATABASE_SLOW when the server can't be reached or gives up on the statement. An error that the
- * server reports about the statement itself is passed on. Callers bound how much is pending.
+ * Each statement is a transaction of its own. Methods reject with the server's error about the statement,
+ * and with DATABASE_UNAVAILABLE or DATABASE_SLOW otherwise. Callers bound how much is pending.
  */
 export function openDatabase (options: ConnectionOptions) {
   const connect = createConnector(options)
@@ -51,7 +47,6 @@ export function openDatabase (options: ConnectionOptions) {
 
     /** Adds a statement that requests execute to the readiness probe. The values must match no row. */
     addProbe (table: string, { name, text }: Statement, values: readonly unknown[]): void {
-      // Metrics tell probes from the requests that execute the same prepared statement.
       probes.push({ table, statement: { name: 'probe', preparedAs: name, text }, values: [...values] })
     },
 
@@ -61,7 +56,6 @@ export function openDatabase (options: ConnectionOptions) {
     /** Rejects unless the probes succeed and each kind of statement has a connection. */
     async probe (): Promise<void> {
       const next = [reads, longReads, tokens, leastBusy(writes)]
-      // Even under load a connection for writes is idle.
       const idle = leastBusy([...writes, reads])
       await Promise.all([
         ...(isDistributed() ? probes.map(withoutNodes) : probes)
@@ -78,12 +72,11 @@ export function openDatabase (options: ConnectionOptions) {
       write: writes.reduce((sum, connection) => sum + connection.pending(), 0)
     }),
 
-    /** Reports what delays requests without failing one, at most ten times a second. */
+    /** Warnings come at most ten times a second. */
     onWarning (listener: WarningListener): void {
       warn = listener
     },
 
-    /** Waits for the pending statements. */
     async close (): Promise<void> {
       clearInterval(healthCheck)
       await Promise.all(connections.map((connection) => connection.close()))

@@ -16,7 +16,6 @@ export class ManagedConnection {
   #open = 0
   #waiting = 0
   #failure: { until: number, error: unknown } = { until: -Infinity, error: undefined }
-  /** Each sends a pending statement again on the next connection. */
   readonly #hedges = new Set<() => void>()
   /** Closed by this service; any other connection that ends was lost. */
   readonly #closing = new WeakSet<Connection>()
@@ -25,7 +24,6 @@ export class ManagedConnection {
     this.#connect = connect
   }
 
-  /** Rejects with DATABASE_UNAVAILABLE, DATABASE_SLOW or the server's error about the statement. */
   async run (statement: Statement, values: unknown[]): Promise<Row[]> {
     const event: StatementEvent =
       { name: statement.name, startedAt: performance.now(), origin: origin.getStore() }
@@ -51,15 +49,11 @@ export class ManagedConnection {
     return promise
   }
 
-  /**
-   * Statements that wait for a connection or a result. Statements on a closing connection don't count,
-   * so that they don't keep out requests after the database has come back.
-   */
+  /** Statements that wait for a connection or a result. Those on a closing connection don't count. */
   pending (): number {
     return this.#waiting + (this.#usable()?.pending ?? 0)
   }
 
-  /** Whether the server spreads tables over several nodes. */
   isDistributed (): boolean {
     return this.#current?.isDistributed ?? false
   }
@@ -76,7 +70,6 @@ export class ManagedConnection {
     return true
   }
 
-  /** Resolves when the connection is closed, after the results of its pending statements. */
   async close (): Promise<void> {
     await Promise.allSettled([this.#opening])
     const connection = this.#usable()
@@ -101,7 +94,6 @@ export class ManagedConnection {
     return this.#current?.isOpen ? this.#current : undefined
   }
 
-  /** Resolves when there is a connection. */
   async opened (): Promise<Connection> {
     const usable = this.#usable()
     if (usable !== undefined) return usable

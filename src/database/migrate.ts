@@ -4,15 +4,15 @@ import { join, parse } from 'node:path'
 import pg from 'pg'
 import { ApiError, errors } from '../errors.ts'
 import { findServer } from './connector.ts'
-import { supportedVersion, UnsupportedServer, versionStatement } from './version.ts'
 
+const oldestMajorVersion = 15
 const dir = join(import.meta.dirname, '../../migrations')
 const migrationsTable = 'migrations'
 const connectTimeoutMs = 3000
 const lockTimeoutMs = 30_000
 const migrationTimeoutMs = 600_000
 const queryTimeoutMs = 5000
-// The columns of all tables that are not the system's, each with its type. Partitioned tables have rows, too.
+// The columns of all tables but the system's, each with its type.
 const columnsOfTables = `
   select attrelid::regclass::text as name, format('%s %s %s', attrelid, attnum, atttypid) as id
   from pg_attribute join pg_class on pg_class.oid = attrelid
@@ -20,6 +20,20 @@ const columnsOfTables = `
     and relnamespace not in ('pg_catalog'::regnamespace, 'information_schema'::regnamespace)`
 const workerMessage = 'This server is a worker of Citus. ' +
   'Run migrate on the coordinator, and serve here with MIGRATE=off.'
+
+/** Asks for the version as a number: 180004 for 18.4. */
+export const versionStatement = { name: 'version', text: 'select current_setting(\'server_version_num\')' }
+
+/** Another server is needed: retrying does not help. */
+export class UnsupportedServer extends Error {}
+
+/** Returns the version as people write it. Throws UnsupportedServer when it is too old. */
+export function supportedVersion (number: unknown): string {
+  const [major, minor] = [Math.floor(Number(number) / 10_000), Number(number) % 10_000]
+  if (major >= oldestMajorVersion) return `${major}.${minor}`
+  throw new UnsupportedServer(
+    `PostgreSQL ${major}.${minor} is too old. The service needs PostgreSQL ${oldestMajorVersion} or later.`)
+}
 
 const unavailable = (cause: unknown) => { throw new ApiError(errors.DATABASE_UNAVAILABLE, { cause }) }
 
@@ -31,20 +45,17 @@ export async function migrate (url: string, direction: 'up' | 'down', withData =
   const client = new pg.Client({
     connectionString: await findServer(url).catch(unavailable),
     connectionTimeoutMillis: connectTimeoutMs,
-    // Bounds the wait for another instance's migrations.
     lock_timeout: lockTimeoutMs,
-    // The limit of the role may be one for requests.
     statement_timeout: migrationTimeoutMs,
     query_timeout: migrationTimeoutMs
   })
-  // An unhandled 'error' event would end the process. Pending queries are rejected separately.
+  // An unhandled 'error' event would end the process.
   client.on('error', () => {})
   try {
     await client.connect().catch(unavailable)
-    const [server] = await query(client, versionStatement.text)
-    supportedVersion(server?.current_setting)
+    supportedVersion((await query(client, versionStatement.text))[0]?.current_setting)
     const done = await migrationsDone(client)
-    if (direction === 'up' && await isUpToDate(done)) return []
+    if (direction === 'up' && (await readMigrations()).every((name) => done.includes(name))) return []
     if (await isWorker(client)) throw new UnsupportedServer(workerMessage)
     if (direction === 'down' && !withData) await refuseDataLoss(client, done.at(-1))
     // Loaded on demand: it takes a quarter of the start time and 10 MiB.
@@ -70,7 +81,7 @@ async function query (client: pg.Client, text: string): Promise<Array<Record<str
   return (await client.query({ text, query_timeout: queryTimeoutMs } as pg.QueryConfig)).rows
 }
 
-/** Returns whether the server is a worker of Citus. The coordinator creates the tables of workers. */
+/** The coordinator of Citus creates the tables of the workers. */
 async function isWorker (client: pg.Client): Promise<boolean> {
   const [citus] = await query(client, "select to_regclass('pg_dist_local_group') as groups")
   if (citus?.groups === null) return false
@@ -78,16 +89,11 @@ async function isWorker (client: pg.Client): Promise<boolean> {
   return node?.groupid !== 0
 }
 
-/** Returns the names of the migrations that ran, the oldest first. */
 async function migrationsDone (client: pg.Client): Promise<unknown[]> {
   const [table] = await query(client, `select to_regclass('${migrationsTable}') as name`)
   if (table?.name === null) return []
   const rows = await query(client, `select name from ${migrationsTable} order by run_on, id`)
   return rows.map(({ name }) => name)
-}
-
-async function isUpToDate (done: unknown[]): Promise<boolean> {
-  return (await readdir(dir)).every((file) => done.includes(parse(file).name))
 }
 
 /**
@@ -110,7 +116,6 @@ async function refuseDataLoss (client: pg.Client, migration: unknown): Promise<v
   }
 }
 
-/** Returns the name of the newest migration in migrations/. */
-export async function newestMigration (): Promise<string> {
-  return (await readdir(dir)).map((file) => parse(file).name).toSorted().at(-1) as string
-}
+const readMigrations = async () => (await readdir(dir)).map((file) => parse(file).name).toSorted()
+
+export const newestMigration = async () => (await readMigrations()).at(-1) as string

@@ -23,10 +23,8 @@ const sqlStateOf = (error: unknown) => error instanceof pg.DatabaseError ? error
 /** Whether the server closes the connection, or has become read-only and leaves it open. */
 export const isFatal = (error: unknown): boolean => /^(57P|25006)/.test(sqlStateOf(error))
 
-/** Whether pg itself reports that no result came within `query_timeout`. */
 export const isReadTimeout = (error: unknown): boolean => (error as Error).message === 'Query read timeout'
 
-/** Whether the server doesn't know a prepared statement by its name. */
 export const isNotPrepared = (error: unknown): boolean => sqlStateOf(error) === '26000'
 
 /** Whether the server no longer has a valid plan of a prepared statement: the statement was not executed. */

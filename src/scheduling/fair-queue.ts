@@ -7,7 +7,6 @@ interface UserQueue<Item> {
 }
 
 export class FairQueue<Item> {
-  /** In the order in which users are served. */
   #users = new Map<string, UserQueue<Item>>()
   readonly #quantum: number
   #size = 0
@@ -57,10 +56,7 @@ export class FairQueue<Item> {
     return expired
   }
 
-  /**
-   * Removes the newest item of the user with the most entries, in favor of another entry of `user`.
-   * Undefined when no user has more entries than `user` would have.
-   */
+  /** Removes the newest item of the user with the most entries; undefined when that is `user`. */
   evictFromLargest (user: string): Item | undefined {
     let [largest, size] = [user, (this.#users.get(user)?.entries.length ?? 0) + 1]
     for (const [other, { entries }] of this.#users) {

@@ -20,7 +20,6 @@ export interface Queued<Item extends Work> {
 export interface WorkQueueOptions {
   /** How many items start together, and how many groups may be in flight. Citus changes them at run time. */
   limits: () => { maxItems: number, maxInFlight: number }
-  /** How many items may be queued before one is rejected. */
   maxQueued: number
 }
 
@@ -30,16 +29,15 @@ const maxQueueMs = 5000
 const tickMs = 100
 
 /**
- * After more ticks without a finished group those in flight no longer count, so that a locked row does
- * not hold up other users. Longer than an unresponsive connection is kept: the next group gets a new one.
- * Counted in ticks, since a lagging event loop reads results late and ticks late.
+ * After more ticks without a finished group the groups in flight no longer count: a locked row must not hold
+ * up other users. By then an unresponsive connection has been replaced.
  */
 const maxStalledTicks = 10
 
-/** The work of one group, in characters: small items do not wait long for large ones of the same group. */
+/** In characters. Small items do not wait long for large ones of the same group. */
 const maxGroupSize = 262_144
 
-/** The work that counts as much as one small item when users take turns, in characters. */
+/** The characters that count as much as one small item when users take turns. */
 const sizeUnit = 4096
 
 /** Starts queued work in groups, fair by user. `start` settles the items; its promise never rejects. */
@@ -57,7 +55,6 @@ export class WorkQueue<Entry extends Queued<Work>> {
     this.#options = options
   }
 
-  /** Items that are queued. */
   get size (): number {
     return this.#queue.size
   }
@@ -90,7 +87,6 @@ export class WorkQueue<Entry extends Queued<Work>> {
       if (group.length === 0) return
       this.#inFlight.add(group)
       this.#start(group).then(() => {
-        // A stalled group no longer counts.
         if (!this.#inFlight.delete(group)) return
         this.#stalledTicks = 0
         this.#schedule()
