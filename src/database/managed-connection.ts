@@ -1,5 +1,5 @@
 // Keeps one connection: opened when first needed, and replaced when it is lost or unresponsive.
-import { connectionEvents, origin, statementEvents } from '../events.ts'
+import { connectionEvents, requestContext, statementEvents } from '../events.ts'
 import type { Connection, Row, Statement } from './connection.ts'
 import type { Connect } from './connector.ts'
 import { isStalePlan, toDatabaseError } from './pg-errors.ts'
@@ -141,7 +141,7 @@ export class ManagedConnection {
 }
 
 const startEvent = ({ name }: Statement) =>
-  ({ name, startedAt: performance.now(), origin: origin.getStore() })
+  ({ name, startedAt: performance.now(), requestContext: requestContext.getStore() })
 
 /** The error of the first when all fail. */
 async function firstResult (attempts: Array<Promise<Row[]>>): Promise<Row[]> {
