@@ -3,7 +3,7 @@ import { setTimeout } from 'node:timers/promises'
 import closeWithGrace from 'close-with-grace'
 import type { FastifyBaseLogger, FastifyInstance } from 'fastify'
 import type { Config } from '../config.ts'
-import type { Lifecycle } from '../telemetry/health.ts'
+import type { Lifecycle } from '../http/wire/shutdown.ts'
 import { flushLog } from './log-stream.ts'
 
 // A terminal sends Ctrl-C to npm and to the service, and npm forwards it.

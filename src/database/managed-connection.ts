@@ -1,5 +1,5 @@
 // Keeps one connection: opened when first needed, and replaced when it is lost or unresponsive.
-import { connectionEvents, origin, statementEvents, type StatementEvent } from '../events.ts'
+import { connectionEvents, requestContext, statementEvents, type StatementEvent } from '../events.ts'
 import type { Connection, Row, Statement } from './connection.ts'
 import { isStalePlan, toDatabaseError } from './pg-errors.ts'
 

@@ -1,5 +1,5 @@
 // Groups items that arrive together, or while other groups are in flight, into one statement.
-import { batchEvents, origin } from '../events.ts'
+import { batchEvents, requestContext } from '../events.ts'
 import { WorkQueue, type Queued, type Work, type WorkQueueOptions } from './work-queue.ts'
 
 export interface BatcherOptions<Item, Result> extends WorkQueueOptions {
@@ -33,7 +33,7 @@ export class Batcher<Item extends Work, Result> {
   /** Rejects with OVERLOADED when the item was in no statement. */
   add (item: Item): Promise<Result> {
     return new Promise((resolve, reject) => {
-      this.#queue.add({ item, context: origin.getStore(), resolve, reject })
+      this.#queue.add({ item, context: requestContext.getStore(), resolve, reject })
     })
   }
 
@@ -57,6 +57,6 @@ export class Batcher<Item extends Work, Result> {
 
   /** Traces link the statement to the requests that it serves. */
   #inContextOf<T> (batch: Array<Pending<Item, Result>>, run: () => Promise<T>): Promise<T> {
-    return origin.run(batch.map(({ context }) => context), run)
+    return requestContext.run(batch.map(({ context }) => context), run)
   }
 }

@@ -36,12 +36,6 @@ t.test('of connections beyond MAX_CONNECTIONS each is closed at once, and the ne
 
 const count = (server: Server) => new Promise<number>((resolve) => server.getConnections((_error, count) => resolve(count)))
 
-t.test('the start tells when more connections are wanted than files may be open', async (t) => {
-  const limit = (process.report.getReport() as { userLimits: { open_files: { soft: number } } }).userLimits.open_files.soft
-  const { log } = await startApp(t, { MAX_CONNECTIONS: '99999' })
-  t.equal(log.some((line) => JSON.parse(line).msg.startsWith('the limit of open files')), limit < 100_095)
-})
-
 t.test('a body that does not fit in the memory budget is rejected before it is read', async (t) => {
   const { as, listen } = await startApp(t, { MEMORY_BUDGET: '16777216' })
   const address = await listen()

@@ -9,7 +9,7 @@ import { startApp } from '../support/app.ts'
 import { sql } from '../support/database.ts'
 import { exchange } from '../support/raw.ts'
 
-const random = /^[\da-f]{32}$/
+const random = /^[\da-f]{8}(-[\da-f]{4}){3}-[\da-f]{12}$/
 const parsed = (lines: string[]) => lines.map((line) => JSON.parse(line))
 
 t.test('a rejected request is logged with its user, and its response has the id of the log line', async (t) => {
