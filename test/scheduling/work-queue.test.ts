@@ -2,7 +2,7 @@ import { setTimeout as delay, setImmediate as nextTick } from 'node:timers/promi
 import t, { type Test } from 'tap'
 import { WorkQueue, type Queued, type Work } from '../../src/scheduling/work-queue.ts'
 
-// Some tests wait for time-outs of the queue.
+// Some tests wait for timeouts of the queue.
 t.jobs = 4
 
 interface Item extends Work { name: string }
@@ -10,7 +10,7 @@ type Entry = Queued<Item>
 
 const namesOf = (group: Entry[]) => group.map(({ item }) => item.name).join(' ')
 
-/** A queue whose groups finish when the test says so. */
+/** Starts a queue. The test finishes its groups. */
 function startQueue (t: Test, { maxItems = 1, maxInFlight = 1, maxQueued = 1000 } = {}) {
   const inFlight: Array<{ names: string, finish: () => void }> = []
   const rejected: string[] = []
@@ -41,13 +41,13 @@ function startQueue (t: Test, { maxItems = 1, maxInFlight = 1, maxQueued = 1000 
   }
 }
 
-t.test('a group has something of each user', { buffered: true }, async (t) => {
+t.test('a group has entries of each user', { buffered: true }, async (t) => {
   const { add, finishNext } = startQueue(t, { maxItems: 3 })
   add('m1 m2 m3 m4 a1 b1')
   t.strictSame([await finishNext(), await finishNext()], ['m1 a1 b1', 'm2 m3 m4'])
 })
 
-t.test('no more groups are in flight than allowed', { buffered: true }, async (t) => {
+t.test('at most maxInFlight groups are in flight', { buffered: true }, async (t) => {
   const { add, inFlight, finishNext } = startQueue(t, { maxInFlight: 2 })
   add('m1 m2 m3 a1')
   for (let tick = 0; tick < 3; tick++) await nextTick()
@@ -55,7 +55,7 @@ t.test('no more groups are in flight than allowed', { buffered: true }, async (t
   for (const names of ['m1', 'a1', 'm2', 'm3']) t.equal(await finishNext(), names)
 })
 
-t.test('a group has a bounded size, and a larger item a group of its own', { buffered: true }, async (t) => {
+t.test('a group has a bounded size, and a larger item gets a group of its own', { buffered: true }, async (t) => {
   const { add, finishNext } = startQueue(t, { maxItems: 10 })
   add('m1 m2 m3', { size: 131_072 })
   add('n1', { size: 1_000_000 })
@@ -65,7 +65,7 @@ t.test('a group has a bounded size, and a larger item a group of its own', { buf
   t.strictSame(groups.slice(1), ['m2', 'm3'])
 })
 
-t.test('groups that hang let others pass, but not while any of them finishes', { buffered: true }, async (t) => {
+t.test('when no group finishes for a second, more groups start', { buffered: true }, async (t) => {
   const { add, inFlight, finishNext } = startQueue(t, { maxInFlight: 2 })
   add('m1 m2 m3 m4 m5 m6')
   for (const names of ['m1', 'm2', 'm3']) {
@@ -77,7 +77,7 @@ t.test('groups that hang let others pass, but not while any of them finishes', {
   t.strictSame(inFlight.map(({ names }) => names), ['m4', 'm5', 'm6'])
 })
 
-t.test('the end of a group that others have passed makes no room for another', { buffered: true }, async (t) => {
+t.test('a group that finishes after it stalled starts no further group', { buffered: true }, async (t) => {
   const { add, inFlight, finishNext } = startQueue(t)
   add('m1 m2 m3')
   while (inFlight.length < 2) await delay(50)
@@ -106,7 +106,7 @@ t.test('an entry that waits for five seconds is rejected and never starts', { bu
   t.strictSame(inFlight.map(({ names }) => names), ['a1', 'm2'])
 })
 
-t.test('work for a closed response is not started and takes no place', { buffered: true }, async (t) => {
+t.test('work for a closed response is rejected, and its place goes to other work', { buffered: true }, async (t) => {
   const { add, rejected, finishNext } = startQueue(t, { maxItems: 2 })
   add('m1 n1', { response: { destroyed: true } })
   add('a1 b1', { response: { destroyed: false } })
