@@ -37,7 +37,7 @@ t.test('an entry that costs more than maxCost stays first', async (t) => {
   t.equal(queue.next(1), 'small')
 })
 
-t.test('the user with the most entries loses the newest, unless the other user would have more', async (t) => {
+t.test('the user with the most entries loses the newest one to a user who has fewer', async (t) => {
   const queue = queueOf(['m1', 'm2', 'm3', 'a1'])
   t.equal(queue.evictFromLargest('m'), undefined)
   t.equal(queue.evictFromLargest('a'), 'm3')
