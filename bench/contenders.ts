@@ -1,4 +1,4 @@
-// Who is measured. A peer that can't be had here is skipped and named.
+// The programs to measure. A peer that this machine cannot run is skipped and named.
 import { execFileSync, spawnSync } from 'node:child_process'
 import { cpSync, symlinkSync } from 'node:fs'
 import { join } from 'node:path'
@@ -12,7 +12,7 @@ const peer = (file: string) => join(here, 'peers', file)
 
 const nodeOptions = manifest.scripts.start.split(' ').filter((word) => word.startsWith('--'))
 
-/** As `npm start` starts it. */
+/** The command line of `npm start`. */
 const serviceIn = (checkout: string) => [process.execPath, ...nodeOptions, join(checkout, 'src/main.ts')]
 
 export const service: Contender = {
@@ -20,14 +20,14 @@ export const service: Contender = {
   title: 'this service',
   command: serviceIn(join(here, '..')),
   ready: '/readyz',
-  // As in the image.
+  // The settings of the image.
   env: { NODE_ENV: 'production', NODE_COMPILE_CACHE: join(folder, 'compile-cache') }
 }
 
 const withSettings = (name: string, title: string, env: Record<string, string>): Contender =>
   ({ ...service, name, title, env: { ...service.env, ...env } })
 
-/** The service with what it leaves out by default. */
+/** The service with features that are off by default. */
 export const watched = (OTEL_EXPORTER_OTLP_ENDPOINT: string): Contender[] => [
   withSettings('metrics', 'with metrics', { METRICS_PORT: '0' }),
   withSettings('traced', 'with traces of one request in a hundred', {
@@ -46,9 +46,9 @@ export const before = (checkout: string): Contender => ({
   command: serviceIn(checkout)
 })
 
-/** As the image's build does, so that a start need not compile. */
+/** Fills the compile cache, as the build of the image does. */
 export function fillCompileCache ({ command, env }: Contender) {
-  // On a busy machine it may not get so far; then the first start does the work.
+  // On a busy machine five seconds may be too short. Then the first start fills the cache.
   spawnSync('timeout', ['--signal=INT', '5', ...command], {
     env: { ...process.env, ...env, DATABASE_URL: 'postgres://127.0.0.1/none', PORT: '0' },
     stdio: 'ignore'
@@ -91,8 +91,8 @@ function bun (): Contender {
 }
 
 /**
- * What the libraries cost by themselves: a program that is not part of the project, `main.mjs` in the folder
- * that FLOOR names, on the service's tables with this project's Fastify and pg, and nothing exact about it.
+ * The libraries without the service: a program outside the project that uses its tables, Fastify and pg.
+ * FLOOR names the folder that has `main.mjs`.
  */
 function floor (): Contender {
   const source = process.env.FLOOR

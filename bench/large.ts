@@ -3,8 +3,8 @@ import type { Duration } from './measure.ts'
 import { alongside, createDatabase, withClient, type Contender, type Postgres } from './running.ts'
 import { keepStore, throughput, type Result } from './throughput.ts'
 
-// In both 1,000 tokens are in use: twenty to a user in the small store, one to
-// every 500th user in the large one.
+// Both stores have 1,000 tokens in use: 20 for each user of the small store, one for every
+// 500th user of the large store.
 const sizes = [
   { name: 'small', title: '1,000 plants', users: 50, username: (token: number) => String(token % 50) },
   {

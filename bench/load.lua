@@ -1,6 +1,6 @@
 -- One load for wrk: wrk -s load.lua URL -- <list|create|delete|mix> <tokens file> <first id> <threads>
--- Tokens 1 to 1000 belong to readers, who hold 20 plants each, 1001 to 2000 to writers,
--- whose plants come and go: so a list has 20 plants all the time, however many creates a contender gets done.
+-- Tokens 1 to 1000 belong to readers with 20 plants each, tokens 1001 to 2000 to writers. Only writers create
+-- and delete plants, so a list always has 20 plants, however many creates a contender completes.
 
 local threads = 0
 

@@ -1,6 +1,6 @@
 // npm run bench -- [--seconds 5] [--rounds 5] [--only <parts>] [--large]
 // Parts: list, create, delete, mix, single, unbounded, start, watched; all of them by default.
-// BEFORE=<checkout> npm run bench -- --only before: this version beside that one.
+// BEFORE=<checkout> npm run bench -- --only before: compares this version with another checkout.
 import { once } from 'node:events'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
@@ -32,8 +32,8 @@ const duration = { seconds: Number(values.seconds), rounds: Number(values.rounds
 const parts = values.only.split(',')
 
 if (!found('wrk')) {
-  console.error(`The benchmark needs wrk (in Debian and Homebrew under this name),
-and Linux, whose /proc tells processor time.`)
+  console.error(`The benchmark needs wrk (a package of Debian and Homebrew)
+and Linux, because it reads processor times from /proc.`)
   process.exit(2)
 }
 for (const signal of ['SIGINT', 'SIGTERM'] as const) process.on(signal, interrupt)
@@ -136,7 +136,7 @@ ${conditions}`
 }
 
 if (parts.includes('watched')) {
-  // Whatever is sent to it is well received.
+  // A collector that accepts everything.
   const collector = createServer((request, response) => {
     request.resume().on('end', () => response.end())
   }).listen(0, '127.0.0.1')

@@ -1,4 +1,4 @@
-// One measurement: a load on a running contender, and what it cost.
+// One measurement: a load on a running contender, and its cost.
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { readFileSync, writeFileSync } from 'node:fs'
@@ -13,10 +13,10 @@ export const loads: Load[] = ['list', 'create', 'delete', 'mix']
 export interface Figures {
   requests: number
   perSecond: number
-  /** Latency in milliseconds, NaN where it isn't known. */
+  /** Latency in milliseconds, NaN where it is unknown. */
   p50: number
   p99: number
-  /** Processor time in microseconds a request: of the contender's own process, and of all of PostgreSQL's. */
+  /** Processor time of a request in microseconds: in the contender's process, and in all of PostgreSQL's. */
   own: number
   postgres: number
 }
@@ -28,7 +28,7 @@ export interface Duration { seconds: number, rounds: number }
 interface Options {
   connections: number
   seconds: number
-  /** Of the plants prepared for deletion; the ids of creates follow far above. */
+  /** The first id of the plants to delete. Creates use much larger ids. */
   firstId: number
 }
 
@@ -41,13 +41,13 @@ export function median (values: number[]) {
 export const quantile = (values: number[], fraction: number) =>
   values.toSorted((a, b) => a - b)[Math.floor((values.length - 1) * fraction)] ?? NaN
 
-/** The median of rounds, and between which of them it lies. */
+/** The median of rounds with the lowest and the highest round. */
 export function spread (values: number[]) {
   if (values.some(Number.isNaN)) return '–'
   return `${round(median(values))} [${round(Math.min(...values))}–${round(Math.max(...values))}]`
 }
 
-/** Processor seconds of a process and its children, those that have ended too. Linux counts in hundredths. */
+/** Processor seconds of a process and its children, ended ones included. Linux counts in hundredths. */
 function processorSeconds (pid: number): number {
   const fields = readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ')[1]?.split(' ') ?? []
   const children = readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8').trim().split(' ').filter(Boolean)
@@ -56,7 +56,7 @@ function processorSeconds (pid: number): number {
     try {
       return sum + processorSeconds(Number(child))
     } catch {
-      return sum // It ended meanwhile.
+      return sum // The child has ended meanwhile.
     }
   }, own)
 }
@@ -75,7 +75,7 @@ async function run (program: string, args: string[], { pid, postgres }: Entry) {
   return { output, processor }
 }
 
-/** Any answer but 2xx is an error. */
+/** Rejects when a response is not 2xx. */
 export async function wrk (entry: Entry, load: Load, options: Options): Promise<Figures> {
   const { connections, seconds, firstId } = options
   const threads = String(Math.min(2, connections))
@@ -105,8 +105,8 @@ delete from plants where owner = :writer and id = :id;`
 }
 
 /**
- * The bare statements, prepared, one at a time on each connection: PostgreSQL with nothing in front of it.
- * On 16 connections, where it does most; with 64 the server processes get in each other's way.
+ * Runs the bare prepared statements, one at a time on each connection. PostgreSQL is fastest with
+ * 16 connections; with 64 its processes compete.
  */
 export async function pgbench (entry: Entry, load: Load, { seconds, firstId }: Options): Promise<Figures> {
   const connections = 16

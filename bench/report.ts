@@ -1,5 +1,4 @@
-// docs/performance.md and its plot. A run replaces the sections it has measured
-// and leaves everything else as it stands.
+// Writes docs/performance.md and its plot. A run replaces only the sections that it has measured.
 import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 
@@ -16,7 +15,7 @@ export function writeSection (title: string, body: string) {
 
 export interface Bar { title: string, value: number, label: string }
 
-/** Groups of horizontal bars; the first bar of a group is the one that matters. */
+/** Draws groups of horizontal bars. The first bar of a group is highlighted. */
 export function writePlot (title: string, groups: Map<string, Bar[]>) {
   const [left, width, bar, gap] = [270, 680, 18, 34]
   const longest = Math.max(...[...groups.values()].flat().map(({ value }) => value))

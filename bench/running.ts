@@ -1,4 +1,4 @@
-// Contenders as running processes, and the PostgreSQL they share: each has a database of its own in it.
+// Runs contenders and the PostgreSQL that they share. Each contender has its own database.
 import { spawn, type ChildProcess } from 'node:child_process'
 import { createHash } from 'node:crypto'
 import { once } from 'node:events'
@@ -17,7 +17,7 @@ export interface Contender {
   name: string
   title: string
   command: string[]
-  /** A path that is answered, with whatever status below 500, as soon as requests are. */
+  /** A path that responds with a status below 500 when the contender serves requests. */
   ready: string
   env?: Record<string, string>
 }
@@ -29,12 +29,12 @@ interface Running {
   [Symbol.asyncDispose]: () => Promise<void>
 }
 
-/** What is measured: a contender that runs, and its database. */
+/** A running contender and its database. */
 export interface Entry {
   title: string
   url: string
   database: pg.Client
-  /** Not of the bare statements, which are PostgreSQL's alone. */
+  /** Undefined for pgbench, which has no contender process. */
   pid?: number
   postgres: number
 }
@@ -44,13 +44,13 @@ const tokens = Array.from({ length: 2001 }, () => createToken())
 export const tokensFile = join(folder, 'tokens')
 writeFileSync(tokensFile, tokens.join('\n'))
 
-/** The user of the last token, who holds 100,000 plants where a part of the benchmark gives them. */
+/** The user of the last token. Parts of the benchmark give this user 100,000 plants. */
 export const collector = { username: '2000', token: tokens[2000] ?? '' }
 
 const children = new Set<ChildProcess>()
 let interrupted = false
 
-/** Ends the contenders. What is being measured then fails, and everything is closed on the way out. */
+/** Ends the contenders. The current measurement then fails, which closes everything else. */
 export function interrupt () {
   interrupted = true
   for (const child of children) child.kill('SIGKILL')
@@ -58,7 +58,7 @@ export function interrupt () {
 
 const isReady = (url: string) => fetch(url).then(({ status }) => status < 500, () => false)
 
-/** Starts a contender as it would run for its users; logs go to a file. */
+/** Starts a contender as in production. Its log goes to a file. */
 export async function start (contender: Contender, databaseUrl: string): Promise<Running> {
   if (interrupted) throw new Error('interrupted')
   const port = await freePort()
@@ -94,7 +94,7 @@ export type Postgres = Awaited<ReturnType<typeof startPostgres>>
 
 /** A throwaway PostgreSQL with default settings, fsync on. */
 export async function startPostgres () {
-  // A user called postgres, to whom root gives the database, must reach it.
+  // Started by root, PostgreSQL runs as the user postgres, who must be able to enter the folder.
   await chmod(folder, 0o755)
   const server = await startEmbedded(folder)
   return {
@@ -134,7 +134,7 @@ export async function alongside (
   await work(entries)
 }
 
-/** A database with the service's own tables, and a user for each token. */
+/** Creates a database with the tables of the service and a user for each token. */
 export async function createDatabase (url: string, username = (token: number) => String(token)) {
   const name = new URL(url).pathname.slice(1)
   await withClient(new URL('/postgres', url).href, (client) => client.query(`create database ${name}`))

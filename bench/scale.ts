@@ -1,4 +1,4 @@
-// The two riskiest claims of docs/scaling.md, tried:
+// Measures the two riskiest claims of docs/scaling.md:
 // node bench/scale.ts [--plants 10000000] [--connections 1000]
 import { readFileSync } from 'node:fs'
 import { parseArgs } from 'node:util'

@@ -1,4 +1,4 @@
-// How long a start takes, and what memory is in use after it.
+// Measures how long a start takes and how much memory is in use afterwards.
 import { setTimeout as delay } from 'node:timers/promises'
 import { memoryMiB } from '../test/support/processes.ts'
 import { spread } from './measure.ts'

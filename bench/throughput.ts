@@ -1,5 +1,5 @@
-// Requests per second, their latency and what they cost, in rounds of all contenders in turn:
-// whatever else the machine does falls on all of them alike.
+// Measures requests per second, latency and cost. Contenders take turns in each round, so that other
+// work of the machine affects all of them alike.
 import type pg from 'pg'
 import { round, table } from '../test/support/table.ts'
 import {
@@ -12,7 +12,7 @@ import type { Entry } from './running.ts'
 export interface Result { title: string, rounds: Map<Load, Figures[]> }
 type Refill = (database: pg.Client, firstId: number, deletable: number) => Promise<void>
 
-/** Ids from here on come and go. */
+/** The first id of the plants that loads create and delete. */
 const movingIds = 1_000_000
 const titles = { list: 'list 20', create: 'create', delete: 'delete', mix: '80/15/5 mix' }
 
@@ -21,7 +21,7 @@ async function settle (database: pg.Client) {
   await database.query('checkpoint')
 }
 
-/** The same before every run: 1,000 readers with 20 plants each, and writers' plants to delete. */
+/** Restores the state before every run: 1,000 readers with 20 plants each, and plants to delete. */
 const thousandUsers: Refill = async (database, firstId, deletable) => {
   await database.query(`truncate plants;
     insert into plants (owner, id, name, tag)
@@ -33,7 +33,7 @@ const thousandUsers: Refill = async (database, firstId, deletable) => {
   await settle(database)
 }
 
-/** Leaves a big store as it is, but for what the last run created. */
+/** Deletes only the plants that the last run created, to keep a large store. */
 export const keepStore: Refill = async (database) => {
   await database.query(`delete from plants
     where owner in (select username from tokens) and id >= ${movingIds}`)
@@ -54,15 +54,15 @@ export async function throughput (entries: Entry[], options: Options): Promise<R
   const runs = entries.map((entry) =>
     ({ entry, past: { list: [], create: [], delete: [], mix: [] } as Record<Load, Figures[]> }))
   let firstId = movingIds
-  // Turn 0 warms everything up and isn't counted.
+  // Turn 0 warms everything up and does not count.
   for (let turn = 0; turn <= rounds; turn++) {
     const seconds = turn === 0 ? Math.min(2, options.seconds) : options.seconds
     for (const load of options.loads) {
       for (const { entry, past } of runs) {
-        // No id twice: what was in flight when a run ended may arrive in the next one.
+        // Use no id twice, because requests in flight at the end of a run may arrive in the next one.
         firstId += 1_000_000_000
         const share = { list: 0, create: 0, delete: 1, mix: 0.05 }[load]
-        // Enough to delete, even when this run is three times as fast as those before.
+        // Enough plants to delete, even when this run is three times as fast as the previous ones.
         const fastest = Math.max(20_000, ...past[load].map(({ perSecond }) => perSecond))
         await refill(entry.database, firstId, Math.ceil(fastest * seconds * share * 3))
         const figures = await checked(entry, load, { ...options, seconds, firstId })
@@ -78,7 +78,7 @@ export async function throughput (entries: Entry[], options: Options): Promise<R
 const line = ({ perSecond, p50, p99, own, postgres }: Figures) => `${perSecond.toFixed(0).padStart(6)}/s` +
   `  p50 ${round(p50)} ms  p99 ${round(p99)} ms  ${round(own)} + ${round(postgres)} µs`
 
-/** A run whose answers and rows must match. */
+/** Measures a run and checks that the number of responses matches the rows. */
 async function checked (
   entry: Entry, load: Load, options: { connections: number, seconds: number, firstId: number }
 ): Promise<Figures> {
@@ -86,7 +86,7 @@ async function checked (
   const figures = await (entry.pid === undefined ? pgbench : wrk)(entry, load, options)
   const after = await count(entry.database)
   const changed = after.moved - before.moved
-  // Those in flight at the end were carried out too, but not counted by the generator.
+  // The server also executed the requests in flight at the end, which the load generator did not count.
   const unaccounted = {
     list: 0, create: changed - figures.requests, delete: -changed - figures.requests, mix: 0
   }[load]
@@ -110,7 +110,7 @@ export const rateTable = (results: Result[]) =>
 export const latencyTable = (results: Result[]) => resultTable(results, (rounds) =>
   `${round(median(rounds.map(({ p50 }) => p50)))}/${round(median(rounds.map(({ p99 }) => p99)))}`)
 
-/** The contender's and PostgreSQL's processor time together, in brackets the contender's alone. */
+/** The processor time of contender and PostgreSQL, with that of the contender alone in brackets. */
 export const processorTable = (results: Result[]) => resultTable(results, (rounds) =>
   `${round(median(rounds.map(processor)))} (${round(median(rounds.map(({ own }) => own)))})`)
 

@@ -33,7 +33,7 @@ async function timedList (url: string, token: string) {
   return { firstByte, total }
 }
 
-/** Reads a chunk, of 64 KiB at the most, every 40 ms. */
+/** Reads a chunk of at most 64 KiB every 40 ms. */
 async function slowReader (url: string, token: string) {
   const socket = connect(Number(new URL(url).port), '127.0.0.1')
   socket.write('GET /plants HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n' +
@@ -53,7 +53,7 @@ async function memoryGrowth (pid: number, url: string, token: string, readers: n
   return memoryMiB(pid, 'VmHWM') - before
 }
 
-/** How long the smallest request takes, all the time, while another process reads lists at full speed. */
+/** Measures the latency of the smallest request while another process reads lists at full speed. */
 async function stall (url: string, token: string, seconds: number) {
   const reader = spawn('wrk', [
     '-t', '1', '-c', '1', '-d', `${seconds}s`, '-H', `Authorization: Bearer ${token}`, `${url}/plants`
@@ -73,7 +73,7 @@ async function stall (url: string, token: string, seconds: number) {
   return { p99: quantile(taken, 0.99), max: Math.max(...taken) }
 }
 
-/** In a process of its own each round: one that has just started has the most to grow. */
+/** Starts a new process for each round, because memory grows most in a fresh process. */
 async function measure (databaseUrl: string, contender: Contender, seconds: number) {
   await using running = await start(contender, databaseUrl)
   const { pid, url } = running

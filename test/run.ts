@@ -1,5 +1,6 @@
 // Runs tap on a throwaway PostgreSQL server: node test/run.ts [arguments for tap]
-// TEST_DATABASE=container|embedded|<url of a superuser> chooses the server; by default a container where an engine answers.
+// TEST_DATABASE=container|embedded|<url of a superuser> chooses the server.
+// By default the server is a container, or embedded where there is no container engine.
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { chmod, mkdtemp, rm, statfs } from 'node:fs/promises'
@@ -15,7 +16,9 @@ interface Server { kind: string, isOurs: boolean, url: string, close: () => Prom
 
 async function startServer (): Promise<Server> {
   const wanted = process.env.TEST_DATABASE ?? 'any'
-  if (wanted.startsWith('postgres')) return { kind: 'the given server', isOurs: false, url: wanted, close: async () => {} }
+  if (wanted.startsWith('postgres')) {
+    return { kind: 'the given server', isOurs: false, url: wanted, close: async () => {} }
+  }
   if (wanted === 'embedded') return startEmbeddedServer()
   if (wanted === 'container') return startContainer()
   try {
@@ -27,10 +30,11 @@ async function startServer (): Promise<Server> {
 }
 
 async function startContainer (): Promise<Server> {
-  // Loaded where it is asked for: it takes a third of a second.
+  // Loading this package takes a third of a second, so load it only when it is used.
   const { PostgreSqlContainer } = await import('@testcontainers/postgresql')
   const container = await new PostgreSqlContainer('postgres:18').start()
-  return { kind: 'a postgres:18 container', isOurs: true, url: container.getConnectionUri(), close: () => container.stop() }
+  const url = container.getConnectionUri()
+  return { kind: 'a postgres:18 container', isOurs: true, url, close: () => container.stop() }
 }
 
 async function startEmbeddedServer (): Promise<Server> {
@@ -38,12 +42,15 @@ async function startEmbeddedServer (): Promise<Server> {
   return { kind: 'an embedded PostgreSQL', isOurs: true, url, close }
 }
 
-/** Test files copy their databases from this one. */
+/** Creates the database that test files copy. */
 async function createTemplate ({ url, isOurs }: Server): Promise<void> {
   const client = new pg.Client(url)
   await client.connect()
-  // It need not outlive the machine. Tests of what must have servers of their own.
-  if (isOurs) await client.query('alter system set fsync = off').then(() => client.query('select pg_reload_conf()'))
+  // The data need not survive a crash. Tests of durability start servers of their own.
+  if (isOurs) {
+    await client.query('alter system set fsync = off')
+    await client.query('select pg_reload_conf()')
+  }
   await client.query('drop database if exists plants_template')
   await client.query('create database plants_template')
   await client.end()
@@ -52,25 +59,25 @@ async function createTemplate ({ url, isOurs }: Server): Promise<void> {
   await migrate(template.href, 'up')
 }
 
-/** Memory, where there is a folder for it and a GiB of room: each database is 300 files, made and removed. */
-async function findRoom (): Promise<string> {
+/** A folder in memory if it has 1 GiB of space, since a database is 300 files; else a folder on disk. */
+async function findFolder (): Promise<string> {
   const memory = '/dev/shm'
   const { bavail, bsize } = await statfs(memory).catch(() => ({ bavail: 0, bsize: 0 }))
   return bavail * bsize > 2 ** 30 ? memory : tmpdir()
 }
 
 function warn ({ message }: Error): undefined {
-  console.log(`# NO BROWSER: the tests of pages are left out, and fail where CI is set\n${message}`)
+  console.log(`# NO BROWSER: tests of pages are skipped, and fail when CI is set\n${message}`)
 }
 
-// Whatever the run needs for a time is in this folder, and its processes are known by it.
-const folder = await mkdtemp(join(process.env.TMPDIR ?? await findRoom(), 'plant-store-run-'))
-// Run by root PostgreSQL has a user of its own, who must be able to look inside.
+// All temporary files of the run are in this folder, by which leftover processes are found.
+const folder = await mkdtemp(join(process.env.TMPDIR ?? await findFolder(), 'plant-store-run-'))
+// Started by root, PostgreSQL runs as another user, who must be able to enter the folder.
 await chmod(folder, 0o755)
 process.env.TMPDIR = folder
 const server = await startServer()
 console.log(`# test database: ${server.kind}`)
-// A Ctrl-C reaches tap as well; the server is stopped once tap is done.
+// A Ctrl-C reaches tap as well. The server stops after tap has ended.
 process.on('SIGINT', () => {})
 try {
   const [browser] = await Promise.all([findBrowser().catch(warn), createTemplate(server)])

@@ -1,12 +1,12 @@
-// Bun with its own server and SQL client, which prepares and pipelines by itself; a token is remembered.
-import { isNewPlant, readId, readLimit, rememberCallers, toPlant } from './callers.ts'
+// Bun with its server and SQL client, which prepares and pipelines statements. Tokens are cached.
+import { isNewPlant, readId, readLimit, cacheUsers, toPlant } from './tokens.ts'
 
 type Row = { name: string, tag: string | null } & { username: string }
 type Rows = Row[] & { count: number }
 type Answer = Promise<Response>
 type Route = (request: Request & { params: { id: string } }) => Answer | Response
 
-// No types of Bun's are installed: they would be everywhere.
+// Bun's type package would add its globals to the whole project, so declare the used ones here.
 declare const Bun: {
   SQL: new (url: string, options: { max: number }) => (text: TemplateStringsArray, ...values: unknown[]) =>
   Promise<Rows>
@@ -21,10 +21,10 @@ declare const Bun: {
 }
 
 const sql = new Bun.SQL(process.env.DATABASE_URL ?? '', { max: 10 })
-const refuse = (status: number, message: string) =>
+const reject = (status: number, message: string) =>
   Response.json({ error: status * 100, message }, { status })
 
-const authenticate = rememberCallers(async (hash) => {
+const authenticate = cacheUsers(async (hash) => {
   const [found] = await sql`select username from tokens where hash = ${hash} and revoked_at is null
     and (expires_at is null or expires_at > now())`
   return found?.username
@@ -34,14 +34,14 @@ type Operation = (owner: string, request: Parameters<Route>[0]) => Answer
 
 const guarded = (operation: Operation): Route => async (request) => {
   const owner = await authenticate(request.headers.get('authorization') ?? '')
-  return owner === undefined ? refuse(401, 'unknown token') : operation(owner, request)
+  return owner === undefined ? reject(401, 'unknown token') : operation(owner, request)
 }
 
 async function list (owner: string, request: Request) {
   const start = request.url.indexOf('?')
   const query = new URLSearchParams(start === -1 ? '' : request.url.slice(start))
   const limit = readLimit(query.get('limit'))
-  if (Number.isNaN(limit)) return refuse(400, 'limit must be an integer')
+  if (Number.isNaN(limit)) return reject(400, 'limit must be an integer')
   const rows = await sql`
     select name, tag from plants where owner = ${owner} order by id limit ${limit ?? null}`
   return Response.json(rows.map(toPlant))
@@ -49,18 +49,18 @@ async function list (owner: string, request: Request) {
 
 async function create (owner: string, request: Request) {
   const body = await request.json().catch(() => undefined)
-  if (!isNewPlant(body)) return refuse(400, 'a plant has an id, a name and perhaps a tag')
+  if (!isNewPlant(body)) return reject(400, 'a plant has an id, a name and perhaps a tag')
   const { id, name, tag } = body
   const { count } = await sql`insert into plants (owner, id, name, tag)
     values (${owner}, ${id}, ${name}, ${tag ?? null}) on conflict do nothing`
-  return count === 1 ? Response.json({ name, tag }) : refuse(400, 'this id is taken')
+  return count === 1 ? Response.json({ name, tag }) : reject(400, 'this id is taken')
 }
 
 async function remove (owner: string, { params }: Parameters<Route>[0]) {
   const id = readId(params.id)
-  if (Number.isNaN(id)) return refuse(400, 'id must be an integer')
+  if (Number.isNaN(id)) return reject(400, 'id must be an integer')
   const { count } = await sql`delete from plants where owner = ${owner} and id = ${id}`
-  return count === 1 ? new Response(null, { status: 204 }) : refuse(404, 'no such plant')
+  return count === 1 ? new Response(null, { status: 204 }) : reject(404, 'no such plant')
 }
 
 Bun.serve({
@@ -72,9 +72,9 @@ Bun.serve({
     '/plants': { GET: guarded(list), POST: guarded(create) },
     '/plants/:id': { DELETE: guarded(remove) }
   },
-  fetch: () => refuse(404, 'nothing here'),
+  fetch: () => reject(404, 'nothing here'),
   error: (error) => {
     console.error(error)
-    return refuse(500, 'internal error')
+    return reject(500, 'internal error')
   }
 })

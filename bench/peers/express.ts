@@ -1,4 +1,4 @@
-// Express 5 and pg: a pool, and one token look-up a request.
+// Express 5 and pg with a pool and one token look-up for each request.
 import { createHash } from 'node:crypto'
 import express, { type NextFunction, type Request, type Response } from 'express'
 import pg from 'pg'

@@ -1,4 +1,4 @@
-// Fastify and pg as their guides show them, and one token look-up a request: the yardstick.
+// The yardstick: Fastify and pg as in their guides, with one token look-up for each request.
 import { createHash } from 'node:crypto'
 import Fastify from 'fastify'
 import pg from 'pg'

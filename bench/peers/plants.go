@@ -1,4 +1,4 @@
-// Go's net/http and pgx: prepared statements, and a token remembered for three seconds.
+// Go's net/http and pgx with prepared statements. Tokens are cached for three seconds.
 package main
 
 import (
@@ -50,7 +50,7 @@ func answer(w http.ResponseWriter, status int, body interface{}) {
 	w.Write(text)
 }
 
-func refuse(w http.ResponseWriter, status int, message string) {
+func reject(w http.ResponseWriter, status int, message string) {
 	answer(w, status, map[string]interface{}{"error": status * 100, "message": message})
 }
 
@@ -89,13 +89,13 @@ func list(w http.ResponseWriter, r *http.Request, owner string) {
 	if text := r.URL.Query().Get("limit"); text != "" {
 		number, err := strconv.ParseInt(text, 10, 64)
 		if err != nil || number < 0 {
-			refuse(w, 400, "limit must be an integer")
+			reject(w, 400, "limit must be an integer")
 			return
 		}
 		limit = &number
 	}
 	if plants, err := find(r.Context(), owner, limit); err != nil {
-		refuse(w, 500, "internal error")
+		reject(w, 500, "internal error")
 	} else {
 		answer(w, 200, plants)
 	}
@@ -105,14 +105,14 @@ func create(w http.ResponseWriter, r *http.Request, owner string) {
 	var body newPlant
 	err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<20)).Decode(&body)
 	if err != nil || body.ID == nil || body.Name == nil {
-		refuse(w, 400, "a plant has an id, a name and perhaps a tag")
+		reject(w, 400, "a plant has an id, a name and perhaps a tag")
 		return
 	}
 	done, err := pool.Exec(r.Context(), insertPlant, owner, *body.ID, *body.Name, body.Tag)
 	if err != nil {
-		refuse(w, 500, "internal error")
+		reject(w, 500, "internal error")
 	} else if done.RowsAffected() == 0 {
-		refuse(w, 400, "this id is taken")
+		reject(w, 400, "this id is taken")
 	} else {
 		answer(w, 200, plant{*body.Name, body.Tag})
 	}
@@ -121,11 +121,11 @@ func create(w http.ResponseWriter, r *http.Request, owner string) {
 func remove(w http.ResponseWriter, r *http.Request, owner string) {
 	id, err := strconv.ParseInt(strings.TrimPrefix(r.URL.Path, "/plants/"), 10, 64)
 	if err != nil {
-		refuse(w, 400, "id must be an integer")
+		reject(w, 400, "id must be an integer")
 	} else if done, err := pool.Exec(r.Context(), deletePlant, owner, id); err != nil {
-		refuse(w, 500, "internal error")
+		reject(w, 500, "internal error")
 	} else if done.RowsAffected() == 0 {
-		refuse(w, 404, "no such plant")
+		reject(w, 404, "no such plant")
 	} else {
 		w.WriteHeader(204)
 	}
@@ -136,9 +136,9 @@ type operation func(w http.ResponseWriter, r *http.Request, owner string)
 func serve(operations map[string]operation) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if operation, ok := operations[r.Method]; !ok {
-			refuse(w, 405, "not allowed here")
+			reject(w, 405, "not allowed here")
 		} else if owner, err := authenticate(r); err != nil {
-			refuse(w, 401, "unknown token")
+			reject(w, 401, "unknown token")
 		} else {
 			operation(w, r, owner)
 		}

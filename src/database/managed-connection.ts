@@ -26,7 +26,7 @@ export class ManagedConnection {
 
   async run (statement: Statement, values: unknown[]): Promise<Row[]> {
     const event: StatementEvent =
-      { name: statement.name, startedAt: performance.now(), origin: origin.getStore() }
+      { name: statement.name, startedAt: performance.now(), requestContext: requestContext.getStore() }
     try {
       return await this.#runOrReplan(statement, values)
     } catch (error) {

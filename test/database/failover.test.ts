@@ -1,4 +1,5 @@
-// A primary, its synchronous standby, and a service that knows both. Each test continues where the one before ended.
+// A primary, its synchronous standby, and a service that knows both.
+// Each test continues where the previous one ended.
 import { once } from 'node:events'
 import { createServer, type AddressInfo } from 'node:net'
 import { setTimeout as delay } from 'node:timers/promises'
@@ -37,8 +38,8 @@ const read = (url: string) => parseServers(url).urls
 
 t.test('a connection string with one host stays as it is', async (t) => {
   for (const url of [
-    'postgres://u:p%2Cq@one:5432/db?sslmode=require', 'postgresql://one', 'postgres://u@/db?host=/run/postgresql',
-    'postgres://[::1]:5432/db'
+    'postgres://u:p%2Cq@one:5432/db?sslmode=require', 'postgresql://one',
+    'postgres://u@/db?host=/run/postgresql', 'postgres://[::1]:5432/db'
   ]) t.strictSame(parseServers(url), { urls: [url], target: 'read-write' })
 })
 
@@ -55,7 +56,10 @@ t.test('hosts and ports may be parameters: one port for all hosts, or a port for
     'postgres://u@/db?host=%2Frun%2Fa&port=5433',
     'postgres://u@/db?host=two&port=5434'
   ])
-  t.strictSame(read('postgres://u@one,two/db?port=5433'), ['postgres://u@one/db?port=5433', 'postgres://u@two/db?port=5433'])
+  t.strictSame(read('postgres://u@one,two/db?port=5433'), [
+    'postgres://u@one/db?port=5433',
+    'postgres://u@two/db?port=5433'
+  ])
   t.throws(() => read('postgres://one,two,three/db?port=1,2'), {
     message: 'expected one port or a port for each of the 3 hosts, got "1,2"'
   })
@@ -94,28 +98,32 @@ t.test('of two servers that respond, one is used and the connection to the other
 })
 
 t.test('a server that takes no writes is rejected unless target_session_attrs is any', async (t) => {
-  await t.rejects(findPort(standbyUrl), { name: 'DATABASE_UNAVAILABLE', cause: { message: 'the server takes no writes' } })
-  await t.rejects(findPort(`${standbyUrl}?target_session_attrs=primary`), { name: 'DATABASE_UNAVAILABLE' })
-  await t.rejects(migrate(`${standbyUrl.replace('@', '@127.0.0.1:1,')}`, 'up'), { name: 'DATABASE_UNAVAILABLE' })
+  const unavailable = { name: 'DATABASE_UNAVAILABLE' }
+  const cause = { message: 'the server takes no writes' }
+  await t.rejects(findPort(standbyUrl), { ...unavailable, cause })
+  await t.rejects(findPort(`${standbyUrl}?target_session_attrs=primary`), unavailable)
+  await t.rejects(migrate(`${standbyUrl.replace('@', '@127.0.0.1:1,')}`, 'up'), unavailable)
   t.equal(await findPort(`${standbyUrl}?target_session_attrs=any`), portOf(standbyUrl))
 
   const database = openDatabase({ url: `${standbyUrl}?target_session_attrs=any`, statementTimeoutMs: 1000 })
   t.teardown(database.close)
   const backend = { name: 'pid', text: 'select pg_backend_pid()' }
   const before = await database.write(backend)
-  await t.rejects(database.write({ name: 'write', text: 'delete from plants' }), { name: 'DATABASE_UNAVAILABLE' })
-  t.notSame(await database.write(backend), before, 'the connection is closed, so that the next one may find another server')
+  await t.rejects(database.write({ name: 'write', text: 'delete from plants' }), unavailable)
+  t.notSame(await database.write(backend), before, 'a new connection, which may find another server')
 })
 
-t.test('when a standby is promoted while the old primary still runs, requests follow the standby', async (t) => {
+t.test('when a standby is promoted beside a running primary, requests go to the standby', async (t) => {
   t.strictSame((await alice.list()).json(), [{ name: 'Fern' }])
-  // At the same time, to open two connections.
+  // Concurrent writes open two connections.
   await Promise.all([alice.create({ id: 4, name: 'Oak' }), alice.delete(4), alice.delete(5)])
   await alice.delete(4)
   await pair.promote()
-  // The old primary waits for its standby, so this connection is unresponsive. Another connection finds the standby.
+  // The old primary waits for its standby, so this connection is unresponsive.
+  // Another connection finds the standby.
   const lost = alice.create(moss).then()
-  while ((await sql(primaryUrl, "select from pg_stat_activity where wait_event = 'SyncRep'")).length === 0) await delay(10)
+  const waiting = "select from pg_stat_activity where wait_event = 'SyncRep'"
+  while ((await sql(primaryUrl, waiting)).length === 0) await delay(10)
   t.equal((await alice.create({ id: 3, name: 'Ivy' })).statusCode, 200, 'a later request succeeds at once')
   t.strictSame((await alice.list()).json(), [{ name: 'Fern' }, { name: 'Ivy' }])
   t.equal((await lost).statusCode, 503)
@@ -129,7 +137,7 @@ t.test('of two servers that take writes, the promoted one is used even when it r
   t.equal(await findPort(primaryUrl.replace('@', `@${new URL(slow.url).host},`)), portOf(standbyUrl))
 })
 
-t.test('a server that becomes read-only gets no more requests, and the service is unready until a server takes writes', async (t) => {
+t.test('while no server takes writes, requests are rejected and the service is not ready', async (t) => {
   t.equal((await alice.list()).statusCode, 200, 'the token is cached, and the connection is open')
   await sql(standbyUrl, 'alter system set default_transaction_read_only = on')
   await sql(standbyUrl, 'select pg_reload_conf()')

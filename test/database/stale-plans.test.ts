@@ -10,12 +10,14 @@ t.test('a changed column type fails no request and does not turn batching off', 
   const alice = await as('alice')
   const act = async (from: number) => {
     const ids = range(20).map((index) => from + index)
-    t.strictSame(statuses(await Promise.all(ids.map((id) => alice.create({ id, name: 'Fern' })))), ids.map(() => 200))
+    const creates = await Promise.all(ids.map((id) => alice.create({ id, name: 'Fern' })))
+    t.strictSame(statuses(creates), ids.map(() => 200))
     t.strictSame(statuses(await Promise.all(ids.map(() => alice.list()))), ids.map(() => 200))
     t.strictSame(statuses(await Promise.all(ids.map((id) => alice.delete(id)))), ids.map(() => 204))
   }
   await act(0)
-  await sql(url, `alter table plants alter column owner type varchar(500), alter column name type varchar(5000);
+  await sql(url, `
+    alter table plants alter column owner type varchar(500), alter column name type varchar(5000);
     alter table tokens alter column label type varchar(500), alter column username type varchar(255)`)
   t.equal((await app.inject('/readyz')).statusCode, 200)
   await act(100)
@@ -29,7 +31,7 @@ t.test('a statement that the server has forgotten is prepared again', async (t) 
   const { database, url } = await startApp(t)
   const one = { name: 'one', text: 'select 1' }
   await database.read(one)
-  // As a pooler does that gives the connection to another server.
+  // A pooler has the same effect when it gives the connection to another server.
   await database.read({ name: 'forget', text: 'deallocate one' })
   t.strictSame(await database.read(one), [['1']])
   t.equal((await sql(url, 'select 1')).length, 1)

@@ -10,11 +10,11 @@ import { createDatabase } from '../support/database.ts'
 
 const one = { name: 'one', text: 'select 1' }
 
-t.test('a database that takes connections but says nothing is told from one that is slow', async (t) => {
-  const silent = createServer().listen(0, '127.0.0.1')
-  await once(silent, 'listening')
-  t.teardown(() => silent.close())
-  const { port } = silent.address() as AddressInfo
+t.test('a database that accepts connections and does not respond counts as unavailable', async (t) => {
+  const unresponsive = createServer().listen(0, '127.0.0.1')
+  await once(unresponsive, 'listening')
+  t.teardown(() => unresponsive.close())
+  const { port } = unresponsive.address() as AddressInfo
   const { app, log } = await startApp(t, { DATABASE_URL: `postgres://127.0.0.1:${port}/plants` })
 
   const unavailable = { error: 50301, message: 'The database cannot be reached.' }
@@ -24,15 +24,16 @@ t.test('a database that takes connections but says nothing is told from one that
   ])
   t.strictSame([list.statusCode, list.json()], [503, unavailable])
   t.strictSame([ready.statusCode, ready.json()], [503, unavailable])
-  const reasons = log.map((line) => JSON.parse(line)).filter(({ level, err }) => /warn|error/.test(level) && err).map(({ err }) => err)
+  const lines = log.map((line) => JSON.parse(line))
+  const reasons = lines.filter(({ level, err }) => /warn|error/.test(level) && err).map(({ err }) => err)
   t.match(reasons, [{ message: 'no answer within 800 ms' }, { message: 'no connection within 3000 ms' }])
 })
 
-t.test('of a connection that ends it is told whose doing it was, once', async (t) => {
-  const told: string[] = []
+t.test('one event tells why a connection ended: lost, or timed out', async (t) => {
+  const events: string[] = []
   const steps = new EventEmitter()
   const listen = ({ event }: { event: string }) => {
-    told.push(event)
+    events.push(event)
     steps.emit(event)
   }
   connectionEvents.subscribe(listen)
@@ -46,17 +47,17 @@ t.test('of a connection that ends it is told whose doing it was, once', async (t
   await lost
   await database.read(one)
   proxy.silence()
-  const givenUp = once(steps, 'timed_out')
-  const unanswered = database.read(one).catch(({ name }) => name)
-  await givenUp
+  const timedOut = once(steps, 'timed_out')
+  const pending = database.read(one).catch(({ name }) => name)
+  await timedOut
   proxy.cut()
-  t.equal(await unanswered, 'DATABASE_UNAVAILABLE')
+  t.equal(await pending, 'DATABASE_UNAVAILABLE')
   await database.read(one)
   await database.close()
-  t.strictSame(told, ['opened', 'lost', 'opened', 'timed_out', 'opened'])
+  t.strictSame(events, ['opened', 'lost', 'opened', 'timed_out', 'opened'])
 })
 
-t.test('a look-up that is lost, and asked again in vain, is told as unavailable', async (t) => {
+t.test('a token look-up fails with DATABASE_UNAVAILABLE when its hedge fails too', async (t) => {
   const proxy = await openProxy(t, await createDatabase(t))
   const database = openDatabase({ url: proxy.url, statementTimeoutMs: 5000 })
   t.teardown(() => database.close())
@@ -64,9 +65,9 @@ t.test('a look-up that is lost, and asked again in vain, is told as unavailable'
   proxy.silence()
   proxy.set('closed')
   const noticed = new Promise((resolve) => database.onWarning(resolve))
-  const answer = database.readHedged(one)
-  answer.catch(() => {})
+  const rows = database.readHedged(one)
+  rows.catch(() => {})
   await noticed
   proxy.cut()
-  await t.rejects(answer, { name: 'DATABASE_UNAVAILABLE' })
+  await t.rejects(rows, { name: 'DATABASE_UNAVAILABLE' })
 })

@@ -6,7 +6,7 @@ import { createDatabase } from '../support/database.ts'
 const one = { name: 'one', text: 'select 1' }
 const two = { name: 'two', text: 'select $1::int' }
 
-/** The kinds of messages of each write to the server (Parse, Bind, Execute, Sync) from here on. */
+/** Collects the kinds of messages of each write to the server from now on: Parse, Bind, Execute, Sync. */
 function watchWrites (t: Test, url: string): string[] {
   const writes: string[] = []
   const watch = (socket: Socket, pieces: Buffer[]) => {
@@ -27,14 +27,16 @@ function watchWrites (t: Test, url: string): string[] {
   return writes
 }
 
-/** Each message is a letter, its length and its content. */
+/** Returns the letters of the messages. Each message is a letter, its length and its content. */
 function kindsOf (bytes: Buffer): string {
   let kinds = ''
-  for (let at = 0; at < bytes.length; at += 1 + bytes.readInt32BE(at + 1)) kinds += String.fromCharCode(bytes.readUInt8(at))
+  for (let at = 0; at < bytes.length; at += 1 + bytes.readInt32BE(at + 1)) {
+    kinds += String.fromCharCode(bytes.readUInt8(at))
+  }
   return kinds
 }
 
-t.test('a connection parses a statement once and never asks for its columns', async (t) => {
+t.test('a statement is parsed once on each connection, and its columns are never described', async (t) => {
   const url = await createDatabase(t)
   const database = openDatabase({ url, statementTimeoutMs: 2000 })
   await database.read(one)
@@ -45,7 +47,7 @@ t.test('a connection parses a statement once and never asks for its columns', as
   await database.close()
 })
 
-t.test('an idle server gets a statement at once, and the other statements of the tick in one write', async (t) => {
+t.test('an idle server gets the first statement of a tick at once and the others in one write', async (t) => {
   const url = await createDatabase(t)
   const database = openDatabase({ url, statementTimeoutMs: 2000 })
   await database.read(one)
@@ -54,3 +56,14 @@ t.test('an idle server gets a statement at once, and the other statements of the
   t.strictSame(writes, ['BES', 'BES'.repeat(9)])
   await database.close()
 })
+
+for (const name of ['Connection.prototype.describe', 'Query.prototype.handleDataRow']) {
+  t.test(`the program does not start when pg lacks ${name}`, async (t) => {
+    const child = spawn(process.execPath, ['--input-type=module', '--eval',
+      `import pg from 'pg'; delete pg.${name}; await import('./src/database/connection.ts')`])
+    const stderr = text(child.stderr)
+    const [code] = await once(child, 'close')
+    t.equal(code, 1)
+    t.match(await stderr, `this version of pg has no ${name.replace('prototype.', '')}`)
+  })
+}

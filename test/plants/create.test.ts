@@ -1,6 +1,7 @@
+import { subscribe, unsubscribe } from 'node:diagnostics_channel'
 import { setTimeout as delay } from 'node:timers/promises'
 import pg from 'pg'
-import t from 'tap'
+import t, { type Test } from 'tap'
 import { startApp } from '../support/app.ts'
 import { sql, waitingForLocks } from '../support/database.ts'
 import { runInKeyOrder, startBlocked } from '../support/blocked.ts'
@@ -8,21 +9,21 @@ import { runInKeyOrder, startBlocked } from '../support/blocked.ts'
 const taken = { error: 40014, message: 'You already have a plant with this id.' }
 
 const range = (length: number) => Array.from({ length }, (_, index) => index)
-const statuses = (answers: Array<{ statusCode: number }>) => answers.map(({ statusCode }) => statusCode)
+const statuses = (responses: Array<{ statusCode: number }>) => responses.map(({ statusCode }) => statusCode)
 const small = (count: number) => range(count).map((id) => ({ id, name: `plant ${id}` }))
 
-/** How many plants each statement has stored, the smallest number first. */
+/** Returns the number of plants that each statement has stored, in ascending order. */
 async function sizesOfStatements (url: string): Promise<number[]> {
   const sizes = await sql(url, 'select count(*)::int as size from plants group by xmin order by 1')
   return sizes.map(({ size }) => size as number)
 }
 
-// Single statements and batches must not differ in what they answer.
+// Single statements and batches must give the same responses.
 for (const WRITE_BATCH of ['1', '7', '500']) {
   t.test(`WRITE_BATCH=${WRITE_BATCH}`, async (t) => {
     const { as } = await startApp(t, { WRITE_BATCH })
 
-    t.test('a taken id is refused, and the plant that has it stays as it is', async (t) => {
+    t.test('a create with a taken id is rejected and does not change the existing plant', async (t) => {
       const dave = await as('dave')
       await dave.create({ id: 1, name: 'Monstera', tag: 'first' })
       const second = await dave.create({ id: 1, name: 'Ivy' })
@@ -31,91 +32,109 @@ for (const WRITE_BATCH of ['1', '7', '500']) {
       t.equal((await dave.delete(1)).statusCode, 204)
       t.equal((await dave.delete(1)).statusCode, 404)
       const third = await dave.create({ id: 1, name: 'Ivy' })
-      t.equal(third.statusCode, 200, 'and is free again once it is deleted')
+      t.equal(third.statusCode, 200, 'the id is free again after the delete')
     })
 
-    t.test('of 50 creates of one id at once exactly one succeeds, and its plant is stored', async (t) => {
+    t.test('exactly one of 50 concurrent creates with one id succeeds and is stored', async (t) => {
       const erin = await as('erin')
       const creates = range(50).map((index) => erin.create({ id: 1, name: `plant ${index}` }))
-      const answers = await Promise.all(creates)
-      const winners = answers.filter(({ statusCode }) => statusCode === 200)
+      const responses = await Promise.all(creates)
+      const winners = responses.filter(({ statusCode }) => statusCode === 200)
       t.equal(winners.length, 1)
-      const losers = answers.filter(({ statusCode }) => statusCode === 400)
-      t.strictSame(losers.map((answer) => answer.json()), range(49).map(() => taken))
-      t.strictSame((await erin.list()).json(), winners.map((answer) => answer.json()))
+      const losers = responses.filter(({ statusCode }) => statusCode === 400)
+      t.strictSame(losers.map((response) => response.json()), range(49).map(() => taken))
+      t.strictSame((await erin.list()).json(), winners.map((response) => response.json()))
     })
   })
 }
 
-for (const [WRITE_BATCH, plants, largest] of [['1', 26, 1], ['5', 26, 5], ['500', 26, 25], ['9999', 600, 512]] as const) {
-  t.test(`with WRITE_BATCH=${WRITE_BATCH} queued creates go in statements of at most ${largest}`, async (t) => {
+/** Returns a promise for the moment when so many more requests have reached their handlers. */
+function handlersStarted (t: Test, count: number): Promise<void> {
+  const channel = 'tracing:fastify.request.handler:start'
+  return new Promise((resolve) => {
+    const countDown = () => { if (--count === 0) resolve() }
+    subscribe(channel, countDown)
+    t.teardown(() => unsubscribe(channel, countDown))
+  })
+}
+
+const sizeLimits = [['1', 26, 1], ['5', 26, 5], ['500', 26, 25], ['9999', 600, 512]] as const
+for (const [WRITE_BATCH, plants, largest] of sizeLimits) {
+  t.test(`with WRITE_BATCH=${WRITE_BATCH} a statement stores at most ${largest} plants`, async (t) => {
     const wanted = small(plants)
-    const { sendBlocked, unblock, url, alice } = await startBlocked(t, { WRITE_BATCH })
-    const answers = await sendBlocked(...wanted.map((plant) => () => alice.create(plant)))
+    const { sendBlocked, unblock, url, alice } = await startBlocked(t, { WRITE_BATCH, STATEMENT_TIMEOUT: '6s' })
+    const [first, ...others] = wanted.map((plant) => () => alice.create(plant))
+    const [held] = await sendBlocked(first as typeof others[0])
+    // All at once: a busy machine starts 600 requests one by one so slowly that the first ones expire.
+    const started = handlersStarted(t, others.length)
+    const queued = others.map((create) => create())
+    await started
     await unblock()
-    t.strictSame(statuses(await Promise.all(answers)), wanted.map(() => 200))
+    t.strictSame(statuses(await Promise.all([held as typeof queued[0], ...queued])), wanted.map(() => 200))
     const sizes = await sizesOfStatements(url)
     t.equal(sizes.reduce((sum, size) => sum + size), plants)
     t.ok(Math.max(...sizes) <= largest, sizes.join())
-    // After a second a batch that hangs lets others pass, so a busy machine makes more and smaller ones.
+    // A batch that hangs for a second lets others pass, so a busy machine makes more and smaller batches.
     t.ok(largest === 1 || sizes.length < plants / 2, sizes.join())
     t.strictSame((await alice.list()).json(), wanted.map(({ name }) => ({ name })))
   })
 }
 
-t.test('what would have to wait behind MAX_QUEUED others is refused at once', async (t) => {
+t.test('a create is rejected at once when MAX_QUEUED others are queued', async (t) => {
   const { sendBlocked, unblock, alice, log } = await startBlocked(t, { MAX_QUEUED: '3' })
-  const answers = await sendBlocked(...small(5).map((plant) => () => alice.create(plant)))
-  const refused = await answers[4]
-  t.equal(refused?.statusCode, 503)
-  t.strictSame(refused?.json(), { error: 50302, message: 'The service has more work than it can do.' })
-  t.match(refused?.headers, { 'retry-after': '1' })
+  const responses = await sendBlocked(...small(5).map((plant) => () => alice.create(plant)))
+  const rejected = await responses[4]
+  t.equal(rejected?.statusCode, 503)
+  t.strictSame(rejected?.json(), { error: 50302, message: 'The service has more work than it can do.' })
+  t.match(rejected?.headers, { 'retry-after': '1' })
   const lines = log.map((line) => JSON.parse(line))
   const [line, ...further] = lines.filter(({ level }) => /warn|error|fatal/.test(level))
   t.match(line, { level: 'warn', error: 50302, err: undefined })
   t.strictSame(further, [])
   await unblock()
-  t.strictSame(statuses(await Promise.all(answers)), [200, 200, 200, 200, 503])
+  t.strictSame(statuses(await Promise.all(responses)), [200, 200, 200, 200, 503])
   t.strictSame((await alice.list()).json(), small(4).map(({ name }) => ({ name })))
 })
 
-t.test('of requests for one id in a batch none is told of what another brought about', async (t) => {
+t.test('two creates with a taken id in a batch are rejected, even when the id becomes free', async (t) => {
   const { sendBlocked, unblock, alice, url, client } = await startBlocked(t)
   await alice.create({ id: 1, name: 'Fern' })
-  // Whoever wants Moss would come to it when the id, taken until then, is free.
+  // If the insert of Moss is tried, it waits here until the id of Fern is free.
   await sql(url, `
     create function wait () returns trigger language plpgsql as
       $$ begin perform pg_advisory_xact_lock(1); return new; end $$;
-    create trigger wait before insert on plants for each row when (new.name = 'Moss') execute function wait()`)
+    create trigger wait before insert on plants
+      for each row when (new.name = 'Moss') execute function wait()`)
   await client.query('select pg_advisory_lock(1)')
   const plants = [{ id: 2, name: 'Oak' }, { id: 1, name: 'Ivy' }, { id: 1, name: 'Moss' }]
-  const answers = await sendBlocked(...plants.map((plant) => () => alice.create(plant)))
+  const responses = await sendBlocked(...plants.map((plant) => () => alice.create(plant)))
   await unblock()
-  const all = Promise.all(answers)
+  const all = Promise.all(responses)
   const isOver = all.then(() => true)
-  while ((await client.query(waitingForLocks)).rowCount === 0 && !await Promise.race([isOver, delay(10, false)]));
+  const isWaiting = async () => (await client.query(waitingForLocks)).rowCount !== 0
+  while (!await isWaiting() && !await Promise.race([isOver, delay(10, false)]));
   await sql(url, 'delete from plants where id = 1')
   await client.query('select pg_advisory_unlock(1)')
   t.strictSame(statuses(await all), [200, 400, 400])
   t.strictSame((await alice.list()).json(), [{ name: 'Oak' }])
 })
 
-t.test('a plant that the database refuses takes none down with it', async (t) => {
+t.test('a plant that the database rejects does not make the rest of its batch fail', async (t) => {
   const { sendBlocked, unblock, alice, url, log } = await startBlocked(t)
   await sql(url, 'alter table plants add constraint plants_no_weeds check (name <> \'weed\')')
   const names = ['Fern', 'Ivy', 'weed', 'Monstera']
-  const answers = await sendBlocked(...names.map((name, id) => () => alice.create({ id, name })))
+  const responses = await sendBlocked(...names.map((name, id) => () => alice.create({ id, name })))
   await unblock()
-  t.strictSame(statuses(await Promise.all(answers)), [200, 200, 500, 200])
+  t.strictSame(statuses(await Promise.all(responses)), [200, 200, 500, 200])
   t.strictSame((await alice.list()).json(), [{ name: 'Fern' }, { name: 'Ivy' }, { name: 'Monstera' }])
-  const faults = log.map((line) => JSON.parse(line)).filter(({ level }) => level === 'error')
-  t.match(faults, [{ err: { code: '23514', constraint: 'plants_no_weeds' } }])
+  const errors = log.map((line) => JSON.parse(line)).filter(({ level }) => level === 'error')
+  t.match(errors, [{ err: { code: '23514', constraint: 'plants_no_weeds' } }])
 })
 
-t.test('what was sent on a connection that is lost may have happened: it is not sent again', async (t) => {
-  const { sendBlocked, unblock, alice, url, client, findBlocked } = await startBlocked(t)
+t.test('a create whose connection is lost has an unknown outcome and is not sent again', async (t) => {
+  const { sendBlocked, unblock, alice, url, client, findWaiting } = await startBlocked(t)
   const [first, ...others] = await sendBlocked(...small(5).map((plant) => () => alice.create(plant)))
-  // Locks are given in turn: to the first plant, to this one, and then to the other plants.
+  // PostgreSQL grants locks in order: to the first plant, to this client, then to the other plants.
   const next = new pg.Client(url)
   await next.connect()
   t.teardown(() => next.end())
@@ -125,17 +144,17 @@ t.test('what was sent on a connection that is lost may have happened: it is not 
   t.equal((await first)?.statusCode, 200)
   await locked
 
-  await client.query('select pg_terminate_backend($1)', [await findBlocked()])
-  for (const answer of await Promise.all(others)) {
-    t.equal(answer.statusCode, 503)
-    t.match(answer.json(), { error: 50301 })
+  await client.query('select pg_terminate_backend($1)', [await findWaiting()])
+  for (const response of await Promise.all(others)) {
+    t.equal(response.statusCode, 503)
+    t.match(response.json(), { error: 50301 })
   }
   await next.query('commit')
   t.strictSame((await alice.list()).json(), [{ name: 'plant 0' }])
   t.equal((await alice.create({ id: 1, name: 'Ivy' })).statusCode, 200)
 })
 
-t.test('a create that hangs on a row somebody has locked does not hold up others for long', async (t) => {
+t.test('a create that waits for a locked row does not delay others for long', async (t) => {
   const { sendBlocked, unblock, alice } = await startBlocked(t, {},
     "insert into plants (owner, id, name) values ('alice', 1, 'Monstera')")
   const [hanging, ...others] = await sendBlocked(
@@ -146,20 +165,20 @@ t.test('a create that hangs on a row somebody has locked does not hold up others
   t.strictSame((await alice.list()).json(), [{ name: 'Monstera' }, { name: 'Fern' }, { name: 'Moss' }])
 })
 
-t.test('a batch of creates locks its plants in the order of their key', async (t) => {
+t.test('a batch of creates locks its plants in the order of the primary key', async (t) => {
   const { as, url } = await startApp(t, { STATEMENT_TIMEOUT: '6s' })
   const alice = await as('alice')
-  const answers = await runInKeyOrder(t, url, (id) => alice.create({ id, name: 'Ivy' }), (ids) =>
+  const responses = await actInOrder(t, url, (id) => alice.create({ id, name: 'Ivy' }), (ids) =>
     `insert into plants select 'alice', id, 'Fern' from unnest(array[${ids.join()}]) as id`)
-  t.strictSame(statuses(answers), [200, 200, 200, 200])
+  t.strictSame(statuses(responses), [200, 200, 200, 200])
 })
 
-t.test('a slow statement and a full disk are told from a database that is away', async (t) => {
+t.test('a slow statement and a full disk have errors of their own', async (t) => {
   const app = await startApp(t, { STATEMENT_TIMEOUT: '300ms' })
   const alice = await app.as('alice')
   const creates = async (id: number) => {
-    const answer = await alice.create({ id, name: 'Monstera' })
-    return { status: answer.statusCode, body: answer.json(), retryAfter: answer.headers['retry-after'] }
+    const response = await alice.create({ id, name: 'Monstera' })
+    return { status: response.statusCode, body: response.json(), retryAfter: response.headers['retry-after'] }
   }
   const fails = (body: string) => sql(app.url, `create or replace function fail () returns trigger
     language plpgsql as $$ begin ${body} end $$`)
@@ -168,7 +187,7 @@ t.test('a slow statement and a full disk are told from a database that is away',
   const slow = { error: 50304, message: 'The database did not answer in time.' }
   t.strictSame(await creates(1), { status: 503, body: slow, retryAfter: '1' })
 
-  // As PostgreSQL itself says it.
+  // The SQLSTATE that PostgreSQL uses.
   await fails('raise exception \'could not extend file\' using errcode = \'disk_full\';')
   const full = { error: 50305, message: 'The database has no room to store anything.' }
   t.strictSame(await creates(2), { status: 503, body: full, retryAfter: '1' })

@@ -4,12 +4,12 @@ import { startApp } from '../support/app.ts'
 const range = (length: number) => Array.from({ length }, (_, index) => index)
 const notFound = { error: 40402, message: 'You have no plant with this id.' }
 
-// Single statements and batches must not differ in what they answer.
+// Single statements and batches must give the same responses.
 for (const WRITE_BATCH of ['1', '7', '500']) {
   t.test(`WRITE_BATCH=${WRITE_BATCH}`, async (t) => {
     const { as } = await startApp(t, { WRITE_BATCH })
 
-    t.test('two users neither see nor delete each other\'s plants, and share no ids', async (t) => {
+    t.test('users neither see nor delete each other\'s plants, and may use the same ids', async (t) => {
       const alice = await as('alice')
       const bob = await as('bob')
       const hers = await alice.create({ id: 1, name: 'Monstera', tag: 'hers' })
@@ -22,16 +22,16 @@ for (const WRITE_BATCH of ['1', '7', '500']) {
       const another = await alice.delete(2)
       const absent = await alice.delete(3)
       t.strictSame({ status: another.statusCode, body: another.json() }, { status: 404, body: notFound })
-      t.equal(absent.body, another.body, 'another\'s plant is a missing one')
+      t.equal(absent.body, another.body, 'another user\'s plant counts as missing')
       t.equal((await bob.delete(1)).statusCode, 204)
       t.strictSame((await alice.list()).json(), [{ name: 'Monstera', tag: 'hers' }])
       t.strictSame((await bob.list()).json(), [{ name: 'Fern' }])
     })
 
-    t.test('names and ids that look alike together stay apart', async (t) => {
+    t.test('users and ids that look alike when joined are not confused', async (t) => {
       const names = ['carol', '1carol', '1 carol', 'carol1', 'carol 1']
       const users = await Promise.all(names.map((name) => as(name)))
-      // With their tokens known, their plants arrive together.
+      // Cache the tokens, so that the plants arrive together.
       await Promise.all(users.map((user) => user.list()))
       await Promise.all(users.flatMap((user, index) =>
         [1, 11].map((id) => user.create({ id, name: `${index}` }))))
@@ -40,18 +40,18 @@ for (const WRITE_BATCH of ['1', '7', '500']) {
       }
     })
 
-    t.test('of 400 creates by two users at once each is stored, in its owner\'s list only', async (t) => {
+    t.test('400 concurrent creates by two users are all stored, each for its own user only', async (t) => {
       const users = [await as('grace'), await as('heidi')]
       const plantAt = (index: number) =>
         ({ name: `plant ${index}`, ...index % 3 === 0 && { tag: `${index}` } })
-      const answers = await Promise.all(range(400).map((index) =>
+      const responses = await Promise.all(range(400).map((index) =>
         users[index % 2]?.create({ id: Math.floor(index / 2), ...plantAt(index) })))
-      t.strictSame(answers.filter((answer) => answer?.statusCode !== 200), [])
+      t.strictSame(responses.filter((response) => response?.statusCode !== 200), [])
       for (const [which, user] of users.entries()) {
         t.strictSame((await user.list()).json(), range(200).map((id) => plantAt(2 * id + which)))
       }
       const deletes = await Promise.all(range(200).map((id) => users[0]?.delete(id)))
-      t.ok(deletes.every((answer) => answer?.statusCode === 204))
+      t.ok(deletes.every((response) => response?.statusCode === 204))
       t.strictSame((await users[0]?.list())?.json(), [])
       t.equal((await users[1]?.list())?.json().length, 200)
     })

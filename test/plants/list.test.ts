@@ -10,29 +10,29 @@ import { shown, storePlants } from '../support/plants.ts'
 
 const [smallest, largest] = [-(2n ** 63n), 2n ** 63n - 1n]
 const range = (length: number) => Array.from({ length }, (_, index) => index)
-const statuses = (answers: Array<{ statusCode: number }>) => answers.map(({ statusCode }) => statusCode)
+const statuses = (responses: Array<{ statusCode: number }>) => responses.map(({ statusCode }) => statusCode)
 
 const { app, as, database, listen, log, url } = await startApp(t)
 
-t.test('plants come in ascending order of id, as numbers', async (t) => {
+t.test('plants are listed in ascending numeric order of id', async (t) => {
   const ids = [
     smallest, -100n, -99n, -10n, -9n, -1n,
     0n, 1n, 2n, 9n, 10n, 11n, 99n, 100n, 2n ** 53n, 2n ** 53n + 1n, largest
   ]
   await storePlants(url, 'alice', ids.toReversed().map((id) => ({ id, name: String(id) })))
-  const answer = await (await as('alice')).list()
-  t.strictSame(answer.json(), ids.map((id) => ({ name: String(id) })))
-  t.match(answer.headers, { 'content-type': 'application/json' })
+  const response = await (await as('alice')).list()
+  t.strictSame(response.json(), ids.map((id) => ({ name: String(id) })))
+  t.match(response.headers, { 'content-type': 'application/json' })
 })
 
-t.test('limit gives as many as there are, at most', async (t) => {
+t.test('a list has at most as many plants as limit says', async (t) => {
   const rows = Array.from({ length: 3 }, (_, index) => ({ id: BigInt(index), name: `plant ${index}` }))
   await storePlants(url, 'bob', rows)
   const bob = await as('bob')
   for (const [limit, count] of [[0, 0], [1, 1], [2, 2], [3, 3], [4, 3], [2147483647, 3]] as const) {
     t.strictSame((await bob.list(`?limit=${limit}`)).json(), shown(rows.slice(0, count)), `${limit}`)
   }
-  t.strictSame((await bob.list()).json(), shown(rows), 'all when absent')
+  t.strictSame((await bob.list()).json(), shown(rows), 'all plants without a limit')
   t.equal((await bob.list('?limit=0')).body, '[]')
 })
 
@@ -41,7 +41,8 @@ t.test('a user without plants has an empty list', async (t) => {
 })
 
 t.test('an unknown parameter is rejected', async (t) => {
-  t.match((await (await as('bob')).list('?limit=1&offset=2')).json(), { error: 40016, message: 'offset is not a parameter here: use limit.' })
+  const rejected = await (await as('bob')).list('?limit=1&offset=2')
+  t.match(rejected.json(), { error: 40016, message: 'offset is not a parameter here: use limit.' })
 })
 
 t.test('a short list does not wait for a large one', async (t) => {
@@ -61,7 +62,7 @@ t.test('a short list does not wait for a large one', async (t) => {
   for (const { large } of pairs) t.equal((await large).json().length, 1)
 })
 
-t.test('a reader who leaves before a long list begins is no fault of the service', async (t) => {
+t.test('a client that disconnects before a long list begins causes no warning and no error', async (t) => {
   await storePlants(url, 'ivan', range(1000).map((index) => ({ id: BigInt(index), name: 'Ivy' })))
   const ivan = await as('ivan')
   const { hostname, port } = new URL(await listen())
@@ -70,40 +71,40 @@ t.test('a reader who leaves before a long list begins is no fault of the service
   t.teardown(() => client.end())
   await client.query('begin; lock table plants')
   const accepted = once(app.server, 'connection') as Promise<[Socket]>
-  const caller = connect(Number(port), hostname)
-  caller.write(`GET /plants HTTP/1.1\r\nHost: x\r\nAuthorization: ${ivan.authorization}\r\n\r\n`)
+  const reader = connect(Number(port), hostname)
+  reader.write(`GET /plants HTTP/1.1\r\nHost: x\r\nAuthorization: ${ivan.authorization}\r\n\r\n`)
   const [socket] = await accepted
   while ((await client.query(waitingForLocks)).rowCount === 0);
   const closed = new Promise((resolve) => socket.once('close', resolve))
-  caller.resetAndDestroy()
+  reader.resetAndDestroy()
   await closed
   await client.query('commit')
   t.equal((await ivan.list('?limit=1')).statusCode, 200)
-  const faults = log.map((line) => JSON.parse(line)).filter(({ level }) => /warn|error|fatal/.test(level))
-  t.strictSame(faults, [])
+  const complaints = log.map((line) => JSON.parse(line)).filter(({ level }) => /warn|error|fatal/.test(level))
+  t.strictSame(complaints, [])
 })
 
-// Each could be taken for another by a careless array, number, null or order.
-const owners = [
+// Careless handling of arrays, numbers, null or case would confuse some of these users.
+const usernames = [
   '1', '2', '01', '1 ', 'a,b', 'a', 'b', '{a,b}', '"a"', 'a"b', 'a\\', 'NULL', 'null', '{}', 'A', 'á', '$1'
 ]
 
-/** What an owner has depends on the place: nothing, a little, too large a plant, more than a page. */
-function plantsOf (owner: string, place: number) {
+/** By the place: no plants, a few, some with a plant too large for a short page, or more than a page. */
+function plantsOf (user: string, place: number) {
   const count = [0, 1, 20, 3, 700][place % 5] as number
   return range(count).map((id) => ({
-    name: place % 5 === 3 && id === 1 ? `${owner} ${'n'.repeat(600)}` : `plant ${id}`,
-    ...(id + place) % 2 === 0 && { tag: owner }
+    name: place % 5 === 3 && id === 1 ? `${user} ${'n'.repeat(600)}` : `plant ${id}`,
+    ...(id + place) % 2 === 0 && { tag: user }
   }))
 }
 
 async function storeAll (url: string): Promise<void> {
-  for (const [place, owner] of owners.entries()) {
-    await storePlants(url, owner, plantsOf(owner, place).map((plant, id) => ({ id: BigInt(id), ...plant })))
+  for (const [place, user] of usernames.entries()) {
+    await storePlants(url, user, plantsOf(user, place).map((plant, id) => ({ id: BigInt(id), ...plant })))
   }
 }
 
-/** Whether the last list was read by a statement for several lists. */
+/** Tells whether the last list was read by a statement for several lists. */
 async function isJoinedIn (url: string): Promise<boolean> {
   const [last] = await sql(url, `select query like '%unnest%' as is_joined from pg_stat_activity
     where application_name = 'plant-store' and datname = current_database() and query like '%json_agg%'
@@ -113,23 +114,23 @@ async function isJoinedIn (url: string): Promise<boolean> {
 
 for (const [WRITE_BATCH, isJoined] of [['500', true], ['1', false]] as const) {
   const how = isJoined ? 'together' : 'one by one'
-  t.test(`with WRITE_BATCH=${WRITE_BATCH} lists that wait are read ${how}, and never mix`, async (t) => {
+  t.test(`with WRITE_BATCH=${WRITE_BATCH} queued lists are read ${how} and never mixed`, async (t) => {
     const { as, sendBlocked, unblock, url } = await startBlocked(t, { WRITE_BATCH }, 'lock table plants')
     await storeAll(url)
-    const users = await Promise.all(owners.map((owner) => as(owner)))
-    // Their tokens are known from here on.
+    const users = await Promise.all(usernames.map((name) => as(name)))
+    // Cache the tokens.
     await Promise.all(users.map((user) => user.list('?limit=0')))
     const limits = [undefined, 0, 1, 2, 19, 500, 501]
-    const wanted = owners.flatMap((_, place) => limits.map((limit) => ({ place, limit })))
-      // Neighbours are different owners, and each owner is there several times.
+    const wanted = usernames.flatMap((_, place) => limits.map((limit) => ({ place, limit })))
+      // Neighbors belong to different users, and each user appears several times.
       .toSorted((a, b) => (a.place * 31 + (a.limit ?? 7)) % 17 - (b.place * 31 + (b.limit ?? 7)) % 17)
-    const answers = await sendBlocked(...wanted.map(({ place, limit }) => () =>
+    const responses = await sendBlocked(...wanted.map(({ place, limit }) => () =>
       (users[place] as typeof users[0]).list(limit === undefined ? '' : `?limit=${limit}`)))
     await unblock()
-    for (const [index, answer] of (await Promise.all(answers)).entries()) {
+    for (const [index, response] of (await Promise.all(responses)).entries()) {
       const { place, limit } = wanted[index] as typeof wanted[0]
-      const owner = owners[place] as string
-      t.strictSame(answer.json(), plantsOf(owner, place).slice(0, limit), `${limit ?? 'all'} of ${owner}`)
+      const name = usernames[place] as string
+      t.strictSame(response.json(), plantsOf(name, place).slice(0, limit), `${limit ?? 'all'} of ${name}`)
     }
     await Promise.all(users.slice(0, 2).map((user) => user.list('?limit=1')))
     t.equal(await isJoinedIn(url), isJoined)
@@ -149,12 +150,12 @@ t.test('a user whose last list was slow has the next ones read alone, until one 
   }
 })
 
-t.test('past MAX_QUEUED a list is rejected at once', async (t) => {
+t.test('a list is rejected at once when MAX_QUEUED others are queued', async (t) => {
   const { sendBlocked, unblock, alice } = await startBlocked(t, { MAX_QUEUED: '3' }, 'lock table plants')
-  const answers = await sendBlocked(...range(5).map(() => () => alice.list()))
-  t.match((await answers[4])?.json(), { error: 50302 })
+  const responses = await sendBlocked(...range(5).map(() => () => alice.list()))
+  t.match((await responses[4])?.json(), { error: 50302 })
   await unblock()
-  t.strictSame(statuses(await Promise.all(answers)), [200, 200, 200, 200, 503])
+  t.strictSame(statuses(await Promise.all(responses)), [200, 200, 200, 200, 503])
 })
 
 t.test('when the statement for several lists reaches its time limit each list is read alone', async (t) => {
@@ -168,10 +169,10 @@ t.test('when the statement for several lists reaches its time limit each list is
       execute format('alter database %I set search_path = slow, pg_catalog, public', current_database());
     end $$`)
   const { as, log } = await startApp(t, { DATABASE_URL: url, STATEMENT_TIMEOUT: '500ms' })
-  const users = await Promise.all(owners.map((owner) => as(owner)))
+  const users = await Promise.all(usernames.map((name) => as(name)))
   const lists = await Promise.all([...users, ...users].map((user) => user.list()))
-  for (const [place, owner] of owners.entries()) {
-    t.strictSame(lists[place]?.json(), plantsOf(owner, place), owner)
+  for (const [place, name] of usernames.entries()) {
+    t.strictSame(lists[place]?.json(), plantsOf(name, place), name)
   }
   t.strictSame(log.filter((line) => /warn|error/.test(JSON.parse(line).level)), [])
 })
@@ -203,11 +204,12 @@ t.test('a user with large lists has them read alone until they are short again',
   t.equal(await listed(), 'short')
 })
 
-t.test('a long list that does not fit in the memory budget is rejected, and a short one is not', async (t) => {
+t.test('a long list that exceeds the memory budget is rejected, and a short one is not', async (t) => {
   // A list reserves 256 KiB, and one user may hold half of the budget.
   const { app, as, listen, url } = await startApp(t, { MEMORY_BUDGET: '16777216' })
   const address = await listen()
-  await sql(url, "insert into plants select 'alice', id, repeat('x', 10000) from generate_series(1, 3000) as id")
+  await sql(url, `insert into plants
+    select 'alice', id, repeat('x', 10000) from generate_series(1, 3000) as id`)
   const { authorization } = await as('alice')
   const { hostname, port } = new URL(address)
   const readers = range(32).map(() => connect(Number(port), hostname))

@@ -14,20 +14,20 @@ const { app, as, database, listen, url } = await startApp(t)
 
 // A first page has 100 plants, a further one 2,000.
 for (const count of [99, 100, 101, 2099, 2100, 2101, 4728]) {
-  t.test(`a list of ${count} is whole and in order, as is every beginning of it`, async (t) => {
-    const owner = `owner of ${count}`
+  t.test(`a list of ${count} plants is complete and in order, also with a limit`, async (t) => {
+    const username = `user with ${count}`
     const rows = Array.from({ length: count }, (_, index) => ({
       id: BigInt(index * 7 - 5000),
       name: `plant ${index}`,
       ...index % 2 === 0 && { tag: `tag ${index}` }
     }))
-    await storePlants(url, owner, rows)
-    const user = await as(owner)
-    const answer = await user.list()
-    t.equal(answer.statusCode, 200)
-    t.ok(isList.Check(answer.json()))
-    t.strictSame(answer.json(), shown(rows))
-    t.match(answer.headers, { 'content-type': 'application/json' })
+    await storePlants(url, username, rows)
+    const user = await as(username)
+    const response = await user.list()
+    t.equal(response.statusCode, 200)
+    t.ok(isList.Check(response.json()))
+    t.strictSame(response.json(), shown(rows))
+    t.match(response.headers, { 'content-type': 'application/json' })
     for (const limit of [1, 99, 100, 101, 2099, 2100, 2101, count]) {
       t.strictSame((await user.list(`?limit=${limit}`)).json(), shown(rows.slice(0, limit)), `limit ${limit}`)
     }
@@ -37,23 +37,23 @@ for (const count of [99, 100, 101, 2099, 2100, 2101, 4728]) {
   })
 }
 
-t.test('the page may end with the largest id', async (t) => {
+t.test('a page may end with the largest id', async (t) => {
   for (const count of [100, 2100]) {
-    const owner = `dave with ${count}`
+    const username = `dave with ${count}`
     const rows = Array.from({ length: count }, (_, index) =>
       ({ id: largest - BigInt(count - 1 - index), name: `plant ${index}` }))
-    await storePlants(url, owner, rows)
-    t.strictSame((await (await as(owner)).list()).json(), shown(rows))
+    await storePlants(url, username, rows)
+    t.strictSame((await (await as(username)).list()).json(), shown(rows))
   }
 })
 
-// A page with a text above 256 bytes is read by the statement for large pages.
-t.test('plants too large for a page stand in the list where they belong', async (t) => {
+// The statement for large pages reads a page that has a text of more than 256 bytes.
+t.test('plants too large for a short page appear at their places in the list', async (t) => {
   const large = [0, 1, 50, 98, 249, 250, 499, 500, 501, 504, 749, 1248, 1249]
   const rows = Array.from({ length: 1250 }, (_, index) => {
     const id = BigInt(index)
     if (!large.includes(index)) return { id, name: `plant ${index}`, tag: `tag ${index}` }
-    // By its name, its tag, both or the bytes of few characters.
+    // A plant is large by its name, its tag, both, or the bytes of few characters.
     return [
       { id, name: 'n'.repeat(513), tag: 'small' },
       { id, name: 'small', tag: 't'.repeat(513) },
@@ -75,14 +75,14 @@ for (const [kind, plant] of Object.entries({
   'a name of few characters': { name: '🌵'.repeat(129) },
   'a tag': { name: '', tag: 't'.repeat(513) }
 })) {
-  t.test(`one large plant by ${kind} among small ones`, async (t) => {
+  t.test(`a plant that is large by ${kind} is listed between small ones`, async (t) => {
     const rows = [{ id: 1n, name: 'before', tag: 'small' }, { id: 2n, ...plant }, { id: 3n, name: 'after' }]
     await storePlants(url, kind, rows)
     t.strictSame((await (await as(kind)).list()).json(), shown(rows))
   })
 }
 
-t.test('plants just small enough for a page', async (t) => {
+t.test('plants at the size limit of a short page are listed', async (t) => {
   const rows = [
     { id: 1n, name: 'n'.repeat(512) },
     { id: 2n, name: '', tag: 't'.repeat(512) },
@@ -92,7 +92,7 @@ t.test('plants just small enough for a page', async (t) => {
   t.strictSame((await (await as('frank')).list()).json(), shown(rows))
 })
 
-t.test('whatever JSON has to escape comes back from every part of a list', async (t) => {
+t.test('characters that JSON must escape come back unchanged from every page of a list', async (t) => {
   const name = '"\\/\b\f\n\r\t\u0001\u001f\u007f\u0085\u2028\u2029 </script> 🌵 é \u{10ffff}'
   const rows = Array.from({ length: 1200 }, (_, index) =>
     ({ id: BigInt(index), name: `${name} ${index}`, tag: index % 3 === 0 ? name : '' }))
@@ -105,11 +105,11 @@ const textFields = Object.entries(PlantSchema.properties)
 
 for (const field of textFields) {
   for (const [kind, text] of Object.entries({ plain: 'n'.repeat(10_000), escaped: '\u0001'.repeat(300) })) {
-    t.test(`a page has a bounded size, whatever its plants have as ${field}: ${kind}`, async (t) => {
-      const owner = `heidi with ${kind} ${field}`
+    t.test(`a page has a bounded size, however long the ${field} of its plants is: ${kind}`, async (t) => {
+      const username = `heidi with ${kind} ${field}`
       const rows = Array.from({ length: 2500 }, (_, id) => ({ id: BigInt(id), name: 'small', [field]: text }))
-      await storePlants(url, owner, kind === 'plain' ? rows.slice(0, 200) : rows)
-      const heidi = await as(owner)
+      await storePlants(url, username, kind === 'plain' ? rows.slice(0, 200) : rows)
+      const heidi = await as(username)
       const { read, readLong } = database
       let [largest, largestOfShort] = [0, 0]
       const sizeOf = (rows: unknown) => JSON.stringify(rows).length
@@ -131,7 +131,7 @@ for (const field of textFields) {
   }
 }
 
-t.test('HEAD of a long list reads no more of it than it takes to answer', async (t) => {
+t.test('HEAD of a long list reads only its first page', async (t) => {
   await sql(url, "insert into plants select 'reader', id, 'n' from generate_series(1, 5000) as id")
   const { authorization } = await as('reader')
   const request = (method: string) => [
@@ -153,7 +153,7 @@ t.test('HEAD of a long list reads no more of it than it takes to answer', async 
   t.ok(wholeList > 1)
 })
 
-t.test('a list is whole and in order, whatever the size of its pages', async (t) => {
+t.test('a list of several pages is complete and in order', async (t) => {
   await sql(url, `insert into plants (owner, id, name)
     select 'alice', id * 3 - 20000, 'plant ' || id from generate_series(1, 20001) id`)
   const expected = Array.from({ length: 20_001 }, (_, index) => ({ name: `plant ${index + 1}` }))

@@ -5,9 +5,9 @@ interface Item { user: string, value: number }
 
 const together = { name: 'test', limits: () => ({ maxItems: 10, maxInFlight: 1 }), maxQueued: 100 }
 const items = [1, 2, 3].map((value) => ({ user: 'alice', value }))
-const failure = new Error('two is at fault')
+const failure = new Error('two is not allowed')
 
-/** Fails for every batch with a 2 in it. */
+/** Starts a batcher that fails for every batch with a 2 in it. */
 function startBatcher (options: { isRetryable: boolean, runAlone?: (item: Item) => Promise<number> }) {
   const batches: number[][] = []
   const batcher = new Batcher<Item, number>(async (items) => {
@@ -25,19 +25,19 @@ t.test('items that arrive together share a batch, and each gets its result', asy
   t.strictSame(batches, [[1, 3]])
 })
 
-t.test('after an error that may concern one item each is retried alone, once', async (t) => {
+t.test('after an error that may concern one item, each item is retried alone once', async (t) => {
   const { batches, add } = startBatcher({ isRetryable: true })
   t.strictSame(await Promise.all(items.map(add)), [10, failure, 30])
   t.strictSame(batches, [[1, 2, 3], [1], [2], [3]])
 })
 
-t.test('after any other error all fail', async (t) => {
+t.test('after any other error all items of the batch fail', async (t) => {
   const { batches, add } = startBatcher({ isRetryable: false })
   t.strictSame(await Promise.all(items.map(add)), [failure, failure, failure])
   t.strictSame(batches, [[1, 2, 3]])
 })
 
-t.test('a way to run an item alone is used when there is one', async (t) => {
+t.test('the option runAlone retries single items', async (t) => {
   const runAlone = async ({ value }: Item) => {
     if (value === 2) throw failure
     return value * 100

@@ -28,7 +28,7 @@ t.test('a user with expensive entries gets the same cost in a round as the other
   t.strictSame(drain(queue), ['a1', 'a2', 'm1', 'a3', 'a4', 'a5', 'a6', 'm2'])
 })
 
-t.test('an entry that costs more than the caller can afford stays first', async (t) => {
+t.test('an entry that costs more than maxCost stays first', async (t) => {
   const queue = new FairQueue<string>()
   queue.add('m', 'large', 100)
   queue.add('m', 'small', 1)
@@ -37,7 +37,7 @@ t.test('an entry that costs more than the caller can afford stays first', async 
   t.equal(queue.next(1), 'small')
 })
 
-t.test('the user with the most entries loses the newest, and never to a user who would have more', async (t) => {
+t.test('the user with the most entries loses the newest one to a user who has fewer', async (t) => {
   const queue = queueOf(['m1', 'm2', 'm3', 'a1'])
   t.equal(queue.evictFromLargest('m'), undefined)
   t.equal(queue.evictFromLargest('a'), 'm3')
@@ -47,7 +47,7 @@ t.test('the user with the most entries loses the newest, and never to a user who
   t.equal(queue.size, 2)
 })
 
-t.test('entries that were queued before a time expire, except those that never do', async (t) => {
+t.test('entries that were queued before a time expire, except those queued at Infinity', async (t) => {
   const queue = new FairQueue<string>()
   queue.add('m', 'new', 1, 20)
   queue.add('m', 'old', 1, 10)

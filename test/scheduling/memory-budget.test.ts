@@ -5,7 +5,7 @@ import { MemoryBudget } from '../../src/scheduling/memory-budget.ts'
 
 const open = () => new PassThrough()
 
-t.test('one user gets half of the budget, and others shares of what is left', async (t) => {
+t.test('one user gets at most half of the budget, and the next users half of the rest', async (t) => {
   const budget = new MemoryBudget(120)
   t.notOk(budget.reserve('mallory', 61, open()))
   t.ok(budget.reserve('mallory', 60, open()))

@@ -19,7 +19,7 @@ t.test('work within the budget of a tick runs at once', async (t) => {
   t.strictSame(done, ['a', 'b', 'c', 'd'])
 })
 
-t.test('more work waits for the next tick, and users and addresses take turns', async (t) => {
+t.test('more work waits for the next tick, and its keys take turns', async (t) => {
   const { done, run } = startLimiter()
   for (const name of ['m1', 'm2', 'm3', 'm4', 'm5']) run(name, 128 * KiB)
   run('a1', 64 * KiB)
@@ -30,7 +30,7 @@ t.test('more work waits for the next tick, and users and addresses take turns', 
   t.strictSame(done, ['m1', 'm2', 'a1', 'm3', 'm4', 'm5'])
 })
 
-t.test('work beyond the budget has a tick of its own', async (t) => {
+t.test('work larger than the budget gets a tick of its own', async (t) => {
   const { done, run } = startLimiter()
   run('large 1', 2048 * KiB)
   run('large 2', 2048 * KiB)
@@ -42,7 +42,7 @@ t.test('work beyond the budget has a tick of its own', async (t) => {
   t.strictSame(done, ['large 1', 'small', 'large 2'])
 })
 
-t.test('a limiter that was idle for some ticks begins anew', async (t) => {
+t.test('after idle ticks the whole budget is available again', async (t) => {
   const { done, run } = startLimiter()
   run('a1', 256 * KiB)
   for (let tick = 0; tick < 3; tick++) await nextTick()

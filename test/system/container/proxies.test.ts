@@ -1,4 +1,4 @@
-// The proxies of deploy/ in front of an upstream that misbehaves as the service would not.
+// The proxies of deploy/ in front of a server that fails in ways in which the service does not.
 import { execFile } from 'node:child_process'
 import { readFile } from 'node:fs/promises'
 import { join } from 'node:path'
@@ -26,7 +26,8 @@ type RawResponse = { status: number, headers: string, body: string }
 
 /** Sends the text as it is and reads until the proxy closes the connection. */
 async function exchange (port: number, secure: boolean, request: string): Promise<RawResponse> {
-  const socket = secure ? connectTls({ port, host: '127.0.0.1', rejectUnauthorized: false }) : connect(port, '127.0.0.1')
+  const host = '127.0.0.1'
+  const socket = secure ? connectTls({ port, host, rejectUnauthorized: false }) : connect(port, host)
   socket.write(request)
   const [headers = '', body = ''] = (await text(socket)).split('\r\n\r\n')
   return { status: Number(headers.split(' ')[1]), headers, body }
@@ -35,7 +36,8 @@ async function exchange (port: number, secure: boolean, request: string): Promis
 const get = (path: string, headers = '') =>
   `GET ${path} HTTP/1.1\r\nHost: plants.example.com\r\nConnection: close\r\n${headers}\r\n`
 
-const portOf = async (container: string, port: number) => Number((await run('port', container, `${port}/tcp`)).split(':')[1])
+const portOf = async (container: string, port: number) =>
+  Number((await run('port', container, `${port}/tcp`)).split(':')[1])
 
 async function startHaproxy (...args: string[]) {
   const image = await findImage('haproxy:3.4')
@@ -44,7 +46,7 @@ async function startHaproxy (...args: string[]) {
     `--volume=${deploy}/errors:/usr/local/etc/haproxy/errors:ro`, image)
   const port = await portOf(id, 3000)
   const send = (request: string) => exchange(port, false, request)
-  await until(() => send(get('/livez')).catch(() => undefined), (answer) => answer?.status === 200)
+  await until(() => send(get('/livez')).catch(() => undefined), (response) => response?.status === 200)
   const version = await run('exec', id, 'haproxy', '-v')
   return { id, send, hasOwnPage: /version (2|3\.[0-2])\./.test(version) }
 }
@@ -57,14 +59,14 @@ const proxies = {
 async function startNginx () {
   const certificates = t.testdir()
   const [key, certificate] = [join(certificates, 'plants.key'), join(certificates, 'plants.crt')]
-  await promisify(execFile)('openssl', ['req', '-x509', '-newkey', 'rsa:2048', '-nodes', '-subj=/CN=plants.example.com',
-    '-keyout', key, '-out', certificate])
-  // In the network namespace of the upstream, as if on one machine.
+  await promisify(execFile)('openssl', ['req', '-x509', '-newkey', 'rsa:2048', '-nodes',
+    '-subj=/CN=plants.example.com', '-keyout', key, '-out', certificate])
+  // In the network namespace of the upstream, as on one machine.
   const id = await start(`--network=container:${upstream}`, `--volume=${certificates}:/etc/nginx/tls:ro`,
     `--volume=${deploy}/nginx.conf:/etc/nginx/conf.d/default.conf:ro`, await findImage('nginx:1.28'))
   const port = await portOf(upstream, 443)
   const send = (request: string) => exchange(port, true, request)
-  await until(() => send(get('/')).catch(() => undefined), (answer) => answer?.status === 200)
+  await until(() => send(get('/')).catch(() => undefined), (response) => response?.status === 200)
   return { id, send, hasOwnPage: false }
 }
 
@@ -107,10 +109,10 @@ for (const [name, { id, send, hasOwnPage }] of Object.entries(proxies)) {
       t.equal(/^allow: (.*?)\r?$/im.exec(headers)?.[1], allow, line)
       t.match(JSON.parse(body), { error, message: /^[A-Z].*\.$/ }, line)
     }
-    if (hasOwnPage) t.comment('this HAProxy responds in HTML to a request that it can\'t parse')
+    if (hasOwnPage) t.comment('this version of HAProxy responds in HTML to a request that it cannot parse')
   })
 
-  await t.test(`a list that breaks off behind ${name} breaks off for the client, too`, async (t) => {
+  await t.test(`a list that breaks off behind ${name} also breaks off for the client`, async (t) => {
     const { status, headers, body } = await send(get('/cut'))
     t.equal(status, 200)
     t.match(headers, /^transfer-encoding: chunked\r?$/im)
@@ -128,18 +130,21 @@ for (const [name, { id, send, hasOwnPage }] of Object.entries(proxies)) {
 }
 
 await t.test('nginx accepts bodies up to the service\'s limit', async (t) => {
-  const limit = Number(/client_max_body_size (\d+);/.exec(await readFile(join(deploy, 'nginx.conf'), 'utf8'))?.[1])
-  const post = (size: number) => `POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: ${size}\r\n\r\n${'x'.repeat(size)}`
+  const configuration = await readFile(join(deploy, 'nginx.conf'), 'utf8')
+  const limit = Number(/client_max_body_size (\d+);/.exec(configuration)?.[1])
+  const post = (size: number) =>
+    `POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: ${size}\r\n\r\n${'x'.repeat(size)}`
   t.equal((await proxies.nginx.send(post(limit))).status, 200)
   const { status, body } = await proxies.nginx.send(post(limit + 1))
   t.equal(status, 400)
   t.match(body, '"error":40006')
 })
 
-const silent = { status: 0, headers: '', body: '' }
+const noResponse = { status: 0, headers: '', body: '' }
 
 await t.test('HAProxy limits the requests and connections of an address', async (t) => {
-  const { id, send } = await startHaproxy('--env=REQUESTS_PER_10_SECONDS=20', '--env=CONNECTIONS_PER_ADDRESS=5')
+  const limits = ['--env=REQUESTS_PER_10_SECONDS=20', '--env=CONNECTIONS_PER_ADDRESS=5']
+  const { id, send } = await startHaproxy(...limits)
   const { status, headers, body } = await until(() => send(get('/')), ({ status }) => status !== 200)
   t.equal(status, 429)
   t.equal(JSON.parse(body).error, 42991)
@@ -147,14 +152,17 @@ await t.test('HAProxy limits the requests and connections of an address', async 
 
   const port = await portOf(id, 3000)
   const connections = Array.from({ length: 10 }, () => connect(port, '127.0.0.1'))
-  await until(async () => connections.filter(({ readableEnded, destroyed }) => readableEnded || destroyed).length, (count) => count === 5)
+  const closed = async () =>
+    connections.filter(({ readableEnded, destroyed }) => readableEnded || destroyed).length
+  await until(closed, (count) => count === 5)
   for (const connection of connections) connection.destroy()
 })
 
 await t.test('a proxy without a reachable instance responds with 503 and Retry-After', async (t) => {
   await proxies.haproxy.send(get('/end'))
   for (const [name, { send }] of Object.entries(proxies)) {
-    const { headers, body } = await until(() => send(get('/')).catch(() => silent), ({ status }) => status === 503)
+    const ask = () => send(get('/')).catch(() => noResponse)
+    const { headers, body } = await until(ask, ({ status }) => status === 503)
     t.equal(JSON.parse(body).error, 50391, name)
     t.match(headers, /^retry-after: 1\r?$/im)
   }

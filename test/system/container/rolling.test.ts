@@ -1,7 +1,7 @@
 import t from 'tap'
 import { startLoad } from './load.ts'
 import { runbook } from './runbook.ts'
-import { answers, buildImage, buildNextImage, findImage, image, openProject, until } from './support.ts'
+import { buildImage, buildNextImage, findImage, image, openProject, until, waitForStatus } from './support.ts'
 
 t.setTimeout(290_000)
 
@@ -19,7 +19,7 @@ t.comment(`proxy: ${project.env.HAPROXY_IMAGE}`)
 await project.compose('up', '--detach')
 for (const instance of instances) await project.healthy(instance)
 const url = await project.url('proxy')
-await answers(`${url}/readyz`, 200)
+await waitForStatus(`${url}/readyz`, 200)
 
 async function replace (instance: string, by: string) {
   project.env.PLANT_STORE_IMAGE = by
@@ -28,8 +28,8 @@ async function replace (instance: string, by: string) {
 }
 
 async function stored (token: string) {
-  const answer = await fetch(`${url}/plants`, { headers: { authorization: `Bearer ${token}` } })
-  return await answer.json()
+  const response = await fetch(`${url}/plants`, { headers: { authorization: `Bearer ${token}` } })
+  return await response.json()
 }
 
 await t.test('rotating the database password of three instances under load fails no request', async t => {
@@ -41,15 +41,17 @@ await t.test('rotating the database password of three instances under load fails
   await project.sh(restart)
   const result = await load.stop()
 
-  t.comment(`${result.answered} requests answered, ${result.failures.length} failed`)
+  t.comment(`${result.completed} requests completed, ${result.failures.length} failed`)
   t.strictSame(result.failures, [])
   t.strictSame(await stored(token), result.stored, 'acknowledged plants are stored')
-  t.equal(await project.sql("select string_agg(distinct usename, ',') from pg_stat_activity where application_name = 'plant-store'"),
-    'plant_store_b')
+  const roles = await project.sql(`select string_agg(distinct usename, ',') from pg_stat_activity
+    where application_name = 'plant-store'`)
+  t.equal(roles, 'plant_store_b')
 })
 
-await t.test('an upgrade migrates, and the old version works beside it and starts again', async t => {
-  const columns = () => project.sql("select count(*) from information_schema.columns where table_name = 'plants' and column_name = 'height'")
+await t.test('an upgrade migrates, and the old version still runs and starts beside it', async t => {
+  const columns = () => project.sql(`select count(*) from information_schema.columns
+    where table_name = 'plants' and column_name = 'height'`)
   t.equal(await columns(), '0')
 
   const token = await project.token('bob', 'plant-store-1')
@@ -59,7 +61,7 @@ await t.test('an upgrade migrates, and the old version works beside it and start
   await replace('plant-store-2', image)
   const result = await load.stop()
 
-  t.comment(`${result.answered} requests answered, ${result.failures.length} failed`)
+  t.comment(`${result.completed} requests completed, ${result.failures.length} failed`)
   t.strictSame(result.failures, [])
   t.strictSame(await stored(token), result.stored, 'acknowledged plants are stored')
 })
@@ -79,23 +81,25 @@ await t.test("an instance logs the client's address as the proxy sees it", async
   t.notMatch(own, new RegExp(`^${remoteAddress}\\s`, 'm'), 'the address is not the proxy\'s own')
 })
 
-await t.test('without the database, and without an instance, responses have the error shape and Retry-After', async t => {
+await t.test('without database or instance, responses have the error shape and Retry-After', async t => {
   const get = async (path: string, token?: string) => {
-    const answer = await fetch(url + path, { headers: token === undefined ? {} : { authorization: `Bearer ${token}` } })
-    const { error } = await answer.json() as { error: number }
-    return { path, status: answer.status, error, retryAfter: answer.headers.get('retry-after') }
+    const headers: Record<string, string> = token === undefined ? {} : { authorization: `Bearer ${token}` }
+    const response = await fetch(url + path, { headers })
+    const { error } = await response.json() as { error: number }
+    return { path, status: response.status, error, retryAfter: response.headers.get('retry-after') }
   }
   const token = await project.token('carol', 'plant-store-1')
   await project.compose('stop', 'database')
-  await answers(`${url}/readyz`, 503)
+  await waitForStatus(`${url}/readyz`, 503)
   // Wait until the proxy has noticed.
-  await until(() => project.compose('logs', '--no-color', 'proxy'), log => log.includes('ready has no server available'))
+  const log = () => project.compose('logs', '--no-color', 'proxy')
+  await until(log, (log) => log.includes('ready has no server available'))
   t.match(await get('/plants', token), { status: 503, error: 50301, retryAfter: '1' })
   t.match(await get('/plants'), { status: 401, error: 40101 })
   t.equal((await fetch(`${url}/livez`)).status, 200)
 
   await project.compose('kill', ...instances)
-  await answers(`${url}/livez`, 503)
+  await waitForStatus(`${url}/livez`, 503)
   for (const path of ['/plants', '/livez', '/readyz']) {
     t.match(await get(path, token), { status: 503, error: 50391, retryAfter: '1' }, path)
   }
@@ -104,7 +108,8 @@ await t.test('without the database, and without an instance, responses have the 
 await t.test('the proxy logs each request except probes', async t => {
   const log = await project.compose('logs', '--no-color', 'proxy')
   const lines = [...log.matchAll(/\{"level".*\}$/gm)].map(([line]) => JSON.parse(line))
-  t.match(lines.find(({ status }) => status === 401), { method: 'GET', path: '/plants', instance: /one|two|three/, remoteAddress: /^\d/ })
+  t.match(lines.find(({ status }) => status === 401),
+    { method: 'GET', path: '/plants', instance: /one|two|three/, remoteAddress: /^\d/ })
   t.match(lines.find(({ status }) => status === 503), { path: '/plants' })
   t.notMatch(log, /livez|readyz/)
 })

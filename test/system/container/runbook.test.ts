@@ -31,23 +31,23 @@ await t.test('a single instance is upgraded', async (t) => {
   t.not(await project.container('plant-store'), before)
 })
 
-await t.test('SIGUSR2 switches debug logging on and off', async (t) => {
-  const told = async () => {
+await t.test('SIGUSR2 turns debug logging on and off', async (t) => {
+  const levelsLogged = async () => {
     const log = await project.compose('logs', '--no-color', 'plant-store')
     return [...log.matchAll(/the log level is (\w+)/g)].map(([, level]) => level).join()
   }
   for (const levels of ['debug', 'debug,info']) {
     await follow(runbook['Log at debug for a moment']?.[0])
-    await until(told, (lines) => lines === levels)
+    await until(levelsLogged, (logged) => logged === levels)
   }
   t.equal((await fetch(`${await project.url()}/livez`)).status, 200)
 })
 
 await t.test('the database goes back to a point in time', async (t) => {
   await keep(3, 'Ivy')
-  const moment = await project.sql('select now()')
+  const time = await project.sql('select now()')
   await keep(4, 'Mistake')
-  await follow(goBack, { UNTIL: moment })
+  await follow(goBack, { UNTIL: time })
   await ready()
   t.equal(await plants(), 'Fern,Ivy')
   await keep(5, 'Oak')
@@ -58,20 +58,21 @@ await t.test('the queries show who holds a lock that the service waits for', asy
   const [first, queries] = runbook['When something is wrong'] as string[]
   t.match(await follow(first), /plant-store/)
   const held = project.sql('begin; lock plants; select pg_sleep(600)').catch(() => {})
-  await until(() => project.sql("select count(*) from pg_locks where mode = 'AccessExclusiveLock' and granted"), (count) => count !== '0')
+  const locks = "select count(*) from pg_locks where mode = 'AccessExclusiveLock' and granted"
+  await until(() => project.sql(locks), (count) => count !== '0')
   const url = await project.url()
-  const asked = fetch(`${url}/readyz`)
+  const response = fetch(`${url}/readyz`)
   const shown = await until(() => follow(queries), (text) => /waiting_for/.test(text))
   t.match(shown, /last_query +\| begin; lock plants/)
   t.match(shown, /application_name \| plant-store/)
-  t.equal((await asked).status, 503)
+  t.equal((await response).status, 503)
   const [, holder] = /holder +\| (\d+)/.exec(shown) as RegExpExecArray
   await project.sql(`select pg_terminate_backend(${holder})`)
   await held
   await ready()
 })
 
-await t.test('another database is used with verify-full and its own authority', async (t) => {
+await t.test('another database is used with verify-full and its own certificate authority', async (t) => {
   const certificates = join(folder, 'tls')
   const authority = join(root, 'deploy/ca/test.crt')
   t.teardown(() => rm(authority, { force: true }))
@@ -79,26 +80,34 @@ await t.test('another database is used with verify-full and its own authority', 
   await follow(`
     cd ${certificates}
     openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=authority -days 2 -keyout ca.key -out ${authority}
-    openssl req -newkey rsa:2048 -nodes -subj /CN=db.example.com -addext subjectAltName=DNS:db.example.com -keyout server.key -out server.csr
-    openssl x509 -req -in server.csr -CA ${authority} -CAkey ca.key -CAcreateserial -days 2 -copy_extensions copy -out server.crt`)
+    openssl req -newkey rsa:2048 -nodes -subj /CN=db.example.com -addext subjectAltName=DNS:db.example.com \\
+      -keyout server.key -out server.csr
+    openssl x509 -req -in server.csr -CA ${authority} -CAkey ca.key -CAcreateserial -days 2 \\
+      -copy_extensions copy -out server.crt`)
   await chmod(authority, 0o644)
-  const server = await run('create', `--network=${project.network}`, '--network-alias=db.example.com', '--network-alias=db.example.org',
+  const server = await run('create', `--network=${project.network}`,
+    '--network-alias=db.example.com', '--network-alias=db.example.org',
     '--env=POSTGRES_PASSWORD=secret', '--entrypoint=sh', database, '-c',
-    'chown postgres /tls/server.key && chmod 600 /tls/server.key && exec docker-entrypoint.sh postgres --ssl=on --ssl_cert_file=/tls/server.crt --ssl_key_file=/tls/server.key')
+    'chown postgres /tls/server.key && chmod 600 /tls/server.key && exec docker-entrypoint.sh postgres ' +
+      '--ssl=on --ssl_cert_file=/tls/server.crt --ssl_key_file=/tls/server.key')
   await run('cp', certificates, `${server}:/tls`)
   await run('start', server)
 
   const connect = async (host: string) => {
-    project.env.DATABASE_URL = `postgres://postgres:secret@${host}/postgres?sslmode=verify-full&sslrootcert=/ca/test.crt`
+    const parameters = 'sslmode=verify-full&sslrootcert=/ca/test.crt'
+    project.env.DATABASE_URL = `postgres://postgres:secret@${host}/postgres?${parameters}`
     await follow(runbook['Use another database']?.[0])
   }
   await connect('db.example.com')
   await ready()
+  const encrypted = 'select bool_and(ssl) from pg_stat_ssl join pg_stat_activity using (pid) ' +
+    "where application_name = 'plant-store'"
   t.equal(await run('exec', server, 'psql', '--username=postgres', '--no-align', '--tuples-only',
-    "--command=select bool_and(ssl) from pg_stat_ssl join pg_stat_activity using (pid) where application_name = 'plant-store'"), 't')
+    `--command=${encrypted}`), 't')
 
   await connect('db.example.org')
-  await until(() => project.compose('logs', '--no-color', 'plant-store'), (log) => log.includes("does not match certificate's altnames"))
+  const log = () => project.compose('logs', '--no-color', 'plant-store')
+  await until(log, (log) => log.includes("does not match certificate's altnames"))
   t.equal((await fetch(`${await project.url()}/readyz`)).status, 503)
 
   // With several hosts, each certificate must match its own host.

@@ -26,8 +26,8 @@ try {
   await run('version')
   await run('compose', 'version')
 } catch (error) {
-  const said = (error as { stderr?: string }).stderr?.trim() || (error as Error).message
-  t.bailout(`the container suite needs a container engine and docker compose: ${said}`)
+  const reason = (error as { stderr?: string }).stderr?.trim() || (error as Error).message
+  t.bailout(`the container suite needs a container engine and docker compose: ${reason}`)
 }
 
 export async function buildImage () {
@@ -46,13 +46,16 @@ export async function buildNextImage (tag: string, migration: string) {
 
 // Substitutes for official images: Debian's packages read the same configuration.
 const substitutes: Record<string, string[]> = {
-  'haproxy:3.4': ['haproxy', 'USER haproxy', 'CMD ["haproxy", "-W", "-db", "-f", "/usr/local/etc/haproxy/haproxy.cfg"]'],
-  'nginx:1.28': ['nginx', 'RUN rm /etc/nginx/sites-enabled/default && ln -sf /dev/stdout /var/log/nginx/access.log',
+  'haproxy:3.4': ['haproxy', 'USER haproxy',
+    'CMD ["haproxy", "-W", "-db", "-f", "/usr/local/etc/haproxy/haproxy.cfg"]'],
+  'nginx:1.28': ['nginx',
+    'RUN rm /etc/nginx/sites-enabled/default && ln -sf /dev/stdout /var/log/nginx/access.log',
     'CMD ["nginx", "-g", "daemon off;"]'],
   'registry:3': ['docker-registry', 'CMD ["docker-registry", "serve", "/etc/docker/registry/config.yml"]'],
   // For a postgres:18 image without the client programs of that version.
   'postgres:18': ['postgresql-15', 'ENV PATH=/usr/lib/postgresql/15/bin:$PATH',
-    "RUN printf \"listen_addresses = '*'\\nunix_socket_directories = '/var/run/postgresql'\\n\" >> /usr/share/postgresql/15/postgresql.conf.sample"]
+    'RUN printf "listen_addresses = \'*\'\\nunix_socket_directories = \'/var/run/postgresql\'\\n"' +
+      ' >> /usr/share/postgresql/15/postgresql.conf.sample']
 }
 
 /** Finds the image, or builds a substitute when it can't be pulled or the check fails in it. */
@@ -66,7 +69,8 @@ export async function findImage (name: string, check?: string): Promise<string> 
     const substitute = `localhost/${program}:test`
     await docker(['build', '--tag', substitute, '-'], process.env, [
       `FROM ${check === undefined ? 'debian:bookworm-slim' : name}`,
-      `RUN apt-get update && apt-get install --yes --no-install-recommends ${program} && rm -rf /var/lib/apt/lists/*`,
+      'RUN apt-get update && apt-get install --yes --no-install-recommends ' +
+        `${program} && rm -rf /var/lib/apt/lists/*`,
       ...lines
     ].join('\n'))
     return substitute
@@ -75,23 +79,26 @@ export async function findImage (name: string, check?: string): Promise<string> 
 
 const newName = () => `plant-store-test-${randomBytes(4).toString('hex')}`
 
-/** A network. It is removed with its containers when the test ends, however it ends. */
+/** A network. A separate process removes it with its containers when the test ends, even after SIGKILL. */
 export async function openNetwork (t: Test) {
   const name = newName()
   const network = `${name}_default`
   removeWhenOver(t, name, async () => {})
   await run('network', 'create', network)
   return {
-    start: (...args: string[]) => run('run', '--detach', `--label=com.docker.compose.project=${name}`,
-      ...args.some(arg => arg.startsWith('--network=')) ? [] : [`--network=${network}`], ...args)
+    start: (...args: string[]) => {
+      const networks = args.some(arg => arg.startsWith('--network=')) ? [] : [`--network=${network}`]
+      return run('run', '--detach', `--label=com.docker.compose.project=${name}`, ...networks, ...args)
+    }
   }
 }
 
-/** docker-compose.yml with files of deploy/compose. */
+/** The paths of docker-compose.yml and of files in deploy/compose. */
 export const composeFiles = (...overlays: string[]) =>
-  ['docker-compose.yml', ...overlays.map((name) => `deploy/compose/${name}.yml`)].map((name) => join(root, name))
+  ['docker-compose.yml', ...overlays.map((name) => `deploy/compose/${name}.yml`)]
+    .map((name) => join(root, name))
 
-/** A compose project on free ports. It is removed with its volumes when the test ends, however it ends. */
+/** A Compose project on free ports, removed with its volumes when the test ends, even after SIGKILL. */
 export async function openProject (t: Test, ...overlays: string[]) {
   const name = newName()
   const env: NodeJS.ProcessEnv = {
@@ -101,24 +108,30 @@ export async function openProject (t: Test, ...overlays: string[]) {
     PLANT_STORE_IMAGE: image,
     PORT: '127.0.0.1:0'
   }
-  let underWay: Promise<unknown> = Promise.resolve()
+  let pending: Promise<unknown> = Promise.resolve()
   const compose = (...args: string[]) => {
     const command = docker(['compose', ...args], env)
-    underWay = Promise.allSettled([underWay, command])
+    pending = Promise.allSettled([pending, command])
     return command
   }
   removeWhenOver(t, name, async () => {
-    if (!t.passing()) t.comment(await compose('logs', '--no-color', '--tail=40').catch((error: Error) => error.message))
+    if (!t.passing()) {
+      t.comment(await compose('logs', '--no-color', '--tail=40').catch((error: Error) => error.message))
+    }
     // A failed test may have left a command that is still creating containers.
-    await underWay
+    await pending
   })
 
   const network = `${name}_default`
   // Use the engine directly where possible: a compose command takes a second of processor time.
-  const containers = async (service: string) => (await run('ps', '--quiet', `--filter=label=com.docker.compose.project=${name}`,
-    `--filter=label=com.docker.compose.service=${service}`)).split('\n')
+  const containers = async (service: string) => {
+    const filters = [`project=${name}`, `service=${service}`]
+      .map((label) => `--filter=label=com.docker.compose.${label}`)
+    return (await run('ps', '--quiet', ...filters)).split('\n')
+  }
   const container = async (service: string) => (await containers(service))[0] ?? ''
-  const inside = async (service: string, ...command: string[]) => run('exec', await container(service), ...command)
+  const inside = async (service: string, ...command: string[]) =>
+    run('exec', await container(service), ...command)
 
   return {
     env,
@@ -136,19 +149,23 @@ export async function openProject (t: Test, ...overlays: string[]) {
       return stdout
     },
     /** Starts an instance beside those of the compose file. */
-    start: (image: string, env: Record<string, string> = {}) => run('run', '--detach', `--network=${network}`, '--publish=127.0.0.1::3000',
-      ...Object.entries({ DATABASE_URL: databaseUrl, ...env }).map(([name, value]) => `--env=${name}=${value}`), image),
+    start: (image: string, env: Record<string, string> = {}) => {
+      const settings = Object.entries({ DATABASE_URL: databaseUrl, ...env })
+      return run('run', '--detach', `--network=${network}`, '--publish=127.0.0.1::3000',
+        ...settings.map(([name, value]) => `--env=${name}=${value}`), image)
+    },
     /** Runs SQL as the superuser, who can only use the socket. */
-    sql: (text: string, database = 'plant_store') =>
-      inside('database', 'psql', '--username=postgres', `--dbname=${database}`, '--no-align', '--tuples-only', `--command=${text}`),
+    sql: (text: string, database = 'plant_store') => inside('database', 'psql', '--username=postgres',
+      `--dbname=${database}`, '--no-align', '--tuples-only', `--command=${text}`),
     healthy: async (service: string) => {
       const id = await container(service)
-      await until(async () => run('inspect', '--format={{.State.Health.Status}}', id), status => status === 'healthy')
+      const status = () => run('inspect', '--format={{.State.Health.Status}}', id)
+      await until(status, (status) => status === 'healthy')
     }
   }
 }
 
-// A separate shell waits for the end of its input. That comes with the end of this process, even by SIGKILL.
+// A separate shell waits for the end of its input, which comes when this process ends, even by SIGKILL.
 function removeWhenOver (t: Test, name: string, before: () => Promise<void>) {
   const project = `--filter label=com.docker.compose.project=${name}`
   const remover = spawn('sh', ['-c', `cat
@@ -168,16 +185,19 @@ export async function urlOf (container: string) {
   return `http://${(await run('port', container, '3000/tcp')).split('\n')[0]}`
 }
 
-/** Waits until the URL responds with the status, and passes the response. */
-export function answers (url: string, status: number) {
-  return until(() => fetch(url).catch(() => undefined), answer => answer?.status === status)
+/** Waits until the URL responds with the status, and returns the response. */
+export function waitForStatus (url: string, status: number) {
+  return until(() => fetch(url).catch(() => undefined), (response) => response?.status === status)
 }
 
-export async function until<T> (ask: () => Promise<T>, isIt: (answer: T) => boolean): Promise<T> {
+/** Polls until a value passes the check, for at most a minute. */
+export async function until<T> (poll: () => Promise<T>, check: (value: T) => boolean): Promise<T> {
   for (const end = Date.now() + 60_000; ;) {
-    const answer = await ask()
-    if (isIt(answer)) return answer
-    if (Date.now() > end) throw new Error(`still not so after a minute, last: ${answer instanceof Response ? answer.status : answer}`)
+    const value = await poll()
+    if (check(value)) return value
+    if (Date.now() > end) {
+      throw new Error(`no change within a minute, last: ${value instanceof Response ? value.status : value}`)
+    }
     await delay(100)
   }
 }

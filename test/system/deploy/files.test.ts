@@ -16,10 +16,11 @@ const read = (name: string) => readFile(join(root, name), 'utf8')
 t.test('Compose passes every setting of .env to the service', async (t) => {
   const service = (await read('deploy/service.yml')).split('  database:', 1)[0] as string
   const passed = new Set([...service.matchAll(/^ {6}([A-Z_]+):/gm)].map(([, name]) => name))
-  const fixed = { HOST: 'in the image', PORT: 'the published port', DATA_DIR: 'only the embedded database uses it' }
+  // The image sets HOST, Compose publishes PORT, and only the embedded database uses DATA_DIR.
+  const fixed = ['HOST', 'PORT', 'DATA_DIR']
   // test/config.test.ts compares this table with the program's settings.
   const table = (await read('docs/operating.md')).matchAll(/^\| `([A-Z_]+)` \|/gm)
-  const settings = [...table].map(([, name]) => name as string).filter((name) => !(name in fixed))
+  const settings = [...table].map(([, name]) => name as string).filter((name) => !fixed.includes(name))
   t.ok(settings.includes('DATABASE_URL'))
   t.strictSame(settings.filter((name) => !passed.has(name)), [])
   // OpenTelemetry reads these itself.
@@ -46,31 +47,38 @@ t.test('nginx names the methods of each path in its own 405', async (t) => {
   }
 })
 
-t.test('each error of a proxy has the service\'s number for it, or one of the proxies\' own', async (t) => {
-  const documented = [...(await read('docs/operating.md')).matchAll(/^\| (\d{3}91) \| (.*?) \|/gm)].map(([, number, message]) => `${number} ${message}`)
-  const known = new Set([...documented, ...[...catalogue.values()].map(({ number, message }) => `${number} ${message}`)])
-  const said = new Set<string>()
-  const answers = /"error":(\d{5}),"message":"(.*?)"|\/errors\/(\d{5}) "(.*?)"/g
+t.test('each error of a proxy has a number of the service or of the documented proxy errors', async (t) => {
+  const rows = (await read('docs/operating.md')).matchAll(/^\| (\d{3}91) \| (.*?) \|/gm)
+  const documented = [...rows].map(([, number, message]) => `${number} ${message}`)
+  const ofService = [...catalogue.values()].map(({ number, message }) => `${number} ${message}`)
+  const known = new Set([...documented, ...ofService])
+  const configured = new Set<string>()
+  const responses = /"error":(\d{5}),"message":"(.*?)"|\/errors\/(\d{5}) "(.*?)"/g
   const files = (await readdir(join(root, 'deploy/errors'))).map((name) => `deploy/errors/${name}`)
   for (const file of [...files, 'deploy/haproxy.cfg', 'deploy/nginx.conf']) {
-    for (const [, number, message, other, text] of (await read(file)).matchAll(answers)) said.add(`${number ?? other} ${message ?? text}`)
+    for (const [, number, message, other, text] of (await read(file)).matchAll(responses)) {
+      configured.add(`${number ?? other} ${message ?? text}`)
+    }
   }
-  t.strictSame([...said].filter((answer) => !known.has(answer)), [])
-  t.strictSame(documented.filter((answer) => !said.has(answer)), [])
-  t.notOk([...catalogue.keys()].some((number) => number % 100 > 90), 'and the service has none of theirs')
+  t.strictSame([...configured].filter((error) => !known.has(error)), [])
+  t.strictSame(documented.filter((error) => !configured.has(error)), [])
+  const isOfProxies = (number: number) => number % 100 > 90
+  t.notOk([...catalogue.keys()].some(isOfProxies), 'the service uses no number of the proxies')
 })
 
 t.test('the container suite runs each section of the runbook that has command lines', async (t) => {
-  const tests = await Promise.all(['runbook', 'backup', 'rolling'].map((name) => read(`test/system/container/${name}.test.ts`)))
+  const files = ['runbook', 'backup', 'rolling'].map((name) => `test/system/container/${name}.test.ts`)
+  const tests = await Promise.all(files.map(read))
   const run = new Set([...tests.join().matchAll(/runbook\['(.*?)'\]/g)].map(([, heading]) => heading))
   const written = Object.keys(runbook).filter((heading) => runbook[heading]?.length !== 0)
   t.strictSame([...run].sort(), written.sort())
 })
 
-const isCheckout = existsSync(join(root, '.git'))
-t.test('a checkout on Windows has no line ends that a shell would trip over', { skip: !isCheckout && 'no repository' }, async (t) => {
+const skip = !existsSync(join(root, '.git')) && 'this is not a git repository'
+t.test('shell scripts keep their line ends in a checkout on Windows', { skip }, async (t) => {
   const copy = join(t.testdir(), 'copy')
-  await execute('git', ['clone', '--quiet', '--depth=1', '--config=core.autocrlf=true', `file://${root}`, copy])
+  const options = ['--quiet', '--depth=1', '--config=core.autocrlf=true']
+  await execute('git', ['clone', ...options, `file://${root}`, copy])
   const { stdout } = await execute('git', ['-C', copy, 'ls-files', '--eol'])
   t.strictSame(stdout.split('\n').filter((line) => /w\/(crlf|mixed)/.test(line)), [])
   t.match(stdout, /w\/lf.*deploy\/create-role\.sh/)

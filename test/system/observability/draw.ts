@@ -1,6 +1,6 @@
-// Draws the dashboard with Prometheus' data of a minute of load with an outage:
+// Draws the dashboard after a minute of load with an outage of the database:
 // node test/system/observability/draw.ts docs/dashboard.svg
-// Without a path it draws into the folder for temporary files.
+// Without a path the picture goes into the folder for temporary files.
 import { writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -8,14 +8,16 @@ import { setTimeout as delay } from 'node:timers/promises'
 import { createClient } from '../faults/client.ts'
 import { createUsers, startPostgres } from '../faults/postgres.ts'
 import { unmeasured } from '../../support/program.ts'
-import { filledIn, findPrometheus, readPanels, startPrometheus, type Panel, type Series } from './prometheus.ts'
+import {
+  filledIn, findPrometheus, readPanels, startPrometheus, type Panel, type Series
+} from './prometheus.ts'
 
 const [target = join(tmpdir(), 'dashboard.svg')] = process.argv.slice(2)
 const seconds = 60
 const [columns, width, height] = [6, 250, 130]
 const colors = ['#2da44e', '#0969da', '#bf8700', '#cf222e', '#8250df', '#6e7781']
 
-const inUnits: Record<string, (value: number) => string> = {
+const formats: Record<string, (value: number) => string> = {
   reqps: (value) => `${round(value)} a second`,
   ops: (value) => `${round(value)} a second`,
   percentunit: (value) => `${round(value * 100)} %`,
@@ -66,16 +68,22 @@ ${drawn.join('\n')}
 console.log(target)
 
 function draw ({ title, fieldConfig }: Panel, series: Series[], x: number, y: number): string {
-  const values = series.flatMap(({ values }) => values.map(([, value]) => Number(value))).filter(Number.isFinite)
-  const most = Math.max(...values, 0)
+  const values = series.flatMap(({ values }) => values.map(([, value]) => Number(value)))
+    .filter(Number.isFinite)
+  const maximum = Math.max(...values, 0)
   const [left, top, wide, high] = [x + 10, y + 34, width - 24, height - 48]
   const lines = series.map(({ values }, index) => {
-    const points = values.filter(([, value]) => Number.isFinite(Number(value))).map(([time, value]) =>
-      `${(left + (time - began) / seconds * wide).toFixed(1)},${(top + high - Number(value) / (most || 1) * high).toFixed(1)}`)
-    return `<polyline points="${points.join(' ')}" fill="none" stroke="${colors[index % colors.length]}" stroke-width="1.5"/>`
+    const points = values.filter(([, value]) => Number.isFinite(Number(value))).map(([time, value]) => {
+      const x = left + (time - began) / seconds * wide
+      const y = top + high - Number(value) / (maximum || 1) * high
+      return `${x.toFixed(1)},${y.toFixed(1)}`
+    })
+    const color = colors[index % colors.length]
+    return `<polyline points="${points.join(' ')}" fill="none" stroke="${color}" stroke-width="1.5"/>`
   })
+  const format = formats[fieldConfig.defaults.unit] ?? round
   return `<text class="title" x="${left}" y="${y + 16}">${title.replaceAll('&', '&amp;')}</text>
-<text x="${left}" y="${y + 29}">at most ${inUnits[fieldConfig.defaults.unit]?.(most) ?? round(most)}</text>
+<text x="${left}" y="${y + 29}">at most ${format(maximum)}</text>
 <path d="M${left} ${top + high}h${wide}" stroke="#d0d7de"/>
 ${lines.join('\n')}`
 }

@@ -1,4 +1,4 @@
-// What deploy/observability ships, on a real Prometheus: npm run test:observability
+// Tests the files of deploy/observability with a real Prometheus: npm run test:observability
 import { setTimeout as delay } from 'node:timers/promises'
 import t from 'tap'
 import { createClient } from '../faults/client.ts'
@@ -9,7 +9,7 @@ import { filledIn, findPrometheus, promtool, readPanels, startPrometheus } from 
 
 const programs = await findPrometheus()
 if (programs === undefined) {
-  t.comment('LEFT OUT: there is no prometheus, and Debian\'s package of that name cannot be had')
+  t.comment('SKIPPED: there is no prometheus, and Debian\'s package of that name cannot be downloaded')
   process.exit(process.env.CI === undefined ? 0 : 1)
 }
 
@@ -23,12 +23,12 @@ const metrics = String(service.log.find(({ msg }) => msg === 'metrics')?.url)
 const alice = createClient(service.address, token)
 t.teardown(alice.close)
 
-t.test('promtool finds nothing in the rules, and each alert fires when it should and only then', async (t) => {
+t.test('promtool accepts the rules, and each alert fires only when it should', async (t) => {
   await t.resolves(promtool(programs, ['check', 'rules', 'alerts.yml']))
   await t.resolves(promtool(programs, ['test', 'rules', 'alerts.test.yml']))
 })
 
-t.test('promtool finds nothing in the names of the metrics', async (t) => {
+t.test('promtool accepts the names of the metrics', async (t) => {
   await t.resolves(promtool(programs, ['check', 'metrics'], await (await fetch(metrics)).text()))
 })
 
@@ -51,8 +51,8 @@ interface Fault {
   begin: () => unknown
   end: () => unknown
   alerts: string[]
-  callers: number
-  /** Whether they create plants, too: on connections of their own. */
+  clients: number
+  /** Whether the clients also create plants, which uses further database connections. */
   areWriting?: boolean
 }
 
@@ -62,14 +62,14 @@ const faults: Fault[] = [
     begin: () => { proxy.set('closed'); proxy.cut() },
     end: () => proxy.set('open'),
     alerts: ['PlantStoreNotReady', 'PlantStoreErrorBudgetBurnsFast'],
-    callers: 1
+    clients: 1
   },
   {
     title: 'a database that is frozen',
     begin: postgres.freeze,
     end: postgres.thaw,
     alerts: ['PlantStoreNotReady', 'PlantStoreErrorBudgetBurnsFast', 'PlantStoreConnectionsGivenUp'],
-    callers: 4,
+    clients: 4,
     areWriting: true
   },
   {
@@ -77,17 +77,18 @@ const faults: Fault[] = [
     begin: () => proxy.slow(0, 20_000),
     end: () => proxy.slow(0),
     alerts: ['PlantStoreShedding', 'PlantStoreErrorBudgetBurnsFast'],
-    callers: 60
+    clients: 60
   }
 ]
 
-for (const { title, begin, end, alerts, callers, areWriting = false } of faults) {
-  t.test(`${title} fires the right alerts and no other, and they clear`, async (t) => {
-    // One of its own: an alert looks back at hours, and would remember the fault before.
+for (const { title, begin, end, alerts, clients, areWriting = false } of faults) {
+  t.test(`${title} fires the expected alerts only, and they clear`, async (t) => {
+    // Each fault has its own Prometheus, because alerts look back over hours.
     const prometheus = await startPrometheus(t, programs, metrics)
-    await until(async () => (await prometheus.query('plant_store_unready')).length > 0, 'the first scrape')
-    await until(async () => (await prometheus.firing()).size === 0, 'nothing fires before')
-    // Known now, and connected: behind a look-up or a connection that hangs no statement would be silent.
+    const isScraped = async () => (await prometheus.query('plant_store_unready')).length > 0
+    await until(isScraped, 'the first scrape')
+    await until(async () => (await prometheus.firing()).size === 0, 'no alert before the fault')
+    // Cache the token and open the connections: a hanging look-up or connection would hide the statements.
     await alice.list('?limit=1')
     if (areWriting) await alice.create({ id: 2, name: 'Monstera' })
     const seen = new Set<string>()
@@ -96,7 +97,7 @@ for (const { title, begin, end, alerts, callers, areWriting = false } of faults)
       over.abort()
       await end()
     })
-    const work = Array.from({ length: callers }, async () => {
+    const work = Array.from({ length: clients }, async () => {
       while (!over.signal.aborted) {
         const [{ status }] = await Promise.all([
           alice.list('?limit=1'),
@@ -111,21 +112,25 @@ for (const { title, begin, end, alerts, callers, areWriting = false } of faults)
       return alerts.every((alert) => seen.has(alert))
     }, () => `${alerts.join(', ')}, seen ${[...seen].join(', ')}`)
     await end()
-    await until(async () => (await alice.list('?limit=1')).status === 200, 'it answers again')
+    await until(async () => (await alice.list('?limit=1')).status === 200, 'the service responds again')
     over.abort()
     await Promise.all(work)
     t.strictSame([...seen].toSorted(), alerts.toSorted())
-    // What clears them is that nothing fails any more.
+    // Successful requests clear the alerts.
     const calm = setInterval(() => { alice.list('?limit=1') }, 100)
     t.teardown(() => clearInterval(calm))
-    await until(async () => (await prometheus.firing()).size === 0, 'it clears')
+    await until(async () => (await prometheus.firing()).size === 0, 'the alerts clear')
   })
 }
 
-/** Prometheus has no events to await: it is asked until it says so. */
-async function until (holds: () => Promise<boolean>, what: string | (() => string), limitMs = 40_000): Promise<void> {
+/** Polls Prometheus, which has no events to await. */
+async function until (
+  holds: () => Promise<boolean>, what: string | (() => string), limitMs = 40_000
+): Promise<void> {
   for (const begun = performance.now(); !await holds();) {
-    if (performance.now() - begun > limitMs) throw new Error(`not in time: ${typeof what === 'string' ? what : what()}`)
+    if (performance.now() - begun > limitMs) {
+      throw new Error(`not in time: ${typeof what === 'string' ? what : what()}`)
+    }
     await delay(200)
   }
 }

@@ -1,4 +1,4 @@
-// Debian's Prometheus on loopback, with what deploy/observability ships.
+// Runs Debian's Prometheus on loopback with the files of deploy/observability.
 import { execFile, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { cp, mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
@@ -11,21 +11,23 @@ import type { Scope } from '../../support/program.ts'
 const execute = promisify(execFile)
 const deploy = join(import.meta.dirname, '../../../deploy/observability')
 
-/** How much faster time goes in the tests: a rule that waits for a minute waits for a second. */
+/** The tests divide all times of the rules by this number. */
 const speed = 60
 
 export interface Alert { labels: Record<string, string>, state: string }
 
-/** The folder of prometheus and promtool: on the path, or unpacked from Debian's package. Undefined where neither can be had. */
+/** The folder of prometheus and promtool: on the path, or unpacked from Debian's package; else undefined. */
 export async function findPrometheus (): Promise<string | undefined> {
   const onPath = await execute('which', ['prometheus', 'promtool']).then(() => '', () => undefined)
   if (onPath !== undefined) return onPath
   const folder = join(tmpdir(), 'plant-store-prometheus')
   const programs = join(folder, 'usr/bin')
-  if (await execute(join(programs, 'promtool'), ['--version']).then(() => true, () => false)) return `${programs}/`
+  const isUnpacked = await execute(join(programs, 'promtool'), ['--version']).then(() => true, () => false)
+  if (isUnpacked) return `${programs}/`
   await mkdir(folder, { recursive: true })
-  // Unpacked, not installed: nothing on the machine changes.
-  return await execute('bash', ['-c', 'apt-get download -qq prometheus && dpkg -x prometheus_*.deb .'], { cwd: folder })
+  // Unpacking changes nothing else on the machine, unlike installing.
+  const unpack = 'apt-get download -qq prometheus && dpkg -x prometheus_*.deb .'
+  return await execute('bash', ['-c', unpack], { cwd: folder })
     .then(() => `${programs}/`, () => undefined)
 }
 
@@ -41,7 +43,7 @@ const faster = (text: string) => text
   .replaceAll(/\[(\d+)([mh])\]/g, (_, count, unit) => `[${Number(count) * (unit === 'h' ? 3600 : 60) / speed}s]`)
   .replaceAll(/for: (\d+)m/g, (_, count) => `for: ${Number(count) * 60 / speed}s`)
 
-/** A Prometheus that scrapes the target twice a second and has the shipped rules, their times divided by 60. */
+/** Starts a Prometheus that scrapes the target twice a second and has the rules with their times divided. */
 export async function startPrometheus (scope: Scope, programs: string, target: string) {
   const folder = await mkdtemp(join(tmpdir(), 'plant-store-prometheus-'))
   await cp(deploy, folder, { recursive: true })
@@ -52,8 +54,10 @@ rule_files: [alerts.yml]
 scrape_configs: [{ job_name: plant-store, static_configs: [{ targets: ["${new URL(target).host}"] }] }]
 `)
   const port = await freePort()
-  const child = spawn(`${programs}prometheus`, [`--config.file=${folder}/prometheus.yml`,
-    `--storage.tsdb.path=${folder}/data`, `--web.listen-address=127.0.0.1:${port}`], { stdio: ['ignore', 'ignore', 'pipe'] })
+  const child = spawn(`${programs}prometheus`, [
+    `--config.file=${folder}/prometheus.yml`, `--storage.tsdb.path=${folder}/data`,
+    `--web.listen-address=127.0.0.1:${port}`
+  ], { stdio: ['ignore', 'ignore', 'pipe'] })
   const exited = once(child, 'exit')
   scope.teardown(async () => {
     child.kill('SIGTERM')
@@ -67,24 +71,30 @@ scrape_configs: [{ job_name: plant-store, static_configs: [{ targets: ["${new UR
   const address = `http://127.0.0.1:${port}`
 
   async function get<Data> (path: string): Promise<Data> {
-    const { status, data, error } = await (await fetch(address + path)).json() as { status: string, data: Data, error?: string }
+    const response = await fetch(address + path)
+    const { status, data, error } = await response.json() as { status: string, data: Data, error?: string }
     if (status !== 'success') throw new Error(error)
     return data
   }
 
   return {
-    /** The series that an expression gives now. */
-    query: async (expression: string) => (await get<{ result: Array<{ value: [number, string] }> }>(
-      `/api/v1/query?query=${encodeURIComponent(expression)}`)).result,
+    /** The current series of an expression. */
+    async query (expression: string) {
+      const path = `/api/v1/query?query=${encodeURIComponent(expression)}`
+      return (await get<{ result: Array<{ value: [number, string] }> }>(path)).result
+    },
 
-    /** The series that an expression gave between two moments, in seconds, twice a second. */
-    range: async (expression: string, start: number, end: number) => (await get<{ result: Series[] }>(
-      `/api/v1/query_range?query=${encodeURIComponent(expression)}&start=${start}&end=${end}&step=0.5`)).result,
+    /** The series of an expression between two times in seconds, with two values a second. */
+    async range (expression: string, start: number, end: number) {
+      const query = `query=${encodeURIComponent(expression)}&start=${start}&end=${end}&step=0.5`
+      return (await get<{ result: Series[] }>(`/api/v1/query_range?${query}`)).result
+    },
 
     /** The names of the alerts that fire now. */
     async firing (): Promise<Set<string>> {
       const { alerts } = await get<{ alerts: Alert[] }>('/api/v1/alerts')
-      return new Set(alerts.filter(({ state }) => state === 'firing').map(({ labels }) => labels.alertname as string))
+      const firing = alerts.filter(({ state }) => state === 'firing')
+      return new Set(firing.map(({ labels }) => labels.alertname as string))
     }
   }
 }
@@ -101,6 +111,6 @@ export async function readPanels (): Promise<Panel[]> {
   return JSON.parse(await readFile(join(deploy, 'grafana/plant-store.json'), 'utf8')).panels
 }
 
-/** As Grafana fills it in. */
+/** Replaces the variables of an expression, as Grafana does. */
 export const filledIn = (expression: string) =>
   expression.replaceAll('$__rate_interval', '5s').replaceAll('$instance', '.*')

@@ -40,32 +40,35 @@ t.test('bad arguments get one line and exit code 2', { buffered: true }, async (
     [['token', 'create'], /missing required argument 'user'$/],
     [['token', 'create', 'alice', 'bob'], /too many arguments for 'create'/],
     [['token', 'create', 'a\nb'], /'a b' is invalid .* A user name is 1 to 255 printable characters\.$/],
-    [['token', 'create', 'alice', '--expires', 'soon'], /'soon' is invalid\. Expected a duration such as 90d/],
+    [['token', 'create', 'ann', '--expires', 'soon'], /'soon' is invalid\. Expected a duration such as 90d/],
     [['token', 'revoke'], /^error: expected either the id of a token or --user$/],
     [['token', 'list', '--user', ''], /A user name is 1 to 255 printable characters\.$/],
     [['token', 'revoke', '--user', ''], /A user name is 1 to 255 printable characters\.$/],
     [['token', 'create', 'alice', '--label', ''], /A label is 1 to 255 printable characters\.$/],
     [['token', 'revoke', 'x', '--user', 'alice'], /^error: expected either the id of a token or --user$/]
   ]
-  // No database is there: the commands fail before they would connect.
+  // There is no database at this address: the commands fail before they connect.
   const unreachable = { DATABASE_URL: 'postgres://127.0.0.1:1/plants' }
   const inMain = ['migrate down', 'token revoke']
   await Promise.all(lines.map(async ([args, line]) => {
     const start = inMain.includes(args.join(' ')) ? run : unmeasured.run
     const { code, stdout, stderr } = await start(args, unreachable)
-    t.strictSame({ code, stdout, lines: stderr.split('\n').length }, { code: 2, stdout: '', lines: 2 }, args.join(' '))
+    const printed = { code, stdout, lines: stderr.split('\n').length }
+    t.strictSame(printed, { code: 2, stdout: '', lines: 2 }, args.join(' '))
     t.match(stderr.trimEnd(), line)
   }))
 })
 
 t.test('npx runs the program in a checkout and passes its options on', { buffered: true }, async (t) => {
-  const words = ['npx', 'plant-store', 'token', 'create', 'alice', '--expires=90d', '--read-only', '--label', 'laptop']
+  const options = ['--expires=90d', '--read-only', '--label', 'laptop']
+  const words = ['npx', 'plant-store', 'token', 'create', 'alice', ...options]
   const DATABASE_URL = await createDatabase(t)
   const env = { ...process.env, DATABASE_URL, npm_config_cache: t.testdir() }
   const { stdout } = await promisify(execFile)('env', [...asShipped, ...words], { env, cwd: root })
   t.match(stdout, /^plant_[0-9a-z]{57}\n$/)
-  t.match(await sql(DATABASE_URL, 'select label, read_only, expires_at - created_at > \'89d\' as expires from tokens'),
-    [{ label: 'laptop', read_only: true, expires: true }])
+  const created = await sql(DATABASE_URL,
+    "select label, read_only, expires_at - created_at > '89d' as expires from tokens")
+  t.match(created, [{ label: 'laptop', read_only: true, expires: true }])
 })
 
 t.test('the files of the image need DATABASE_URL', { buffered: true }, async (t) => {
@@ -74,7 +77,8 @@ t.test('the files of the image need DATABASE_URL', { buffered: true }, async (t)
     t.strictSame(await run(args, { DATABASE_URL: undefined }), {
       code: 1,
       stdout: '',
-      stderr: 'DATABASE_URL is not set: expected a PostgreSQL database, such as postgres://plant_store:secret@localhost:5432/plant_store\n'
+      stderr: 'DATABASE_URL is not set: expected a PostgreSQL database, ' +
+        'such as postgres://plant_store:secret@localhost:5432/plant_store\n'
     })
   }
 })
@@ -89,12 +93,14 @@ t.test('the start names the database without user and password', { buffered: tru
   const DATABASE_URL = await createDatabase(t)
   const { hostname: host, port, pathname, password } = new URL(DATABASE_URL)
   const service = await unmeasured.serve(t, { DATABASE_URL, DRAIN_DELAY: '0' })
-  t.match(await service.logged('database'), { servers: [{ host, port: Number(port), database: pathname.slice(1) }] })
+  const server = { host, port: Number(port), database: pathname.slice(1) }
+  t.match(await service.logged('database'), { servers: [server] })
   t.notMatch(JSON.stringify(service.log), password)
 })
 
-t.test('a HOST without an address is refused in one line', { buffered: true }, async (t) => {
-  t.strictSame(await run(['serve'], { HOST: 'nowhere.invalid', DATABASE_URL: 'postgres://127.0.0.1:1/plants' }),
+t.test('a HOST without an address is rejected in one line', { buffered: true }, async (t) => {
+  const environment = { HOST: 'nowhere.invalid', DATABASE_URL: 'postgres://127.0.0.1:1/plants' }
+  t.strictSame(await run(['serve'], environment),
     { code: 1, stdout: '', stderr: 'HOST: expected an address or a host name, got "nowhere.invalid"\n' })
 })
 
@@ -104,7 +110,7 @@ t.test('the command token alone prints its subcommands', { buffered: true }, asy
   t.match(stderr, /create[^]*list[^]*revoke/)
 })
 
-t.test('a wrong configuration stops every command with a line for each fault', { buffered: true }, async (t) => {
+t.test('a wrong configuration ends every command with a line for each fault', { buffered: true }, async (t) => {
   const environment = { DATABASE_URL: 'mysql://localhost', PORT: '65536', MIGRATE: 'perhaps' }
   for (const args of [['serve'], ['token', 'list']]) {
     const { code, stdout, stderr } = await unmeasured.run(args, environment)
@@ -116,6 +122,7 @@ t.test('a wrong configuration stops every command with a line for each fault', {
 t.test('an unreachable database is reported in one line', { buffered: true }, async (t) => {
   const line = 'The database cannot be reached. connect ECONNREFUSED 127.0.0.1:1\n'
   for (const MIGRATE of ['on', 'off']) {
-    t.strictSame(await unmeasured.run(['token', 'list'], { MIGRATE, DATABASE_URL: 'postgres://127.0.0.1:1/plants' }), { code: 1, stdout: '', stderr: line })
+    const environment = { MIGRATE, DATABASE_URL: 'postgres://127.0.0.1:1/plants' }
+    t.strictSame(await unmeasured.run(['token', 'list'], environment), { code: 1, stdout: '', stderr: line })
   }
 })

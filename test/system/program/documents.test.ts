@@ -1,4 +1,4 @@
-// Runs every command line of the documents, or names the test that runs it, or the reason why none does.
+// Runs the command lines of the documents. Each other command has another test or a reason here.
 import { execFile } from 'node:child_process'
 import { access, readdir, readFile } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
@@ -33,7 +33,7 @@ function commandsIn (text: string): string[] {
 // The container suite runs all blocks of the runbook: test/system/deploy/files.test.ts checks this.
 const runbookLines = Object.values(runbook).flat().flatMap((block) => commandsIn(`\`\`\`sh\n${block}\`\`\``))
 
-/** The test that runs a command, or nearly the same one. */
+/** Commands that another test runs, exactly or nearly. */
 const runBy: Record<string, string[]> = {
   'test/system/container/fresh.sh': ['npm ci', 'npm ci && npm test', 'npm test'],
   'test/check.test.ts': ['npm run check'],
@@ -60,31 +60,31 @@ const runBy: Record<string, string[]> = {
   ]
 }
 
-/** The reason why no test runs a command. */
+/** Commands that no test runs, by the reason. */
 const notRun: Record<string, string[]> = {
   'It changes the checkout or the machine.': ['git pull', 'git push --follow-tags', 'npm install --global bun'],
-  'It measures for minutes, or until somebody stops it.': [
+  'It measures for minutes, or until it is stopped.': [
     'npm run bench', 'npm run bench -- --large', 'npm run bench -- --only \'\' --large',
     'npm run bench -- --seconds 2 --rounds 2 --only list,create',
     'BEFORE=../before npm run bench -- --only before',
     'node bench/scale.ts', 'node --cpu-prof src/main.ts serve'
   ],
-  'A suite of its own, for which CI has no time, or one file of all.': [
+  'It runs a suite that takes too long for CI, or a single test file.': [
     'npm run test:observability', 'npm run fuzz -- --count 20000',
     'npm test -- --disable-coverage test/plants/list.test.ts'
   ],
-  'It draws for people, with images that only a registry has.': [
+  'It draws pictures for people, or needs images from a registry.': [
     'node test/system/observability/draw.ts docs/dashboard.svg',
     'docker compose --file docker-compose.yml --file deploy/compose/observability.yml up --detach'
   ],
-  'It takes an image of a version before.': [
+  'It needs the image of an earlier version.': [
     'PLANT_STORE_IMAGE=localhost/plant-store:1.0.0 docker compose up --detach --no-deps plant-store'
   ],
-  'It takes a published release.': [
+  'It needs a published release.': [
     'cosign verify --certificate-oidc-issuer=https://token.actions.githubusercontent.com ' +
       '--certificate-identity=https://github.com/<repository>/.github/workflows/release.yml@refs/tags/v1.1.0 <image>'
   ],
-  'It takes a cluster.': [
+  'It needs a cluster.': [
     'kubectl apply --filename deploy/kubernetes/production/namespace.yaml',
     'kubectl create secret generic plant-store-database --namespace plant-store ' +
       '--from-literal=url=postgres://… --from-literal=migration-url=postgres://…',
@@ -94,11 +94,13 @@ const notRun: Record<string, string[]> = {
     'kubectl wait job/plant-store-migration --namespace plant-store --for=condition=complete --timeout=15m',
     'kubectl apply --kustomize deploy/kubernetes/production'
   ],
-  'It only shows what is there.': [
+  'It only prints logs.': [
     'docker compose logs plant-store | grep <id>', 'docker compose logs --tail 50 plant-store',
     'grep \'"error":50001\''
   ],
-  'An example of a value.': ['export UNTIL=\'2027-01-31 14:05:00+00\'', 'export BACKUP=backups/plants-20270131T140500Z.dump']
+  'It only sets a value.': [
+    'export UNTIL=\'2027-01-31 14:05:00+00\'', 'export BACKUP=backups/plants-20270131T140500Z.dump'
+  ]
 }
 
 const elsewhere = new Set([...runbookLines, ...Object.values(runBy).flat(), ...Object.values(notRun).flat()])
@@ -113,23 +115,25 @@ t.test('a test runs every command line of the documents, or a reason is given', 
   const unknown = [...commands].filter((command) => !runHere.test(command) && !elsewhere.has(command))
   t.strictSame(unknown, [])
   const gone = [...elsewhere].filter((command) => !commands.has(command))
-  t.strictSame(gone, [], 'and what is named stands in a document')
+  t.strictSame(gone, [], 'every command listed here appears in a document')
   for (const [file, lines] of Object.entries(runBy)) {
     const text = await read(file)
-    // A test in TypeScript calls what the line calls in its own way.
+    // Tests in TypeScript run the commands in other words.
     if (!file.endsWith('.ts')) for (const line of lines) t.ok(text.includes(line), line)
   }
 })
 
-t.test('every link of the documents leads to a file of the project, and to a heading of it', async (t) => {
+t.test('every link of the documents leads to a file or a heading of the project', async (t) => {
   const headingsOf = (text: string) => [...text.matchAll(/^#+ (.*)/gm)]
     .map(([, heading = '']) => heading.toLowerCase().replaceAll(/[^\w\- ]/g, '').replaceAll(' ', '-'))
   const broken: string[] = []
   for (const [index, document] of documents.entries()) {
     for (const [, path = '', anchor] of texts[index]?.matchAll(/\]\((?!https?:)([^)#]*)#?([^)]*)\)/g) ?? []) {
       const target = path === '' ? document : join(dirname(document), path)
-      const isThere = anchor ? read(target).then((text) => headingsOf(text).includes(anchor)) : access(join(root, target)).then(() => true)
-      if (!await isThere.catch(() => false)) broken.push(`${document}: ${path}#${anchor}`)
+      const exists = anchor
+        ? read(target).then((text) => headingsOf(text).includes(anchor))
+        : access(join(root, target)).then(() => true)
+      if (!await exists.catch(() => false)) broken.push(`${document}: ${path}#${anchor}`)
     }
   }
   t.strictSame(broken, [])
@@ -147,18 +151,19 @@ t.test('the commands of the documents succeed', async (t) => {
   const carol = await as('carol')
   const address = await listen()
   const env = { ...process.env, DATABASE_URL: url, TOKEN: carol.authorization.replace('Bearer ', '') }
-  const answers: string[] = []
+  const responses: string[] = []
   for (const command of commands) {
     if (!runHere.test(command)) continue
     const line = command.replace('<id>', bobs?.id as string).replace('<user>', 'bob')
-      // commands.test.ts has one by way of npx, which takes two seconds.
+      // npx takes two seconds. commands.test.ts tests it once.
       .replace(/^(npx )?plant-store/, program.join(' '))
       .replace('localhost:3000', `--silent --show-error --fail ${address}`)
     const done = promisify(execFile)('env', [...asShipped, 'sh', '-c', line], { cwd: root, env })
     await t.resolves(done, command)
-    if (command.startsWith('curl')) answers.push((await done).stdout)
+    if (command.startsWith('curl')) responses.push((await done).stdout)
   }
-  t.match(await tokens.list('alice'), [{ label: 'laptop' }, { label: 'dashboard', readOnly: true }, { expires: Date }])
+  t.match(await tokens.list('alice'),
+    [{ label: 'laptop' }, { label: 'dashboard', readOnly: true }, { expires: Date }])
   t.match(await tokens.list('bob'), [{ revoked: Date }])
-  t.strictSame(answers, ['{"name":"Monstera"}', '[{"name":"Monstera"}]', ''])
+  t.strictSame(responses, ['{"name":"Monstera"}', '[{"name":"Monstera"}]', ''])
 })

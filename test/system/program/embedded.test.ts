@@ -8,7 +8,7 @@ import { createDataDir, findServer, isRunning } from '../../support/embedded.ts'
 import { findChildren } from '../../support/processes.ts'
 import { run, serve, unmeasured, type Program } from '../../support/program.ts'
 
-// All tests use one folder: each continues where the one before ended.
+// All tests use one folder. Each test continues where the previous one ended.
 const DATA_DIR = await createDataDir(t)
 const environment = { DATABASE_URL: undefined, DATA_DIR, DRAIN_DELAY: '0' }
 const start = () => unmeasured.serve(t, environment, 'ready', { detached: true })
@@ -17,7 +17,7 @@ const startMeasured = () => serve(t, environment, 'ready', { detached: true })
 let service: Program
 const usesEmbedded = `DATABASE_URL is not set: using the PostgreSQL server in ${DATA_DIR}\n`
 
-/** Waits for lines on standard error. */
+/** Waits for so many lines on standard error. */
 async function quickStart ({ child, stderr }: Program, lines: number): Promise<string> {
   while (stderr().split('\n').length <= lines) await once(child.stderr, 'data')
   return stderr()
@@ -30,8 +30,9 @@ const names: string[] = []
 async function createPlants ({ address }: Program): Promise<void> {
   await Promise.all(Array.from({ length: 20 }, async (_, index) => {
     const id = names.length + index
-    const answer = await fetch(`${address}/plants`, { method: 'POST', headers, body: JSON.stringify({ id, name: `plant ${id}` }) })
-    t.equal(answer.status, 200)
+    const body = JSON.stringify({ id, name: `plant ${id}` })
+    const { status } = await fetch(`${address}/plants`, { method: 'POST', headers, body })
+    t.equal(status, 200)
   }))
   for (let index = 0; index < 20; index++) names.push(`plant ${names.length}`)
 }
@@ -49,7 +50,9 @@ await t.test('the first start prints a token and three commands to try', async (
   t.equal(lines.filter((line) => line.startsWith('curl ')).length, 3)
   const [token] = /plant_\w{57}/.exec(lines.join('\n')) as RegExpExecArray
   t.notMatch(JSON.stringify(service.log), token, 'the log does not show the token')
-  for (const secret of ['server.json', 'postgresql/plant-store.password']) t.equal((await stat(join(DATA_DIR, secret))).mode & 0o777, 0o600, secret)
+  for (const secret of ['server.json', 'postgresql/plant-store.password']) {
+    t.equal((await stat(join(DATA_DIR, secret))).mode & 0o777, 0o600, secret)
+  }
 })
 
 const hasCurl = spawnSync('curl', ['--version']).error === undefined
@@ -58,7 +61,8 @@ await t.test('the three commands work when pasted', { skip: !hasCurl && 'there i
   for (const line of lines.filter((line) => line.startsWith('curl '))) {
     printed.push((await promisify(execFile)('sh', ['-c', `${line} --silent --show-error --fail`])).stdout)
   }
-  t.strictSame(printed, ['{"name":"Monstera deliciosa","tag":"tropical"}', '[{"name":"Monstera deliciosa","tag":"tropical"}]', ''])
+  const plant = '{"name":"Monstera deliciosa","tag":"tropical"}'
+  t.strictSame(printed, [plant, `[${plant}]`, ''])
 })
 
 await t.test('token commands work while the service runs and name its database', async (t) => {
@@ -69,13 +73,13 @@ await t.test('token commands work while the service runs and name its database',
   t.strictSame(await listPlants(service), names)
 })
 
-await t.test('a second start on the same folder fails with one line and does not disturb the first', async (t) => {
+await t.test('a second start on the folder fails with one line and does not disturb the first', async (t) => {
   t.strictSame(await run(['serve'], { ...environment, PORT: '0' }),
     { code: 1, stdout: '', stderr: `${DATA_DIR} is in use by process ${service.child.pid}\n` })
   t.strictSame(await listPlants(service), names)
 })
 
-await t.test('kill -9 of the service loses nothing, and the next start prints how to create a token', async (t) => {
+await t.test('kill -9 of the service loses nothing, and the next start names the token command', async (t) => {
   await createPlants(service)
   process.kill(-(service.child.pid as number), 'SIGKILL')
   service = await start()
@@ -92,7 +96,7 @@ await t.test('kill -9 of the service and of its database together loses nothing'
   t.strictSame(await listPlants(service), names)
 })
 
-await t.test('the service survives its supervisor, and the next start replaces the database server', async (t) => {
+await t.test('the service survives its supervisor, and the next start replaces the server', async (t) => {
   const server = await findServer(DATA_DIR)
   const [supervisor] = await findChildren(service.child.pid) as [number]
   process.kill(supervisor, 'SIGKILL')
@@ -129,7 +133,9 @@ await t.test('token commands work without the service and leave nothing running'
 })
 
 await t.test('a start with a port in use stops the database again', async (t) => {
-  const other = spawn(process.execPath, ['-e', 'require("node:net").createServer().listen(0, "127.0.0.1", function () { console.log(this.address().port) })'])
+  const other = spawn(process.execPath, ['-e', `
+    require('node:net').createServer()
+      .listen(0, '127.0.0.1', function () { console.log(this.address().port) })`])
   t.teardown(() => { other.kill() })
   const [port] = await once(other.stdout, 'data')
   t.strictSame(await unmeasured.run(['serve'], { ...environment, PORT: String(port).trim() }),
@@ -142,7 +148,8 @@ await t.test('a stale server.json does not mislead the next start', async (t) =>
   const { url } = JSON.parse(await readFile(notes, 'utf8'))
   for (const text of ['{', JSON.stringify({ url, ownerPid: process.pid })]) {
     await writeFile(notes, text)
-    t.match(await unmeasured.run(['token', 'list', '--user', 'demo'], environment), { code: 0, stdout: /demo/, stderr: usesEmbedded }, text)
+    const list = await unmeasured.run(['token', 'list', '--user', 'demo'], environment)
+    t.match(list, { code: 0, stdout: /demo/, stderr: usesEmbedded }, text)
   }
 
   const killed = spawn(process.execPath, ['--version'])
@@ -158,7 +165,7 @@ await t.test('a stale server.json does not mislead the next start', async (t) =>
 await t.test('a start waits for a server that is about to end', async (t) => {
   const folder = join(DATA_DIR, 'postgresql')
   const { uid, gid } = await stat(folder)
-  // Longer than a start takes, and shorter than the start waits.
+  // Longer than a start takes, and shorter than a start waits.
   const leaving = spawn('sleep', ['2'], { uid, gid })
   await writeFile(join(folder, 'postmaster.pid'), `${leaving.pid}\n`)
   service = await startMeasured()

@@ -7,19 +7,24 @@ import { createDatabase, sql, waitingForLocks } from '../../support/database.ts'
 import { migrations } from '../../support/migrations.ts'
 import { copyProgram, run, unmeasured } from '../../support/program.ts'
 
+const test = (title: string, run: (t: Test) => Promise<void>) => t.test(title, { buffered: true }, run)
 const createEmpty = (t: Test) => createDatabase(t, { template: 'template0' })
-const tablesOf = async (url: string) =>
-  (await sql(url, 'select tablename as name from pg_tables where schemaname = \'public\' order by 1')).map(({ name }) => name)
+const tablesOf = async (url: string) => {
+  const rows = await sql(url, "select tablename from pg_tables where schemaname = 'public' order by 1")
+  return rows.map(({ tablename }) => tablename)
+}
 
 t.jobs = 3
 
-t.test('migrate goes up to the newest migration, and down by one migration', { buffered: true }, async (t) => {
+test('migrate goes up to the newest migration, and down by one migration', async (t) => {
   const DATABASE_URL = await createEmpty(t)
   const migrate = (...args: string[]) => run(['migrate', ...args], { DATABASE_URL })
-  // Without coverage: the same lines run again.
+  // Without coverage, because the same lines run again.
   const again = (...args: string[]) => unmeasured.run(['migrate', ...args], { DATABASE_URL })
-  const prints = (direction: string, names: string[]) =>
-    ({ code: 0, stdout: names.map((name) => `${direction} ${name}\n`).join('') || 'nothing to do\n', stderr: '' })
+  const prints = (direction: string, names: string[]) => {
+    const stdout = names.map((name) => `${direction} ${name}\n`).join('') || 'nothing to do\n'
+    return { code: 0, stdout, stderr: '' }
+  }
 
   t.strictSame(await again(), prints('up', migrations))
   t.strictSame(await again('up'), prints('up', []))
@@ -34,7 +39,7 @@ t.test('migrate goes up to the newest migration, and down by one migration', { b
   t.strictSame(await tablesOf(DATABASE_URL), tables)
 })
 
-t.test('a migration has a time limit of its own, not the limit of the role', { buffered: true }, async (t) => {
+test('a migration has a time limit of its own, not the limit of the role', async (t) => {
   const DATABASE_URL = await createEmpty(t)
   await sql(DATABASE_URL, `
     create table noted (timeout text);
@@ -48,10 +53,10 @@ t.test('a migration has a time limit of its own, not the limit of the role', { b
   t.strictSame(await sql(DATABASE_URL, 'select distinct timeout from noted'), [{ timeout: '10min' }])
 })
 
-t.test('migrate down deletes no data without --with-data', { buffered: true }, async (t) => {
+test('migrate down deletes no data without --with-data', async (t) => {
   const DATABASE_URL = await createDatabase(t)
   const down = (...args: string[]) => unmeasured.run(['migrate', 'down', '--yes', ...args], { DATABASE_URL })
-  const refuses = (migration: string, table: string) => ({
+  const rejects = (migration: string, table: string) => ({
     code: 1,
     stdout: '',
     stderr: `Undoing ${migration} would delete data from ${table}. Add --with-data to allow that.\n`
@@ -61,10 +66,10 @@ t.test('migrate down deletes no data without --with-data', { buffered: true }, a
   await sql(DATABASE_URL, 'insert into plants (owner, id, name) values (\'alice\', 1, \'Monstera\')')
   await sql(DATABASE_URL, 'insert into tokens (hash, username) values (sha256(\'\'), \'alice\')')
 
-  t.strictSame(await run(['migrate', 'down', '--yes'], { DATABASE_URL }), refuses('0002_tokens', 'tokens'))
+  t.strictSame(await run(['migrate', 'down', '--yes'], { DATABASE_URL }), rejects('0002_tokens', 'tokens'))
   t.equal((await sql(DATABASE_URL, 'select from tokens')).length, 1)
   t.match(await down('--with-data'), { code: 0, stdout: 'down 0002_tokens\n' })
-  t.strictSame(await down(), refuses('0001_plants', 'plants'))
+  t.strictSame(await down(), rejects('0001_plants', 'plants'))
   t.equal((await sql(DATABASE_URL, 'select from plants')).length, 1)
   t.match(await down('--with-data'), { code: 0, stdout: 'down 0001_plants\n' })
 })
@@ -77,23 +82,28 @@ const downSections: Array<[down: string, table: string | undefined]> = [
   ['alter table plants add check (note is null); drop table notes;', undefined]
 ]
 for (const [down, table] of downSections) {
-  t.test(`migrate down finds the tables that lose data by ${JSON.stringify(down)}`, { buffered: true }, async (t) => {
+  test(`migrate down finds the tables that lose data by ${JSON.stringify(down)}`, async (t) => {
     const folder = t.testdir()
     const { run } = await copyProgram(folder)
     const DATABASE_URL = await createDatabase(t)
-    const up = 'alter table plants add note text; create index plants_note on plants (note); create table notes (note text);'
-    await writeFile(join(folder, 'migrations/9000_note.sql'), `-- Up Migration\n\n${up}\n\n-- Down Migration\n\n${down}\n`)
+    const up = `alter table plants add note text;
+      create index plants_note on plants (note); create table notes (note text);`
+    const migration = `-- Up Migration\n\n${up}\n\n-- Down Migration\n\n${down}\n`
+    await writeFile(join(folder, 'migrations/9000_note.sql'), migration)
     t.match(await run(['migrate'], { DATABASE_URL }), { code: 0, stdout: 'up 9000_note\n' })
     await sql(DATABASE_URL, "insert into plants (owner, id, name) values ('alice', 1, 'Monstera')")
+    const stderr = `Undoing 9000_note would delete data from ${table}. Add --with-data to allow that.\n`
     t.strictSame(await run(['migrate', 'down', '--yes'], { DATABASE_URL }), table === undefined
       ? { code: 0, stdout: 'down 9000_note\n', stderr: '' }
-      : { code: 1, stdout: '', stderr: `Undoing 9000_note would delete data from ${table}. Add --with-data to allow that.\n` })
+      : { code: 1, stdout: '', stderr })
   })
 }
 
-t.test('migrate down sees rows of transactions that end while it waits', { buffered: true }, async (t) => {
+test('migrate down sees rows of transactions that end while it waits', async (t) => {
   const DATABASE_URL = await createDatabase(t)
-  for (let newer = migrations.length; newer > 2; newer--) await unmeasured.run(['migrate', 'down', '--yes'], { DATABASE_URL })
+  for (let newer = migrations.length; newer > 2; newer--) {
+    await unmeasured.run(['migrate', 'down', '--yes'], { DATABASE_URL })
+  }
   const other = new pg.Client(DATABASE_URL)
   await other.connect()
   t.teardown(() => other.end())
@@ -106,25 +116,25 @@ t.test('migrate down sees rows of transactions that end while it waits', { buffe
   t.equal((await sql(DATABASE_URL, 'select from tokens')).length, 1)
 })
 
-t.test('an older version does not undo a migration of a newer one', { buffered: true }, async (t) => {
+test('an older version does not undo a migration of a newer one', async (t) => {
   const DATABASE_URL = await createDatabase(t)
   await sql(DATABASE_URL, 'insert into migrations (name, run_on) values (\'9999_later\', now())')
   t.match(await unmeasured.run(['migrate', 'down', '--yes'], { DATABASE_URL }),
     { code: 1, stdout: '', stderr: /^Definitions of migrations 9999_later have been deleted\.\n$/ })
 })
 
-t.test('migrations run all or not at all, and a failure does not block the next attempt', { buffered: true }, async (t) => {
+test('migrations run all or not at all, and a failure does not block the next attempt', async (t) => {
   const DATABASE_URL = await createEmpty(t)
   await sql(DATABASE_URL, 'create table tokens ()')
-  const { code, stdout, stderr } = await unmeasured.run(['migrate'], { DATABASE_URL })
-  t.strictSame({ code, stdout, stderr }, { code: 1, stdout: '', stderr: 'relation "tokens" already exists\n' })
+  const stderr = 'relation "tokens" already exists\n'
+  t.strictSame(await unmeasured.run(['migrate'], { DATABASE_URL }), { code: 1, stdout: '', stderr })
   t.strictSame(await tablesOf(DATABASE_URL), ['migrations', 'tokens'], 'no plants')
 
   await sql(DATABASE_URL, 'drop table tokens')
   t.match(await unmeasured.run(['migrate'], { DATABASE_URL }), { code: 0 })
 })
 
-t.test('of several instances that start at once on an empty database, one migrates and all serve', { buffered: true }, async (t) => {
+test('when several instances start on an empty database, one migrates and all serve', async (t) => {
   const DATABASE_URL = await createEmpty(t)
   const services = await Promise.all(Array.from({ length: 3 }, () => unmeasured.serve(t, { DATABASE_URL })))
   const migrated = services.flatMap(({ log }) => log.filter(({ msg }) => msg === 'migrated'))
@@ -133,9 +143,10 @@ t.test('of several instances that start at once on an empty database, one migrat
   for (const { address } of services) t.equal((await fetch(`${address}/readyz`)).status, 200)
 })
 
-t.test('with MIGRATE=off the service waits until the command migrate has run', { buffered: true }, async (t) => {
+test('with MIGRATE=off the service waits until the command migrate has run', async (t) => {
   const DATABASE_URL = await createEmpty(t)
-  const service = await unmeasured.serve(t, { DATABASE_URL, MIGRATE: 'off', DRAIN_DELAY: '0' }, 'the database is not ready')
+  const environment = { DATABASE_URL, MIGRATE: 'off', DRAIN_DELAY: '0' }
+  const service = await unmeasured.serve(t, environment, 'the database is not ready')
   t.equal((await fetch(`${service.address}/readyz`)).status, 503)
   t.strictSame(await tablesOf(DATABASE_URL), [])
 
@@ -146,16 +157,17 @@ t.test('with MIGRATE=off the service waits until the command migrate has run', {
   t.strictSame(await service.exited, [0, null])
 })
 
-t.test('migrate waits for another migration and reports a lost connection in one line', { buffered: true }, async (t) => {
+test('migrate waits for another migration and reports a lost connection in one line', async (t) => {
   const DATABASE_URL = await createEmpty(t)
   const other = new pg.Client(DATABASE_URL)
   await other.connect()
   t.teardown(() => other.end())
-  // The key of node-pg-migrate's advisory lock.
+  // The advisory lock of node-pg-migrate.
   await other.query('select pg_advisory_lock(7241865325823964)')
   const waiting = unmeasured.run(['migrate'], { DATABASE_URL })
   const end = `select pg_terminate_backend(pid) from (${waitingForLocks}) as waiting`
   while ((await other.query(end)).rowCount === 0) await setTimeout(10)
-  t.strictSame(await waiting, { code: 1, stdout: '', stderr: 'terminating connection due to administrator command\n' })
+  const stderr = 'terminating connection due to administrator command\n'
+  t.strictSame(await waiting, { code: 1, stdout: '', stderr })
   t.strictSame(await tablesOf(DATABASE_URL), [])
 })

@@ -1,4 +1,4 @@
-// A shutdown ends in time, with exit code 0, whatever stalls beside the requests.
+// A shutdown ends in time with exit code 0, also when the log or the database stalls.
 import { execFileSync, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { closeSync, constants, openSync, readSync } from 'node:fs'
@@ -14,7 +14,7 @@ const main = join(import.meta.dirname, '../../../src/main.ts')
 const DATABASE_URL = await createDatabase(t)
 const environment = { DATABASE_URL, LOG_LEVEL: 'debug', SHUTDOWN_TIMEOUT: '3s', DRAIN_DELAY: '0' }
 
-/** Starts the service with a full pipe as its log, after some 1.5 MiB of unread log lines. */
+/** Starts the service with a full pipe as its log and 1.5 MiB of unread log lines. */
 async function startStalled (t: Test) {
   const path = join(t.testdir(), 'log')
   execFileSync('mkfifo', [path])

@@ -13,7 +13,7 @@ const DATABASE_URL = await createDatabase(t)
 const bin = join(t.testdir(), 'plant-store')
 await symlink(join(root, 'src/main.ts'), bin)
 
-/** The ways to start the service that the documents name, and whether they have the options for Node. */
+/** The documented ways to start the service, and whether they pass the options for Node. */
 const ways: Record<string, { words: string[], hasOptions: boolean }> = {
   'npm start': { words: ['npm', 'start'], hasOptions: true },
   'npm run dev': { words: ['npm', 'run', 'dev'], hasOptions: true },
@@ -39,7 +39,7 @@ async function start (t: Test, words: string[]) {
     for (;;) {
       const { value, done } = await lines.next()
       if (done) throw new Error(`ended before it logged ${text}`)
-      // npm writes lines of its own.
+      // npm prints further lines.
       if (value.startsWith('{')) log.push(JSON.parse(value))
       if (log.at(-1)?.msg === text) return log.at(-1) as { msg: string, pid: number }
     }
@@ -70,7 +70,7 @@ for (const [way, { words, hasOptions }] of Object.entries(ways)) {
   })
 }
 
-t.test('npm start: a Ctrl-C, which a terminal sends to npm and to the service, is one signal', async (t) => {
+t.test('npm start: a Ctrl-C, which reaches both npm and the service, counts as one signal', async (t) => {
   const { child, exited, logged } = await start(t, ['npm', 'start'])
   await logged('ready')
   process.kill(-(child.pid as number), 'SIGINT')

@@ -1,4 +1,4 @@
-// Plants spread over a coordinator and two workers, where CITUS_IMAGE names an image: none comes with this project.
+// Plants distributed over a coordinator and two workers of Citus. CITUS_IMAGE names the image to use.
 import { setTimeout as delay } from 'node:timers/promises'
 import t from 'tap'
 import { run } from '../container/support.ts'
@@ -13,7 +13,7 @@ const image = process.env.CITUS_IMAGE
 const seed = Date.now() % 1_000_000
 
 for (const batch of ['1', '500']) {
-  await t.test(`plants are spread by owner, WRITE_BATCH=${batch}`, {
+  await t.test(`with WRITE_BATCH=${batch} plants distributed by owner survive the loss of a worker`, {
     skip: image === undefined ? 'CITUS_IMAGE names no image of Citus' : await missing(image)
   }, async (t) => {
     const project = await startProject(t, 'citus', { WRITE_BATCH: batch })
@@ -27,6 +27,6 @@ for (const batch of ['1', '500']) {
     await acknowledged(500)
     const breaches = await stop()
     t.comment(counted(ledger.counts))
-    t.strictSame(breaches, [], 'an order of the requests explains every answer')
+    t.strictSame(breaches, [], 'an order of the requests explains every response')
   })
 }

@@ -1,4 +1,4 @@
-// The standby takes over from a primary that is lost in every way there is, under writes by two instances.
+// Fails over to the standby after different losses of the primary, while instances write.
 import { setTimeout as delay } from 'node:timers/promises'
 import t from 'tap'
 import { run } from '../container/support.ts'
@@ -11,7 +11,7 @@ import { missing, startProject, type Project } from './support.ts'
 t.setTimeout(300_000)
 
 const seed = Date.now() % 1_000_000
-/** How long it takes somebody, or something, to decide that the standby shall take over. */
+/** The time between the loss of the primary and the promotion of the standby. */
 const decisionMs = 1000
 const rows: Array<Array<string | number>> = []
 
@@ -19,7 +19,7 @@ interface Loss {
   how: string
   /** Whether commits wait for the standby. */
   isSynchronous: boolean
-  /** How many instances callers use. */
+  /** How many instances the clients use. */
   instances?: number
   begin: (project: Project) => Promise<unknown>
 }
@@ -28,20 +28,20 @@ const losses: Loss[] = [
   { how: 'killed', isSynchronous: true, begin: async ({ container }) => run('kill', await container('one')) },
   { how: 'frozen', isSynchronous: true, begin: async ({ container }) => run('pause', await container('one')) },
   {
-    how: 'cut off from everybody',
+    how: 'disconnected from the network',
     isSynchronous: true,
     begin: async ({ container, network }) => run('network', 'disconnect', network, await container('one'))
   },
   {
-    how: 'demoted: alive, and read-only',
+    how: 'alive and read-only',
     isSynchronous: true,
     begin: ({ inside }) => inside('one', 'psql', '--username=postgres', '--quiet',
       '--command=alter system set default_transaction_read_only = on', '--command=select pg_reload_conf()')
   },
-  // Of two instances one may go on reading here for as long as it has nothing to write: only a fence helps.
-  { how: 'alive and well, and not fenced; one instance', isSynchronous: true, instances: 1, begin: async () => {} },
+  // With two instances, one that writes nothing may go on reading from the old primary. Only fencing helps.
+  { how: 'alive and not fenced, with one instance', isSynchronous: true, instances: 1, begin: async () => {} },
   {
-    how: 'killed, its asynchronous standby 300 ms behind',
+    how: 'killed while its asynchronous standby is 300 ms behind',
     isSynchronous: false,
     async begin ({ container, network }) {
       const [one, two] = [await container('one'), await container('two')]
@@ -57,7 +57,8 @@ for (const { how, isSynchronous, instances = 2, begin } of losses) {
   await t.test(`a primary that is ${how}`, { skip: await missing('postgres:17-trixie') }, async (t) => {
     const project = await startProject(t, 'failover', isSynchronous ? {} : { SYNC: '' })
     const addresses = project.addresses.slice(0, instances)
-    const { acknowledged, ledger, stop } = await startWriters(await project.databaseUrl('one'), addresses, createRandom(seed))
+    const url = await project.databaseUrl('one')
+    const { acknowledged, ledger, stop } = await startWriters(url, addresses, createRandom(seed))
     await acknowledged(500)
     await begin(project)
     const lostAt = performance.now()
@@ -70,11 +71,15 @@ for (const { how, isSynchronous, instances = 2, begin } of losses) {
     const breaches = await stop(await project.databaseUrl('two'))
 
     const { created, deleted, unknown } = ledger.counts
-    rows.push([how, created + deleted, unknown, round(promotedAt - lostAt), round(writesAt - promotedAt), breaches.length])
+    const [promotion, writes] = [round(promotedAt - lostAt), round(writesAt - promotedAt)]
+    rows.push([how, created + deleted, unknown, promotion, writes, breaches.length])
     t.comment(counted(ledger.counts))
-    if (isSynchronous) t.strictSame(breaches, [], 'an order of the requests explains every answer')
-    else t.not(breaches.length, 0, 'what the standby lacked is lost, and found to be')
+    if (isSynchronous) t.strictSame(breaches, [], 'an order of the requests explains every response')
+    else t.not(breaches.length, 0, 'the commits that the standby lacked are reported as lost')
   })
 }
 
-t.comment(table(['the primary is', 'acknowledged', 'unknown', 'promoted after, ms', 'writes again after, ms', 'plants lost or unexplained'], rows))
+t.comment(table([
+  'the primary is', 'acknowledged', 'unknown', 'promoted after, ms', 'writes again after, ms',
+  'plants lost or unexplained'
+], rows))

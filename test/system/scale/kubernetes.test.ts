@@ -1,18 +1,18 @@
-// The manifests of Kubernetes, played by Podman where it is there: the pods of Job and Deployment as
-// they are rendered. Podman itself asks no probes here, so the tests do; the rest takes a cluster.
+// Runs the pods of the rendered Job and Deployment with Podman, where Podman is installed.
+// The tests call the probes, which Podman does not do. Other features need a cluster.
 import { execFile } from 'node:child_process'
 import { writeFile } from 'node:fs/promises'
 import { join, relative } from 'node:path'
 import { promisify } from 'node:util'
 import t from 'tap'
-import { answers, buildImage, image, root, until } from '../container/support.ts'
+import { buildImage, image, root, until, waitForStatus } from '../container/support.ts'
 import { createClient } from '../faults/client.ts'
 import { freePort } from '../../support/free-port.ts'
 
 t.setTimeout(300_000)
 
 const execute = promisify(execFile)
-// Other versions read secrets in other ways.
+// Other versions of Podman read secrets in other ways.
 const version = /\b4\.3\./
 const secret = 'plant-store-database'
 const pods = {
@@ -21,19 +21,19 @@ const pods = {
   service: 'plant-store-test-pod-0'
 }
 const skip = await whatIsMissing()
-if (skip) t.comment(`KUBERNETES IS NOT TRIED: ${skip}`)
+if (skip) t.comment(`KUBERNETES IS NOT TESTED: ${skip}`)
 
 async function whatIsMissing (): Promise<string | false> {
   try {
     await execute('kubectl', ['kustomize', '--help'])
     const { stdout } = await execute('podman', ['--version'])
-    return version.test(stdout) ? false : `it is tried by Podman 4.3, and this is ${stdout.trim()}`
+    return version.test(stdout) ? false : `the test needs Podman 4.3, and this is ${stdout.trim()}`
   } catch (error) {
     return (error as Error).message
   }
 }
 
-t.test('what Kubernetes shall start migrates, serves within its limits, and stops', { skip }, async (t) => {
+t.test('the pods of the manifests migrate, serve within their limits, and stop', { skip }, async (t) => {
   const folder = t.testdir({ 'containers.conf': '[containers]\ndefault_ulimits = []\n' })
   const env = { ...process.env, CONTAINERS_CONF: join(folder, 'containers.conf') }
   const run = async (command: string, ...args: string[]) =>
@@ -51,25 +51,25 @@ t.test('what Kubernetes shall start migrates, serves within its limits, and stop
     return podman('inspect', '--format={{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}', infra)
   }
 
-  // Also what a test that was killed left behind.
+  // Removes what a killed test has left, too.
   await remove()
   t.teardown(remove)
   await buildImage()
   const loaded = await run('sh', '-c', `docker save ${image} postgres:18 | podman load`)
-  const [imageThere, postgresThere] = [...loaded.matchAll(/(\S+\/(?:plant-store|postgres):\w+)/g)]
+  const [loadedImage, loadedPostgres] = [...loaded.matchAll(/(\S+\/(?:plant-store|postgres):\w+)/g)]
     .map(([name]) => name).sort((a, b) => a < b ? -1 : 1)
 
   await play(podOf(pods.database, `
   containers:
     - name: postgres
-      image: ${postgresThere}
+      image: ${loadedPostgres}
       env: [{ name: POSTGRES_PASSWORD, value: plants }]`))
   const database = `${pods.database}-postgres`
-  // By TCP: while the image sets it up its server listens on the socket alone, and then stops once more.
+  // Over TCP, because a temporary server listens only on the socket while the image initializes the database.
   const sql = (text: string) =>
     podman('exec', database, 'psql', '--host=127.0.0.1', '--username=postgres', `--command=${text}`)
   const createRole = () => sql("create role plant_store login password 'plants'").catch(() => '')
-  await until(createRole, (said) => said !== '')
+  await until(createRole, (output) => output !== '')
   await sql('create database plant_store owner plant_store')
 
   const address = await addressOf(database)
@@ -77,11 +77,11 @@ t.test('what Kubernetes shall start migrates, serves within its limits, and stop
   await writeFile(join(folder, 'secret.json'), JSON.stringify({ url, 'migration-url': url }))
   await podman('secret', 'create', secret, 'secret.json')
 
-  // Podman publishes each port, here others than the machine may have in use.
+  // Podman publishes each port of the manifest, so use free ports of the machine.
   await writeFile(join(folder, 'kustomization.yaml'), `
     nameSuffix: -test
     resources: [${relative(folder, join(root, 'deploy/kubernetes/production'))}]
-    images: [{ name: registry.example.com/plant-store, newName: ${imageThere?.split(':')[0]}, newTag: test }]
+    images: [{ name: registry.example.com/plant-store, newName: ${loadedImage?.split(':')[0]}, newTag: test }]
     patches:
       - target: { kind: Deployment }
         patch: |
@@ -90,7 +90,7 @@ t.test('what Kubernetes shall start migrates, serves within its limits, and stop
   const objects = (await run('kubectl', 'kustomize', folder)).split(/^---\n/m)
   const find = (kind: string) => objects.find((object) => object.includes(`\nkind: ${kind}\n`)) as string
 
-  await t.test('the Job brings the schema up to date', async (t) => {
+  await t.test('the Job migrates the database', async (t) => {
     const [, pod = ''] = /^ {4}spec:\n((?: {6}.*\n)+)/m.exec(find('Job')) ?? []
     await play(podOf(pods.migration, `\n${pod.replaceAll(/^ {4}/gm, '')}`))
     const container = `${pods.migration}-migration`
@@ -102,10 +102,10 @@ t.test('what Kubernetes shall start migrates, serves within its limits, and stop
   const service = `${pods.service}-plant-store`
   const base = `http://${await addressOf(service)}:3000`
 
-  await t.test('the Deployment serves, and answers its probes', async (t) => {
+  await t.test('the Deployment serves requests and responds to its probes', async (t) => {
     const probes = find('Deployment').matchAll(/path: (\/\w+z)$/gm)
-    for (const [, path] of probes) await answers(`${base}${path}`, 200)
-    await answers(base.replace('3000', '9464') + '/metrics', 200)
+    for (const [, path] of probes) await waitForStatus(`${base}${path}`, 200)
+    await waitForStatus(base.replace('3000', '9464') + '/metrics', 200)
     const token = await podman('exec', service, 'plant-store', 'token', 'create', 'alice')
     const client = createClient(base, token)
     t.match(await client.create({ id: 1, name: 'Fern' }), { status: 200 })
@@ -114,24 +114,24 @@ t.test('what Kubernetes shall start migrates, serves within its limits, and stop
     client.close()
   })
 
-  await t.test('it may write nowhere and has no rights but a user\'s', async (t) => {
+  await t.test('the container cannot write files and has no capabilities', async (t) => {
     await t.rejects(podman('exec', service, 'touch', '/tmp/file'), /Read-only file system/)
     const status = await podman('exec', service, 'cat', '/proc/1/status')
     t.match(status, /^Uid:\t1000\t[^]*^CapBnd:\t0+$[^]*^NoNewPrivs:\t1$[^]*^Seccomp:\t2$/m)
   })
 
-  await t.test('it is not ready while the database is frozen, and lives', async () => {
+  await t.test('the service is live and not ready while the database is frozen', async () => {
     await podman('pause', database)
-    await answers(`${base}/readyz`, 503)
-    await answers(`${base}/livez`, 200)
+    await waitForStatus(`${base}/readyz`, 503)
+    await waitForStatus(`${base}/livez`, 200)
     await podman('unpause', database)
-    await answers(`${base}/readyz`, 200)
+    await waitForStatus(`${base}/readyz`, 200)
   })
 
-  await t.test('it ends by itself within its grace', async (t) => {
+  await t.test('the service ends by itself within the grace period', async (t) => {
     const [, grace] = /terminationGracePeriodSeconds: (\d+)/.exec(find('Deployment')) ?? []
     const stopped = podman('stop', '--time', grace as string, service)
-    t.match(await (await answers(`${base}/readyz`, 503))?.json(), { error: 50303 })
+    t.match(await (await waitForStatus(`${base}/readyz`, 503))?.json(), { error: 50303 })
     await stopped
     t.equal(await podman('inspect', '--format={{.State.ExitCode}}', service), '0')
   })

@@ -1,13 +1,14 @@
-// PgBouncer between service and database, one connection of its own shared by several of the service's.
+// PgBouncer between service and database shares each of its connections among several of the service.
 import { execFile } from 'node:child_process'
 import { promisify } from 'node:util'
 import t from 'tap'
 import { migrate } from '../../../src/database/migrate.ts'
-import { answers, run } from '../container/support.ts'
+import { run, waitForStatus } from '../container/support.ts'
 import { createRandom } from '../faults/random.ts'
 import { counted } from '../faults/storm.ts'
 import { startWriters } from '../faults/writers.ts'
 import { sql } from '../../support/database.ts'
+import { migrations } from '../../support/migrations.ts'
 import { missing, startProject } from './support.ts'
 
 t.setTimeout(300_000)
@@ -15,7 +16,7 @@ t.setTimeout(300_000)
 const root = new URL('../../../', import.meta.url)
 const seed = Date.now() % 1_000_000
 
-await t.test('the service works through PgBouncer, in transaction mode and without settings of its own', {
+await t.test('the service works through PgBouncer in transaction mode without further settings', {
   skip: await missing('postgres:18', 'edoburu/pgbouncer:v1.24.1-p1')
 }, async (t) => {
   const project = await startProject(t, 'pgbouncer')
@@ -23,36 +24,36 @@ await t.test('the service works through PgBouncer, in transaction mode and witho
   const direct = await project.databaseUrl('database')
   const { acknowledged, ledger, stop } = await startWriters(url, project.addresses, createRandom(seed))
 
-  await t.test('it shares few connections among many', async (t) => {
+  await t.test('PgBouncer shares few database connections among many', async (t) => {
     await acknowledged(500)
     const count = "select count(*) from pg_stat_activity where usename = 'plant_store'"
-    t.ok(Number(await project.sql(count)) <= 5, 'where two instances have up to fourteen')
+    t.ok(Number(await project.sql(count)) <= 5, 'at most 5, while two instances have up to 14')
   })
 
-  await t.test('statements have the limit of the role', async (t) => {
+  await t.test('statements have the time limit of the role', async (t) => {
     t.strictSame(await sql(url, 'show statement_timeout'), [{ statement_timeout: '5s' }])
   })
 
-  await t.test('it agrees with the model of its plants', async () => {
+  await t.test('the service agrees with the model of its plants', async () => {
     const env = { ...process.env, MODEL_DATABASE_URL: url }
     await promisify(execFile)(process.execPath, ['test/plants/model.test.ts'], { cwd: root, env })
   })
 
-  await t.test('it outlives PgBouncer and the database', async (t) => {
+  await t.test('the service recovers after PgBouncer or the database was killed', async (t) => {
     for (const service of ['pool', 'database']) {
       const container = await project.container(service)
       await run('kill', container)
       await run('start', container)
       await acknowledged(500)
     }
-    for (const address of project.addresses) await answers(`${address}/readyz`, 200)
+    for (const address of project.addresses) await waitForStatus(`${address}/readyz`, 200)
     const breaches = await stop(direct)
     t.comment(counted(ledger.counts))
-    t.strictSame(breaches, [], 'an order of the requests explains every answer')
+    t.strictSame(breaches, [], 'an order of the requests explains every response')
   })
 
-  await t.test('migrations go through it as well, one at a time', async (t) => {
+  await t.test('migrations also run through PgBouncer', async (t) => {
     await project.sql('create database other owner plant_store', 'postgres')
-    t.strictSame(await migrate(url.replace(/plant_store$/, 'other'), 'up'), ['0001_plants', '0002_tokens'])
+    t.strictSame(await migrate(url.replace(/plant_store$/, 'other'), 'up'), migrations)
   })
 })

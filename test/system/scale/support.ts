@@ -1,10 +1,10 @@
-// What the tests beyond one machine share: two instances of the service on whatever databases a compose file starts.
+// Starts two instances of the service on the databases of a compose file.
 import type { Test } from 'tap'
-import { answers, buildImage, openProject, run, urlOf } from '../container/support.ts'
+import { buildImage, openProject, run, urlOf, waitForStatus } from '../container/support.ts'
 
 export type Project = Awaited<ReturnType<typeof startProject>>
 
-/** The reason to leave tests out where one of their images is missing and can't be had, else false. */
+/** The reason to skip tests when one of their images cannot be pulled, or false. */
 export async function missing (...images: string[]): Promise<string | false> {
   for (const image of images) {
     try {
@@ -27,7 +27,7 @@ export async function startProject (t: Test, overlay: string, env: Record<string
   await project.compose('up', '--detach', '--no-build', '--scale', 'plant-store=2')
   const instances = await project.containers('plant-store')
   const addresses = await Promise.all(instances.map(urlOf))
-  for (const address of addresses) await answers(`${address}/readyz`, 200)
+  for (const address of addresses) await waitForStatus(`${address}/readyz`, 200)
 
   return {
     ...project,

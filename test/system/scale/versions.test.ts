@@ -1,5 +1,5 @@
-// Other versions of PostgreSQL: the oldest that is supported, and one between it and the newest,
-// which all other tests have.
+// Other versions of PostgreSQL: the oldest supported one, and one between it and the newest.
+// All other tests use the newest.
 import { execFile } from 'node:child_process'
 import { promisify } from 'node:util'
 import t from 'tap'
@@ -10,11 +10,11 @@ import { missing } from './support.ts'
 
 t.setTimeout(300_000)
 
-// Whatever has SQL of its own.
+// The tests of everything that has SQL.
 const files = [...['create', 'delete', 'list', 'pages'].map((verb) => `plants/${verb}.test.ts`),
-  'commands/tokens.test.ts', 'program/migrate.test.ts']
+  'commands/tokens.test.ts', 'system/program/migrate.test.ts']
 
-/** The official image, or else, if there is one, Debian's package in the image of the newest. */
+/** The official image, or an image with Debian's package of that version. Undefined without either. */
 async function imageOf (version: number): Promise<string | undefined> {
   const name = `postgres:${version}`
   if (await missing(name) === false) return name
@@ -24,10 +24,10 @@ async function imageOf (version: number): Promise<string | undefined> {
 
 for (const version of [15, 17]) {
   const image = await imageOf(version)
-  const skip = image === undefined && `POSTGRESQL ${version} IS NOT TESTED: there is no image of it`
+  const skip = image === undefined && `POSTGRESQL ${version} IS NOT TESTED: there is no image of this version`
   if (skip) t.comment(skip)
 
-  await t.test(`plants, tokens and migrations are the same on PostgreSQL ${version}`, { skip }, async (t) => {
+  await t.test(`tests of plants, tokens and migrations pass on PostgreSQL ${version}`, { skip }, async (t) => {
     const { start } = await openNetwork(t)
     const server = await start('--publish=127.0.0.1::5432', '--env=POSTGRES_PASSWORD=secret', image as string)
     const url = new URL(`postgres://postgres:secret@${await run('port', server, '5432/tcp')}/postgres`)

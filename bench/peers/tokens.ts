@@ -1,18 +1,18 @@
-// A token remembered for three seconds, for the peers in JavaScript that do so.
+// A token cache of three seconds and checks of input for peers in JavaScript.
 import { createHash } from 'node:crypto'
 
-const rememberedMs = 3000
+const cacheMs = 3000
 
-/** From an Authorization header to the user, undefined for a token that `find` doesn't know. */
-export function rememberCallers (find: (hash: Buffer) => Promise<string | undefined>) {
-  const callers = new Map<string, { user: string, until: number }>()
+/** Returns a function from an Authorization header to the user, or undefined for an unknown token. */
+export function cacheUsers (find: (hash: Buffer) => Promise<string | undefined>) {
+  const users = new Map<string, { user: string, until: number }>()
   return async (header = ''): Promise<string | undefined> => {
     const hash = createHash('sha256').update(header.replace(/^Bearer /i, '')).digest()
     const key = hash.toString('latin1')
-    const known = callers.get(key)
-    if (known !== undefined && performance.now() < known.until) return known.user
+    const cached = users.get(key)
+    if (cached !== undefined && performance.now() < cached.until) return cached.user
     const user = await find(hash)
-    if (user !== undefined) callers.set(key, { user, until: performance.now() + rememberedMs })
+    if (user !== undefined) users.set(key, { user, until: performance.now() + cacheMs })
     return user
   }
 }
@@ -24,11 +24,11 @@ export function isNewPlant (body: unknown): body is NewPlant {
   return Number.isSafeInteger(id) && typeof name === 'string' && ['string', 'undefined'].includes(typeof tag)
 }
 
-/** Undefined when there is no limit, NaN when it isn't one. */
+/** Undefined without a limit, NaN for an invalid one. */
 export const readLimit = (text: string | null | undefined) =>
   text == null ? undefined : /^\d{1,9}$/.test(text) ? Number(text) : NaN
 
-/** NaN when it isn't one. */
+/** NaN for an invalid id. */
 export const readId = (text: string) => /^-?\d{1,15}$/.test(text) ? Number(text) : NaN
 
 interface Row { name: string, tag: string | null }
