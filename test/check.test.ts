@@ -1,4 +1,4 @@
-// Lint and types, beside the other tests: one after the other before them they would leave a processor idle.
+// Runs lint and the type check in parallel with the other tests, so no processor is idle.
 import { execFile } from 'node:child_process'
 import { promisify } from 'node:util'
 import t from 'tap'
@@ -9,7 +9,7 @@ const commands = manifest.scripts.check.split(' && ')
 t.jobs = commands.length
 
 for (const command of commands) {
-  t.test(`${command} finds nothing`, { buffered: true }, async (t) => {
+  t.test(`${command} finds no problem`, { buffered: true }, async (t) => {
     const checked = promisify(execFile)('env', [...withoutHooks, 'sh', '-c', command])
     t.equal(await checked.then(() => '', ({ stdout, stderr }) => stdout + stderr), '')
   })

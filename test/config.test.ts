@@ -113,53 +113,53 @@ for (const [name, { good, bad }] of Object.entries(values)) {
   })
 }
 
-const refuses = (t: Test, environment: Record<string, string>, message: string) =>
+const rejects = (t: Test, environment: Record<string, string>, message: string) =>
   t.throws(() => readConfig(environment), { message })
 
-t.test('every wrong value gets a line, and unknown variables are ignored', async (t) => {
-  refuses(t, { PORT: '65536', MIGRATE: 'yes', PATH: '/bin', PORTS: 'x' },
+t.test('every invalid value gets a line, and unknown variables are ignored', async (t) => {
+  rejects(t, { PORT: '65536', MIGRATE: 'yes', PATH: '/bin', PORTS: 'x' },
     'PORT: expected 0 to 65535, got "65536"\nMIGRATE: expected on, off, got "yes"')
 })
 
-t.test('the message says what is allowed, with bound and unit', async (t) => {
-  refuses(t, { DRAIN_DELAY: '10' }, 'DRAIN_DELAY: expected 0 to 1h with a unit, such as 500ms or 3s, got "10"')
-  refuses(t, { STATEMENT_TIMEOUT: '7s' }, 'STATEMENT_TIMEOUT: expected 0 to 6s with a unit, such as 500ms or 3s, got "7s"')
-  refuses(t, { MEMORY_BUDGET: '1' }, 'MEMORY_BUDGET: expected 16777216 to 1073741824, got "1"')
+t.test('the message names the accepted values with limits and units', async (t) => {
+  rejects(t, { DRAIN_DELAY: '10' }, 'DRAIN_DELAY: expected 0 to 1h with a unit, such as 500ms or 3s, got "10"')
+  rejects(t, { STATEMENT_TIMEOUT: '7s' }, 'STATEMENT_TIMEOUT: expected 0 to 6s with a unit, such as 500ms or 3s, got "7s"')
+  rejects(t, { MEMORY_BUDGET: '1' }, 'MEMORY_BUDGET: expected 16777216 to 1073741824, got "1"')
   t.throws(() => readConfig({ BODY_LIMIT: '99999999999' }), { message: /^BODY_LIMIT: expected 1 to \d+, got "99999999999"$/ })
-  refuses(t, { DATABASE_URL: 'postgres://u:p@one,two:99999/plants' },
+  rejects(t, { DATABASE_URL: 'postgres://u:p@one,two:99999/plants' },
     'DATABASE_URL: expected a host and a port up to 65535, got "two:99999"')
 })
 
 t.test('SHUTDOWN_TIMEOUT must be longer than DRAIN_DELAY', async (t) => {
   const message = 'SHUTDOWN_TIMEOUT: expected more than DRAIN_DELAY (20000ms), got 9000ms'
-  refuses(t, { DRAIN_DELAY: '20s' }, message)
-  refuses(t, { DRAIN_DELAY: '20s', PORT: 'x' }, `PORT: expected 0 to 65535, got "x"\n${message}`)
+  rejects(t, { DRAIN_DELAY: '20s' }, message)
+  rejects(t, { DRAIN_DELAY: '20s', PORT: 'x' }, `PORT: expected 0 to 65535, got "x"\n${message}`)
   t.match(readConfig({ DRAIN_DELAY: '8999ms' }), { DRAIN_DELAY: 8999 })
 })
 
-t.test('parameters of DATABASE_URL that nothing reads are refused by name, and so are unknown words', async (t) => {
-  const refusesParameter = (parameter: string, message: string | RegExp) =>
+t.test('unknown parameters of DATABASE_URL and unknown values are rejected by name', async (t) => {
+  const rejectsParameter = (parameter: string, message: string | RegExp) =>
     t.throws(() => readConfig({ DATABASE_URL: `postgres://u:secret@h/d?${parameter}` }), { message })
-  refusesParameter('sslmod=verify-full', /^DATABASE_URL: expected only the parameters application_name, .*, user, got "sslmod"$/)
-  refusesParameter('channel_binding=require', /got "channel_binding"$/)
-  refusesParameter('sslmode=verify_full',
+  rejectsParameter('sslmod=verify-full', /^DATABASE_URL: expected only the parameters application_name, .*, user, got "sslmod"$/)
+  rejectsParameter('channel_binding=require', /got "channel_binding"$/)
+  rejectsParameter('sslmode=verify_full',
     'DATABASE_URL: expected sslmode to be one of disable, prefer, require, verify-ca, verify-full, no-verify, got "verify_full"')
   for (const word of ['standby', 'prefer-standby', 'read-only', '']) {
-    refusesParameter(`target_session_attrs=${word}`,
+    rejectsParameter(`target_session_attrs=${word}`,
       `DATABASE_URL: expected target_session_attrs to be one of read-write, primary, any, got "${word}"`)
   }
 })
 
-t.test('a message about DATABASE_URL shows no password but how to write one', async (t) => {
+t.test('a message about DATABASE_URL hides the password and explains its escapes', async (t) => {
   const expected = 'DATABASE_URL: expected postgres://user:password@host:port/database, with / as %2F and ? as %3F in the password, got'
-  refuses(t, { DATABASE_URL: 'postgres://plants:se/cr?et@localhost/plants' }, `${expected} "postgres://…@localhost/plants"`)
-  refuses(t, { DATABASE_URL: 'mysql://plants:secret@localhost/plants?password=secret' }, `${expected} "mysql://…@localhost/plants?…"`)
+  rejects(t, { DATABASE_URL: 'postgres://plants:se/cr?et@localhost/plants' }, `${expected} "postgres://…@localhost/plants"`)
+  rejects(t, { DATABASE_URL: 'mysql://plants:secret@localhost/plants?password=secret' }, `${expected} "mysql://…@localhost/plants?…"`)
 })
 
 t.test('MAX_WAITING is a former name of MAX_QUEUED', async (t) => {
   t.match(readConfig({ MAX_WAITING: '7' }), { MAX_QUEUED: 7 })
   t.match(readConfig({ MAX_WAITING: '7', MAX_QUEUED: '8' }), { MAX_QUEUED: 8 })
-  refuses(t, { MAX_WAITING: '0' }, 'MAX_WAITING: expected 1 to 9999, got "0"')
+  rejects(t, { MAX_WAITING: '0' }, 'MAX_WAITING: expected 1 to 9999, got "0"')
   t.strictSame(findConfigWarnings({ MAX_WAITING: '7' }), ['MAX_WAITING is now called MAX_QUEUED; the old name works until the next version.'])
 })
 
@@ -172,11 +172,11 @@ t.test('variables within two edits of a setting get a warning', async (t) => {
   }
   t.strictSame(findConfigWarnings({
     HOME: '/root', PATH: '/bin', PWD: '/', HOSTNAME: 'x', PGPORT: '5432', DATABASE_PASSWORD: 'x', METRICS_PORT: '0', METRICS_HOST: '::1'
-  }), [], 'other variables get none')
-  t.strictSame(findConfigWarnings({ DATABASE_URL: 'x', DATABASE_URL2: 'y' }), [], 'nor do variables beside the setting')
+  }), [], 'other variables get no warning')
+  t.strictSame(findConfigWarnings({ DATABASE_URL: 'x', DATABASE_URL2: 'y' }), [], 'a similar variable gets no warning when the setting is set')
 })
 
-t.test('docs/operating.md has the settings of the program, in the same words', async (t) => {
+t.test('the table in docs/operating.md matches the settings', async (t) => {
   const document = await readFile(join(import.meta.dirname, '../docs/operating.md'), 'utf8')
   const [, table = ''] = /\| Variable \| Default \| Values \| Meaning \|\n\|[-|]+\n(.*?)\n\n/s.exec(document) ?? []
   t.equal(table, Object.entries(settings).map(([name, { initial, values, meaning }]) =>

@@ -12,7 +12,7 @@ const token = (await as('alice')).authorization.replace('Bearer ', '')
 const runScript = (TOKEN: string) => promisify(execFile)('env', [...asShipped, process.execPath, 'examples/plants.ts'],
   { env: { ...process.env, BASE: address, TOKEN } })
 
-t.test('the script creates, lists and deletes', async (t) => {
+t.test('the script creates, lists and deletes plants', async (t) => {
   t.equal((await runScript(token)).stdout, [
     "created { name: 'Monstera deliciosa', tag: 'tropical' }",
     "yours [ { name: 'Monstera deliciosa', tag: 'tropical' } ]",
@@ -20,7 +20,7 @@ t.test('the script creates, lists and deletes', async (t) => {
   ].join('\n'))
 })
 
-t.test('the script says what was wrong', async (t) => {
+t.test('the script reports the error of a rejected request', async (t) => {
   await t.rejects(runScript('plant_1'), /The bearer token is not valid. \(40102\)/)
 })
 

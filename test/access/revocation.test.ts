@@ -74,7 +74,7 @@ t.test('a token is valid until it expires and no longer, cached or not', { buffe
 })
 
 /** Sends a request without its body. Resolves once the service has accepted the token and asks for the body. */
-async function begin (t: Test, address: string, request: string, authorization: string, body: string) {
+async function sendHead (t: Test, address: string, request: string, authorization: string, body: string) {
   const { hostname, port } = new URL(address)
   const socket = connect({ host: hostname, port: Number(port) })
   t.teardown(() => socket.destroy())
@@ -97,7 +97,7 @@ async function begin (t: Test, address: string, request: string, authorization: 
   }
 }
 
-t.test('a token that is revoked while a body is on its way changes nothing', { buffered: true }, async (t) => {
+t.test('a request changes nothing when its token is revoked before its body has arrived', { buffered: true }, async (t) => {
   const { as, listen, log, tokens } = await startApp(t, { TOKEN_CACHE_TTL: '1500ms' })
   const address = await listen()
   await (await as('alice')).create({ id: 1, name: 'Monstera' })
@@ -105,9 +105,9 @@ t.test('a token that is revoked while a body is on its way changes nothing', { b
   const [creator, deleter, bob] = [await as('alice'), await as('alice'), await as('bob')]
   const ivy = '{"id":2,"name":"Ivy"}'
   const [finishCreate, finishDelete, finishBobs] = await Promise.all([
-    begin(t, address, 'POST /plants', creator.authorization, ivy),
-    begin(t, address, 'DELETE /plants/1', deleter.authorization, '{}'),
-    begin(t, address, 'POST /plants', bob.authorization, ivy)
+    sendHead(t, address, 'POST /plants', creator.authorization, ivy),
+    sendHead(t, address, 'DELETE /plants/1', deleter.authorization, '{}'),
+    sendHead(t, address, 'POST /plants', bob.authorization, ivy)
   ])
 
   await tokens.revoke({ user: 'alice' })

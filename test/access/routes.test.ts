@@ -16,7 +16,7 @@ subscribe('fastify.initialization', (message) => {
 
 const { app } = await startApp(t)
 
-// What docs/api.md says is open to all.
+// docs/api.md documents these routes as open.
 const isOpen = (url: string) => ['/', '/livez', '/readyz', '/openapi.json'].includes(url) || /^\/docs(\/|$)/.test(url)
 const guarded = routes.filter(({ url }) => !isOpen(url))
 

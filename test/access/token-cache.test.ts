@@ -104,7 +104,7 @@ t.test('the TTL counts from the start of a look-up', async (t) => {
   await joined
 })
 
-t.test('the look-up of a known token is neither queued behind unknown tokens nor rejected for them', async (t) => {
+t.test('the look-up of a known token is neither queued behind unknown tokens nor rejected because of them', async (t) => {
   const { database, tokens, url } = await startApp(t, { MAX_QUEUED: '150' })
   const authenticate = createAuthenticate(tokens, 1)
   const token = await tokens.create({ user: 'alice', readOnly: false })

@@ -16,7 +16,7 @@ const openDocs = async (page: Page, home: string) => {
   await page.getByRole('heading', { name: 'Plant store' }).waitFor()
 }
 
-/** Scalar renders a section when it comes into view. */
+/** Scrolls to a section: Scalar renders it only then. */
 async function renderAll (page: Page): Promise<void> {
   const renderNext = `new Promise((resolve) => {
     const section = document.querySelector('[data-placeholder=true]')
@@ -27,7 +27,7 @@ async function renderAll (page: Page): Promise<void> {
   await page.locator('.markdown pre button').last().waitFor()
 }
 
-/** The violations of WCAG 2.2 A and AA on the page as it is now. */
+/** The current violations of WCAG 2.2 A and AA on the page. */
 async function findViolations (page: Page): Promise<string[]> {
   const tags = ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa']
   const found = await page.evaluate(`(async () => {
@@ -54,7 +54,7 @@ for (const colorScheme of ['light', 'dark'] as const) {
   }
 }
 
-t.test('a desktop shows name, base URL, token field, languages and the first operation at once', needsBrowser, async (t) => {
+t.test('a desktop screen shows name, base URL, token field, languages and the first operation without scrolling', needsBrowser, async (t) => {
   const { listen } = await startApp(t)
   const home = await listen()
   const { page } = await openPage(t, { home, viewport: { width: 1280, height: 900 } })
@@ -187,7 +187,7 @@ t.test('the policy forbids inline scripts, eval and other hosts', async (t) => {
   }
 })
 
-t.test('the page responds to HEAD, and to no other method than GET', async (t) => {
+t.test('the page responds to GET and HEAD only', async (t) => {
   const { app } = await startApp(t)
   for (const url of urls) {
     const { headers: { 'x-request-id': _, ...headers } } = await app.inject(url)

@@ -18,14 +18,14 @@ const page = await readFile('docs/api.md', 'utf8')
 const exampleOf = (response: RawResponse, number: number) =>
   Object.values(response.content?.['application/json'].examples ?? {}).find(({ value }) => value.error === number)
 
-t.test('openapi.json is what the service serves', async (t) => {
+t.test('the service serves openapi.json unchanged', async (t) => {
   const { app } = await startApp(t)
   const served = await app.inject('/openapi.json')
   t.match(served.headers, { 'content-type': 'application/json' })
   t.equal(served.body, text, 'if the change is meant, npm run openapi writes the file anew')
 })
 
-t.test('Redocly finds nothing', async (t) => {
+t.test('Redocly finds no problem in the document', async (t) => {
   await t.resolves(promisify(execFile)('env', [...withoutHooks, 'REDOCLY_SUPPRESS_UPDATE_NOTICE=true', 'redocly', 'lint', 'openapi.json']))
 })
 
@@ -52,10 +52,10 @@ t.test('every response with a body has an example', async (t) => {
 
 const errorsSection: string = document.tags.find(({ name }: { name: string }) => name === 'Errors').description
 
-t.test('every error is listed, with an example wherever it can happen', async (t) => {
+t.test('the document lists every error, and has an example in each operation that it concerns', async (t) => {
   for (const { name, number, message } of catalogue.values()) {
     t.match(errorsSection.replaceAll('\\', ''), `| ${number} | ${name} | ${message} |`)
-    // No operation ends in these: they concern paths, methods and probes.
+    // No operation has these errors: they concern paths, methods and probes.
     if (['PATH_UNKNOWN', 'METHOD_NOT_ALLOWED', 'METHOD_UNKNOWN', 'STOPPING'].includes(name)) continue
     const examples = responses.flatMap((response) => exampleOf(response, number) ?? [])
     t.ok(examples.length > 0, name)

@@ -42,7 +42,7 @@ t.test('a body that is not a plant is rejected with the number of its error', as
   t.same(await stored(), [])
 })
 
-t.test('the last of duplicate keys counts', async (t) => {
+t.test('the last of several duplicate keys wins', async (t) => {
   await send('{"id":1,"name":"first","tag":"first","id":2,"name":"last","tag":"last"}')
   await send('{"id":"x","name":5,"tag":null,"id":3,"n\\u0061me":"escaped","tag":""}')
   t.same(await stored(), [{ id: '2', name: 'last', tag: 'last' }, { id: '3', name: 'escaped', tag: '' }])
@@ -56,18 +56,18 @@ t.test('unknown fields are ignored', async (t) => {
     t.equal(created.body, '{"name":"n"}', field.slice(0, 40))
   }
   t.same(await stored(), fields.map((_, id) => ({ id: String(id), name: 'n', tag: null })))
-  t.notOk('tag' in {}, 'nothing got into all objects')
+  t.notOk('tag' in {}, 'Object.prototype did not change')
 })
 
-t.test('a body must be JSON in UTF-8, and its headers must say so', async (t) => {
+t.test('a body must be JSON in UTF-8 and have matching headers', async (t) => {
   const accepted = ['application/json', 'Application/JSON', 'APPLICATION/JSON; CHARSET=UTF-8', 'application/json;charset=utf-8', 'application/json ; charset="utf-8"', 'application/json; charset=Utf8', 'application/json; charset=utf-8; x=y', 'application/json; x=y; charset=utf-8', 'application/json;', 'application/json; x="; y"', '\tapplication/json ']
   for (const [id, type] of accepted.entries()) t.equal((await send(`{"id":${id},"name":"n"}`, { 'content-type': type })).statusCode, 200, type)
   t.equal((await send('{"id":100,"name":"n"}', { 'content-type': contentType, 'content-encoding': 'Identity' })).statusCode, 200)
   const before = await stored()
 
-  const refused = ['text/plain', 'text/json', 'application/x-www-form-urlencoded', 'multipart/form-data; boundary=x', 'application/xml', 'application/octet-stream', 'application/jsonp', 'application/json5', 'application/json-patch+json', 'application/vnd.api+json', 'application/*', '*/*', 'json', 'application', '/', 'application/', '/json', ';', 'application json', 'application/json, text/plain', 'application/json,application/json', 'undefined', '',
+  const rejected = ['text/plain', 'text/json', 'application/x-www-form-urlencoded', 'multipart/form-data; boundary=x', 'application/xml', 'application/octet-stream', 'application/jsonp', 'application/json5', 'application/json-patch+json', 'application/vnd.api+json', 'application/*', '*/*', 'json', 'application', '/', 'application/', '/json', ';', 'application json', 'application/json, text/plain', 'application/json,application/json', 'undefined', '',
     'application/json; charset=latin1', 'application/json; charset=ISO-8859-1', 'application/json; charset=utf-16', 'application/json; charset="utf-32"', 'application/json;CHARSET=us-ascii', 'application/json; charset=', 'application/json; charset=utf-8x', 'application/json; x=y; charset=utf-7']
-  for (const type of refused) isError(t, await send(good, { 'content-type': type }), 40004, 'The body must be application/json in UTF-8.', type)
+  for (const type of rejected) isError(t, await send(good, { 'content-type': type }), 40004, 'The body must be application/json in UTF-8.', type)
   isError(t, await send(good, {}), 40004, 'The body must be application/json in UTF-8.', 'no content type')
   isError(t, await send(undefined, {}), ...noPlant, 'nothing at all')
 
@@ -79,7 +79,7 @@ t.test('a body must be JSON in UTF-8, and its headers must say so', async (t) =>
   t.same(await stored(), before)
 })
 
-t.test('a body of exactly the limit is accepted, one byte more is not', async (t) => {
+t.test('a body of exactly BODY_LIMIT bytes is accepted, and a longer one is rejected', async (t) => {
   const { app, as, url } = await startApp(t, { BODY_LIMIT: '3000' })
   const { authorization } = await as('alice')
   const bodyOf = (bytes: number, id = bytes) => `{"id":${id},"name":"${'é'.repeat((bytes - 24) / 2)}"}`.padEnd(bytes - (bytes - 24) / 2)
@@ -120,7 +120,7 @@ t.test('a list ignores any body', async (t) => {
   }
 })
 
-t.test('a request without a body has no stream to be set up, ended and closed', async (t) => {
+t.test('Node ends the stream of a request without a body before the service sees it', async (t) => {
   const requests: Array<[method: string | undefined, isEnded: boolean]> = []
   app.server.prependListener('request', ({ method, readableEnded }: IncomingMessage) => { requests.push([method, readableEnded]) })
   await fetch(`${address}/livez`)
@@ -128,7 +128,7 @@ t.test('a request without a body has no stream to be set up, ended and closed', 
   t.strictSame(requests, [['GET', true], ['POST', false]])
 })
 
-t.test('what takes no token has no use for a body, however large it is', async (t) => {
+t.test('routes without authentication ignore a body of any size', async (t) => {
   for (const size of [1, 100_000]) {
     const response = await app.inject({ url: '/livez', headers: { 'content-type': 'text/plain' }, payload: 'x'.repeat(size) })
     t.match([response.statusCode, response.json()], [200, { status: 'ok' }], `${size}`)

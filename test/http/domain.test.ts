@@ -1,4 +1,4 @@
-// A second domain: pots share nothing with plants but the authentication.
+// A second domain. Pots and plants share only the authentication.
 import { Type } from '@sinclair/typebox'
 import type { FastifyPluginAsyncTypebox } from '@fastify/type-provider-typebox'
 import t, { type Test } from 'tap'
@@ -11,16 +11,16 @@ import { isError } from '../support/error-response.ts'
 const { POT_BROKEN } = defineErrors({ POT_BROKEN: { number: 40997, message: 'The pot is broken.' } })
 
 const PotSchema = Type.Object({
-  serial: Int64({ description: 'The number on its bottom', examples: [7] }),
-  shelf: Type.Optional(Int64({ description: 'Where it stands', examples: [1] })),
+  serial: Int64({ description: 'The number on the bottom of the pot', examples: [7] }),
+  shelf: Type.Optional(Int64({ description: 'The number of the shelf', examples: [1] })),
   glazed: Type.Boolean({ examples: [true] }),
   height: Type.Integer({ minimum: 1, maximum: 300, examples: [20] }),
   colour: Type.Union([Type.Literal('red'), Type.Literal('green')], { examples: ['red'] }),
   maker: Type.Object({
-    name: UnicodeText({ description: 'Who made it', examples: ['Spode'] }),
-    licence: Type.Optional(Int64({ description: 'The licence of its maker', examples: [3] }))
+    name: UnicodeText({ description: 'The name of the maker', examples: ['Spode'] }),
+    licence: Type.Optional(Int64({ description: 'The license of the maker', examples: [3] }))
   }),
-  cracks: Type.Array(Type.Object({ found: Int64({ description: 'When, in nanoseconds', examples: [1] }) }), { maxItems: 2 })
+  cracks: Type.Array(Type.Object({ found: Int64({ description: 'The time of discovery, in nanoseconds', examples: [1] }) }), { maxItems: 2 })
 }, { $id: 'Pot', description: 'A pot' })
 
 const potsRoutes: FastifyPluginAsyncTypebox = async (app) => {
@@ -37,8 +37,8 @@ const potsRoutes: FastifyPluginAsyncTypebox = async (app) => {
       operationId: 'showPot',
       tags: ['Pots'],
       summary: 'Show a pot',
-      params: Type.Object({ serial: Int64Text({ description: 'The number on its bottom', examples: [7] }) }),
-      querystring: Type.Object({ cracks: Type.Optional(LimitText({ description: 'How many of its cracks', examples: [1] })) }),
+      params: Type.Object({ serial: Int64Text({ description: 'The number on the bottom of the pot', examples: [7] }) }),
+      querystring: Type.Object({ cracks: Type.Optional(LimitText({ description: 'The number of cracks to return', examples: [1] })) }),
       response: { 200: Type.Object({ serial: Int64({ description: 'The number', examples: [7] }) }, { description: 'A pot' }) }
     }
   }, async function showPot (request) {
@@ -58,17 +58,17 @@ const good = '{"serial":9007199254740993,"glazed":true,"height":20,"colour":"red
   '"maker":{"name":"Spode","licence":9223372036854775807},"cracks":[{"found":1700000000000000001},{"found":5}],"shelf":-9223372036854775808}'
 const int64 = 'from -9223372036854775808 to 9223372036854775807'
 
-t.test('every 64-bit integer arrives exact, in any field and at any depth', async (t) => {
+t.test('every 64-bit integer keeps its exact value, in any field and at any depth', async (t) => {
   const { create, show } = await startPots(t)
   t.equal((await create(good)).body, good)
   t.equal((await show('9007199254740993')).body, '{"serial":9007199254740993}')
-  // An integer that a double can hold, beside a fraction in an unknown field.
+  // A double can hold this integer, which stands beside a fraction in an unknown field.
   const small = good.replaceAll(/\d{16,}/g, '7')
   t.equal((await create(small.replace('{', '{"other":0.5,'))).body, small)
   t.equal((await create(small.replace('7', '70e-1'))).body, small)
 })
 
-t.test('the message names the field and what it must be', async (t) => {
+t.test('the message names the field and its type', async (t) => {
   const { create, show } = await startPots(t)
   const object = 'with serial, shelf (optional), glazed, height, colour, maker, cracks'
   const rejected: Array<[from: string, to: string, number: number, message: string]> = [
@@ -111,7 +111,7 @@ t.test('the document describes the domain and lists its errors', async (t) => {
   t.match(document.components.schemas.Pot.properties.maker.properties.licence, { type: 'integer', format: 'int64' })
 })
 
-t.test('a client generated from the document keeps and shows a pot', async (t) => {
+t.test('a client generated from the document creates and reads a pot', async (t) => {
   const { app, listen, token } = await startPots(t)
   const { operations, createClient } = await generateClient(t, (await app.inject('/openapi.json')).body)
   const client = createClient({ baseUrl: await listen(), auth: token, bodySerializer: exactIntegers })

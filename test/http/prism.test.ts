@@ -5,11 +5,11 @@ import { startApp } from '../support/app.ts'
 import { sql } from '../support/database.ts'
 import { withoutHooks } from '../support/program.ts'
 
-// Prism, which knows nothing of this service but openapi.json, stands between
-// caller and service and tells in a header whatever the document does not allow.
-// It reads numbers as doubles: ids beyond them are for int64.test.ts.
+// Prism is a proxy that knows only openapi.json. It adds a header to responses
+// that lists all violations of the document in requests and responses.
+// Prism reads numbers as doubles, so int64.test.ts covers larger ids.
 
-/** The address of a Prism in front of the service. */
+/** Starts Prism in front of the service and resolves to its address. */
 async function startPrism (address: string): Promise<string> {
   const prism = spawn('env', [...withoutHooks, 'prism', 'proxy', 'openapi.json', address, '--port', '0'], { stdio: ['ignore', 'pipe', 'inherit'] })
   t.teardown(() => { prism.kill() })
@@ -36,8 +36,8 @@ async function call (method: string, path: string, authorization: string, body?:
 
 const inJson = { type: 'application/json', violations: null }
 
-t.test('what callers do is as the document says, and so is what they are answered', async (t) => {
-  const reader = (await as('alice', { readOnly: true })).authorization
+t.test('valid requests and their responses match the document', async (t) => {
+  const readOnlyToken = (await as('alice', { readOnly: true })).authorization
   const as200 = (body: unknown) => ({ ...inJson, status: 200, body })
   const plants = [
     { id: 1, name: 'Monstera deliciosa', tag: 'tropical' }, { id: 0, name: '' }, { id: -1, name: 'n', tag: '' }, { id: 9007199254740991, name: '🌵 "é" \\ \u0001' }, { id: -9007199254740991, name: 'שלום' },
@@ -56,12 +56,12 @@ t.test('what callers do is as the document says, and so is what they are answere
   t.match(await call('DELETE', '/plants/-9007199254740991', alice), { status: 204, type: null, violations: null, body: undefined })
   t.match(await call('DELETE', '/plants/-9007199254740991', alice), { ...inJson, status: 404, body: { error: 40402 } })
   t.match(await call('GET', '/plants', 'Bearer x'), { ...inJson, status: 401, body: { error: 40102 } })
-  t.match(await call('GET', '/plants', reader), { ...inJson, status: 200 })
-  t.match(await call('POST', '/plants', reader, '{"id":5,"name":"n"}'), { ...inJson, status: 403, body: { error: 40301 } })
-  t.match(await call('DELETE', '/plants/1', reader), { ...inJson, status: 403, body: { error: 40301 } })
+  t.match(await call('GET', '/plants', readOnlyToken), { ...inJson, status: 200 })
+  t.match(await call('POST', '/plants', readOnlyToken, '{"id":5,"name":"n"}'), { ...inJson, status: 403, body: { error: 40301 } })
+  t.match(await call('DELETE', '/plants/1', readOnlyToken), { ...inJson, status: 403, body: { error: 40301 } })
 })
 
-t.test('responses to what callers should not do are as the document says, and so is a long list', async (t) => {
+t.test('the responses to invalid requests and a long list match the document', async (t) => {
   const bob = (await as('bob')).authorization
   const requests: Array<[error: number, method: string, path: string, body?: string, contentType?: string]> = [
     [40004, 'POST', '/plants', 'x', 'text/plain'],

@@ -17,12 +17,12 @@ const { as, url, listen, log } = await startApp(t)
 const address = await listen()
 const { authorization } = await as('alice')
 
-/** The text of a request; what is not given is as a good client sends it. */
+/** The text of a request. Omitted parts are as in a valid request. */
 const request = (line: string, headers: string[] = [], body = '') =>
   [line, 'Host: x', `Authorization: ${authorization}`, ...headers, '', body].join('\r\n')
 const last = request('GET /livez HTTP/1.1', ['Connection: close'])
 const create = (body: string, headers: string[]) => request('POST /plants HTTP/1.1', ['Content-Type: application/json', ...headers], body)
-/** The responses to any number of requests, in groups that may be sent without waiting. */
+/** Sends requests in pipelined groups and returns all responses. */
 async function exchangeAll (requests: string[], heads: number[] = []): Promise<RawResponse[]> {
   const responses: RawResponse[] = []
   for (let start = 0; start < requests.length; start += 15) {
@@ -37,7 +37,7 @@ const stored = async () => (await sql(url, 'select id::text, name from plants or
 
 await (await as('alice')).create({ id: 1, name: 'n' })
 
-t.test('a message that is not HTTP/1.1 is rejected and its connection closed', async (t) => {
+t.test('a message that is not HTTP/1.1 is rejected, and its connection is closed', async (t) => {
   const body = '{"id":2,"name":"n"}'
   const requests: Record<string, string | Buffer> = {
     'a word': 'hello\r\n\r\n',
@@ -97,7 +97,7 @@ t.test('a message that is not HTTP/1.1 is rejected and its connection closed', a
   t.same(await stored(), [{ id: '1', name: 'n' }])
 })
 
-t.test('headers beyond 16 KiB are rejected, a long path within them is not', async (t) => {
+t.test('headers of more than 16 KiB are rejected, and a long path within that limit is not', async (t) => {
   for (const text of [
     request('GET /plants HTTP/1.1', [`X: ${'x'.repeat(20_000)}`]),
     request('GET /plants HTTP/1.1', Array(3000).fill('X: y')),
@@ -116,7 +116,7 @@ t.test('headers beyond 16 KiB are rejected, a long path within them is not', asy
   isError(t, responses[2], 40016, 'This name is not a parameter here: use limit.')
 })
 
-t.test('a chunk extension beyond 16 KiB is rejected', async (t) => {
+t.test('a chunk extension of more than 16 KiB is rejected', async (t) => {
   const [response] = await exchange(address, [create(`1;${'x'.repeat(20_000)}\r\n{\r\n0\r\n\r\n`, ['Transfer-Encoding: chunked'])])
   isError(t, response, 40006, 'The body is larger than this service accepts.')
 })
@@ -129,14 +129,14 @@ t.test('malformed percent escapes are rejected in the path and in the query', as
   t.same(await stored(), [{ id: '1', name: 'n' }])
 })
 
-t.test('an HTTP/1.1 request has one Host header, an HTTP/1.0 request needs none', async (t) => {
-  const refused = ['', 'Host: x\r\nHost: x\r\n', 'Host: x\r\nHost: y\r\n', 'Host: x, y\r\n']
-  const responses = await exchange(address, [...refused.map((headers) => `GET /livez HTTP/1.1\r\n${headers}\r\n`), 'GET /livez HTTP/1.1\r\nHost:\r\n\r\n', 'GET /livez HTTP/1.0\r\n\r\n'])
-  for (const [index, headers] of refused.entries()) isError(t, responses[index], ...host, headers)
-  t.same(responses.slice(refused.length).map(({ status }) => status), [200, 200])
+t.test('an HTTP/1.1 request needs exactly one Host header, and an HTTP/1.0 request needs none', async (t) => {
+  const rejected = ['', 'Host: x\r\nHost: x\r\n', 'Host: x\r\nHost: y\r\n', 'Host: x, y\r\n']
+  const responses = await exchange(address, [...rejected.map((headers) => `GET /livez HTTP/1.1\r\n${headers}\r\n`), 'GET /livez HTTP/1.1\r\nHost:\r\n\r\n', 'GET /livez HTTP/1.0\r\n\r\n'])
+  for (const [index, headers] of rejected.entries()) isError(t, responses[index], ...host, headers)
+  t.same(responses.slice(rejected.length).map(({ status }) => status), [200, 200])
 })
 
-t.test('the service picks neither of two contradicting headers', async (t) => {
+t.test('two contradicting headers are rejected', async (t) => {
   const bob = (await as('bob')).authorization
   const responses = await exchange(address, [
     `GET /plants HTTP/1.1\r\nHost: x\r\nAuthorization: ${authorization}\r\nAuthorization: ${bob}\r\n\r\n`,
@@ -161,7 +161,7 @@ t.test('a body may come in chunks, with trailers and extensions, or after 100 Co
   t.same(responses.map(({ status }) => status), [200, 200, 100, 200, 200])
 })
 
-t.test('an absent body is empty, and the service does not wait for it', async (t) => {
+t.test('a request without a body is rejected as empty at once', async (t) => {
   const [response, next] = await exchange(address, [create('', []), last])
   isError(t, response, ...noPlant)
   t.equal(next?.status, 200)
@@ -172,7 +172,7 @@ t.test('a client that half-closes after its requests gets all responses', async 
   t.match(responses, [{ status: 200, body: /^\[\{/ }, { status: 200, body: '[]' }, { status: 200, body: '{"status":"ok"}' }])
 })
 
-t.test('an expectation other than 100-continue is rejected, and its connection closed', async (t) => {
+t.test('an expectation other than 100-continue is rejected, and the connection is closed', async (t) => {
   const expectations = ['banana', '100-continued', '200-ok', '100-continue, banana', '']
   for (const expectation of expectations) {
     const responses = await exchange(address, [create('', ['Content-Length: 19', `Expect: ${expectation}`]), '{"id":2,"name":"n"}', last])
@@ -182,7 +182,7 @@ t.test('an expectation other than 100-continue is rejected, and its connection c
   t.notOk((await stored()).some(({ id }) => id === '2'))
 })
 
-t.test('CONNECT is rejected and its connection closed', async (t) => {
+t.test('CONNECT is rejected, and the connection is closed', async (t) => {
   const [response] = await exchange(address, [request('CONNECT x:443 HTTP/1.1')])
   isError(t, response, ...wrongMethod)
   t.match(response?.headers, { allow: 'GET, HEAD, POST, DELETE', connection: 'close' })
@@ -193,7 +193,7 @@ t.test('the service does not upgrade a connection', async (t) => {
   t.match(response, { status: 200, body: '{"status":"ok"}' })
 })
 
-t.test('a known path rejects other methods, OPTIONS included, and lists its own', async (t) => {
+t.test('a known path rejects other methods, including OPTIONS, and lists its own in Allow', async (t) => {
   const { '/plants': plants = '', '/plants/1': plant = '' } = examplePaths
   const paths: Record<string, string> = {
     ...examplePaths,
@@ -206,16 +206,16 @@ t.test('a known path rejects other methods, OPTIONS included, and lists its own'
     'http://x?plants': examplePaths['/'] as string
   }
   for (const [path, allow] of Object.entries(paths)) {
-    const refused = METHODS.filter((method) => method !== 'CONNECT' && !allow.split(', ').includes(method))
-    const responses = await exchangeAll(refused.map((method) => request(`${method} ${path} HTTP/1.1`)), [refused.indexOf('HEAD')])
-    for (const [index, method] of refused.entries()) {
+    const rejected = METHODS.filter((method) => method !== 'CONNECT' && !allow.split(', ').includes(method))
+    const responses = await exchangeAll(rejected.map((method) => request(`${method} ${path} HTTP/1.1`)), [rejected.indexOf('HEAD')])
+    for (const [index, method] of rejected.entries()) {
       t.equal(responses[index]?.headers.allow, allow, `${method} ${path}`)
       if (method !== 'HEAD') isError(t, responses[index], ...wrongMethod, `${method} ${path}`)
     }
   }
 })
 
-t.test('any other path is unknown with every method', async (t) => {
+t.test('any other path is rejected as unknown with every method', async (t) => {
   const paths = ['/x', '/plant', '/Plants', '/PLANTS', '//plants', '/plants//', '/plants/1/2', '/plants%2F1', '/./plants', '/plants/../livez', '/livez/x', '/__proto__', '/constructor', '/*', '*', '/:id', 'ftp://x/plants', '/livez;x', '/v1/plants', '/favicon.ico']
   for (const method of METHODS.filter((method) => method !== 'CONNECT' && method !== 'HEAD')) {
     const responses = await exchangeAll(paths.map((path) => request(`${method} ${path} HTTP/1.1`)))
@@ -223,13 +223,13 @@ t.test('any other path is unknown with every method', async (t) => {
   }
 })
 
-t.test('a path with a slash at its end is unknown, and the message names the right path', async (t) => {
+t.test('a path with a trailing slash is unknown, and the message names the right path', async (t) => {
   const paths = { '/plants/': '/plants', '/plants/?limit=1': '/plants', 'http://x/livez/': '/livez', '/plants/1/': '/plants/:id', '//': '/' }
   const responses = await exchangeAll(Object.keys(paths).map((path) => request(`GET ${path} HTTP/1.1`)))
   for (const [index, [path, known]] of Object.entries(paths).entries()) isError(t, responses[index], 40401, `There is nothing at this path: use ${known}.`, path)
 })
 
-t.test('a method that HTTP does not define is not implemented, and its connection is closed', async (t) => {
+t.test('an unknown method gets 501, and the connection is closed', async (t) => {
   for (const before of ['', request('GET /livez HTTP/1.1'), '\r\n']) {
     for (const method of ['FOO', 'get', 'GETT', 'PUTT', 'M-FOO', 'BREW', 'a']) {
       const responses = await exchange(address, [`${before}${request(`${method} /plants HTTP/1.1`)}`], { halfClose: true })
@@ -241,7 +241,7 @@ t.test('a method that HTTP does not define is not implemented, and its connectio
   }
 })
 
-t.test('the root names the documents, and sends browsers to the one for people', async (t) => {
+t.test('the root names the documents and redirects browsers to the reference page', async (t) => {
   const accept = 'Accept: text/html,application/xhtml+xml,*/*;q=0.8'
   const [forPrograms, forPeople, head] = await exchange(address, [request('GET / HTTP/1.1'), request('GET / HTTP/1.1', [accept]), request('HEAD / HTTP/1.1', ['Connection: close'])], { heads: [2] })
   t.match(forPrograms, { status: 200, headers: { 'content-type': 'application/json', vary: 'accept' }, body: '{"docs":"./docs","openapi":"./openapi.json"}' })

@@ -21,7 +21,7 @@ const { authorization } = await as('alice')
 const send = (payload: string) =>
   app.inject({ method: 'POST', url: '/types', headers: { authorization, 'content-type': 'application/json' }, payload })
 
-t.test('types of TypeBox get exact numbers too', async (t) => {
+t.test('the types of TypeBox check exact numbers too', async (t) => {
   const accepted = [
     '"whole":0', '"whole":9007199254740991', '"whole":1.0', '"whole":1e3', '"real":-1.5', '"real":1e300', '"flag":true',
     '"either":1', '"either":"x"', '"either":9007199254740993', '"byName":{}', '"byName":{"x":1,"y":9007199254740993}', '"pot":{"lid":true}'
@@ -29,7 +29,7 @@ t.test('types of TypeBox get exact numbers too', async (t) => {
   for (const field of accepted) t.equal((await send(`{${field}}`)).body, 'accepted', field)
 })
 
-t.test('the message of the validator says what a type of TypeBox expects', async (t) => {
+t.test('the message for a type of TypeBox is that of the validator', async (t) => {
   const rejected: Record<string, string> = {
     '"whole":-1': 'whole is not valid: Expected integer to be greater or equal to 0.',
     '"whole":1.5': 'whole is not valid: Expected integer.',

@@ -1,7 +1,8 @@
+// The most expensive bodies for a parser, a validator or a regular expression.
+import { settings } from '../../src/config.ts'
 import { noPlant } from './error-response.ts'
 
-// Bodies of the largest default size that cost a parser, a validator or a regular expression as much as possible.
-const size = 128 * 1024
+const size = Number(settings.BODY_LIMIT.initial)
 const fill = (start: string, unit: string, end: string) =>
   start + unit.repeat((size - start.length - end.length) / Buffer.byteLength(unit)) + end
 const list = (start: string, item: (index: number) => string, end: string) => {
@@ -17,11 +18,11 @@ const badName = [40012, 'name must be a string of Unicode characters without U+0
 const bigId = [40013, 'id must be from -9223372036854775808 to 9223372036854775807.'] as const
 const notJson = [40008, 'The body is not valid JSON.'] as const
 
-/** A body as large as the others that costs no more than it must. */
+/** A cheap body of the same size, for comparison. */
 export const plainBody = fill('{"id":1,"name":"', 'n', '"}')
 
-/** By what is costly about them, and how they are refused if they are. */
-export const costlyBodies: Record<string, readonly [body: string, ...refusal: readonly [] | readonly [number: number, message: string]]> = {
+/** The key says what is expensive. Bodies with an error are rejected. */
+export const costlyBodies: Record<string, readonly [body: string, ...error: readonly [] | readonly [number: number, message: string]]> = {
   'arrays in arrays': ['['.repeat(size / 2) + ']'.repeat(size / 2), ...tooComplex],
   'arrays without an end': ['['.repeat(size), ...tooComplex],
   'objects in objects': [fill('', '{"a":', ''), ...tooComplex],

@@ -4,7 +4,7 @@ export function table (head: string[], rows: (string | number)[][]) {
   return [line(head), line(head.map((_, column) => column === 0 ? '---' : '--:')), ...rows.map(line)].join('\n')
 }
 
-/** At most three significant digits; a dash for NaN. */
+/** Rounds to at most three significant digits. NaN becomes a dash. */
 export const round = (value: number) => Number.isNaN(value)
   ? '–'
   : value >= 100 ? value.toLocaleString('en', { maximumFractionDigits: 0 }) : String(Number(value.toPrecision(value < 10 ? 2 : 3)))

@@ -74,7 +74,7 @@ t.test('metrics count requests, errors, tokens and statements', async (t) => {
   t.ok(after.process_resident_memory_bytes as number > 1e6)
 })
 
-t.test('metrics are at one path of their own port', async (t) => {
+t.test('the metrics port serves one path', async (t) => {
   const { app, observers: [metrics] } = await startApp(t, { METRICS_PORT: '0' })
   t.equal((await app.inject('/metrics')).statusCode, 404)
   const url = metrics?.url as string
@@ -97,7 +97,7 @@ t.test('shed requests are counted by their queue', async (t) => {
 
 const urlOf = ({ log }: Program) => String(log.find(({ msg }) => msg === 'metrics')?.url)
 
-t.test('metrics are up before the service is ready and say why it is not', async (t) => {
+t.test('metrics are available before the service is ready and show why it is not', async (t) => {
   const service = await serve(t, { DATABASE_URL: 'postgres://127.0.0.1:1/none', METRICS_PORT: '0' }, 'the database is not ready')
   t.match(await scrape(urlOf(service)), {
     'plant_store_unready{reason="starting"}': 1,
@@ -110,14 +110,14 @@ t.test('metrics are up before the service is ready and say why it is not', async
   await service.exited
 })
 
-t.test('a taken metrics port ends the start with one line', async (t) => {
+t.test('the start fails with one line when the metrics port is taken', async (t) => {
   const url = await createDatabase(t)
   const { port } = new URL(urlOf(await unmeasured.serve(t, { DATABASE_URL: url, METRICS_PORT: '0' })))
   await t.rejects(serve(t, { DATABASE_URL: url, METRICS_PORT: port }),
     { message: `metrics cannot listen on 127.0.0.1, port ${port}` })
 })
 
-/** A connection to the metrics port, and all that it has received once it is closed. */
+/** Opens a connection to the metrics port. `received` resolves to its input when it closes. */
 function connectTo (url: string, text: string) {
   const { hostname, port } = new URL(url)
   const socket = connect(Number(port), hostname)
@@ -131,7 +131,7 @@ function connectTo (url: string, text: string) {
 const request = 'GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n'
 const countResponses = (received: string) => received.split('HTTP/1.1 200 OK').length - 1
 
-t.test('a thousand pipelined scrapes get one rendering, and few responses', async (t) => {
+t.test('a thousand pipelined scrapes are rendered once and get few responses', async (t) => {
   const { observers: [metrics] } = await startApp(t, { METRICS_PORT: '0' })
   const { closed } = connectTo(metrics?.url as string, request.repeat(1700))
   const received = await closed
@@ -139,7 +139,7 @@ t.test('a thousand pipelined scrapes get one rendering, and few responses', asyn
   t.equal(new Set(received.match(/^process_cpu_seconds_total .*/gm)).size, 1)
 })
 
-t.test('the metrics port holds fifty connections at most', async (t) => {
+t.test('the metrics port accepts at most fifty connections', async (t) => {
   const { observers: [metrics] } = await startApp(t, { METRICS_PORT: '0' })
   const clients = Array.from({ length: 60 }, () => connectTo(metrics?.url as string, ''))
   t.teardown(() => { for (const { socket } of clients) socket.destroy() })
@@ -152,7 +152,7 @@ t.test('the metrics port holds fifty connections at most', async (t) => {
   t.strictSame(closed.toSorted(), [50, 51, 52, 53, 54, 55, 56, 57, 58, 59])
 })
 
-t.test('the metrics port closes silent, slow and idle connections', async (t) => {
+t.test('the metrics port closes unresponsive, slow and idle connections', async (t) => {
   const { observers: [metrics] } = await startApp(t, { METRICS_PORT: '0' })
   const clients = ['', request.slice(0, 20), request].map((text) => connectTo(metrics?.url as string, text))
   const received = await Promise.all(clients.map(({ closed }) => closed))

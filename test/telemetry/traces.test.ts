@@ -65,7 +65,7 @@ async function traced (t: Test, environment: Record<string, string> = {}) {
 
 const [traceId, parentId] = ['4bf92f3577b34da6a3ce929d0e0e4736', '00f067aa0ba902b7']
 
-t.test('a traceparent has its ids and its sampled flag', async (t) => {
+t.test('readTraceparent returns the ids and the sampled flag', async (t) => {
   t.strictSame(readTraceparent(`00-${traceId}-${parentId}-01`), { traceId, parentId, isSampled: true })
   t.strictSame(readTraceparent(`00-${traceId}-${parentId}-00`), { traceId, parentId, isSampled: false })
   // Only the lowest bit of the flags has a meaning.
@@ -88,7 +88,7 @@ t.test('a request is a span of the client\'s trace, and its statement is a child
   await create(1, { traceparent: `00-${traceId}-${parentId}-01` })
   await create(1, { traceparent: `00-${traceId}-${parentId}-01` })
   const spans = (await sent()).filter((span) => span.traceId === traceId)
-  const [request, refused] = spans.filter(({ name }) => name === 'POST /plants')
+  const [request, rejected] = spans.filter(({ name }) => name === 'POST /plants')
   t.match(request, {
     kind: 2,
     parentSpanId: parentId,
@@ -104,7 +104,7 @@ t.test('a request is a span of the client\'s trace, and its statement is a child
   t.ok(BigInt(statement?.endTimeUnixNano as string) < BigInt(request?.endTimeUnixNano as string))
   // The log line of the rejected request has the ids of its trace and span.
   const line = log.map((line) => JSON.parse(line)).find(({ error }) => error === 40014)
-  t.match(line, { trace_id: traceId, span_id: refused?.spanId })
+  t.match(line, { trace_id: traceId, span_id: rejected?.spanId })
   t.match(JSON.stringify(resources[0]), '"service.name","value":{"stringValue":"plant-store"}')
   t.match(JSON.stringify(resources[0]), '"deployment.environment.name","value":{"stringValue":"test"}')
 })
@@ -140,7 +140,7 @@ t.test('a trace that the client does not sample is not sent, and always_off send
   }
 })
 
-t.test('a fault is a span with an error, and a span without a route has the method as its name', async (t) => {
+t.test('the span of a failed request has an error, and a span without a route is named after its method', async (t) => {
   const { app, create, sent, url } = await traced(t, { OTEL_TRACES_SAMPLER: 'always_on' })
   await app.inject('/nowhere')
   await sql(url, 'drop table plants')
