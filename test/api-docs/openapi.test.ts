@@ -9,14 +9,21 @@ import { withoutHooks } from '../support/program.ts'
 interface RawResponse {
   description: string
   headers?: Record<string, { description: string, schema: { examples: string[] } }>
-  content?: { 'application/json': { schema: object, example?: object, examples?: Record<string, { value: { error: number } }> } }
+  content?: {
+    'application/json': {
+      schema: object
+      example?: object
+      examples?: Record<string, { value: { error: number } }>
+    }
+  }
 }
 
 const text = await readFile('openapi.json', 'utf8')
 const document = JSON.parse(text)
 const page = await readFile('docs/api.md', 'utf8')
 const exampleOf = (response: RawResponse, number: number) =>
-  Object.values(response.content?.['application/json'].examples ?? {}).find(({ value }) => value.error === number)
+  Object.values(response.content?.['application/json'].examples ??
+    {}).find(({ value }) => value.error === number)
 
 t.test('the service serves openapi.json unchanged', async (t) => {
   const { app } = await startApp(t)
@@ -26,14 +33,18 @@ t.test('the service serves openapi.json unchanged', async (t) => {
 })
 
 t.test('Redocly finds no problem in the document', async (t) => {
-  await t.resolves(promisify(execFile)('env', [...withoutHooks, 'REDOCLY_SUPPRESS_UPDATE_NOTICE=true', 'redocly', 'lint', 'openapi.json']))
+  await t.resolves(promisify(execFile)('env',
+    [...withoutHooks, 'REDOCLY_SUPPRESS_UPDATE_NOTICE=true', 'redocly', 'lint', 'openapi.json']))
 })
 
-const operations: Array<{ tags: string[], responses: Record<string, RawResponse> }> = Object.values(document.paths).flatMap((path) => Object.values(path as object))
+const operations: Array<{ tags: string[], responses: Record<string, RawResponse> }> =
+  Object.values(document.paths).flatMap((path) => Object.values(path as object))
 const responses = operations.flatMap(({ responses }) => Object.values(responses))
 
 t.test('statuses are listed one by one, since generators do not understand ranges', async (t) => {
-  for (const { responses } of operations) t.strictSame(Object.keys(responses).filter((status) => !/^[2-5]\d\d$/.test(status)), [])
+  for (const { responses } of operations) {
+    t.strictSame(Object.keys(responses).filter((status) => !/^[2-5]\d\d$/.test(status)), [])
+  }
 })
 
 t.test('the document lists the tags of its operations', async (t) => {
@@ -50,7 +61,8 @@ t.test('every response with a body has an example', async (t) => {
   }
 })
 
-const errorsSection: string = document.tags.find(({ name }: { name: string }) => name === 'Errors').description
+const errorsSection: string =
+  document.tags.find(({ name }: { name: string }) => name === 'Errors').description
 
 t.test('the document lists every error, and has an example in each operation that it concerns', async (t) => {
   for (const { name, number, message } of catalogue.values()) {
@@ -108,8 +120,10 @@ t.test('errors have the number and the headers that the document lists', async (
 })
 
 t.test('docs/api.md lists exactly the errors of the catalogue', async (t) => {
-  const listed = [...page.matchAll(/^\| (\d{5}) \| (.*) \|$/gm)].map(([, number, message]) => `${number} ${message}`)
-  t.same(listed, [...catalogue.values()].toSorted((a, b) => a.number - b.number).map(({ number, message }) => `${number} ${message}`))
+  const listed =
+    [...page.matchAll(/^\| (\d{5}) \| (.*) \|$/gm)].map(([, number, message]) => `${number} ${message}`)
+  t.same(listed, [...catalogue.values()].toSorted((a, b) => a.number - b.number)
+    .map(({ number, message }) => `${number} ${message}`))
 })
 
 t.test('docs/api.md has a row for every operation and for every field of a new plant', async (t) => {
@@ -119,5 +133,7 @@ t.test('docs/api.md has a row for every operation and for every field of a new p
       t.match(page, new RegExp(`^\\|.*\`${example}\\b`, 'm'), example)
     }
   }
-  for (const field of Object.keys(document.components.schemas.NewPlant.properties)) t.match(page, new RegExp(`^\\| [^|]*\`${field}\``, 'm'), field)
+  for (const field of Object.keys(document.components.schemas.NewPlant.properties)) {
+    t.match(page, new RegExp(`^\\| [^|]*\`${field}\``, 'm'), field)
+  }
 })

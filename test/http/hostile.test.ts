@@ -31,11 +31,14 @@ t.test('the service handles other requests while expensive bodies arrive', async
   await Promise.all(some.map(async ([title, [body]]) => {
     const bytes = Buffer.from(body)
     const listMeanwhile = async () => {
-      const listed = await fetch(`${address}/plants?limit=1`, { headers: { authorization: alice.authorization } })
+      const listed = await fetch(`${address}/plants?limit=1`, {
+        headers: { authorization: alice.authorization }
+      })
       t.same(await listed.json(), [{ name: 'warm' }])
     }
     const [response] = await exchange(address, [
-      `POST /plants HTTP/1.1\r\nHost: x\r\nAuthorization: ${alice.authorization}\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: ${bytes.length}\r\n\r\n`,
+      `POST /plants HTTP/1.1\r\nHost: x\r\nAuthorization: ${alice.authorization}\r\nConnection: close\r\n` +
+        `Content-Type: application/json\r\nContent-Length: ${bytes.length}\r\n\r\n`,
       bytes.subarray(0, -1), listMeanwhile, bytes.subarray(-1)
     ])
     t.equal(response?.status, 400, title)

@@ -38,7 +38,8 @@ t.test('a rejected request is logged with its user and the id of its response', 
   await sql(url, "update tokens set revoked_at = now() where username = 'bob'")
   await other.list()
   t.match(JSON.parse(log.at(-1) as string), { status: 401, reason: 'revoked', user: 'bob', tokenId: String })
-  const [one, two] = await Promise.all([1, 2].map(() => app.inject({ url: '/livez', headers: { 'x-request-id': 'mine', 'request-id': 'mine' } })))
+  const [one, two] = await Promise.all([1, 2].map(() =>
+    app.inject({ url: '/livez', headers: { 'x-request-id': 'mine', 'request-id': 'mine' } })))
   t.match([one?.headers['x-request-id'], two?.headers['x-request-id']], [random, random])
   t.not(one?.headers['x-request-id'], two?.headers['x-request-id'])
 })
@@ -66,24 +67,31 @@ t.test('every log line of a request has its id, and a child logger adds its fiel
     ['trace', 'traced', undefined, undefined],
     ['info', 'child', undefined, 2]
   ])
-  t.not((await app.inject({ url: '/pots', headers: { authorization } })).json().before, 'trace', 'changing the level affects one request only')
+  t.not((await app.inject({ url: '/pots', headers: { authorization } })).json().before, 'trace',
+    'changing the level affects one request only')
 })
 
 t.test('the response to a malformed request and its log line have the same id', async (t) => {
   const { listen, log } = await startApp(t)
   const address = await listen()
-  for (const text of ['garbage\r\n\r\n', 'CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n', 'GET /%zz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n']) {
+  for (const text of [
+    'garbage\r\n\r\n', 'CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n',
+    'GET /%zz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n'
+  ]) {
     const [response] = await exchange(address, [text])
     const reqId = response?.headers['x-request-id']
     t.match(reqId, random, text)
-    t.match(parsed(log).find((line) => line.reqId === reqId), { status: response?.status, level: 'info', remoteAddress: '127.0.0.1' }, text)
+    t.match(parsed(log).find((line) => line.reqId === reqId),
+      { status: response?.status, level: 'info', remoteAddress: '127.0.0.1' }, text)
   }
 })
 
 t.test('the log has the address that trusted proxies forward, if it is valid', async (t) => {
   const { app, log } = await startApp(t, { TRUSTED_PROXIES: 'loopback, 10.0.0.0/8,fd00::/8' })
   const addressOf = async (forwarded: string | undefined, remoteAddress = '127.0.0.1') => {
-    await app.inject({ url: '/x', remoteAddress, headers: forwarded === undefined ? {} : { 'x-forwarded-for': forwarded } })
+    await app.inject({
+      url: '/x', remoteAddress, headers: forwarded === undefined ? {} : { 'x-forwarded-for': forwarded }
+    })
     return JSON.parse(log.findLast((line) => JSON.parse(line).error === 40401) as string).remoteAddress
   }
   t.equal(await addressOf(undefined), '127.0.0.1')
@@ -95,7 +103,8 @@ t.test('the log has the address that trusted proxies forward, if it is valid', a
   t.equal(await addressOf('203.0.113.7', '198.51.100.1'), '198.51.100.1', 'an untrusted proxy is ignored')
   const plain = await startApp(t)
   await plain.app.inject({ url: '/x', headers: { 'x-forwarded-for': '203.0.113.7' } })
-  t.match(JSON.parse(plain.log.find((line) => JSON.parse(line).error === 40401) as string), { remoteAddress: '127.0.0.1' })
+  t.match(JSON.parse(plain.log.find((line) => JSON.parse(line).error === 40401) as string),
+    { remoteAddress: '127.0.0.1' })
 })
 
 t.test('the log has the first twenty lines of each error in a second, then a count', async (t) => {
@@ -104,13 +113,15 @@ t.test('the log has the first twenty lines of each error in a second, then a cou
   await app.inject('/x')
   const lines = () => parsed(log).filter(({ error }) => error === 40101)
   const counts = () => lines().filter(({ further }) => further !== undefined)
-  while (counts().reduce((sum, { further }) => sum + further, 0) < 1000 - 20 * counts().length) await delay(10)
+  while (counts().reduce((sum, { further }) => sum + further,
+    0) < 1000 - 20 * counts().length) await delay(10)
   t.match(counts()[0], { level: 'info', error: 40101, status: 401, reqId: undefined, msg: /^and more: / })
   t.equal(lines().length, 21 * counts().length)
   t.equal(parsed(log).filter(({ error }) => error === 40401).length, 1, 'each error has its own count')
   const before = log.length
   await app.inject('/plants')
-  t.match(parsed(log.slice(before)), [{ error: 40101, route: '/plants' }], 'the count restarts with the next second')
+  t.match(parsed(log.slice(before)), [{ error: 40101, route: '/plants' }],
+    'the count restarts with the next second')
 })
 
 t.test('an outage is logged with its cause and then counted', async (t) => {
@@ -120,7 +131,8 @@ t.test('an outage is logged with its cause and then counted', async (t) => {
   await app.close()
   const lines = parsed(log).filter(({ level }) => level === 'error')
   const err = { stack: String, message: /ECONNREFUSED/ }
-  t.match(lines[0], { error: 50301, status: 503, method: 'GET', route: '/plants', remoteAddress: '127.0.0.1', err })
+  t.match(lines[0],
+    { error: 50301, status: 503, method: 'GET', route: '/plants', remoteAddress: '127.0.0.1', err })
   t.equal(lines.reduce((sum, { further = 1 }) => sum + further, 0), 50)
   t.ok(lines.length < 50)
 })
@@ -132,7 +144,11 @@ t.test('an HTTP/1.0 client gets no list that could be truncated unnoticed', asyn
   const list = (query = '') => `GET /plants${query} HTTP/1.0\r\nAuthorization: ${authorization}\r\n\r\n`
   await sql(url, "insert into plants select 'alice', id, 'n' from generate_series(1, 1000) as id")
   const [rejected] = await exchange(address, [list()])
-  t.match(rejected, { status: 400, body: '{"error":40018,"message":"The response is too long for HTTP/1.0: use HTTP/1.1, or ask for fewer results."}' })
+  t.match(rejected, {
+    status: 400,
+    body: '{"error":40018,"message":"The response is too long for HTTP/1.0: use HTTP/1.1, or ask for fewer ' +
+      'results."}'
+  })
   const [short] = await exchange(address, [list('?limit=100')])
   t.equal(JSON.parse(short?.body as string).length, 100)
   t.same(parsed(log).filter(({ level }) => level === 'error'), [])

@@ -9,7 +9,9 @@ import { createDatabase } from './database.ts'
 export type TestApp = Awaited<ReturnType<typeof startApp>>
 
 /** Builds the app as `serve` does. It has a new database unless the environment names one. */
-export async function startApp (t: Test, environment: Record<string, string> = {}, domains?: Parameters<typeof buildApp>[1]) {
+export async function startApp (
+  t: Test, environment: Record<string, string> = {}, domains?: Parameters<typeof buildApp>[1]
+) {
   const url = environment.DATABASE_URL ?? await createDatabase(t)
   const config = readConfig({ LOG_LEVEL: 'debug', ...environment, DATABASE_URL: url })
   const database = openDatabase({ url, statementTimeoutMs: config.STATEMENT_TIMEOUT })
@@ -51,7 +53,8 @@ export async function startApp (t: Test, environment: Record<string, string> = {
           payload: plant
         }),
         list: (query = '') => app.inject({ url: `/plants${query}`, headers: { authorization } }),
-        delete: (id: string | number | bigint) => app.inject({ method: 'DELETE', url: `/plants/${id}`, headers: { authorization } })
+        delete: (id: string | number | bigint) =>
+          app.inject({ method: 'DELETE', url: `/plants/${id}`, headers: { authorization } })
       }
     }
   }

@@ -19,9 +19,12 @@ export const needsBrowser = { skip: found === undefined && !process.env.CI && 't
 export const launch = ({ env, ...browser }: Browser) => chromium.launch({
   ...browser,
   env: { ...process.env, ...env },
-  // Chromium has no sandbox for root, the user in most containers. The other flags keep Chromium off the network.
-  args: ['--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking',
-    '--disable-component-update', '--disable-sync']
+  // Chromium has no sandbox for root, the user in most containers. The other flags keep Chromium off the
+  // network.
+  args: [
+    '--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking',
+    '--disable-component-update', '--disable-sync'
+  ]
 })
 
 /** Launches one browser for a test file at its first page, and closes it when the file ends. */
@@ -29,7 +32,9 @@ export function browserOf (file: Test) {
   let browser: ReturnType<typeof launch> | undefined
   file.teardown(async () => (await browser)?.close())
 
-  /** Opens a page with its own profile. `complaints` lists the warnings, errors and foreign requests so far. */
+  /**
+   * Opens a page with its own profile. `complaints` lists the warnings, errors and foreign requests so far.
+   */
   return async function openPage (t: Test, { home, ...options }: PageOptions) {
     if (found === undefined) throw new Error('There is no browser; the first lines of this run tell why.')
     browser ??= launch(JSON.parse(found))
@@ -37,12 +42,18 @@ export function browserOf (file: Test) {
     page.setDefaultTimeout(10_000)
     t.teardown(() => page.close())
     const complaints: string[] = []
-    page.on('console', (message) => { if (/warning|error/.test(message.type())) complaints.push(`${message.type()}: ${message.text()}`) })
+    page.on('console', (message) => {
+      if (/warning|error/.test(
+        message.type()
+      )) complaints.push(`${message.type()}: ${message.text()}`)
+    })
     page.on('pageerror', (error) => { complaints.push(error.message) })
     // This process sends the requests. Chromium would cut its own connections
     // whenever a container on the machine starts or ends.
     await page.route('**', async (route) => {
-      if (route.request().url().startsWith(`${home}/`)) return route.fulfill({ response: await route.fetch({ maxRedirects: 0 }) })
+      if (route.request().url().startsWith(`${home}/`)) {
+        return route.fulfill({ response: await route.fetch({ maxRedirects: 0 }) })
+      }
       complaints.push(`requested ${route.request().url()}`)
       await route.abort()
     })

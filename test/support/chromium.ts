@@ -31,7 +31,9 @@ export async function findBrowser (): Promise<Browser> {
 
 /** Unpacks each version once, before the tests start: it takes seconds, and test files run in parallel. */
 async function unpackChromium (): Promise<Browser> {
-  if (process.platform !== 'linux' || process.arch !== 'x64') throw new Error('npm brings a Chromium for Linux on x64 only.')
+  if (process.platform !== 'linux' || process.arch !== 'x64') {
+    throw new Error('npm brings a Chromium for Linux on x64 only.')
+  }
   const source = fileURLToPath(new URL('../', import.meta.resolve('@sparticuz/chromium')))
   const { version } = JSON.parse(await readFile(join(source, 'package.json'), 'utf8'))
   const folder = join(cache, `chromium-${version}`)
@@ -41,7 +43,8 @@ async function unpackChromium (): Promise<Browser> {
     await mkdir(partial, { recursive: true })
     await inflateInto(partial, join(source, 'bin'))
     // The file in the package names a folder that does not exist.
-    await writeFile(join(partial, 'fonts/fonts.conf'), `<fontconfig><dir>${folder}/fonts</dir></fontconfig>\n`)
+    await writeFile(join(partial, 'fonts/fonts.conf'),
+      `<fontconfig><dir>${folder}/fonts</dir></fontconfig>\n`)
     await rename(partial, folder).catch(() => rm(partial, { recursive: true }))
   }
   return {
@@ -57,7 +60,8 @@ async function inflateInto (folder: string, archives: string): Promise<void> {
   const { TMPDIR } = process.env
   process.env.TMPDIR = folder
   try {
-    await Promise.all(['chromium.br', 'fonts.tar.br', 'al2023.tar.br'].map((name) => inflate(join(archives, name))))
+    await Promise.all(['chromium.br', 'fonts.tar.br', 'al2023.tar.br'].map((name) =>
+      inflate(join(archives, name))))
   } finally {
     if (TMPDIR === undefined) delete process.env.TMPDIR
     else process.env.TMPDIR = TMPDIR

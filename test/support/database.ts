@@ -3,7 +3,9 @@ import pg from 'pg'
 import type { Test } from 'tap'
 
 /** Runs SQL on a separate connection. */
-export async function sql (url: string, text: string, values?: unknown[]): Promise<Array<Record<string, unknown>>> {
+export async function sql (
+  url: string, text: string, values?: unknown[]
+): Promise<Array<Record<string, unknown>>> {
   const client = new pg.Client(url)
   await client.connect()
   try {
@@ -24,7 +26,11 @@ export const waitingForLocks = `select pid from pg_locks where not granted and p
 /** Creates a database from a template, by default with all tables. Drops it when the test ends. */
 export async function createDatabase (t: Test, { template = 'plants_template' } = {}): Promise<string> {
   const serverUrl = process.env.TEST_DATABASE_URL
-  if (serverUrl === undefined) throw new Error('Run tests by `npm test`, or one file by `npm test -- --disable-coverage test/…`: they need a database.')
+  if (serverUrl === undefined) {
+    throw new Error(
+      'Run tests by `npm test`, or one file by `npm test -- --disable-coverage test/…`: they need a database.'
+    )
+  }
   const name = `test_${randomBytes(8).toString('hex')}`
   // The default strategy also writes the files to the WAL.
   await sql(serverUrl, `create database ${name} template ${template} strategy file_copy`)

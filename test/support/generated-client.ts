@@ -14,7 +14,10 @@ export async function generateClient (t: Test, document: string) {
     input: join(folder, 'openapi.json'),
     output: { path: join(folder, 'client'), importFileExtension: '.ts' },
     logs: { level: 'silent', file: false },
-    plugins: ['@hey-api/client-fetch', '@hey-api/typescript', '@hey-api/sdk', { name: '@hey-api/transformers', bigInt: true }]
+    plugins: [
+      '@hey-api/client-fetch', '@hey-api/typescript', '@hey-api/sdk',
+      { name: '@hey-api/transformers', bigInt: true }
+    ]
   })
   const operations = await import(join(folder, 'client/index.ts'))
   const { createClient } = await import(join(folder, 'client/client/index.ts'))

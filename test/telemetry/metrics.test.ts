@@ -34,7 +34,8 @@ t.test('metrics count requests, errors, tokens and statements', async (t) => {
   for (const series of ['http_request_duration_seconds_count{method="GET",route="/plants",status="200"}',
     'http_request_duration_seconds_count{method="POST",route="/plants",status="503"}',
     'plant_store_errors_total{error="50302"}', 'plant_store_errors_total{error="40402"}',
-    'plant_store_overload_refusals_total{kind="createPlant"}', 'plant_store_overload_refusals_total{kind="token"}',
+    'plant_store_overload_refusals_total{kind="createPlant"}',
+    'plant_store_overload_refusals_total{kind="token"}',
     'plant_store_credentials_refused_total{reason="revoked"}', 'plant_store_unready{reason="database"}',
     'plant_store_database_connections_total{event="timed_out"}']) {
     t.equal(before[series], 0, series)
@@ -84,7 +85,8 @@ t.test('the metrics port serves one path', async (t) => {
 })
 
 t.test('shed requests are counted by their queue', async (t) => {
-  const { app, as, observers: [metrics] } = await startApp(t, { METRICS_PORT: '0', MAX_QUEUED: '1', WRITE_BATCH: '1' })
+  const { app, as, observers: [metrics] } = await startApp(t,
+    { METRICS_PORT: '0', MAX_QUEUED: '1', WRITE_BATCH: '1' })
   const alice = await as('alice')
   await alice.list()
   await Promise.all(Array.from({ length: 20 }, (_, id) => alice.create({ id, name: 'Monstera' })))
@@ -98,7 +100,8 @@ t.test('shed requests are counted by their queue', async (t) => {
 const urlOf = ({ log }: Program) => String(log.find(({ msg }) => msg === 'metrics')?.url)
 
 t.test('metrics are available before the service is ready and show why it is not', async (t) => {
-  const service = await serve(t, { DATABASE_URL: 'postgres://127.0.0.1:1/none', METRICS_PORT: '0' }, 'the database is not ready')
+  const service = await serve(t, { DATABASE_URL: 'postgres://127.0.0.1:1/none', METRICS_PORT: '0' },
+    'the database is not ready')
   t.match(await scrape(urlOf(service)), {
     'plant_store_unready{reason="starting"}': 1,
     'plant_store_unready{reason="database"}': 0
@@ -162,7 +165,8 @@ t.test('the metrics port closes unresponsive, slow and idle connections', async 
 t.test('the service runs and stops while clients of the metrics port read nothing', async (t) => {
   const url = await createDatabase(t)
   const service = await unmeasured.serve(t, { DATABASE_URL: url, METRICS_PORT: '0', DRAIN_DELAY: '0' })
-  const clients = Array.from({ length: 200 }, () => connectTo(urlOf(service), request.repeat(100)).socket.pause())
+  const clients = Array.from({ length: 200 }, () =>
+    connectTo(urlOf(service), request.repeat(100)).socket.pause())
   t.teardown(() => { for (const socket of clients) socket.destroy() })
   await Promise.all(clients.map((socket) => once(socket, 'connect')))
   t.equal((await fetch(`${service.address}/livez`)).status, 200)

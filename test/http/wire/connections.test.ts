@@ -17,7 +17,8 @@ const headers = `Host: x\r\nAuthorization: ${alice.authorization}\r\n`
 const list = (query = '') => `GET /plants${query} HTTP/1.1\r\n${headers}\r\n`
 const create = (id: number, extraHeaders = '') => {
   const body = `{"id":${id},"name":"${id}"}`
-  return `POST /plants HTTP/1.1\r\n${headers}${extraHeaders}Content-Type: application/json\r\nContent-Length: ${body.length}\r\n\r\n${body}`
+  return `POST /plants HTTP/1.1\r\n${headers}${extraHeaders}Content-Type: application/json\r\n` +
+    `Content-Length: ${body.length}\r\n\r\n${body}`
 }
 
 function open (): Socket {
@@ -41,7 +42,8 @@ async function trickle (start: string, drop: string, last: 'end' | 'close' = 'en
 }
 
 // These connections take some seconds to close, so they begin before the first test.
-const neverIdle = ['garbage\r\n\r\n', 'CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n'].map((fault) => trickle(fault, 'x', 'close'))
+const neverIdle = ['garbage\r\n\r\n', 'CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n'].map((fault) =>
+  trickle(fault, 'x', 'close'))
 
 t.afterEach(() => sql(url, 'delete from plants'))
 
@@ -50,14 +52,20 @@ t.test('the error of a malformed request follows the responses to the requests b
     ['garbage\r\n\r\n', 40001],
     ['GET /livez HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n', 40001],
     [`GET /livez HTTP/1.1\r\nX: ${'x'.repeat(20_000)}\r\n\r\n`, 43101],
-    [`POST /plants HTTP/1.1\r\n${headers}Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\nx\r\n`, 40001],
+    [
+      `POST /plants HTTP/1.1\r\n${headers}Content-Type: application/json\r\nTransfer-Encoding: ` +
+        'chunked\r\n\r\nx\r\n',
+      40001
+    ],
     ['CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n', 40501]
   ]
   for (const [index, [fault, number]] of faults.entries()) {
     // The service ignores all input after the fault.
-    const responses = await exchange(address, [list() + create(index) + list('?limit=0') + list('?limit=x') + fault + create(100)], { halfClose: index % 2 === 0 })
+    const responses = await exchange(address, [list() + create(index) + list('?limit=0') + list('?limit=x') +
+      fault + create(100)], { halfClose: index % 2 === 0 })
     t.same(responses.map(({ status }) => status), [200, 200, 200, 400, Math.floor(number / 100)], `${number}`)
-    t.same(responses.map(({ body }) => JSON.parse(body).error), [undefined, undefined, undefined, 40016, number])
+    t.same(responses.map(({ body }) => JSON.parse(body).error),
+      [undefined, undefined, undefined, 40016, number])
   }
   t.same(await sql(url, 'select from plants where id = 100'), [])
 })
@@ -90,13 +98,26 @@ t.test('a malformed request gets one response, however much input follows it', a
 })
 
 t.test('a rejected body does not affect the requests pipelined behind it', async (t) => {
-  const bad = (body: string | Buffer) => Buffer.concat([Buffer.from(`POST /plants HTTP/1.1\r\n${headers}Content-Type: application/json\r\nContent-Length: ${body.length}\r\n\r\n`), Buffer.from(body)])
-  const responses = await exchange(address, [bad('{'), bad(Buffer.from([0xFF])), bad('x'.repeat(3_000_000)), bad('[]'), create(1), 'GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n'])
-  t.same(responses.map(({ body }) => JSON.parse(body).error), [40008, 40007, 40006, 40010, undefined, undefined])
+  const bad = (body: string | Buffer) => Buffer.concat([
+    Buffer.from(
+      `POST /plants HTTP/1.1\r\n${headers}Content-Type: application/json\r\nContent-Length: ` +
+        `${body.length}\r\n\r\n`
+    ),
+    Buffer.from(body)
+  ])
+  const responses = await exchange(address, [
+    bad('{'), bad(Buffer.from([0xFF])), bad('x'.repeat(3_000_000)), bad('[]'), create(1),
+    'GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n'
+  ])
+  t.same(responses.map(({ body }) => JSON.parse(body).error),
+    [40008, 40007, 40006, 40010, undefined, undefined])
 })
 
-t.test('a request that was rejected before its body was complete gets no second response when the body is malformed', async (t) => {
-  const responses = await exchange(address, ['POST /plants HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n', () => untilLogged(40101), 'x\r\n'])
+t.test('a rejected request gets no second response when its body is malformed', async (t) => {
+  const responses = await exchange(address, [
+    'POST /plants HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n', () => untilLogged(40101),
+    'x\r\n'
+  ])
   t.equal(responses.length, 1)
   isError(t, responses[0], 40101, 'This operation needs an Authorization header with a bearer token.')
 })
@@ -112,7 +133,8 @@ t.test('a client that is still sending can read its response', async (t) => {
   for (let round = 0; round < 3; round++) {
     const [byLength] = await exchange(address, [`${post}Content-Length: ${big.length}\r\n\r\n`, big, ping])
     isError(t, byLength, ...tooLarge)
-    const [inChunks] = await exchange(address, [`${post}Transfer-Encoding: chunked\r\n\r\n${big.length.toString(16)}\r\n`, big, '\r\n0\r\n\r\n', ping])
+    const [inChunks] = await exchange(address,
+      [`${post}Transfer-Encoding: chunked\r\n\r\n${big.length.toString(16)}\r\n`, big, '\r\n0\r\n\r\n', ping])
     isError(t, inChunks, ...tooLarge)
     for (const last of [`${post}Connection: close\r\n`, post.replace('1.1', '1.0')]) {
       const responses = await exchange(address, [`${last}Content-Length: ${big.length}\r\n\r\n`, big])
@@ -123,7 +145,11 @@ t.test('a client that is still sending can read its response', async (t) => {
     isError(t, header, 43101, 'The headers are too large.')
     const [garbage] = await exchange(address, [big])
     isError(t, garbage, ...malformed)
-    const response = await fetch(`${address}/plants`, { method: 'POST', headers: { authorization: alice.authorization, 'content-type': 'application/json' }, body: big })
+    const response = await fetch(`${address}/plants`, {
+      method: 'POST',
+      headers: { authorization: alice.authorization, 'content-type': 'application/json' },
+      body: big
+    })
     t.equal(response.status, 400)
     await response.body?.cancel()
   }
@@ -148,8 +174,11 @@ t.test('the service closes a rejected connection on both sides', async (t) => {
 t.test('a client that disconnects at any point causes no error and no warning', async (t) => {
   const beginnings = [
     '', 'GET', list(), list() + list(), 'garbage\r\n\r\n', `${list()}garbage\r\n\r\n`,
-    'CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n', `${list()}CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n`, create(1, 'Expect: banana\r\n'), `${list()}${create(1, 'Expect: banana\r\n')}`,
-    create(1).slice(0, -3), `POST /plants HTTP/1.1\r\n${headers}Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{"id"\r\n`
+    'CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n', `${list()}CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n`,
+    create(1, 'Expect: banana\r\n'), `${list()}${create(1, 'Expect: banana\r\n')}`,
+    create(1).slice(0, -3),
+    `POST /plants HTTP/1.1\r\n${headers}Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n` +
+      '\r\n5\r\n{"id"\r\n'
   ]
   for (let round = 0; round < 5; round++) {
     await Promise.all(beginnings.map(async (beginning) => {
@@ -169,7 +198,8 @@ t.test('slow requests time out', async (t) => {
   const { headersTimeout, requestTimeout, timeout, keepAliveTimeout } = app.server
   // Node enforces headersTimeout only when it is not longer than requestTimeout.
   t.ok(headersTimeout > 0 && headersTimeout <= requestTimeout && requestTimeout < timeout)
-  t.same({ headersTimeout, requestTimeout, timeout, keepAliveTimeout }, { headersTimeout: 15_000, requestTimeout: 30_000, timeout: 60_000, keepAliveTimeout: 75_000 })
+  t.same({ headersTimeout, requestTimeout, timeout, keepAliveTimeout },
+    { headersTimeout: 15_000, requestTimeout: 30_000, timeout: 60_000, keepAliveTimeout: 75_000 })
   // Node reads these values at each check, so the test can shorten them.
   Object.assign(app.server, { headersTimeout: 200, requestTimeout: 400 })
   t.teardown(() => Object.assign(app.server, { headersTimeout, requestTimeout }))
@@ -178,7 +208,13 @@ t.test('slow requests time out', async (t) => {
 
   const responseOf = async (received: Promise<string>) => {
     const [head, body] = (await received).split('\r\n\r\n')
-    return { status: Number(head?.split(' ')[1]), headers: { 'content-type': /^content-type: (.*)$/im.exec(head as string)?.[1] }, body } as never
+    return {
+      status: Number(head?.split(' ')[1]),
+      headers: {
+        'content-type': /^content-type: (.*)$/im.exec(head as string)?.[1]
+      },
+      body
+    } as never
   }
 
   const unresponsive = exchange(address, [''])
@@ -188,7 +224,8 @@ t.test('slow requests time out', async (t) => {
   const halfABody = exchange(address, [create(1).slice(0, -1)])
   const slowBody = trickle(`${post}Content-Length: 10000\r\n\r\n`, ' ')
   const slowChunks = trickle(`${post}Transfer-Encoding: chunked\r\n\r\n`, '1\r\n \r\n')
-  const slowBodyOfRejected = trickle('POST /plants HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n', '1\r\n \r\n')
+  const slowBodyOfRejected = trickle('POST /plants HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n',
+    '1\r\n \r\n')
 
   isError(t, (await unresponsive)[0], ...late, 'unresponsive')
   isError(t, (await halfARequestLine)[0], ...late, 'half a request line')
@@ -204,7 +241,8 @@ t.test('slow requests time out', async (t) => {
 })
 
 t.test('a client that stops reading is disconnected', async (t) => {
-  await sql(url, "insert into plants select 'alice', id, repeat('x', 4000) from generate_series(1, 5000) as id")
+  await sql(url,
+    "insert into plants select 'alice', id, repeat('x', 4000) from generate_series(1, 5000) as id")
   for (const behind of ['', 'garbage\r\n\r\n', 'CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n']) {
     const accepted = once(app.server, 'connection') as Promise<[Socket]>
     const client = open()
@@ -227,7 +265,8 @@ t.test('a rejected client that goes on sending is disconnected', async (t) => {
 })
 
 t.test('a long list is sent in full before the response to a CONNECT behind it', async (t) => {
-  await sql(url, "insert into plants select 'alice', id, repeat('x', 4000) from generate_series(1, 2000) as id")
+  await sql(url,
+    "insert into plants select 'alice', id, repeat('x', 4000) from generate_series(1, 2000) as id")
   const responses = await exchange(address, [`${list()}CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n`])
   t.strictSame(responses.map(({ status }) => status), [200, 405])
   t.equal(JSON.parse(responses[0]?.body as string).length, 2000)
@@ -256,13 +295,17 @@ t.test('a shutdown closes idle connections and lets a client finish reading its 
   const reading = await send(list() + list('?limit=1').repeat(2))
   while (reading.socket.writableLength === 0) await new Promise(setImmediate)
   const live = 'GET /livez HTTP/1.1\r\nHost: x\r\n'
-  const idle = [await send(''), await send('GET /pl'), await send(`${live}\r\n`), await send(`${live}Content-Length: 100\r\n\r\nx`)]
+  const idle = [
+    await send(''), await send('GET /pl'), await send(`${live}\r\n`),
+    await send(`${live}Content-Length: 100\r\n\r\nx`)
+  ]
   for (const { client } of idle) client.resume().on('end', () => client.end())
 
   lifecycle.stopping = true
   const closed = app.close()
   const responses = parseResponses(await buffer(reading.client))
-  t.strictSame(responses.map(({ headers: { connection }, body }) => [connection, JSON.parse(body).length]), [['keep-alive', 16], ['close', 1]])
+  t.strictSame(responses.map(({ headers: { connection }, body }) => [connection, JSON.parse(body).length]),
+    [['keep-alive', 16], ['close', 1]])
   reading.client.end()
   await closed
   for (const { socket } of idle) t.ok(socket.destroyed)

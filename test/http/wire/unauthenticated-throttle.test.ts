@@ -58,11 +58,12 @@ async function start (t: Test) {
 const invalidToken = 'Authorization: Bearer x\r\n'
 const last = 'Connection: close\r\n'
 
-t.test('the service starts few unauthenticated requests per tick, and keeps the order of each connection', async (t) => {
+t.test('few unauthenticated requests start per tick, in the order of their connection', async (t) => {
   const { openAll, answered, request } = await start(t)
   const sockets = await openAll()
   const received = sockets.map((socket) => buffer(socket))
-  const text = request('GET /plants', invalidToken) + request('GET /openapi.json', '') + request('GET /livez', last)
+  const text = request('GET /plants', invalidToken) + request('GET /openapi.json', '') + request('GET /livez',
+    last)
   for (const socket of sockets) socket.write(text)
   let most = 0
   for (let before = 0, now = 0; now < 3 * together; before = now) {
@@ -71,7 +72,8 @@ t.test('the service starts few unauthenticated requests per tick, and keeps the 
     most = Math.max(most, now - before)
   }
   t.ok(most <= maxPerTick, `${most}`)
-  const statuses = (await Promise.all(received)).map((bytes) => parseResponses(bytes).map(({ status }) => status))
+  const statuses = (await Promise.all(received)).map((bytes) =>
+    parseResponses(bytes).map(({ status }) => status))
   t.same(statuses, Array(together).fill([401, 200, 200]))
 })
 
