@@ -9,7 +9,7 @@ const commands = manifest.scripts.check.split(' && ')
 t.jobs = commands.length
 
 for (const command of commands) {
-  t.test(`${command} finds nothing`, { buffered: true }, async (t) => {
+  t.test(`${command} finds no problem`, { buffered: true }, async (t) => {
     const checked = promisify(execFile)('env', [...withoutHooks, 'sh', '-c', command])
     t.equal(await checked.then(() => '', ({ stdout, stderr }) => stdout + stderr), '')
   })

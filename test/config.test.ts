@@ -21,45 +21,70 @@ const values: Record<Variable, { good: Record<string, unknown>, bad: string[] }>
   DATABASE_URL: {
     good: {
       ...Object.fromEntries(['postgres://localhost/plants', 'postgresql://u:p@h:5432/d', 'postgres://%2Ftmp/d', 'postgres:///d',
-        'postgres://u:p@/d?host=/tmp', 'postgres://u:p%2Fw@h/d', 'postgres://h:5432/d?user=u@h', 'postgres://h/d?sslmode=disable',
-        'postgres://h/d?uselibpqcompat=true&sslmode=require', 'postgres://one:5432,two/d?target_session_attrs=primary',
-        'postgres://u@/d?host=/tmp,two&port=5432,5433', 'postgres://h/d?sslrootcert=/ca.pem&options=-c%20jit%3Doff'].map((url) => [url, url])),
+        'postgres://u:p@/d?host=/tmp', 'postgres://u:p%2Fw@h/d', 'postgres://h:5432/d?user=u@h',
+        'postgres://h/d?sslmode=disable',
+        'postgres://h/d?uselibpqcompat=true&sslmode=require',
+        'postgres://one:5432,two/d?target_session_attrs=primary',
+        'postgres://u@/d?host=/tmp,two&port=5432,5433',
+        'postgres://h/d?sslrootcert=/ca.pem&options=-c%20jit%3Doff'].map((url) => [url, url])),
       'postgres://h/d?sslmode=prefer': 'postgres://h/d?sslmode=verify-full',
       'postgres://h/d?sslmode=require&user=y': 'postgres://h/d?sslmode=verify-full&user=y',
       'postgres://h/d?user=y&sslmode=verify-ca': 'postgres://h/d?user=y&sslmode=verify-full',
       'postgres://h/d?sslmode=verify-full': 'postgres://h/d?sslmode=verify-full'
     },
     bad: ['', 'localhost', 'mysql://localhost/plants', 'postgres://', 'Postgres://localhost', 'postgres://u:p/w@h/d', 'postgres://h:port/d',
-      'postgres://u:1/2@h/d', 'postgres://u:1?2@h/d', 'postgres://u:1#2@h/d', 'postgres://u:p?w@h/d?sslmode=disable',
-      'postgres://h:99999/d', 'postgres://one,two:99999/d', 'postgres://h/d?port=99999', 'postgres://one,two,three/d?port=1,2',
-      'postgres://h/d?sslmod=verify-full', 'postgres://h/d?sslmode=bogus', 'postgres://h/d?sslmode=verify_full', 'postgres://h/d?sslmode=',
-      'postgres://h/d?replication=true', 'postgres://h/d?ssl=maybe', 'postgres://h/d?target_session_attrs=standby', 'postgres://h/d#x']
+      'postgres://u:1/2@h/d', 'postgres://u:1?2@h/d', 'postgres://u:1#2@h/d',
+      'postgres://u:p?w@h/d?sslmode=disable',
+      'postgres://h:99999/d', 'postgres://one,two:99999/d', 'postgres://h/d?port=99999',
+      'postgres://one,two,three/d?port=1,2',
+      'postgres://h/d?sslmod=verify-full', 'postgres://h/d?sslmode=bogus',
+      'postgres://h/d?sslmode=verify_full', 'postgres://h/d?sslmode=',
+      'postgres://h/d?replication=true', 'postgres://h/d?ssl=maybe',
+      'postgres://h/d?target_session_attrs=standby', 'postgres://h/d#x']
   },
   DATA_DIR: { good: { data: 'data', '/var/lib/plants': '/var/lib/plants' }, bad: [''] },
   MIGRATE: onOff,
   LOG_LEVEL: {
-    good: Object.fromEntries(['fatal', 'error', 'warn', 'info', 'debug', 'trace', 'silent'].map((level) => [level, level])),
+    good: Object.fromEntries([
+      'fatal', 'error', 'warn', 'info', 'debug', 'trace', 'silent'
+    ].map((level) => [level, level])),
     bad: ['', 'INFO', 'verbose', '30']
   },
   TRUSTED_PROXIES: {
-    good: Object.fromEntries(['loopback', 'linklocal, uniquelocal', '10.0.0.0/8', '::1', '192.168.1.1,fd00::/8'].map((value) => [value, value])),
-    bad: ['', '1', 'true', 'all', '10.0.0.0/33', '10.0.0.0/0', '10.0.0/8', '::1/129', '10.0.0.0/8/8', 'loopback,', 'proxy.example']
+    good: Object.fromEntries([
+      'loopback', 'linklocal, uniquelocal', '10.0.0.0/8', '::1', '192.168.1.1,fd00::/8'
+    ].map((value) => [value, value])),
+    bad: [
+      '', '1', 'true', 'all', '10.0.0.0/33', '10.0.0.0/0', '10.0.0/8', '::1/129', '10.0.0.0/8/8', 'loopback,',
+      'proxy.example'
+    ]
   },
   MAX_CONNECTIONS: { good: { 1: 1, 4000: 4000, 99999: 99999 }, bad: ['', '0', '-1', '1.5', '100000'] },
-  BODY_LIMIT: { good: { 1: 1, 131072: 131072, 1048576: 1048576 }, bad: ['', '0', '-1', '1e6', '1MB', '131072.5', '1048577'] },
+  BODY_LIMIT: {
+    good: { 1: 1, 131072: 131072, 1048576: 1048576 },
+    bad: ['', '0', '-1', '1e6', '1MB', '131072.5', '1048577']
+  },
   MEMORY_BUDGET: {
     good: { 16777216: 16777216, 134217728: 134217728, 1073741824: 1073741824 },
     bad: ['', '16777215', '1073741825', '128MiB', '-1']
   },
   TOKEN_CACHE_TTL: {
-    good: { 0: 0, '0ms': 0, '0s': 0, '1ms': 1, '999ms': 999, '3999ms': 3999, '4000ms': 4000, '1s': 1000, '4s': 4000 },
+    good: {
+      0: 0, '0ms': 0, '0s': 0, '1ms': 1, '999ms': 999, '3999ms': 3999, '4000ms': 4000, '1s': 1000, '4s': 4000
+    },
     bad: ['5s', '4001ms', '10s', '1m', ...badDurations]
   },
   WRITE_BATCH: { good: { 1: 1, 500: 500, 9999: 9999 }, bad: badCounts },
   MAX_QUEUED: { good: { 1: 1, 1000: 1000, 9999: 9999 }, bad: badCounts },
-  STATEMENT_TIMEOUT: { good: { 0: 0, '0ms': 0, '500ms': 500, '5s': 5000, '6s': 6000, '6000ms': 6000 }, bad: ['7s', '6001ms', '1m', ...badDurations] },
+  STATEMENT_TIMEOUT: {
+    good: { 0: 0, '0ms': 0, '500ms': 500, '5s': 5000, '6s': 6000, '6000ms': 6000 },
+    bad: ['7s', '6001ms', '1m', ...badDurations]
+  },
   DRAIN_DELAY: { good: { 0: 0, '0s': 0, '1ms': 1, '3s': 3000 }, bad: badDurations },
-  SHUTDOWN_TIMEOUT: { good: { '3001ms': 3001, '9s': 9000, '3600000ms': 3_600_000, '1h': 3_600_000 }, bad: ['0', '3s', ...badDurations] },
+  SHUTDOWN_TIMEOUT: {
+    good: { '3001ms': 3001, '9s': 9000, '3600000ms': 3_600_000, '1h': 3_600_000 },
+    bad: ['0', '3s', ...badDurations]
+  },
   METRICS_PORT: ports,
   METRICS_HOST: { good: { '0.0.0.0': '0.0.0.0' }, bad: [''] },
   OTEL_EXPORTER_OTLP_ENDPOINT: {
@@ -67,10 +92,13 @@ const values: Record<Variable, { good: Record<string, unknown>, bad: string[] }>
     bad: ['', 'localhost:4318', 'ftp://h', 'http://', 'http://h:port']
   },
   OTEL_TRACES_SAMPLER: {
-    good: Object.fromEntries(samplers.flatMap((name) => [name, `parentbased_${name}`]).map((name) => [name, name])),
+    good: Object.fromEntries(samplers.flatMap((name) =>
+      [name, `parentbased_${name}`]).map((name) => [name, name])),
     bad: ['', 'on', 'ALWAYS_ON', 'jaeger_remote']
   },
-  OTEL_TRACES_SAMPLER_ARG: { good: { 0: 0, 1: 1, 0.25: 0.25, '1.0': 1, 0.001: 0.001 }, bad: ['', '2', '1.1', '-1', '.5', '1e-3'] },
+  OTEL_TRACES_SAMPLER_ARG: {
+    good: { 0: 0, 1: 1, 0.25: 0.25, '1.0': 1, 0.001: 0.001 }, bad: ['', '2', '1.1', '-1', '.5', '1e-3']
+  },
   DOCS: onOff
 }
 
@@ -107,77 +135,103 @@ t.test('this file tests every setting', async (t) => {
 
 for (const [name, { good, bad }] of Object.entries(values)) {
   t.test(`${name} accepts its values and no others`, async (t) => {
-    for (const [text, value] of Object.entries(good)) t.strictSame(readConfig({ [name]: text })[name as Variable], value, text)
-    for (const text of bad) t.throws(() => readConfig({ [name]: text }), { message: `${name}: expected ` }, JSON.stringify(text))
+    for (const [text, value] of Object.entries(good)) {
+      t.strictSame(readConfig({ [name]: text })[name as Variable], value, text)
+    }
+    for (const text of bad) {
+      t.throws(() => readConfig({ [name]: text }), { message: `${name}: expected ` }, JSON.stringify(text))
+    }
   })
 }
 
-const refuses = (t: Test, environment: Record<string, string>, message: string) =>
+const rejects = (t: Test, environment: Record<string, string>, message: string) =>
   t.throws(() => readConfig(environment), { message })
 
-t.test('every wrong value gets a line, and unknown variables are ignored', async (t) => {
-  refuses(t, { PORT: '65536', MIGRATE: 'yes', PATH: '/bin', PORTS: 'x' },
+t.test('every invalid value gets a line, and unknown variables are ignored', async (t) => {
+  rejects(t, { PORT: '65536', MIGRATE: 'yes', PATH: '/bin', PORTS: 'x' },
     'PORT: expected 0 to 65535, got "65536"\nMIGRATE: expected on, off, got "yes"')
 })
 
-t.test('the message says what is allowed, with bound and unit', async (t) => {
-  refuses(t, { DRAIN_DELAY: '10' }, 'DRAIN_DELAY: expected 0 to 1h with a unit, such as 500ms or 3s, got "10"')
-  refuses(t, { STATEMENT_TIMEOUT: '7s' }, 'STATEMENT_TIMEOUT: expected 0 to 6s with a unit, such as 500ms or 3s, got "7s"')
-  refuses(t, { MEMORY_BUDGET: '1' }, 'MEMORY_BUDGET: expected 16777216 to 1073741824, got "1"')
-  t.throws(() => readConfig({ BODY_LIMIT: '99999999999' }), { message: /^BODY_LIMIT: expected 1 to \d+, got "99999999999"$/ })
-  refuses(t, { DATABASE_URL: 'postgres://u:p@one,two:99999/plants' },
+t.test('the message names the accepted values with limits and units', async (t) => {
+  rejects(t, { DRAIN_DELAY: '10' },
+    'DRAIN_DELAY: expected 0 to 1h with a unit, such as 500ms or 3s, got "10"')
+  rejects(t, { STATEMENT_TIMEOUT: '7s' },
+    'STATEMENT_TIMEOUT: expected 0 to 6s with a unit, such as 500ms or 3s, got "7s"')
+  rejects(t, { MEMORY_BUDGET: '1' }, 'MEMORY_BUDGET: expected 16777216 to 1073741824, got "1"')
+  t.throws(() => readConfig({ BODY_LIMIT: '99999999999' }),
+    { message: /^BODY_LIMIT: expected 1 to \d+, got "99999999999"$/ })
+  rejects(t, { DATABASE_URL: 'postgres://u:p@one,two:99999/plants' },
     'DATABASE_URL: expected a host and a port up to 65535, got "two:99999"')
 })
 
 t.test('SHUTDOWN_TIMEOUT must be longer than DRAIN_DELAY', async (t) => {
   const message = 'SHUTDOWN_TIMEOUT: expected more than DRAIN_DELAY (20000ms), got 9000ms'
-  refuses(t, { DRAIN_DELAY: '20s' }, message)
-  refuses(t, { DRAIN_DELAY: '20s', PORT: 'x' }, `PORT: expected 0 to 65535, got "x"\n${message}`)
+  rejects(t, { DRAIN_DELAY: '20s' }, message)
+  rejects(t, { DRAIN_DELAY: '20s', PORT: 'x' }, `PORT: expected 0 to 65535, got "x"\n${message}`)
   t.match(readConfig({ DRAIN_DELAY: '8999ms' }), { DRAIN_DELAY: 8999 })
 })
 
-t.test('parameters of DATABASE_URL that nothing reads are refused by name, and so are unknown words', async (t) => {
-  const refusesParameter = (parameter: string, message: string | RegExp) =>
+t.test('unknown parameters of DATABASE_URL and unknown values are rejected by name', async (t) => {
+  const rejectsParameter = (parameter: string, message: string | RegExp) =>
     t.throws(() => readConfig({ DATABASE_URL: `postgres://u:secret@h/d?${parameter}` }), { message })
-  refusesParameter('sslmod=verify-full', /^DATABASE_URL: expected only the parameters application_name, .*, user, got "sslmod"$/)
-  refusesParameter('channel_binding=require', /got "channel_binding"$/)
-  refusesParameter('sslmode=verify_full',
-    'DATABASE_URL: expected sslmode to be one of disable, prefer, require, verify-ca, verify-full, no-verify, got "verify_full"')
+  rejectsParameter('sslmod=verify-full',
+    /^DATABASE_URL: expected only the parameters application_name, .*, user, got "sslmod"$/)
+  rejectsParameter('channel_binding=require', /got "channel_binding"$/)
+  rejectsParameter('sslmode=verify_full',
+    'DATABASE_URL: expected sslmode to be one of disable, prefer, require, verify-ca, verify-full, ' +
+      'no-verify, got "verify_full"')
   for (const word of ['standby', 'prefer-standby', 'read-only', '']) {
-    refusesParameter(`target_session_attrs=${word}`,
+    rejectsParameter(`target_session_attrs=${word}`,
       `DATABASE_URL: expected target_session_attrs to be one of read-write, primary, any, got "${word}"`)
   }
 })
 
-t.test('a message about DATABASE_URL shows no password but how to write one', async (t) => {
-  const expected = 'DATABASE_URL: expected postgres://user:password@host:port/database, with / as %2F and ? as %3F in the password, got'
-  refuses(t, { DATABASE_URL: 'postgres://plants:se/cr?et@localhost/plants' }, `${expected} "postgres://…@localhost/plants"`)
-  refuses(t, { DATABASE_URL: 'mysql://plants:secret@localhost/plants?password=secret' }, `${expected} "mysql://…@localhost/plants?…"`)
+t.test('a message about DATABASE_URL hides the password and explains its escapes', async (t) => {
+  const expected = 'DATABASE_URL: expected postgres://user:password@host:port/database, with / as %2F and ' +
+    '? as %3F in the password, got'
+  rejects(t, { DATABASE_URL: 'postgres://plants:se/cr?et@localhost/plants' },
+    `${expected} "postgres://…@localhost/plants"`)
+  rejects(t, { DATABASE_URL: 'mysql://plants:secret@localhost/plants?password=secret' },
+    `${expected} "mysql://…@localhost/plants?…"`)
 })
 
 t.test('MAX_WAITING is a former name of MAX_QUEUED', async (t) => {
   t.match(readConfig({ MAX_WAITING: '7' }), { MAX_QUEUED: 7 })
   t.match(readConfig({ MAX_WAITING: '7', MAX_QUEUED: '8' }), { MAX_QUEUED: 8 })
-  refuses(t, { MAX_WAITING: '0' }, 'MAX_WAITING: expected 1 to 9999, got "0"')
-  t.strictSame(findConfigWarnings({ MAX_WAITING: '7' }), ['MAX_WAITING is now called MAX_QUEUED; the old name works until the next version.'])
+  rejects(t, { MAX_WAITING: '0' }, 'MAX_WAITING: expected 1 to 9999, got "0"')
+  t.strictSame(findConfigWarnings({ MAX_WAITING: '7' }),
+    ['MAX_WAITING is now called MAX_QUEUED; the old name works until the next version.'])
 })
 
 t.test('variables within two edits of a setting get a warning', async (t) => {
   for (const [name, setting] of Object.entries({
-    DATABSE_URL: 'DATABASE_URL', DATABASE_ULR: 'DATABASE_URL', DATABASEURL: 'DATABASE_URL', SHUTDOWN_TIMEOUTS: 'SHUTDOWN_TIMEOUT', PORTS: 'PORT'
+    DATABSE_URL: 'DATABASE_URL',
+    DATABASE_ULR: 'DATABASE_URL',
+    DATABASEURL: 'DATABASE_URL',
+    SHUTDOWN_TIMEOUTS: 'SHUTDOWN_TIMEOUT',
+    PORTS: 'PORT'
   })) {
     const warnings = [`${name} is not a setting and has no effect. Did you mean ${setting}?`]
     t.strictSame(findConfigWarnings({ [name]: 'x' }), warnings, name)
   }
   t.strictSame(findConfigWarnings({
-    HOME: '/root', PATH: '/bin', PWD: '/', HOSTNAME: 'x', PGPORT: '5432', DATABASE_PASSWORD: 'x', METRICS_PORT: '0', METRICS_HOST: '::1'
-  }), [], 'other variables get none')
-  t.strictSame(findConfigWarnings({ DATABASE_URL: 'x', DATABASE_URL2: 'y' }), [], 'nor do variables beside the setting')
+    HOME: '/root',
+    PATH: '/bin',
+    PWD: '/',
+    HOSTNAME: 'x',
+    PGPORT: '5432',
+    DATABASE_PASSWORD: 'x',
+    METRICS_PORT: '0',
+    METRICS_HOST: '::1'
+  }), [], 'other variables get no warning')
+  t.strictSame(findConfigWarnings({ DATABASE_URL: 'x', DATABASE_URL2: 'y' }), [],
+    'a similar variable gets no warning when the setting is set')
 })
 
-t.test('docs/operating.md has the settings of the program, in the same words', async (t) => {
+t.test('the table in docs/operating.md matches the settings', async (t) => {
   const document = await readFile(join(import.meta.dirname, '../docs/operating.md'), 'utf8')
-  const [, table = ''] = /\| Variable \| Default \| Values \| Meaning \|\n\|[-|]+\n(.*?)\n\n/s.exec(document) ?? []
+  const [, table = ''] =
+    /\| Variable \| Default \| Values \| Meaning \|\n\|[-|]+\n(.*?)\n\n/s.exec(document) ?? []
   t.equal(table, Object.entries(settings).map(([name, { initial, values, meaning }]) =>
     `| \`${name}\` | ${initial === undefined ? '' : `\`${initial}\``} | ${values} | ${meaning} |`).join('\n'))
 })

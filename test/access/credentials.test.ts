@@ -45,10 +45,13 @@ const readOnly = {
   error: { error: 40301, message: 'The bearer token may only read.' },
   header: 'Bearer realm="plants", error="insufficient_scope"'
 }
-const notFound = { status: 404, error: { error: 40402, message: 'You have no plant with this id.' }, header: undefined }
+const notFound = {
+  status: 404, error: { error: 40402, message: 'You have no plant with this id.' }, header: undefined
+}
 
 interface Expectation { reason?: string, create: object, list: object, delete: object }
-const everywhere = (response: object, reason: string) => ({ reason, create: response, list: response, delete: response })
+const everywhere = (response: object, reason: string) =>
+  ({ reason, create: response, list: response, delete: response })
 
 const matrix: Record<keyof typeof credentials, Expectation> = {
   none: everywhere(missing, 'FST_BEARER_AUTH_MISSING_AUTHORIZATION_HEADER'),
@@ -92,7 +95,9 @@ for (const [name, { reason, ...operations }] of Object.entries(matrix)) {
     t.test(`${operation} with credentials: ${name}`, async (t) => {
       const authorization = credentials[name]
       const before = log.length
-      const response = await app.inject({ ...requests[operation], headers: { ...authorization !== undefined && { authorization } } })
+      const response = await app.inject({
+        ...requests[operation], headers: { ...authorization !== undefined && { authorization } }
+      })
       const isError = response.statusCode >= 400
       t.strictSame({
         status: response.statusCode,
@@ -103,8 +108,10 @@ for (const [name, { reason, ...operations }] of Object.entries(matrix)) {
       t.match(response.headers['content-type'], /^application\/json/)
       t.strictSame(Object.keys(response.json()), ['error', 'message'])
       if (response.statusCode === 404) return
-      const rejection = log.slice(before).map((line) => JSON.parse(line)).find(({ level }) => level === 'info')
-      t.match(rejection, { error: response.json().error, remoteAddress: '127.0.0.1', reqId: String }, 'logged at info')
+      const rejection =
+        log.slice(before).map((line) => JSON.parse(line)).find(({ level }) => level === 'info')
+      t.match(rejection, { error: response.json().error, remoteAddress: '127.0.0.1', reqId: String },
+        'logged at info')
       t.equal(rejection.reason, reason)
     })
   }
@@ -112,14 +119,20 @@ for (const [name, { reason, ...operations }] of Object.entries(matrix)) {
 
 t.test('the name of the scheme is case-insensitive', async (t) => {
   for (const scheme of ['bearer', 'BEARER', 'bEaReR']) {
-    const response = await app.inject({ url: '/plants', headers: { authorization: full.replace('Bearer', scheme) } })
+    const response = await app.inject({
+      url: '/plants', headers: { authorization: full.replace('Bearer', scheme) }
+    })
     t.equal(response.statusCode, 200, scheme)
   }
 })
 
 t.test('all invalid tokens get the same response', async (t) => {
-  const responses = await Promise.all(['malformed', 'mistyped', 'unknown', 'expired', 'revoked'].map(async (name) => {
-    const { statusCode, body, headers } = await app.inject({ url: '/plants', headers: { authorization: credentials[name] } })
+  const responses = await Promise.all([
+    'malformed', 'mistyped', 'unknown', 'expired', 'revoked'
+  ].map(async (name) => {
+    const { statusCode, body, headers } = await app.inject({
+      url: '/plants', headers: { authorization: credentials[name] }
+    })
     return { statusCode, body, headers: { ...headers, date: '', 'x-request-id': '' } }
   }))
   for (const response of responses) t.strictSame(response, responses[0])

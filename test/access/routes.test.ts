@@ -16,11 +16,13 @@ subscribe('fastify.initialization', (message) => {
 
 const { app } = await startApp(t)
 
-// What docs/api.md says is open to all.
-const isOpen = (url: string) => ['/', '/livez', '/readyz', '/openapi.json'].includes(url) || /^\/docs(\/|$)/.test(url)
+// docs/api.md documents these routes as open.
+const isOpen = (url: string) =>
+  ['/', '/livez', '/readyz', '/openapi.json'].includes(url) || /^\/docs(\/|$)/.test(url)
 const guarded = routes.filter(({ url }) => !isOpen(url))
 
-const inOrder = (routes: Record<string, string[]>) => Object.entries(routes).map(([url, methods]) => [url, methods.toSorted()]).sort()
+const inOrder = (routes: Record<string, string[]>) =>
+  Object.entries(routes).map(([url, methods]) => [url, methods.toSorted()]).sort()
 
 t.test('test/support/routes.ts lists exactly the routes of the app', async (t) => {
   const methods: Record<string, string[]> = {}
@@ -34,11 +36,15 @@ for (const { method, url } of guarded) {
       const response = await app.inject({
         method,
         url: `${url.replace(/:\w+/, 'x')}?limit=none&limit=%zz`,
-        headers: { ...authorization !== '' && { authorization }, ...method !== 'GET' && method !== 'HEAD' && { 'content-type': 'text/plain' } },
+        headers: {
+          ...authorization !== '' && { authorization },
+          ...method !== 'GET' && method !== 'HEAD' && { 'content-type': 'text/plain' }
+        },
         ...method === 'POST' && { payload: '{' }
       })
       t.equal(response.statusCode, 401)
-      t.match(response.headers['www-authenticate'], authorization === '' ? /^Bearer realm="plants"$/ : /error="invalid_token"$/)
+      t.match(response.headers['www-authenticate'],
+        authorization === '' ? /^Bearer realm="plants"$/ : /error="invalid_token"$/)
       // The response to a HEAD request has no body.
       if (method !== 'HEAD') t.match(response.json(), { error: authorization === '' ? 40101 : 40102 })
     }

@@ -11,7 +11,8 @@ import { createDatabase, sql, waitingForLocks } from '../support/database.ts'
 /** Counts look-ups from now on. A statement may have several. */
 function countLookups (t: Test): () => number {
   let lookups = 0
-  const count = ({ name, items }: { name: string, items: number }) => { if (name === 'token') lookups += items }
+  const count =
+    ({ name, items }: { name: string, items: number }) => { if (name === 'token') lookups += items }
   batchEvents.subscribe(count)
   t.teardown(() => batchEvents.unsubscribe(count))
   return () => lookups
@@ -73,7 +74,8 @@ t.test('a mistyped token is rejected without a look-up', async (t) => {
   const { app, url } = await startApp(t)
   const unlock = await lockTokens(t, url)
   const token = createToken()
-  const list = (token: string) => app.inject({ url: '/plants', headers: { authorization: `Bearer ${token}` } })
+  const list = (token: string) =>
+    app.inject({ url: '/plants', headers: { authorization: `Bearer ${token}` } })
   const unknown = list(token)
   let isPending = true
   unknown.then(() => { isPending = false })
@@ -97,14 +99,15 @@ t.test('the TTL counts from the start of a look-up', async (t) => {
   const first = authenticate(token)
   await delay(1000)
   await sql(url, 'update tokens set revoked_at = now()')
-  const joined = t.rejects(authenticate(token), { name: 'TOKEN_INVALID', cause: 'revoked' }, 'during an old look-up')
+  const joined = t.rejects(authenticate(token), { name: 'TOKEN_INVALID', cause: 'revoked' },
+    'during an old look-up')
   t.match(await first, { user: 'alice' })
   proxy.slow(0)
   await t.rejects(authenticate(token), { name: 'TOKEN_INVALID', cause: 'revoked' }, 'after an old look-up')
   await joined
 })
 
-t.test('the look-up of a known token is neither queued behind unknown tokens nor rejected for them', async (t) => {
+t.test('unknown tokens neither delay nor shed the look-up of a known token', async (t) => {
   const { database, tokens, url } = await startApp(t, { MAX_QUEUED: '150' })
   const authenticate = createAuthenticate(tokens, 1)
   const token = await tokens.create({ user: 'alice', readOnly: false })
@@ -132,7 +135,7 @@ t.test('the look-up of a known token is neither queued behind unknown tokens nor
   await database.close()
 })
 
-t.test('a token in use is refreshed before it expires, and no request waits for a refresh or its failure', async (t) => {
+t.test('a token in use is refreshed before it expires, and no request waits for that', async (t) => {
   const { tokens, url } = await startApp(t)
   const lookups: Array<Promise<unknown>> = []
   const observed = {
@@ -161,7 +164,8 @@ t.test('a token in use is refreshed before it expires, and no request waits for 
 t.test('refreshes of tokens in use at the same time share statements', async (t) => {
   const { tokens } = await startApp(t)
   const authenticate = createAuthenticate(tokens, 1500)
-  const texts = await Promise.all(Array.from({ length: 20 }, () => tokens.create({ user: 'alice', readOnly: false })))
+  const texts = await Promise.all(Array.from({ length: 20 }, () =>
+    tokens.create({ user: 'alice', readOnly: false })))
   const statements: number[] = []
   const count = ({ items }: { items: number }) => { statements.push(items) }
   batchEvents.subscribe(count)
@@ -193,10 +197,11 @@ t.test('an unreachable database is never reported as an invalid token', async (t
   t.strictSame(response.json(), unavailable)
   t.match(response.headers, { 'retry-after': '1' })
   t.notHas(response.headers, 'www-authenticate')
-  t.match(log.map((line) => JSON.parse(line)), [{ level: 'error', reqId: String, err: { message: /ECONNREFUSED/ } }])
+  t.match(log.map((line) => JSON.parse(line)),
+    [{ level: 'error', reqId: String, err: { message: /ECONNREFUSED/ } }])
 })
 
-t.test('a failed look-up fails every request that shares it, and the next request looks the token up', async (t) => {
+t.test('a failed look-up fails every request that shares it, and is not cached', async (t) => {
   const { url, as } = await startApp(t)
   const alice = await as('alice')
   const unlock = await lockTokens(t, url)

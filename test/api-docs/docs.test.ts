@@ -16,7 +16,7 @@ const openDocs = async (page: Page, home: string) => {
   await page.getByRole('heading', { name: 'Plant store' }).waitFor()
 }
 
-/** Scalar renders a section when it comes into view. */
+/** Scrolls to a section: Scalar renders it only then. */
 async function renderAll (page: Page): Promise<void> {
   const renderNext = `new Promise((resolve) => {
     const section = document.querySelector('[data-placeholder=true]')
@@ -27,7 +27,7 @@ async function renderAll (page: Page): Promise<void> {
   await page.locator('.markdown pre button').last().waitFor()
 }
 
-/** The violations of WCAG 2.2 A and AA on the page as it is now. */
+/** The current violations of WCAG 2.2 A and AA on the page. */
 async function findViolations (page: Page): Promise<string[]> {
   const tags = ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa']
   const found = await page.evaluate(`(async () => {
@@ -40,7 +40,7 @@ async function findViolations (page: Page): Promise<string[]> {
 
 for (const colorScheme of ['light', 'dark'] as const) {
   for (const [width, height] of [[1280, 900], [390, 844], [320, 640]] as const) {
-    t.test(`the page at ${width} px in ${colorScheme} mode has no violation of WCAG AA and fits`, needsBrowser, async (t) => {
+    t.test(`the page fits ${width} px and conforms to WCAG AA in ${colorScheme} mode`, needsBrowser, async (t) => {
       const { listen } = await startApp(t)
       const home = await listen()
       const { page, complaints } = await openPage(t, { home, colorScheme, viewport: { width, height } })
@@ -54,7 +54,7 @@ for (const colorScheme of ['light', 'dark'] as const) {
   }
 }
 
-t.test('a desktop shows name, base URL, token field, languages and the first operation at once', needsBrowser, async (t) => {
+t.test('a desktop screen shows the essentials without scrolling', needsBrowser, async (t) => {
   const { listen } = await startApp(t)
   const home = await listen()
   const { page } = await openPage(t, { home, viewport: { width: 1280, height: 900 } })
@@ -70,8 +70,13 @@ t.test('a desktop shows name, base URL, token field, languages and the first ope
   }
 })
 
-/** Fills in and sends a request in the dialog of an operation. Returns the response as the dialog shows it. */
-async function send (page: Page, operation: string, fill: (dialog: ReturnType<Page['locator']>) => Promise<unknown> = async () => {}) {
+/**
+ * Fills in and sends a request in the dialog of an operation. Returns the response as the dialog shows it.
+ */
+async function send (
+  page: Page, operation: string,
+  fill: (dialog: ReturnType<Page['locator']>) => Promise<unknown> = async () => {}
+) {
   await page.getByRole('heading', { name: operation, exact: true }).scrollIntoViewIfNeeded()
   await page.locator('section', { has: page.getByRole('heading', { name: operation, exact: true }) }).last()
     .getByRole('button', { name: 'Test Request' }).click()
@@ -87,7 +92,7 @@ async function send (page: Page, operation: string, fill: (dialog: ReturnType<Pa
   return response
 }
 
-t.test('a plant can be created, listed and deleted, and the token stays in memory', needsBrowser, async (t) => {
+t.test('the page creates, lists and deletes a plant and stores no token', needsBrowser, async (t) => {
   const { as, listen } = await startApp(t)
   const alice = await as('alice')
   const token = alice.authorization.replace('Bearer ', '')
@@ -97,7 +102,9 @@ t.test('a plant can be created, listed and deleted, and the token stays in memor
   await page.getByPlaceholder('Token').fill(token)
 
   const created = await send(page, 'Create a plant', async (dialog) => {
-    await dialog.locator('.cm-content[contenteditable=true]').last().fill('{ "id": 9007199254740993, "name": "Monstera 🌿" }')
+    await dialog.locator('.cm-content[contenteditable=true]').last().fill(
+      '{ "id": 9007199254740993, "name": "Monstera 🌿" }'
+    )
   })
   t.equal(created.status(), 200)
   t.same(await (await send(page, 'List your plants')).json(), [{ name: 'Monstera 🌿' }])
@@ -107,7 +114,8 @@ t.test('a plant can be created, listed and deleted, and the token stays in memor
   t.equal((await send(page, 'Delete a plant')).status(), 204)
   t.same((await alice.list()).json(), [])
 
-  const stored = await page.evaluate('JSON.stringify([{ ...localStorage }, { ...sessionStorage }, document.cookie])')
+  const stored =
+    await page.evaluate('JSON.stringify([{ ...localStorage }, { ...sessionStorage }, document.cookie])')
   t.notMatch(stored, token)
   await page.reload()
   await page.getByRole('heading', { name: 'Plant store' }).waitFor()
@@ -134,7 +142,9 @@ t.test('the keyboard alone reaches an operation and sends a request', needsBrows
   await tabTo(/^\s*Test Request/)
   await page.keyboard.press('Enter')
   await page.getByRole('dialog').waitFor()
-  const [response] = await Promise.all([page.waitForResponse(`${home}/plants`), page.keyboard.press('Control+Enter')])
+  const [response] = await Promise.all([
+    page.waitForResponse(`${home}/plants`), page.keyboard.press('Control+Enter')
+  ])
   t.equal(response.status(), 401)
 })
 
@@ -165,7 +175,7 @@ t.test('below the prefix of a proxy the document names the service there', async
   t.same(await (await fetch(new URL('plants', service), { headers: { authorization } })).json(), [])
 })
 
-t.test('below the prefix of a proxy the page works, with and without a trailing slash', needsBrowser, async (t) => {
+t.test('the page works below the prefix of a proxy, with or without a slash', needsBrowser, async (t) => {
   const { listen } = await startApp(t)
   const home = await startProxy(t, await listen())
   for (const path of ['/docs', '/docs/']) {
@@ -187,7 +197,7 @@ t.test('the policy forbids inline scripts, eval and other hosts', async (t) => {
   }
 })
 
-t.test('the page responds to HEAD, and to no other method than GET', async (t) => {
+t.test('the page responds to GET and HEAD only', async (t) => {
   const { app } = await startApp(t)
   for (const url of urls) {
     const { headers: { 'x-request-id': _, ...headers } } = await app.inject(url)
@@ -199,7 +209,10 @@ t.test('the page responds to HEAD, and to no other method than GET', async (t) =
 
 t.test('an unknown path below /docs gets the usual 404', async (t) => {
   const { app } = await startApp(t)
-  for (const url of ['/docs/nothing', '/docs/../package.json', '/docs/%2e%2e%2fpackage.json', '/docs/docs-page.ts', '/docs/a%00b', '/docs/..%5cx']) {
+  for (const url of [
+    '/docs/nothing', '/docs/../package.json', '/docs/%2e%2e%2fpackage.json', '/docs/docs-page.ts',
+    '/docs/a%00b', '/docs/..%5cx'
+  ]) {
     const response = await app.inject(url)
     t.equal(response.statusCode, 404, url)
     t.match(response.json(), { error: 40401, message: 'There is nothing at this path.' }, url)

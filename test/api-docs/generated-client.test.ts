@@ -55,7 +55,10 @@ t.test('the generated types have the names of the document, and require a bigint
     // @ts-expect-error
     await deletePlant({ path: { id: '1' } })
   `)
-  const options = ['--ignoreConfig', '--noEmit', '--strict', '--target', 'es2024', '--module', 'nodenext', '--allowImportingTsExtensions', '--skipLibCheck']
+  const options = [
+    '--ignoreConfig', '--noEmit', '--strict', '--target', 'es2024', '--module', 'nodenext',
+    '--allowImportingTsExtensions', '--skipLibCheck'
+  ]
   const check = promisify(execFile)('env', [...withoutHooks, 'tsc', ...options, join(folder, 'use.ts')])
   await t.resolves(check.catch(({ stdout }) => { throw new Error(stdout) }))
 })

@@ -9,31 +9,42 @@ import { withoutHooks } from '../support/program.ts'
 interface RawResponse {
   description: string
   headers?: Record<string, { description: string, schema: { examples: string[] } }>
-  content?: { 'application/json': { schema: object, example?: object, examples?: Record<string, { value: { error: number } }> } }
+  content?: {
+    'application/json': {
+      schema: object
+      example?: object
+      examples?: Record<string, { value: { error: number } }>
+    }
+  }
 }
 
 const text = await readFile('openapi.json', 'utf8')
 const document = JSON.parse(text)
 const page = await readFile('docs/api.md', 'utf8')
 const exampleOf = (response: RawResponse, number: number) =>
-  Object.values(response.content?.['application/json'].examples ?? {}).find(({ value }) => value.error === number)
+  Object.values(response.content?.['application/json'].examples ??
+    {}).find(({ value }) => value.error === number)
 
-t.test('openapi.json is what the service serves', async (t) => {
+t.test('the service serves openapi.json unchanged', async (t) => {
   const { app } = await startApp(t)
   const served = await app.inject('/openapi.json')
   t.match(served.headers, { 'content-type': 'application/json' })
   t.equal(served.body, text, 'if the change is meant, npm run openapi writes the file anew')
 })
 
-t.test('Redocly finds nothing', async (t) => {
-  await t.resolves(promisify(execFile)('env', [...withoutHooks, 'REDOCLY_SUPPRESS_UPDATE_NOTICE=true', 'redocly', 'lint', 'openapi.json']))
+t.test('Redocly finds no problem in the document', async (t) => {
+  await t.resolves(promisify(execFile)('env',
+    [...withoutHooks, 'REDOCLY_SUPPRESS_UPDATE_NOTICE=true', 'redocly', 'lint', 'openapi.json']))
 })
 
-const operations: Array<{ tags: string[], responses: Record<string, RawResponse> }> = Object.values(document.paths).flatMap((path) => Object.values(path as object))
+const operations: Array<{ tags: string[], responses: Record<string, RawResponse> }> =
+  Object.values(document.paths).flatMap((path) => Object.values(path as object))
 const responses = operations.flatMap(({ responses }) => Object.values(responses))
 
 t.test('statuses are listed one by one, since generators do not understand ranges', async (t) => {
-  for (const { responses } of operations) t.strictSame(Object.keys(responses).filter((status) => !/^[2-5]\d\d$/.test(status)), [])
+  for (const { responses } of operations) {
+    t.strictSame(Object.keys(responses).filter((status) => !/^[2-5]\d\d$/.test(status)), [])
+  }
 })
 
 t.test('the document lists the tags of its operations', async (t) => {
@@ -50,12 +61,13 @@ t.test('every response with a body has an example', async (t) => {
   }
 })
 
-const errorsSection: string = document.tags.find(({ name }: { name: string }) => name === 'Errors').description
+const errorsSection: string =
+  document.tags.find(({ name }: { name: string }) => name === 'Errors').description
 
-t.test('every error is listed, with an example wherever it can happen', async (t) => {
+t.test('the document lists every error, and has an example in each operation that it concerns', async (t) => {
   for (const { name, number, message } of catalogue.values()) {
     t.match(errorsSection.replaceAll('\\', ''), `| ${number} | ${name} | ${message} |`)
-    // No operation ends in these: they concern paths, methods and probes.
+    // No operation has these errors: they concern paths, methods and probes.
     if (['PATH_UNKNOWN', 'METHOD_NOT_ALLOWED', 'METHOD_UNKNOWN', 'STOPPING'].includes(name)) continue
     const examples = responses.flatMap((response) => exampleOf(response, number) ?? [])
     t.ok(examples.length > 0, name)
@@ -108,8 +120,10 @@ t.test('errors have the number and the headers that the document lists', async (
 })
 
 t.test('docs/api.md lists exactly the errors of the catalogue', async (t) => {
-  const listed = [...page.matchAll(/^\| (\d{5}) \| (.*) \|$/gm)].map(([, number, message]) => `${number} ${message}`)
-  t.same(listed, [...catalogue.values()].toSorted((a, b) => a.number - b.number).map(({ number, message }) => `${number} ${message}`))
+  const listed =
+    [...page.matchAll(/^\| (\d{5}) \| (.*) \|$/gm)].map(([, number, message]) => `${number} ${message}`)
+  t.same(listed, [...catalogue.values()].toSorted((a, b) => a.number - b.number)
+    .map(({ number, message }) => `${number} ${message}`))
 })
 
 t.test('docs/api.md has a row for every operation and for every field of a new plant', async (t) => {
@@ -119,5 +133,7 @@ t.test('docs/api.md has a row for every operation and for every field of a new p
       t.match(page, new RegExp(`^\\|.*\`${example}\\b`, 'm'), example)
     }
   }
-  for (const field of Object.keys(document.components.schemas.NewPlant.properties)) t.match(page, new RegExp(`^\\| [^|]*\`${field}\``, 'm'), field)
+  for (const field of Object.keys(document.components.schemas.NewPlant.properties)) {
+    t.match(page, new RegExp(`^\\| [^|]*\`${field}\``, 'm'), field)
+  }
 })

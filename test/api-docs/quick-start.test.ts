@@ -14,9 +14,12 @@ const { tags } = (await app.inject('/openapi.json')).json()
 
 /** The code blocks of a section of the page. */
 const codeOf = (section: string, language: string): string[] =>
-  [...tags.find(({ name }: { name: string }) => name === section).description.matchAll(new RegExp(`\`\`\`${language}\n(.*?)\`\`\``, 'gs'))].map(([, code]) => code)
+  [...tags.find(({ name }: { name: string }) => name === section).description.matchAll(
+    new RegExp(`\`\`\`${language}\n(.*?)\`\`\``, 'gs')
+  )].map(([, code]) => code)
 
-const [sh = '', python = '', ts = ''] = ['sh', 'python', 'ts'].map((language) => codeOf('Quick start', language).join(''))
+const [sh = '', python = '', ts = ''] = ['sh', 'python', 'ts'].map((language) =>
+  codeOf('Quick start', language).join(''))
 // The file lies inside the project, so its imports are resolved from there.
 const script = async (code: string) => {
   const file = join(import.meta.dirname, `quick-start-${process.pid}.mts`)
@@ -32,12 +35,18 @@ t.test('the curl sample creates, lists and deletes a plant', async (t) => {
 })
 
 const hasPython = await run('python3', ['--version']).then(() => true, () => false)
-t.test('the Python sample creates, lists and deletes a plant', { skip: !hasPython && 'no python3' }, async (t) => {
+t.test('the Python sample creates, lists and deletes a plant', {
+  skip: !hasPython &&
+  'no python3'
+}, async (t) => {
   t.equal((await run('python3', ['-c', python], { env })).stdout, '{"name":"Fern"}\n[{"name":"Fern"}]\n')
   t.same((await alice.list()).json(), [])
 })
 
-t.test('the Python sample ends with the error number of a rejected request', { skip: !hasPython && 'no python3' }, async (t) => {
+t.test('the Python sample ends with the error number of a rejected request', {
+  skip: !hasPython &&
+  'no python3'
+}, async (t) => {
   await alice.create({ id: 42, name: 'Ivy' })
   await t.rejects(run('python3', ['-c', python], { env }), { code: 1, stderr: /"error":40014/ })
 })
@@ -61,9 +70,11 @@ t.test('createForSure retries a create and rejects a taken id', async (t) => {
   const call = ts.split('console.log')[0]
   await script(`${call}${rule}await createForSure({ id: 42, name: 'Fern' })`)
   t.same((await alice.list()).json(), [{ name: 'Fern' }])
-  await t.rejects(script(`${call}${rule}await createForSure({ id: 42, name: 'Ivy' })`), /You already have a plant with this id/)
+  await t.rejects(script(`${call}${rule}await createForSure({ id: 42, name: 'Ivy' })`),
+    /You already have a plant with this id/)
   // The response to the first attempt is lost.
-  const cut = 'let calls = 0; const real = fetch; globalThis.fetch = async (...args) => { const response = await real(...args); if (calls++ === 0) throw new Error(); return response }\n'
+  const cut = 'let calls = 0; const real = fetch; globalThis.fetch = async (...args) => { const response = ' +
+    'await real(...args); if (calls++ === 0) throw new Error(); return response }\n'
   await alice.delete('42')
   await script(`${cut}${call}${rule}await createForSure({ id: 42, name: 'Fern' })`)
   t.same((await alice.list()).json(), [{ name: 'Fern' }])

@@ -5,7 +5,8 @@ import { readConfig } from '../../src/config.ts'
 
 // As in the image, which has no dev/.
 registerHooks({
-  resolve: (specifier, context, next) => next(specifier.replace('/dev/embedded-postgres.ts', '/dev/missing.ts'), context)
+  resolve: (specifier, context, next) =>
+    next(specifier.replace('/dev/embedded-postgres.ts', '/dev/missing.ts'), context)
 })
 
 t.test('without DATABASE_URL and without the development server, the message says what to set', async (t) => {

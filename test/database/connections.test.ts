@@ -104,7 +104,7 @@ test('a failed attempt to connect leaves no socket open and causes no unhandled 
 })
 
 /** Starts a read that waits for a lock until `unblock` is called. */
-async function readHeldUp (t: Test, database: Database, url: string) {
+async function readBlocked (t: Test, database: Database, url: string) {
   const client = new pg.Client(url)
   await client.connect()
   t.teardown(() => client.end())

@@ -56,14 +56,3 @@ t.test('an idle server gets the first statement of a tick at once and the others
   t.strictSame(writes, ['BES', 'BES'.repeat(9)])
   await database.close()
 })
-
-for (const name of ['Connection.prototype.describe', 'Query.prototype.handleDataRow']) {
-  t.test(`the program does not start when pg lacks ${name}`, async (t) => {
-    const child = spawn(process.execPath, ['--input-type=module', '--eval',
-      `import pg from 'pg'; delete pg.${name}; await import('./src/database/connection.ts')`])
-    const stderr = text(child.stderr)
-    const [code] = await once(child, 'close')
-    t.equal(code, 1)
-    t.match(await stderr, `this version of pg has no ${name.replace('prototype.', '')}`)
-  })
-}

@@ -1,4 +1,4 @@
-// HTTP case by case. docs/conformance.md has the same cases in a table.
+// HTTP conformance, case by case. docs/conformance.md lists the same cases in a table.
 import { once } from 'node:events'
 import type { Socket } from 'node:net'
 import t from 'tap'
@@ -13,15 +13,20 @@ const badHost = [40003, 'An HTTP/1.1 request needs one valid Host header.'] as c
 const { app, as, url, listen } = await startApp(t)
 const address = await listen()
 const { authorization } = await as('alice')
-const get = (path: string, ...lines: string[]) => [`GET ${path} HTTP/1.1`, 'Host: x', ...lines, '', ''].join('\r\n')
-const post = (...lines: string[]) => ['POST /plants HTTP/1.1', 'Host: x', `Authorization: ${authorization}`, ...lines, '', ''].join('\r\n')
+const get = (path: string, ...lines: string[]) =>
+  [`GET ${path} HTTP/1.1`, 'Host: x', ...lines, '', ''].join('\r\n')
+const post = (...lines: string[]) =>
+  ['POST /plants HTTP/1.1', 'Host: x', `Authorization: ${authorization}`, ...lines, '', ''].join('\r\n')
 const json = 'Content-Type: application/json'
 const body = '{"id":1,"name":"n"}'
 
 t.afterEach(() => sql(url, 'delete from plants'))
 
 t.test('a response to input that the parser rejects has a date and is not cached', async (t) => {
-  const inputs = ['garbage\r\n\r\n', `GET / HTTP/1.1\r\nX: ${'x'.repeat(20_000)}\r\n\r\n`, 'CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n']
+  const inputs = [
+    'garbage\r\n\r\n', `GET / HTTP/1.1\r\nX: ${'x'.repeat(20_000)}\r\n\r\n`,
+    'CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n'
+  ]
   for (const input of inputs) {
     const [response] = await exchange(address, [input])
     const age = Date.now() - Date.parse(response?.headers.date as string)
@@ -30,38 +35,56 @@ t.test('a response to input that the parser rejects has a date and is not cached
   }
 })
 
-t.test('Host is a host and perhaps a port, or nothing', async (t) => {
-  const good = ['x', 'X.example', 'x:', 'x:80', '127.0.0.1:3000', '[::1]', '[::1]:3000', '[v1.x:y]', 'a,b', 'a_b', '%20', '!$&\'()*+,;=~', '']
-  const bad = ['a b', 'a/b', 'u@h', 'a:b', 'a?b', 'a#b', 'a\\b', '%', '%2', '%zz', '[::1', '[::g]', '::1', '[::1]x', 'a:80:81', 'a:-1', 'a, b', '<x>', '"x"', 'x\xE9']
-  const bytes = (version: string, host: string) => Buffer.from(`GET /livez HTTP/${version}\r\nHost: ${host}\r\nConnection: close\r\n\r\n`, 'latin1')
+t.test('the Host header must be a host with an optional port, or empty', async (t) => {
+  const good = [
+    'x', 'X.example', 'x:', 'x:80', '127.0.0.1:3000', '[::1]', '[::1]:3000', '[v1.x:y]', 'a,b', 'a_b', '%20',
+    '!$&\'()*+,;=~', ''
+  ]
+  const bad = [
+    'a b', 'a/b', 'u@h', 'a:b', 'a?b', 'a#b', 'a\\b', '%', '%2', '%zz', '[::1', '[::g]', '::1', '[::1]x',
+    'a:80:81', 'a:-1', 'a, b', '<x>', '"x"', 'x\xE9'
+  ]
+  const bytes = (version: string, host: string) =>
+    Buffer.from(`GET /livez HTTP/${version}\r\nHost: ${host}\r\nConnection: close\r\n\r\n`, 'latin1')
   for (const host of good) t.equal((await exchange(address, [bytes('1.1', host)]))[0]?.status, 200, host)
   for (const host of bad) {
-    for (const version of ['1.1', '1.0']) isError(t, (await exchange(address, [bytes(version, host)]))[0], ...badHost, `${version} ${host}`)
+    for (const version of ['1.1', '1.0']) {
+      isError(t, (await exchange(address, [bytes(version, host)]))[0], ...badHost, `${version} ${host}`)
+    }
   }
   for (const lines of [['a', 'a'], ['a', ''], ['', ''], ['a,b', 'c']]) {
-    const [response] = await exchange(address, [`GET /livez HTTP/1.1\r\n${lines.map((line) => `Host: ${line}\r\n`).join('')}Connection: close\r\n\r\n`])
+    const [response] = await exchange(address, [
+      `GET /livez HTTP/1.1\r\n${lines.map((line) => `Host: ${line}\r\n`).join('')}Connection: close\r\n\r\n`
+    ])
     isError(t, response, ...badHost, lines.join(' and '))
   }
 })
 
-t.test('a body with a transfer coding other than chunked is rejected, and its connection closed', async (t) => {
+t.test('a transfer coding other than chunked is rejected, and the connection is closed', async (t) => {
   const chunks = '13\r\n{"id":1,"name":"n"}\r\n0\r\n\r\n'
-  for (const coding of ['gzip, chunked', 'foo, chunked', 'identity, chunked', 'chunked;x=y', 'gzip\r\nTransfer-Encoding: chunked']) {
-    const responses = await exchange(address, [post(json, `Transfer-Encoding: ${coding}`) + chunks + get('/livez')])
+  for (const coding of [
+    'gzip, chunked', 'foo, chunked', 'identity, chunked', 'chunked;x=y', 'gzip\r\nTransfer-Encoding: chunked'
+  ]) {
+    const responses = await exchange(address,
+      [post(json, `Transfer-Encoding: ${coding}`) + chunks + get('/livez')])
     t.equal(responses.length, 1, coding)
     isError(t, responses[0], ...malformed, coding)
   }
   for (const path of ['/plants', '/%zz']) {
-    const responses = await exchange(address, [`${post(json, 'Transfer-Encoding: chunked', 'Connection: keep-alive').replace('1.1', '1.0').replace('/plants', path)}${chunks}${get('/livez')}`])
-    t.match(responses.map(({ status, headers: { connection } }) => [status, connection]), [[400, 'close']], path)
+    const responses = await exchange(address, [
+      `${post(json, 'Transfer-Encoding: chunked', 'Connection: keep-alive').replace('1.1', '1.0')
+        .replace('/plants', path)}${chunks}${get('/livez')}`
+    ])
+    t.match(responses.map(({ status, headers: { connection } }) => [status, connection]), [[400, 'close']],
+      path)
   }
   t.same(await sql(url, 'select from plants'), [])
 })
 
-t.test('a client that waits for 100 Continue gets the final response when the headers decide it', async (t) => {
+t.test('a client that expects 100 Continue gets an error of its headers at once', async (t) => {
   const expect = 'Expect: 100-continue'
   const length = `Content-Length: ${body.length}`
-  const refused: Array<[request: string, number: number]> = [
+  const rejected: Array<[request: string, number: number]> = [
     [post(json, length, expect).replace(/Authorization.*\r\n/, ''), 40101],
     [post(json, length, expect).replace(/Bearer .*/, 'Bearer x'), 40102],
     [post('Content-Type: text/plain', length, expect), 40004],
@@ -72,42 +95,59 @@ t.test('a client that waits for 100 Continue gets the final response when the he
     [post(json, length, expect).replace('/plants', '/x'), 40401],
     [post(json, length, expect).replace('POST', 'PUT'), 40501]
   ]
-  for (const [request, number] of refused) {
-    // The client may or may not send the body, so the next request could not be told from it.
+  for (const [request, number] of rejected) {
+    // The client may or may not send the body, so the service cannot tell the body from the next request.
     for (const rest of ['', body + get('/livez')]) {
       const responses = await exchange(address, [request + rest])
-      t.same(responses.map(({ status, headers: { connection }, body }) => [status, connection, JSON.parse(body).error]),
-        [[Math.floor(number / 100), 'close', number]], request)
+      t.same(responses.map(({ status, headers: { connection }, body }) =>
+        [status, connection, JSON.parse(body).error]),
+      [[Math.floor(number / 100), 'close', number]], request)
     }
   }
   t.same(await sql(url, 'select from plants'), [])
 })
 
-t.test('100 Continue comes when the body is about to be read', async (t) => {
+t.test('the service sends 100 Continue when it is about to read the body', async (t) => {
   const accepted = once(app.server, 'connection') as Promise<[Socket]>
-  const isAskedFor = async () => {
+  const untilContinue = async () => {
     const [socket] = await accepted
     while (socket.bytesWritten === 0) await new Promise(setImmediate)
   }
-  const responses = await exchange(address, [post(json, `Content-Length: ${body.length}`, 'Expect: 100-Continue'), isAskedFor, body, get('/livez', 'Connection: close')])
-  t.same(responses.map(({ status, headers: { connection } }) => [status, connection]), [[100, undefined], [200, 'keep-alive'], [200, 'close']])
-  const [old] = await exchange(address, [`${post(json, `Content-Length: ${body.length}`, 'Expect: 100-continue').replace('1.1', '1.0')}${body}`])
+  const responses = await exchange(address, [
+    post(json, `Content-Length: ${body.length}`, 'Expect: 100-Continue'), untilContinue, body,
+    get('/livez', 'Connection: close')
+  ])
+  t.same(responses.map(({ status, headers: { connection } }) => [status, connection]),
+    [[100, undefined], [200, 'keep-alive'], [200, 'close']])
+  const [old] = await exchange(address,
+    [`${post(json, `Content-Length: ${body.length}`, 'Expect: 100-continue').replace('1.1', '1.0')}${body}`])
   t.equal(old?.status, 400, 'not to HTTP/1.0')
 })
 
 t.test('no response is cached, and JSON has no charset', async (t) => {
-  const requests = ['/livez', '/readyz', '/x', '/%zz', '/plants', '/plants?limit=x', '/openapi.json'].map((path) => get(path, `Authorization: ${authorization}`))
-  const responses = await exchange(address, [...requests.map((request) => [request, async () => {}] as const).flat(), get('/plants'),
-    'DELETE /plants/1 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n'])
+  const requests = [
+    '/livez', '/readyz', '/x', '/%zz', '/plants', '/plants?limit=x', '/openapi.json'
+  ].map((path) => get(path, `Authorization: ${authorization}`))
+  const responses = await exchange(address, [
+    ...requests.map((request) => [request, async () => {}] as const).flat(), get('/plants'),
+    'DELETE /plants/1 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n'
+  ])
   t.equal(responses.length, 9)
-  for (const { headers } of responses) t.match(headers, { 'cache-control': 'no-store', 'content-type': /^application\/json$/ })
+  for (const { headers } of responses) {
+    t.match(headers, { 'cache-control': 'no-store', 'content-type': /^application\/json$/ })
+  }
   await sql(url, "insert into plants select 'alice', id, 'n' from generate_series(1, 1000) as id")
-  const [long] = await exchange(address, [get('/plants', `Authorization: ${authorization}`, 'Connection: close')])
+  const [long] = await exchange(address,
+    [get('/plants', `Authorization: ${authorization}`, 'Connection: close')])
   t.match(long?.headers, { 'cache-control': 'no-store', 'content-type': /^application\/json$/ })
 })
 
-t.test('a target is too long from 1,000 characters of an id on, a head from 16 KiB on', async (t) => {
-  const [id, head] = [await exchange(address, [get(`/plants/${'1'.repeat(1001)}`, 'Connection: close').replace('GET', 'DELETE')]), await exchange(address, [get(`/${'x'.repeat(16_384)}`)])]
+t.test('an id of more than 1,000 characters and a head of more than 16 KiB are rejected', async (t) => {
+  const [id, head] = [
+    await exchange(address,
+      [get(`/plants/${'1'.repeat(1001)}`, 'Connection: close').replace('GET', 'DELETE')]),
+    await exchange(address, [get(`/${'x'.repeat(16_384)}`)])
+  ]
   isError(t, id[0], 41401, 'The URL is too long.')
   isError(t, head[0], 43101, 'The headers are too large.')
 })

@@ -12,7 +12,7 @@ import { exchange } from '../support/raw.ts'
 const random = /^[\da-f]{8}(-[\da-f]{4}){3}-[\da-f]{12}$/
 const parsed = (lines: string[]) => lines.map((line) => JSON.parse(line))
 
-t.test('a rejected request is logged with its user, and its response has the id of the log line', async (t) => {
+t.test('a rejected request is logged with its user and the id of its response', async (t) => {
   const { as, log, url, app } = await startApp(t, { LOG_LEVEL: 'info' })
   const reader = await as('alice', { readOnly: true })
   const [{ id: tokenId }] = await sql(url, 'select id from tokens') as [{ id: string }]
@@ -38,12 +38,13 @@ t.test('a rejected request is logged with its user, and its response has the id 
   await sql(url, "update tokens set revoked_at = now() where username = 'bob'")
   await other.list()
   t.match(JSON.parse(log.at(-1) as string), { status: 401, reason: 'revoked', user: 'bob', tokenId: String })
-  const [one, two] = await Promise.all([1, 2].map(() => app.inject({ url: '/livez', headers: { 'x-request-id': 'mine', 'request-id': 'mine' } })))
+  const [one, two] = await Promise.all([1, 2].map(() =>
+    app.inject({ url: '/livez', headers: { 'x-request-id': 'mine', 'request-id': 'mine' } })))
   t.match([one?.headers['x-request-id'], two?.headers['x-request-id']], [random, random])
   t.not(one?.headers['x-request-id'], two?.headers['x-request-id'])
 })
 
-t.test('every log line of a request has its id, and the lines of a child logger have its own fields too', async (t) => {
+t.test('every log line of a request has its id, and a child logger adds its fields', async (t) => {
   const levels = ['fatal', 'error', 'warn', 'info', 'debug', 'trace'] as const
   const { as, app, log } = await startApp(t, { LOG_LEVEL: 'debug' }, async (guarded) => {
     guarded.get('/pots', async ({ log }) => {
@@ -66,51 +67,61 @@ t.test('every log line of a request has its id, and the lines of a child logger 
     ['trace', 'traced', undefined, undefined],
     ['info', 'child', undefined, 2]
   ])
-  t.not((await app.inject({ url: '/pots', headers: { authorization } })).json().before, 'trace', 'a level belongs to one request')
+  t.not((await app.inject({ url: '/pots', headers: { authorization } })).json().before, 'trace',
+    'changing the level affects one request only')
 })
 
-t.test('a response to a malformed request has an id', async (t) => {
+t.test('the response to a malformed request and its log line have the same id', async (t) => {
   const { listen, log } = await startApp(t)
   const address = await listen()
-  for (const text of ['garbage\r\n\r\n', 'CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n', 'GET /%zz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n']) {
+  for (const text of [
+    'garbage\r\n\r\n', 'CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n',
+    'GET /%zz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n'
+  ]) {
     const [response] = await exchange(address, [text])
     const reqId = response?.headers['x-request-id']
     t.match(reqId, random, text)
-    t.match(parsed(log).find((line) => line.reqId === reqId), { status: response?.status, level: 'info', remoteAddress: '127.0.0.1' }, text)
+    t.match(parsed(log).find((line) => line.reqId === reqId),
+      { status: response?.status, level: 'info', remoteAddress: '127.0.0.1' }, text)
   }
 })
 
-t.test('trusted proxies tell the client\'s address, unless it is not an address', async (t) => {
+t.test('the log has the address that trusted proxies forward, if it is valid', async (t) => {
   const { app, log } = await startApp(t, { TRUSTED_PROXIES: 'loopback, 10.0.0.0/8,fd00::/8' })
   const addressOf = async (forwarded: string | undefined, remoteAddress = '127.0.0.1') => {
-    await app.inject({ url: '/x', remoteAddress, headers: forwarded === undefined ? {} : { 'x-forwarded-for': forwarded } })
+    await app.inject({
+      url: '/x', remoteAddress, headers: forwarded === undefined ? {} : { 'x-forwarded-for': forwarded }
+    })
     return JSON.parse(log.findLast((line) => JSON.parse(line).error === 40401) as string).remoteAddress
   }
   t.equal(await addressOf(undefined), '127.0.0.1')
   t.equal(await addressOf('203.0.113.7'), '203.0.113.7')
   t.equal(await addressOf('1.1.1.1, 203.0.113.7, 10.1.2.3'), '203.0.113.7')
   t.equal(await addressOf('2001:db8::1, fd00::7'), '2001:db8::1')
-  t.equal(await addressOf('203.0.113.7, unknown, 10.1.2.3'), '10.1.2.3', 'unknown is no address')
+  t.equal(await addressOf('203.0.113.7, unknown, 10.1.2.3'), '10.1.2.3', 'unknown is not an address')
   t.equal(await addressOf('<script>'), '127.0.0.1')
   t.equal(await addressOf('203.0.113.7', '198.51.100.1'), '198.51.100.1', 'an untrusted proxy is ignored')
   const plain = await startApp(t)
   await plain.app.inject({ url: '/x', headers: { 'x-forwarded-for': '203.0.113.7' } })
-  t.match(JSON.parse(plain.log.find((line) => JSON.parse(line).error === 40401) as string), { remoteAddress: '127.0.0.1' })
+  t.match(JSON.parse(plain.log.find((line) => JSON.parse(line).error === 40401) as string),
+    { remoteAddress: '127.0.0.1' })
 })
 
-t.test('the log has the first twenty of each error in a second, then their number', async (t) => {
+t.test('the log has the first twenty lines of each error in a second, then a count', async (t) => {
   const { app, log } = await startApp(t, { LOG_LEVEL: 'info' })
   await Promise.all(Array.from({ length: 1000 }, () => app.inject('/plants')))
   await app.inject('/x')
   const lines = () => parsed(log).filter(({ error }) => error === 40101)
   const counts = () => lines().filter(({ further }) => further !== undefined)
-  while (counts().reduce((sum, { further }) => sum + further, 0) < 1000 - 20 * counts().length) await delay(10)
+  while (counts().reduce((sum, { further }) => sum + further,
+    0) < 1000 - 20 * counts().length) await delay(10)
   t.match(counts()[0], { level: 'info', error: 40101, status: 401, reqId: undefined, msg: /^and more: / })
   t.equal(lines().length, 21 * counts().length)
   t.equal(parsed(log).filter(({ error }) => error === 40401).length, 1, 'each error has its own count')
   const before = log.length
   await app.inject('/plants')
-  t.match(parsed(log.slice(before)), [{ error: 40101, route: '/plants' }], 'the next second begins anew')
+  t.match(parsed(log.slice(before)), [{ error: 40101, route: '/plants' }],
+    'the count restarts with the next second')
 })
 
 t.test('an outage is logged with its cause and then counted', async (t) => {
@@ -120,19 +131,24 @@ t.test('an outage is logged with its cause and then counted', async (t) => {
   await app.close()
   const lines = parsed(log).filter(({ level }) => level === 'error')
   const err = { stack: String, message: /ECONNREFUSED/ }
-  t.match(lines[0], { error: 50301, status: 503, method: 'GET', route: '/plants', remoteAddress: '127.0.0.1', err })
+  t.match(lines[0],
+    { error: 50301, status: 503, method: 'GET', route: '/plants', remoteAddress: '127.0.0.1', err })
   t.equal(lines.reduce((sum, { further = 1 }) => sum + further, 0), 50)
   t.ok(lines.length < 50)
 })
 
-t.test('HTTP/1.0 gets no list that could be cut without a sign', async (t) => {
+t.test('an HTTP/1.0 client gets no list that could be truncated unnoticed', async (t) => {
   const { as, url, listen, log } = await startApp(t)
   const address = await listen()
   const { authorization } = await as('alice')
   const list = (query = '') => `GET /plants${query} HTTP/1.0\r\nAuthorization: ${authorization}\r\n\r\n`
   await sql(url, "insert into plants select 'alice', id, 'n' from generate_series(1, 1000) as id")
-  const [refused] = await exchange(address, [list()])
-  t.match(refused, { status: 400, body: '{"error":40018,"message":"The response is too long for HTTP/1.0: use HTTP/1.1, or ask for fewer results."}' })
+  const [rejected] = await exchange(address, [list()])
+  t.match(rejected, {
+    status: 400,
+    body: '{"error":40018,"message":"The response is too long for HTTP/1.0: use HTTP/1.1, or ask for fewer ' +
+      'results."}'
+  })
   const [short] = await exchange(address, [list('?limit=100')])
   t.equal(JSON.parse(short?.body as string).length, 100)
   t.same(parsed(log).filter(({ level }) => level === 'error'), [])
@@ -142,7 +158,7 @@ t.test('HTTP/1.0 gets no list that could be cut without a sign', async (t) => {
   await once(socket, 'close')
 })
 
-t.test('faults with different messages share the limit of their error', async (t) => {
+t.test('errors with the same number share a limit, whatever their messages', async (t) => {
   const { app, log } = await startApp(t)
   for (let index = 0; index < 150; index++) {
     app.errorLog.record(new ApiError(errors.DATABASE_UNAVAILABLE, { cause: `fault ${index}` }), app.log, {})
@@ -154,7 +170,7 @@ t.test('faults with different messages share the limit of their error', async (t
   t.match(lines[20], { level: 'error', further: 130 })
 })
 
-t.test('a flood of many errors makes few lines, and every error has one', async (t) => {
+t.test('a flood of many errors makes few log lines, and at least one of each error', async (t) => {
   const { app, log } = await startApp(t)
   for (const error of catalogue.values()) {
     for (let index = 0; index < 100; index++) app.errorLog.record(new ApiError(error), app.log, {})
@@ -166,13 +182,13 @@ t.test('a flood of many errors makes few lines, and every error has one', async 
   t.equal(lines.reduce((sum, { further = 1 }) => sum + further, 0), 100 * catalogue.size)
 })
 
-t.test('a fault without a cause is logged with its own stack', async (t) => {
+t.test('an error without a cause is logged with its own stack', async (t) => {
   const { app, log } = await startApp(t)
   app.errorLog.record(new ApiError(errors.INTERNAL), app.log, { method: 'GET', route: '/plants' })
   t.match(JSON.parse(log.at(-1) as string), { level: 'error', error: 50001, err: { stack: /log\.test\.ts/ } })
 })
 
-t.test('a silent log has no counts either', async (t) => {
+t.test('LOG_LEVEL=silent suppresses the counts too', async (t) => {
   const { app, log } = await startApp(t, { LOG_LEVEL: 'silent' })
   t.equal((await app.inject('/nowhere')).statusCode, 404)
   t.strictSame(log, [])

@@ -5,13 +5,14 @@ import { startApp } from '../support/app.ts'
 import { sql } from '../support/database.ts'
 import { withoutHooks } from '../support/program.ts'
 
-// Prism, which knows nothing of this service but openapi.json, stands between
-// caller and service and tells in a header whatever the document does not allow.
-// It reads numbers as doubles: ids beyond them are for int64.test.ts.
+// Prism is a proxy that knows only openapi.json. It adds a header to responses
+// that lists all violations of the document in requests and responses.
+// Prism reads numbers as doubles, so int64.test.ts covers larger ids.
 
-/** The address of a Prism in front of the service. */
+/** Starts Prism in front of the service and resolves to its address. */
 async function startPrism (address: string): Promise<string> {
-  const prism = spawn('env', [...withoutHooks, 'prism', 'proxy', 'openapi.json', address, '--port', '0'], { stdio: ['ignore', 'pipe', 'inherit'] })
+  const prism = spawn('env', [...withoutHooks, 'prism', 'proxy', 'openapi.json', address, '--port', '0'],
+    { stdio: ['ignore', 'pipe', 'inherit'] })
   t.teardown(() => { prism.kill() })
   for await (const line of createInterface(prism.stdout)) {
     const [, url] = /listening on (http\S+)/.exec(line) ?? []
@@ -27,43 +28,66 @@ const { as, listen, url } = await startApp(t)
 const prism = await startPrism(await listen())
 const alice = (await as('alice')).authorization
 
-async function call (method: string, path: string, authorization: string, body?: string, contentType = 'application/json') {
-  const response = await fetch(`${prism}${path}`, { method, headers: { authorization, ...body !== undefined && { 'content-type': contentType } }, body: body ?? null })
+async function call (
+  method: string, path: string, authorization: string, body?: string, contentType = 'application/json'
+) {
+  const response = await fetch(`${prism}${path}`, {
+    method,
+    headers: { authorization, ...body !== undefined && { 'content-type': contentType } },
+    body: body ?? null
+  })
   const { status, headers } = response
   const text = await response.text()
-  return { status, type: headers.get('content-type'), violations: headers.get('sl-violations'), body: text === '' ? undefined : JSON.parse(text) }
+  return {
+    status,
+    type: headers.get('content-type'),
+    violations: headers.get('sl-violations'),
+    body: text === '' ? undefined : JSON.parse(text)
+  }
 }
 
 const inJson = { type: 'application/json', violations: null }
 
-t.test('what callers do is as the document says, and so is what they are answered', async (t) => {
-  const reader = (await as('alice', { readOnly: true })).authorization
+t.test('valid requests and their responses match the document', async (t) => {
+  const readOnlyToken = (await as('alice', { readOnly: true })).authorization
   const as200 = (body: unknown) => ({ ...inJson, status: 200, body })
   const plants = [
-    { id: 1, name: 'Monstera deliciosa', tag: 'tropical' }, { id: 0, name: '' }, { id: -1, name: 'n', tag: '' }, { id: 9007199254740991, name: '🌵 "é" \\ \u0001' }, { id: -9007199254740991, name: 'שלום' },
+    { id: 1, name: 'Monstera deliciosa', tag: 'tropical' }, { id: 0, name: '' },
+    { id: -1, name: 'n', tag: '' }, { id: 9007199254740991, name: '🌵 "é" \\ \u0001' },
+    { id: -9007199254740991, name: 'שלום' },
     { id: 2, name: 'x'.repeat(100_000) }, { id: 3, name: 'n', owner: 'bob', x: [{ id: 1 }] }
   ]
 
   t.match(await call('GET', '/plants', alice), as200([]))
   for (const { id, name, tag, ...rest } of plants) {
-    t.same(await call('POST', '/plants', alice, JSON.stringify({ id, name, tag, ...rest })), as200({ name, ...tag !== undefined && { tag } }))
+    t.same(await call('POST', '/plants', alice, JSON.stringify({ id, name, tag, ...rest })),
+      as200({ name, ...tag !== undefined && { tag } }))
   }
-  t.match(await call('POST', '/plants', alice, JSON.stringify(plants[0])), { ...inJson, status: 400, body: { error: 40014 } })
-  const listed = plants.toSorted((a, b) => a.id - b.id).map(({ name, tag }) => ({ name, ...tag !== undefined && { tag } }))
-  for (const [query, count] of [['', 7], ['?limit=0', 0], ['?limit=2', 2], ['?limit=2147483647', 7]] as const) {
+  t.match(await call('POST', '/plants', alice, JSON.stringify(plants[0])),
+    { ...inJson, status: 400, body: { error: 40014 } })
+  const listed = plants.toSorted((a, b) => a.id - b.id).map(({ name, tag }) =>
+    ({ name, ...tag !== undefined && { tag } }))
+  for (const [query, count] of [
+    ['', 7], ['?limit=0', 0], ['?limit=2', 2], ['?limit=2147483647', 7]
+  ] as const) {
     t.same(await call('GET', `/plants${query}`, alice), as200(listed.slice(0, count)), query)
   }
-  t.match(await call('DELETE', '/plants/-9007199254740991', alice), { status: 204, type: null, violations: null, body: undefined })
-  t.match(await call('DELETE', '/plants/-9007199254740991', alice), { ...inJson, status: 404, body: { error: 40402 } })
+  t.match(await call('DELETE', '/plants/-9007199254740991', alice),
+    { status: 204, type: null, violations: null, body: undefined })
+  t.match(await call('DELETE', '/plants/-9007199254740991', alice),
+    { ...inJson, status: 404, body: { error: 40402 } })
   t.match(await call('GET', '/plants', 'Bearer x'), { ...inJson, status: 401, body: { error: 40102 } })
-  t.match(await call('GET', '/plants', reader), { ...inJson, status: 200 })
-  t.match(await call('POST', '/plants', reader, '{"id":5,"name":"n"}'), { ...inJson, status: 403, body: { error: 40301 } })
-  t.match(await call('DELETE', '/plants/1', reader), { ...inJson, status: 403, body: { error: 40301 } })
+  t.match(await call('GET', '/plants', readOnlyToken), { ...inJson, status: 200 })
+  t.match(await call('POST', '/plants', readOnlyToken, '{"id":5,"name":"n"}'),
+    { ...inJson, status: 403, body: { error: 40301 } })
+  t.match(await call('DELETE', '/plants/1', readOnlyToken),
+    { ...inJson, status: 403, body: { error: 40301 } })
 })
 
-t.test('responses to what callers should not do are as the document says, and so is a long list', async (t) => {
+t.test('the responses to invalid requests and a long list match the document', async (t) => {
   const bob = (await as('bob')).authorization
-  const requests: Array<[error: number, method: string, path: string, body?: string, contentType?: string]> = [
+  type Request = [error: number, method: string, path: string, body?: string, contentType?: string]
+  const requests: Request[] = [
     [40004, 'POST', '/plants', 'x', 'text/plain'],
     [40009, 'POST', '/plants', '{"id":1,"name":"n","__proto__":1}'],
     [40010, 'POST', '/plants', '[]'],
@@ -88,12 +112,17 @@ t.test('responses to what callers should not do are as the document says, and so
   for (const [error, method, path, body, contentType] of requests) {
     const { violations, ...response } = await call(method, path, bob, body, contentType)
     const title = `${method} ${path.slice(0, 40)} ${body?.slice(0, 40)}`
-    t.match(response, { type: 'application/json', status: Math.floor(error / 100), body: { error, message: String } }, title)
+    t.match(response,
+      { type: 'application/json', status: Math.floor(error / 100), body: { error, message: String } }, title)
     const places: Array<{ location: string[] }> = JSON.parse(violations ?? '[]')
     t.ok(places.every(({ location: [side] }) => side === 'request'), `${title}: ${violations}`)
   }
 
-  await sql(url, 'insert into plants select \'bob\', id, \'plant \' || id, case when id % 2 = 0 then \'even\' end from generate_series(1, 5000) as id')
+  await sql(
+    url,
+    'insert into plants select \'bob\', id, \'plant \' || id, case when id % 2 = 0 then \'even\' end from ' +
+      'generate_series(1, 5000) as id'
+  )
   const list = await call('GET', '/plants', bob)
   t.match(list, { ...inJson, status: 200 })
   t.equal(list.body.length, 5000)

@@ -19,17 +19,21 @@ const { app, as } = await startApp(t, {}, async (guarded) => {
 })
 const { authorization } = await as('alice')
 const send = (payload: string) =>
-  app.inject({ method: 'POST', url: '/types', headers: { authorization, 'content-type': 'application/json' }, payload })
+  app.inject({
+    method: 'POST', url: '/types', headers: { authorization, 'content-type': 'application/json' }, payload
+  })
 
-t.test('types of TypeBox get exact numbers too', async (t) => {
+t.test('the types of TypeBox check exact numbers too', async (t) => {
   const accepted = [
-    '"whole":0', '"whole":9007199254740991', '"whole":1.0', '"whole":1e3', '"real":-1.5', '"real":1e300', '"flag":true',
-    '"either":1', '"either":"x"', '"either":9007199254740993', '"byName":{}', '"byName":{"x":1,"y":9007199254740993}', '"pot":{"lid":true}'
+    '"whole":0', '"whole":9007199254740991', '"whole":1.0', '"whole":1e3', '"real":-1.5', '"real":1e300',
+    '"flag":true',
+    '"either":1', '"either":"x"', '"either":9007199254740993', '"byName":{}',
+    '"byName":{"x":1,"y":9007199254740993}', '"pot":{"lid":true}'
   ]
   for (const field of accepted) t.equal((await send(`{${field}}`)).body, 'accepted', field)
 })
 
-t.test('the message of the validator says what a type of TypeBox expects', async (t) => {
+t.test('the message for a type of TypeBox is that of the validator', async (t) => {
   const rejected: Record<string, string> = {
     '"whole":-1': 'whole is not valid: Expected integer to be greater or equal to 0.',
     '"whole":1.5': 'whole is not valid: Expected integer.',
@@ -41,6 +45,8 @@ t.test('the message of the validator says what a type of TypeBox expects', async
     '"byName":{"x":1.5}': 'byName.x must be an integer from -9223372036854775808 to 9223372036854775807.',
     '"pot":{"lid":true,"hole":1}': 'pot.hole is not valid: Unexpected property.'
   }
-  for (const [field, message] of Object.entries(rejected)) isError(t, await send(`{${field}}`), 40012, message, field)
+  for (const [field, message] of Object.entries(rejected)) {
+    isError(t, await send(`{${field}}`), 40012, message, field)
+  }
   isError(t, await send('{"pot":{}}'), 40011, 'pot.lid is missing.')
 })

@@ -132,7 +132,7 @@ t.test('a plant that the database rejects does not make the rest of its batch fa
 })
 
 t.test('a create whose connection is lost has an unknown outcome and is not sent again', async (t) => {
-  const { sendBlocked, unblock, alice, url, client, findWaiting } = await startBlocked(t)
+  const { sendBlocked, unblock, alice, url, client, findBlocked } = await startBlocked(t)
   const [first, ...others] = await sendBlocked(...small(5).map((plant) => () => alice.create(plant)))
   // PostgreSQL grants locks in order: to the first plant, to this client, then to the other plants.
   const next = new pg.Client(url)
@@ -144,7 +144,7 @@ t.test('a create whose connection is lost has an unknown outcome and is not sent
   t.equal((await first)?.statusCode, 200)
   await locked
 
-  await client.query('select pg_terminate_backend($1)', [await findWaiting()])
+  await client.query('select pg_terminate_backend($1)', [await findBlocked()])
   for (const response of await Promise.all(others)) {
     t.equal(response.statusCode, 503)
     t.match(response.json(), { error: 50301 })
@@ -168,7 +168,7 @@ t.test('a create that waits for a locked row does not delay others for long', as
 t.test('a batch of creates locks its plants in the order of the primary key', async (t) => {
   const { as, url } = await startApp(t, { STATEMENT_TIMEOUT: '6s' })
   const alice = await as('alice')
-  const responses = await actInOrder(t, url, (id) => alice.create({ id, name: 'Ivy' }), (ids) =>
+  const responses = await runInKeyOrder(t, url, (id) => alice.create({ id, name: 'Ivy' }), (ids) =>
     `insert into plants select 'alice', id, 'Fern' from unnest(array[${ids.join()}]) as id`)
   t.strictSame(statuses(responses), [200, 200, 200, 200])
 })

@@ -42,7 +42,7 @@ async function startAmongMany (t: Test) {
 
 t.test('a batch of deletes locks its plants in the order of the primary key', async (t) => {
   const { alice, url } = await startAmongMany(t)
-  const responses = await actInOrder(t, url, (id) => alice.delete(id), (ids) =>
+  const responses = await runInKeyOrder(t, url, (id) => alice.delete(id), (ids) =>
     `select from plants where id in (${ids.join()}) and owner = 'alice' for update`)
   t.strictSame(statuses(responses), [204, 204, 204, 204])
 })

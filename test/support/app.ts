@@ -8,8 +8,10 @@ import { createDatabase } from './database.ts'
 
 export type TestApp = Awaited<ReturnType<typeof startApp>>
 
-/** The app that `serve` builds, on a fresh database unless the environment names one; with other domains when told. */
-export async function startApp (t: Test, environment: Record<string, string> = {}, domains?: Parameters<typeof buildApp>[1]) {
+/** Builds the app as `serve` does. It has a new database unless the environment names one. */
+export async function startApp (
+  t: Test, environment: Record<string, string> = {}, domains?: Parameters<typeof buildApp>[1]
+) {
   const url = environment.DATABASE_URL ?? await createDatabase(t)
   const config = readConfig({ LOG_LEVEL: 'debug', ...environment, DATABASE_URL: url })
   const database = openDatabase({ url, statementTimeoutMs: config.STATEMENT_TIMEOUT })
@@ -35,15 +37,15 @@ export async function startApp (t: Test, environment: Record<string, string> = {
     /** The lines logged so far. */
     log,
 
-    /** The address of a real socket, for what `inject` can't show. */
+    /** Listens on a free port and resolves to the address. */
     listen: () => app.listen({ host: '127.0.0.1', port: 0 }),
 
-    /** A user's way to call the app: a token of theirs in every request. */
+    /** Creates a token of the user and returns functions that send requests with it. */
     async as (user: string, token: Partial<NewToken> = {}) {
       const authorization = `Bearer ${await tokens.create({ user, readOnly: false, ...token })}`
       return {
         authorization,
-        /** The payload goes out as it is when it is text. */
+        /** Sends text unchanged, and an object as JSON. */
         create: (plant: object | string) => app.inject({
           method: 'POST',
           url: '/plants',
@@ -51,7 +53,8 @@ export async function startApp (t: Test, environment: Record<string, string> = {
           payload: plant
         }),
         list: (query = '') => app.inject({ url: `/plants${query}`, headers: { authorization } }),
-        delete: (id: string | number | bigint) => app.inject({ method: 'DELETE', url: `/plants/${id}`, headers: { authorization } })
+        delete: (id: string | number | bigint) =>
+          app.inject({ method: 'DELETE', url: `/plants/${id}`, headers: { authorization } })
       }
     }
   }

@@ -1,4 +1,4 @@
-// Requests that have to wait, and so go together.
+// Blocks requests with a lock in the database, so the requests behind them share a batch.
 import { subscribe } from 'node:diagnostics_channel'
 import { EventEmitter, once } from 'node:events'
 import { setTimeout as delay } from 'node:timers/promises'
@@ -10,7 +10,7 @@ import { waitingForLocks } from './database.ts'
 const handlers = new EventEmitter()
 subscribe('tracing:fastify.request.handler:start', () => { handlers.emit('start') })
 
-/** Sends requests and returns once their handlers have begun, in the same order. */
+/** Sends requests one by one. Resolves when their handlers have started in this order. */
 async function send<Result> (requests: Array<() => Promise<Result>>): Promise<Array<Promise<Result>>> {
   const responses = []
   for (const request of requests) {
@@ -21,7 +21,9 @@ async function send<Result> (requests: Array<() => Promise<Result>>): Promise<Ar
   return responses
 }
 
-/** An app whose first request waits for the database, and the others for it, until it is told to let go. */
+/**
+ * Starts an app. `sendBlocked` blocks the first request with a lock and queues the others until `unblock`.
+ */
 export async function startBlocked (
   t: Test, environment: Record<string, string> = {}, lock = 'lock table plants in exclusive mode'
 ) {
@@ -32,11 +34,11 @@ export async function startBlocked (
   await client.connect()
   t.teardown(() => client.end())
 
-  /** The process that works for whoever waits for the lock. */
+  /** The id of the server process that waits for the lock. */
   async function findBlocked (): Promise<number> {
     for (;;) {
-      const { rows: [waiting] } = await client.query(waitingForLocks)
-      if (waiting !== undefined) return waiting.pid
+      const { rows: [blocked] } = await client.query(waitingForLocks)
+      if (blocked !== undefined) return blocked.pid
       await delay(10)
     }
   }
@@ -56,11 +58,10 @@ export async function startBlocked (
 }
 
 /**
- * Does something to each of the plants 0 to 3, the first of them by itself and
- * the others as a batch, while a lock on 0 and 2 holds them up: by the order of
- * the key the batch then has 1 in hand, but not 3. Resolves with their responses.
- * 3 is asked for but briefly: after a second PostgreSQL looks for deadlocks, and
- * would give up the batch.
+ * Calls `act` for the plants 0 to 3, the first alone and the others as a batch, and blocks both by
+ * locking 0 and 2. A batch that works in the order of the keys holds 1 then, and not yet 3.
+ * The test locks 3 with a short timeout: PostgreSQL looks for deadlocks after a second and
+ * would abort the batch. Resolves to the results of `act`.
  */
 export async function runInKeyOrder<Result> (
   t: Test, url: string, act: (id: number) => Promise<Result>, lock: (ids: number[]) => string
@@ -69,13 +70,13 @@ export async function runInKeyOrder<Result> (
   await client.connect()
   t.teardown(() => client.end())
   await client.query(`begin; ${lock([0, 2])}`)
-  const areWaiting = async (processes: number) => {
+  const untilBlocked = async (processes: number) => {
     while ((await client.query(waitingForLocks)).rowCount !== processes) await delay(10)
   }
   const first = act(0)
-  await areWaiting(1)
+  await untilBlocked(1)
   const responses = [first, ...[3, 2, 1].map(act)]
-  await areWaiting(2)
+  await untilBlocked(2)
   await t.resolves(client.query(`set local lock_timeout = '100ms'; ${lock([3])}`))
   await client.query('rollback')
   return Promise.all(responses)

@@ -1,4 +1,4 @@
-// Finds a browser for the tests, and unpacks the one that comes with `npm ci`.
+// Finds a browser for the tests and unpacks the one that `npm ci` installs.
 import { existsSync } from 'node:fs'
 import { mkdir, readFile, rename, rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
@@ -14,7 +14,7 @@ const candidates: Array<() => Browser | Promise<Browser>> = [
   () => ({ executablePath: '/usr/bin/chromium' })
 ]
 
-/** The first browser that starts. Rejects with what each of them said when none does. */
+/** Returns the first browser that starts. Rejects with the messages of all when none starts. */
 export async function findBrowser (): Promise<Browser> {
   const reasons: string[] = []
   for (const candidate of candidates) {
@@ -29,35 +29,39 @@ export async function findBrowser (): Promise<Browser> {
   throw new Error(reasons.join('\n'))
 }
 
-/** Once for each version, before the tests start: it takes seconds, and they run side by side. */
+/** Unpacks each version once, before the tests start: it takes seconds, and test files run in parallel. */
 async function unpackChromium (): Promise<Browser> {
-  if (process.platform !== 'linux' || process.arch !== 'x64') throw new Error('npm brings a Chromium for Linux on x64 only.')
+  if (process.platform !== 'linux' || process.arch !== 'x64') {
+    throw new Error('npm brings a Chromium for Linux on x64 only.')
+  }
   const source = fileURLToPath(new URL('../', import.meta.resolve('@sparticuz/chromium')))
   const { version } = JSON.parse(await readFile(join(source, 'package.json'), 'utf8'))
   const folder = join(cache, `chromium-${version}`)
   if (!existsSync(folder)) {
-    // Under another name until it is whole: another run may be doing the same.
+    // The folder has another name until it is complete, because another run may unpack it too.
     const partial = `${folder}.${process.pid}`
     await mkdir(partial, { recursive: true })
     await inflateInto(partial, join(source, 'bin'))
-    // The package's own names a folder that is not there.
-    await writeFile(join(partial, 'fonts/fonts.conf'), `<fontconfig><dir>${folder}/fonts</dir></fontconfig>\n`)
+    // The file in the package names a folder that does not exist.
+    await writeFile(join(partial, 'fonts/fonts.conf'),
+      `<fontconfig><dir>${folder}/fonts</dir></fontconfig>\n`)
     await rename(partial, folder).catch(() => rm(partial, { recursive: true }))
   }
   return {
     executablePath: join(folder, 'chromium'),
-    // For the browser alone: these libraries are no others' business.
+    // Only the browser gets these libraries.
     env: { LD_LIBRARY_PATH: join(folder, 'al2023/lib'), FONTCONFIG_PATH: join(folder, 'fonts') }
   }
 }
 
-/** The package knows no other place than the folder for temporary files. */
+/** The package unpacks into the folder for temporary files only. */
 async function inflateInto (folder: string, archives: string): Promise<void> {
   const { inflate } = await import('@sparticuz/chromium')
   const { TMPDIR } = process.env
   process.env.TMPDIR = folder
   try {
-    await Promise.all(['chromium.br', 'fonts.tar.br', 'al2023.tar.br'].map((name) => inflate(join(archives, name))))
+    await Promise.all(['chromium.br', 'fonts.tar.br', 'al2023.tar.br'].map((name) =>
+      inflate(join(archives, name))))
   } finally {
     if (TMPDIR === undefined) delete process.env.TMPDIR
     else process.env.TMPDIR = TMPDIR

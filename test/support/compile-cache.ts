@@ -1,8 +1,8 @@
-// Imported by each test process: what it compiles is kept for the next run. (`node-arg` in .taprc.)
+// Keeps compiled code for the next run. `node-arg` in .taprc imports this file into each test process.
 import { enableCompileCache } from 'node:module'
 import { join } from 'node:path'
 
-// Not where coverage is measured: of functions that come from it V8 doesn't tell every line.
+// Off while coverage is measured: V8 does not report every line of cached functions.
 if (process.env._TAPJS_PROCESSINFO_COVERAGE_ === '0') {
   enableCompileCache(join(import.meta.dirname, '../../node_modules/.cache/node'))
 }

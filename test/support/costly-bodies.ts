@@ -1,35 +1,46 @@
+// The most expensive bodies for a parser, a validator or a regular expression.
+import { settings } from '../../src/config.ts'
 import { noPlant } from './error-response.ts'
 
-// Bodies of the largest default size that cost a parser, a validator or a regular expression as much as possible.
-const size = 128 * 1024
+const size = Number(settings.BODY_LIMIT.initial)
 const fill = (start: string, unit: string, end: string) =>
   start + unit.repeat((size - start.length - end.length) / Buffer.byteLength(unit)) + end
 const list = (start: string, item: (index: number) => string, end: string) => {
   const items = []
-  for (let [index, length] = [0, start.length + end.length]; length < size - 100; index++) length += (items[index] = item(index)).length + 1
+  for (let [index, length] = [0, start.length + end.length]; length < size - 100; index++) {
+    length += (items[index] = item(index)).length + 1
+  }
   return start + items.join(',') + end
 }
 const most = (start: string, digit: string) => `{"x":[${Array(98).fill(start + digit.repeat(1300)).join()}]}`
 const tooComplex = [40017, 'The body must not have more than 100 values.'] as const
 const badId = [40012, 'id must be an integer from -9223372036854775808 to 9223372036854775807.'] as const
-const noId = [40011, 'id is missing: expected an integer from -9223372036854775808 to 9223372036854775807.'] as const
+const noId = [
+  40011, 'id is missing: expected an integer from -9223372036854775808 to 9223372036854775807.'
+] as const
 const badName = [40012, 'name must be a string of Unicode characters without U+0000.'] as const
 const bigId = [40013, 'id must be from -9223372036854775808 to 9223372036854775807.'] as const
 const notJson = [40008, 'The body is not valid JSON.'] as const
 
-/** A body as large as the others that costs no more than it must. */
+/** A cheap body of the same size, for comparison. */
 export const plainBody = fill('{"id":1,"name":"', 'n', '"}')
 
-/** By what is costly about them, and how they are refused if they are. */
-export const costlyBodies: Record<string, readonly [body: string, ...refusal: readonly [] | readonly [number: number, message: string]]> = {
+type CostlyBody = readonly [body: string, ...error: readonly [] | readonly [number: number, message: string]]
+
+/** The key says what is expensive. Bodies with an error are rejected. */
+export const costlyBodies: Record<string, CostlyBody> = {
   'arrays in arrays': ['['.repeat(size / 2) + ']'.repeat(size / 2), ...tooComplex],
   'arrays without an end': ['['.repeat(size), ...tooComplex],
   'objects in objects': [fill('', '{"a":', ''), ...tooComplex],
-  'arrays in a field beside a large id': [`{"id":9007199254740993,"name":${'['.repeat(60_000)}${']'.repeat(60_000)}}`, ...tooComplex],
+  'arrays in a field beside a large id': [
+    `{"id":9007199254740993,"name":${'['.repeat(60_000)}${']'.repeat(60_000)}}`, ...tooComplex
+  ],
   'a forbidden key deep down': [`${'['.repeat(60_000)}{"__proto__":1}${']'.repeat(60_000)}`, ...tooComplex],
   'objects of as many shapes': [list('[', (index) => `{"k${index}":1}`, ']'), ...tooComplex],
   'as many keys': [list('{"id":1.0,', (index) => `"k${index}":1`, ',"name":"n"}'), ...tooComplex],
-  'keys that look like sparse indexes': [list('{"id":1.0,', (index) => `"${index * 65536}":1`, ',"name":"n"}'), ...tooComplex],
+  'keys that look like sparse indexes': [
+    list('{"id":1.0,', (index) => `"${index * 65536}":1`, ',"name":"n"}'), ...tooComplex
+  ],
   'as many ids': [fill('{"name":"n","id":1.0', ',"\\u0069\\u0064":1e0', '}'), ...tooComplex],
   'small numbers': [fill('[1', ',1', ']'), ...tooComplex],
   'numbers of 17 digits': [fill('{"id":1.0,"name":[1', ',2.2250738585072011e-308', ']}'), ...tooComplex],
@@ -46,9 +57,14 @@ export const costlyBodies: Record<string, readonly [body: string, ...refusal: re
   'many quotes after an id': [fill('{"id"', '"', ''), ...notJson],
   'many commas after an id': [fill('{"id"', ',', ''), ...tooComplex],
   'many minus signs': [fill('{"id":', '-', '}'), ...notJson],
-  'a long text deep inside an id': [fill(`{"id":${'{"a":'.repeat(90)}"`, 'x', `"${'}'.repeat(90)},"name":"n"}`), ...badId],
+  'a long text deep inside an id': [
+    fill(`{"id":${'{"a":'.repeat(90)}"`, 'x', `"${'}'.repeat(90)},"name":"n"}`), ...badId
+  ],
   'many spaces': [fill('{"id":1.0,"name":', ' ', '1}'), ...badName],
-  'a forbidden key and many spaces': [fill('{"id":1,"name":"n","x":{"__proto__"', ' ', ':1}}'), 40009, 'The body must not have a key "__proto__".'],
+  'a forbidden key and many spaces': [
+    fill('{"id":1,"name":"n","x":{"__proto__"', ' ', ':1}}'), 40009,
+    'The body must not have a key "__proto__".'
+  ],
   'backslashes in a string without an end': [fill('{"id":1.0,"name":"', '\\\\', ''), ...notJson],
   'garbage after many characters': [fill('{"id":1,"name":"', 'n', '"}x'), ...notJson],
   'a lone surrogate at the end': [fill('{"id":1.0,"name":"', 'n', '\\ud800"}'), ...badName],
@@ -65,7 +81,12 @@ export const costlyBodies: Record<string, readonly [body: string, ...refusal: re
   'what looks like a forbidden key': [fill('{"id":10,"name":"', '__proto__', '"}')],
   'almost too many long numbers': [most('1.', '7'), ...noId],
   'almost too many long exponents': [most('1e-', '9'), ...noId],
-  'almost too many escaped keys': [`{"x":{${Array.from({ length: 98 }, (_, index) => `"${'\\u006b'.repeat(200)}${index}":0.5`).join()}}}`, ...noId],
+  'almost too many escaped keys': [
+    `{"x":{${Array.from({ length: 98 }, (_, index) => `"${'\\u006b'.repeat(200)}${index}":0.5`).join()}}}`,
+    ...noId
+  ],
   'almost too many long texts': [`{"x":[${Array(98).fill(`"${'\\u0041'.repeat(200)}"`).join()}]}`, ...noId],
-  'almost too many brackets around a long text': [`{"x":0.5,"y":${'['.repeat(98)}"${'x'.repeat(size - 3000)}"${']'.repeat(98)}}`, ...noId]
+  'almost too many brackets around a long text': [
+    `{"x":0.5,"y":${'['.repeat(98)}"${'x'.repeat(size - 3000)}"${']'.repeat(98)}}`, ...noId
+  ]
 }

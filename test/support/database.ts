@@ -2,8 +2,10 @@ import { randomBytes } from 'node:crypto'
 import pg from 'pg'
 import type { Test } from 'tap'
 
-/** Runs SQL past the service, on a connection of its own. */
-export async function sql (url: string, text: string, values?: unknown[]): Promise<Array<Record<string, unknown>>> {
+/** Runs SQL on a separate connection. */
+export async function sql (
+  url: string, text: string, values?: unknown[]
+): Promise<Array<Record<string, unknown>>> {
   const client = new pg.Client(url)
   await client.connect()
   try {
@@ -14,19 +16,23 @@ export async function sql (url: string, text: string, values?: unknown[]): Promi
 }
 
 /**
- * The processes of this database that wait for somebody's lock; other databases
- * of the server have theirs. A lock on a row tells no database, so it is that of
- * the process. Of pg_stat_activity a transaction would see one state only.
+ * The processes of this database that wait for a lock. A row lock has no database in pg_locks,
+ * so the query looks for other locks of the process. Within a transaction pg_stat_activity
+ * would always show the same snapshot.
  */
 export const waitingForLocks = `select pid from pg_locks where not granted and pid in (
   select pid from pg_locks where database = (select oid from pg_database where datname = current_database()))`
 
-/** The URL of a fresh database, migrated unless `template` says otherwise, dropped when the test ends. */
+/** Creates a database from a template, by default with all tables. Drops it when the test ends. */
 export async function createDatabase (t: Test, { template = 'plants_template' } = {}): Promise<string> {
   const serverUrl = process.env.TEST_DATABASE_URL
-  if (serverUrl === undefined) throw new Error('Run tests by `npm test`, or one file by `npm test -- --disable-coverage test/…`: they need a database.')
+  if (serverUrl === undefined) {
+    throw new Error(
+      'Run tests by `npm test`, or one file by `npm test -- --disable-coverage test/…`: they need a database.'
+    )
+  }
   const name = `test_${randomBytes(8).toString('hex')}`
-  // Whose files are written but once, while the other strategy's are written to the log as well.
+  // The default strategy also writes the files to the WAL.
   await sql(serverUrl, `create database ${name} template ${template} strategy file_copy`)
   t.teardown(() => sql(serverUrl, `drop database ${name} with (force)`))
   const url = new URL(serverUrl)

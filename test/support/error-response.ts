@@ -11,7 +11,9 @@ interface InjectResponse {
 }
 
 /** Asserts that a response is exactly the given error. */
-export function isError (t: Test, response: InjectResponse | RawResponse | undefined, number: number, message: string, title = ''): void {
+export function isError (
+  t: Test, response: InjectResponse | RawResponse | undefined, number: number, message: string, title = ''
+): void {
   if (response === undefined) {
     t.fail(`no response: ${title}`)
     return

@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import { createClient as generate } from '@hey-api/openapi-ts'
 import type { Test } from 'tap'
 
-/** A TypeScript client, generated from the text of a document: its folder, its operations and what makes a client of an address. */
+/** Generates a TypeScript client from the text of a document. */
 export async function generateClient (t: Test, document: string) {
   const folder = await mkdtemp(join(tmpdir(), 'plant-store-client-'))
   t.teardown(() => rm(folder, { recursive: true }))
@@ -14,7 +14,10 @@ export async function generateClient (t: Test, document: string) {
     input: join(folder, 'openapi.json'),
     output: { path: join(folder, 'client'), importFileExtension: '.ts' },
     logs: { level: 'silent', file: false },
-    plugins: ['@hey-api/client-fetch', '@hey-api/typescript', '@hey-api/sdk', { name: '@hey-api/transformers', bigInt: true }]
+    plugins: [
+      '@hey-api/client-fetch', '@hey-api/typescript', '@hey-api/sdk',
+      { name: '@hey-api/transformers', bigInt: true }
+    ]
   })
   const operations = await import(join(folder, 'client/index.ts'))
   const { createClient } = await import(join(folder, 'client/client/index.ts'))
@@ -24,6 +27,6 @@ export async function generateClient (t: Test, document: string) {
 // TypeScript does not know it yet (https://github.com/tc39/proposal-json-parse-with-source).
 const { rawJSON } = JSON as unknown as { rawJSON (text: string): unknown }
 
-/** Writes a bigint as the number it is: JSON.stringify refuses it, and the generator would send a text. */
+/** Serializes a bigint as a JSON number. JSON.stringify throws, and the generator would send a string. */
 export const exactIntegers = (body: unknown) =>
   JSON.stringify(body, (_key, value) => typeof value === 'bigint' ? rawJSON(String(value)) : value)

@@ -1,14 +1,14 @@
-// Plants past the service, for tests of how it lists them.
+// Stores plants directly in the database, for tests of lists.
 import { sql } from './database.ts'
 
 export interface StoredPlant { id: bigint, name: string, tag?: string }
 
-export async function storePlants (url: string, owner: string, plants: StoredPlant[]): Promise<void> {
+export async function storePlants (url: string, user: string, plants: StoredPlant[]): Promise<void> {
   await sql(url, `insert into plants (owner, id, name, tag)
     select $1, * from unnest($2::bigint[], $3::text[], $4::text[])`,
-  [owner, plants.map(({ id }) => id), plants.map(({ name }) => name), plants.map(({ tag }) => tag)])
+  [user, plants.map(({ id }) => id), plants.map(({ name }) => name), plants.map(({ tag }) => tag)])
 }
 
-/** What a list of them has. */
+/** The plants as in the response to a list. */
 export const shown = (plants: StoredPlant[]) =>
   plants.map(({ name, tag }) => ({ name, ...tag !== undefined && { tag } }))

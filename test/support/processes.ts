@@ -16,12 +16,14 @@ export const memoryMiB = (pid: number, field: 'VmRSS' | 'VmHWM' = 'VmRSS') =>
 /** The processor time of a process and its threads so far. */
 export function processorMs (pid: number): number {
   const threads = `/proc/${pid}/task`
-  const nanoseconds = readdirSync(threads).map((thread) => Number(readFileSync(`${threads}/${thread}/schedstat`, 'utf8').split(' ')[0]))
+  const nanoseconds = readdirSync(threads).map((thread) =>
+    Number(readFileSync(`${threads}/${thread}/schedstat`, 'utf8').split(' ')[0]))
   return nanoseconds.reduce((sum, each) => sum + each, 0) / 1e6
 }
 
 /**
- * Waits up to 10 s for the processes of the folder, then kills them and returns their command lines. These processes
+ * Waits up to 10 s for the processes of the folder, then kills them and returns their command lines. These
+ * processes
  * have the folder in their environment or work in it: PostgreSQL overwrites its environment.
  */
 export async function endLeftovers (folder: string): Promise<string[]> {
@@ -46,7 +48,8 @@ async function findMarked (folder: string): Promise<Array<{ pid: number, command
   const looked = pids.map(async (pid) => {
     // The process may have ended, or belong to another user.
     const [environment, place, command] = await Promise.all([
-      readFile(`/proc/${pid}/environ`, 'utf8'), readlink(`/proc/${pid}/cwd`), readFile(`/proc/${pid}/cmdline`, 'utf8')
+      readFile(`/proc/${pid}/environ`, 'utf8'), readlink(`/proc/${pid}/cwd`),
+      readFile(`/proc/${pid}/cmdline`, 'utf8')
     ]).catch(() => ['', '', ''])
     const isMarked = environment.includes(`=${folder}`) || place.startsWith(folder)
     return isMarked ? [{ pid, command: command.replaceAll('\0', ' ').trim() }] : []

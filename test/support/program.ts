@@ -37,8 +37,11 @@ export function startedBy (commandLine: string[]) {
   const run = (args: string[], environment?: Environment) => start(args, environment).ended
 
   /** Starts `serve` on a free port and resolves when it logs `until`. Kills it when the scope ends. */
-  async function serve (scope: Scope, environment: Environment, until = 'ready', { detached = false }: SpawnOptions = {}) {
-    const child = spawn(file, [...words, 'serve'], { detached, env: { ...process.env, PORT: '0', ...environment } })
+  async function serve (
+    scope: Scope, environment: Environment, until = 'ready', { detached = false }: SpawnOptions = {}
+  ) {
+    const child = spawn(file, [...words, 'serve'],
+      { detached, env: { ...process.env, PORT: '0', ...environment } })
     scope.teardown(() => { child.kill('SIGKILL') })
     const log: Array<Record<string, unknown>> = []
     let stderr = ''

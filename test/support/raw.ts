@@ -60,7 +60,9 @@ export function parseResponses (bytes: Buffer, heads: number[] = []): RawRespons
     if (!bodyless && headers['transfer-encoding'] === 'chunked') [body, rest] = takeChunks(rest)
     else if (!bodyless) {
       const length = Number(headers['content-length'])
-      if (!(length <= rest.length)) throw new Error(`content-length is ${headers['content-length']}, the rest ${rest.length}`)
+      if (!(length <= rest.length)) {
+        throw new Error(`content-length is ${headers['content-length']}, the rest ${rest.length}`)
+      }
       body = rest.slice(0, length)
       rest = rest.slice(length)
     }

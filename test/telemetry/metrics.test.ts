@@ -35,7 +35,8 @@ t.test('metrics count requests, errors, tokens and statements', async (t) => {
   for (const series of ['http_request_duration_seconds_count{method="GET",route="/plants",status="200"}',
     'http_request_duration_seconds_count{method="POST",route="/plants",status="503"}',
     'plant_store_errors_total{error="50302"}', 'plant_store_errors_total{error="40402"}',
-    'plant_store_overload_refusals_total{kind="createPlant"}', 'plant_store_overload_refusals_total{kind="token"}',
+    'plant_store_overload_refusals_total{kind="createPlant"}',
+    'plant_store_overload_refusals_total{kind="token"}',
     'plant_store_credentials_refused_total{reason="revoked"}', 'plant_store_unready{reason="database"}',
     'plant_store_database_connections_total{event="timed_out"}']) {
     t.equal(before[series], 0, series)
@@ -75,7 +76,7 @@ t.test('metrics count requests, errors, tokens and statements', async (t) => {
   t.ok(after.process_resident_memory_bytes as number > 1e6)
 })
 
-t.test('metrics are at one path of their own port', async (t) => {
+t.test('the metrics port serves one path', async (t) => {
   const { app, observers: [metrics] } = await startApp(t, { METRICS_PORT: '0' })
   t.equal((await app.inject('/metrics')).statusCode, 404)
   const url = metrics?.url as string
@@ -85,7 +86,8 @@ t.test('metrics are at one path of their own port', async (t) => {
 })
 
 t.test('shed requests are counted by their queue', async (t) => {
-  const { app, as, observers: [metrics] } = await startApp(t, { METRICS_PORT: '0', MAX_QUEUED: '1', WRITE_BATCH: '1' })
+  const { app, as, observers: [metrics] } = await startApp(t,
+    { METRICS_PORT: '0', MAX_QUEUED: '1', WRITE_BATCH: '1' })
   const alice = await as('alice')
   await alice.list()
   await Promise.all(Array.from({ length: 20 }, (_, id) => alice.create({ id, name: 'Monstera' })))
@@ -98,8 +100,9 @@ t.test('shed requests are counted by their queue', async (t) => {
 
 const urlOf = ({ log }: Program) => String(log.find(({ msg }) => msg === 'metrics')?.url)
 
-t.test('metrics are up before the service is ready and say why it is not', async (t) => {
-  const service = await serve(t, { DATABASE_URL: 'postgres://127.0.0.1:1/none', METRICS_PORT: '0' }, 'the database is not ready')
+t.test('metrics are available before the service is ready and show why it is not', async (t) => {
+  const service = await serve(t, { DATABASE_URL: 'postgres://127.0.0.1:1/none', METRICS_PORT: '0' },
+    'the database is not ready')
   t.match(await scrape(urlOf(service)), {
     'plant_store_unready{reason="starting"}': 1,
     'plant_store_unready{reason="database"}': 0
@@ -111,14 +114,14 @@ t.test('metrics are up before the service is ready and say why it is not', async
   await service.exited
 })
 
-t.test('a taken metrics port ends the start with one line', async (t) => {
+t.test('the start fails with one line when the metrics port is taken', async (t) => {
   const url = await createDatabase(t)
   const { port } = new URL(urlOf(await unmeasured.serve(t, { DATABASE_URL: url, METRICS_PORT: '0' })))
   await t.rejects(serve(t, { DATABASE_URL: url, METRICS_PORT: port }),
     { message: `metrics cannot listen on 127.0.0.1, port ${port}` })
 })
 
-/** A connection to the metrics port, and all that it has received once it is closed. */
+/** Opens a connection to the metrics port. `received` resolves to its input when it closes. */
 function connectTo (url: string, text: string) {
   const { hostname, port } = new URL(url)
   const socket = connect(Number(port), hostname)
@@ -132,7 +135,7 @@ function connectTo (url: string, text: string) {
 const request = 'GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n'
 const countResponses = (received: string) => received.split('HTTP/1.1 200 OK').length - 1
 
-t.test('a thousand pipelined scrapes get one rendering, and few responses', async (t) => {
+t.test('a thousand pipelined scrapes are rendered once and get few responses', async (t) => {
   const { observers: [metrics] } = await startApp(t, { METRICS_PORT: '0' })
   const { closed } = connectTo(metrics?.url as string, request.repeat(1700))
   const received = await closed
@@ -140,7 +143,7 @@ t.test('a thousand pipelined scrapes get one rendering, and few responses', asyn
   t.equal(new Set(received.match(/^process_cpu_seconds_total .*/gm)).size, 1)
 })
 
-t.test('the metrics port holds fifty connections at most', async (t) => {
+t.test('the metrics port accepts at most fifty connections', async (t) => {
   const { observers: [metrics] } = await startApp(t, { METRICS_PORT: '0' })
   const clients = Array.from({ length: 60 }, () => connectTo(metrics?.url as string, ''))
   t.teardown(() => { for (const { socket } of clients) socket.destroy() })
@@ -153,7 +156,7 @@ t.test('the metrics port holds fifty connections at most', async (t) => {
   t.strictSame(closed.toSorted(), [50, 51, 52, 53, 54, 55, 56, 57, 58, 59])
 })
 
-t.test('the metrics port closes silent, slow and idle connections', async (t) => {
+t.test('the metrics port closes unresponsive, slow and idle connections', async (t) => {
   const { observers: [metrics] } = await startApp(t, { METRICS_PORT: '0' })
   const clients = ['', request.slice(0, 20), request].map((text) => connectTo(metrics?.url as string, text))
   const received = await Promise.all(clients.map(({ closed }) => closed))
@@ -163,7 +166,8 @@ t.test('the metrics port closes silent, slow and idle connections', async (t) =>
 t.test('the service runs and stops while clients of the metrics port read nothing', async (t) => {
   const url = await createDatabase(t)
   const service = await unmeasured.serve(t, { DATABASE_URL: url, METRICS_PORT: '0', DRAIN_DELAY: '0' })
-  const clients = Array.from({ length: 200 }, () => connectTo(urlOf(service), request.repeat(100)).socket.pause())
+  const clients = Array.from({ length: 200 }, () =>
+    connectTo(urlOf(service), request.repeat(100)).socket.pause())
   t.teardown(() => { for (const socket of clients) socket.destroy() })
   await Promise.all(clients.map((socket) => once(socket, 'connect')))
   t.equal((await fetch(`${service.address}/livez`)).status, 200)

@@ -28,6 +28,7 @@ t.test('metrics and traces are loaded only when they are on', async (t) => {
 t.test('Node\'s own fetch is not loaded', async (t) => {
   const program = `await import('./src/commands/serve.ts')
     console.log(process.moduleLoadList.filter((name) => name.includes('undici')))`
-  const output = execFileSync(process.execPath, ['--input-type=module', '--eval', program], { encoding: 'utf8' })
+  const output = execFileSync(process.execPath, ['--input-type=module', '--eval', program],
+    { encoding: 'utf8' })
   t.equal(output, '[]\n')
 })

@@ -42,7 +42,13 @@ async function traced (t: Test, environment: Record<string, string> = {}) {
   }))
   // The exporter reads these variables itself.
   Object.assign(process.env, { OTEL_EXPORTER_OTLP_ENDPOINT: collector, ...environment })
-  t.teardown(() => { for (const name of Object.keys(process.env)) if (name.startsWith('OTEL_')) delete process.env[name] })
+  t.teardown(() => {
+    for (const name of Object.keys(process.env)) {
+      if (name.startsWith(
+        'OTEL_'
+      )) delete process.env[name]
+    }
+  })
   const service = await startApp(t, { OTEL_EXPORTER_OTLP_ENDPOINT: collector, ...environment })
   const alice = await service.as('alice')
 
@@ -65,7 +71,7 @@ async function traced (t: Test, environment: Record<string, string> = {}) {
 
 const [traceId, parentId] = ['4bf92f3577b34da6a3ce929d0e0e4736', '00f067aa0ba902b7']
 
-t.test('a traceparent has its ids and its sampled flag', async (t) => {
+t.test('readTraceparent returns the ids and the sampled flag', async (t) => {
   t.strictSame(readTraceparent(`00-${traceId}-${parentId}-01`), { traceId, parentId, isSampled: true })
   t.strictSame(readTraceparent(`00-${traceId}-${parentId}-00`), { traceId, parentId, isSampled: false })
   // Only the lowest bit of the flags has a meaning.
@@ -84,11 +90,12 @@ t.test('a malformed traceparent is ignored', async (t) => {
 })
 
 t.test('a request is a span of the client\'s trace, and its statement is a child span', async (t) => {
-  const { create, sent, resources, log } = await traced(t, { OTEL_RESOURCE_ATTRIBUTES: 'deployment.environment.name=test' })
+  const { create, sent, resources, log } = await traced(t,
+    { OTEL_RESOURCE_ATTRIBUTES: 'deployment.environment.name=test' })
   await create(1, { traceparent: `00-${traceId}-${parentId}-01` })
   await create(1, { traceparent: `00-${traceId}-${parentId}-01` })
   const spans = (await sent()).filter((span) => span.traceId === traceId)
-  const [request, refused] = spans.filter(({ name }) => name === 'POST /plants')
+  const [request, rejected] = spans.filter(({ name }) => name === 'POST /plants')
   t.match(request, {
     kind: 2,
     parentSpanId: parentId,
@@ -98,13 +105,15 @@ t.test('a request is a span of the client\'s trace, and its statement is a child
       { key: 'http.response.status_code', value: { intValue: 200 } }
     ]
   })
-  const statement = spans.find(({ name, parentSpanId }) => name === 'plant-insert' && parentSpanId === request?.spanId)
-  t.match(statement, { kind: 3, attributes: [{ key: 'db.system.name', value: { stringValue: 'postgresql' } }] })
+  const statement = spans.find(({ name, parentSpanId }) =>
+    name === 'plant-insert' && parentSpanId === request?.spanId)
+  t.match(statement,
+    { kind: 3, attributes: [{ key: 'db.system.name', value: { stringValue: 'postgresql' } }] })
   t.ok(BigInt(statement?.startTimeUnixNano as string) > BigInt(request?.startTimeUnixNano as string))
   t.ok(BigInt(statement?.endTimeUnixNano as string) < BigInt(request?.endTimeUnixNano as string))
   // The log line of the rejected request has the ids of its trace and span.
   const line = log.map((line) => JSON.parse(line)).find(({ error }) => error === 40014)
-  t.match(line, { trace_id: traceId, span_id: refused?.spanId })
+  t.match(line, { trace_id: traceId, span_id: rejected?.spanId })
   t.match(JSON.stringify(resources[0]), '"service.name","value":{"stringValue":"plant-store"}')
   t.match(JSON.stringify(resources[0]), '"deployment.environment.name","value":{"stringValue":"test"}')
 })
@@ -121,12 +130,14 @@ t.test('a batch is one span with links to all its requests', async (t) => {
   for (const { links = [], attributes, parentSpanId } of batches) {
     t.ok(requests.has(parentSpanId as string))
     for (const { spanId } of links) t.ok(requests.has(spanId))
-    t.match(attributes.find(({ key }) => key === 'db.operation.batch.size'), { value: { intValue: links.length + 1 } })
+    t.match(attributes.find(({ key }) => key === 'db.operation.batch.size'),
+      { value: { intValue: links.length + 1 } })
   }
 })
 
 t.test('only the configured share of new traces is sent', async (t) => {
-  const { create, sent } = await traced(t, { OTEL_TRACES_SAMPLER: 'traceidratio', OTEL_TRACES_SAMPLER_ARG: '0' })
+  const { create, sent } = await traced(t,
+    { OTEL_TRACES_SAMPLER: 'traceidratio', OTEL_TRACES_SAMPLER_ARG: '0' })
   await create(300)
   t.strictSame(await sent(), [])
 })
@@ -140,7 +151,7 @@ t.test('a trace that the client does not sample is not sent, and always_off send
   }
 })
 
-t.test('a fault is a span with an error, and a span without a route has the method as its name', async (t) => {
+t.test('a failed request has an error span, named after its method when it has no route', async (t) => {
   const { app, create, sent, url } = await traced(t, { OTEL_TRACES_SAMPLER: 'always_on' })
   await app.inject('/nowhere')
   await sql(url, 'drop table plants')
@@ -151,7 +162,7 @@ t.test('a fault is a span with an error, and a span without a route has the meth
   t.strictSame(failed.toSorted(), ['POST /plants', 'plant-insert'])
 })
 
-t.test('a collector that is down or hangs fails no request and does not keep a stopped service alive', async (t) => {
+t.test('a collector that is down or hangs affects neither requests nor the shutdown', async (t) => {
   const url = await createDatabase(t)
   const hanging = await listen(createServer(() => {}))
   for (const endpoint of [hanging, 'http://127.0.0.1:1']) {

@@ -5,7 +5,7 @@ import t from 'tap'
 import { startApp } from '../../support/app.ts'
 import { sql } from '../../support/database.ts'
 import { exchange, parseResponses } from '../../support/raw.ts'
-import { isError as isRefusal } from '../../support/error-response.ts'
+import { isError } from '../../support/error-response.ts'
 
 const malformed = [40001, 'The request is not well-formed HTTP/1.1.'] as const
 const tooLarge = [40006, 'The body is larger than this service accepts.'] as const
@@ -17,7 +17,8 @@ const headers = `Host: x\r\nAuthorization: ${alice.authorization}\r\n`
 const list = (query = '') => `GET /plants${query} HTTP/1.1\r\n${headers}\r\n`
 const create = (id: number, extraHeaders = '') => {
   const body = `{"id":${id},"name":"${id}"}`
-  return `POST /plants HTTP/1.1\r\n${headers}${extraHeaders}Content-Type: application/json\r\nContent-Length: ${body.length}\r\n\r\n${body}`
+  return `POST /plants HTTP/1.1\r\n${headers}${extraHeaders}Content-Type: application/json\r\n` +
+    `Content-Length: ${body.length}\r\n\r\n${body}`
 }
 
 function open (): Socket {
@@ -25,14 +26,14 @@ function open (): Socket {
   return connect({ host: hostname, port: Number(port), allowHalfOpen: true })
 }
 
-/** All that comes back to a caller who sends a bit more every now and then until the service ends the connection, or closes it. */
+/** Sends `drop` every 20 ms until the event `last` of the socket. Resolves to all that the service sent. */
 async function trickle (start: string, drop: string, last: 'end' | 'close' = 'end'): Promise<string> {
   const socket = open()
   socket.write(start)
   const drip = setInterval(() => socket.write(drop), 20)
   let received = ''
   socket.on('data', (chunk) => { received += chunk })
-  // At its end it may be reset, with the last drop still on its way.
+  // The service may reset the connection while the last drop is in flight.
   socket.on('error', () => {})
   await new Promise((resolve) => socket.on(last, resolve))
   clearInterval(drip)
@@ -40,48 +41,55 @@ async function trickle (start: string, drop: string, last: 'end' | 'close' = 'en
   return received
 }
 
-// Takes some seconds, in which the other tests run.
-const neverSilent = ['garbage\r\n\r\n', 'CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n'].map((fault) => trickle(fault, 'x', 'close'))
+// These connections take some seconds to close, so they begin before the first test.
+const neverIdle = ['garbage\r\n\r\n', 'CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n'].map((fault) =>
+  trickle(fault, 'x', 'close'))
 
 t.afterEach(() => sql(url, 'delete from plants'))
 
-t.test('a malformed request is answered after the good ones before it, and only then', async (t) => {
+t.test('the error of a malformed request follows the responses to the requests before it', async (t) => {
   const faults: Array<[fault: string, number: number]> = [
     ['garbage\r\n\r\n', 40001],
     ['GET /livez HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n', 40001],
     [`GET /livez HTTP/1.1\r\nX: ${'x'.repeat(20_000)}\r\n\r\n`, 43101],
-    [`POST /plants HTTP/1.1\r\n${headers}Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\nx\r\n`, 40001],
+    [
+      `POST /plants HTTP/1.1\r\n${headers}Content-Type: application/json\r\nTransfer-Encoding: ` +
+        'chunked\r\n\r\nx\r\n',
+      40001
+    ],
     ['CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n', 40501]
   ]
   for (const [index, [fault, number]] of faults.entries()) {
-    // What comes after the fault is never looked at.
-    const responses = await exchange(address, [list() + create(index) + list('?limit=0') + list('?limit=x') + fault + create(100)], { halfClose: index % 2 === 0 })
+    // The service ignores all input after the fault.
+    const responses = await exchange(address, [list() + create(index) + list('?limit=0') + list('?limit=x') +
+      fault + create(100)], { halfClose: index % 2 === 0 })
     t.same(responses.map(({ status }) => status), [200, 200, 200, 400, Math.floor(number / 100)], `${number}`)
-    t.same(responses.map(({ body }) => JSON.parse(body).error), [undefined, undefined, undefined, 40016, number])
+    t.same(responses.map(({ body }) => JSON.parse(body).error),
+      [undefined, undefined, undefined, 40016, number])
   }
   t.same(await sql(url, 'select from plants where id = 100'), [])
 })
 
-t.test('a malformed request is answered once, however much comes after it', async (t) => {
+t.test('a malformed request gets one response, however much input follows it', async (t) => {
   const warnings: Error[] = []
   const listener = (warning: Error) => { warnings.push(warning) }
   process.on('warning', listener)
   t.teardown(() => process.off('warning', listener))
   const logged = log.length
   const accepted = once(app.server, 'connection') as Promise<[Socket]>
-  const caller = open()
-  const received = text(caller)
+  const client = open()
+  const received = text(client)
   const [socket] = await accepted
   let sent = 0
   const send = async (part: string) => {
-    caller.write(part)
+    client.write(part)
     for (sent += part.length; socket.bytesRead < sent;) await new Promise(setImmediate)
   }
   await send(`${list()}garbage\r\n\r\n`)
   for (let part = 0; part < 30; part++) await send('more\r\n\r\n')
-  // Node goes on to say so once a second when the request is late as well.
+  // Node emits clientError every second once the request is late as well.
   for (let second = 0; second < 30; second++) app.server.emit('clientError', new Error('late'), socket)
-  caller.end()
+  client.end()
   await once(socket, 'close')
   t.match(await received, /^HTTP\/1.1 200 .*HTTP\/1.1 400 /s)
   t.equal((await received).split('HTTP/1.1 ').length, 3)
@@ -89,47 +97,65 @@ t.test('a malformed request is answered once, however much comes after it', asyn
   t.same(warnings, [])
 })
 
-t.test('a faulty body costs the requests behind it nothing', async (t) => {
-  const bad = (body: string | Buffer) => Buffer.concat([Buffer.from(`POST /plants HTTP/1.1\r\n${headers}Content-Type: application/json\r\nContent-Length: ${body.length}\r\n\r\n`), Buffer.from(body)])
-  const responses = await exchange(address, [bad('{'), bad(Buffer.from([0xFF])), bad('x'.repeat(3_000_000)), bad('[]'), create(1), 'GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n'])
-  t.same(responses.map(({ body }) => JSON.parse(body).error), [40008, 40007, 40006, 40010, undefined, undefined])
+t.test('a rejected body does not affect the requests pipelined behind it', async (t) => {
+  const bad = (body: string | Buffer) => Buffer.concat([
+    Buffer.from(
+      `POST /plants HTTP/1.1\r\n${headers}Content-Type: application/json\r\nContent-Length: ` +
+        `${body.length}\r\n\r\n`
+    ),
+    Buffer.from(body)
+  ])
+  const responses = await exchange(address, [
+    bad('{'), bad(Buffer.from([0xFF])), bad('x'.repeat(3_000_000)), bad('[]'), create(1),
+    'GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n'
+  ])
+  t.same(responses.map(({ body }) => JSON.parse(body).error),
+    [40008, 40007, 40006, 40010, undefined, undefined])
 })
 
-t.test('a request that had its response before it was whole gets no second one when it breaks off', async (t) => {
-  const responses = await exchange(address, ['POST /plants HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n', () => untilLogged(40101), 'x\r\n'])
+t.test('a rejected request gets no second response when its body is malformed', async (t) => {
+  const responses = await exchange(address, [
+    'POST /plants HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n', () => untilLogged(40101),
+    'x\r\n'
+  ])
   t.equal(responses.length, 1)
-  isRefusal(t, responses[0], 40101, 'This operation needs an Authorization header with a bearer token.')
+  isError(t, responses[0], 40101, 'This operation needs an Authorization header with a bearer token.')
 })
 
 async function untilLogged (number: number): Promise<void> {
   while (!log.some((line) => JSON.parse(line).error === number)) await new Promise(setImmediate)
 }
 
-t.test('a caller still sending gets to read its response', async (t) => {
+t.test('a client that is still sending can read its response', async (t) => {
   const big = Buffer.alloc(8_000_000, 'x')
   const post = `POST /plants HTTP/1.1\r\n${headers}Content-Type: application/json\r\n`
   const ping = 'GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n'
   for (let round = 0; round < 3; round++) {
     const [byLength] = await exchange(address, [`${post}Content-Length: ${big.length}\r\n\r\n`, big, ping])
-    isRefusal(t, byLength, ...tooLarge)
-    const [inChunks] = await exchange(address, [`${post}Transfer-Encoding: chunked\r\n\r\n${big.length.toString(16)}\r\n`, big, '\r\n0\r\n\r\n', ping])
-    isRefusal(t, inChunks, ...tooLarge)
+    isError(t, byLength, ...tooLarge)
+    const [inChunks] = await exchange(address,
+      [`${post}Transfer-Encoding: chunked\r\n\r\n${big.length.toString(16)}\r\n`, big, '\r\n0\r\n\r\n', ping])
+    isError(t, inChunks, ...tooLarge)
     for (const last of [`${post}Connection: close\r\n`, post.replace('1.1', '1.0')]) {
       const responses = await exchange(address, [`${last}Content-Length: ${big.length}\r\n\r\n`, big])
-      isRefusal(t, responses[0], ...tooLarge)
+      isError(t, responses[0], ...tooLarge)
       t.equal(responses.length, 1)
     }
     const [header] = await exchange(address, [`${post}X: `, big])
-    isRefusal(t, header, 43101, 'The headers are too large.')
+    isError(t, header, 43101, 'The headers are too large.')
     const [garbage] = await exchange(address, [big])
-    isRefusal(t, garbage, ...malformed)
-    const response = await fetch(`${address}/plants`, { method: 'POST', headers: { authorization: alice.authorization, 'content-type': 'application/json' }, body: big })
+    isError(t, garbage, ...malformed)
+    const response = await fetch(`${address}/plants`, {
+      method: 'POST',
+      headers: { authorization: alice.authorization, 'content-type': 'application/json' },
+      body: big
+    })
     t.equal(response.status, 400)
     await response.body?.cancel()
   }
 })
 
-t.test('a connection that is refused is closed on both sides', async (t) => {
+t.test('the service closes a rejected connection on both sides', async (t) => {
   for (const fault of ['garbage\r\n\r\n', 'CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n']) {
     const accepted = once(app.server, 'connection') as Promise<[Socket]>
     const responses = exchange(address, [fault])
@@ -138,24 +164,27 @@ t.test('a connection that is refused is closed on both sides', async (t) => {
     t.equal(socket.errored, null)
   }
   const accepted = once(app.server, 'connection') as Promise<[Socket]>
-  const caller = open()
-  caller.resume().write('garbage\r\n\r\n')
+  const client = open()
+  client.resume().write('garbage\r\n\r\n')
   await once((await accepted)[0], 'close')
-  t.pass('even when the caller keeps its side open')
-  caller.destroy()
+  t.pass('also when the client keeps its side open')
+  client.destroy()
 })
 
-t.test('a caller that goes away does no harm and is not logged as a fault', async (t) => {
-  const partings = [
+t.test('a client that disconnects at any point causes no error and no warning', async (t) => {
+  const beginnings = [
     '', 'GET', list(), list() + list(), 'garbage\r\n\r\n', `${list()}garbage\r\n\r\n`,
-    'CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n', `${list()}CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n`, create(1, 'Expect: banana\r\n'), `${list()}${create(1, 'Expect: banana\r\n')}`,
-    create(1).slice(0, -3), `POST /plants HTTP/1.1\r\n${headers}Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{"id"\r\n`
+    'CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n', `${list()}CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n`,
+    create(1, 'Expect: banana\r\n'), `${list()}${create(1, 'Expect: banana\r\n')}`,
+    create(1).slice(0, -3),
+    `POST /plants HTTP/1.1\r\n${headers}Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n` +
+      '\r\n5\r\n{"id"\r\n'
   ]
   for (let round = 0; round < 5; round++) {
-    await Promise.all(partings.map(async (parting) => {
+    await Promise.all(beginnings.map(async (beginning) => {
       const socket = open()
       await once(socket, 'connect')
-      socket.write(parting)
+      socket.write(beginning)
       if (round % 2 === 0) socket.resetAndDestroy()
       else socket.destroy()
       await once(socket, 'close')
@@ -165,75 +194,85 @@ t.test('a caller that goes away does no harm and is not logged as a fault', asyn
   t.same(log.map((line) => JSON.parse(line)).filter(({ level }) => /warn|error|fatal/.test(level)), [])
 })
 
-t.test('what is slow is cut off', async (t) => {
+t.test('slow requests time out', async (t) => {
   const { headersTimeout, requestTimeout, timeout, keepAliveTimeout } = app.server
-  // With the one above the other Node enforces only the longer one.
+  // Node enforces headersTimeout only when it is not longer than requestTimeout.
   t.ok(headersTimeout > 0 && headersTimeout <= requestTimeout && requestTimeout < timeout)
-  t.same({ headersTimeout, requestTimeout, timeout, keepAliveTimeout }, { headersTimeout: 15_000, requestTimeout: 30_000, timeout: 60_000, keepAliveTimeout: 75_000 })
-  // Node reads them at each check, so the mechanism can be seen in less time than it takes in service.
+  t.same({ headersTimeout, requestTimeout, timeout, keepAliveTimeout },
+    { headersTimeout: 15_000, requestTimeout: 30_000, timeout: 60_000, keepAliveTimeout: 75_000 })
+  // Node reads these values at each check, so the test can shorten them.
   Object.assign(app.server, { headersTimeout: 200, requestTimeout: 400 })
   t.teardown(() => Object.assign(app.server, { headersTimeout, requestTimeout }))
   const late = [40801, 'The request did not arrive in time.'] as const
   const post = `POST /plants HTTP/1.1\r\n${headers}Content-Type: application/json\r\n`
 
-  const answerOf = async (received: Promise<string>) => {
+  const responseOf = async (received: Promise<string>) => {
     const [head, body] = (await received).split('\r\n\r\n')
-    return { status: Number(head?.split(' ')[1]), headers: { 'content-type': /^content-type: (.*)$/im.exec(head as string)?.[1] }, body } as never
+    return {
+      status: Number(head?.split(' ')[1]),
+      headers: {
+        'content-type': /^content-type: (.*)$/im.exec(head as string)?.[1]
+      },
+      body
+    } as never
   }
 
-  const silent = exchange(address, [''])
+  const unresponsive = exchange(address, [''])
   const halfARequestLine = exchange(address, ['GET /pl'])
   const slowHeaders = trickle('GET /plants HTTP/1.1\r\nX: ', 'x')
-  const slowHeadersOfTheSecond = exchange(address, [list(), 'GET /plants HTTP/1.1\r\n'])
+  const slowSecondHeaders = exchange(address, [list(), 'GET /plants HTTP/1.1\r\n'])
   const halfABody = exchange(address, [create(1).slice(0, -1)])
   const slowBody = trickle(`${post}Content-Length: 10000\r\n\r\n`, ' ')
   const slowChunks = trickle(`${post}Transfer-Encoding: chunked\r\n\r\n`, '1\r\n \r\n')
-  const slowBodyOfARefused = trickle('POST /plants HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n', '1\r\n \r\n')
+  const slowBodyOfRejected = trickle('POST /plants HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n',
+    '1\r\n \r\n')
 
-  isRefusal(t, (await silent)[0], ...late, 'silent')
-  isRefusal(t, (await halfARequestLine)[0], ...late, 'half a request line')
-  isRefusal(t, await answerOf(slowHeaders), ...late, 'slow headers')
-  t.equal((await slowHeadersOfTheSecond).length, 2)
-  isRefusal(t, (await slowHeadersOfTheSecond)[1], ...late, 'slow headers of the second request')
-  isRefusal(t, (await halfABody)[0], ...late, 'half a body')
-  isRefusal(t, await answerOf(slowBody), ...late, 'slow body')
-  isRefusal(t, await answerOf(slowChunks), ...late, 'slow chunks')
-  t.match(await slowBodyOfARefused, /^HTTP\/1.1 401 /)
-  t.notMatch(await slowBodyOfARefused, /HTTP\/1.1 408/)
+  isError(t, (await unresponsive)[0], ...late, 'unresponsive')
+  isError(t, (await halfARequestLine)[0], ...late, 'half a request line')
+  isError(t, await responseOf(slowHeaders), ...late, 'slow headers')
+  t.equal((await slowSecondHeaders).length, 2)
+  isError(t, (await slowSecondHeaders)[1], ...late, 'slow headers of the second request')
+  isError(t, (await halfABody)[0], ...late, 'half a body')
+  isError(t, await responseOf(slowBody), ...late, 'slow body')
+  isError(t, await responseOf(slowChunks), ...late, 'slow chunks')
+  t.match(await slowBodyOfRejected, /^HTTP\/1.1 401 /)
+  t.notMatch(await slowBodyOfRejected, /HTTP\/1.1 408/)
   t.same(await sql(url, 'select from plants'), [])
 })
 
-t.test('a reader that has stalled is let go', async (t) => {
-  await sql(url, "insert into plants select 'alice', id, repeat('x', 4000) from generate_series(1, 5000) as id")
+t.test('a client that stops reading is disconnected', async (t) => {
+  await sql(url,
+    "insert into plants select 'alice', id, repeat('x', 4000) from generate_series(1, 5000) as id")
   for (const behind of ['', 'garbage\r\n\r\n', 'CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n']) {
     const accepted = once(app.server, 'connection') as Promise<[Socket]>
-    const caller = open()
-    caller.pause().write(list() + behind)
+    const client = open()
+    client.pause().write(list() + behind)
     const [socket] = await accepted
     while (socket.writableLength === 0) await new Promise(setImmediate)
-    // The mechanism can be seen in less time than it takes in service.
     t.equal(socket.timeout, 60_000, behind)
+    // The test shortens the timeout.
     socket.setTimeout(200)
     await once(socket, 'close')
-    caller.destroy()
+    client.destroy()
   }
   t.equal((await alice.list('?limit=2')).json().length, 2)
 })
 
-t.test('a refused caller that goes on sending is cut off in the end', async (t) => {
-  const [garbage, tunnel] = await Promise.all(neverSilent)
+t.test('a rejected client that goes on sending is disconnected', async (t) => {
+  const [garbage, tunnel] = await Promise.all(neverIdle)
   t.match(garbage, /^HTTP\/1.1 400 /)
   t.match(tunnel, /^HTTP\/1.1 405 /)
 })
 
-t.test('a long list is answered in full before a CONNECT behind it', async (t) => {
-  await sql(url, "insert into plants select 'alice', id, repeat('x', 4000) from generate_series(1, 2000) as id")
+t.test('a long list is sent in full before the response to a CONNECT behind it', async (t) => {
+  await sql(url,
+    "insert into plants select 'alice', id, repeat('x', 4000) from generate_series(1, 2000) as id")
   const responses = await exchange(address, [`${list()}CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n`])
   t.strictSame(responses.map(({ status }) => status), [200, 405])
   t.equal(JSON.parse(responses[0]?.body as string).length, 2000)
 })
 
-t.test('while the service is stopping every response says that the connection ends', async (t) => {
+t.test('every response during a shutdown has Connection: close', async (t) => {
   lifecycle.stopping = true
   t.teardown(() => { lifecycle.stopping = false })
   for (const path of ['/livez', '/nowhere', '/x%zz', `/plants/${'1'.repeat(1001)}`]) {
@@ -242,28 +281,32 @@ t.test('while the service is stopping every response says that the connection en
   }
 })
 
-t.test('a stop neither waits for those who have asked nothing nor cuts off who is still reading', async (t) => {
+t.test('a shutdown closes idle connections and lets a client finish reading its list', async (t) => {
   const send = async (part: string) => {
     const accepted = once(app.server, 'connection') as Promise<[Socket]>
-    const caller = open()
-    caller.write(part)
+    const client = open()
+    client.write(part)
     const [socket] = await accepted
     while (socket.bytesRead < part.length) await new Promise(setImmediate)
-    return { caller, socket }
+    return { client, socket }
   }
-  // More than the system's buffers hold.
+  // The list is larger than the buffers of the sockets.
   for (let id = 1; id <= 16; id++) await alice.create({ id, name: 'x'.repeat(1_000_000) })
-  const reader = await send(list() + list('?limit=1').repeat(2))
-  while (reader.socket.writableLength === 0) await new Promise(setImmediate)
+  const reading = await send(list() + list('?limit=1').repeat(2))
+  while (reading.socket.writableLength === 0) await new Promise(setImmediate)
   const live = 'GET /livez HTTP/1.1\r\nHost: x\r\n'
-  const others = [await send(''), await send('GET /pl'), await send(`${live}\r\n`), await send(`${live}Content-Length: 100\r\n\r\nx`)]
-  for (const { caller } of others) caller.resume().on('end', () => caller.end())
+  const idle = [
+    await send(''), await send('GET /pl'), await send(`${live}\r\n`),
+    await send(`${live}Content-Length: 100\r\n\r\nx`)
+  ]
+  for (const { client } of idle) client.resume().on('end', () => client.end())
 
   lifecycle.stopping = true
   const closed = app.close()
-  const responses = parseResponses(await buffer(reader.caller))
-  t.strictSame(responses.map(({ headers: { connection }, body }) => [connection, JSON.parse(body).length]), [['keep-alive', 16], ['close', 1]])
-  reader.caller.end()
+  const responses = parseResponses(await buffer(reading.client))
+  t.strictSame(responses.map(({ headers: { connection }, body }) => [connection, JSON.parse(body).length]),
+    [['keep-alive', 16], ['close', 1]])
+  reading.client.end()
   await closed
-  for (const { socket } of others) t.ok(socket.destroyed)
+  for (const { socket } of idle) t.ok(socket.destroyed)
 })

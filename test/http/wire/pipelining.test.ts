@@ -1,4 +1,4 @@
-// Requests that are sent without waiting for responses.
+// Pipelining: a client sends requests without waiting for the responses.
 import { once } from 'node:events'
 import { connect, type Socket } from 'node:net'
 import { buffer } from 'node:stream/consumers'
@@ -6,7 +6,7 @@ import t from 'tap'
 import { startApp } from '../../support/app.ts'
 import { sql } from '../../support/database.ts'
 import { exchange, parseResponses } from '../../support/raw.ts'
-import { isError as isRefusal } from '../../support/error-response.ts'
+import { isError } from '../../support/error-response.ts'
 
 const { app, as, url, listen, log } = await startApp(t, { BODY_LIMIT: '1048576' })
 const address = await listen()
@@ -17,69 +17,83 @@ const list = (query = '') => request(`GET /plants${query}`)
 const remove = (id: number) => request(`DELETE /plants/${id}`)
 const create = (id: number, name = 'n') => {
   const body = `{"id":${id},"name":"${name}"}`
-  return request('POST /plants', `Content-Type: application/json\r\nContent-Length: ${body.length}\r\n`) + body
+  return request('POST /plants',
+    `Content-Type: application/json\r\nContent-Length: ${body.length}\r\n`) + body
 }
 const last = request('GET /livez', 'Connection: close\r\n')
 const answered = () => log.filter((line) => JSON.parse(line).msg === 'answered').length
 
 t.beforeEach(() => sql(url, 'delete from plants'))
 
-/** A connection of which the service's end can be seen. */
-async function open (): Promise<{ caller: Socket, socket: Socket }> {
+/** Opens a connection and returns the sockets of both ends. */
+async function open (): Promise<{ client: Socket, socket: Socket }> {
   const accepted = once(app.server, 'connection') as Promise<[Socket]>
   const { hostname, port } = new URL(address)
-  const caller = connect({ host: hostname, port: Number(port), allowHalfOpen: true })
+  const client = connect({ host: hostname, port: Number(port), allowHalfOpen: true })
   const [socket] = await accepted
-  return { caller, socket }
+  return { client, socket }
 }
 
-/** A list of more than the system's buffers hold, so that a caller who doesn't read keeps it under way. */
-const makeLongList = () => sql(url, "insert into plants select 'alice', id, repeat('x', 4000) from generate_series(1, 5000) as id")
+/**
+ * Stores a list larger than the buffers of the sockets, so its response stays unfinished until the client
+ * reads.
+ */
+const makeLongList = () =>
+  sql(url, "insert into plants select 'alice', id, repeat('x', 4000) from generate_series(1, 5000) as id")
 
-/** Until a caller that has sent so much and reads nothing has filled all buffers. */
+/** Resolves when the response has filled all buffers of a client that does not read. */
 async function untilStalled (socket: Socket): Promise<void> {
   while (socket.writableLength === 0) await new Promise(setImmediate)
 }
 
-t.test('a request sees what the one before it did', async (t) => {
+t.test('a request sees the effects of the request before it', async (t) => {
   for (let round = 0; round < 15; round++) {
-    const responses = await exchange(address, [create(1) + remove(1) + list() + create(2) + list() + remove(2) + remove(2) + list() + last])
-    t.same(responses.map(({ status, body }) => status === 204 ? 204 : JSON.parse(body).error ?? JSON.parse(body)),
-      [{ name: 'n' }, 204, [], { name: 'n' }, [{ name: 'n' }], 204, 40402, [], { status: 'ok' }])
+    const responses = await exchange(address,
+      [create(1) + remove(1) + list() + create(2) + list() + remove(2) + remove(2) + list() + last])
+    t.same(responses.map(({ status, body }) =>
+      status === 204 ? 204 : JSON.parse(body).error ?? JSON.parse(body)),
+    [{ name: 'n' }, 204, [], { name: 'n' }, [{ name: 'n' }], 204, 40402, [], { status: 'ok' }])
   }
 })
 
-t.test('lists that nobody can read yet are not begun', async (t) => {
+t.test('a request starts when the response before it is complete', async (t) => {
   await makeLongList()
   const before = answered()
-  const { caller, socket } = await open()
-  caller.pause().write(list() + list('?limit=1') + create(9999) + list() + last)
+  const { client, socket } = await open()
+  client.pause().write(list() + list('?limit=1') + create(9999) + list() + last)
   await untilStalled(socket)
   t.same(await sql(url, 'select from plants where id = 9999'), [])
-  const [first, second, third, fourth, fifth] = parseResponses(await buffer(caller))
-  caller.end()
-  t.same([first, second, fourth].map((response) => JSON.parse(response?.body as string).length), [5000, 1, 5001])
+  const [first, second, third, fourth, fifth] = parseResponses(await buffer(client))
+  client.end()
+  t.same([first, second, fourth].map((response) => JSON.parse(response?.body as string).length),
+    [5000, 1, 5001])
   t.same([third?.status, fifth?.status], [200, 200])
   t.equal(answered() - before, 5)
 })
 
-t.test('HEAD, a body in chunks, a refusal and an unknown path each have their turn', async (t) => {
+t.test('responses to HEAD, chunked bodies, rejected requests and unknown paths keep the order', async (t) => {
   const chunked = request('POST /plants', 'Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n')
   const responses = await exchange(address, [
     create(1) + request('HEAD /plants') + chunked + 'a\r\n{"id":2,"n\r\n', '9\r\name":"n"}\r\n0\r\n\r\n',
-    list(), 'GET /x HTTP/1.1\r\nHost: x\r\n\r\n', create(2), list('?limit=x'), request('OPTIONS /plants'), last
+    list(), 'GET /x HTTP/1.1\r\nHost: x\r\n\r\n', create(2), list('?limit=x'), request('OPTIONS /plants'),
+    last
   ], { heads: [1] })
   t.same(responses.map(({ status }) => status), [200, 200, 200, 200, 404, 400, 400, 405, 200])
   t.equal(JSON.parse(responses[3]?.body as string).length, 2)
 })
 
-t.test('what ends a connection waits for its turn', async (t) => {
-  for (const [end, number] of [['garbage\r\n\r\n', 40001], ['CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n', 40501], [`GET /livez HTTP/1.1\r\nX: ${'x'.repeat(20_000)}\r\n\r\n`, 43101],
-    [`${create(3).slice(0, -10).replace(/Content-Length.*/, 'Transfer-Encoding: chunked')}`, 40001]] as const) {
+t.test('an error that ends the connection comes after the responses before it', async (t) => {
+  for (const [end, number] of [
+    ['garbage\r\n\r\n', 40001], ['CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n', 40501],
+    [`GET /livez HTTP/1.1\r\nX: ${'x'.repeat(20_000)}\r\n\r\n`, 43101],
+    [`${create(3).slice(0, -10).replace(/Content-Length.*/, 'Transfer-Encoding: chunked')}`, 40001]
+  ] as const) {
     for (const halfClose of [true, false]) {
       await sql(url, 'delete from plants')
-      const responses = await exchange(address, [list() + create(1) + list() + end + create(2)], { halfClose })
-      t.same(responses.map(({ status }) => status), [200, 200, 200, Math.floor(number / 100)], end.slice(0, 20))
+      const responses =
+        await exchange(address, [list() + create(1) + list() + end + create(2)], { halfClose })
+      t.same(responses.map(({ status }) => status), [200, 200, 200, Math.floor(number / 100)],
+        end.slice(0, 20))
       t.equal(JSON.parse(responses[2]?.body as string).length, 1)
       t.equal(JSON.parse(responses[3]?.body as string).error, number)
       t.same(await sql(url, 'select id::int from plants'), [{ id: 1 }])
@@ -87,19 +101,21 @@ t.test('what ends a connection waits for its turn', async (t) => {
   }
 })
 
-t.test('a caller that ends its side gets the responses to all it has sent', async (t) => {
+t.test('a client that ends its side gets the responses to all its requests', async (t) => {
   const responses = await exchange(address, [create(1) + list() + remove(1) + list()], { halfClose: true })
-  t.same(responses.map(({ status, body }) => body === '' ? status : JSON.parse(body)), [{ name: 'n' }, [{ name: 'n' }], 204, []])
+  t.same(responses.map(({ status, body }) => body === '' ? status : JSON.parse(body)),
+    [{ name: 'n' }, [{ name: 'n' }], 204, []])
 })
 
-t.test('after an response that ends the connection nothing more is done', async (t) => {
+t.test('requests after a response with Connection: close are not executed', async (t) => {
   const responses = await exchange(address, [list() + last + create(1) + create(2)])
   t.same(responses.map(({ status }) => status), [200, 200])
   t.equal(responses[1]?.headers.connection, 'close')
   t.same(await sql(url, 'select from plants'), [])
 })
 
-t.test('an offer to upgrade that has requests behind it ends the connection, for Node drops them', async (t) => {
+t.test('an upgrade request with others behind it ends the connection', async (t) => {
+  // Node discards the requests behind it.
   const offer = request('GET /livez', 'Connection: upgrade\r\nUpgrade: h2c\r\n')
   for (const text of [offer + create(1), list() + offer + create(1)]) {
     const responses = await exchange(address, [text])
@@ -107,50 +123,51 @@ t.test('an offer to upgrade that has requests behind it ends the connection, for
     t.same(responses.map(({ status }) => status), text === offer + create(1) ? [200] : [200, 200])
   }
   t.same(await sql(url, 'select from plants'), [])
-  const { caller, socket } = await open()
-  const received = buffer(caller)
-  caller.write(offer)
+  const { client, socket } = await open()
+  const received = buffer(client)
+  client.write(offer)
   while (socket.bytesWritten === 0) await new Promise(setImmediate)
-  caller.write(last)
-  t.same(parseResponses(await received).map(({ headers: { connection } }) => connection), ['keep-alive', 'close'])
+  client.write(last)
+  t.same(parseResponses(await received).map(({ headers: { connection } }) => connection),
+    ['keep-alive', 'close'])
 })
 
-t.test('requests of a connection that was given up are not carried out', async (t) => {
+t.test('queued requests of a reset connection are not executed', async (t) => {
   await makeLongList()
-  const { caller, socket } = await open()
-  caller.pause().write(list() + create(9999))
+  const { client, socket } = await open()
+  client.pause().write(list() + create(9999))
   await untilStalled(socket)
-  caller.resetAndDestroy()
-  // Not `once`, which would reject: it is reset.
+  client.resetAndDestroy()
+  // `once` would reject because of the reset.
   await new Promise((resolve) => socket.on('close', resolve))
   t.equal((await alice.list('?limit=1')).statusCode, 200)
   t.same(await sql(url, 'select from plants where id = 9999'), [])
 })
 
-t.test('the body of a request that waits does not pile up', async (t) => {
+t.test('the service does not buffer the body of a queued request', async (t) => {
   await makeLongList()
-  const { caller, socket } = await open()
-  caller.pause().write(list())
+  const { client, socket } = await open()
+  client.pause().write(list())
   await untilStalled(socket)
   const size = 1_000_000
-  caller.write(create(9999, 'x'.repeat(size)) + last)
-  // As much as is read at once, and not the rest, though the caller takes some of the response now and then.
+  client.write(create(9999, 'x'.repeat(size)) + last)
+  // The service reads one buffer of input and no more, although the client takes parts of the response.
   for (let part = 0; part < 20; part++) {
-    caller.read()
-    await once(caller, 'readable')
+    client.read()
+    await once(client, 'readable')
     await new Promise(setImmediate)
   }
   t.ok(socket.bytesRead < 200_000, `${socket.bytesRead}`)
-  const rest = parseTail(await buffer(caller))
-  caller.end()
+  const rest = parseTail(await buffer(client))
+  client.end()
   t.match(rest, /HTTP\/1.1 200 .*HTTP\/1.1 200 /s)
   t.same(await sql(url, 'select length(name) from plants where id = 9999'), [{ length: size }])
 })
 
-/** Without what came of the list. */
+/** The responses after the list. */
 const parseTail = (bytes: Buffer) => bytes.toString('latin1').split(']\r\n0\r\n\r\n').at(-1)
 
-t.test('of what is sent in one piece 17 requests are answered, the last of them ends the connection', async (t) => {
+t.test('the 17th request in one segment ends the connection', async (t) => {
   const before = answered()
   const responses = await exchange(address, [list('?limit=0').repeat(99) + create(1)])
   t.same(responses.map(({ status, headers: { connection } }) => [status, connection]),
@@ -159,24 +176,24 @@ t.test('of what is sent in one piece 17 requests are answered, the last of them 
   t.equal(answered() - before, 17)
 })
 
-t.test('however many are sent, those who wait for room have all of them answered', async (t) => {
-  const { caller, socket } = await open()
-  const received = buffer(caller)
+t.test('any number of requests get a response when the client waits until they are read', async (t) => {
+  const { client, socket } = await open()
+  const received = buffer(client)
   const part = list('?limit=0').repeat(10)
   for (let sent = 0; sent < 30 * part.length;) {
-    caller.write(part)
+    client.write(part)
     sent += part.length
     while (socket.bytesRead < sent) await new Promise(setImmediate)
   }
-  caller.end(last)
+  client.end(last)
   t.equal(parseResponses(await received).length, 301)
 })
 
-t.test('a request that is late while it waits is answered in its turn', async (t) => {
+t.test('the timeout of a queued request comes after the responses before it', async (t) => {
   const { headersTimeout, requestTimeout } = app.server
   Object.assign(app.server, { headersTimeout: 200, requestTimeout: 400 })
   t.teardown(() => Object.assign(app.server, { headersTimeout, requestTimeout }))
   const responses = await exchange(address, [list() + list() + create(1).slice(0, -1)])
   t.same(responses.map(({ status }) => status), [200, 200, 408])
-  isRefusal(t, responses[2], 40801, 'The request did not arrive in time.')
+  isError(t, responses[2], 40801, 'The request did not arrive in time.')
 })

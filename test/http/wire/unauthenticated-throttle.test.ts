@@ -1,4 +1,4 @@
-// Requests that come together, from callers of whom nobody knows yet who they are.
+// Many simultaneous requests on connections that have not shown a valid token.
 import { once } from 'node:events'
 import { connect, type Socket } from 'node:net'
 import { buffer } from 'node:stream/consumers'
@@ -8,8 +8,8 @@ import { startApp } from '../../support/app.ts'
 import { parseResponses } from '../../support/raw.ts'
 
 const together = 200
-// Eight of those that come in a turn of the event loop, and then eight of those that wait.
-const mostInATurn = 16
+// Eight of the requests that arrive in the tick, and eight queued ones.
+const maxPerTick = 16
 
 async function start (t: Test) {
   const { app, as, log, listen } = await startApp(t)
@@ -34,7 +34,7 @@ async function start (t: Test) {
     request: (line: string, headers = `Authorization: ${authorization}\r\n`) =>
       `${line} HTTP/1.1\r\nHost: x\r\n${headers}\r\n`,
 
-    /** What has been answered so far, in order. */
+    /** The log lines of responses so far, in order. */
     answered: () => log.map((line) => JSON.parse(line)).filter(({ msg }) => msg === 'answered'),
 
     async openAll (): Promise<Socket[]> {
@@ -43,7 +43,7 @@ async function start (t: Test) {
       return sockets
     },
 
-    /** Until all have come of which nobody knows; `act` is called in the same turn. */
+    /** Resolves when the requests of all sockets have arrived, and calls `act` in the same tick. */
     onceArrived: (act: () => void) => new Promise<void>((resolve) => {
       const until = arrived + together
       app.server.on('request', () => {
@@ -55,14 +55,15 @@ async function start (t: Test) {
   }
 }
 
-const stranger = 'Authorization: Bearer x\r\n'
+const invalidToken = 'Authorization: Bearer x\r\n'
 const last = 'Connection: close\r\n'
 
-t.test('a few of them are begun in a turn of the event loop, and those of a connection in their order', async (t) => {
+t.test('few unauthenticated requests start per tick, in the order of their connection', async (t) => {
   const { openAll, answered, request } = await start(t)
   const sockets = await openAll()
   const received = sockets.map((socket) => buffer(socket))
-  const text = request('GET /plants', stranger) + request('GET /openapi.json', '') + request('GET /livez', last)
+  const text = request('GET /plants', invalidToken) + request('GET /openapi.json', '') + request('GET /livez',
+    last)
   for (const socket of sockets) socket.write(text)
   let most = 0
   for (let before = 0, now = 0; now < 3 * together; before = now) {
@@ -70,12 +71,13 @@ t.test('a few of them are begun in a turn of the event loop, and those of a conn
     now = answered().length
     most = Math.max(most, now - before)
   }
-  t.ok(most <= mostInATurn, `${most}`)
-  const statuses = (await Promise.all(received)).map((bytes) => parseResponses(bytes).map(({ status }) => status))
+  t.ok(most <= maxPerTick, `${most}`)
+  const statuses = (await Promise.all(received)).map((bytes) =>
+    parseResponses(bytes).map(({ status }) => status))
   t.same(statuses, Array(together).fill([401, 200, 200]))
 })
 
-t.test('who has shown a good token is not held up, nor is a probe', async (t) => {
+t.test('neither a connection with a valid token nor a probe is throttled', async (t) => {
   const { open, openAll, answered, request } = await start(t)
   const [alice, newcomer, sockets] = await Promise.all([open(), open(), openAll()])
   alice.write(request('GET /plants'))
@@ -84,42 +86,42 @@ t.test('who has shown a good token is not held up, nor is a probe', async (t) =>
   for (const [index, socket] of sockets.entries()) {
     if (index === together / 2) alice.write(request('GET /openapi.json'))
     if (index === together / 2) newcomer.write(request('GET /livez', ''))
-    socket.write(request('GET /plants', stranger))
+    socket.write(request('GET /plants', invalidToken))
   }
-  const known = once(alice, 'data')
+  const listed = once(alice, 'data')
   await Promise.all(sockets.map((socket) => once(socket, 'data')))
-  await known
+  await listed
   const routes = answered().slice(before).map(({ route }) => route)
   t.equal(routes.length, together + 2)
-  t.ok(routes.indexOf('/openapi.json') <= mostInATurn, `${routes.indexOf('/openapi.json')}`)
-  t.ok(routes.indexOf('/livez') <= mostInATurn, `${routes.indexOf('/livez')}`)
+  t.ok(routes.indexOf('/openapi.json') <= maxPerTick, `${routes.indexOf('/openapi.json')}`)
+  t.ok(routes.indexOf('/livez') <= maxPerTick, `${routes.indexOf('/livez')}`)
 })
 
-t.test('of who has gone meanwhile nothing is begun', async (t) => {
+t.test('queued requests of clients that disconnect are not started', async (t) => {
   const { open, openAll, onceArrived, request } = await start(t)
   const sockets = await openAll()
-  let begun = 0
-  const count = () => { begun += 1 }
+  let started = 0
+  const count = () => { started += 1 }
   tokenEvents.subscribe(count)
   t.teardown(() => tokenEvents.unsubscribe(count))
   const arrived = onceArrived(() => { for (const socket of sockets) socket.resetAndDestroy() })
   for (const socket of sockets) socket.write(request('GET /plants'))
   await arrived
-  // Whose turn is after theirs.
+  // The service starts this request after the queued ones.
   const next = await open()
   next.write(request('GET /openapi.json'))
   await once(next, 'data')
-  t.ok(begun <= mostInATurn, `${begun}`)
+  t.ok(started <= maxPerTick, `${started}`)
 })
 
-t.test('at a stop those that wait are answered, each the last of its connection', async (t) => {
+t.test('queued requests get responses with Connection: close during a shutdown', async (t) => {
   const { app, openAll, onceArrived, request } = await start(t)
   const sockets = await openAll()
   const received = sockets.map((socket) => buffer(socket))
-  const stopped = Promise.withResolvers<void>()
-  onceArrived(() => { stopped.resolve(app.close()) })
+  const closed = Promise.withResolvers<void>()
+  onceArrived(() => { closed.resolve(app.close()) })
   for (const socket of sockets) socket.write(request('GET /plants'))
-  await stopped.promise
+  await closed.promise
   const responses = (await Promise.all(received)).map((bytes) => parseResponses(bytes))
   t.match(responses, Array(together).fill([{ status: 200, headers: { connection: 'close' } }]))
 })

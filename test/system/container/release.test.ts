@@ -1,7 +1,7 @@
 // An operator without a checkout: the archive of a release, whose compose files pull the image from a registry.
 import { join } from 'node:path'
 import t from 'tap'
-import { answers, buildImage, findImage, image, openNetwork, openProject, run, until } from './support.ts'
+import { buildImage, findImage, image, openNetwork, openProject, run, until, waitForStatus } from './support.ts'
 
 t.setTimeout(180_000)
 
@@ -24,7 +24,7 @@ t.test('the archive of a release pulls the image and serves', async (t) => {
   await project.sh('docker compose up --detach', settings, unpacked)
   const container = await project.container('plant-store')
   t.equal(await run('inspect', '--format={{.Config.Image}}', container), released)
-  await answers(`${await project.url()}/readyz`, 200)
+  await waitForStatus(`${await project.url()}/readyz`, 200)
   const token = await project.sh('docker compose exec -T plant-store plant-store token create alice', settings, unpacked)
   t.match(token, /^plant_\w+\n$/)
 })

@@ -22,7 +22,9 @@ const maxBodyBytes = 128 * 1024
 const maxValues = 100
 
 /** Creates the plant in the model. */
-export function create (plants: Plants, { contentType, contentEncoding, body, query }: CreateRequest): Verdict {
+export function create (plants: Plants, {
+  contentType, contentEncoding, body, query
+}: CreateRequest): Verdict {
   if (!isDecodable(query ?? '')) return { number: 40002 }
   if (contentType === undefined) return { number: body.length === 0 ? 40010 : 40004 }
   if (!/^(utf-?8)?$/i.test(/charset=("?)([^;"]*)\1/i.exec(contentType)?.[2] ?? '')) return { number: 40004 }
