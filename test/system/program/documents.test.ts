@@ -90,7 +90,7 @@ const notRun: Record<string, string[]> = {
   ],
   'It only shows what is there.': [
     'docker compose logs plant-store | grep <id>', 'docker compose logs --tail 50 plant-store',
-    'grep \'"error":50001\''
+    'grep \'"error":50001\'', 'node test/support/sample-prose.ts --seed 1'
   ],
   'An example of a value.': ['export UNTIL=\'2027-01-31 14:05:00+00\'', 'export BACKUP=backups/plants-20270131T140500Z.dump']
 }
