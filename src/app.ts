@@ -1,38 +1,39 @@
-// The whole service, put together.
+// Builds the service without its socket, signals and database.
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
+import { randomUUID } from 'node:crypto'
 import Fastify, { LogController, type FastifyInstance, type FastifyReply, type FastifyRequest } from 'fastify'
 import { requireBearer } from './access/bearer.ts'
 import { createAuthenticate } from './access/token-cache.ts'
 import { createTokens } from './access/tokens.ts'
+import { registerApiDocs } from './api-docs/api-docs.ts'
 import type { Config } from './config.ts'
 import type { Database } from './database/database.ts'
-import { handleError, setStandardHeaders, newRequestId } from './http/responses.ts'
-import { limitBodyMemory } from './http/body-admission.ts'
-import { handleClientError, limitConnections, manageConnections } from './http/wire/connections.ts'
+import { registerErrorLog } from './http/error-log.ts'
 import { readJsonBodies } from './http/json.ts'
 import { serverLimits } from './http/limits.ts'
-import { registerErrorLog } from './http/error-log.ts'
-import { traceIds } from './http/trace-context.ts'
 import { rejectMalformedQuery, rejectMalformedRequests } from './http/request-checks.ts'
-import { throttleUnauthenticated } from './http/wire/unauthenticated-throttle.ts'
+import { handleError, setStandardHeaders } from './http/responses.ts'
+import { readTraceparent } from './http/trace-context.ts'
 import { compileValidator } from './http/validation.ts'
-import { createReadiness, healthRoutes, probePaths, type Lifecycle } from './telemetry/health.ts'
-import type { Telemetry } from './telemetry/telemetry.ts'
-import { registerApiDocs } from './api-docs/api-docs.ts'
-import { MemoryBudget } from './scheduling/memory-budget.ts'
+import { handleClientError, manageConnections } from './http/wire/connections.ts'
+import type { Lifecycle } from './http/wire/shutdown.ts'
+import { throttleUnauthenticated } from './http/wire/unauthenticated-throttle.ts'
 import { createPlants } from './plants/repository.ts'
 import { plantsRoutes } from './plants/routes.ts'
+import { MemoryBudget } from './scheduling/memory-budget.ts'
+import { createReadiness, healthRoutes, probePaths } from './telemetry/health.ts'
+import type { Telemetry } from './telemetry/telemetry.ts'
 
 export interface AppOptions {
   config: Config
   database: Database
   lifecycle: Lifecycle
   observers?: Telemetry[]
-  /** Where the log goes, standard output by default. */
+  /** Standard output by default. */
   logStream?: { write (line: string): void }
 }
 
-/** What the service is about. A domain is a line here: it puts it behind the guard and into the document. */
+/** Registers each domain behind the bearer token. A new domain is a line here. */
 async function registerDomains (
   guarded: FastifyInstance, { config, database }: AppOptions, budget: MemoryBudget
 ): Promise<void> {
@@ -41,46 +42,46 @@ async function registerDomains (
   await guarded.register(plantsRoutes, { plants })
 }
 
-/** The service but for its socket, signals and database. The order of registration is the architecture. */
-export async function buildApp (parts: AppOptions, register = registerDomains) {
-  const { config, database, lifecycle, observers = [], logStream } = parts
+/** The order of registration is the order in which the parts see a request. */
+export async function buildApp (options: AppOptions, register = registerDomains) {
+  const { config, database, lifecycle, observers = [], logStream } = options
   const app = Fastify({
     ...serverLimits,
-    // Fastify's own 503 has another shape, and stopping is announced by `Connection: close` long before.
+    // `Connection: close` announces a shutdown. Fastify would also send a 503 with a body of its own.
     return503OnClosing: false,
     clientErrorHandler: handleClientError,
     frameworkErrors: handleError,
     logger: {
       level: config.LOG_LEVEL,
       stream: logStream,
-      // In words, which every log system can read; pino's own are numbers.
+      // Names of levels and ISO times, because log systems do not know pino's numbers.
       formatters: { level: (level) => ({ level }) },
       timestamp: () => `,"time":"${new Date().toISOString()}"`
     },
-    genReqId: newRequestId,
+    genReqId: () => randomUUID(),
     trustProxy: config.TRUSTED_PROXIES ?? false,
     logController: new DebugRequestLog(),
-    childLoggerFactory: (log, bindings, options, { headers }) =>
-      log.child({ ...bindings, ...traceIds(headers.traceparent) }, options),
+    childLoggerFactory: (log, bindings, options, { headers }) => {
+      const trace = readTraceparent(headers.traceparent)
+      const ids = trace && { trace_id: trace.traceId, span_id: trace.parentId }
+      return log.child({ ...bindings, ...ids }, options)
+    },
     bodyLimit: config.BODY_LIMIT,
-    // Not setValidatorCompiler: a plugin that calls addSchema would get Fastify's default, Ajv.
+    // With setValidatorCompiler a plugin that calls addSchema would get Fastify's default, Ajv.
     schemaController: { compilersFactory: { buildValidator: () => compileValidator as never } }
   }).withTypeProvider<TypeBoxTypeProvider>()
 
-  // First, to see what the rules below refuse.
   const readiness = createReadiness(database, lifecycle)
   for (const observer of observers) observer.instrument(app, database, readiness)
   database.onWarning((what, details) => app.log.warn(details, what))
   registerErrorLog(app)
   app.setErrorHandler(handleError)
   setStandardHeaders(app)
-  readJsonBodies(app)
-  throttleUnauthenticated(app.server, app.routing, probePaths)
+  throttleUnauthenticated(app, probePaths)
   rejectMalformedRequests(app)
   const budget = new MemoryBudget(config.MEMORY_BUDGET)
-  limitBodyMemory(app, budget)
-  manageConnections(app, lifecycle)
-  limitConnections(app, config.MAX_CONNECTIONS)
+  readJsonBodies(app, budget)
+  manageConnections(app, lifecycle, config.MAX_CONNECTIONS)
 
   await app.register(healthRoutes, { readiness })
   await registerApiDocs(app, { docs: config.DOCS === 'on' })
@@ -88,26 +89,17 @@ export async function buildApp (parts: AppOptions, register = registerDomains) {
     const tokens = createTokens(database, config.MAX_QUEUED)
     await requireBearer(guarded, createAuthenticate(tokens, config.TOKEN_CACHE_TTL))
     guarded.addHook('onRequest', rejectMalformedQuery)
-    await register(guarded, parts, budget)
+    await register(guarded, options, budget)
   })
   return app
 }
 
-const isDebugged = new Set(['debug', 'trace'])
-
-// Two lines for each request would cost as much as the request, and refusals
-// and faults have lines of their own: what goes well is only logged at debug.
+/** Logs a request at debug when it ends: Fastify's two lines at info cost as much as the request. */
 class DebugRequestLog extends LogController {
   override incomingRequest (): void {}
   override requestCompleted (_error: unknown, request: FastifyRequest, reply: FastifyReply): void {
-    // What would be logged takes longer to gather than all else that is done for the log.
-    if (!isDebugged.has(request.server.log.level)) return
-    // The pattern of the route, since a caller may have put a token into the URL.
-    request.log.debug({
-      method: request.method,
-      route: request.routeOptions.url,
-      status: reply.statusCode,
-      ms: reply.elapsedTime
-    }, 'answered')
+    // The route's pattern, because the URL may hold a token.
+    const { method, routeOptions: { url: route } } = request
+    request.log.debug({ method, route, status: reply.statusCode, ms: reply.elapsedTime }, 'answered')
   }
 }

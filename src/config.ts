@@ -1,15 +1,15 @@
 // Reads the settings from environment variables.
 import { isIP } from 'node:net'
+import { diff } from 'node:util'
 import { normalizeSslMode, parseServers, urlForm } from './database/connection-string.ts'
 
 interface Setting<Value> {
-  /** The default, written as in the environment. */
   initial: string | undefined
   /** The accepted values in words. */
   values: string
   meaning: string
-  /** Throws an Error that names the accepted values. */
-  parse: (text: string) => Value
+  /** Undefined for a value that is not accepted. */
+  parse: (text: string) => Value | undefined
 }
 
 const unitsInMs = { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 }
@@ -20,35 +20,31 @@ export function parseDuration (text: string): number {
   return text === '0' ? 0 : Number(digits) * unitsInMs[unit as keyof typeof unitsInMs]
 }
 
-function text (
+const text = (
   initial: string | undefined, values: string, meaning: string, isValid: (text: string) => boolean = Boolean
-): Setting<string> {
-  const parse = (text: string) => {
-    if (isValid(text)) return text
-    throw new Error(`expected ${values}, got ${JSON.stringify(text)}`)
-  }
-  return { initial, values, meaning, parse }
-}
+): Setting<string> =>
+  ({ initial, values, meaning, parse: (text) => isValid(text) ? text : undefined })
 
 const oneOf = (initial: string, words: string[], meaning: string) =>
   text(initial, words.join(', '), meaning, (word) => words.includes(word))
 
 // Number() alone would take '' for 0 and '0x10' for 16.
-function number (
+const number = (
   initial: string | undefined, [min, max]: [number, number], meaning: string, form = /^(0|[1-9]\d*)$/
-): Setting<number> {
-  const isValid = (text: string) => form.test(text) && Number(text) >= min && Number(text) <= max
-  const { parse, ...rest } = text(initial, `${min} to ${max}`, meaning, isValid)
-  return { ...rest, parse: (text) => Number(parse(text)) }
-}
+): Setting<number> => ({
+  initial,
+  values: `${min} to ${max}`,
+  meaning,
+  parse: (text) => form.test(text) && Number(text) >= min && Number(text) <= max ? Number(text) : undefined
+})
 
-function duration (initial: string, max: string, meaning: string): Setting<number> {
-  const isValid = (text: string) => parseDuration(text) <= parseDuration(max)
-  const { parse, ...rest } = text(initial, `0 to ${max} with a unit, such as 500ms or 3s`, meaning, isValid)
-  return { ...rest, parse: (text) => parseDuration(parse(text)) }
-}
+const duration = (initial: string, max: string, meaning: string): Setting<number> => ({
+  initial,
+  values: `0 to ${max} with a unit, such as 500ms or 3s`,
+  meaning,
+  parse: (text) => parseDuration(text) <= parseDuration(max) ? parseDuration(text) : undefined
+})
 
-/** A setting without a default. */
 const optional = <Value>(setting: Setting<Value>): Setting<Value | undefined> => setting
 
 const isHttpUrl = (text: string) => /^https?:\/\//.test(text) && URL.canParse(text)
@@ -110,7 +106,7 @@ export const settings = {
 }
 
 /** Former names, which work until the next version: the old name by the new one. */
-export const formerNames: Record<string, string> = { MAX_QUEUED: 'MAX_WAITING' }
+const formerNames: Record<string, string> = { MAX_QUEUED: 'MAX_WAITING' }
 
 export type Config = {
   [Name in keyof typeof settings]: (typeof settings)[Name] extends Setting<infer Value> ? Value : never
@@ -119,22 +115,43 @@ export type Config = {
 /** Throws an Error with a line for each variable that is wrong. */
 export function readConfig (environment: NodeJS.ProcessEnv): Config {
   const faults: string[] = []
-  const values = Object.entries(settings).map(([name, { initial, parse }]) => {
-    const former = formerNames[name] ?? name
-    const given = name in environment ? name : former
+  const values = Object.entries<Setting<unknown>>(settings).map(([name, { initial, values, parse }]) => {
+    const given = name in environment ? name : formerNames[name] ?? name
+    const text = environment[given] ?? initial
+    if (text === undefined) return [name]
     try {
-      const text = environment[given] ?? initial
-      return [name, text === undefined ? undefined : parse(text)]
+      const value = parse(text)
+      if (value === undefined) throw new Error(`expected ${values}, got ${JSON.stringify(text)}`)
+      return [name, value]
     } catch (error) {
       faults.push(`${given}: ${(error as Error).message}`)
       return [name]
     }
   })
   const config: Config = Object.fromEntries(values)
-  if (config.SHUTDOWN_TIMEOUT <= config.DRAIN_DELAY) {
-    const { SHUTDOWN_TIMEOUT: timeout, DRAIN_DELAY: delay } = config
+  const { SHUTDOWN_TIMEOUT: timeout, DRAIN_DELAY: delay } = config
+  if (timeout <= delay) {
     faults.push(`SHUTDOWN_TIMEOUT: expected more than DRAIN_DELAY (${delay}ms), got ${timeout}ms`)
   }
   if (faults.length > 0) throw new Error(faults.join('\n'))
   return config
+}
+
+export function findConfigWarnings (environment: NodeJS.ProcessEnv): string[] {
+  const known = Object.keys(settings)
+  const unknown = Object.keys(environment).filter((name) => !known.includes(name))
+  const renamed = known.filter((name) => unknown.includes(formerNames[name] as string))
+  return [
+    ...renamed.map((name) =>
+      `${formerNames[name]} is now called ${name}; the old name works until the next version.`),
+    ...unknown.flatMap((name) => known
+      .filter((setting) => !(setting in environment) && isNearly(name, setting))
+      .map((setting) => `${name} is not a setting and has no effect. Did you mean ${setting}?`))
+  ]
+}
+
+/** Two edits are too many for short names: HOME is no HOST. */
+function isNearly (name: string, setting: string): boolean {
+  const edits = diff(name, setting).filter(([kind]) => kind !== 0).length
+  return edits <= Math.min(2, setting.length / 4)
 }

@@ -1,12 +1,12 @@
-// The table of errors and their numbers. Imports neither Fastify nor Node.
+// The table of errors and their numbers.
 import { Type } from '@sinclair/typebox'
 
 const bearer = (attributes = '') => ({ 'www-authenticate': `Bearer realm="plants"${attributes}` })
 const later = { 'retry-after': '1' }
 
-/** The number is the HTTP status times 100 plus a running number. */
 export interface ErrorDefinition {
   name: string
+  /** The HTTP status times 100 plus a running number. */
   number: number
   message: string
   headers?: Record<string, string>
@@ -15,7 +15,7 @@ export interface ErrorDefinition {
 /** All errors by number. */
 export const catalogue = new Map<number, ErrorDefinition>()
 
-/** Adds errors to the catalogue under their names. Throws when a number is taken. */
+/** Adds errors to the catalogue. Throws when a number is taken. */
 export function defineErrors<Name extends string> (
   definitions: Record<Name, Omit<ErrorDefinition, 'name'>>
 ): Record<Name, ErrorDefinition> {
@@ -89,7 +89,7 @@ export const ErrorSchema = Type.Object({
   message: Type.String({ description: 'What is wrong, in words for people' })
 }, { $id: 'Error', description: 'The body of every response that is not a success' })
 
-/** An error with its number. Handlers throw it. `cause` goes to the log and never to the client. */
+/** Handlers throw it. `cause` goes to the log and never to the client. */
 export class ApiError extends Error {
   readonly number: number
   readonly status: number
@@ -104,8 +104,8 @@ export class ApiError extends Error {
   }
 }
 
-/** Shared: capturing a stack for each of thousands a second would cost more than the responses. */
+/** Shared, because a stack for each of thousands a second would cost more than the responses. */
 export const overloaded = new ApiError(errors.OVERLOADED)
 
 /** For the log only. */
-export const clientClosedRequest = new ApiError(errors.HTTP_MALFORMED, { cause: 'its caller has gone' })
+export const clientClosedRequest = new ApiError(errors.HTTP_MALFORMED, { cause: 'the client has gone' })

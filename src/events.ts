@@ -1,5 +1,4 @@
-// What goes on inside, told to whoever listens: metrics and traces. With nobody listening it costs a look
-// at a flag.
+// Events for metrics and traces. Without a listener an event costs one test of `hasSubscribers`.
 import { AsyncLocalStorage } from 'node:async_hooks'
 import { channel } from 'node:diagnostics_channel'
 
@@ -13,27 +12,25 @@ export interface Events<Event> {
 const events = <Event>(name: string) => channel(`plant-store.${name}`) as unknown as Events<Event>
 
 export interface StatementEvent {
-  /** Of the statement. */
   name: string
   /** By performance.now(). */
   startedAt: number
-  /** Why it failed, if it did. */
   error?: unknown
-  /** What `origin` held when it was sent: a request's, or those of all requests that it serves. */
-  origin: unknown
+  /** The value of `requestContext` when the statement was sent. */
+  requestContext: unknown
 }
 
-/** A statement that has been answered or has failed. */
+/** A statement that ended. */
 export const statementEvents = events<StatementEvent>('statement')
 
-/** Requests that go together as one batch. */
+/** Items that share a statement. */
 export const batchEvents = events<{ name: string, items: number }>('batch')
 
-/** What became of a connection to the database. `timed_out`: closed for its silence, statements waiting. */
+/** `timed_out`: the connection was closed because it was unresponsive. */
 export const connectionEvents = events<{ event: 'opened' | 'lost' | 'timed_out' }>('connection')
 
-/** A token that came with a request, known from a moment ago or looked up. */
+/** A look-up in the token cache. */
 export const tokenEvents = events<{ hit: boolean }>('token')
 
-/** What is being done for whom: set for each request by traces, and by batches for those they serve. */
-export const origin = new AsyncLocalStorage<unknown>()
+/** The request that the current code serves, as traces know it. In a batch: an array of all its requests. */
+export const requestContext = new AsyncLocalStorage<unknown>()

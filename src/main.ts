@@ -3,11 +3,11 @@
 import { Argument, Command, CommanderError } from 'commander'
 import manifest from '../package.json' with { type: 'json' }
 import { expiry, label, userName } from './commands/arguments.ts'
+import { withDatabase } from './commands/database.ts'
 import { formatError } from './commands/format-error.ts'
-import { runMigrations } from './commands/migrate.ts'
 import { createToken, listTokens, revokeTokens } from './commands/tokens.ts'
-import { findConfigWarnings } from './config-warnings.ts'
-import { readConfig, type Config } from './config.ts'
+import { findConfigWarnings, readConfig, type Config } from './config.ts'
+import { migrate } from './database/migrate.ts'
 
 function loadConfig (): Config {
   for (const warning of findConfigWarnings(process.env)) console.error(warning)
@@ -20,7 +20,6 @@ const program = new Command('plant-store')
   .version(manifest.version, '--version')
   // Throws instead of exiting, so that every command ends at the end of this file.
   .exitOverride()
-  // Prints an error as one line, even when it repeats an argument of several lines.
   .configureOutput({ outputError: (text, write) => write(`${text.trim().replaceAll(/\p{C}+/gu, ' ')}\n`) })
 
 program.command('serve')
@@ -43,7 +42,10 @@ program.command('migrate')
     if (direction === 'down' && !yes) {
       program.error('error: migrate down undoes the newest migration. Add --yes to confirm.')
     }
-    return runMigrations(loadConfig(), direction, { withData })
+    return withDatabase(loadConfig(), async (url) => {
+      const names = await migrate(url, direction, withData)
+      console.log(names.map((name) => `${direction} ${name}`).join('\n') || 'nothing to do')
+    })
   })
 
 const token = program.command('token').description('create, list and revoke the tokens of users')

@@ -1,8 +1,7 @@
 import { readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import t, { type Test } from 'tap'
-import { findConfigWarnings } from '../src/config-warnings.ts'
-import { readConfig, settings, type Config } from '../src/config.ts'
+import { findConfigWarnings, readConfig, settings, type Config } from '../src/config.ts'
 
 type Variable = keyof Config
 

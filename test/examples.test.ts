@@ -32,8 +32,8 @@ t.test('the requests of the .http file succeed one after the other', async (t) =
     const [head = '', body] = request.trim().split('\n\n')
     const [start = '', ...headers] = head.split('\n')
     const [method, url = ''] = start.split(' ')
-    const answer = await fetch(url, { method, body, headers: headers.map((line) => line.split(': ') as [string, string]) })
-    statuses.push(answer.status)
+    const response = await fetch(url, { method, body, headers: headers.map((line) => line.split(': ') as [string, string]) })
+    statuses.push(response.status)
   }
   t.same(statuses, [200, 200, 204])
 })

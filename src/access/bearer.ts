@@ -3,25 +3,25 @@ import bearerAuth from '@fastify/bearer-auth'
 import type { FastifyInstance, FastifyReply, FastifyRequest, HookHandlerDoneFunction } from 'fastify'
 import { ApiError, errors } from '../errors.ts'
 import { markAuthenticated } from '../http/wire/unauthenticated-throttle.ts'
-import type { Authenticate, Identity } from './authenticate.ts'
 
-interface Credentials { token: string, checkedAt: number }
+export interface Identity {
+  user: string
+  readOnly: boolean
+  /** Identifies the token in the log. */
+  id?: string
+}
+
+/** Rejects with TOKEN_INVALID and a cause for the log, or with DATABASE_UNAVAILABLE when it cannot tell. */
+export type Authenticate = (token: string) => Promise<Identity>
 
 declare module 'fastify' {
   interface FastifyRequest {
-    /** Set behind requireBearer only. */
     identity: Identity
-    /** Set behind requireBearer only. */
-    credentials: Credentials
-    /**
-     * Authenticates the request again, unless that happened within the last second. Await the result right
-     * before each effect: a token may be revoked or expire while the body arrives or a list is read.
-     */
-    revalidate (): Promise<unknown> | undefined
+    /** Authenticates again after a second. Await it before each effect: tokens may be revoked meanwhile. */
+    revalidate: () => Promise<unknown> | undefined
   }
 }
 
-/** Most requests end within this time. They are authenticated once. */
 const revalidateAfterMs = 1000
 
 /** Guards every route of the instance. Authentication precedes all reading of parameters and bodies. */
@@ -29,16 +29,13 @@ export async function requireBearer (app: FastifyInstance, authenticate: Authent
   async function check (token: string, request: FastifyRequest): Promise<true> {
     const checkedAt = performance.now()
     request.identity = await authenticate(token)
-    request.credentials = { token, checkedAt }
+    request.revalidate = () =>
+      performance.now() - checkedAt < revalidateAfterMs ? undefined : check(token, request)
     markAuthenticated(request.raw.socket)
     return true
   }
   app.decorateRequest('identity', null as unknown as Identity)
-  app.decorateRequest('credentials', null as unknown as Credentials)
-  app.decorateRequest('revalidate', function () {
-    const { token, checkedAt } = this.credentials
-    return performance.now() - checkedAt < revalidateAfterMs ? undefined : check(token, this)
-  })
+  app.decorateRequest('revalidate', null as unknown as FastifyRequest['revalidate'])
   await app.register(bearerAuth, {
     keys: new Set<string>(),
     // RFC 9110, section 11.1: the scheme's name is case-insensitive. The plugin's default is case-sensitive.

@@ -2,7 +2,7 @@
 import { LRUCache } from 'lru-cache'
 import { ApiError, errors } from '../errors.ts'
 import { tokenEvents } from '../events.ts'
-import type { Authenticate } from './authenticate.ts'
+import type { Authenticate } from './bearer.ts'
 import { hashToken, isWellFormedToken } from './token-format.ts'
 import { tokenState, type Token, type Tokens } from './tokens.ts'
 
@@ -21,7 +21,6 @@ interface Entry { token: Token, refreshAt: number, expiresAt: number }
 export function createAuthenticate (tokens: Tokens, ttlMs: number): Authenticate {
   const cache = createCache(tokens, ttlMs)
   const refreshIntervalMs = refreshInterval * ttlMs
-  // Concurrent look-ups of a token are one.
   const lookUp = (hash: string) => cache.forceFetch(hash, { forceRefresh: true })
 
   function refreshSoon (hash: string, entry: Entry, now: number): void {
@@ -44,7 +43,7 @@ export function createAuthenticate (tokens: Tokens, ttlMs: number): Authenticate
     const cached = cache.peek(hash)
     const hit = cached !== undefined && now < cached.expiresAt
     if (!hit && !isWellFormedToken(text)) throw malformed
-    if (tokenEvents.hasSubscribers) tokenEvents.publish({ hit })
+    tokenEvents.publish({ hit })
     if (hit && now >= cached.refreshAt) refreshSoon(hash, cached, now)
     const { token } = hit ? cached : await find(hash, now)
     const state = tokenState(token)
@@ -63,7 +62,6 @@ function createCache (tokens: Tokens, ttlMs: number): LRUCache<string, Entry> {
     fetchMethod: async (hash, known) => {
       const askedAt = performance.now()
       const token = await tokens.find(hash, known?.token)
-      // A rejected look-up leaves no entry.
       if (token === undefined) throw unknown
       return { token, refreshAt: askedAt + refreshAge * ttlMs, expiresAt: askedAt + ttlMs }
     }

@@ -15,26 +15,19 @@ export interface Token {
   revoked?: Date
 }
 
-export interface NewToken {
-  user: string
-  label?: string
-  readOnly: boolean
-  expires?: Date
-}
+export type NewToken = Pick<Token, 'user' | 'label' | 'readOnly' | 'expires'>
 
 export type Tokens = ReturnType<typeof createTokens>
 
 const columns = `id, username, label, read_only,
   extract(epoch from created_at), extract(epoch from expires_at), extract(epoch from revoked_at)`
 
-interface LookUp { user: string, hash: string }
-
-/** Look-ups in a statement, and such statements in flight. */
 const limits = { maxItems: 64, maxInFlight: 4 }
 
 /** Requests use `find` only. `maxQueued`: look-ups that may be queued before one is rejected. */
 export function createTokens (database: Database, maxQueued = Infinity) {
-  const lookUps = new Batcher((items: LookUp[]) => findAll(database, items), {
+  const lookUps = new Batcher((items: Array<{ user: string, hash: string }>) =>
+    findAll(database, items.map(({ hash }) => hash)), {
     name: 'token', limits: () => limits, maxQueued, isRetryable: wasRolledBack
   })
   database.addProbe('tokens', selectByHash, [[]])
@@ -47,13 +40,9 @@ export function createTokens (database: Database, maxQueued = Infinity) {
       return token
     },
 
-    /**
-     * Resolves to undefined when there is no such token. Finds revoked and expired tokens, too. The look-up
-     * of a `known` token is queued by its user, so look-ups of unknown tokens do not delay it.
-     */
+    /** Finds revoked tokens, too. Look-ups of unknown tokens do not delay the look-up of a `known` one. */
     find: (hash: string, known?: Token) => lookUps.add({ user: known?.user ?? '', hash }),
 
-    /** Resolves to the tokens of a user, or of all users, oldest first. */
     async list (user?: string): Promise<Token[]> {
       return (await database.read(selectByUser, [user])).map(toToken)
     },
@@ -61,8 +50,7 @@ export function createTokens (database: Database, maxQueued = Infinity) {
     /** Resolves to the number of tokens that this call revoked. */
     async revoke (by: { id: string } | { user: string }): Promise<number> {
       const [statement, value] = 'id' in by ? [revokeById, by.id] : [revokeByUser, by.user]
-      const rows = await database.write(statement, [value])
-      return rows.length
+      return (await database.write(statement, [value])).length
     }
   }
 }
@@ -89,10 +77,10 @@ const revokeByUser = {
   text: 'update tokens set revoked_at = now() where username = $1 and revoked_at is null returning id'
 }
 
-async function findAll (database: Database, lookUps: LookUp[]): Promise<Array<Token | undefined>> {
-  const rows = await database.readHedged(selectByHash, [lookUps.map(({ hash }) => `\\x${hash}`)])
+async function findAll (database: Database, hashes: string[]): Promise<Array<Token | undefined>> {
+  const rows = await database.readHedged(selectByHash, [hashes.map((hash) => `\\x${hash}`)])
   const found = new Map(rows.map(([hash, ...row]) => [hash, toToken(row)]))
-  return lookUps.map(({ hash }) => found.get(hash))
+  return hashes.map((hash) => found.get(hash))
 }
 
 function toToken ([id, user, label, readOnly, created, expires, revoked]: Row): Token {

@@ -1,4 +1,4 @@
-// Describes the API from its own routes: a document for programs, a page for people.
+// Serves the OpenAPI document, and the links to it.
 import { readFile } from 'node:fs/promises'
 import swagger from '@fastify/swagger'
 import type { FastifyInstance } from 'fastify'
@@ -6,15 +6,8 @@ import manifest from '../../package.json' with { type: 'json' }
 import { ErrorSchema } from '../errors.ts'
 import { serveDocs } from './docs-page.ts'
 import { describeErrors, describeRoute } from './openapi.ts'
-import { serveRoot } from './root.ts'
 
-// The license of the program, not the terms of whoever runs it.
-const license = { name: 'MIT, for the software', identifier: 'MIT' }
-
-/**
- * Describes the routes that are registered on the app from here on, as far as
- * they carry a tag, at /openapi.json and, if wanted, for people at /docs.
- */
+/** Describes the routes with a tag that are registered later, at /openapi.json and perhaps at /docs. */
 export async function registerApiDocs (app: FastifyInstance, { docs }: { docs: boolean }): Promise<void> {
   app.addSchema(ErrorSchema)
   const text = await readFile(new URL('description.md', import.meta.url), 'utf8')
@@ -26,7 +19,7 @@ export async function registerApiDocs (app: FastifyInstance, { docs }: { docs: b
         title: 'Plant store',
         version: manifest.version,
         description,
-        license
+        license: { name: 'MIT, for the software', identifier: 'MIT' }
       },
       // A tag without operations is a section of the page.
       tags: sections.map((section) => {
@@ -46,11 +39,10 @@ export async function registerApiDocs (app: FastifyInstance, { docs }: { docs: b
     },
     hideUntagged: true,
     convertConstToEnum: false,
-    // Components are named by the ids of their schemas.
     refResolver: { buildLocalReference: ({ $id }) => String($id) },
     transform: ({ schema, url, route }) =>
       ({ url, schema: schema?.tags === undefined ? schema : describeRoute(schema, route) }),
-    // Relative to the document, so that the address is right under any prefix of a proxy.
+    // A relative URL is right below any prefix of a proxy.
     transformObject: (given) => ({
       ...(given as { openapiObject: object }).openapiObject,
       servers: [{ url: '.', description: 'The service this document comes from' }]
@@ -63,6 +55,11 @@ export async function registerApiDocs (app: FastifyInstance, { docs }: { docs: b
     return reply.type('application/json').send(document)
   })
 
-  serveRoot(app, { docs })
+  const links = { ...docs && { docs: './docs' }, openapi: './openapi.json' }
+  app.get('/', async function showRoot ({ headers }, reply) {
+    reply.header('vary', 'accept')
+    if (docs && headers.accept?.includes('text/html')) return reply.redirect('./docs')
+    return links
+  })
   if (docs) serveDocs(app)
 }

@@ -18,13 +18,9 @@ interface Schema {
   properties?: Record<string, Schema>
 }
 
-// The errors of checking each part of a request.
 const bodyErrors =
   [errors.BODY_NOT_OBJECT, errors.FIELD_MISSING, errors.FIELD_INVALID, errors.INT64_OUT_OF_RANGE]
-const pathErrors = [errors.PATH_PARAMETER_INVALID]
-const queryErrors = [errors.QUERY_PARAMETER_INVALID]
 
-// The errors of every operation.
 const commonErrors = [
   errors.HTTP_MALFORMED, errors.URL_MALFORMED, errors.HOST_INVALID,
   errors.CONTENT_TYPE_UNSUPPORTED, errors.CONTENT_ENCODING_UNSUPPORTED,
@@ -47,32 +43,25 @@ const headerDescriptions: Record<string, string> = {
 }
 
 /** Completes a route's schema with a shell command and every response, each with examples. */
-export function describeRoute (
-  { body, response, ...schema }: FastifySchema, route: RouteOptions
-): FastifySchema {
+export function describeRoute ({ body, response, ...schema }: FastifySchema, route: RouteOptions) {
   const { params, querystring } = schema
   const responses: Record<string, object> = {}
   for (const [status, success] of Object.entries(response as Record<string, Schema>)) {
-    const { description } = success
-    responses[status] = success.type === 'null'
-      ? success
-      : { description, content: jsonContent(success, { example: exampleOf(success) }) }
+    const content = jsonContent(success, { example: exampleOf(success) })
+    responses[status] = success.type === 'null' ? success : { description: success.description, content }
   }
   const possibleErrors = [
     ...route.config?.errors ?? [],
     ...body === undefined ? [] : bodyErrors,
-    ...params === undefined ? [] : pathErrors,
-    ...querystring === undefined ? [] : queryErrors,
+    ...params === undefined ? [] : [errors.PATH_PARAMETER_INVALID],
+    ...querystring === undefined ? [] : [errors.QUERY_PARAMETER_INVALID],
     ...commonErrors
   ]
-  for (const [status, definitions] of Map.groupBy(possibleErrors, statusOf)) {
+  for (const [status, definitions] of Map.groupBy(possibleErrors, ({ number }) => Math.floor(number / 100))) {
     responses[status] = describeErrorResponse(statusDescriptions[status], definitions)
   }
-  return {
-    ...schema,
-    ...body !== undefined && { body: { content: jsonContent(body as Schema) } },
-    response: responses
-  }
+  const request = body === undefined ? {} : { body: { content: jsonContent(body as Schema) } }
+  return { ...schema, ...request, response: responses }
 }
 
 const jsonContent = (schema: Schema, examples = {}) =>
@@ -84,10 +73,8 @@ function toReference ({ $id, items, ...schema }: Schema): object {
   return items === undefined ? schema : { ...schema, items: toReference(items) }
 }
 
-const statusOf = ({ number }: ErrorDefinition) => Math.floor(number / 100)
-
 function describeErrorResponse (description: string | undefined, definitions: ErrorDefinition[]) {
-  const headers: Record<string, { type: 'string', description?: string, examples: string[] }> = {}
+  const headers: Record<string, { type: 'string', description: string | undefined, examples: string[] }> = {}
   for (const [name, value] of definitions.flatMap(({ headers = {} }) => Object.entries(headers))) {
     const header = headers[name] ??= { type: 'string', description: headerDescriptions[name], examples: [] }
     if (!header.examples.includes(value)) header.examples.push(value)

@@ -6,17 +6,12 @@ import { parseDuration } from '../config.ts'
 const maxExpiry = Date.UTC(9999, 11, 31)
 
 // Other characters could break a terminal or a log; longer names do not fit into the index.
-const isPrintable = (text: string) => /^[^\p{C}\p{Zl}\p{Zp}]{1,255}$/u.test(text)
-
-export function userName (text: string): string {
-  if (!isPrintable(text)) throw new InvalidArgumentError('A user name is 1 to 255 printable characters.')
-  return text
+const printable = (what: string) => (text: string) => {
+  if (/^[^\p{C}\p{Zl}\p{Zp}]{1,255}$/u.test(text)) return text
+  throw new InvalidArgumentError(`${what} is 1 to 255 printable characters.`)
 }
-
-export function label (text: string): string {
-  if (!isPrintable(text)) throw new InvalidArgumentError('A label is 1 to 255 printable characters.')
-  return text
-}
+export const userName = printable('A user name')
+export const label = printable('A label')
 
 /** Takes a duration from now (`90d`), a day (its start in UTC) or a time as `token list` shows it. */
 export function expiry (text: string): Date {

@@ -10,10 +10,7 @@ export function loadEmbedded (): Promise<typeof import('../../dev/embedded-postg
   })
 }
 
-/**
- * Passes the URL of the database that `serve` would use. Without DATABASE_URL that is the server for
- * development: `withDatabase` starts it when it is not running and stops it afterwards.
- */
+/** Without DATABASE_URL it starts the server for development, unless it is running, and stops it again. */
 export async function withDatabase (config: Config, work: (url: string) => Promise<void>): Promise<void> {
   if (config.DATABASE_URL !== undefined) return work(config.DATABASE_URL)
   const { findRunning, startEmbedded } = await loadEmbedded()

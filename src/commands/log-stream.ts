@@ -3,10 +3,7 @@
 /** Past this size lines are dropped, so that a stalled reader of the log costs no memory. */
 const maxPendingBytes = 2 ** 20
 
-/**
- * Writes readable lines to a terminal, and JSON lines elsewhere. Node never blocks on a full pipe
- * when it writes by `process.stdout`. Pino's own stream would block the exit of the process.
- */
+/** Lines are readable on a terminal. Pino's own stream would block the exit when a pipe is full. */
 export async function openLogStream () {
   const { stdout } = process
   if (stdout.isTTY) return (await import('pino-pretty')).default({ sync: true })
@@ -20,8 +17,8 @@ export async function openLogStream () {
         return
       }
       if (dropped > 0) {
-        const time = new Date().toISOString()
-        stdout.write(`${JSON.stringify({ level: 'warn', time, dropped, msg: 'log lines were dropped' })}\n`)
+        const warning = { level: 'warn', time: new Date(), dropped, msg: 'log lines were dropped' }
+        stdout.write(`${JSON.stringify(warning)}\n`)
         dropped = 0
       }
       stdout.write(line)

@@ -5,10 +5,9 @@ import type { FastifyBaseLogger } from 'fastify'
 import manifest from '../../package.json' with { type: 'json' }
 import { buildApp } from '../app.ts'
 import type { Config } from '../config.ts'
-import { describeServers } from '../database/client.ts'
+import { describeServers } from '../database/connection-string.ts'
 import { openDatabase, type Database } from '../database/database.ts'
-import { migrate } from '../database/migrate.ts'
-import { supportedVersion, UnsupportedServer, versionStatement } from '../database/version.ts'
+import { migrate, supportedVersion, UnsupportedServer, versionStatement } from '../database/migrate.ts'
 import { openTelemetry } from '../telemetry/telemetry.ts'
 import { loadEmbedded } from './database.ts'
 import { formatError } from './format-error.ts'
@@ -33,8 +32,6 @@ export async function serve (config: Config): Promise<void> {
     const servers = describeServers(url)
     const database = openDatabase({ url, statementTimeoutMs: config.STATEMENT_TIMEOUT })
     opened.defer(() => database.close())
-    // Connect while the rest is built.
-    database.read(versionStatement).catch(() => {})
     const observers = await openTelemetry(config)
     opened.defer(async () => { await Promise.all(observers.map((observer) => observer.close())) })
     const lifecycle = { starting: true, stopping: false }
@@ -42,15 +39,17 @@ export async function serve (config: Config): Promise<void> {
     opened.defer(() => app.close())
 
     for (const { url } of observers) if (url !== undefined) app.log.info({ url }, 'metrics')
-    const listenTextResolver = (url: string) => `listening on ${url}`
-    // The system drops connections beyond the backlog; the client retries after one and three seconds.
-    const backlog = config.MAX_CONNECTIONS
-    const at = { host, port: config.PORT, backlog }
-    const address = await app.listen({ ...at, listenTextResolver }).catch((error) => {
+    const address = await app.listen({
+      host,
+      port: config.PORT,
+      // The system drops connections beyond the backlog, and the clients retry after a second.
+      backlog: config.MAX_CONNECTIONS,
+      listenTextResolver: (url) => `listening on ${url}`
+    }).catch((error) => {
       throw error.code === 'EADDRINUSE' ? new Error(`port ${config.PORT} on ${config.HOST} is in use`) : error
     })
     app.log.info({ servers }, 'database')
-    handleSignals({ config, lifecycle, app, release: () => opened.disposeAsync() })
+    handleSignals(app, config, lifecycle, () => opened.disposeAsync())
 
     const postgresql = await untilReady(() => migrateAndProbe(database, url, config, app.log), app.log)
     if (embedded !== undefined) await printQuickStart(database, address)
@@ -62,7 +61,6 @@ export async function serve (config: Config): Promise<void> {
   }
 }
 
-/** Returns the version of the PostgreSQL server. */
 async function migrateAndProbe (
   database: Database, url: string, config: Config, log: FastifyBaseLogger
 ): Promise<string> {
@@ -78,15 +76,13 @@ async function migrateAndProbe (
 
 /** Retries until the database is up, which may be later than the service. */
 async function untilReady (attempt: () => Promise<string>, log: FastifyBaseLogger): Promise<string> {
-  let pause = 100
-  const warn = (error: unknown) => {
-    if (error instanceof UnsupportedServer) throw error
-    log.warn({ reason: formatError(error) }, `the database is not ready, next attempt in ${pause} ms`)
+  for (let pauseMs = 100; ; pauseMs = Math.min(pauseMs * 2, 2000)) {
+    try {
+      return await attempt()
+    } catch (error) {
+      if (error instanceof UnsupportedServer) throw error
+      log.warn({ reason: formatError(error) }, `the database is not ready, next attempt in ${pauseMs} ms`)
+    }
+    await setTimeout(pauseMs)
   }
-  let result
-  while ((result = await attempt().catch(warn)) === undefined) {
-    await setTimeout(pause)
-    pause = Math.min(pause * 2, 2000)
-  }
-  return result
 }

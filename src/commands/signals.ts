@@ -1,33 +1,23 @@
 // Handles signals while the service runs.
 import { setTimeout } from 'node:timers/promises'
 import closeWithGrace from 'close-with-grace'
-import type { FastifyBaseLogger } from 'fastify'
+import type { FastifyBaseLogger, FastifyInstance } from 'fastify'
 import type { Config } from '../config.ts'
-import type { Lifecycle } from '../telemetry/health.ts'
+import type { Lifecycle } from '../http/wire/shutdown.ts'
 import { flushLog } from './log-stream.ts'
 
-export interface SignalOptions {
-  config: Config
-  lifecycle: Lifecycle
-  app: {
-    log: FastifyBaseLogger
-    /** Resolves when all requests have their responses. */
-    close (): Promise<unknown>
-  }
-  /** Closes telemetry and database. */
-  release (): Promise<void>
-}
-
-// A terminal sends Ctrl-C to npm and to the service, and npm forwards it to the service.
-// A second signal within this time is the same one.
+// A terminal sends Ctrl-C to npm and to the service, and npm forwards it.
 const sameSignalMs = 1000
 
-// Shares of SHUTDOWN_TIMEOUT. Past the first, unfinished lists and bodies are cut. Past the second,
-// nothing but a request keeps the process alive.
+// Shares of SHUTDOWN_TIMEOUT: when unfinished lists and bodies are cut, and when the database and
+// telemetry are no longer waited for.
 const [forceCloseShare, releaseShare] = [0.85, 0.95]
 
 /** SIGTERM, SIGINT and uncaught errors end the service. SIGUSR2 switches debug logging. */
-export function handleSignals ({ config, lifecycle, app, release }: SignalOptions): void {
+export function handleSignals (
+  app: Pick<FastifyInstance, 'log' | 'close'>, config: Config, lifecycle: Lifecycle,
+  release: () => Promise<void>
+): void {
   const { log } = app
   const { SHUTDOWN_TIMEOUT: shutdownTimeoutMs, DRAIN_DELAY: drainDelayMs } = config
   let first: { name: NodeJS.Signals, at: number } | undefined
@@ -42,8 +32,7 @@ export function handleSignals ({ config, lifecycle, app, release }: SignalOption
     lifecycle.forceCloseAt = performance.now() + shutdownTimeoutMs * forceCloseShare
     if (err) log.fatal({ err }, 'uncaught error')
     else log.info({ signal }, 'stopping')
-    // Load balancers send requests until they have seen /readyz fail. A service that is stopped
-    // from a terminal, or that is broken, does not wait for them.
+    // Load balancers send requests until they have seen /readyz fail.
     if (signal === 'SIGTERM') await setTimeout(drainDelayMs)
     await app.close()
     await Promise.race([release(), deadline])
@@ -60,15 +49,14 @@ export function handleSignals ({ config, lifecycle, app, release }: SignalOption
       process.exit(1)
     }
   }
-  process.on('SIGTERM', end)
-  process.on('SIGINT', end)
+  for (const name of ['SIGTERM', 'SIGINT']) process.on(name, end)
   process.on('SIGUSR2', () => toggleDebug(log, config.LOG_LEVEL))
 }
 
 function toggleDebug (log: FastifyBaseLogger, configured: string): void {
   const level = log.level === 'debug' ? configured : 'debug'
-  // Log the change at the more verbose of both levels, so that it appears.
-  if (level === 'debug') log.level = level
+  // Debug logging shows this line.
+  log.level = 'debug'
   log.info(`SIGUSR2: the log level is ${level} from here on`)
   log.level = level
 }

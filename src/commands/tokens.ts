@@ -10,7 +10,6 @@ export async function createToken (config: Config, token: NewToken): Promise<voi
   await withTokens(config, async (tokens) => console.log(await tokens.create(token)))
 }
 
-/** Prints a table, or JSON. */
 export async function listTokens (
   config: Config, { user, json }: { user?: string, json: boolean }
 ): Promise<void> {
@@ -24,9 +23,7 @@ export async function listTokens (
       expires: token.expires?.toISOString() ?? 'never',
       state: tokenState(token)
     }))
-    const heads = ['ID', 'USER', 'LABEL', 'ACCESS', 'CREATED', 'EXPIRES', 'STATE']
-    const lines = [heads, ...rows.map((row) => Object.values(row))]
-    console.log(json ? JSON.stringify(rows, null, 2) : table(lines))
+    console.log(json ? JSON.stringify(rows, null, 2) : table(rows.map((row) => Object.values(row))))
   })
 }
 
@@ -34,17 +31,13 @@ export async function listTokens (
 export async function revokeTokens (config: Config, by: { id: string } | { user: string }): Promise<void> {
   await withTokens(config, async (tokens) => {
     const count = await tokens.revoke(by)
-    if (count === 0 && !await isKnown(tokens, by)) {
-      const which = 'id' in by ? `with the id ${by.id}` : `of the user ${by.user}`
-      throw new Error(`There is no token ${which}. The command token list shows all tokens.`)
-    }
-    console.log(count === 0 ? 'already revoked' : `revoked ${count}`)
+    if (count > 0) return console.log(`revoked ${count}`)
+    const [which, isKnown] = 'id' in by
+      ? [`with the id ${by.id}`, (await tokens.list()).some(({ id }) => id === by.id)]
+      : [`of the user ${by.user}`, (await tokens.list(by.user)).length > 0]
+    if (!isKnown) throw new Error(`There is no token ${which}. The command token list shows all tokens.`)
+    console.log('already revoked')
   })
-}
-
-async function isKnown (tokens: Tokens, by: { id: string } | { user: string }): Promise<boolean> {
-  if ('user' in by) return (await tokens.list(by.user)).length > 0
-  return (await tokens.list()).some(({ id }) => id === by.id)
 }
 
 /** Creates tables in the server for development only: a named database may be the wrong one. */
@@ -60,10 +53,11 @@ async function withTokens (config: Config, work: (tokens: Tokens) => Promise<voi
   })
 }
 
-function table (lines: string[][]): string {
-  const widths = (lines[0] as string[]).map((_, column) =>
-    lines.reduce((width, line) => Math.max(width, (line[column] as string).length), 0))
-  const toText = (line: string[]) =>
-    line.map((cell, column) => cell.padEnd(widths[column] as number)).join('  ').trimEnd()
-  return lines.map(toText).join('\n')
+function table (rows: string[][]): string {
+  const heads = ['ID', 'USER', 'LABEL', 'ACCESS', 'CREATED', 'EXPIRES', 'STATE']
+  const widths = heads.map((head, column) =>
+    rows.reduce((width, row) => Math.max(width, (row[column] as string).length), head.length))
+  return [heads, ...rows]
+    .map((row) => row.map((cell, column) => cell.padEnd(widths[column] as number)).join('  ').trimEnd())
+    .join('\n')
 }

@@ -1,14 +1,8 @@
 // Reads connection strings by libpq's rules: the servers they name and which of these to use.
+import pg from 'pg'
 
-/** `read-write`: neither a standby nor read-only. `primary`: no standby. `any`: the first to answer. */
+/** `read-write`: neither a standby nor read-only. `primary`: no standby. `any`: the first to respond. */
 const targets = ['read-write', 'primary', 'any'] as const
-export type Target = typeof targets[number]
-
-export interface Servers {
-  /** A connection string for each server. */
-  urls: string[]
-  target: Target
-}
 
 const words: Record<string, readonly string[]> = {
   target_session_attrs: targets,
@@ -17,14 +11,13 @@ const words: Record<string, readonly string[]> = {
   ssl: ['true', '1', '0', 'no-verify'],
   uselibpqcompat: ['true', 'false']
 }
-// What pg and pg-connection-string read, except `replication` and `binary`, which would break the service.
+// pg also reads `replication` and `binary`, which would break the service.
 const known = [
   'application_name', 'client_encoding', 'fallback_application_name', 'host',
   'idle_in_transaction_session_timeout', 'lock_timeout', 'options', 'password', 'port', 'query_timeout',
   'sslcert', 'sslkey', 'sslrootcert', 'statement_timeout', 'user', ...Object.keys(words)
 ]
 
-/** The form of a connection string, as error messages and docs/operating.md show it. */
 export const urlForm = 'postgres://user:password@host:port/database, ' +
   'with / as %2F and ? as %3F in the password'
 // A raw / or ? in the password would make a part of the password the host.
@@ -32,23 +25,23 @@ const rawPassword = /^[^:]*:\/\/[^@/?#]*:[^@/?#]*[/?#][^=]*@/
 const parts = /^(postgres(?:ql)?:\/\/(?:[^/?#]*@)?)(?=.)([^/?#]*)([^?#]*)\??(.*)$/s
 
 /**
- * Reads `postgres://user@one:5432,two/db?target_session_attrs=read-write`. The parameters `host` and `port`
- * may be lists, too. Throws an Error that says what was expected and shows neither user nor password.
+ * Reads `postgres://user@one:5432,two/db?target_session_attrs=read-write` into a connection string for each
+ * server. The parameters `host` and `port` may be lists, too. Errors show neither user nor password.
  */
-export function parseServers (url: string): Servers {
+export function parseServers (url: string): { urls: string[], target: typeof targets[number] } {
   const match = rawPassword.test(url) ? null : parts.exec(url)
-  if (match === null) throw refusal(urlForm, url.replace(/:\/\/.*@/s, '://…@').replace(/\?.*/s, '?…'))
+  if (match === null) throw unexpected(urlForm, url.replace(/:\/\/.*@/s, '://…@').replace(/\?.*/s, '?…'))
   const [, before, authority = '', path, query] = match as string[]
   const parameters = new URLSearchParams(query)
   for (const [name, value] of parameters) checkParameter(name, value)
-  const target = (parameters.get('target_session_attrs') ?? 'read-write') as Target
+  const target = (parameters.get('target_session_attrs') ?? 'read-write') as typeof targets[number]
   const hosts = (parameters.get('host') ?? authority).split(',')
   const ports = parameters.get('port')?.split(',') ?? []
-  for (const place of [...authority.split(','), ...ports.map((port) => `:${port}`)]) checkPort(place)
+  for (const place of [...authority.split(','), ...ports.map((port) => `:${port}`)]) checkPlace(place)
   if (hosts.length === 1) return { urls: [url], target }
 
   if (ports.length > 1 && ports.length !== hosts.length) {
-    throw refusal(`one port or a port for each of the ${hosts.length} hosts`, ports.join(','))
+    throw unexpected(`one port or a port for each of the ${hosts.length} hosts`, ports.join(','))
   }
   const urls = hosts.map((host, index) => {
     const own = new URLSearchParams(parameters)
@@ -60,23 +53,28 @@ export function parseServers (url: string): Servers {
 }
 
 function checkParameter (name: string, value: string): void {
-  if (!known.includes(name)) throw refusal(`only the parameters ${known.toSorted().join(', ')}`, name)
+  if (!known.includes(name)) throw unexpected(`only the parameters ${known.toSorted().join(', ')}`, name)
   const allowed = words[name]
-  if (allowed?.includes(value) === false) throw refusal(`${name} to be one of ${allowed.join(', ')}`, value)
+  if (allowed === undefined || allowed.includes(value)) return
+  throw unexpected(`${name} to be one of ${allowed.join(', ')}`, value)
 }
 
-/** Checks what may stand between two commas: a host, a port, both or neither. */
-function checkPort (place: string): void {
-  if (!URL.canParse(`postgres://${place.replace(/^(?=:|$)/, 'host')}`)) {
-    throw refusal('a host and a port up to 65535', place)
-  }
+function checkPlace (place: string): void {
+  if (URL.canParse(`postgres://${place.replace(/^(?=:|$)/, 'host')}`)) return
+  throw unexpected('a host and a port up to 65535', place)
 }
 
-const refusal = (expected: string, got: string) =>
+const unexpected = (expected: string, got: string) =>
   new Error(`expected ${expected}, got ${JSON.stringify(got)}`)
 
 /** Replaces the sslmodes that pg treats as `verify-full`, to avoid pg's long warning. */
-export function normalizeSslMode (url: string): string {
-  if (url.includes('uselibpqcompat=')) return url
-  return url.replace(/([?&]sslmode=)(?:prefer|require|verify-ca)(?=&|$)/, '$1verify-full')
-}
+export const normalizeSslMode = (url: string): string =>
+  url.includes('uselibpqcompat=')
+    ? url
+    : url.replace(/([?&]sslmode=)(?:prefer|require|verify-ca)(?=&|$)/, '$1verify-full')
+
+/** Returns the servers of a connection string for the log, without user and password. */
+export const describeServers = (url: string) => parseServers(url).urls.map((connectionString) => {
+  const { host, port, database } = new pg.Client({ connectionString })
+  return { host, port, database }
+})

@@ -1,7 +1,7 @@
 // Connects to the server that takes writes, out of all servers that a connection string names.
 import { setTimeout as delay } from 'node:timers/promises'
 import { Connection, type ConnectionOptions } from './connection.ts'
-import { parseServers, type Target } from './connection-string.ts'
+import { parseServers } from './connection-string.ts'
 
 const timeoutMs = 3000
 /** While an attempt hangs, all servers are tried again this often. */
@@ -9,15 +9,12 @@ const retryMs = 500
 /** How long the other servers may take to report a later timeline. */
 const graceMs = 200
 
-export type Connect = () => Promise<Connection>
-
-const rejectedWhen: Record<Target, string> = {
+const rejectedWhen = {
   'read-write': "current_setting('transaction_read_only')::bool",
   primary: 'pg_is_in_recovery()',
   any: 'false'
 }
-// Promoting a standby begins a timeline. When the old primary still runs, two servers take writes:
-// the one with the later timeline is right.
+// A promotion begins a timeline. Of two servers that take writes the one with the later timeline is right.
 const timelineOf = "case when pg_is_in_recovery() then '' " +
   'else left(pg_walfile_name(pg_current_wal_lsn()), 8) end'
 
@@ -25,7 +22,7 @@ const timelineOf = "case when pg_is_in_recovery() then '' " +
  * Returns a function that connects within 3 s or rejects. All connections made by it know each other:
  * a later timeline closes the connections to servers with an earlier one.
  */
-export function createConnector (options: ConnectionOptions): Connect {
+export function createConnector (options: ConnectionOptions): () => Promise<Connection> {
   const { urls, target } = parseServers(options.url)
   const session = {
     name: '',
@@ -45,25 +42,25 @@ export function createConnector (options: ConnectionOptions): Connect {
     connection.closed.then(() => timelines.delete(connection))
     if (timeline as string > newest) newest = timeline as string
     for (const [other, timeline] of timelines) if (timeline < newest) other.close()
-    if (!connection.isOpen()) throw new Error('another server has taken over from this one')
+    if (!connection.isOpen) throw new Error('another server has taken over from this one')
   }
 
   return async function connect () {
     const connections: Connection[] = []
     const opened: Connection[] = []
-    const attempts: Array<Promise<unknown>> = []
-    const expired = Promise.withResolvers<never>()
-    expired.promise.catch(() => {})
-    const timeout = setTimeout(
-      () => expired.reject(new Error(`no connection within ${timeoutMs} ms`)), timeoutMs)
+    const attempts: Array<Promise<Connection>> = []
+    const expired = delay(timeoutMs, undefined, { ref: false }).then(() => {
+      throw new Error(`no connection within ${timeoutMs} ms`)
+    })
+    expired.catch(() => {})
 
-    async function attempt (url: string): Promise<true> {
+    async function attempt (url: string): Promise<Connection> {
       const connection = new Connection({ ...options, url })
       connections.push(connection)
       try {
-        await Promise.race([open(connection), expired.promise])
+        await Promise.race([open(connection), expired])
         opened.push(connection)
-        return true
+        return connection
       } catch (error) {
         connection.destroy()
         throw error
@@ -71,33 +68,27 @@ export function createConnector (options: ConnectionOptions): Connect {
     }
 
     try {
-      for (let isOpen, round = 0; !isOpen && round < timeoutMs / retryMs; round++) {
+      for (let round = 0; opened.length === 0 && round < timeoutMs / retryMs; round++) {
         attempts.push(...urls.map(attempt))
-        isOpen = await Promise.race([Promise.any(attempts), delay(retryMs, false, { ref: false })])
+        await Promise.race([Promise.any(attempts), delay(retryMs, undefined, { ref: false })])
       }
       await Promise.any(attempts)
     } catch (error) {
-      clearTimeout(timeout)
       const { errors } = error as AggregateError
       if (urls.length === 1) throw errors.at(-1)
       throw new AggregateError(errors.slice(-urls.length), 'no server takes writes')
     }
     const grace = delay(graceMs, undefined, { ref: false })
     if (urls.length > 1) await Promise.race([Promise.allSettled(attempts), grace])
-    // Those that were closed meanwhile come last.
-    const [best] = opened.toSorted((a, b) => Number(b.isOpen()) - Number(a.isOpen())) as [Connection]
+    const best = opened.find(({ isOpen }) => isOpen) ?? opened[0] as Connection
     // The other attempts go on: a late one may still report a later timeline.
-    for (const late of attempts) {
-      late.then(() => { for (const other of opened) if (other !== best) other.close() }, () => {})
-    }
+    for (const late of attempts) late.then((other) => { if (other !== best) other.close() }, () => {})
     // They do not keep the process alive.
-    timeout.unref()
     for (const other of connections) if (other !== best) other.unref()
     return best
   }
 }
 
-/** Returns the connection string of the server that takes writes. */
 export async function findServer (url: string): Promise<string> {
   const { urls } = parseServers(url)
   if (urls.length === 1) return url

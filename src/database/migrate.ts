@@ -1,19 +1,18 @@
 // Migrates the database up to the newest migration, or down by one.
 import { readdir, readFile } from 'node:fs/promises'
 import { join, parse } from 'node:path'
-import type { Client, QueryConfig } from 'pg'
+import pg from 'pg'
 import { ApiError, errors } from '../errors.ts'
-import { createClient } from './client.ts'
 import { findServer } from './connector.ts'
-import { supportedVersion, UnsupportedServer, versionStatement } from './version.ts'
 
+const oldestMajorVersion = 15
 const dir = join(import.meta.dirname, '../../migrations')
 const migrationsTable = 'migrations'
+const connectTimeoutMs = 3000
 const lockTimeoutMs = 30_000
-// Also bounds the wait for an unresponsive server.
 const migrationTimeoutMs = 600_000
-const lookTimeoutMs = 5000
-// The columns of all tables that are not the system's, each with its type. Partitioned tables have rows, too.
+const queryTimeoutMs = 5000
+// The columns of all tables but the system's, each with its type.
 const columnsOfTables = `
   select attrelid::regclass::text as name, format('%s %s %s', attrelid, attnum, atttypid) as id
   from pg_attribute join pg_class on pg_class.oid = attrelid
@@ -22,36 +21,43 @@ const columnsOfTables = `
 const workerMessage = 'This server is a worker of Citus. ' +
   'Run migrate on the coordinator, and serve here with MIGRATE=off.'
 
-export interface MigrateOptions {
-  /** Whether migrating down may delete data. */
-  withData?: boolean
+/** Asks for the version as a number: 180004 for 18.4. */
+export const versionStatement = { name: 'version', text: 'select current_setting(\'server_version_num\')' }
+
+/** Another server is needed: retrying does not help. */
+export class UnsupportedServer extends Error {}
+
+/** Returns the version as people write it. Throws UnsupportedServer when it is too old. */
+export function supportedVersion (number: unknown): string {
+  const [major, minor] = [Math.floor(Number(number) / 10_000), Number(number) % 10_000]
+  if (major >= oldestMajorVersion) return `${major}.${minor}`
+  throw new UnsupportedServer(
+    `PostgreSQL ${major}.${minor} is too old. The service needs PostgreSQL ${oldestMajorVersion} or later.`)
 }
 
+const unavailable = (cause: unknown) => { throw new ApiError(errors.DATABASE_UNAVAILABLE, { cause }) }
+
 /**
- * Runs all missing migrations in one transaction, or undoes the newest one. Instances that start together
- * take turns. Returns the names of the migrations that ran.
+ * Runs all missing migrations in one transaction, or undoes the newest one; `withData` allows that to delete
+ * data. Instances that start together take turns. Returns the names of the migrations that ran.
  */
-export async function migrate (
-  url: string, direction: 'up' | 'down', options: MigrateOptions = {}
-): Promise<string[]> {
-  const unavailable = (cause: unknown) => { throw new ApiError(errors.DATABASE_UNAVAILABLE, { cause }) }
-  const connectionString = await findServer(url).catch(unavailable)
-  const timeouts = {
-    // The library waits for another instance's migrations without a limit.
+export async function migrate (url: string, direction: 'up' | 'down', withData = false): Promise<string[]> {
+  const client = new pg.Client({
+    connectionString: await findServer(url).catch(unavailable),
+    connectionTimeoutMillis: connectTimeoutMs,
     lock_timeout: lockTimeoutMs,
-    // The limit of the role may be one for requests.
     statement_timeout: migrationTimeoutMs,
     query_timeout: migrationTimeoutMs
-  }
-  const client = createClient({ connectionString, ...timeouts })
+  })
+  // An unhandled 'error' event would end the process.
+  client.on('error', () => {})
   try {
     await client.connect().catch(unavailable)
-    const [server] = await ask(client, versionStatement.text)
-    supportedVersion(server?.current_setting)
+    supportedVersion((await query(client, versionStatement.text))[0]?.current_setting)
     const done = await migrationsDone(client)
-    if (direction === 'up' && await isUpToDate(done)) return []
+    if (direction === 'up' && (await readMigrations()).every((name) => done.includes(name))) return []
     if (await isWorker(client)) throw new UnsupportedServer(workerMessage)
-    if (direction === 'down' && !options.withData) await refuseDataLoss(client, done.at(-1))
+    if (direction === 'down' && !withData) await refuseDataLoss(client, done.at(-1))
     // Loaded on demand: it takes a quarter of the start time and 10 MiB.
     const { runner } = await import('node-pg-migrate')
     const ran = await runner({
@@ -71,53 +77,45 @@ export async function migrate (
   }
 }
 
-async function ask (client: Client, text: string): Promise<Array<Record<string, unknown>>> {
-  return (await client.query({ text, query_timeout: lookTimeoutMs } as QueryConfig)).rows
+async function query (client: pg.Client, text: string): Promise<Array<Record<string, unknown>>> {
+  return (await client.query({ text, query_timeout: queryTimeoutMs } as pg.QueryConfig)).rows
 }
 
-/** Returns whether the server is a worker of Citus. The coordinator creates the tables of workers. */
-async function isWorker (client: Client): Promise<boolean> {
-  const [citus] = await ask(client, "select to_regclass('pg_dist_local_group') is not null as is_there")
-  if (!citus?.is_there) return false
-  const [node] = await ask(client, 'select groupid from pg_dist_local_group')
+/** The coordinator of Citus creates the tables of the workers. */
+async function isWorker (client: pg.Client): Promise<boolean> {
+  const [citus] = await query(client, "select to_regclass('pg_dist_local_group') as groups")
+  if (citus?.groups === null) return false
+  const [node] = await query(client, 'select groupid from pg_dist_local_group')
   return node?.groupid !== 0
 }
 
-/** Returns the names of the migrations that ran, the oldest first. */
-async function migrationsDone (client: Client): Promise<string[]> {
-  const [table] = await ask(client, `select to_regclass('${migrationsTable}') is not null as exists`)
-  if (!table?.exists) return []
-  const rows = await ask(client, `select name from ${migrationsTable} order by run_on, id`)
-  return rows.map(({ name }) => String(name))
-}
-
-async function isUpToDate (done: string[]): Promise<boolean> {
-  return (await readdir(dir)).every((file) => done.includes(parse(file).name))
+async function migrationsDone (client: pg.Client): Promise<unknown[]> {
+  const [table] = await query(client, `select to_regclass('${migrationsTable}') as name`)
+  if (table?.name === null) return []
+  const rows = await query(client, `select name from ${migrationsTable} order by run_on, id`)
+  return rows.map(({ name }) => name)
 }
 
 /**
  * Throws when migrating down would delete data: it tries the Down section and compares the columns. The
  * transaction stays open for the library, so that its locks keep other rows from being added meanwhile.
  */
-async function refuseDataLoss (client: Client, migration: string | undefined): Promise<void> {
+async function refuseDataLoss (client: pg.Client, migration: unknown): Promise<void> {
   const text = await readFile(join(dir, `${migration}.sql`), 'utf8').catch(() => '')
   const [, down = ''] = text.split('-- Down Migration')
   await client.query('begin; savepoint before_down')
-  const columns = await ask(client, columnsOfTables)
+  const columns = await query(client, columnsOfTables)
   await client.query(down)
-  const kept = new Set((await ask(client, columnsOfTables)).map(({ id }) => id))
+  const kept = new Set((await query(client, columnsOfTables)).map(({ id }) => id))
   await client.query('rollback to before_down')
   const tables = new Set(columns.filter(({ id }) => !kept.has(id)).map(({ name }) => name))
   for (const table of tables) {
     await client.query(`lock table ${table} in access exclusive mode`)
-    const [row] = await ask(client, `select exists (select 1 from ${table}) as found`)
-    if (row?.found) {
-      throw new Error(`Undoing ${migration} would delete data from ${table}. Add --with-data to allow that.`)
-    }
+    if ((await query(client, `select from ${table} limit 1`)).length === 0) continue
+    throw new Error(`Undoing ${migration} would delete data from ${table}. Add --with-data to allow that.`)
   }
 }
 
-/** Returns the name of the newest migration in migrations/. */
-export async function newestMigration (): Promise<string> {
-  return (await readdir(dir)).map((file) => parse(file).name).toSorted().at(-1) as string
-}
+const readMigrations = async () => (await readdir(dir)).map((file) => parse(file).name).toSorted()
+
+export const newestMigration = async () => (await readMigrations()).at(-1) as string

@@ -6,26 +6,16 @@ declare module 'fastify' {
   interface FastifyInstance { errorLog: ErrorLog }
 }
 
-/** The client's part of a log line: the route's pattern, because the path may hold a token. */
-export interface RequestSummary {
-  method?: string | undefined
-  route?: string | undefined
-  user?: string | undefined
-  tokenId?: string | undefined
-  remoteAddress?: string | undefined
-}
-
 // In a second. The first line of each error is exempt from the total: a flood of one error hides no other.
 const [maxLinesPerError, maxLines] = [20, 60]
 
-/** Decorates the app with its error log. */
 export function registerErrorLog (app: FastifyInstance): void {
   const errorLog = new ErrorLog(app.log)
   app.decorate('errorLog', errorLog)
   app.addHook('onClose', async () => errorLog.flush())
 }
 
-export class ErrorLog {
+class ErrorLog {
   readonly #log: FastifyBaseLogger
   /** The errors of the current second, by number and reason. */
   readonly #errors = new Map<string, { error: ApiError, logged: number, further: number }>()
@@ -36,8 +26,8 @@ export class ErrorLog {
     this.#log = log
   }
 
-  /** `log` is the request's logger, which adds the request's id. */
-  record (error: ApiError, log: FastifyBaseLogger, summary: RequestSummary): void {
+  /** `log` adds the request's id, `client` who sent which request. */
+  record (error: ApiError, log: FastifyBaseLogger, client: object): void {
     if (log.level === 'silent') return
     this.#timer ??= setTimeout(() => this.flush(), 1000).unref()
     const level = levelOf(error)
@@ -52,7 +42,7 @@ export class ErrorLog {
     entry.logged++
     this.#lines++
     const why = level === 'error' ? { err: error.cause ?? error } : { reason: reasonOf(error) }
-    log[level]({ error: error.number, status: error.status, ...why, ...summary }, error.message)
+    log[level]({ error: error.number, status: error.status, ...why, ...client }, error.message)
   }
 
   /** Logs how many errors of the current second had no line. */

@@ -1,29 +1,34 @@
-// Reads JSON bodies without losing a digit.
+// Reads JSON bodies. Integers of 64 bits keep every digit.
 import { isUtf8 } from 'node:buffer'
 import type { IncomingHttpHeaders } from 'node:http'
 import type { FastifyInstance, FastifyRequest } from 'fastify'
-import { ApiError, errors, type ErrorDefinition } from '../errors.ts'
-import { inlineBytes } from '../scheduling/memory-budget.ts'
+import { ApiError, errors, overloaded, type ErrorDefinition } from '../errors.ts'
+import { inlineBytes, type MemoryBudget } from '../scheduling/memory-budget.ts'
 import { userWork } from '../scheduling/tick-limiter.ts'
 import { exactNumber } from './int64.ts'
 
 /** A plant has three. Parsing 128 KiB of small objects would block the event loop for 40 ms. */
 const maxValues = 100
 
-/** Makes `application/json` the only type of a body. Call it on the root instance before adding routes. */
-export function readJsonBodies (app: FastifyInstance): void {
-  app.removeAllContentTypeParsers()
-  const options = { parseAs: 'buffer' } as const
-  app.addContentTypeParser('application/json', options, (request: FastifyRequest, body: Buffer, done) => {
-    if (body.length <= inlineBytes) return done(null, parseJsonBody(body))
-    userWork.run(request.identity?.user ?? '', body.length, () => {
-      try {
-        done(null, parseJsonBody(body))
-      } catch (error) {
-        done(error as Error)
-      }
-    })
+/**
+ * Makes `application/json` the only type of a body, and rejects a body beyond the memory budget before it
+ * is read. Call this on the root instance before any route is added.
+ */
+export function readJsonBodies (app: FastifyInstance, budget: MemoryBudget): void {
+  const limit = app.initialConfig.bodyLimit as number
+  app.addHook('preParsing', (request, reply, _payload, done) => {
+    const { 'transfer-encoding': coding, 'content-length': length = 0 } = request.headers
+    const bytes = coding === undefined ? Math.min(Number(length), limit) : limit
+    // Held until the response ends, since a batch holds the plant until then.
+    const fits = bytes <= inlineBytes || budget.reserve(request.identity?.user ?? '', bytes, reply.raw)
+    done(fits ? undefined : overloaded)
   })
+  app.removeAllContentTypeParsers()
+  async function parse ({ identity }: FastifyRequest, body: Buffer): Promise<unknown> {
+    if (body.length > inlineBytes) await userWork.turn(identity.user, body.length)
+    return parseJsonBody(body)
+  }
+  app.addContentTypeParser('application/json', { parseAs: 'buffer' }, parse)
 }
 
 /** The error of content headers that the service does not support. Fastify checks the media type itself. */
@@ -35,7 +40,7 @@ export function contentHeadersError (headers: IncomingHttpHeaders): ErrorDefinit
 }
 
 /** Parses a request body (RFC 8259). Rejects bytes that are not UTF-8. An empty body becomes undefined. */
-export function parseJsonBody (bytes: Buffer): unknown {
+function parseJsonBody (bytes: Buffer): unknown {
   if (bytes.length === 0) return undefined
   if (!isUtf8(bytes)) throw new ApiError(errors.BODY_NOT_UTF8)
   const { values, isPlain } = survey(bytes)
@@ -43,7 +48,7 @@ export function parseJsonBody (bytes: Buffer): unknown {
   const text = bytes.toString().replace(/^\uFEFF/, '')
   try {
     // A reviver makes parsing seven times slower, so most bodies are parsed without one.
-    return isPlain && !text.includes('__proto__') ? JSON.parse(text) : JSON.parse(text, revive as Reviver)
+    return isPlain && !text.includes('__proto__') ? JSON.parse(text) : JSON.parse(text, revive as never)
   } catch (cause) {
     throw cause instanceof ApiError ? cause : new ApiError(errors.BODY_NOT_JSON, { cause })
   }
@@ -81,9 +86,7 @@ function survey (bytes: Buffer): { values: number, isPlain: boolean } {
   return { values, isPlain }
 }
 
-type Reviver = Parameters<typeof JSON.parse>[1]
-
-// TypeScript does not know the third parameter yet (https://github.com/tc39/proposal-json-parse-with-source).
+// TypeScript does not know the third parameter yet.
 function revive (key: string, value: unknown, { source }: { source: string }): unknown {
   if (key === '__proto__') throw new ApiError(errors.BODY_KEY_FORBIDDEN)
   return typeof value === 'number' ? exactNumber(value, source) : value

@@ -1,13 +1,12 @@
 // Rejects malformed requests and unknown paths and methods before any route runs.
-import type { IncomingMessage } from 'node:http'
+import { METHODS, type IncomingMessage } from 'node:http'
 import { isIPv6 } from 'node:net'
 import { Readable } from 'node:stream'
 import type { FastifyInstance, FastifyReply, FastifyRequest, HookHandlerDoneFunction } from 'fastify'
 import { ApiError, errors, type ErrorDefinition } from '../errors.ts'
 import { contentHeadersError } from './json.ts'
-import { METHODS } from './node-http.ts'
 
-/** Call it on the root instance before any route is added. */
+/** Call this on the root instance before any route is added. */
 export function rejectMalformedRequests (app: FastifyInstance): void {
   // Runs before Fastify, which responds to some malformed requests without running a hook.
   app.server.prependListener('request', (request, response) => {
@@ -17,7 +16,7 @@ export function rejectMalformedRequests (app: FastifyInstance): void {
     if (!METHODS.includes(request.method as string)) Object.assign(request, { method: 'GET', url: '#' })
   })
 
-  app.addHook('preParsing', ({ method, headers }: FastifyRequest, _reply, payload, done) => {
+  app.addHook('preParsing', ({ method, headers }, _reply, payload, done) => {
     if (headers['content-type'] === undefined || method === 'GET' || method === 'HEAD') return done()
     const error = contentHeadersError(headers)
     if (error !== undefined) return done(new ApiError(error))
@@ -30,7 +29,7 @@ export function rejectMalformedRequests (app: FastifyInstance): void {
     methods.set(url, [...new Set([...methods.get(url) ?? [], ...[method].flat()])].sort())
   })
   const findRoute = (path: string[]) => [...methods.keys()].find((url) => matches(url.split('/'), path))
-  app.addHook('onRequest', (request: FastifyRequest, reply: FastifyReply, done: HookHandlerDoneFunction) => {
+  app.addHook('onRequest', (request, reply, done) => {
     const error = validateRequest(request.raw)
     if (error !== undefined) return done(new ApiError(error))
     if (!request.is404) return done()
@@ -55,10 +54,10 @@ function validateRequest (request: IncomingMessage): ErrorDefinition | undefined
     if (expect !== undefined && !/^100-continue$/i.test(expect)) return errors.EXPECTATION_UNKNOWN
   } else if (httpVersion !== '1.0') return errors.HTTP_MALFORMED
   if (hasBadFraming(request)) return errors.HTTP_MALFORMED
-  // The router would take it for `/`.
+  // The router would treat `*` as `/`.
   if (url === '*') return errors.PATH_UNKNOWN
   if (host !== undefined && !isHost(host)) return errors.HOST_INVALID
-  // The router would end the path at a fragment: /plants/1#2 would be plant 1.
+  // The router would cut the path at `#`: /plants/1#2 would be plant 1.
   return (url as string).includes('#') ? errors.HTTP_MALFORMED : undefined
 }
 

@@ -1,12 +1,12 @@
 // Standard headers, and the response to an error of a route, of Fastify or of Node's parser.
-import { randomFillSync } from 'node:crypto'
+import { randomUUID } from 'node:crypto'
+import { STATUS_CODES } from 'node:http'
 import { isIP } from 'node:net'
 import { Readable } from 'node:stream'
 import type { FastifyError, FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { ApiError, errors, type ErrorDefinition } from '../errors.ts'
-import { discardStream } from './wire/discard.ts'
-import type { RequestSummary } from './error-log.ts'
-import { STATUS_CODES } from './node-http.ts'
+import { clientWork } from '../scheduling/tick-limiter.ts'
+import { discardStream } from './wire/lingering-close.ts'
 
 // The error codes of Fastify, its plugins and Node's HTTP parser.
 const foreignErrors: Record<string, ErrorDefinition> = {
@@ -42,7 +42,7 @@ const hasRequestLine = ({ rawPacket, bytesParsed }: { rawPacket: Buffer, bytesPa
   /^[\w-]+ \S+ HTTP\/1\.[01]\r\n/.test(
     rawPacket.toString('latin1', rawPacket.lastIndexOf('\n', bytesParsed) + 1))
 
-/** Call it on the root instance before any route is added. */
+/** Call this on the root instance before any route is added. */
 export function setStandardHeaders (app: FastifyInstance): void {
   app.addHook('onSend', (request, reply, payload, done) => {
     reply.header('x-request-id', request.id)
@@ -59,28 +59,31 @@ export function setStandardHeaders (app: FastifyInstance): void {
   })
 }
 
-function summarize (request: FastifyRequest, error: ApiError): RequestSummary {
-  // The error of a revoked or expired token names the user.
-  const identity = request.identity ?? (error as Partial<FastifyRequest>).identity
-  const { method, routeOptions: { url: route } } = request
-  return { method, route, user: identity?.user, tokenId: identity?.id, remoteAddress: addressOf(request) }
-}
-
 /** The last valid address that trusted proxies report. Earlier ones may be anything that the client wrote. */
 const addressOf = ({ ip, ips = [ip] }: FastifyRequest) => ips.findLast((address) => isIP(address) !== 0)
+
+/** What an error response costs, in bytes of other work: 32 in a tick. */
+const errorBytes = 8192
 
 /** The error handler of Fastify. */
 export function handleError (error: unknown, request: FastifyRequest, reply: FastifyReply): void {
   const apiError = toApiError(error, errors.INTERNAL)
   const { status, number, headers, message } = apiError
-  request.server.errorLog.record(apiError, request.log, summarize(request, apiError))
-  // Fastify closes the connection after a body that it rejected. A client that still
-  // sends the body would lose the response.
+  const { method, routeOptions: { url: route } } = request
+  // The error of a revoked or expired token names the user.
+  const identity = request.identity ?? (apiError as Partial<FastifyRequest>).identity
+  request.server.errorLog.record(apiError, request.log,
+    { method, route, user: identity?.user, tokenId: identity?.id, remoteAddress: addressOf(request) })
+  // Fastify would close the connection after a body that it rejected, and a client that still sends would
+  // lose the response.
   if (!request.raw.complete) discardStream(request.raw, request.raw.socket)
   if (reply.hasHeader('connection') && reply.raw.shouldKeepAlive) reply.header('connection', 'keep-alive')
   // Fastify runs no hook for a malformed URL. It adds no charset when the reply has its own serializer.
   reply.code(status).headers({ ...headers, 'cache-control': 'no-store', 'x-request-id': request.id })
-  reply.type('application/json').serializer(JSON.stringify).send({ error: number, message })
+  reply.type('application/json').serializer(JSON.stringify)
+  // A client that repeats rejected requests on many connections must not keep the event loop busy.
+  const client = request.identity?.user ?? request.ip
+  clientWork.run(`error ${client}`, errorBytes, () => { reply.send({ error: number, message }) })
 }
 
 /** A complete HTTP response for a socket when Node could not parse a request. */
@@ -89,7 +92,7 @@ export function rawErrorResponse (
 ): string {
   const apiError = toApiError(error, errors.HTTP_MALFORMED)
   const { status, number, headers, message } = apiError
-  const id = newRequestId()
+  const id = randomUUID()
   app.errorLog.record(apiError, app.log.child({ reqId: id }), { remoteAddress })
   const body = JSON.stringify({ error: number, message })
   const lines = Object.entries({
@@ -103,17 +106,4 @@ export function rawErrorResponse (
     connection: 'close'
   }).map(([name, value]) => `${name}: ${value}\r\n`)
   return `HTTP/1.1 ${status} ${STATUS_CODES[status]}\r\n${lines.join('')}\r\n${body}`
-}
-
-const random = Buffer.alloc(4096)
-let used = random.length
-
-/** 128 random bits in hexadecimal, cheaper than Node's UUIDs, which are strings of many pieces. */
-export function newRequestId (): string {
-  if (used === random.length) {
-    randomFillSync(random)
-    used = 0
-  }
-  used += 16
-  return random.toString('hex', used - 16, used)
 }

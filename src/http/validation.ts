@@ -2,7 +2,7 @@
 import { Kind, type TSchema } from '@sinclair/typebox'
 import { TypeCompiler, ValueErrorType, type ValueError } from '@sinclair/typebox/compiler'
 import type { FastifySchemaCompiler } from 'fastify'
-import { ApiError, errors } from '../errors.ts'
+import { ApiError, errors, type ErrorDefinition } from '../errors.ts'
 import { int64Range } from './int64.ts'
 import { typeDescriptions } from './types.ts'
 
@@ -24,37 +24,35 @@ export const compileValidator: FastifySchemaCompiler<TSchema> = ({ schema, httpP
 function bodyError (error: ValueError): ApiError {
   const { path, schema, value } = error
   if (path === '') {
-    const message = `The body must be a JSON object with ${fieldsOf(schema)}.`
-    return new ApiError(errors.BODY_NOT_OBJECT, { message })
+    return reject(errors.BODY_NOT_OBJECT, `The body must be a JSON object with ${fieldsOf(schema)}.`)
   }
   if (value === undefined) {
     const expected = typeDescriptions[schema[Kind]]
-    const message = `${nameOf(error)} is missing${expected === undefined ? '' : `: expected ${expected}`}.`
-    return new ApiError(errors.FIELD_MISSING, { message })
+    const hint = expected === undefined ? '' : `: expected ${expected}`
+    return reject(errors.FIELD_MISSING, `${nameOf(error)} is missing${hint}.`)
   }
   if (schema[Kind] === 'Int64' && typeof value === 'number' && Math.abs(value) >= 2 ** 63) {
-    return new ApiError(errors.INT64_OUT_OF_RANGE, { message: `${nameOf(error)} must be ${int64Range}.` })
+    return reject(errors.INT64_OUT_OF_RANGE, `${nameOf(error)} must be ${int64Range}.`)
   }
-  return new ApiError(errors.FIELD_INVALID, { message: `${nameOf(error)} ${requirementOf(error)}.` })
+  return reject(errors.FIELD_INVALID, `${nameOf(error)} ${requirementOf(error)}.`)
 }
 
 function pathError (error: ValueError): ApiError {
-  const message = `The ${nameOf(error)} in the path ${requirementOf(error)}.`
-  return new ApiError(errors.PATH_PARAMETER_INVALID, { message })
+  return reject(errors.PATH_PARAMETER_INVALID, `The ${nameOf(error)} in the path ${requirementOf(error)}.`)
 }
 
 function queryError (error: ValueError): ApiError {
   const name = nameOf(error)
   if (error.type !== ValueErrorType.ObjectAdditionalProperties) {
-    const message = `${name} ${requirementOf(error)}, given once.`
-    return new ApiError(errors.QUERY_PARAMETER_INVALID, { message })
+    return reject(errors.QUERY_PARAMETER_INVALID, `${name} ${requirementOf(error)}, given once.`)
   }
-  const known = Object.keys(error.schema.properties).join(' or ')
+  const known = Object.keys(error.schema.properties).join(' or ') || 'none'
   // A longer name may be a token, which must not get into the log.
   const shown = /^\w{1,20}$/.test(name) ? name : 'This name'
-  const message = `${shown} is not a parameter here: use ${known === '' ? 'none' : known}.`
-  return new ApiError(errors.QUERY_PARAMETER_INVALID, { message })
+  return reject(errors.QUERY_PARAMETER_INVALID, `${shown} is not a parameter here: use ${known}.`)
 }
+
+const reject = (definition: ErrorDefinition, message: string) => new ApiError(definition, { message })
 
 /** `/maker/name` to `maker.name`. */
 const nameOf = ({ path }: ValueError) => path.slice(1).replaceAll('/', '.')

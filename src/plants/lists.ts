@@ -9,12 +9,11 @@ import { userWork } from '../scheduling/tick-limiter.ts'
 import { firstPage, readFirstPages, readPage, type Page, type PageRequest } from './pages.ts'
 import type { Plant } from './schemas.ts'
 
-export interface ListsOptions {
+interface ListsOptions {
   database: Database
   budget: MemoryBudget
-  /** The most bytes of a plant. */
   maxPlantBytes: number
-  /** Of the statements for first pages. */
+  /** For the statements of first pages. */
   batch: Pick<BatcherOptions<ListRequest, Page | undefined>, 'limits' | 'maxQueued' | 'isRetryable'>
 }
 
@@ -26,16 +25,13 @@ interface ListRequest extends PageRequest {
 /** The limits of a page of a long list: some 2 ms of JSON. */
 const [maxPageSize, maxPageBytes, maxFirstPageBytes] = [2000, 131_072, 65_536]
 
-/** A list is slow when it takes longer, and several times as long as others do. */
+/** A list is slow when it takes longer than this time, and several times as long as others. */
 const [slowMs, slowFactor] = [100, 4]
-
-/** How long a user is remembered as one with slow or large lists. */
-const rememberMs = 10_000
 
 export class Lists {
   readonly #options: ListsOptions
-  /** Users whose last list was slow or large: the next one is read alone, where it delays no short list. */
-  readonly #alone = new LRUCache<string, true>({ max: 10_000, ttl: rememberMs })
+  /** Users with a slow or large last list. The next one is read alone, so that it delays no short list. */
+  readonly #alone = new LRUCache<string, true>({ max: 10_000, ttl: 10_000 })
   readonly #shortLists: Batcher<ListRequest, Page | undefined>
   readonly #longLists: Batcher<ListRequest, Page>
   #lastResultAt = 0
@@ -49,11 +45,11 @@ export class Lists {
       runAlone: (list) => this.#longLists.add(list)
     })
     this.#longLists = new Batcher(async ([list]) => [await this.#readAlone(list as ListRequest)], {
+      ...options.batch,
       name: 'long_list',
       limits: () => oneAtATime,
-      // The memory budget bounds them: a long list has two entries at most.
-      maxQueued: Infinity,
-      isRetryable: () => false
+      // The memory budget bounds the queue: a long list has two entries at most.
+      maxQueued: Infinity
     })
   }
 
@@ -64,7 +60,7 @@ export class Lists {
     if (page !== undefined && page.next === undefined) return page.toPlants()
 
     const { budget, maxPlantBytes } = this.#options
-    // The page that is being sent, and the prefetched one.
+    // For two pages: one is being sent, one is prefetched.
     const bytes = 2 * Math.max(maxPageBytes, maxPlantBytes)
     if (!budget.reserve(user, bytes, response)) throw overloaded
     const first = page ?? await this.#longLists.add(request)
@@ -81,31 +77,33 @@ export class Lists {
     }
   }
 
-  /** Starts to read the next page. A list that has begun neither expires nor is rejected. */
+  /** A list that has begun neither expires nor is rejected. */
   #prefetch (request: ListRequest, { next, count, bytes }: Page): Promise<Page> | undefined {
     if (next === undefined) return undefined
     const affordable = Math.floor(maxPageBytes / (bytes / count))
     const size = Math.max(1, Math.min(maxPageSize, next.limit, affordable))
     const cursor = { ...next, size, maxBytes: maxPageBytes }
     const page = this.#longLists.add({ ...request, ...cursor, queuedAt: Infinity })
-    // A reader that has gone leaves the promise behind.
+    // Nothing awaits the page when the client has gone. An unhandled rejection would crash the process.
     page.catch(() => {})
     return page
   }
 
   async #readTogether (lists: ListRequest[]): Promise<Array<Page | undefined>> {
+    // Since these lists were queued, other lists of their users may have been slow or large.
+    const short = lists.filter(({ user }) => !this.#alone.has(user))
+    if (short.length === 0) return []
     const sentAt = performance.now()
-    const pages = await readFirstPages(this.#options.database, lists)
+    const read = await readFirstPages(this.#options.database, short)
     const ms = this.#since(sentAt)
     const wasSlow = ms > slowMs && ms > slowFactor * this.#typicalMs
     this.#typicalMs += (ms - this.#typicalMs) / 16
-    lists.forEach(({ user }, index) => {
-      if (wasSlow || pages[index] === undefined) this.#alone.set(user, true)
-    })
-    return pages
+    const pages = new Map(short.map((list, index) => [list, read[index]]))
+    for (const [{ user }, page] of pages) if (wasSlow || page === undefined) this.#alone.set(user, true)
+    return lists.map((list) => pages.get(list))
   }
 
-  /** Results of pipelined statements come in order: the time before the last one was spent on others. */
+  /** Pipelined statements run one after the other: a statement began when the one before ended. */
   #since (sentAt: number): number {
     const now = performance.now()
     const ms = now - Math.max(sentAt, this.#lastResultAt)

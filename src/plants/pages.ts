@@ -4,21 +4,21 @@ import { inlineBytes } from '../scheduling/memory-budget.ts'
 import { columnList, fields, textFields, toPlant } from './columns.ts'
 import type { Plant } from './schemas.ts'
 
-/** Where the next page starts, and how many plants the list may still have. */
+/** Where the next page starts, and how many more plants the list may have. */
 export interface Cursor { from: string, limit: number }
 
 export interface PageRequest extends Cursor {
   user: string
-  /** The page size, in plants. */
+  /** In plants. */
   size: number
-  /** Of the JSON of the texts. A single larger plant is a page of its own. */
+  /** Of the texts in JSON. A single larger plant is a page of its own. */
   maxBytes: number
 }
 
 /** Plants in ascending order of id. */
 export interface Page {
   count: number
-  /** Of the JSON of the texts. */
+  /** Of the texts in JSON. */
   bytes: number
   /** Absent on the last page. */
   next?: Cursor | undefined
@@ -26,9 +26,7 @@ export interface Page {
   toPlants (): Plant[]
 }
 
-/** The first page of a list has at most so many plants. */
-export const firstPageSize = 100
-/** The smallest int64 and the largest. */
+const maxFirstPageSize = 100
 const [firstId, lastId] = ['-9223372036854775808', '9223372036854775807']
 
 // A page is one row of JSON arrays, one per field. Reading 20 plants costs the service a sixth less than
@@ -36,8 +34,8 @@ const [firstId, lastId] = ['-9223372036854775808', '9223372036854775807']
 const textBytes = textFields.map((field) => `coalesce(octet_length(${field}), 0)`)
 const jsonBytes = textFields.map((field) => `coalesce(octet_length(to_json(${field})::text), 0)`)
 
-/** A text beyond this many bytes is not turned into JSON unless the page may have it. */
-const largeText = 512
+/** A page with a longer text, in bytes, is read by `selectLargePage`. */
+const largeText = 256
 
 /** The count, the last id when more plants may follow, and the columns, null when they exceed `maxBytes`. */
 const pageOf = (condition: string, size: string, maxBytes: string | number) => `
@@ -84,7 +82,7 @@ const selectLargePage = {
 }
 
 export const firstPage = (user: string, limit: number, maxBytes: number): PageRequest =>
-  ({ user, from: firstId, limit, size: Math.min(firstPageSize, limit), maxBytes })
+  ({ user, from: firstId, limit, size: Math.min(maxFirstPageSize, limit), maxBytes })
 
 const valuesOf = ({ user, from, size, maxBytes }: PageRequest) => [user, from, size, maxBytes]
 

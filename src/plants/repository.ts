@@ -12,7 +12,7 @@ import { deleteAll, deleteProbe, insertAll, maxCreates, type PlantKey, type Plan
 
 export type Plants = ReturnType<typeof createPlants>
 
-export interface PlantsOptions {
+interface PlantsOptions {
   /** How many requests may share a statement: by default 500, or 1 on Citus. */
   writeBatch: number | undefined
   /** How many requests of each kind may be queued. */
@@ -22,8 +22,8 @@ export interface PlantsOptions {
   budget: MemoryBudget
 }
 
-/** First pages in a statement, and such statements in flight: larger batches cost PostgreSQL no less. */
-const [maxLists, maxListBatches] = [16, 8]
+// More first pages in a statement, or more such statements, would delay the lists of new users.
+const [maxLists, maxListBatches] = [16, 2]
 const defaultWriteBatch = 500
 
 /** Each verb acts on the plants of `user` alone. */
@@ -31,7 +31,7 @@ export function createPlants (database: Database, options: PlantsOptions) {
   const { writeBatch, maxQueued, bodyLimit, budget } = options
   const batching = (maxItems: number, maxInFlight: number) => {
     const batch = { maxItems: Math.min(maxItems, writeBatch ?? defaultWriteBatch), maxInFlight }
-    // One lost node of Citus would fail a whole batch.
+    // In Citus one lost node would fail the whole batch.
     const isSingle = () => batch.maxItems === 1 || (writeBatch === undefined && database.isDistributed())
     return { limits: () => isSingle() ? singles : batch, maxQueued, isRetryable: wasRolledBack }
   }
@@ -53,9 +53,8 @@ export function createPlants (database: Database, options: PlantsOptions) {
     /** False when the user has no plant with this id. */
     delete: (user: string, id: string): Promise<boolean> => deletes.add({ user, id }),
 
-    /** All plants of a short list, or the pages of a long one. The plants are in ascending order of id. */
-    list: (user: string, limit: number | undefined, response: Writable) =>
-      lists.list(user, limit ?? Infinity, response)
+    /** The plants of a short list, or the pages of a long one, in ascending order of id. */
+    list: (user: string, limit: number, response: Writable) => lists.list(user, limit, response)
   }
 }
 

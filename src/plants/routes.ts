@@ -1,18 +1,22 @@
-// The operations on plants: for each a contract, then a few lines of deed.
+// The HTTP operations on plants and their errors.
 import type { ServerResponse } from 'node:http'
 import { Readable } from 'node:stream'
 import type { FastifyPluginAsyncTypebox } from '@fastify/type-provider-typebox'
 import { Type } from '@sinclair/typebox'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { requireWriteAccess } from '../access/bearer.ts'
-import { ApiError, errors } from '../errors.ts'
+import { ApiError, defineErrors, errors } from '../errors.ts'
 import { userWork } from '../scheduling/tick-limiter.ts'
-import { plantErrors } from './errors.ts'
 import type { Page } from './pages.ts'
 import type { Plants } from './repository.ts'
 import {
   ListQuerySchema, NewPlantSchema, NoQuerySchema, PlantParamsSchema, PlantSchema, type Plant
 } from './schemas.ts'
+
+const { ID_TAKEN, PLANT_NOT_FOUND } = defineErrors({
+  ID_TAKEN: { number: 40014, message: 'You already have a plant with this id.' },
+  PLANT_NOT_FOUND: { number: 40402, message: 'You have no plant with this id.' }
+})
 
 type Plugin = FastifyPluginAsyncTypebox<{ plants: Plants }>
 type App = Parameters<Plugin>[0]
@@ -28,7 +32,7 @@ export const plantsRoutes: Plugin = async (app, { plants }) => {
 function createPlant (app: App, plants: Plants): void {
   app.post('/plants', {
     onRequest: requireWriteAccess,
-    config: { errors: [plantErrors.ID_TAKEN, errors.TOKEN_READ_ONLY] },
+    config: { errors: [ID_TAKEN, errors.TOKEN_READ_ONLY] },
     schema: {
       operationId: 'createPlant',
       tags: ['Plants'],
@@ -41,8 +45,8 @@ function createPlant (app: App, plants: Plants): void {
     }
   }, async (request) => {
     await request.revalidate()
-    if (!await plants.create(request.identity.user, request.body)) throw new ApiError(plantErrors.ID_TAKEN)
-    // Only what a plant has goes out.
+    if (!await plants.create(request.identity.user, request.body)) throw new ApiError(ID_TAKEN)
+    // Serialization drops the id and unknown fields.
     return request.body
   })
 }
@@ -59,12 +63,11 @@ function listPlants (app: App, plants: Plants): void {
       response: { 200: Type.Array(PlantSchema, { description: 'Your plants' }) }
     }
   }, async (request, reply) => {
-    const { limit } = request.query
-    const most = limit === undefined ? undefined : Number(limit)
-    const list = await plants.list(request.identity.user, most, reply.raw)
+    const limit = Number(request.query.limit ?? Infinity)
+    const list = await plants.list(request.identity.user, limit, reply.raw)
     if (Array.isArray(list)) return list
     reply.type('application/json')
-    // A stream that responds to HEAD would be read to its end and dropped.
+    // Fastify would read the whole stream for a HEAD request and discard it.
     const chunks = request.method === 'HEAD' ? [] : toJson(list, request, reply)
     return Readable.from(chunks, { objectMode: false }) as never
   })
@@ -73,7 +76,7 @@ function listPlants (app: App, plants: Plants): void {
 function deletePlant (app: App, plants: Plants): void {
   app.delete('/plants/:id', {
     onRequest: requireWriteAccess,
-    config: { errors: [plantErrors.PLANT_NOT_FOUND, errors.TOKEN_READ_ONLY] },
+    config: { errors: [PLANT_NOT_FOUND, errors.TOKEN_READ_ONLY] },
     schema: {
       operationId: 'deletePlant',
       tags: ['Plants'],
@@ -86,8 +89,8 @@ function deletePlant (app: App, plants: Plants): void {
     }
   }, async (request, reply) => {
     await request.revalidate()
-    const wasThere = await plants.delete(request.identity.user, request.params.id)
-    if (!wasThere) throw new ApiError(plantErrors.PLANT_NOT_FOUND)
+    const wasDeleted = await plants.delete(request.identity.user, request.params.id)
+    if (!wasDeleted) throw new ApiError(PLANT_NOT_FOUND)
     // Sending `null` would make Fastify serialize it as JSON first.
     reply.code(204)
   })
@@ -96,19 +99,20 @@ function deletePlant (app: App, plants: Plants): void {
 /** The JSON of a long list, page by page. When the token becomes invalid the stream ends with an error. */
 async function * toJson (pages: AsyncIterable<Page>, request: FastifyRequest, reply: FastifyReply) {
   const serialize = reply.getSerializationFunction('200') as unknown as (plants: Plant[]) => string
-  let before = '['
+  let separator = '['
   for await (const page of pages) {
+    // The page before ended with the last plant.
     if (page.count === 0) break
     await request.revalidate()
     await userWork.turn(request.identity.user, page.bytes)
-    yield before + serialize(page.toPlants()).slice(1, -1)
-    before = ','
+    yield separator + serialize(page.toPlants()).slice(1, -1)
+    separator = ','
     await drained(reply.raw)
   }
-  yield before === '[' ? '[]' : ']'
+  yield ']'
 }
 
-/** By itself a stream would read the next page before the client has taken this one. */
+/** Waits until the client has taken the page. A stream alone would read the next page first. */
 async function drained ({ socket }: ServerResponse): Promise<void> {
   if (!socket?.writableNeedDrain) return
   const { promise, resolve } = Promise.withResolvers<void>()

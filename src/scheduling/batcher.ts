@@ -1,9 +1,8 @@
 // Groups items that arrive together, or while other groups are in flight, into one statement.
-import { batchEvents, origin, statementEvents } from '../events.ts'
+import { batchEvents, requestContext } from '../events.ts'
 import { WorkQueue, type Queued, type Work, type WorkQueueOptions } from './work-queue.ts'
 
 export interface BatcherOptions<Item, Result> extends WorkQueueOptions {
-  /** For metrics. */
   name: string
   /** After which errors of a batch each of its items is retried alone. */
   isRetryable: (error: unknown) => boolean
@@ -19,11 +18,7 @@ interface Pending<Item extends Work, Result> extends Queued<Item> {
   resolve: (result: Result) => void
 }
 
-/**
- * One commit, one round trip and one plan for many rows: 64 clients get 2.2 times as many creates and
- * 2.7 times as many deletes as with pipelined single statements. `run` returns the results in order
- * after the commit.
- */
+/** `run` returns the results in the order of the items. See docs/design/002-batches.md. */
 export class Batcher<Item extends Work, Result> {
   readonly #run: (items: Item[]) => Promise<Result[]>
   readonly #options: BatcherOptions<Item, Result>
@@ -35,16 +30,16 @@ export class Batcher<Item extends Work, Result> {
     this.#queue = new WorkQueue((batch) => this.#flush(batch), options)
   }
 
-  /** Rejects with OVERLOADED when the item was not admitted; then the item was in no statement. */
+  /** Rejects with OVERLOADED when the item was in no statement. */
   add (item: Item): Promise<Result> {
     return new Promise((resolve, reject) => {
-      this.#queue.add({ item, context: origin.getStore(), resolve, reject })
+      this.#queue.add({ item, context: requestContext.getStore(), resolve, reject })
     })
   }
 
   async #flush (batch: Array<Pending<Item, Result>>): Promise<void> {
     const { name, isRetryable } = this.#options
-    if (batchEvents.hasSubscribers) batchEvents.publish({ name, items: batch.length })
+    batchEvents.publish({ name, items: batch.length })
     try {
       const results = await this.#inContextOf(batch, () => this.#run(batch.map(({ item }) => item)))
       batch.forEach(({ resolve }, index) => resolve(results[index] as Result))
@@ -60,9 +55,8 @@ export class Batcher<Item extends Work, Result> {
     await this.#inContextOf([pending], () => runAlone(pending.item)).then(pending.resolve, pending.reject)
   }
 
-  /** So that traces link the statement to the requests that it serves. */
+  /** Traces link the statement to the requests that it serves. */
   #inContextOf<T> (batch: Array<Pending<Item, Result>>, run: () => Promise<T>): Promise<T> {
-    if (!statementEvents.hasSubscribers) return run()
-    return origin.run(batch.map(({ context }) => context), run)
+    return requestContext.run(batch.map(({ context }) => context), run)
   }
 }

@@ -1,20 +1,12 @@
 // Entries in one queue per user, served by deficit round robin (Shreedhar and Varghese, SIGCOMM 1995).
 
-interface Entry<Item> {
-  item: Item
-  cost: number
-  /** By performance.now(). */
-  queuedAt: number
-}
-
 interface UserQueue<Item> {
-  entries: Array<Entry<Item>>
+  entries: Array<{ item: Item, cost: number, queuedAt: number }>
   /** How much cost the user may still take before other users are served. */
   deficit: number
 }
 
 export class FairQueue<Item> {
-  /** In the order in which users are served. */
   #users = new Map<string, UserQueue<Item>>()
   readonly #quantum: number
   #size = 0
@@ -24,17 +16,15 @@ export class FairQueue<Item> {
     this.#quantum = quantum
   }
 
-  /** How many entries all users have. */
   get size (): number {
     return this.#size
   }
 
-  /** An entry with `queuedAt` Infinity never expires. */
+  /** `queuedAt` is a time by performance.now(); with Infinity the entry never expires. */
   add (user: string, item: Item, cost = 1, queuedAt = performance.now()): void {
-    const entry = { item, cost, queuedAt }
-    const queue = this.#users.get(user)
-    if (queue === undefined) this.#users.set(user, { entries: [entry], deficit: this.#quantum })
-    else queue.entries.push(entry)
+    let queue = this.#users.get(user)
+    if (queue === undefined) this.#users.set(user, queue = { entries: [], deficit: this.#quantum })
+    queue.entries.push({ item, cost, queuedAt })
     this.#size++
   }
 
@@ -42,7 +32,7 @@ export class FairQueue<Item> {
   next (maxCost = Infinity): Item | undefined {
     // The iterator also visits the users that are moved to the end meanwhile.
     for (const [user, queue] of this.#users) {
-      const { cost } = queue.entries[0] as Entry<Item>
+      const { cost } = queue.entries[0] as typeof queue.entries[0]
       if (queue.deficit < cost) {
         queue.deficit += this.#quantum
         this.#users.delete(user)
@@ -66,10 +56,7 @@ export class FairQueue<Item> {
     return expired
   }
 
-  /**
-   * Removes the newest item of the user with the most entries, in favor of another entry of `user`.
-   * Undefined when no user has more entries than `user` would have.
-   */
+  /** Removes the newest item of the user with the most entries; undefined when that is `user`. */
   evictFromLargest (user: string): Item | undefined {
     let [largest, size] = [user, (this.#users.get(user)?.entries.length ?? 0) + 1]
     for (const [other, { entries }] of this.#users) {
@@ -81,11 +68,10 @@ export class FairQueue<Item> {
 
   #remove (user: string, queue: UserQueue<Item>, index: number): Item {
     const { entries } = queue
-    const { item } = (index === 0 ? entries.shift() : entries.splice(index, 1)[0]) as Entry<Item>
+    const [{ item }] = entries.splice(index, 1) as [typeof entries[0] & {}]
     this.#size--
     if (entries.length === 0) this.#users.delete(user)
-    // A long-lived Map rehashes now and then. Its old table keeps every later table alive until a full
-    // collection, and all entries with them. An empty queue starts with a new Map instead.
+    // When a long-lived Map grows, V8 keeps its old tables and their entries until a full collection.
     if (this.#size === 0) this.#users = new Map()
     return item
   }

@@ -4,6 +4,9 @@ import { finished, type Writable } from 'node:stream'
 /** Bodies and lists up to this size are not counted: the number of connections bounds them. */
 export const inlineBytes = 16_384
 
+/** When the heap is collected after a burst: an idle process would keep the memory. */
+const [collectBytes, collectMs] = [33_554_432, 1000]
+
 /**
  * Each user may hold as much as is still free (dynamic thresholds, Choudhury and Hahne 1998): one user
  * gets half of the total, two get a third each. The total is never exceeded, and some of it stays free
@@ -11,6 +14,7 @@ export const inlineBytes = 16_384
  */
 export class MemoryBudget {
   readonly #maxBytes: number
+  #peak = 0
   readonly #heldBy = new Map<string, number>()
   #total = 0
 
@@ -32,5 +36,9 @@ export class MemoryBudget {
     if (held === 0) this.#heldBy.delete(user)
     else this.#heldBy.set(user, held)
     this.#total += bytes
+    this.#peak = Math.max(this.#peak, this.#total)
+    if (this.#total > 0) return
+    if (this.#peak > collectBytes) setTimeout(() => globalThis.gc?.({ execution: 'async' }), collectMs).unref()
+    this.#peak = 0
   }
 }

@@ -15,14 +15,12 @@ export class TickLimiter {
   /** Calls `work` at once while this tick has budget left, otherwise in a later tick, fair by `key`. */
   run (key: string, bytes: number, work: () => void): void {
     if (this.#spentBytes === 0) setImmediate(() => this.#nextTick())
-    if (this.#queue.size === 0 && bytes <= this.#left()) {
-      this.#spentBytes += bytes
-      return work()
-    }
-    this.#queue.add(key, () => {
+    const charged = () => {
       this.#spentBytes += bytes
       work()
-    }, bytes)
+    }
+    if (this.#queue.size === 0 && bytes <= this.#left()) charged()
+    else this.#queue.add(key, charged, bytes)
   }
 
   /** Resolves when the work may be done, in the same tick. */

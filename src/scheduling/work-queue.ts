@@ -5,11 +5,11 @@ import { FairQueue } from './fair-queue.ts'
 export interface Work {
   user: string
   /** In characters. */
-  size?: number | undefined
+  size?: number
   /** By performance.now(), when the work was queued before. Infinity: never expires. */
-  queuedAt?: number | undefined
+  queuedAt?: number
   /** Work for a closed response is not started. */
-  response?: { readonly destroyed: boolean } | undefined
+  response?: { readonly destroyed: boolean }
 }
 
 export interface Queued<Item extends Work> {
@@ -17,36 +17,27 @@ export interface Queued<Item extends Work> {
   reject: (error: unknown) => void
 }
 
-export interface Limits {
-  /** How many items start together. */
-  maxItems: number
-  /** How many groups may be in flight. */
-  maxInFlight: number
-}
-
 export interface WorkQueueOptions {
-  /** Asked each time, since a property of the database may change them. */
-  limits: () => Limits
-  /** How many items may be queued before one is rejected. */
+  /** How many items start together, and how many groups may be in flight. Citus changes them at run time. */
+  limits: () => { maxItems: number, maxInFlight: number }
   maxQueued: number
 }
 
-/** As long as a statement may take by default: a client of a database that hangs gets a response in time. */
+/** As long as a statement may take by default. */
 const maxQueueMs = 5000
 
 const tickMs = 100
 
 /**
- * After so many ticks without a finished group those in flight no longer count, so that a locked row does
- * not hold up other users. Longer than an unresponsive connection is kept: the next group gets a new one.
- * Counted in ticks, since a lagging event loop is late for results and ticks alike.
+ * After more ticks without a finished group the groups in flight no longer count: a locked row must not hold
+ * up other users. By then an unresponsive connection has been replaced.
  */
 const maxStalledTicks = 10
 
-/** The work of one group, in characters: small items do not wait long for large ones of the same group. */
+/** In characters. Small items do not wait long for large ones of the same group. */
 const maxGroupSize = 262_144
 
-/** The work that counts as much as one small item when users take turns, in characters. */
+/** The characters that count as much as one small item when users take turns. */
 const sizeUnit = 4096
 
 /** Starts queued work in groups, fair by user. `start` settles the items; its promise never rejects. */
@@ -54,12 +45,9 @@ export class WorkQueue<Entry extends Queued<Work>> {
   readonly #start: (group: Entry[]) => Promise<void>
   readonly #options: WorkQueueOptions
   readonly #queue = new FairQueue<Entry>()
-  #inFlight = 0
-  /** Of the groups that count as in flight. */
-  #generation = 0
+  readonly #inFlight = new Set<Entry[]>()
   #stalledTicks = 0
-  #hasFinished = false
-  #isScheduled = false
+  #scheduled: NodeJS.Immediate | undefined
   #timer: NodeJS.Timeout | undefined
 
   constructor (start: (group: Entry[]) => Promise<void>, options: WorkQueueOptions) {
@@ -67,7 +55,6 @@ export class WorkQueue<Entry extends Queued<Work>> {
     this.#options = options
   }
 
-  /** Items that are queued. */
   get size (): number {
     return this.#queue.size
   }
@@ -82,25 +69,28 @@ export class WorkQueue<Entry extends Queued<Work>> {
     }
     this.#queue.add(user, entry, 1 + Math.floor(size / sizeUnit), queuedAt)
     this.#timer ??= setInterval(() => this.#tick(), tickMs).unref()
-    if (this.#inFlight < this.#options.limits().maxInFlight) this.#schedule()
+    this.#schedule()
   }
 
   /** Items that arrive in the same tick start together. */
   #schedule (): void {
-    if (this.#isScheduled) return
-    this.#isScheduled = true
-    setImmediate(() => {
-      this.#isScheduled = false
+    this.#scheduled ??= setImmediate(() => {
+      this.#scheduled = undefined
       this.#drain()
     })
   }
 
   #drain (): void {
     const { maxItems, maxInFlight } = this.#options.limits()
-    while (this.#inFlight < maxInFlight) {
+    while (this.#inFlight.size < maxInFlight) {
       const group = this.#takeGroup(maxItems)
       if (group.length === 0) return
-      this.#run(group)
+      this.#inFlight.add(group)
+      this.#start(group).then(() => {
+        if (!this.#inFlight.delete(group)) return
+        this.#stalledTicks = 0
+        this.#schedule()
+      })
     }
   }
 
@@ -122,28 +112,15 @@ export class WorkQueue<Entry extends Queued<Work>> {
     return group
   }
 
-  #run (group: Entry[]): void {
-    const generation = this.#generation
-    this.#inFlight++
-    this.#start(group).then(() => {
-      if (generation !== this.#generation) return
-      this.#inFlight--
-      this.#hasFinished = true
-      if (this.#queue.size > 0) this.#schedule()
-    })
-  }
-
   #tick (): void {
     for (const { reject } of this.#queue.takeExpired(performance.now() - maxQueueMs)) reject(overloaded)
-    const isStalled = this.#inFlight > 0 && !this.#hasFinished
-    this.#stalledTicks = isStalled ? this.#stalledTicks + 1 : 0
-    this.#hasFinished = false
-    if (this.#stalledTicks === maxStalledTicks) {
-      this.#generation++
-      this.#inFlight = this.#stalledTicks = 0
+    if (this.#inFlight.size === 0) this.#stalledTicks = 0
+    else if (++this.#stalledTicks > maxStalledTicks) {
+      this.#inFlight.clear()
+      this.#stalledTicks = 0
       this.#drain()
     }
-    if (this.#inFlight > 0 || this.#queue.size > 0) return
+    if (this.#inFlight.size > 0 || this.#queue.size > 0) return
     clearInterval(this.#timer)
     this.#timer = undefined
   }

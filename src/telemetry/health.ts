@@ -4,11 +4,7 @@ import type { FastifyPluginAsyncTypebox } from '@fastify/type-provider-typebox'
 import { Type } from '@sinclair/typebox'
 import type { Database } from '../database/database.ts'
 import { ApiError, errors, ErrorSchema } from '../errors.ts'
-
-/** The state of the process. `forceCloseAt` is a time of `performance.now()`. */
-export interface Lifecycle { starting?: boolean, stopping: boolean, forceCloseAt?: number }
-
-const StatusSchema = Type.Object({ status: Type.Literal('ok') })
+import type { Lifecycle } from '../http/wire/shutdown.ts'
 
 // Probes commonly time out after a second.
 const probeTimeoutMs = 800
@@ -22,12 +18,19 @@ export type Readiness = () => Promise<{ name: (typeof unreadyReasons)[number], e
 export function createReadiness (database: Database, lifecycle: Lifecycle): Readiness {
   let probing: Promise<unknown> | undefined
   const unavailable = (cause: unknown) => new ApiError(errors.DATABASE_UNAVAILABLE, { cause })
+  async function probe (): Promise<void> {
+    const timeout = delay(probeTimeoutMs, undefined, { ref: false }).then(() => {
+      throw new Error(`no answer within ${probeTimeoutMs} ms`)
+    })
+    await Promise.race([database.probe(), timeout])
+  }
+
   return async () => {
     if (lifecycle.stopping) return { name: 'stopping', error: new ApiError(errors.STOPPING) }
     // The tables of the previous version would satisfy the probe while migrations run.
     if (lifecycle.starting) return { name: 'starting', error: unavailable('not migrated yet') }
     try {
-      probing ??= withTimeout(probeTimeoutMs, database.probe()).finally(() => { probing = undefined })
+      probing ??= probe().finally(() => { probing = undefined })
       await probing
     } catch (cause) {
       return { name: 'database', error: unavailable(cause) }
@@ -35,8 +38,9 @@ export function createReadiness (database: Database, lifecycle: Lifecycle): Read
   }
 }
 
-/** The paths of the routes below. */
 export const probePaths = ['/livez', '/readyz']
+
+const StatusSchema = Type.Object({ status: Type.Literal('ok') })
 
 type HealthRoutes = FastifyPluginAsyncTypebox<{ readiness: Readiness }>
 
@@ -61,11 +65,4 @@ export const healthRoutes: HealthRoutes = async (app, { readiness }) => {
     if (reason !== undefined) throw reason.error
     return { status: 'ok' as const }
   })
-}
-
-function withTimeout<Result> (ms: number, work: Promise<Result>): Promise<Result> {
-  const timeout = delay(ms, undefined, { ref: false }).then(() => {
-    throw new Error(`no answer within ${ms} ms`)
-  })
-  return Promise.race([work, timeout])
 }

@@ -1,13 +1,14 @@
 // Metrics for Prometheus on a port of their own. Loaded only where METRICS_PORT is set.
 import { once } from 'node:events'
+import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
-import { collectDefaultMetrics, Gauge, Registry } from '@prometheus-io/client'
+import type { Registry } from '@prometheus-io/client'
 import type { FastifyInstance } from 'fastify'
 import type { Database } from '../database/database.ts'
-import { createServer } from '../http/node-http.ts'
 import { serializePipelining } from '../http/wire/pipelining.ts'
 import { measureDatabase } from './database-metrics.ts'
 import { unreadyReasons, type Readiness } from './health.ts'
+import { createMetrics } from './registry.ts'
 import { measureRequests } from './request-metrics.ts'
 
 export interface MetricsOptions {
@@ -19,10 +20,6 @@ export interface MetricsOptions {
   schema: string
 }
 
-// promtool rejects the names of these metrics of Node.
-const misnamed = ['active_handles_total', 'active_requests_total', 'active_resources_total',
-  'eventloop_utilization_histogram', 'eventloop_utilization_summary']
-
 const renderIntervalMs = 1000
 const maxConnections = 50
 /** Cuts idle connections, requests that do not end and clients that do not read. */
@@ -33,23 +30,23 @@ const connectionTimeoutMs = 5000
  * values at the start, so that no ratio is empty.
  */
 export async function openMetrics ({ host, port, version, schema }: MetricsOptions) {
-  const registry = new Registry()
-  const registers = [registry]
-  collectDefaultMetrics({ register: registry })
-  for (const name of misnamed) registry.removeSingleMetric(`nodejs_${name}`)
-  const labelNames = ['version', 'schema'] as const
-  const info = new Gauge({ name: 'plant_store_build_info', help: 'Always 1', labelNames, registers })
-  info.set({ version, schema }, 1)
-  const server = await listen(registry, host, port)
+  const metrics = createMetrics()
+  metrics.gauge('plant_store_build_info', 'Always 1',
+    function () { this.set({ version, schema }, 1) }, 'version', 'schema')
+  const server = await listen(metrics.registry, host, port)
   const stops: Array<() => void> = []
 
   return {
     url: `http://${host}:${(server.address() as AddressInfo).port}/metrics`,
 
     instrument (app: FastifyInstance, database: Database, readiness: Readiness): void {
-      measureRequests(app, registry)
-      stops.push(measureDatabase(database, registry))
-      measureReadiness(readiness, registry)
+      measureRequests(app, metrics)
+      stops.push(measureDatabase(database, metrics))
+      metrics.gauge('plant_store_unready',
+        '1 for the reason why the service is not ready, all 0 when it is ready', async function () {
+          const unready = await readiness()
+          for (const reason of unreadyReasons) this.set({ reason }, reason === unready?.name ? 1 : 0)
+        }, 'reason')
     },
 
     async close (): Promise<void> {
@@ -80,25 +77,11 @@ async function listen (registry: Registry, host: string, port: number) {
     const text = await render()
     response.writeHead(200, { 'content-type': registry.contentType }).end(text)
   })
-  server.timeout = connectionTimeoutMs
-  server.maxConnections = maxConnections
+  Object.assign(server, { timeout: connectionTimeoutMs, maxConnections })
   serializePipelining(server)
   server.listen(port, host)
   await once(server, 'listening').catch((cause) => {
     throw new Error(`metrics cannot listen on ${host}, port ${port}`, { cause })
   })
   return server
-}
-
-function measureReadiness (readiness: Readiness, registry: Registry): void {
-  registry.registerMetric(new Gauge({
-    name: 'plant_store_unready',
-    help: '1 for the reason why the service is not ready, all 0 when it is ready',
-    labelNames: ['reason'],
-    registers: [],
-    async collect () {
-      const unready = await readiness()
-      for (const reason of unreadyReasons) this.set({ reason }, reason === unready?.name ? 1 : 0)
-    }
-  }))
 }

@@ -24,9 +24,9 @@ export async function openTelemetry (config: Config): Promise<Telemetry[]> {
     observers.push(await openMetrics({ host, port, version, schema: await newestMigration() }))
   }
   if (endpoint !== undefined) {
-    const { openTraces } = await import('./traces.ts')
+    const { createSampler, openTraces } = await import('./traces.ts')
     const { OTEL_TRACES_SAMPLER: sampler, OTEL_TRACES_SAMPLER_ARG: ratio } = config
-    observers.push(openTraces({ version, sampler, ratio }))
+    observers.push(openTraces(version, createSampler(sampler, ratio)))
   }
   return observers
 }

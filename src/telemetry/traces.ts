@@ -11,25 +11,17 @@ import {
   AlwaysOffSampler, AlwaysOnSampler, BatchSpanProcessor, ParentBasedSampler, TraceIdRatioBasedSampler,
   TracerProvider, type Sampler
 } from '@opentelemetry/sdk-trace'
-import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
-import { origin, statementEvents, type StatementEvent } from '../events.ts'
+import type { FastifyInstance, FastifyRequest } from 'fastify'
+import { requestContext, statementEvents, type StatementEvent } from '../events.ts'
 import { readTraceparent } from '../http/trace-context.ts'
-
-export interface TracesOptions {
-  version: string
-  /** A value of OTEL_TRACES_SAMPLER. */
-  sampler: string
-  /** The share of new traces that is sampled, 0 to 1. */
-  ratio: number
-}
 
 /** How long a shutdown waits for the collector to accept the last spans. */
 const flushTimeoutMs = 1000
 
 /** Queues up to 2,048 spans for the collector and drops further ones, so that no request waits. */
-export function openTraces ({ version, sampler, ratio }: TracesOptions) {
+export function openTraces (version: string, sampler: Sampler) {
   const provider = new TracerProvider({
-    sampler: samplerOf(sampler, ratio),
+    sampler,
     resource: defaultResource()
       .merge(resourceFromAttributes({ 'service.name': 'plant-store', 'service.version': version }))
       .merge(detectResources({ detectors: [envDetector] })),
@@ -53,7 +45,8 @@ export function openTraces ({ version, sampler, ratio }: TracesOptions) {
   }
 }
 
-function samplerOf (name: string, ratio: number): Sampler {
+/** `name` is a value of OTEL_TRACES_SAMPLER, `ratio` the share of new traces that is sampled. */
+export function createSampler (name: string, ratio: number): Sampler {
   const root = name.endsWith('always_off')
     ? new AlwaysOffSampler()
     : name.endsWith('traceidratio') ? new TraceIdRatioBasedSampler(ratio) : new AlwaysOnSampler()
@@ -64,7 +57,7 @@ function samplerOf (name: string, ratio: number): Sampler {
 function traceRequests (app: FastifyInstance, tracer: Tracer): void {
   const spans = new WeakMap<FastifyRequest, Span>()
 
-  app.addHook('onRequest', (request: FastifyRequest, reply: FastifyReply, done) => {
+  app.addHook('onRequest', (request, reply, done) => {
     // The route's pattern, because the URL may hold a token.
     const { method, routeOptions: { url: route } } = request
     const attributes = { 'http.request.method': method, ...route !== undefined && { 'http.route': route } }
@@ -73,7 +66,7 @@ function traceRequests (app: FastifyInstance, tracer: Tracer): void {
     const { traceId, spanId } = span.spanContext()
     request.log = reply.log = request.log.child({ trace_id: traceId, span_id: spanId })
     spans.set(request, span)
-    origin.run(span, done)
+    requestContext.run(span, done)
   })
 
   app.addHook('onResponse', (request, { statusCode }, done) => {
@@ -86,7 +79,7 @@ function traceRequests (app: FastifyInstance, tracer: Tracer): void {
 }
 
 function parentOf ({ headers }: FastifyRequest) {
-  const parent = readTraceparent(headers.traceparent as string | undefined)
+  const parent = readTraceparent(headers.traceparent)
   return parent === undefined
     ? ROOT_CONTEXT
     : trace.setSpanContext(ROOT_CONTEXT, {
@@ -98,8 +91,8 @@ function parentOf ({ headers }: FastifyRequest) {
 }
 
 /** The span of a batch belongs to the trace of its first request and links to the others. */
-function traceStatement (tracer: Tracer, { name, startedAt, error, origin }: StatementEvent): void {
-  const spans = [origin].flat() as Array<Span | undefined>
+function traceStatement (tracer: Tracer, { name, startedAt, error, requestContext }: StatementEvent): void {
+  const spans = [requestContext].flat() as Array<Span | undefined>
   const requests = spans.filter((span) => span?.isRecording()) as Span[]
   const [first, ...others] = requests
   if (first === undefined) return

@@ -6,7 +6,7 @@ import t, { type Test } from 'tap'
 import { startApp } from '../support/app.ts'
 import { createDatabase, sql } from '../support/database.ts'
 import { unmeasured } from '../support/program.ts'
-import { parseAnswers } from '../support/raw.ts'
+import { parseResponses } from '../support/raw.ts'
 
 const { run, serve } = unmeasured
 
@@ -92,7 +92,7 @@ async function begin (t: Test, address: string, request: string, authorization: 
   t.match(String(head), /^HTTP\/1\.1 100 /)
   return async () => {
     socket.end(body)
-    const [response] = parseAnswers(await buffer(socket))
+    const [response] = parseResponses(await buffer(socket))
     return response
   }
 }

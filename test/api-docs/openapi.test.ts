@@ -6,7 +6,7 @@ import { catalogue } from '../../src/errors.ts'
 import { startApp } from '../support/app.ts'
 import { withoutHooks } from '../support/program.ts'
 
-interface Answer {
+interface RawResponse {
   description: string
   headers?: Record<string, { description: string, schema: { examples: string[] } }>
   content?: { 'application/json': { schema: object, example?: object, examples?: Record<string, { value: { error: number } }> } }
@@ -15,8 +15,8 @@ interface Answer {
 const text = await readFile('openapi.json', 'utf8')
 const document = JSON.parse(text)
 const page = await readFile('docs/api.md', 'utf8')
-const exampleOf = (answer: Answer, number: number) =>
-  Object.values(answer.content?.['application/json'].examples ?? {}).find(({ value }) => value.error === number)
+const exampleOf = (response: RawResponse, number: number) =>
+  Object.values(response.content?.['application/json'].examples ?? {}).find(({ value }) => value.error === number)
 
 t.test('openapi.json is what the service serves', async (t) => {
   const { app } = await startApp(t)
@@ -29,8 +29,8 @@ t.test('Redocly finds nothing', async (t) => {
   await t.resolves(promisify(execFile)('env', [...withoutHooks, 'REDOCLY_SUPPRESS_UPDATE_NOTICE=true', 'redocly', 'lint', 'openapi.json']))
 })
 
-const operations: Array<{ tags: string[], responses: Record<string, Answer> }> = Object.values(document.paths).flatMap((path) => Object.values(path as object))
-const answers = operations.flatMap(({ responses }) => Object.values(responses))
+const operations: Array<{ tags: string[], responses: Record<string, RawResponse> }> = Object.values(document.paths).flatMap((path) => Object.values(path as object))
+const responses = operations.flatMap(({ responses }) => Object.values(responses))
 
 t.test('statuses are listed one by one, since generators do not understand ranges', async (t) => {
   for (const { responses } of operations) t.strictSame(Object.keys(responses).filter((status) => !/^[2-5]\d\d$/.test(status)), [])
@@ -43,7 +43,7 @@ t.test('the document lists the tags of its operations', async (t) => {
 })
 
 t.test('every response with a body has an example', async (t) => {
-  for (const { description, content } of answers) {
+  for (const { description, content } of responses) {
     if (content === undefined) continue
     const { example, examples } = content['application/json']
     t.ok(example ?? examples, description)
@@ -57,7 +57,7 @@ t.test('every error is listed, with an example wherever it can happen', async (t
     t.match(errorsSection.replaceAll('\\', ''), `| ${number} | ${name} | ${message} |`)
     // No operation ends in these: they concern paths, methods and probes.
     if (['PATH_UNKNOWN', 'METHOD_NOT_ALLOWED', 'METHOD_UNKNOWN', 'STOPPING'].includes(name)) continue
-    const examples = answers.flatMap((answer) => exampleOf(answer, number) ?? [])
+    const examples = responses.flatMap((response) => exampleOf(response, number) ?? [])
     t.ok(examples.length > 0, name)
     for (const { value } of examples) t.match(value, { error: number, message })
   }
@@ -96,13 +96,13 @@ t.test('errors have the number and the headers that the document lists', async (
     ['delete', '/plants/{id}', '/plants/1', { authorization: readOnly }]
   ] as const
   for (const [method, path, url, headers, payload] of requests) {
-    const answer = await app.inject({ method, url, headers, payload })
-    const { error } = answer.json()
-    const documented: Answer = document.paths[path][method].responses[answer.statusCode]
+    const response = await app.inject({ method, url, headers, payload })
+    const { error } = response.json()
+    const documented: RawResponse = document.paths[path][method].responses[response.statusCode]
     t.ok(exampleOf(documented, error), `${method} ${path} ${error}`)
     for (const name of ['www-authenticate', 'retry-after']) {
       const examples: unknown[] = documented?.headers?.[name]?.schema.examples ?? [undefined]
-      t.ok(examples.includes(answer.headers[name]), `${error}: ${name}`)
+      t.ok(examples.includes(response.headers[name]), `${error}: ${name}`)
     }
   }
 })

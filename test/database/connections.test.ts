@@ -92,20 +92,20 @@ t.test('a connection that could not be made is left neither open nor being tried
 })
 
 /** A read that takes until it is told to let go. */
-async function readHeldUp (t: Test, database: Database, url: string) {
+async function readBlocked (t: Test, database: Database, url: string) {
   const client = new pg.Client(url)
   await client.connect()
   t.teardown(() => client.end())
   await client.query('select pg_advisory_lock(1)')
-  const reading = database.read({ name: 'held-up', text: 'select pg_advisory_lock(1)' })
-  return { reading, letGo: () => client.query('select pg_advisory_unlock(1)') }
+  const reading = database.read({ name: 'blocked', text: 'select pg_advisory_lock(1)' })
+  return { reading, unblock: () => client.query('select pg_advisory_unlock(1)') }
 }
 
 t.test('a look-up does not wait for reads that take long', { buffered: true }, async (t) => {
   const { database, url } = await startApp(t)
-  const { reading, letGo } = await readHeldUp(t, database, url)
+  const { reading, unblock } = await readBlocked(t, database, url)
   t.strictSame(await database.readHedged(one), [['1']])
-  await letGo()
+  await unblock()
   await reading
 })
 
@@ -218,9 +218,9 @@ t.test('at its end a connection that is only being made is waited for', { buffer
 
 t.test('readiness does not wait for reads that take long', { buffered: true }, async (t) => {
   const { database, url } = await startApp(t)
-  const { reading, letGo } = await readHeldUp(t, database, url)
+  const { reading, unblock } = await readBlocked(t, database, url)
   await database.probe()
-  await letGo()
+  await unblock()
   await reading
 })
 

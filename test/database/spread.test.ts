@@ -2,7 +2,7 @@
 import { glob, readdir, readFile } from 'node:fs/promises'
 import pg from 'pg'
 import t, { type Test } from 'tap'
-import { versionStatement } from '../../src/database/version.ts'
+import { versionStatement } from '../../src/database/migrate.ts'
 import { startApp } from '../support/app.ts'
 import { createDatabase, sql } from '../support/database.ts'
 import { run, unmeasured } from '../support/program.ts'

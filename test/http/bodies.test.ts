@@ -130,7 +130,7 @@ t.test('a request without a body has no stream to be set up, ended and closed', 
 
 t.test('what takes no token has no use for a body, however large it is', async (t) => {
   for (const size of [1, 100_000]) {
-    const answer = await app.inject({ url: '/livez', headers: { 'content-type': 'text/plain' }, payload: 'x'.repeat(size) })
-    t.match([answer.statusCode, answer.json()], [200, { status: 'ok' }], `${size}`)
+    const response = await app.inject({ url: '/livez', headers: { 'content-type': 'text/plain' }, payload: 'x'.repeat(size) })
+    t.match([response.statusCode, response.json()], [200, { status: 'ok' }], `${size}`)
   }
 })

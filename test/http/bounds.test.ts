@@ -1,10 +1,10 @@
-// What callers may hold of the service together: connections, unfinished bodies, answers that nobody reads.
+// What callers may hold of the service together: connections, unfinished bodies, responses that nobody reads.
 import { once } from 'node:events'
 import { connect, type Server, type Socket } from 'node:net'
 import t, { type Test } from 'tap'
 import { startApp } from '../support/app.ts'
 import { sql } from '../support/database.ts'
-import { startHeldUp } from '../support/held-up.ts'
+import { startBlocked } from '../support/blocked.ts'
 import { exchange } from '../support/raw.ts'
 
 function open (t: Test, address: string): Socket {
@@ -36,12 +36,6 @@ t.test('of connections beyond MAX_CONNECTIONS each is closed at once, and the ne
 
 const count = (server: Server) => new Promise<number>((resolve) => server.getConnections((_error, count) => resolve(count)))
 
-t.test('the start tells when more connections are wanted than files may be open', async (t) => {
-  const limit = (process.report.getReport() as { userLimits: { open_files: { soft: number } } }).userLimits.open_files.soft
-  const { log } = await startApp(t, { MAX_CONNECTIONS: '99999' })
-  t.equal(log.some((line) => JSON.parse(line).msg.startsWith('the limit of open files')), limit < 100_095)
-})
-
 t.test('a body that does not fit in the memory budget is rejected before it is read', async (t) => {
   const { as, listen } = await startApp(t, { MEMORY_BUDGET: '16777216' })
   const address = await listen()
@@ -52,19 +46,19 @@ t.test('a body that does not fit in the memory budget is rejected before it is r
     const socket = open(t, address)
     socket.write('POST /plants HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nExpect: 100-continue\r\n' +
       `Authorization: ${authorization}\r\n${framing}\r\n\r\n`)
-    return { socket, answer: once(socket, 'data').then(([bytes]) => String(bytes).slice(0, 12)) }
+    return { socket, response: once(socket, 'data').then(([bytes]) => String(bytes).slice(0, 12)) }
   }
   // One user may hold half of the budget. A body of unknown length counts as the largest one.
   const begun = Array.from({ length: 64 }, (_, index) =>
     begin(alice, index % 2 === 0 ? 'Transfer-Encoding: chunked' : undefined))
-  for (const { answer } of begun) t.equal(await answer, 'HTTP/1.1 100')
-  t.equal(await begin(alice).answer, 'HTTP/1.1 503')
-  t.equal(await begin(bob).answer, 'HTTP/1.1 100')
+  for (const { response } of begun) t.equal(await response, 'HTTP/1.1 100')
+  t.equal(await begin(alice).response, 'HTTP/1.1 503')
+  t.equal(await begin(bob).response, 'HTTP/1.1 100')
   t.equal((await alice.create({ id: 1, name: 'small' })).statusCode, 200)
   begun[0]?.socket.destroy()
-  let answer
-  while ((answer = await begin(alice).answer) === 'HTTP/1.1 503');
-  t.equal(answer, 'HTTP/1.1 100', 'its memory is released when the client has gone')
+  let response
+  while ((response = await begin(alice).response) === 'HTTP/1.1 503');
+  t.equal(response, 'HTTP/1.1 100', 'its memory is released when the client has gone')
 })
 
 t.test('the files of the page are compressed, can be validated, and are read once', async (t) => {
@@ -101,15 +95,15 @@ t.test('files of the page that are asked for together go out one in a turn of th
 })
 
 t.test('what is under way when a stop begins is answered, and told that its connection ends', async (t) => {
-  const { app, alice: { authorization }, listen, begin, letGo } = await startHeldUp(t)
+  const { app, alice: { authorization }, listen, sendBlocked, unblock } = await startBlocked(t)
   const address = await listen()
   const head = `POST /plants HTTP/1.1\r\nHost: x\r\nAuthorization: ${authorization}\r\n`
   const create = `${head}Content-Type: application/json\r\nContent-Length: 19\r\n\r\n{"id":1,"name":"n"}`
-  const [answers] = await begin(() => exchange(address, [create]))
+  const [responses] = await sendBlocked(() => exchange(address, [create]))
   const closed = app.close()
   while (app.server.listening) await new Promise(setImmediate)
-  await letGo()
-  t.match(await answers, [{ status: 200, headers: { connection: 'close' } }])
+  await unblock()
+  t.match(await responses, [{ status: 200, headers: { connection: 'close' } }])
   await closed
 })
 
@@ -145,4 +139,21 @@ t.test('who still takes a list is cut off before a stop would have to be given u
   Object.assign(lifecycle, { forceCloseAt: performance.now() + 100 })
   await app.close()
   t.match(log.at(-1), /"connections":1,"msg":"the shutdown cuts unfinished lists and bodies"/)
+})
+
+t.test('error responses are spread over several ticks', async (t) => {
+  const { app } = await startApp(t)
+  await app.ready()
+  let tick = 0
+  let counting = setImmediate(function count () {
+    tick++
+    counting = setImmediate(count)
+  })
+  t.teardown(() => clearImmediate(counting))
+  const ticks = new Map<number, number>()
+  await Promise.all(Array.from({ length: 200 }, async () => {
+    t.equal((await app.inject('/nowhere')).statusCode, 404)
+    ticks.set(tick, (ticks.get(tick) ?? 0) + 1)
+  }))
+  t.ok(Math.max(...ticks.values()) <= 32, [...ticks.values()].join())
 })

@@ -23,10 +23,10 @@ t.afterEach(() => sql(url, 'delete from plants'))
 t.test('a response to input that the parser rejects has a date and is not cached', async (t) => {
   const inputs = ['garbage\r\n\r\n', `GET / HTTP/1.1\r\nX: ${'x'.repeat(20_000)}\r\n\r\n`, 'CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n']
   for (const input of inputs) {
-    const [answer] = await exchange(address, [input])
-    const age = Date.now() - Date.parse(answer?.headers.date as string)
-    t.ok(age >= 0 && age < 10_000, `${answer?.headers.date}`)
-    t.equal(answer?.headers['cache-control'], 'no-store')
+    const [response] = await exchange(address, [input])
+    const age = Date.now() - Date.parse(response?.headers.date as string)
+    t.ok(age >= 0 && age < 10_000, `${response?.headers.date}`)
+    t.equal(response?.headers['cache-control'], 'no-store')
   }
 })
 
@@ -39,21 +39,21 @@ t.test('Host is a host and perhaps a port, or nothing', async (t) => {
     for (const version of ['1.1', '1.0']) isError(t, (await exchange(address, [bytes(version, host)]))[0], ...badHost, `${version} ${host}`)
   }
   for (const lines of [['a', 'a'], ['a', ''], ['', ''], ['a,b', 'c']]) {
-    const [answer] = await exchange(address, [`GET /livez HTTP/1.1\r\n${lines.map((line) => `Host: ${line}\r\n`).join('')}Connection: close\r\n\r\n`])
-    isError(t, answer, ...badHost, lines.join(' and '))
+    const [response] = await exchange(address, [`GET /livez HTTP/1.1\r\n${lines.map((line) => `Host: ${line}\r\n`).join('')}Connection: close\r\n\r\n`])
+    isError(t, response, ...badHost, lines.join(' and '))
   }
 })
 
 t.test('a body with a transfer coding other than chunked is rejected, and its connection closed', async (t) => {
   const chunks = '13\r\n{"id":1,"name":"n"}\r\n0\r\n\r\n'
   for (const coding of ['gzip, chunked', 'foo, chunked', 'identity, chunked', 'chunked;x=y', 'gzip\r\nTransfer-Encoding: chunked']) {
-    const answers = await exchange(address, [post(json, `Transfer-Encoding: ${coding}`) + chunks + get('/livez')])
-    t.equal(answers.length, 1, coding)
-    isError(t, answers[0], ...malformed, coding)
+    const responses = await exchange(address, [post(json, `Transfer-Encoding: ${coding}`) + chunks + get('/livez')])
+    t.equal(responses.length, 1, coding)
+    isError(t, responses[0], ...malformed, coding)
   }
   for (const path of ['/plants', '/%zz']) {
-    const answers = await exchange(address, [`${post(json, 'Transfer-Encoding: chunked', 'Connection: keep-alive').replace('1.1', '1.0').replace('/plants', path)}${chunks}${get('/livez')}`])
-    t.match(answers.map(({ status, headers: { connection } }) => [status, connection]), [[400, 'close']], path)
+    const responses = await exchange(address, [`${post(json, 'Transfer-Encoding: chunked', 'Connection: keep-alive').replace('1.1', '1.0').replace('/plants', path)}${chunks}${get('/livez')}`])
+    t.match(responses.map(({ status, headers: { connection } }) => [status, connection]), [[400, 'close']], path)
   }
   t.same(await sql(url, 'select from plants'), [])
 })
@@ -75,8 +75,8 @@ t.test('a client that waits for 100 Continue gets the final response when the he
   for (const [request, number] of refused) {
     // The client may or may not send the body, so the next request could not be told from it.
     for (const rest of ['', body + get('/livez')]) {
-      const answers = await exchange(address, [request + rest])
-      t.same(answers.map(({ status, headers: { connection }, body }) => [status, connection, JSON.parse(body).error]),
+      const responses = await exchange(address, [request + rest])
+      t.same(responses.map(({ status, headers: { connection }, body }) => [status, connection, JSON.parse(body).error]),
         [[Math.floor(number / 100), 'close', number]], request)
     }
   }
@@ -89,18 +89,18 @@ t.test('100 Continue comes when the body is about to be read', async (t) => {
     const [socket] = await accepted
     while (socket.bytesWritten === 0) await new Promise(setImmediate)
   }
-  const answers = await exchange(address, [post(json, `Content-Length: ${body.length}`, 'Expect: 100-Continue'), isAskedFor, body, get('/livez', 'Connection: close')])
-  t.same(answers.map(({ status, headers: { connection } }) => [status, connection]), [[100, undefined], [200, 'keep-alive'], [200, 'close']])
+  const responses = await exchange(address, [post(json, `Content-Length: ${body.length}`, 'Expect: 100-Continue'), isAskedFor, body, get('/livez', 'Connection: close')])
+  t.same(responses.map(({ status, headers: { connection } }) => [status, connection]), [[100, undefined], [200, 'keep-alive'], [200, 'close']])
   const [old] = await exchange(address, [`${post(json, `Content-Length: ${body.length}`, 'Expect: 100-continue').replace('1.1', '1.0')}${body}`])
   t.equal(old?.status, 400, 'not to HTTP/1.0')
 })
 
 t.test('no response is cached, and JSON has no charset', async (t) => {
   const requests = ['/livez', '/readyz', '/x', '/%zz', '/plants', '/plants?limit=x', '/openapi.json'].map((path) => get(path, `Authorization: ${authorization}`))
-  const answers = await exchange(address, [...requests.map((request) => [request, async () => {}] as const).flat(), get('/plants'),
+  const responses = await exchange(address, [...requests.map((request) => [request, async () => {}] as const).flat(), get('/plants'),
     'DELETE /plants/1 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n'])
-  t.equal(answers.length, 9)
-  for (const { headers } of answers) t.match(headers, { 'cache-control': 'no-store', 'content-type': /^application\/json$/ })
+  t.equal(responses.length, 9)
+  for (const { headers } of responses) t.match(headers, { 'cache-control': 'no-store', 'content-type': /^application\/json$/ })
   await sql(url, "insert into plants select 'alice', id, 'n' from generate_series(1, 1000) as id")
   const [long] = await exchange(address, [get('/plants', `Authorization: ${authorization}`, 'Connection: close')])
   t.match(long?.headers, { 'cache-control': 'no-store', 'content-type': /^application\/json$/ })

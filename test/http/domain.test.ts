@@ -103,10 +103,10 @@ t.test('the document describes the domain and lists its errors', async (t) => {
   const document = (await app.inject('/openapi.json')).json()
   t.strictSame(Object.keys(document.paths), ['/pots', '/pots/{serial}'])
   t.match(document.info.description, '| 40997 | POT\\_BROKEN | The pot is broken. |')
-  const answers = document.paths['/pots'].post.responses
-  t.match(answers[409].content['application/json'].examples, { POT_BROKEN: { value: { error: 40997, message: 'The pot is broken.' } } })
-  t.match(answers[400].content['application/json'].examples.INT64_OUT_OF_RANGE.value, { error: 40013 })
-  t.match(answers[200].content['application/json'].example,
+  const responses = document.paths['/pots'].post.responses
+  t.match(responses[409].content['application/json'].examples, { POT_BROKEN: { value: { error: 40997, message: 'The pot is broken.' } } })
+  t.match(responses[400].content['application/json'].examples.INT64_OUT_OF_RANGE.value, { error: 40013 })
+  t.match(responses[200].content['application/json'].example,
     { serial: 7, shelf: 1, glazed: true, height: 20, colour: 'red', maker: { name: 'Spode', licence: 3 }, cracks: [{ found: 1 }] })
   t.match(document.components.schemas.Pot.properties.maker.properties.licence, { type: 'integer', format: 'int64' })
 })

@@ -13,10 +13,10 @@ t.test('the most costly bodies get the same responses as cheap ones', async (t) 
   await alice.create({ id: 0, name: 'warm' })
   for (const [title, [body, ...refusal]] of Object.entries(bodies)) {
     const { user } = process.cpuUsage()
-    const answer = await alice.create(body)
+    const response = await alice.create(body)
     const spent = process.cpuUsage({ user, system: 0 }).user / 1000
-    if (refusal.length === 0) t.equal(answer.statusCode, 200, title)
-    else isError(t, answer, refusal[0], refusal[1], title)
+    if (refusal.length === 0) t.equal(response.statusCode, 200, title)
+    else isError(t, response, refusal[0], refusal[1], title)
     t.comment(`${title}: ${spent.toFixed(1)} ms`)
   }
   t.same(await sql(url, 'select id::int, char_length(name) as length from plants order by plants.id'), [
@@ -33,10 +33,10 @@ t.test('other requests are served while such bodies arrive', async (t) => {
       const listed = await fetch(`${address}/plants?limit=1`, { headers: { authorization: alice.authorization } })
       t.same(await listed.json(), [{ name: 'warm' }])
     }
-    const [answer] = await exchange(address, [
+    const [response] = await exchange(address, [
       `POST /plants HTTP/1.1\r\nHost: x\r\nAuthorization: ${alice.authorization}\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: ${bytes.length}\r\n\r\n`,
       bytes.subarray(0, -1), beside, bytes.subarray(-1)
     ])
-    t.equal(answer?.status, 400, title)
+    t.equal(response?.status, 400, title)
   }))
 })

@@ -61,7 +61,7 @@ t.test('what callers do is as the document says, and so is what they are answere
   t.match(await call('DELETE', '/plants/1', reader), { ...inJson, status: 403, body: { error: 40301 } })
 })
 
-t.test('answers to what callers should not do are as the document says, and so is a long list', async (t) => {
+t.test('responses to what callers should not do are as the document says, and so is a long list', async (t) => {
   const bob = (await as('bob')).authorization
   const requests: Array<[error: number, method: string, path: string, body?: string, contentType?: string]> = [
     [40004, 'POST', '/plants', 'x', 'text/plain'],
@@ -86,9 +86,9 @@ t.test('answers to what callers should not do are as the document says, and so i
     [40402, 'DELETE', '/plants/9223372036854775807']
   ]
   for (const [error, method, path, body, contentType] of requests) {
-    const { violations, ...answer } = await call(method, path, bob, body, contentType)
+    const { violations, ...response } = await call(method, path, bob, body, contentType)
     const title = `${method} ${path.slice(0, 40)} ${body?.slice(0, 40)}`
-    t.match(answer, { type: 'application/json', status: Math.floor(error / 100), body: { error, message: String } }, title)
+    t.match(response, { type: 'application/json', status: Math.floor(error / 100), body: { error, message: String } }, title)
     const places: Array<{ location: string[] }> = JSON.parse(violations ?? '[]')
     t.ok(places.every(({ location: [side] }) => side === 'request'), `${title}: ${violations}`)
   }

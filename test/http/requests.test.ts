@@ -2,7 +2,7 @@ import { METHODS } from 'node:http'
 import t from 'tap'
 import { startApp } from '../support/app.ts'
 import { sql } from '../support/database.ts'
-import { exchange, type Answer } from '../support/raw.ts'
+import { exchange, type RawResponse } from '../support/raw.ts'
 import { isError, noPlant } from '../support/error-response.ts'
 import { examplePaths } from '../support/routes.ts'
 
@@ -22,16 +22,16 @@ const request = (line: string, headers: string[] = [], body = '') =>
   [line, 'Host: x', `Authorization: ${authorization}`, ...headers, '', body].join('\r\n')
 const last = request('GET /livez HTTP/1.1', ['Connection: close'])
 const create = (body: string, headers: string[]) => request('POST /plants HTTP/1.1', ['Content-Type: application/json', ...headers], body)
-/** The answers to any number of requests, in groups that may be sent without waiting. */
-async function exchangeAll (requests: string[], heads: number[] = []): Promise<Answer[]> {
-  const answers: Answer[] = []
+/** The responses to any number of requests, in groups that may be sent without waiting. */
+async function exchangeAll (requests: string[], heads: number[] = []): Promise<RawResponse[]> {
+  const responses: RawResponse[] = []
   for (let start = 0; start < requests.length; start += 15) {
     const group = requests.slice(start, start + 15)
     const received = await exchange(address, [...group, last], { heads: heads.map((index) => index - start) })
     t.equal(received.length, group.length + 1)
-    answers.push(...received.slice(0, -1))
+    responses.push(...received.slice(0, -1))
   }
-  return answers
+  return responses
 }
 const stored = async () => (await sql(url, 'select id::text, name from plants order by plants.id'))
 
@@ -89,10 +89,10 @@ t.test('a message that is not HTTP/1.1 is rejected and its connection closed', a
     'a fragment after the query': request('GET /plants?limit=1#2 HTTP/1.1', ['Connection: close'])
   }
   for (const [title, text] of Object.entries(requests)) {
-    const answers = await exchange(address, [text], { halfClose: true })
-    t.equal(answers.length, 1, title)
-    isError(t, answers[0], ...malformed, title)
-    t.equal(answers[0]?.headers.connection, 'close', title)
+    const responses = await exchange(address, [text], { halfClose: true })
+    t.equal(responses.length, 1, title)
+    isError(t, responses[0], ...malformed, title)
+    t.equal(responses[0]?.headers.connection, 'close', title)
   }
   t.same(await stored(), [{ id: '1', name: 'n' }])
 })
@@ -105,92 +105,92 @@ t.test('headers beyond 16 KiB are rejected, a long path within them is not', asy
     request(`GET /plants?${'x'.repeat(20_000)} HTTP/1.1`),
     `GET /${'x'.repeat(10_000_000)}`
   ]) {
-    const answers = await exchange(address, [text])
-    t.equal(answers.length, 1)
-    isError(t, answers[0], ...longHeaders)
+    const responses = await exchange(address, [text])
+    t.equal(responses.length, 1)
+    isError(t, responses[0], ...longHeaders)
   }
   const tooLong = [41401, 'The URL is too long.'] as const
-  const answers = await exchange(address, [request(`GET /${'x'.repeat(15_000)} HTTP/1.1`), request(`DELETE /plants/${'1'.repeat(15_000)} HTTP/1.1`), request(`GET /plants?${'x'.repeat(15_000)} HTTP/1.1`), last])
-  isError(t, answers[0], ...unknownPath)
-  isError(t, answers[1], ...tooLong)
-  isError(t, answers[2], 40016, 'This name is not a parameter here: use limit.')
+  const responses = await exchange(address, [request(`GET /${'x'.repeat(15_000)} HTTP/1.1`), request(`DELETE /plants/${'1'.repeat(15_000)} HTTP/1.1`), request(`GET /plants?${'x'.repeat(15_000)} HTTP/1.1`), last])
+  isError(t, responses[0], ...unknownPath)
+  isError(t, responses[1], ...tooLong)
+  isError(t, responses[2], 40016, 'This name is not a parameter here: use limit.')
 })
 
 t.test('a chunk extension beyond 16 KiB is rejected', async (t) => {
-  const [answer] = await exchange(address, [create(`1;${'x'.repeat(20_000)}\r\n{\r\n0\r\n\r\n`, ['Transfer-Encoding: chunked'])])
-  isError(t, answer, 40006, 'The body is larger than this service accepts.')
+  const [response] = await exchange(address, [create(`1;${'x'.repeat(20_000)}\r\n{\r\n0\r\n\r\n`, ['Transfer-Encoding: chunked'])])
+  isError(t, response, 40006, 'The body is larger than this service accepts.')
 })
 
 t.test('malformed percent escapes are rejected in the path and in the query', async (t) => {
   const urls = ['/%', '/%zz', '/plants%', '/plants/%2', '/plants/%ff', '/plants/%C0%80', '/livez%', '/x/%f%f', '/plants?%', '/plants?limit=%zz', '/plants?x=%C0%80&limit=1', '/plants?x=1?%zz']
-  const answers = await exchange(address, [...urls.map((url) => request(`${url.startsWith('/plants/') ? 'DELETE' : 'GET'} ${url} HTTP/1.1`)), last])
-  t.equal(answers.length, urls.length + 1)
-  for (const [index, url] of urls.entries()) isError(t, answers[index], ...badUrl, url)
+  const responses = await exchange(address, [...urls.map((url) => request(`${url.startsWith('/plants/') ? 'DELETE' : 'GET'} ${url} HTTP/1.1`)), last])
+  t.equal(responses.length, urls.length + 1)
+  for (const [index, url] of urls.entries()) isError(t, responses[index], ...badUrl, url)
   t.same(await stored(), [{ id: '1', name: 'n' }])
 })
 
 t.test('an HTTP/1.1 request has one Host header, an HTTP/1.0 request needs none', async (t) => {
   const refused = ['', 'Host: x\r\nHost: x\r\n', 'Host: x\r\nHost: y\r\n', 'Host: x, y\r\n']
-  const answers = await exchange(address, [...refused.map((headers) => `GET /livez HTTP/1.1\r\n${headers}\r\n`), 'GET /livez HTTP/1.1\r\nHost:\r\n\r\n', 'GET /livez HTTP/1.0\r\n\r\n'])
-  for (const [index, headers] of refused.entries()) isError(t, answers[index], ...host, headers)
-  t.same(answers.slice(refused.length).map(({ status }) => status), [200, 200])
+  const responses = await exchange(address, [...refused.map((headers) => `GET /livez HTTP/1.1\r\n${headers}\r\n`), 'GET /livez HTTP/1.1\r\nHost:\r\n\r\n', 'GET /livez HTTP/1.0\r\n\r\n'])
+  for (const [index, headers] of refused.entries()) isError(t, responses[index], ...host, headers)
+  t.same(responses.slice(refused.length).map(({ status }) => status), [200, 200])
 })
 
 t.test('the service picks neither of two contradicting headers', async (t) => {
   const bob = (await as('bob')).authorization
-  const answers = await exchange(address, [
+  const responses = await exchange(address, [
     `GET /plants HTTP/1.1\r\nHost: x\r\nAuthorization: ${authorization}\r\nAuthorization: ${bob}\r\n\r\n`,
     create('{"id":2,"name":"n"}', ['Content-Type: text/plain', 'Content-Length: 19']),
     create('{"id":2,"name":"n"}', ['Content-Encoding: gzip', 'Content-Encoding: identity', 'Content-Length: 19']),
     last
   ])
-  isError(t, answers[0], 40102, 'The bearer token is not valid.')
-  isError(t, answers[1], 40004, 'The body must be application/json in UTF-8.')
-  isError(t, answers[2], 40005, 'The body must not have a content encoding: send it uncompressed.')
+  isError(t, responses[0], 40102, 'The bearer token is not valid.')
+  isError(t, responses[1], 40004, 'The body must be application/json in UTF-8.')
+  isError(t, responses[2], 40005, 'The body must not have a content encoding: send it uncompressed.')
   t.same(await stored(), [{ id: '1', name: 'n' }])
 })
 
 t.test('a body may come in chunks, with trailers and extensions, or after 100 Continue', async (t) => {
   const chunked = ['Transfer-Encoding: Chunked']
-  const answers = await exchange(address, [
+  const responses = await exchange(address, [
     create('1\r\n{\r\n1;x=y\r\n"\r\n0010\r\nid":11,"name":"é\r\n2\r\n"}\r\n0\r\nX-Trailer: y\r\n\r\n', chunked).replace('é', 'n'),
     create('4\r\n{"id\r\n8\r\n":12,"na\r\n', chunked), 'B\r\nme":"\xC3', '\xA9"}  \r\n0\r\n\r\n',
     create('{"id":13,"name":"n"}', ['Content-Length: 20', 'Expect: 100-Continue']),
     last
   ].map((part) => Buffer.from(part, 'latin1')))
-  t.same(answers.map(({ status }) => status), [200, 200, 100, 200, 200])
+  t.same(responses.map(({ status }) => status), [200, 200, 100, 200, 200])
 })
 
 t.test('an absent body is empty, and the service does not wait for it', async (t) => {
-  const [answer, next] = await exchange(address, [create('', []), last])
-  isError(t, answer, ...noPlant)
+  const [response, next] = await exchange(address, [create('', []), last])
+  isError(t, response, ...noPlant)
   t.equal(next?.status, 200)
 })
 
 t.test('a client that half-closes after its requests gets all responses', async (t) => {
-  const answers = await exchange(address, [request('GET /plants HTTP/1.1') + request('GET /plants?limit=0 HTTP/1.1') + request('GET /livez HTTP/1.1')], { halfClose: true })
-  t.match(answers, [{ status: 200, body: /^\[\{/ }, { status: 200, body: '[]' }, { status: 200, body: '{"status":"ok"}' }])
+  const responses = await exchange(address, [request('GET /plants HTTP/1.1') + request('GET /plants?limit=0 HTTP/1.1') + request('GET /livez HTTP/1.1')], { halfClose: true })
+  t.match(responses, [{ status: 200, body: /^\[\{/ }, { status: 200, body: '[]' }, { status: 200, body: '{"status":"ok"}' }])
 })
 
 t.test('an expectation other than 100-continue is rejected, and its connection closed', async (t) => {
   const expectations = ['banana', '100-continued', '200-ok', '100-continue, banana', '']
   for (const expectation of expectations) {
-    const answers = await exchange(address, [create('', ['Content-Length: 19', `Expect: ${expectation}`]), '{"id":2,"name":"n"}', last])
-    t.equal(answers.length, 1)
-    isError(t, answers[0], 41701, 'The only supported expectation is 100-continue.', expectation)
+    const responses = await exchange(address, [create('', ['Content-Length: 19', `Expect: ${expectation}`]), '{"id":2,"name":"n"}', last])
+    t.equal(responses.length, 1)
+    isError(t, responses[0], 41701, 'The only supported expectation is 100-continue.', expectation)
   }
   t.notOk((await stored()).some(({ id }) => id === '2'))
 })
 
 t.test('CONNECT is rejected and its connection closed', async (t) => {
-  const [answer] = await exchange(address, [request('CONNECT x:443 HTTP/1.1')])
-  isError(t, answer, ...wrongMethod)
-  t.match(answer?.headers, { allow: 'GET, HEAD, POST, DELETE', connection: 'close' })
+  const [response] = await exchange(address, [request('CONNECT x:443 HTTP/1.1')])
+  isError(t, response, ...wrongMethod)
+  t.match(response?.headers, { allow: 'GET, HEAD, POST, DELETE', connection: 'close' })
 })
 
 t.test('the service does not upgrade a connection', async (t) => {
-  const [answer] = await exchange(address, [request('GET /livez HTTP/1.1', ['Connection: close, upgrade', 'Upgrade: h2c, websocket', 'HTTP2-Settings: AAMAAABkAAQAAP__'])])
-  t.match(answer, { status: 200, body: '{"status":"ok"}' })
+  const [response] = await exchange(address, [request('GET /livez HTTP/1.1', ['Connection: close, upgrade', 'Upgrade: h2c, websocket', 'HTTP2-Settings: AAMAAABkAAQAAP__'])])
+  t.match(response, { status: 200, body: '{"status":"ok"}' })
 })
 
 t.test('a known path rejects other methods, OPTIONS included, and lists its own', async (t) => {
@@ -207,10 +207,10 @@ t.test('a known path rejects other methods, OPTIONS included, and lists its own'
   }
   for (const [path, allow] of Object.entries(paths)) {
     const refused = METHODS.filter((method) => method !== 'CONNECT' && !allow.split(', ').includes(method))
-    const answers = await exchangeAll(refused.map((method) => request(`${method} ${path} HTTP/1.1`)), [refused.indexOf('HEAD')])
+    const responses = await exchangeAll(refused.map((method) => request(`${method} ${path} HTTP/1.1`)), [refused.indexOf('HEAD')])
     for (const [index, method] of refused.entries()) {
-      t.equal(answers[index]?.headers.allow, allow, `${method} ${path}`)
-      if (method !== 'HEAD') isError(t, answers[index], ...wrongMethod, `${method} ${path}`)
+      t.equal(responses[index]?.headers.allow, allow, `${method} ${path}`)
+      if (method !== 'HEAD') isError(t, responses[index], ...wrongMethod, `${method} ${path}`)
     }
   }
 })
@@ -218,26 +218,26 @@ t.test('a known path rejects other methods, OPTIONS included, and lists its own'
 t.test('any other path is unknown with every method', async (t) => {
   const paths = ['/x', '/plant', '/Plants', '/PLANTS', '//plants', '/plants//', '/plants/1/2', '/plants%2F1', '/./plants', '/plants/../livez', '/livez/x', '/__proto__', '/constructor', '/*', '*', '/:id', 'ftp://x/plants', '/livez;x', '/v1/plants', '/favicon.ico']
   for (const method of METHODS.filter((method) => method !== 'CONNECT' && method !== 'HEAD')) {
-    const answers = await exchangeAll(paths.map((path) => request(`${method} ${path} HTTP/1.1`)))
-    for (const [index, path] of paths.entries()) isError(t, answers[index], ...unknownPath, `${method} ${path}`)
+    const responses = await exchangeAll(paths.map((path) => request(`${method} ${path} HTTP/1.1`)))
+    for (const [index, path] of paths.entries()) isError(t, responses[index], ...unknownPath, `${method} ${path}`)
   }
 })
 
 t.test('a path with a slash at its end is unknown, and the message names the right path', async (t) => {
   const paths = { '/plants/': '/plants', '/plants/?limit=1': '/plants', 'http://x/livez/': '/livez', '/plants/1/': '/plants/:id', '//': '/' }
-  const answers = await exchangeAll(Object.keys(paths).map((path) => request(`GET ${path} HTTP/1.1`)))
-  for (const [index, [path, known]] of Object.entries(paths).entries()) isError(t, answers[index], 40401, `There is nothing at this path: use ${known}.`, path)
+  const responses = await exchangeAll(Object.keys(paths).map((path) => request(`GET ${path} HTTP/1.1`)))
+  for (const [index, [path, known]] of Object.entries(paths).entries()) isError(t, responses[index], 40401, `There is nothing at this path: use ${known}.`, path)
 })
 
 t.test('a method that HTTP does not define is not implemented, and its connection is closed', async (t) => {
   for (const before of ['', request('GET /livez HTTP/1.1'), '\r\n']) {
     for (const method of ['FOO', 'get', 'GETT', 'PUTT', 'M-FOO', 'BREW', 'a']) {
-      const answers = await exchange(address, [`${before}${request(`${method} /plants HTTP/1.1`)}`], { halfClose: true })
-      isError(t, answers.at(-1), 50101, 'This service does not know this method.', method)
-      t.equal(answers.at(-1)?.headers.connection, 'close')
+      const responses = await exchange(address, [`${before}${request(`${method} /plants HTTP/1.1`)}`], { halfClose: true })
+      isError(t, responses.at(-1), 50101, 'This service does not know this method.', method)
+      t.equal(responses.at(-1)?.headers.connection, 'close')
     }
-    const answers = await exchange(address, [`${before}hello\r\n\r\n`], { halfClose: true })
-    isError(t, answers.at(-1), ...malformed, 'not a request line')
+    const responses = await exchange(address, [`${before}hello\r\n\r\n`], { halfClose: true })
+    isError(t, responses.at(-1), ...malformed, 'not a request line')
   }
 })
 
@@ -265,9 +265,9 @@ t.test('HEAD gets the response of GET without the body', async (t) => {
 
 t.test('headers and parameters cannot override the method or the path', async (t) => {
   const headers = ['X-HTTP-Method-Override: DELETE', 'X-HTTP-Method: DELETE', 'X-Method-Override: DELETE', 'X-Original-URL: /plants/1', 'X-Rewrite-URL: /plants/1', 'Accept-Version: 2']
-  const answers = await exchange(address, [request('POST /plants/1?_method=DELETE HTTP/1.1', headers), request('GET /plants HTTP/1.1', headers), last])
-  isError(t, answers[0], ...wrongMethod)
-  t.equal(answers[1]?.status, 200)
+  const responses = await exchange(address, [request('POST /plants/1?_method=DELETE HTTP/1.1', headers), request('GET /plants HTTP/1.1', headers), last])
+  isError(t, responses[0], ...wrongMethod)
+  t.equal(responses[1]?.status, 200)
   t.ok((await stored()).some(({ id }) => id === '1'))
 })
 

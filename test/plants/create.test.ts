@@ -3,7 +3,7 @@ import pg from 'pg'
 import t from 'tap'
 import { startApp } from '../support/app.ts'
 import { sql, waitingForLocks } from '../support/database.ts'
-import { actInOrder, startHeldUp } from '../support/held-up.ts'
+import { runInKeyOrder, startBlocked } from '../support/blocked.ts'
 
 const taken = { error: 40014, message: 'You already have a plant with this id.' }
 
@@ -50,9 +50,9 @@ for (const WRITE_BATCH of ['1', '7', '500']) {
 for (const [WRITE_BATCH, plants, largest] of [['1', 26, 1], ['5', 26, 5], ['500', 26, 25], ['9999', 600, 512]] as const) {
   t.test(`with WRITE_BATCH=${WRITE_BATCH} queued creates go in statements of at most ${largest}`, async (t) => {
     const wanted = small(plants)
-    const { begin, letGo, url, alice } = await startHeldUp(t, { WRITE_BATCH })
-    const answers = await begin(...wanted.map((plant) => () => alice.create(plant)))
-    await letGo()
+    const { sendBlocked, unblock, url, alice } = await startBlocked(t, { WRITE_BATCH })
+    const answers = await sendBlocked(...wanted.map((plant) => () => alice.create(plant)))
+    await unblock()
     t.strictSame(statuses(await Promise.all(answers)), wanted.map(() => 200))
     const sizes = await sizesOfStatements(url)
     t.equal(sizes.reduce((sum, size) => sum + size), plants)
@@ -64,8 +64,8 @@ for (const [WRITE_BATCH, plants, largest] of [['1', 26, 1], ['5', 26, 5], ['500'
 }
 
 t.test('what would have to wait behind MAX_QUEUED others is refused at once', async (t) => {
-  const { begin, letGo, alice, log } = await startHeldUp(t, { MAX_QUEUED: '3' })
-  const answers = await begin(...small(5).map((plant) => () => alice.create(plant)))
+  const { sendBlocked, unblock, alice, log } = await startBlocked(t, { MAX_QUEUED: '3' })
+  const answers = await sendBlocked(...small(5).map((plant) => () => alice.create(plant)))
   const refused = await answers[4]
   t.equal(refused?.statusCode, 503)
   t.strictSame(refused?.json(), { error: 50302, message: 'The service has more work than it can do.' })
@@ -74,13 +74,13 @@ t.test('what would have to wait behind MAX_QUEUED others is refused at once', as
   const [line, ...further] = lines.filter(({ level }) => /warn|error|fatal/.test(level))
   t.match(line, { level: 'warn', error: 50302, err: undefined })
   t.strictSame(further, [])
-  await letGo()
+  await unblock()
   t.strictSame(statuses(await Promise.all(answers)), [200, 200, 200, 200, 503])
   t.strictSame((await alice.list()).json(), small(4).map(({ name }) => ({ name })))
 })
 
 t.test('of requests for one id in a batch none is told of what another brought about', async (t) => {
-  const { begin, letGo, alice, url, client } = await startHeldUp(t)
+  const { sendBlocked, unblock, alice, url, client } = await startBlocked(t)
   await alice.create({ id: 1, name: 'Fern' })
   // Whoever wants Moss would come to it when the id, taken until then, is free.
   await sql(url, `
@@ -89,8 +89,8 @@ t.test('of requests for one id in a batch none is told of what another brought a
     create trigger wait before insert on plants for each row when (new.name = 'Moss') execute function wait()`)
   await client.query('select pg_advisory_lock(1)')
   const plants = [{ id: 2, name: 'Oak' }, { id: 1, name: 'Ivy' }, { id: 1, name: 'Moss' }]
-  const answers = await begin(...plants.map((plant) => () => alice.create(plant)))
-  await letGo()
+  const answers = await sendBlocked(...plants.map((plant) => () => alice.create(plant)))
+  await unblock()
   const all = Promise.all(answers)
   const isOver = all.then(() => true)
   while ((await client.query(waitingForLocks)).rowCount === 0 && !await Promise.race([isOver, delay(10, false)]));
@@ -101,11 +101,11 @@ t.test('of requests for one id in a batch none is told of what another brought a
 })
 
 t.test('a plant that the database refuses takes none down with it', async (t) => {
-  const { begin, letGo, alice, url, log } = await startHeldUp(t)
+  const { sendBlocked, unblock, alice, url, log } = await startBlocked(t)
   await sql(url, 'alter table plants add constraint plants_no_weeds check (name <> \'weed\')')
   const names = ['Fern', 'Ivy', 'weed', 'Monstera']
-  const answers = await begin(...names.map((name, id) => () => alice.create({ id, name })))
-  await letGo()
+  const answers = await sendBlocked(...names.map((name, id) => () => alice.create({ id, name })))
+  await unblock()
   t.strictSame(statuses(await Promise.all(answers)), [200, 200, 500, 200])
   t.strictSame((await alice.list()).json(), [{ name: 'Fern' }, { name: 'Ivy' }, { name: 'Monstera' }])
   const faults = log.map((line) => JSON.parse(line)).filter(({ level }) => level === 'error')
@@ -113,19 +113,19 @@ t.test('a plant that the database refuses takes none down with it', async (t) =>
 })
 
 t.test('what was sent on a connection that is lost may have happened: it is not sent again', async (t) => {
-  const { begin, letGo, alice, url, client, findWaiting } = await startHeldUp(t)
-  const [first, ...others] = await begin(...small(5).map((plant) => () => alice.create(plant)))
+  const { sendBlocked, unblock, alice, url, client, findBlocked } = await startBlocked(t)
+  const [first, ...others] = await sendBlocked(...small(5).map((plant) => () => alice.create(plant)))
   // Locks are given in turn: to the first plant, to this one, and then to the other plants.
   const next = new pg.Client(url)
   await next.connect()
   t.teardown(() => next.end())
   const locked = next.query('begin; lock table plants in exclusive mode')
   while ((await client.query(waitingForLocks)).rowCount !== 2) await delay(10)
-  await letGo()
+  await unblock()
   t.equal((await first)?.statusCode, 200)
   await locked
 
-  await client.query('select pg_terminate_backend($1)', [await findWaiting()])
+  await client.query('select pg_terminate_backend($1)', [await findBlocked()])
   for (const answer of await Promise.all(others)) {
     t.equal(answer.statusCode, 503)
     t.match(answer.json(), { error: 50301 })
@@ -136,12 +136,12 @@ t.test('what was sent on a connection that is lost may have happened: it is not 
 })
 
 t.test('a create that hangs on a row somebody has locked does not hold up others for long', async (t) => {
-  const { begin, letGo, alice } = await startHeldUp(t, {},
+  const { sendBlocked, unblock, alice } = await startBlocked(t, {},
     "insert into plants (owner, id, name) values ('alice', 1, 'Monstera')")
-  const [hanging, ...others] = await begin(
+  const [hanging, ...others] = await sendBlocked(
     ...['Ivy', 'Fern', 'Moss'].map((name, index) => () => alice.create({ id: index + 1, name })))
   t.strictSame(statuses(await Promise.all(others)), [200, 200])
-  await letGo()
+  await unblock()
   t.equal((await hanging)?.statusCode, 400)
   t.strictSame((await alice.list()).json(), [{ name: 'Monstera' }, { name: 'Fern' }, { name: 'Moss' }])
 })
@@ -149,7 +149,7 @@ t.test('a create that hangs on a row somebody has locked does not hold up others
 t.test('a batch of creates locks its plants in the order of their key', async (t) => {
   const { as, url } = await startApp(t, { STATEMENT_TIMEOUT: '6s' })
   const alice = await as('alice')
-  const answers = await actInOrder(t, url, (id) => alice.create({ id, name: 'Ivy' }), (ids) =>
+  const answers = await runInKeyOrder(t, url, (id) => alice.create({ id, name: 'Ivy' }), (ids) =>
     `insert into plants select 'alice', id, 'Fern' from unnest(array[${ids.join()}]) as id`)
   t.strictSame(statuses(answers), [200, 200, 200, 200])
 })

@@ -3,7 +3,7 @@ import pg from 'pg'
 import t, { type Test } from 'tap'
 import { startApp } from '../support/app.ts'
 import { sql, waitingForLocks } from '../support/database.ts'
-import { actInOrder, startHeldUp } from '../support/held-up.ts'
+import { runInKeyOrder, startBlocked } from '../support/blocked.ts'
 
 const range = (length: number) => Array.from({ length }, (_, index) => index)
 const statuses = (answers: Array<{ statusCode: number }>) => answers.map(({ statusCode }) => statusCode)
@@ -21,10 +21,10 @@ for (const WRITE_BATCH of ['1', '7', '500']) {
 }
 
 t.test('what waits is deleted together, each plant once', async (t) => {
-  const { begin, letGo, alice } = await startHeldUp(t)
+  const { sendBlocked, unblock, alice } = await startBlocked(t)
   await Promise.all(small(10).map((plant) => alice.create(plant)))
-  const answers = await begin(...[0, 1, 2, 2, 77, 0, 3].map((id) => () => alice.delete(id)))
-  await letGo()
+  const answers = await sendBlocked(...[0, 1, 2, 2, 77, 0, 3].map((id) => () => alice.delete(id)))
+  await unblock()
   t.strictSame(statuses(await Promise.all(answers)), [204, 204, 204, 404, 404, 404, 204])
   t.strictSame((await alice.list()).json(), small(10).slice(4).map(({ name }) => ({ name })))
 })
@@ -41,7 +41,7 @@ async function startAmongMany (t: Test) {
 
 t.test('a batch of deletes locks its plants in the order of their key', async (t) => {
   const { alice, url } = await startAmongMany(t)
-  const answers = await actInOrder(t, url, (id) => alice.delete(id), (ids) =>
+  const answers = await runInKeyOrder(t, url, (id) => alice.delete(id), (ids) =>
     `select from plants where id in (${ids.join()}) and owner = 'alice' for update`)
   t.strictSame(statuses(answers), [204, 204, 204, 204])
 })

@@ -47,7 +47,7 @@ t.test('the page may end with the largest id', async (t) => {
   }
 })
 
-// A page with a text above 512 bytes is read by the statement for large pages.
+// A page with a text above 256 bytes is read by the statement for large pages.
 t.test('plants too large for a page stand in the list where they belong', async (t) => {
   const large = [0, 1, 50, 98, 249, 250, 499, 500, 501, 504, 749, 1248, 1249]
   const rows = Array.from({ length: 1250 }, (_, index) => {

@@ -35,3 +35,20 @@ t.test('memory is released when the response ends or is cut', async (t) => {
   t.ok(budget.reserve('mallory', 25, open()))
   t.notOk(budget.reserve('mallory', 1, open()))
 })
+
+t.test('the heap is collected a second after a burst, and not after less', async (t) => {
+  const { gc } = globalThis
+  t.teardown(() => { globalThis.gc = gc })
+  const collected = new Promise((resolve) => { globalThis.gc = resolve as typeof gc })
+  const budget = new MemoryBudget(134_217_728)
+  for (const bytes of [1024, 33_554_433]) {
+    const response = open()
+    t.ok(budget.reserve('mallory', bytes, response))
+    response.destroy()
+    await once(response, 'close')
+  }
+  // The timer does not keep a process alive.
+  const alive = setInterval(() => {}, 100)
+  t.strictSame(await collected, { execution: 'async' })
+  clearInterval(alive)
+})

@@ -1,5 +1,5 @@
 import type { Test } from 'tap'
-import type { Answer } from './raw.ts'
+import type { RawResponse } from './raw.ts'
 
 /** The number and message for a body that is not an object. */
 export const noPlant = [40010, 'The body must be a JSON object with id, name, tag (optional).'] as const
@@ -11,7 +11,7 @@ interface InjectResponse {
 }
 
 /** Asserts that a response is exactly the given error. */
-export function isError (t: Test, response: InjectResponse | Answer | undefined, number: number, message: string, title = ''): void {
+export function isError (t: Test, response: InjectResponse | RawResponse | undefined, number: number, message: string, title = ''): void {
   if (response === undefined) {
     t.fail(`no response: ${title}`)
     return

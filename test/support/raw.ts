@@ -2,7 +2,7 @@ import { once } from 'node:events'
 import { connect } from 'node:net'
 
 /** A response as it was on the wire. */
-export interface Answer {
+export interface RawResponse {
   status: number
   headers: Record<string, string>
   body: string
@@ -22,7 +22,7 @@ export interface ExchangeOptions {
 export async function exchange (
   address: string, parts: Array<string | Buffer | (() => Promise<unknown>)>,
   { heads = [], halfClose = false }: ExchangeOptions = {}
-): Promise<Answer[]> {
+): Promise<RawResponse[]> {
   const { hostname, port } = new URL(address)
   const socket = connect({ host: hostname, port: Number(port), allowHalfOpen: true })
   const received: Buffer[] = []
@@ -39,12 +39,12 @@ export async function exchange (
   if (halfClose) socket.end()
   await ended
   socket.end()
-  return parseAnswers(Buffer.concat(received), heads)
+  return parseResponses(Buffer.concat(received), heads)
 }
 
 /** Throws unless the bytes are complete responses with nothing before, between or after them. */
-export function parseAnswers (bytes: Buffer, heads: number[] = []): Answer[] {
-  const responses: Answer[] = []
+export function parseResponses (bytes: Buffer, heads: number[] = []): RawResponse[] {
+  const responses: RawResponse[] = []
   for (let rest = bytes.toString('latin1'); rest !== '';) {
     const [head, status, lines] = /^HTTP\/1\.1 (\d{3}) [^\r\n]*\r\n((?:[^\r\n]+\r\n)*)\r\n/.exec(rest) ?? []
     if (head === undefined) throw new Error(`not an HTTP response: ${JSON.stringify(rest.slice(0, 200))}`)

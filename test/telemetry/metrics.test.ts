@@ -1,6 +1,7 @@
 import { once } from 'node:events'
 import { connect } from 'node:net'
 import t from 'tap'
+import manifest from '../../package.json' with { type: 'json' }
 import { createToken } from '../../src/access/token-format.ts'
 import { startApp } from '../support/app.ts'
 import { createDatabase } from '../support/database.ts'
@@ -39,7 +40,7 @@ t.test('metrics count requests, errors, tokens and statements', async (t) => {
     'plant_store_database_connections_total{event="timed_out"}']) {
     t.equal(before[series], 0, series)
   }
-  t.equal(before[`plant_store_build_info{version="1.0.0",schema="${migrations.at(-1)}"}`], 1)
+  t.equal(before[`plant_store_build_info{version="${manifest.version}",schema="${migrations.at(-1)}"}`], 1)
 
   await alice.create({ id: 1, name: 'Monstera' })
   await alice.create({ id: 1, name: 'Monstera' })

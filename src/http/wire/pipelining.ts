@@ -1,20 +1,19 @@
-// One request of a connection at a time: what is sent ahead waits for the answers before it
+// Starts one request of a connection at a time: pipelined requests wait for the responses before them
 // (RFC 9112, section 9.3.2).
 import type { IncomingMessage, Server } from 'node:http'
 import { Socket } from 'node:net'
-import { maxPipelined } from '../limits.ts'
-import { discardInput, type HttpSocket } from './node-internals.ts'
+import { discardInput } from './lingering-close.ts'
+import type { HttpSocket } from './node-internals.ts'
 
-/** To be called before the server listens. */
+/** Requests that may wait on a connection. One chunk of 64 KiB can have thousands. */
+const maxPipelined = 16
+
+/** Call this before the server listens. */
 export function serializePipelining (server: Server): void {
-  server.on('connection', (socket: HttpSocket) => { serializeConnection(socket) })
+  server.on('connection', serializeConnection)
 }
 
-/**
- * Node hands on each request as soon as its head is there, several of them at
- * once. Here it waits without a response, and reading stops: neither further
- * requests nor bodies pile up, beyond what came in the same piece.
- */
+/** While requests wait the service reads nothing more, so that neither requests nor bodies pile up. */
 function serializeConnection (socket: HttpSocket): void {
   const parser = socket.parser as NonNullable<HttpSocket['parser']>
   const begin = parser.onIncoming
@@ -22,14 +21,13 @@ function serializeConnection (socket: HttpSocket): void {
   let isFull = false
 
   parser.onIncoming = (request, mayStay) => {
-    // The parser drops what follows an offer to upgrade in the same piece, whether it is taken or not.
+    // The parser discards the bytes that follow an Upgrade header in the same chunk.
     const keepAlive = mayStay && (!request.upgrade || isAlone(parser.getCurrentBuffer()))
     if (!socket._httpMessage || request.method === 'CONNECT') return begin(request, keepAlive)
-    // Node would take the connection for one that is being upgraded.
+    // Otherwise Node would hand the connection over to an upgrade.
     request.upgrade = false
     if (waiting.length === maxPipelined) {
       isFull = true
-      // Makes the parser drop the rest of the piece.
       return 2
     }
     if (waiting.push([request, keepAlive]) > 1) return 0
@@ -38,26 +36,24 @@ function serializeConnection (socket: HttpSocket): void {
     socket._httpMessage.once('finish', next)
     return 0
   }
-  // Which Node calls whenever a part of the answer under way is through.
+  // Node resumes reading whenever a part of the response has been sent.
   socket.resume = () => waiting.length > 0 ? socket : Socket.prototype.resume.call(socket)
 
   function next (): void {
     const [request, keepAlive] = waiting.shift() as (typeof waiting)[0]
     const isLast = waiting.length === 0
-    // The answer before was the last: its caller knows that these have not been carried out.
+    // The response before was the last. The client knows that these requests had no effect.
     if (socket.writableEnded) return
     if (isLast && isFull) discardInput(socket)
-    else if (isLast) readOn()
+    else if (isLast) {
+      socket._paused = false
+      socket.parser?.resume()
+      socket.resume()
+    }
     begin(request, keepAlive && !(isLast && isFull))
     if (!isLast) socket._httpMessage?.once('finish', next)
   }
-
-  function readOn (): void {
-    socket._paused = false
-    socket.parser?.resume()
-    socket.resume()
-  }
 }
 
-/** Whether a piece ends with the only head in it. */
-const isAlone = (piece: Buffer) => piece.indexOf('\r\n\r\n') === piece.length - 4
+/** Whether a chunk ends with the only head in it. */
+const isAlone = (chunk: Buffer) => chunk.indexOf('\r\n\r\n') === chunk.length - 4

@@ -4,7 +4,7 @@ import { buffer, text } from 'node:stream/consumers'
 import t from 'tap'
 import { startApp } from '../../support/app.ts'
 import { sql } from '../../support/database.ts'
-import { exchange, parseAnswers } from '../../support/raw.ts'
+import { exchange, parseResponses } from '../../support/raw.ts'
 import { isError as isRefusal } from '../../support/error-response.ts'
 
 const malformed = [40001, 'The request is not well-formed HTTP/1.1.'] as const
@@ -55,9 +55,9 @@ t.test('a malformed request is answered after the good ones before it, and only 
   ]
   for (const [index, [fault, number]] of faults.entries()) {
     // What comes after the fault is never looked at.
-    const answers = await exchange(address, [list() + create(index) + list('?limit=0') + list('?limit=x') + fault + create(100)], { halfClose: index % 2 === 0 })
-    t.same(answers.map(({ status }) => status), [200, 200, 200, 400, Math.floor(number / 100)], `${number}`)
-    t.same(answers.map(({ body }) => JSON.parse(body).error), [undefined, undefined, undefined, 40016, number])
+    const responses = await exchange(address, [list() + create(index) + list('?limit=0') + list('?limit=x') + fault + create(100)], { halfClose: index % 2 === 0 })
+    t.same(responses.map(({ status }) => status), [200, 200, 200, 400, Math.floor(number / 100)], `${number}`)
+    t.same(responses.map(({ body }) => JSON.parse(body).error), [undefined, undefined, undefined, 40016, number])
   }
   t.same(await sql(url, 'select from plants where id = 100'), [])
 })
@@ -91,21 +91,21 @@ t.test('a malformed request is answered once, however much comes after it', asyn
 
 t.test('a faulty body costs the requests behind it nothing', async (t) => {
   const bad = (body: string | Buffer) => Buffer.concat([Buffer.from(`POST /plants HTTP/1.1\r\n${headers}Content-Type: application/json\r\nContent-Length: ${body.length}\r\n\r\n`), Buffer.from(body)])
-  const answers = await exchange(address, [bad('{'), bad(Buffer.from([0xFF])), bad('x'.repeat(3_000_000)), bad('[]'), create(1), 'GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n'])
-  t.same(answers.map(({ body }) => JSON.parse(body).error), [40008, 40007, 40006, 40010, undefined, undefined])
+  const responses = await exchange(address, [bad('{'), bad(Buffer.from([0xFF])), bad('x'.repeat(3_000_000)), bad('[]'), create(1), 'GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n'])
+  t.same(responses.map(({ body }) => JSON.parse(body).error), [40008, 40007, 40006, 40010, undefined, undefined])
 })
 
-t.test('a request that had its answer before it was whole gets no second one when it breaks off', async (t) => {
-  const answers = await exchange(address, ['POST /plants HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n', () => untilLogged(40101), 'x\r\n'])
-  t.equal(answers.length, 1)
-  isRefusal(t, answers[0], 40101, 'This operation needs an Authorization header with a bearer token.')
+t.test('a request that had its response before it was whole gets no second one when it breaks off', async (t) => {
+  const responses = await exchange(address, ['POST /plants HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n', () => untilLogged(40101), 'x\r\n'])
+  t.equal(responses.length, 1)
+  isRefusal(t, responses[0], 40101, 'This operation needs an Authorization header with a bearer token.')
 })
 
 async function untilLogged (number: number): Promise<void> {
   while (!log.some((line) => JSON.parse(line).error === number)) await new Promise(setImmediate)
 }
 
-t.test('a caller still sending gets to read its answer', async (t) => {
+t.test('a caller still sending gets to read its response', async (t) => {
   const big = Buffer.alloc(8_000_000, 'x')
   const post = `POST /plants HTTP/1.1\r\n${headers}Content-Type: application/json\r\n`
   const ping = 'GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n'
@@ -115,9 +115,9 @@ t.test('a caller still sending gets to read its answer', async (t) => {
     const [inChunks] = await exchange(address, [`${post}Transfer-Encoding: chunked\r\n\r\n${big.length.toString(16)}\r\n`, big, '\r\n0\r\n\r\n', ping])
     isRefusal(t, inChunks, ...tooLarge)
     for (const last of [`${post}Connection: close\r\n`, post.replace('1.1', '1.0')]) {
-      const answers = await exchange(address, [`${last}Content-Length: ${big.length}\r\n\r\n`, big])
-      isRefusal(t, answers[0], ...tooLarge)
-      t.equal(answers.length, 1)
+      const responses = await exchange(address, [`${last}Content-Length: ${big.length}\r\n\r\n`, big])
+      isRefusal(t, responses[0], ...tooLarge)
+      t.equal(responses.length, 1)
     }
     const [header] = await exchange(address, [`${post}X: `, big])
     isRefusal(t, header, 43101, 'The headers are too large.')
@@ -132,9 +132,9 @@ t.test('a caller still sending gets to read its answer', async (t) => {
 t.test('a connection that is refused is closed on both sides', async (t) => {
   for (const fault of ['garbage\r\n\r\n', 'CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n']) {
     const accepted = once(app.server, 'connection') as Promise<[Socket]>
-    const answers = exchange(address, [fault])
+    const responses = exchange(address, [fault])
     const [socket] = await accepted
-    await Promise.all([answers, once(socket, 'close')])
+    await Promise.all([responses, once(socket, 'close')])
     t.equal(socket.errored, null)
   }
   const accepted = once(app.server, 'connection') as Promise<[Socket]>
@@ -228,17 +228,17 @@ t.test('a refused caller that goes on sending is cut off in the end', async (t) 
 
 t.test('a long list is answered in full before a CONNECT behind it', async (t) => {
   await sql(url, "insert into plants select 'alice', id, repeat('x', 4000) from generate_series(1, 2000) as id")
-  const answers = await exchange(address, [`${list()}CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n`])
-  t.strictSame(answers.map(({ status }) => status), [200, 405])
-  t.equal(JSON.parse(answers[0]?.body as string).length, 2000)
+  const responses = await exchange(address, [`${list()}CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n`])
+  t.strictSame(responses.map(({ status }) => status), [200, 405])
+  t.equal(JSON.parse(responses[0]?.body as string).length, 2000)
 })
 
-t.test('while the service is stopping every answer says that the connection ends', async (t) => {
+t.test('while the service is stopping every response says that the connection ends', async (t) => {
   lifecycle.stopping = true
   t.teardown(() => { lifecycle.stopping = false })
   for (const path of ['/livez', '/nowhere', '/x%zz', `/plants/${'1'.repeat(1001)}`]) {
-    const [answer] = await exchange(address, [`DELETE ${path} HTTP/1.1\r\n${headers}\r\n`])
-    t.equal(answer?.headers.connection, 'close', path)
+    const [response] = await exchange(address, [`DELETE ${path} HTTP/1.1\r\n${headers}\r\n`])
+    t.equal(response?.headers.connection, 'close', path)
   }
 })
 
@@ -261,8 +261,8 @@ t.test('a stop neither waits for those who have asked nothing nor cuts off who i
 
   lifecycle.stopping = true
   const closed = app.close()
-  const answers = parseAnswers(await buffer(reader.caller))
-  t.strictSame(answers.map(({ headers: { connection }, body }) => [connection, JSON.parse(body).length]), [['keep-alive', 16], ['close', 1]])
+  const responses = parseResponses(await buffer(reader.caller))
+  t.strictSame(responses.map(({ headers: { connection }, body }) => [connection, JSON.parse(body).length]), [['keep-alive', 16], ['close', 1]])
   reader.caller.end()
   await closed
   for (const { socket } of others) t.ok(socket.destroyed)

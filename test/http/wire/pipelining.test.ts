@@ -1,11 +1,11 @@
-// Requests that are sent without waiting for answers.
+// Requests that are sent without waiting for responses.
 import { once } from 'node:events'
 import { connect, type Socket } from 'node:net'
 import { buffer } from 'node:stream/consumers'
 import t from 'tap'
 import { startApp } from '../../support/app.ts'
 import { sql } from '../../support/database.ts'
-import { exchange, parseAnswers } from '../../support/raw.ts'
+import { exchange, parseResponses } from '../../support/raw.ts'
 import { isError as isRefusal } from '../../support/error-response.ts'
 
 const { app, as, url, listen, log } = await startApp(t, { BODY_LIMIT: '1048576' })
@@ -43,8 +43,8 @@ async function untilStalled (socket: Socket): Promise<void> {
 
 t.test('a request sees what the one before it did', async (t) => {
   for (let round = 0; round < 15; round++) {
-    const answers = await exchange(address, [create(1) + remove(1) + list() + create(2) + list() + remove(2) + remove(2) + list() + last])
-    t.same(answers.map(({ status, body }) => status === 204 ? 204 : JSON.parse(body).error ?? JSON.parse(body)),
+    const responses = await exchange(address, [create(1) + remove(1) + list() + create(2) + list() + remove(2) + remove(2) + list() + last])
+    t.same(responses.map(({ status, body }) => status === 204 ? 204 : JSON.parse(body).error ?? JSON.parse(body)),
       [{ name: 'n' }, 204, [], { name: 'n' }, [{ name: 'n' }], 204, 40402, [], { status: 'ok' }])
   }
 })
@@ -56,21 +56,21 @@ t.test('lists that nobody can read yet are not begun', async (t) => {
   caller.pause().write(list() + list('?limit=1') + create(9999) + list() + last)
   await untilStalled(socket)
   t.same(await sql(url, 'select from plants where id = 9999'), [])
-  const [first, second, third, fourth, fifth] = parseAnswers(await buffer(caller))
+  const [first, second, third, fourth, fifth] = parseResponses(await buffer(caller))
   caller.end()
-  t.same([first, second, fourth].map((answer) => JSON.parse(answer?.body as string).length), [5000, 1, 5001])
+  t.same([first, second, fourth].map((response) => JSON.parse(response?.body as string).length), [5000, 1, 5001])
   t.same([third?.status, fifth?.status], [200, 200])
   t.equal(answered() - before, 5)
 })
 
 t.test('HEAD, a body in chunks, a refusal and an unknown path each have their turn', async (t) => {
   const chunked = request('POST /plants', 'Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n')
-  const answers = await exchange(address, [
+  const responses = await exchange(address, [
     create(1) + request('HEAD /plants') + chunked + 'a\r\n{"id":2,"n\r\n', '9\r\name":"n"}\r\n0\r\n\r\n',
     list(), 'GET /x HTTP/1.1\r\nHost: x\r\n\r\n', create(2), list('?limit=x'), request('OPTIONS /plants'), last
   ], { heads: [1] })
-  t.same(answers.map(({ status }) => status), [200, 200, 200, 200, 404, 400, 400, 405, 200])
-  t.equal(JSON.parse(answers[3]?.body as string).length, 2)
+  t.same(responses.map(({ status }) => status), [200, 200, 200, 200, 404, 400, 400, 405, 200])
+  t.equal(JSON.parse(responses[3]?.body as string).length, 2)
 })
 
 t.test('what ends a connection waits for its turn', async (t) => {
@@ -78,33 +78,33 @@ t.test('what ends a connection waits for its turn', async (t) => {
     [`${create(3).slice(0, -10).replace(/Content-Length.*/, 'Transfer-Encoding: chunked')}`, 40001]] as const) {
     for (const halfClose of [true, false]) {
       await sql(url, 'delete from plants')
-      const answers = await exchange(address, [list() + create(1) + list() + end + create(2)], { halfClose })
-      t.same(answers.map(({ status }) => status), [200, 200, 200, Math.floor(number / 100)], end.slice(0, 20))
-      t.equal(JSON.parse(answers[2]?.body as string).length, 1)
-      t.equal(JSON.parse(answers[3]?.body as string).error, number)
+      const responses = await exchange(address, [list() + create(1) + list() + end + create(2)], { halfClose })
+      t.same(responses.map(({ status }) => status), [200, 200, 200, Math.floor(number / 100)], end.slice(0, 20))
+      t.equal(JSON.parse(responses[2]?.body as string).length, 1)
+      t.equal(JSON.parse(responses[3]?.body as string).error, number)
       t.same(await sql(url, 'select id::int from plants'), [{ id: 1 }])
     }
   }
 })
 
-t.test('a caller that ends its side gets the answers to all it has sent', async (t) => {
-  const answers = await exchange(address, [create(1) + list() + remove(1) + list()], { halfClose: true })
-  t.same(answers.map(({ status, body }) => body === '' ? status : JSON.parse(body)), [{ name: 'n' }, [{ name: 'n' }], 204, []])
+t.test('a caller that ends its side gets the responses to all it has sent', async (t) => {
+  const responses = await exchange(address, [create(1) + list() + remove(1) + list()], { halfClose: true })
+  t.same(responses.map(({ status, body }) => body === '' ? status : JSON.parse(body)), [{ name: 'n' }, [{ name: 'n' }], 204, []])
 })
 
-t.test('after an answer that ends the connection nothing more is done', async (t) => {
-  const answers = await exchange(address, [list() + last + create(1) + create(2)])
-  t.same(answers.map(({ status }) => status), [200, 200])
-  t.equal(answers[1]?.headers.connection, 'close')
+t.test('after an response that ends the connection nothing more is done', async (t) => {
+  const responses = await exchange(address, [list() + last + create(1) + create(2)])
+  t.same(responses.map(({ status }) => status), [200, 200])
+  t.equal(responses[1]?.headers.connection, 'close')
   t.same(await sql(url, 'select from plants'), [])
 })
 
 t.test('an offer to upgrade that has requests behind it ends the connection, for Node drops them', async (t) => {
   const offer = request('GET /livez', 'Connection: upgrade\r\nUpgrade: h2c\r\n')
   for (const text of [offer + create(1), list() + offer + create(1)]) {
-    const answers = await exchange(address, [text])
-    t.equal(answers.at(-1)?.headers.connection, 'close')
-    t.same(answers.map(({ status }) => status), text === offer + create(1) ? [200] : [200, 200])
+    const responses = await exchange(address, [text])
+    t.equal(responses.at(-1)?.headers.connection, 'close')
+    t.same(responses.map(({ status }) => status), text === offer + create(1) ? [200] : [200, 200])
   }
   t.same(await sql(url, 'select from plants'), [])
   const { caller, socket } = await open()
@@ -112,7 +112,7 @@ t.test('an offer to upgrade that has requests behind it ends the connection, for
   caller.write(offer)
   while (socket.bytesWritten === 0) await new Promise(setImmediate)
   caller.write(last)
-  t.same(parseAnswers(await received).map(({ headers: { connection } }) => connection), ['keep-alive', 'close'])
+  t.same(parseResponses(await received).map(({ headers: { connection } }) => connection), ['keep-alive', 'close'])
 })
 
 t.test('requests of a connection that was given up are not carried out', async (t) => {
@@ -134,7 +134,7 @@ t.test('the body of a request that waits does not pile up', async (t) => {
   await untilStalled(socket)
   const size = 1_000_000
   caller.write(create(9999, 'x'.repeat(size)) + last)
-  // As much as is read at once, and not the rest, though the caller takes some of the answer now and then.
+  // As much as is read at once, and not the rest, though the caller takes some of the response now and then.
   for (let part = 0; part < 20; part++) {
     caller.read()
     await once(caller, 'readable')
@@ -152,8 +152,8 @@ const parseTail = (bytes: Buffer) => bytes.toString('latin1').split(']\r\n0\r\n\
 
 t.test('of what is sent in one piece 17 requests are answered, the last of them ends the connection', async (t) => {
   const before = answered()
-  const answers = await exchange(address, [list('?limit=0').repeat(99) + create(1)])
-  t.same(answers.map(({ status, headers: { connection } }) => [status, connection]),
+  const responses = await exchange(address, [list('?limit=0').repeat(99) + create(1)])
+  t.same(responses.map(({ status, headers: { connection } }) => [status, connection]),
     Array.from({ length: 17 }, (_, index) => [200, index === 16 ? 'close' : 'keep-alive']))
   t.same(await sql(url, 'select from plants'), [])
   t.equal(answered() - before, 17)
@@ -169,14 +169,14 @@ t.test('however many are sent, those who wait for room have all of them answered
     while (socket.bytesRead < sent) await new Promise(setImmediate)
   }
   caller.end(last)
-  t.equal(parseAnswers(await received).length, 301)
+  t.equal(parseResponses(await received).length, 301)
 })
 
 t.test('a request that is late while it waits is answered in its turn', async (t) => {
   const { headersTimeout, requestTimeout } = app.server
   Object.assign(app.server, { headersTimeout: 200, requestTimeout: 400 })
   t.teardown(() => Object.assign(app.server, { headersTimeout, requestTimeout }))
-  const answers = await exchange(address, [list() + list() + create(1).slice(0, -1)])
-  t.same(answers.map(({ status }) => status), [200, 200, 408])
-  isRefusal(t, answers[2], 40801, 'The request did not arrive in time.')
+  const responses = await exchange(address, [list() + list() + create(1).slice(0, -1)])
+  t.same(responses.map(({ status }) => status), [200, 200, 408])
+  isRefusal(t, responses[2], 40801, 'The request did not arrive in time.')
 })

@@ -5,7 +5,7 @@ import { buffer } from 'node:stream/consumers'
 import t, { type Test } from 'tap'
 import { tokenEvents } from '../../../src/events.ts'
 import { startApp } from '../../support/app.ts'
-import { parseAnswers } from '../../support/raw.ts'
+import { parseResponses } from '../../support/raw.ts'
 
 const together = 200
 // Eight of those that come in a turn of the event loop, and then eight of those that wait.
@@ -71,7 +71,7 @@ t.test('a few of them are begun in a turn of the event loop, and those of a conn
     most = Math.max(most, now - before)
   }
   t.ok(most <= mostInATurn, `${most}`)
-  const statuses = (await Promise.all(received)).map((bytes) => parseAnswers(bytes).map(({ status }) => status))
+  const statuses = (await Promise.all(received)).map((bytes) => parseResponses(bytes).map(({ status }) => status))
   t.same(statuses, Array(together).fill([401, 200, 200]))
 })
 
@@ -120,6 +120,6 @@ t.test('at a stop those that wait are answered, each the last of its connection'
   onceArrived(() => { stopped.resolve(app.close()) })
   for (const socket of sockets) socket.write(request('GET /plants'))
   await stopped.promise
-  const answers = (await Promise.all(received)).map((bytes) => parseAnswers(bytes))
-  t.match(answers, Array(together).fill([{ status: 200, headers: { connection: 'close' } }]))
+  const responses = (await Promise.all(received)).map((bytes) => parseResponses(bytes))
+  t.match(responses, Array(together).fill([{ status: 200, headers: { connection: 'close' } }]))
 })

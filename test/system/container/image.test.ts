@@ -22,6 +22,15 @@ t.test('the image says what it is', async t => {
   t.match(health.Test.join(' '), /readyz/)
 })
 
+t.test('a build argument names a version between releases', async (t) => {
+  const version = '1.1.1-dev.abc1234'
+  const tag = `localhost/plant-store:test-${version}`
+  await run('build', '--quiet', `--build-arg=VERSION=${version}`, '--tag', tag, '.')
+  t.equal(await run('run', '--rm', tag, '--version'), version)
+  const label = '{{index .Config.Labels "org.opencontainers.image.version"}}'
+  t.equal(await run('inspect', `--format=${label}`, tag), version)
+})
+
 t.test('the image adds the service and its packages to the base, nothing else', async t => {
   const size = async (name: string) => Number(await run('inspect', '--format={{.Size}}', name))
   const megabytes = (bytes: number) => `${(bytes / 1e6).toFixed(1)} MB`

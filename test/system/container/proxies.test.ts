@@ -22,10 +22,10 @@ const upstream = await start('--network-alias=plant-store-1', '--publish=127.0.0
     request.resume().on('end', () => response.end(JSON.stringify({ headers, httpVersion })))
   }).listen(3000)`)
 
-type Answer = { status: number, headers: string, body: string }
+type RawResponse = { status: number, headers: string, body: string }
 
 /** Sends the text as it is and reads until the proxy closes the connection. */
-async function exchange (port: number, secure: boolean, request: string): Promise<Answer> {
+async function exchange (port: number, secure: boolean, request: string): Promise<RawResponse> {
   const socket = secure ? connectTls({ port, host: '127.0.0.1', rejectUnauthorized: false }) : connect(port, '127.0.0.1')
   socket.write(request)
   const [headers = '', body = ''] = (await text(socket)).split('\r\n\r\n')

@@ -8,8 +8,6 @@ import { freePort } from '../../support/free-port.ts'
 import type { Scope } from '../../support/program.ts'
 import { makeServer, runServer } from './postgres.ts'
 
-export type Pair = Awaited<ReturnType<typeof startPair>>
-
 /** Starts both with the tables. Commits wait for the standby. `urls` holds the primary's URL, then the standby's. */
 export async function startPair (scope: Scope) {
   const { url, folder, dataDir, command } = await makeServer(scope)

@@ -39,7 +39,7 @@ const { requests, goodRequests, outcomes, violations } = await fuzz(scope, {
   only: values.only === undefined ? undefined : Number(values.only)
 })
 console.table(outcomes)
-console.log(`${requests} answers to faulty requests and ${goodRequests} to good ones between them, in ${((performance.now() - since) / 1000).toFixed(0)} s`)
+console.log(`${requests} responses to faulty requests and ${goodRequests} to good ones between them, in ${((performance.now() - since) / 1000).toFixed(0)} s`)
 for (const violation of violations) console.log(`\n${violation}`)
 console.log(`${violations.length} violations`)
 if (violations.length > 0) process.exitCode = 1

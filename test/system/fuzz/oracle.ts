@@ -1,4 +1,4 @@
-// What the service is to answer, worked out in another way than the service
+// What the service is to response, worked out in another way than the service
 // does: a fatal TextDecoder, a reviver for every body, BigInt fractions. Slow,
 // and plain enough to be believed.
 
@@ -11,15 +11,24 @@ export type Verdict = { status: number, body?: unknown } | { number: number }
 export const smallest = -(2n ** 63n)
 export const largest = 2n ** 63n - 1n
 
-export interface CreateRequest { contentType: string | undefined, contentEncoding: string | undefined, body: Buffer }
+export interface CreateRequest {
+  contentType: string | undefined
+  contentEncoding: string | undefined
+  body: Buffer
+  query: string | undefined
+}
 
-/** Carries the create out on the model. */
-export function create (plants: Plants, { contentType, contentEncoding, body }: CreateRequest): Verdict {
+const maxBodyBytes = 128 * 1024
+const maxValues = 100
+
+/** Creates the plant in the model. */
+export function create (plants: Plants, { contentType, contentEncoding, body, query }: CreateRequest): Verdict {
+  if (!isDecodable(query ?? '')) return { number: 40002 }
   if (contentType === undefined) return { number: body.length === 0 ? 40010 : 40004 }
   if (!/^(utf-?8)?$/i.test(/charset=("?)([^;"]*)\1/i.exec(contentType)?.[2] ?? '')) return { number: 40004 }
   if (contentEncoding !== undefined && contentEncoding.toLowerCase() !== 'identity') return { number: 40005 }
   if (!/^\s*application\/json\s*(;|$)/i.test(contentType)) return { number: 40004 }
-  if (body.length > 1024 * 1024) return { number: 40006 }
+  if (body.length > maxBodyBytes) return { number: 40006 }
   if (body.length === 0) return { number: 40010 }
   const parsed = parse(body)
   if ('number' in parsed) return parsed
@@ -29,36 +38,45 @@ export function create (plants: Plants, { contentType, contentEncoding, body }: 
   if (id === undefined || name === undefined) return { number: 40011 }
   if (typeof id === 'bigint' && (id < smallest || id > largest)) return { number: 40013 }
   if (typeof id !== 'bigint' || !isText(name) || (tag !== undefined && !isText(tag))) return { number: 40012 }
+  if (parametersOf(query).length > 0) return { number: 40016 }
   if (plants.has(id)) return { number: 40014 }
   const plant = { name, ...tag !== undefined && { tag } } as Plant
   plants.set(id, plant)
   return { status: 200, body: plant }
 }
 
-/** Carries the delete out on the model. `id` is as it stands in the path. */
-export function remove (plants: Plants, id: string): Verdict {
+/** Deletes the plant from the model. `id` is the undecoded segment of the path. */
+export function remove (plants: Plants, id: string, query: string | undefined): Verdict {
   if (!isDecodable(id)) return { number: 40002 }
   const decoded = decodeURIComponent(id)
   if (decoded.length > 1000) return { number: 41401 }
+  if (!isDecodable(query ?? '')) return { number: 40002 }
   const value = readId(decoded)
   if (value === undefined) return { number: 40015 }
+  if (parametersOf(query).length > 0) return { number: 40016 }
   return plants.delete(value) ? { status: 204 } : { number: 40402 }
 }
 
-export function readId (text: string): bigint | undefined {
+function readId (text: string): bigint | undefined {
   if (!/^-?\d+$/.test(text) || String(BigInt(text)) !== text) return undefined
   return BigInt(text) >= smallest && BigInt(text) <= largest ? BigInt(text) : undefined
 }
 
-/** `query` is what follows the question mark, undefined without one. */
+/** `query` is the part after the question mark; undefined when there is none. */
 export function list (plants: Plants, query: string | undefined): Verdict {
-  if (query !== undefined && !isDecodable(query)) return { number: 40002 }
-  const limits = new URLSearchParams(`&${query ?? ''}`).getAll('limit')
-  const [limit] = limits
-  if (limits.length > 1 || (limit !== undefined && (!/^\d+$/.test(limit) || String(Number(limit)) !== limit || Number(limit) >= 2 ** 31))) return { number: 40016 }
+  if (!isDecodable(query ?? '')) return { number: 40002 }
+  const parameters = parametersOf(query)
+  const limit = parameters[0]?.[1]
+  const isKnown = parameters.every(([name]) => name === 'limit') && parameters.length <= 1
+  if (!isKnown || (limit !== undefined && !isLimit(limit))) return { number: 40016 }
   const sorted = [...plants].sort(([a], [b]) => a < b ? -1 : 1).map(([, plant]) => plant)
   return { status: 200, body: sorted.slice(0, limit === undefined ? undefined : Number(limit)) }
 }
+
+const parametersOf = (query = '') => [...new URLSearchParams(`&${query}`)]
+
+const isLimit = (text: string) =>
+  /^\d+$/.test(text) && String(Number(text)) === text && Number(text) < 2 ** 31
 
 export function isDecodable (url: string): boolean {
   try {
@@ -79,7 +97,7 @@ function parse (bytes: Buffer): { value: unknown } | { number: number } {
   } catch {
     return { number: 40007 }
   }
-  if (countValues(text) > 1000) return { number: 40017 }
+  if (countValues(text) > maxValues) return { number: 40017 }
   let isForbidden = false
   try {
     const value = JSON.parse(text, (key, value, { source }: { source?: string } = {}) => {

@@ -8,7 +8,7 @@ import { catalogue } from '../../../src/errors.ts'
 import { createRandom, type Random } from '../faults/random.ts'
 import { createUsers } from '../faults/postgres.ts'
 import { unmeasured, type Scope } from '../../support/program.ts'
-import { exchange, type Answer } from '../../support/raw.ts'
+import { exchange, type RawResponse } from '../../support/raw.ts'
 import { examplePaths } from '../../support/routes.ts'
 import { mutate } from './mutate.ts'
 import { create, isDecodable, largest, list, readInteger, remove, smallest, type CreateRequest, type Plant, type Plants, type Verdict } from './oracle.ts'
@@ -35,7 +35,8 @@ interface Worker { user: string, authorization: string, plants: Plants }
 
 const workerCount = 6
 const edges = [smallest, -(2n ** 53n) - 1n, -1n, 0n, 1n, 2n, 5n, 2n ** 53n - 1n, 2n ** 53n, 2n ** 53n + 1n, largest - 1n, largest]
-const statuses = new Set([200, 204, 400, 401, 404, 405, 408, 414, 417, 431])
+const statuses = new Set([200, 204, 400, 401, 404, 405, 408, 414, 417, 431, 501])
+const unknownMethods = ['FOO', 'get', 'POSTS', 'X-Y', 'DELET']
 const numbers = new Set(catalogue.keys())
 
 /** Sends random requests, most of them faulty, to the real program, and tells where it did not do as it says. */
@@ -70,7 +71,7 @@ export async function fuzz (scope: Scope, { databaseUrl, seed, count, only }: Fu
     let sent: Array<Buffer> = []
     try {
       const outcomes = await kind(random, worker, (bytes, options) => {
-        sent = split(random, bytes)
+        sent = options?.inOnePiece ? [bytes] : split(random, bytes)
         return exchange(address, sent.flatMap((part) => [part, () => new Promise(setImmediate)]), { halfClose: true, ...options })
       })
       const counts = report.outcomes[kind.name] ??= {}
@@ -101,7 +102,7 @@ export async function fuzz (scope: Scope, { databaseUrl, seed, count, only }: Fu
     return new Map(rows.map(({ id, name, tag }) => [BigInt(id), { name, ...tag !== null && { tag } }]))
   }
 
-  type Send = (bytes: Buffer, options?: { heads?: number[] }) => Promise<Answer[]>
+  type Send = (bytes: Buffer, options?: { heads?: number[], inOnePiece?: boolean }) => Promise<RawResponse[]>
 
   async function creates (random: Random, { authorization, plants }: Worker, send: Send): Promise<string[]> {
     const original = Buffer.from(plantText(random))
@@ -117,55 +118,60 @@ export async function fuzz (scope: Scope, { databaseUrl, seed, count, only }: Fu
       isChunked ? 'Transfer-Encoding: chunked' : `Content-Length: ${body.length}`
     ]
     const framed = isChunked ? Buffer.concat([...split(random, body).map(chunk), Buffer.from('0\r\n\r\n')]) : body
-    const answers = await send(Buffer.concat([head('POST', '/plants', authorization, headers), framed]))
-    if (isExpecting && answers[0]?.status === 100) answers.shift()
+    const query = anyQuery(random)
+    const responses = await send(Buffer.concat([head('POST', withQuery('/plants', query), authorization, headers), framed]))
+    if (isExpecting && responses[0]?.status === 100) responses.shift()
     // Without a content type an empty body in chunks is not known to be empty.
-    if (isChunked && contentType === undefined) return expectOnly(answers, { number: 40004 })
-    return expectOnly(answers, create(plants, { contentType, contentEncoding, body } satisfies CreateRequest))
+    if (isChunked && contentType === undefined && isDecodable(query ?? '')) return expectOnly(responses, { number: 40004 })
+    return expectOnly(responses, create(plants, { contentType, contentEncoding, body, query } satisfies CreateRequest))
   }
 
   async function deletes (random: Random, { authorization, plants }: Worker, send: Send): Promise<string[]> {
     const original = String(random.chance(0.6) && plants.size > 0 ? random.pick([...plants.keys()]) : random.pick(edges))
     const id = random.chance(0.4) ? original : escapeUrl(random, mutate(random, Buffer.from(original), Buffer.from(String(random.pick(edges)))), /[!-~]/, /[/?#%]/)
-    const answers = await send(head('DELETE', `/plants/${id}`, authorization, random.chance(0.3) ? ['Content-Type: application/json'] : []))
-    return expectOnly(answers, remove(plants, id))
+    const query = anyQuery(random)
+    const responses = await send(head('DELETE', withQuery(`/plants/${id}`, query), authorization, random.chance(0.3) ? ['Content-Type: application/json'] : []))
+    return expectOnly(responses, remove(plants, id, query))
   }
 
   async function lists (random: Random, { authorization, plants }: Worker, send: Send): Promise<string[]> {
     const original = random.pick(['limit=0', 'limit=1', 'limit=3', 'limit=2147483647', 'limit=2&x=y', 'x=y', 'l%69mit=1', 'limit', ''])
     const query = random.chance(0.3) ? original : escapeUrl(random, mutate(random, Buffer.from(original)), /[!-~]/, /[#]/)
     const isHead = random.chance(0.1)
-    const answers = await send(head(isHead ? 'HEAD' : 'GET', `/plants?${query}`, authorization), { heads: isHead ? [0] : [] })
+    const responses = await send(head(isHead ? 'HEAD' : 'GET', `/plants?${query}`, authorization), { heads: isHead ? [0] : [] })
     const verdict = list(plants, query)
-    if (!isHead) return expectOnly(answers, verdict)
+    if (!isHead) return expectOnly(responses, verdict)
     const status = 'number' in verdict ? Math.floor(verdict.number / 100) : 200
-    if (answers[0]?.status !== status) throw new Error(`HEAD got ${JSON.stringify(answers)}`)
+    if (responses[0]?.status !== status) throw new Error(`HEAD got ${JSON.stringify(responses)}`)
     return [String(status)]
   }
 
   async function strays (random: Random, { authorization }: Worker, send: Send): Promise<string[]> {
     const stray = escapeUrl(random, mutate(random, Buffer.from('/plantz')), /[!-~]/, /[?#%]/)
+    // The service recognizes the request line of an unknown method when it arrives in one piece.
+    if (random.chance(0.2)) return expectOnly(await send(head(random.pick(unknownMethods), random.pick(Object.keys(examplePaths)), authorization), { inOnePiece: true }), { number: 50101 })
+    if (random.chance(0.1)) return expectOnly(await send(head('GET', `${random.pick(Object.keys(examplePaths).filter((path) => path !== '/'))}/`, authorization)), { number: 40401 })
     const [path, allow] = random.pick([...Object.entries(examplePaths), [stray, ''] as const])
     const allowed = allow === '' ? [] : allow.split(', ')
     const method = random.pick(METHODS.filter((method) => !['CONNECT', 'HEAD', ...allowed].includes(method)))
     if (!path.startsWith('/') || (allowed.length === 0 && /^\/(plants|livez|readyz|docs|openapi)/.test(path))) return []
-    const answers = await send(head(method, path, random.chance(0.5) ? authorization : 'Bearer x'))
-    const outcome = expectOnly(answers, { number: allowed.length > 0 ? 40501 : isDecodable(path) ? 40401 : 40002 })
-    if (allowed.length > 0 && answers[0]?.headers.allow !== allow) throw new Error('a wrong Allow')
+    const responses = await send(head(method, path, random.chance(0.5) ? authorization : 'Bearer x'))
+    const outcome = expectOnly(responses, { number: allowed.length > 0 ? 40501 : isDecodable(path) ? 40401 : 40002 })
+    if (allowed.length > 0 && responses[0]?.headers.allow !== allow) throw new Error('a wrong Allow')
     return outcome
   }
 
   async function strangers (random: Random, { authorization }: Worker, send: Send): Promise<string[]> {
     const wrong = mutate(random, Buffer.from(authorization)).toString('latin1').replace(/[^\t -~]/g, '').trim()
     if (wrong.length > 10_000 || wrong.replace(/^bearer\s+/i, 'Bearer ') === authorization) return []
-    const answers = await send(head('GET', '/plants', wrong))
-    const [answer] = answers
-    const outcome = expectOnly(answers, { number: JSON.parse(answer?.body ?? '').error === 40101 ? 40101 : 40102 })
-    if (!answer?.headers['www-authenticate']?.startsWith('Bearer realm="plants"')) throw new Error('no WWW-Authenticate')
+    const responses = await send(head('GET', '/plants', wrong))
+    const [response] = responses
+    const outcome = expectOnly(responses, { number: JSON.parse(response?.body ?? '').error === 40101 ? 40101 : 40102 })
+    if (!response?.headers['www-authenticate']?.startsWith('Bearer realm="plants"')) throw new Error('no WWW-Authenticate')
     return outcome
   }
 
-  /** Callers that reset the connection instead of waiting for an answer. */
+  /** Callers that reset the connection instead of waiting for an response. */
   async function leavers (random: Random, { authorization }: Worker): Promise<string[]> {
     const requests = [head('GET', '/plants', authorization), head('CONNECT', 'x:1', authorization), head('POST', '/plants', authorization, ['Expect: x', 'Content-Length: 5']), head('POST', '/plants', authorization, ['Content-Type: application/json', 'Content-Length: 5']), Buffer.from('x\r\n\r\n')]
     const { hostname, port } = new URL(address)
@@ -185,21 +191,21 @@ export async function fuzz (scope: Scope, { databaseUrl, seed, count, only }: Fu
     const other = anyRequest(random, { ...worker, authorization: random.chance(0.5) ? authorization : 'Bearer x' })
     const bytes = mutate(random, Buffer.concat(requests), other)
     const before = worker.plants
-    const answers = await send(bytes)
+    const responses = await send(bytes)
     const after = await readPlants(user)
     worker.plants = after
-    explain(bytes, answers, before, after)
-    return answers.map(({ status }) => String(status))
+    explain(bytes, responses, before, after)
+    return responses.map(({ status }) => String(status))
   }
 }
 
-/** Whether the only answer is what the oracle says, to the letter. */
-function expectOnly (answers: Answer[], verdict: Verdict): string[] {
-  const [answer] = answers
-  if (answers.length !== 1 || answer === undefined) throw new Error(`${answers.length} answers`)
-  const { status, body } = answer
+/** Whether the only response is what the oracle says, to the letter. */
+function expectOnly (responses: RawResponse[], verdict: Verdict): string[] {
+  const [response] = responses
+  if (responses.length !== 1 || response === undefined) throw new Error(`${responses.length} responses`)
+  const { status, body } = response
   if ('number' in verdict) {
-    checkError(answer)
+    checkError(response)
     if (JSON.parse(body).error !== verdict.number) throw new Error(`expected ${verdict.number}, got ${body}`)
     return [String(verdict.number)]
   }
@@ -208,7 +214,7 @@ function expectOnly (answers: Answer[], verdict: Verdict): string[] {
   return [String(status)]
 }
 
-function checkError ({ status, headers, body }: Answer): void {
+function checkError ({ status, headers, body }: RawResponse): void {
   const { error, message, ...rest } = JSON.parse(body)
   if (!statuses.has(status) || !numbers.has(error) || Math.floor(error / 100) !== status || typeof message !== 'string' || message === '' || Object.keys(rest).length > 0 ||
     headers['content-type'] !== 'application/json' || headers['cache-control'] !== 'no-store' || !('date' in headers) || (status === 405) !== ('allow' in headers) || (status === 401) !== ('www-authenticate' in headers)) {
@@ -216,26 +222,26 @@ function checkError ({ status, headers, body }: Answer): void {
   }
 }
 
-/** Whether the answers to bytes of which nobody knows what they ask for can be true. */
-function explain (bytes: Buffer, answers: Answer[], before: Plants, after: Plants): void {
+/** Whether the responses to bytes of which nobody knows what they ask for can be true. */
+function explain (bytes: Buffer, responses: RawResponse[], before: Plants, after: Plants): void {
   const text = bytes.toString('latin1')
-  const finals = answers.filter(({ status }) => status !== 100)
-  if (finals.length === 0 && /[^\r\n]/.test(text)) throw new Error('no answer')
-  if (finals.length < answers.length && !/expect/i.test(text)) throw new Error('an interim answer nobody asked for')
+  const finals = responses.filter(({ status }) => status !== 100)
+  if (finals.length === 0 && /[^\r\n]/.test(text)) throw new Error('no response')
+  if (finals.length < responses.length && !/expect/i.test(text)) throw new Error('an interim response nobody asked for')
   const last = finals.findIndex(({ headers }) => headers.connection === 'close')
-  if (last !== -1 && last !== finals.length - 1) throw new Error('an answer after the last')
+  if (last !== -1 && last !== finals.length - 1) throw new Error('an response after the last')
 
   const created: string[] = []
   const listed: string[] = []
   let deleted = 0
-  for (const answer of finals) {
-    if (answer.status === 204) deleted++
-    else if (answer.status !== 200) checkError(answer)
+  for (const response of finals) {
+    if (response.status === 204) deleted++
+    else if (response.status !== 200) checkError(response)
     else {
-      const body = JSON.parse(answer.body)
+      const body = JSON.parse(response.body)
       if (Array.isArray(body)) listed.push(...body.map((plant) => JSON.stringify(plant)))
       else if ('name' in body) created.push(JSON.stringify(body))
-      else if (body.status !== 'ok' && !('openapi' in body)) throw new Error(`a strange success: ${answer.body}`)
+      else if (body.status !== 'ok' && !('openapi' in body)) throw new Error(`a strange success: ${response.body}`)
     }
   }
   const known = new Set([...created, ...[...before.values(), ...after.values()].map((plant) => JSON.stringify(plant))])
@@ -269,6 +275,10 @@ function anyRequest (random: Random, { authorization, plants }: Worker): Buffer 
     () => Buffer.concat([head('POST', '/plants', authorization, ['Content-Type: application/json', 'Transfer-Encoding: chunked']), chunk(Buffer.from(body)), Buffer.from('0\r\n\r\n')])
   ])()
 }
+
+const anyQuery = (random: Random) => random.chance(0.85) ? undefined : random.pick(['', '&', 'x=y', 'limit=1', 'x', '=1', '%zz'])
+
+const withQuery = (path: string, query: string | undefined) => query === undefined ? path : `${path}?${query}`
 
 function plantText (random: Random): string {
   const digits = String(random.pick(edges))

@@ -39,6 +39,7 @@ const runBy: Record<string, string[]> = {
   'test/check.test.ts': ['npm run check'],
   'test/system/program/starts.test.ts': ['npm ci && npm start', 'npm run dev'],
   'test/api-docs/openapi.test.ts': ['npm run openapi'],
+  'test/system/deploy/release.test.ts': ['npm version 1.1.0', 'npm version 1.1.1-dev --no-git-tag-version'],
   '.github/workflows/ci.yml': ['npm run test:container', 'npm run test:scale'],
   'test/system/faults/short.test.ts': ['npm run test:faults', 'npm run test:faults -- --seed 20261128',
     'npm run test:faults -- --only attacks'],
@@ -48,7 +49,8 @@ const runBy: Record<string, string[]> = {
     'docker compose exec plant-store plant-store token list'
   ],
   'test/system/container/image.test.ts': [
-    'docker run --rm --env DATABASE_URL=… localhost/plant-store token list'
+    'docker run --rm --env DATABASE_URL=… localhost/plant-store token list',
+    'docker build --build-arg VERSION=1.1.1-dev.$(git rev-parse --short HEAD) .', 'docker build --build-arg VERSION=…'
   ],
   'test/system/container/rolling.test.ts': [
     'export COMPOSE_FILE=docker-compose.yml:deploy/compose/rolling.yml',
@@ -60,7 +62,7 @@ const runBy: Record<string, string[]> = {
 
 /** The reason why no test runs a command. */
 const notRun: Record<string, string[]> = {
-  'It changes the checkout or the machine.': ['git pull', 'npm version --no-git-tag-version', 'npm install --global bun'],
+  'It changes the checkout or the machine.': ['git pull', 'git push --follow-tags', 'npm install --global bun'],
   'It measures for minutes, or until somebody stops it.': [
     'npm run bench', 'npm run bench -- --large', 'npm run bench -- --only \'\' --large',
     'npm run bench -- --seconds 2 --rounds 2 --only list,create',
@@ -77,6 +79,10 @@ const notRun: Record<string, string[]> = {
   ],
   'It takes an image of a version before.': [
     'PLANT_STORE_IMAGE=localhost/plant-store:1.0.0 docker compose up --detach --no-deps plant-store'
+  ],
+  'It takes a published release.': [
+    'cosign verify --certificate-oidc-issuer=https://token.actions.githubusercontent.com ' +
+      '--certificate-identity=https://github.com/<repository>/.github/workflows/release.yml@refs/tags/v1.1.0 <image>'
   ],
   'It takes a cluster.': [
     'kubectl apply --filename deploy/kubernetes/production/namespace.yaml',
@@ -155,12 +161,4 @@ t.test('the commands of the documents succeed', async (t) => {
   t.match(await tokens.list('alice'), [{ label: 'laptop' }, { label: 'dashboard', readOnly: true }, { expires: Date }])
   t.match(await tokens.list('bob'), [{ revoked: Date }])
   t.strictSame(answers, ['{"name":"Monstera"}', '[{"name":"Monstera"}]', ''])
-})
-
-t.test('every file that names the version names the one of package.json', async (t) => {
-  const overlays = ['rolling', 'pgbouncer', 'citus'].map((name) => `deploy/compose/${name}.yml`)
-  for (const file of ['Dockerfile', 'docker-compose.yml', ...overlays, 'deploy/kubernetes/production/kustomization.yaml']) {
-    const versions = (await read(file)).match(/(?<=image\.version="|plant-store:|newTag: )\d+\.\d+\.\d+/g)
-    t.strictSame([...new Set(versions)], [manifest.version], file)
-  }
 })

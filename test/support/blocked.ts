@@ -11,18 +11,18 @@ const handlers = new EventEmitter()
 subscribe('tracing:fastify.request.handler:start', () => { handlers.emit('start') })
 
 /** Sends requests and returns once their handlers have begun, in the same order. */
-async function send<Answer> (requests: Array<() => Promise<Answer>>): Promise<Array<Promise<Answer>>> {
-  const answers = []
+async function send<Result> (requests: Array<() => Promise<Result>>): Promise<Array<Promise<Result>>> {
+  const responses = []
   for (const request of requests) {
     const started = once(handlers, 'start')
-    answers.push(request())
+    responses.push(request())
     await started
   }
-  return answers
+  return responses
 }
 
 /** An app whose first request waits for the database, and the others for it, until it is told to let go. */
-export async function startHeldUp (
+export async function startBlocked (
   t: Test, environment: Record<string, string> = {}, lock = 'lock table plants in exclusive mode'
 ) {
   const app = await startApp(t, environment)
@@ -33,7 +33,7 @@ export async function startHeldUp (
   t.teardown(() => client.end())
 
   /** The process that works for whoever waits for the lock. */
-  async function findWaiting (): Promise<number> {
+  async function findBlocked (): Promise<number> {
     for (;;) {
       const { rows: [waiting] } = await client.query(waitingForLocks)
       if (waiting !== undefined) return waiting.pid
@@ -44,27 +44,27 @@ export async function startHeldUp (
     ...app,
     alice,
     client,
-    findWaiting,
-    begin: async <Answer>(...requests: Array<() => Promise<Answer>>) => {
+    findBlocked,
+    sendBlocked: async <Result>(...requests: Array<() => Promise<Result>>) => {
       await client.query(`begin; ${lock}`)
-      const [first] = await send(requests.slice(0, 1)) as [Promise<Answer>]
-      await findWaiting()
+      const [first] = await send(requests.slice(0, 1)) as [Promise<Result>]
+      await findBlocked()
       return [first, ...await send(requests.slice(1))]
     },
-    letGo: () => client.query('commit')
+    unblock: () => client.query('commit')
   }
 }
 
 /**
  * Does something to each of the plants 0 to 3, the first of them by itself and
  * the others as a batch, while a lock on 0 and 2 holds them up: by the order of
- * the key the batch then has 1 in hand, but not 3. Resolves with their answers.
+ * the key the batch then has 1 in hand, but not 3. Resolves with their responses.
  * 3 is asked for but briefly: after a second PostgreSQL looks for deadlocks, and
  * would give up the batch.
  */
-export async function actInOrder<Answer> (
-  t: Test, url: string, act: (id: number) => Promise<Answer>, lock: (ids: number[]) => string
-): Promise<Answer[]> {
+export async function runInKeyOrder<Result> (
+  t: Test, url: string, act: (id: number) => Promise<Result>, lock: (ids: number[]) => string
+): Promise<Result[]> {
   const client = new pg.Client(url)
   await client.connect()
   t.teardown(() => client.end())
@@ -74,9 +74,9 @@ export async function actInOrder<Answer> (
   }
   const first = act(0)
   await areWaiting(1)
-  const answers = [first, ...[3, 2, 1].map(act)]
+  const responses = [first, ...[3, 2, 1].map(act)]
   await areWaiting(2)
   await t.resolves(client.query(`set local lock_timeout = '100ms'; ${lock([3])}`))
   await client.query('rollback')
-  return Promise.all(answers)
+  return Promise.all(responses)
 }

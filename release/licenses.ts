@@ -1,0 +1,15 @@
+// Fails when a package of the image has a license that is not in the list: node release/licenses.ts
+import { readFile } from 'node:fs/promises'
+
+const accepted = ['0BSD', 'Apache-2.0', 'BlueOak-1.0.0', 'BSD-2-Clause', 'BSD-3-Clause', 'ISC', 'MIT']
+
+interface Package { dev?: boolean, license?: string }
+
+// A choice such as (MIT OR CC0-1.0) is accepted when one of its licenses is.
+const isAccepted = (license = '') =>
+  license.replaceAll(/[()]/g, '').split(' OR ').some((name) => accepted.includes(name))
+
+const lock: { packages: Record<string, Package> } = JSON.parse(await readFile('package-lock.json', 'utf8'))
+const rejected = Object.entries(lock.packages).filter(([, { dev, license }]) => !dev && !isAccepted(license))
+for (const [path, { license }] of rejected) console.error(`${path}: ${license}`)
+if (rejected.length > 0) process.exitCode = 1

@@ -1,0 +1,38 @@
+// Reads on after the last response of a connection. A close with unread bytes would reset the connection,
+// and the client could not read the response.
+import type { Socket } from 'node:net'
+import type { Readable } from 'node:stream'
+import { clientWork } from '../../scheduling/tick-limiter.ts'
+import type { HttpSocket } from './node-internals.ts'
+
+/** How long a client may pause before its connection is destroyed. */
+export const lingerIdleMs = 2000
+const lingerMs = 5000
+
+/** What a discarded chunk costs, in bytes of other work: eight chunks of up to 64 KiB in a tick. */
+const chunkBytes = 32_768
+
+export function lingeringClose (socket: HttpSocket): void {
+  if (socket.destroyed) return
+  discardInput(socket)
+  socket.end()
+  socket.setTimeout(lingerIdleMs, () => socket.destroy())
+  const timer = setTimeout(() => socket.destroy(), lingerMs)
+  socket.once('close', () => clearTimeout(timer))
+}
+
+/** Discards all further input before Node's parser sees it. */
+export function discardInput (socket: HttpSocket): void {
+  socket.removeAllListeners('data').removeAllListeners('end')
+  socket._paused = false
+  discardStream(socket, socket)
+  socket.resume()
+}
+
+/** Node alone would read the input of a hundred clients before it serves another client. */
+export function discardStream (stream: Readable, { remoteAddress }: Socket): void {
+  stream.on('data', () => {
+    stream.pause()
+    clientWork.run(`discard ${remoteAddress}`, chunkBytes, () => stream.resume())
+  })
+}

@@ -1,0 +1,33 @@
+// Creates the metrics of one registry.
+import {
+  collectDefaultMetrics, Counter, Gauge, Histogram, Registry, type CollectFunction
+} from '@prometheus-io/client'
+
+// promtool rejects the names of these metrics of Node.
+const misnamed = ['active_handles_total', 'active_requests_total', 'active_resources_total',
+  'eventloop_utilization_histogram', 'eventloop_utilization_summary']
+
+export type Metrics = ReturnType<typeof createMetrics>
+
+/** Each method creates a metric from its name, its help and its labels. */
+export function createMetrics () {
+  const registry = new Registry()
+  const registers = [registry]
+  collectDefaultMetrics({ register: registry })
+  for (const name of misnamed) registry.removeSingleMetric(`nodejs_${name}`)
+  return {
+    registry,
+    counter: (name: string, help: string, ...labelNames: string[]) =>
+      new Counter({ name, help, labelNames, registers }),
+    histogram: (name: string, help: string, buckets: number[], ...labelNames: string[]) =>
+      new Histogram({ name, help, buckets, labelNames, registers }),
+    /** `collect` sets the gauge at each scrape. */
+    gauge: (name: string, help: string, collect: CollectFunction<Gauge<string>>, ...labelNames: string[]) =>
+      new Gauge({ name, help, collect, labelNames, registers })
+  }
+}
+
+/** In seconds, for requests and statements, up to the longest time that a request may take. */
+export const durationBuckets = [
+  0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10
+]
