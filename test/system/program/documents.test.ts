@@ -50,7 +50,7 @@ const runBy: Record<string, string[]> = {
   ],
   'test/system/container/image.test.ts': [
     'docker run --rm --env DATABASE_URL=… localhost/plant-store token list',
-    'docker build --build-arg VERSION=1.1.1-dev.$(git rev-parse --short HEAD) .', 'docker build --build-arg VERSION=…'
+    'docker build --build-arg VERSION=1.1.1-dev.$(git rev-parse --short HEAD) .'
   ],
   'test/system/container/rolling.test.ts': [
     'export COMPOSE_FILE=docker-compose.yml:deploy/compose/rolling.yml',
@@ -96,7 +96,7 @@ const notRun: Record<string, string[]> = {
   ],
   'It only prints logs.': [
     'docker compose logs plant-store | grep <id>', 'docker compose logs --tail 50 plant-store',
-    'grep \'"error":50001\''
+    'grep \'"error":50001\'', 'node test/support/sample-prose.ts --seed 1'
   ],
   'It only sets a value.': [
     'export UNTIL=\'2027-01-31 14:05:00+00\'', 'export BACKUP=backups/plants-20270131T140500Z.dump'
