@@ -1,5 +1,5 @@
 // Prints the SBOM of the packages in the image, in CycloneDX: node release/sbom.ts
-// npm sbom --omit=dev leaves out packages that development needs, too. So npm gets a lock file without the others.
+// npm sbom --omit=dev leaves out packages that development needs, too. So npm reads a shorter lock file.
 import { execFile } from 'node:child_process'
 import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'

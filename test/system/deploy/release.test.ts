@@ -82,7 +82,7 @@ t.test('run-time packages have accepted licenses, and any other license fails th
     })
   })
   const failed = await run(`node ${root}/release/licenses.ts`, folder).catch((error) => error)
-  t.match(failed, { code: 1, stderr: 'node_modules/a: GPL-3.0\nnode_modules/b: undefined\nnode_modules/e: MIT AND GPL-3.0' })
+  t.match(failed, { code: 1, stderr: 'node_modules/a: GPL-3.0\nnode_modules/b: undefined\nnode_modules/e: (MIT AND GPL-3.0)\n' })
 })
 
 t.test('the lock file names no registry', async (t) => {

@@ -50,7 +50,7 @@ const runBy: Record<string, string[]> = {
   ],
   'test/system/container/image.test.ts': [
     'docker run --rm --env DATABASE_URL=… localhost/plant-store token list',
-    'docker build --build-arg VERSION=1.1.1-dev.$(git rev-parse --short HEAD) .', 'docker build --build-arg VERSION=…'
+    'docker build --build-arg VERSION=1.1.1-dev.$(git rev-parse --short HEAD) .'
   ],
   'test/system/container/rolling.test.ts': [
     'export COMPOSE_FILE=docker-compose.yml:deploy/compose/rolling.yml',
