@@ -1,20 +1,17 @@
 // Prints the SBOM of the packages in the image, in CycloneDX: node release/sbom.ts
-// npm sbom --omit=dev leaves out packages that development needs, too. So npm reads a shorter lock file.
+// npm sbom --omit=dev leaves out packages that development needs, too. So npm reads a project without them.
 import { execFile } from 'node:child_process'
 import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
 
-interface Package { dev?: boolean, devDependencies?: Record<string, string> }
-
-const lock: { packages: Record<string, Package> } = JSON.parse(await readFile('package-lock.json', 'utf8'))
-const packages = Object.fromEntries(Object.entries(lock.packages).filter(([, { dev }]) => !dev))
-delete packages['']?.devDependencies
+const lock = JSON.parse(await readFile('package-lock.json', 'utf8'))
+delete lock.packages[''].devDependencies
 const folder = await mkdtemp(join(tmpdir(), 'sbom-'))
 try {
-  await writeFile(join(folder, 'package.json'), JSON.stringify(packages['']))
-  await writeFile(join(folder, 'package-lock.json'), JSON.stringify({ ...lock, packages }))
+  await writeFile(join(folder, 'package.json'), JSON.stringify(lock.packages['']))
+  await writeFile(join(folder, 'package-lock.json'), JSON.stringify(lock))
   const command = ['sbom', '--package-lock-only', '--sbom-format=cyclonedx']
   const { stdout } = await promisify(execFile)('npm', command, { cwd: folder, maxBuffer: 2 ** 24 })
   process.stdout.write(stdout)
