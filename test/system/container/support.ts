@@ -51,7 +51,8 @@ const substitutes: Record<string, string[]> = {
   'nginx:1.28': ['nginx',
     'RUN rm /etc/nginx/sites-enabled/default && ln -sf /dev/stdout /var/log/nginx/access.log',
     'CMD ["nginx", "-g", "daemon off;"]'],
-  'registry:3': ['docker-registry', 'CMD ["docker-registry", "serve", "/etc/docker/registry/config.yml"]'],
+  'registry:3': ['docker-registry', "RUN sed -i '/^auth:/,/path:/d' /etc/docker/registry/config.yml",
+    'CMD ["docker-registry", "serve", "/etc/docker/registry/config.yml"]'],
   // For a postgres:18 image without the client programs of that version.
   'postgres:18': ['postgresql-15', 'ENV PATH=/usr/lib/postgresql/15/bin:$PATH',
     'RUN printf "listen_addresses = \'*\'\\nunix_socket_directories = \'/var/run/postgresql\'\\n"' +

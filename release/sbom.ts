@@ -1,0 +1,20 @@
+// Prints the SBOM of the packages in the image, in CycloneDX: node release/sbom.ts
+// npm sbom --omit=dev leaves out packages that development needs, too. So npm reads a project without them.
+import { execFile } from 'node:child_process'
+import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { promisify } from 'node:util'
+
+const lock = JSON.parse(await readFile('package-lock.json', 'utf8'))
+delete lock.packages[''].devDependencies
+const folder = await mkdtemp(join(tmpdir(), 'sbom-'))
+try {
+  await writeFile(join(folder, 'package.json'), JSON.stringify(lock.packages['']))
+  await writeFile(join(folder, 'package-lock.json'), JSON.stringify(lock))
+  const command = ['sbom', '--package-lock-only', '--sbom-format=cyclonedx']
+  const { stdout } = await promisify(execFile)('npm', command, { cwd: folder, maxBuffer: 2 ** 24 })
+  process.stdout.write(stdout)
+} finally {
+  await rm(folder, { recursive: true })
+}
