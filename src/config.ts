@@ -57,7 +57,6 @@ const areNetworks = (text: string) => text.split(',').map((item) => item.trim())
 
 const samplers = ['always_on', 'always_off', 'traceidratio']
 
-/** Every setting; a test compares the table in docs/operating.md with this one. */
 export const settings = {
   HOST: text('127.0.0.1', 'an address or a host name', 'the address to listen on'),
   PORT: number('3000', [0, 65535], 'the port to listen on; 0 takes any free port'),
