@@ -47,8 +47,6 @@ const duration = (initial: string, max: string, meaning: string): Setting<number
 
 const optional = <Value>(setting: Setting<Value>): Setting<Value | undefined> => setting
 
-const isHttpUrl = (text: string) => /^https?:\/\//.test(text) && URL.canParse(text)
-
 // A number of hops is not accepted: on a shorter path a client could choose any address.
 const areNetworks = (text: string) => text.split(',').map((item) => item.trim()).every((item) => {
   const [address = '', bits = '32', ...rest] = item.split('/')
@@ -59,7 +57,6 @@ const areNetworks = (text: string) => text.split(',').map((item) => item.trim())
 
 const samplers = ['always_on', 'always_off', 'traceidratio']
 
-/** Every setting; a test compares the table in docs/operating.md with this one. */
 export const settings = {
   HOST: text('127.0.0.1', 'an address or a host name', 'the address to listen on'),
   PORT: number('3000', [0, 65535], 'the port to listen on; 0 takes any free port'),
@@ -97,7 +94,8 @@ export const settings = {
     'the port for metrics; 0 takes any free port; without it there are no metrics')),
   METRICS_HOST: text('127.0.0.1', 'an address or a host name', 'the address to listen on for metrics'),
   OTEL_EXPORTER_OTLP_ENDPOINT: optional(text(undefined, 'a URL that begins with http:// or https://',
-    'a collector that takes OTLP by HTTP; without it there are no traces', isHttpUrl)),
+    'a collector that takes OTLP by HTTP; without it there are no traces',
+    (text) => /^https?:\/\//.test(text) && URL.canParse(text))),
   OTEL_TRACES_SAMPLER: oneOf('parentbased_always_on',
     samplers.flatMap((name) => [name, `parentbased_${name}`]), 'which traces are recorded'),
   OTEL_TRACES_SAMPLER_ARG: number('1', [0, 1],
@@ -105,7 +103,7 @@ export const settings = {
   DOCS: oneOf('on', ['on', 'off'], 'whether there is a page at /docs')
 }
 
-/** Former names, which work until the next version: the old name by the new one. */
+/** The former names of settings. They work until the next version. */
 const formerNames: Record<string, string> = { MAX_QUEUED: 'MAX_WAITING' }
 
 export type Config = {

@@ -8,7 +8,7 @@ import { tokenState, type Token, type Tokens } from './tokens.ts'
 
 const maxTokens = 10_000
 
-// In parts of the TTL: the age at which a token in use is refreshed, and the interval between refreshes.
+/** In parts of the TTL. */
 const [refreshAge, refreshInterval] = [2 / 3, 1 / 12]
 
 // Clients can cause thousands of these errors a second. A shared instance saves their stack traces.

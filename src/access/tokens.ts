@@ -4,7 +4,6 @@ import { wasRolledBack } from '../database/pg-errors.ts'
 import { Batcher } from '../scheduling/batcher.ts'
 import { createToken, hashToken } from './token-format.ts'
 
-/** A stored token, without its text. */
 export interface Token {
   id: string
   user: string

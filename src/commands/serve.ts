@@ -17,7 +17,6 @@ import { handleSignals } from './signals.ts'
 
 /** Rejects when the service can't start, and closes what it has opened. */
 export async function serve (config: Config): Promise<void> {
-  // Closes resources in reverse order.
   const opened = new AsyncDisposableStack()
   try {
     // For the name localhost Fastify opens one server for each address; buildApp sees only the first.

@@ -1,7 +1,7 @@
 // Handles signals while the service runs.
 import { setTimeout } from 'node:timers/promises'
 import closeWithGrace from 'close-with-grace'
-import type { FastifyBaseLogger, FastifyInstance } from 'fastify'
+import type { FastifyInstance } from 'fastify'
 import type { Config } from '../config.ts'
 import type { Lifecycle } from '../http/wire/shutdown.ts'
 import { flushLog } from './log-stream.ts'
@@ -50,13 +50,11 @@ export function handleSignals (
     }
   }
   for (const name of ['SIGTERM', 'SIGINT']) process.on(name, end)
-  process.on('SIGUSR2', () => toggleDebug(log, config.LOG_LEVEL))
-}
-
-function toggleDebug (log: FastifyBaseLogger, configured: string): void {
-  const level = log.level === 'debug' ? configured : 'debug'
-  // Debug logging shows this line.
-  log.level = 'debug'
-  log.info(`SIGUSR2: the log level is ${level} from here on`)
-  log.level = level
+  process.on('SIGUSR2', () => {
+    const level = log.level === 'debug' ? config.LOG_LEVEL : 'debug'
+    // With this level the log has the next line.
+    log.level = 'debug'
+    log.info(`SIGUSR2: the log level is ${level} from here on`)
+    log.level = level
+  })
 }

@@ -5,7 +5,6 @@ import { openDatabase } from '../database/database.ts'
 import { migrate } from '../database/migrate.ts'
 import { withDatabase } from './database.ts'
 
-/** Prints the token and nothing else: standard output may go into a file. */
 export async function createToken (config: Config, token: NewToken): Promise<void> {
   await withTokens(config, async (tokens) => console.log(await tokens.create(token)))
 }

@@ -33,11 +33,18 @@ export function parseServers (url: string): { urls: string[], target: typeof tar
   if (match === null) throw unexpected(urlForm, url.replace(/:\/\/.*@/s, '://…@').replace(/\?.*/s, '?…'))
   const [, before, authority = '', path, query] = match as string[]
   const parameters = new URLSearchParams(query)
-  for (const [name, value] of parameters) checkParameter(name, value)
+  for (const [name, value] of parameters) {
+    if (!known.includes(name)) throw unexpected(`only the parameters ${known.toSorted().join(', ')}`, name)
+    const allowed = words[name] ?? [value]
+    if (!allowed.includes(value)) throw unexpected(`${name} to be one of ${allowed.join(', ')}`, value)
+  }
   const target = (parameters.get('target_session_attrs') ?? 'read-write') as typeof targets[number]
   const hosts = (parameters.get('host') ?? authority).split(',')
   const ports = parameters.get('port')?.split(',') ?? []
-  for (const place of [...authority.split(','), ...ports.map((port) => `:${port}`)]) checkPlace(place)
+  for (const place of [...authority.split(','), ...ports.map((port) => `:${port}`)]) {
+    const isPlace = URL.canParse(`postgres://${place.replace(/^(?=:|$)/, 'host')}`)
+    if (!isPlace) throw unexpected('a host and a port up to 65535', place)
+  }
   if (hosts.length === 1) return { urls: [url], target }
 
   if (ports.length > 1 && ports.length !== hosts.length) {
@@ -50,18 +57,6 @@ export function parseServers (url: string): { urls: string[], target: typeof tar
     return `${before}${parameters.has('host') ? authority : host}${path}?${own}`
   })
   return { urls, target }
-}
-
-function checkParameter (name: string, value: string): void {
-  if (!known.includes(name)) throw unexpected(`only the parameters ${known.toSorted().join(', ')}`, name)
-  const allowed = words[name]
-  if (allowed === undefined || allowed.includes(value)) return
-  throw unexpected(`${name} to be one of ${allowed.join(', ')}`, value)
-}
-
-function checkPlace (place: string): void {
-  if (URL.canParse(`postgres://${place.replace(/^(?=:|$)/, 'host')}`)) return
-  throw unexpected('a host and a port up to 65535', place)
 }
 
 const unexpected = (expected: string, got: string) =>

@@ -80,10 +80,9 @@ export function createConnector (options: ConnectionOptions): () => Promise<Conn
     }
     const grace = delay(graceMs, undefined, { ref: false })
     if (urls.length > 1) await Promise.race([Promise.allSettled(attempts), grace])
-    const best = opened.find(({ isOpen }) => isOpen) ?? opened[0] as Connection
-    // The other attempts go on: a late one may still report a later timeline.
+    const [best] = [...opened.filter(({ isOpen }) => isOpen), ...opened] as [Connection]
+    // The other attempts go on without keeping the process alive: they may report a later timeline.
     for (const late of attempts) late.then((other) => { if (other !== best) other.close() }, () => {})
-    // They do not keep the process alive.
     for (const other of connections) if (other !== best) other.unref()
     return best
   }

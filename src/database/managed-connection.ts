@@ -58,7 +58,6 @@ export class ManagedConnection {
     return this.#current?.isDistributed ?? false
   }
 
-  /** Must be called every `tickMs`. True when it replaces an unresponsive connection. */
   tick (): boolean {
     const connection = this.#usable()
     if (!connection?.tick() || this.#open >= maxOpen) return false

@@ -72,7 +72,6 @@ export async function migrate (url: string, direction: 'up' | 'down', withData =
     })
     return ran.map(({ name }) => name)
   } finally {
-    // Also releases the lock when a migration failed.
     await client.end()
   }
 }

@@ -8,9 +8,8 @@ export const inlineBytes = 16_384
 const [collectBytes, collectMs] = [33_554_432, 1000]
 
 /**
- * Each user may hold as much as is still free (dynamic thresholds, Choudhury and Hahne 1998): one user
- * gets half of the total, two get a third each. The total is never exceeded, and some of it stays free
- * for the next user.
+ * Each user may hold as much as is still free: one user gets half of the total, two get a third each.
+ * See docs/design/009-memory-budget-and-tick-limiter.md.
  */
 export class MemoryBudget {
   readonly #maxBytes: number

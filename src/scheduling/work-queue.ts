@@ -23,7 +23,6 @@ export interface WorkQueueOptions {
   maxQueued: number
 }
 
-/** As long as a statement may take by default. */
 const maxQueueMs = 5000
 
 const tickMs = 100
@@ -53,10 +52,6 @@ export class WorkQueue<Entry extends Queued<Work>> {
   constructor (start: (group: Entry[]) => Promise<void>, options: WorkQueueOptions) {
     this.#start = start
     this.#options = options
-  }
-
-  get size (): number {
-    return this.#queue.size
   }
 
   /** Rejects with OVERLOADED past `maxQueued`: this entry, or one of the user who has the most entries. */
