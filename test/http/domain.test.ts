@@ -102,7 +102,8 @@ t.test('the document describes the domain and lists its errors', async (t) => {
   const { app } = await startPots(t)
   const document = (await app.inject('/openapi.json')).json()
   t.strictSame(Object.keys(document.paths), ['/pots', '/pots/{serial}'])
-  t.match(document.info.description, '| 40997 | POT\\_BROKEN | The pot is broken. |')
+  const { description } = document.tags.find(({ name }: { name: string }) => name === 'Errors')
+  t.match(description, '| 40997 | POT\\_BROKEN | The pot is broken. |')
   const answers = document.paths['/pots'].post.responses
   t.match(answers[409].content['application/json'].examples, { POT_BROKEN: { value: { error: 40997, message: 'The pot is broken.' } } })
   t.match(answers[400].content['application/json'].examples.INT64_OUT_OF_RANGE.value, { error: 40013 })
