@@ -46,17 +46,23 @@ export const errors = defineErrors({
   QUERY_PARAMETER_INVALID:
     { number: 40016, message: 'A parameter in the query is unknown or has a wrong value.' },
   BODY_TOO_COMPLEX: { number: 40017, message: 'The body must not have more than 100 values.' },
-  HTTP_TOO_OLD:
-    { number: 40018, message: 'The response is too long for HTTP/1.0: use HTTP/1.1, or ask for fewer results.' },
+  HTTP_TOO_OLD: {
+    number: 40018,
+    message: 'The response is too long for HTTP/1.0: use HTTP/1.1, or ask for fewer results.'
+  },
   TOKEN_MISSING: {
-    number: 40101, message: 'This operation needs an Authorization header with a bearer token.', headers: bearer()
+    number: 40101,
+    message: 'This operation needs an Authorization header with a bearer token.',
+    headers: bearer()
   },
   TOKEN_INVALID: {
-    number: 40102, message: 'The bearer token is not valid.',
+    number: 40102,
+    message: 'The bearer token is not valid.',
     headers: bearer(', error="invalid_token"')
   },
   TOKEN_READ_ONLY: {
-    number: 40301, message: 'The bearer token may only read.',
+    number: 40301,
+    message: 'The bearer token may only read.',
     headers: bearer(', error="insufficient_scope"')
   },
   PATH_UNKNOWN: { number: 40401, message: 'There is nothing at this path.' },
