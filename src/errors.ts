@@ -32,10 +32,8 @@ export const errors = defineErrors({
   URL_MALFORMED: { number: 40002, message: 'The URL has a malformed percent escape: write % as %25.' },
   HOST_INVALID: { number: 40003, message: 'An HTTP/1.1 request needs one valid Host header.' },
   CONTENT_TYPE_UNSUPPORTED: { number: 40004, message: 'The body must be application/json in UTF-8.' },
-  CONTENT_ENCODING_UNSUPPORTED: {
-    number: 40005,
-    message: 'The body must not have a content encoding: send it uncompressed.'
-  },
+  CONTENT_ENCODING_UNSUPPORTED:
+    { number: 40005, message: 'The body must not have a content encoding: send it uncompressed.' },
   BODY_TOO_LARGE: { number: 40006, message: 'The body is larger than this service accepts.' },
   BODY_NOT_UTF8: { number: 40007, message: 'The body is not valid UTF-8.' },
   BODY_NOT_JSON: { number: 40008, message: 'The body is not valid JSON.' },
@@ -45,10 +43,8 @@ export const errors = defineErrors({
   FIELD_INVALID: { number: 40012, message: 'A field of the body has a wrong value.' },
   INT64_OUT_OF_RANGE: { number: 40013, message: 'An integer in the body does not fit in 64 bits.' },
   PATH_PARAMETER_INVALID: { number: 40015, message: 'A parameter in the path has a wrong value.' },
-  QUERY_PARAMETER_INVALID: {
-    number: 40016,
-    message: 'A parameter in the query is unknown or has a wrong value.'
-  },
+  QUERY_PARAMETER_INVALID:
+    { number: 40016, message: 'A parameter in the query is unknown or has a wrong value.' },
   BODY_TOO_COMPLEX: { number: 40017, message: 'The body must not have more than 100 values.' },
   HTTP_TOO_OLD: {
     number: 40018,

@@ -19,7 +19,7 @@ const maxUnresponsiveMs = unresponsiveTicks * tickMs
 
 /**
  * Each statement is a transaction of its own. Methods reject with the server's error about the statement,
- * and with DATABASE_UNAVAILABLE or DATABASE_SLOW otherwise. Callers bound how much is pending.
+ * and with DATABASE_UNAVAILABLE or DATABASE_SLOW otherwise. The repositories bound how much is pending.
  */
 export function openDatabase (options: ConnectionOptions) {
   const connect = createConnector(options)

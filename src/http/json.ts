@@ -43,47 +43,34 @@ export function contentHeadersError (headers: IncomingHttpHeaders): ErrorDefinit
 function parseJsonBody (bytes: Buffer): unknown {
   if (bytes.length === 0) return undefined
   if (!isUtf8(bytes)) throw new ApiError(errors.BODY_NOT_UTF8)
-  const { values, isPlain } = survey(bytes)
-  if (values > maxValues) throw new ApiError(errors.BODY_TOO_COMPLEX)
+  if (countValues(bytes) > maxValues) throw new ApiError(errors.BODY_TOO_COMPLEX)
   const text = bytes.toString().replace(/^\uFEFF/, '')
   try {
-    // A reviver makes parsing seven times slower, so most bodies are parsed without one.
-    return isPlain && !text.includes('__proto__') ? JSON.parse(text) : JSON.parse(text, revive as never)
+    return needsReviver.test(text) ? JSON.parse(text, revive as never) : JSON.parse(text)
   } catch (cause) {
     throw cause instanceof ApiError ? cause : new ApiError(errors.BODY_NOT_JSON, { cause })
   }
 }
 
-const code = (character: string) => character.charCodeAt(0)
-const [quote, backslash, u] = [code('"'), code('\\'), code('u')]
-const [comma, brace, bracket] = [code(','), code('{'), code('[')]
-const [zero, nine, dot, bigE, smallE] = [code('0'), code('9'), code('.'), code('E'), code('e')]
-
 /**
- * Counts the values of a text that may not be JSON: its commas and opening brackets outside of strings.
- * The text is plain when a double holds each of its numbers and no key is escaped. Then no number has a
- * fraction, an exponent or more than 15 digits. Reads each byte once and stops at one value too many.
+ * A number beyond 15 digits, a fraction, an exponent, or a key that may be `__proto__`. Other bodies are
+ * parsed without the reviver, which makes parsing seven times slower.
  */
-function survey (bytes: Buffer): { values: number, isPlain: boolean } {
+const needsReviver = /(?<!\d)\d{16}|\d[.eE]|\\u|__proto__/
+
+const [comma, brace, bracket, quote, backslash] = Buffer.from(',{["\\')
+
+/** Counts the commas and opening brackets outside of strings, up to one value too many. */
+function countValues (bytes: Buffer): number {
   let values = 0
-  let digits = 0
-  let isPlain = true
   for (let at = 0; at < bytes.length && values <= maxValues; at++) {
-    const byte = bytes[at] as number
-    if (byte >= zero && byte <= nine) {
-      if (++digits > 15) isPlain = false
-      continue
-    }
-    if (digits > 0 && (byte === dot || byte === smallE || byte === bigE)) isPlain = false
-    digits = 0
+    const byte = bytes[at]
     if (byte === comma || byte === brace || byte === bracket) values++
     else if (byte === quote) {
-      while (++at < bytes.length && bytes[at] !== quote) {
-        if (bytes[at] === backslash && bytes[++at] === u) isPlain = false
-      }
+      while (++at < bytes.length && bytes[at] !== quote) if (bytes[at] === backslash) at++
     }
   }
-  return { values, isPlain }
+  return values
 }
 
 // TypeScript does not know the third parameter yet.

@@ -5,7 +5,7 @@ import type { FastifyHttpOptions } from 'fastify'
 export const serverLimits = {
   // Node only enforces the timeout of a request when that of its headers is not the longer one.
   requestTimeout: 30_000,
-  // Of a socket on which nothing moves in either direction.
+  // Ends a socket without traffic in either direction.
   connectionTimeout: 60_000,
   // Longer than the idle timeout of the usual balancers, so that they close first.
   keepAliveTimeout: 75_000,

@@ -11,14 +11,13 @@ export interface PageRequest extends Cursor {
   user: string
   /** In plants. */
   size: number
-  /** Of the texts in JSON. A single larger plant is a page of its own. */
+  /** The JSON of the texts. A single larger plant is a page of its own. */
   maxBytes: number
 }
 
 /** Plants in ascending order of id. */
 export interface Page {
   count: number
-  /** Of the texts in JSON. */
   bytes: number
   /** Absent on the last page. */
   next?: Cursor | undefined

@@ -37,7 +37,8 @@ export class MemoryBudget {
     this.#total += bytes
     this.#peak = Math.max(this.#peak, this.#total)
     if (this.#total > 0) return
-    if (this.#peak > collectBytes) setTimeout(() => globalThis.gc?.({ execution: 'async' }), collectMs).unref()
+    const isBurst = this.#peak > collectBytes
     this.#peak = 0
+    if (isBurst) setTimeout(() => globalThis.gc?.({ execution: 'async' }), collectMs).unref()
   }
 }

@@ -16,7 +16,7 @@ async function connect (t: Test, options = {}) {
   return createClient({ baseUrl: await listen(), auth, ...options })
 }
 
-// As JavaScript numbers, these two neighbours are the same.
+// As JavaScript numbers, these two neighbors are the same.
 const [id, neighbour] = [9007199254740992n, 9007199254740993n]
 
 t.test('a client generated from the document creates, lists and deletes', async (t) => {

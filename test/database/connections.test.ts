@@ -255,7 +255,7 @@ test('the probe fails while lists have no connection, although other connections
   await database.close()
 })
 
-// Not beside other tests, whose event loop it blocks.
+// Runs alone, because it blocks the event loop.
 t.test('a lagging event loop does not count as an unresponsive database', async (t) => {
   const proxy = await openProxy(t, await createDatabase(t))
   const database = openDatabase({ url: proxy.url, statementTimeoutMs })

@@ -43,6 +43,19 @@ t.test('a user without plants has an empty list', async (t) => {
 t.test('an unknown parameter is rejected', async (t) => {
   const rejected = await (await as('bob')).list('?limit=1&offset=2')
   t.match(rejected.json(), { error: 40016, message: 'offset is not a parameter here: use limit.' })
+  const rejectedDelete = await (await as('bob')).delete('1?force=true')
+  t.match(rejectedDelete.json(), { error: 40016, message: 'force is not a parameter here: use none.' })
+})
+
+t.test('a long list ends early when the database fails midway, and the service goes on', async (t) => {
+  const { as, database, listen, url } = await startApp(t)
+  await storePlants(url, 'leo', range(1000).map((index) => ({ id: BigInt(index), name: 'Ivy' })))
+  const leo = await as('leo')
+  database.readLong = () => Promise.reject(new Error('the connection is lost'))
+  const response = await fetch(`${await listen()}/plants`, { headers: { authorization: leo.authorization } })
+  t.equal(response.status, 200)
+  await t.rejects(response.text(), { message: 'terminated' })
+  t.equal((await leo.list('?limit=1')).statusCode, 200)
 })
 
 t.test('a short list does not wait for a large one', async (t) => {

@@ -1,4 +1,3 @@
-import { execFileSync } from 'node:child_process'
 import { registerHooks } from 'node:module'
 import t from 'tap'
 
@@ -23,12 +22,4 @@ t.test('metrics and traces are loaded only when they are on', async (t) => {
   t.ok(isLoaded('@prometheus-io'))
   await startApp(t, { OTEL_EXPORTER_OTLP_ENDPOINT: 'http://127.0.0.1:1' })
   t.ok(isLoaded('@opentelemetry'))
-})
-
-t.test('Node\'s own fetch is not loaded', async (t) => {
-  const program = `await import('./src/commands/serve.ts')
-    console.log(process.moduleLoadList.filter((name) => name.includes('undici')))`
-  const output = execFileSync(process.execPath, ['--input-type=module', '--eval', program],
-    { encoding: 'utf8' })
-  t.equal(output, '[]\n')
 })

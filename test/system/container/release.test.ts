@@ -1,4 +1,4 @@
-// An operator without a checkout: the archive of a release, whose compose files pull the image from a registry.
+// An operator without a checkout: the compose files of a release archive pull the image from a registry.
 import { join } from 'node:path'
 import t from 'tap'
 import { buildImage, findImage, image, openNetwork, openProject, run, until, waitForStatus } from './support.ts'

@@ -171,7 +171,7 @@ export async function fuzz (scope: Scope, { databaseUrl, seed, count, only }: Fu
     return outcome
   }
 
-  /** Callers that reset the connection instead of waiting for an response. */
+  /** Clients that reset the connection instead of waiting for a response. */
   async function leavers (random: Random, { authorization }: Worker): Promise<string[]> {
     const requests = [head('GET', '/plants', authorization), head('CONNECT', 'x:1', authorization), head('POST', '/plants', authorization, ['Expect: x', 'Content-Length: 5']), head('POST', '/plants', authorization, ['Content-Type: application/json', 'Content-Length: 5']), Buffer.from('x\r\n\r\n')]
     const { hostname, port } = new URL(address)
@@ -222,14 +222,14 @@ function checkError ({ status, headers, body }: RawResponse): void {
   }
 }
 
-/** Whether the responses to bytes of which nobody knows what they ask for can be true. */
+/** Whether the responses to bytes of unknown meaning can be true. */
 function explain (bytes: Buffer, responses: RawResponse[], before: Plants, after: Plants): void {
   const text = bytes.toString('latin1')
   const finals = responses.filter(({ status }) => status !== 100)
   if (finals.length === 0 && /[^\r\n]/.test(text)) throw new Error('no response')
   if (finals.length < responses.length && !/expect/i.test(text)) throw new Error('an interim response nobody asked for')
   const last = finals.findIndex(({ headers }) => headers.connection === 'close')
-  if (last !== -1 && last !== finals.length - 1) throw new Error('an response after the last')
+  if (last !== -1 && last !== finals.length - 1) throw new Error('a response after the last')
 
   const created: string[] = []
   const listed: string[] = []
