@@ -3,7 +3,8 @@ import neostandard from 'neostandard'
 export default [
   ...neostandard({ ts: true, noJsx: true, ignores: ['.data', '.tap', 'node_modules'] }),
   {
-    files: ['src/**/*.ts', 'dev/**/*.ts', 'bench/**/*.ts'],
+    files: ['src/**/*.ts', 'dev/**/*.ts', 'bench/**/*.ts', 'test/**/*.ts'],
+    ignores: ['test/{database,plants,scheduling}/**', 'test/system/!(fuzz)/**', 'test/run.ts'],
     rules: { '@stylistic/max-len': ['error', { code: 110, ignorePattern: '^ *// https?://\\S+$' }] }
   }
 ]

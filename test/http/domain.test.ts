@@ -134,7 +134,8 @@ t.test('the document describes the domain and lists its errors', async (t) => {
   const { app } = await startPots(t)
   const document = (await app.inject('/openapi.json')).json()
   t.strictSame(Object.keys(document.paths), ['/pots', '/pots/{serial}'])
-  t.match(document.info.description, '| 40997 | POT\\_BROKEN | The pot is broken. | no |')
+  const { description } = document.tags.find(({ name }: { name: string }) => name === 'Errors')
+  t.match(description, '| 40997 | POT\\_BROKEN | The pot is broken. | no |')
   const responses = document.paths['/pots'].post.responses
   t.match(responses[409].content['application/json'].examples,
     { POT_BROKEN: { value: { error: 40997, message: 'The pot is broken.' } } })

@@ -39,7 +39,8 @@ export function anyRequest (random: Random, { authorization, plants }: Worker): 
 export const anyQuery = (random: Random) =>
   random.chance(0.85) ? undefined : random.pick(['', '&', 'x=y', 'limit=1', 'x', '=1', '%zz'])
 
-export const withQuery = (path: string, query: string | undefined) => query === undefined ? path : `${path}?${query}`
+export const withQuery = (path: string, query: string | undefined) =>
+  query === undefined ? path : `${path}?${query}`
 
 export function plantText (random: Random): string {
   const digits = String(random.pick(edges))
