@@ -20,19 +20,23 @@ const values: Record<Variable, { good: Record<string, unknown>, bad: string[] }>
   PORT: ports,
   DATABASE_URL: {
     good: {
-      ...Object.fromEntries(['postgres://localhost/plants', 'postgresql://u:p@h:5432/d', 'postgres://%2Ftmp/d', 'postgres:///d',
+      ...Object.fromEntries([
+        'postgres://localhost/plants', 'postgresql://u:p@h:5432/d', 'postgres://%2Ftmp/d', 'postgres:///d',
         'postgres://u:p@/d?host=/tmp', 'postgres://u:p%2Fw@h/d', 'postgres://h:5432/d?user=u@h',
         'postgres://h/d?sslmode=disable',
         'postgres://h/d?uselibpqcompat=true&sslmode=require',
         'postgres://one:5432,two/d?target_session_attrs=primary',
         'postgres://u@/d?host=/tmp,two&port=5432,5433',
-        'postgres://h/d?sslrootcert=/ca.pem&options=-c%20jit%3Doff'].map((url) => [url, url])),
+        'postgres://h/d?sslrootcert=/ca.pem&options=-c%20jit%3Doff'
+      ].map((url) => [url, url])),
       'postgres://h/d?sslmode=prefer': 'postgres://h/d?sslmode=verify-full',
       'postgres://h/d?sslmode=require&user=y': 'postgres://h/d?sslmode=verify-full&user=y',
       'postgres://h/d?user=y&sslmode=verify-ca': 'postgres://h/d?user=y&sslmode=verify-full',
       'postgres://h/d?sslmode=verify-full': 'postgres://h/d?sslmode=verify-full'
     },
-    bad: ['', 'localhost', 'mysql://localhost/plants', 'postgres://', 'Postgres://localhost', 'postgres://u:p/w@h/d', 'postgres://h:port/d',
+    bad: [
+      '', 'localhost', 'mysql://localhost/plants', 'postgres://', 'Postgres://localhost',
+      'postgres://u:p/w@h/d', 'postgres://h:port/d',
       'postgres://u:1/2@h/d', 'postgres://u:1?2@h/d', 'postgres://u:1#2@h/d',
       'postgres://u:p?w@h/d?sslmode=disable',
       'postgres://h:99999/d', 'postgres://one,two:99999/d', 'postgres://h/d?port=99999',
@@ -40,7 +44,8 @@ const values: Record<Variable, { good: Record<string, unknown>, bad: string[] }>
       'postgres://h/d?sslmod=verify-full', 'postgres://h/d?sslmode=bogus',
       'postgres://h/d?sslmode=verify_full', 'postgres://h/d?sslmode=',
       'postgres://h/d?replication=true', 'postgres://h/d?ssl=maybe',
-      'postgres://h/d?target_session_attrs=standby', 'postgres://h/d#x']
+      'postgres://h/d?target_session_attrs=standby', 'postgres://h/d#x'
+    ]
   },
   DATA_DIR: { good: { data: 'data', '/var/lib/plants': '/var/lib/plants' }, bad: [''] },
   MIGRATE: onOff,

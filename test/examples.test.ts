@@ -9,10 +9,9 @@ const { as, listen } = await startApp(t)
 const address = await listen()
 const token = (await as('alice')).authorization.replace('Bearer ', '')
 
-const runScript = (TOKEN: string) => promisify(execFile)('env', [
-  ...asShipped, process.execPath, 'examples/plants.ts'
-],
-{ env: { ...process.env, BASE: address, TOKEN } })
+const runScript = (TOKEN: string) =>
+  promisify(execFile)('env', [...asShipped, process.execPath, 'examples/plants.ts'],
+    { env: { ...process.env, BASE: address, TOKEN } })
 
 t.test('the script creates, lists and deletes plants', async (t) => {
   t.equal((await runScript(token)).stdout, [

@@ -73,9 +73,7 @@ t.test('a token is valid until it expires and no longer, cached or not', { buffe
   }
 })
 
-/**
- * Sends a request without its body. Resolves once the service has accepted the token and asks for the body.
- */
+/** Sends a request without its body. Resolves when the service has accepted the token. */
 async function sendHead (t: Test, address: string, request: string, authorization: string, body: string) {
   const { hostname, port } = new URL(address)
   const socket = connect({ host: hostname, port: Number(port) })

@@ -40,7 +40,7 @@ async function findViolations (page: Page): Promise<string[]> {
 
 for (const colorScheme of ['light', 'dark'] as const) {
   for (const [width, height] of [[1280, 900], [390, 844], [320, 640]] as const) {
-    t.test(`the page fits ${width} px and conforms to WCAG AA in ${colorScheme} mode`, needsBrowser, async (t) => {
+    t.test(`the page fits ${width} px and meets WCAG AA in ${colorScheme} mode`, needsBrowser, async (t) => {
       const { listen } = await startApp(t)
       const home = await listen()
       const { page, complaints } = await openPage(t, { home, colorScheme, viewport: { width, height } })

@@ -22,8 +22,8 @@ const text = await readFile('openapi.json', 'utf8')
 const document = JSON.parse(text)
 const page = await readFile('docs/api.md', 'utf8')
 const exampleOf = (response: RawResponse, number: number) =>
-  Object.values(response.content?.['application/json'].examples ??
-    {}).find(({ value }) => value.error === number)
+  Object.values(response.content?.['application/json'].examples ?? {})
+    .find(({ value }) => value.error === number)
 
 t.test('the service serves openapi.json unchanged', async (t) => {
   const { app } = await startApp(t)

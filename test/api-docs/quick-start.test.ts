@@ -35,18 +35,13 @@ t.test('the curl sample creates, lists and deletes a plant', async (t) => {
 })
 
 const hasPython = await run('python3', ['--version']).then(() => true, () => false)
-t.test('the Python sample creates, lists and deletes a plant', {
-  skip: !hasPython &&
-  'no python3'
-}, async (t) => {
+const needsPython = { skip: !hasPython && 'no python3' }
+t.test('the Python sample creates, lists and deletes a plant', needsPython, async (t) => {
   t.equal((await run('python3', ['-c', python], { env })).stdout, '{"name":"Fern"}\n[{"name":"Fern"}]\n')
   t.same((await alice.list()).json(), [])
 })
 
-t.test('the Python sample ends with the error number of a rejected request', {
-  skip: !hasPython &&
-  'no python3'
-}, async (t) => {
+t.test('the Python sample ends with the error number of a rejected request', needsPython, async (t) => {
   await alice.create({ id: 42, name: 'Ivy' })
   await t.rejects(run('python3', ['-c', python], { env }), { code: 1, stderr: /"error":40014/ })
 })

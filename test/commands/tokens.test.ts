@@ -80,9 +80,9 @@ t.test('token list shows tokens by age with their state', { buffered: true }, as
 t.test('token commands create no tables', { buffered: true }, async (t) => {
   const DATABASE_URL = await createDatabase(t, { template: 'template0' })
   for (const words of [['create', 'alice'], ['list'], ['revoke', '--user', 'alice']]) {
-    t.strictSame(await unmeasured.run(['token', ...words],
-      { DATABASE_URL }), rejects('relation "tokens" does not exist. ' +
-      'Create the tables first: start the service, or run plant-store migrate.'), words.join(' '))
+    const expected = rejects('relation "tokens" does not exist. ' +
+      'Create the tables first: start the service, or run plant-store migrate.')
+    t.strictSame(await unmeasured.run(['token', ...words], { DATABASE_URL }), expected, words.join(' '))
   }
   t.strictSame(await sql(DATABASE_URL, 'select tablename from pg_tables where schemaname = \'public\''), [])
 })

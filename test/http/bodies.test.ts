@@ -12,12 +12,11 @@ const { app, as, listen, url } = await startApp(t)
 const address = await listen()
 const alice = await as('alice')
 
-const send = (payload: string | Buffer | undefined, headers: Record<string, string> = {
-  'content-type': contentType
-}) =>
-  app.inject({
-    method: 'POST', url: '/plants', headers: { authorization: alice.authorization, ...headers }, payload
-  })
+const send = (
+  payload: string | Buffer | undefined, headers: Record<string, string> = { 'content-type': contentType }
+) => app.inject({
+  method: 'POST', url: '/plants', headers: { authorization: alice.authorization, ...headers }, payload
+})
 const stored = async () => (await sql(url, 'select id::text, name, tag from plants order by plants.id'))
 
 t.afterEach(() => sql(url, 'delete from plants'))

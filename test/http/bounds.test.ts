@@ -46,8 +46,8 @@ t.test('a body that does not fit in the memory budget is rejected before it is r
   /** Sends the head of a create of 128 KiB. */
   function beginCreate ({ authorization }: typeof alice, framing = 'Content-Length: 131072') {
     const socket = open(t, address)
-    socket.write('POST /plants HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nExpect: ' +
-      '100-continue\r\n' +
+    socket.write('POST /plants HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n' +
+      'Expect: 100-continue\r\n' +
       `Authorization: ${authorization}\r\n${framing}\r\n\r\n`)
     return { socket, response: once(socket, 'data').then(([bytes]) => String(bytes).slice(0, 12)) }
   }
@@ -135,8 +135,8 @@ t.test('neither an unread list nor an unfinished body delays a shutdown', async 
   }
   const lister = await send(`GET /plants HTTP/1.1\r\nHost: x\r\nAuthorization: ${authorization}\r\n\r\n`)
   const creator = await send(
-    `POST /plants HTTP/1.1\r\nHost: x\r\nAuthorization: ${authorization}\r\nContent-Type: ` +
-      'application/json\r\nContent-Length: 9\r\n\r\n{'
+    `POST /plants HTTP/1.1\r\nHost: x\r\nAuthorization: ${authorization}\r\n` +
+      'Content-Type: application/json\r\nContent-Length: 9\r\n\r\n{'
   )
   while (lister.writableLength === 0 || creator.bytesRead === 0) await new Promise(setImmediate)
   // The shutdown has its own timeout. Without it the timeout of the request would end this after 30 s.

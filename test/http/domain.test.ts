@@ -53,9 +53,7 @@ const potsRoutes: FastifyPluginAsyncTypebox = async (app) => {
       }),
       response: {
         200: Type.Object({
-          serial: Int64({
-            description: 'The number', examples: [7]
-          })
+          serial: Int64({ description: 'The number', examples: [7] })
         }, { description: 'A pot' })
       }
     }
@@ -75,7 +73,8 @@ async function startPots (t: Test) {
 }
 
 const good = '{"serial":9007199254740993,"glazed":true,"height":20,"colour":"red",' +
-  '"maker":{"name":"Spode","licence":9223372036854775807},"cracks":[{"found":1700000000000000001},{"found":5}],"shelf":-9223372036854775808}'
+  '"maker":{"name":"Spode","licence":9223372036854775807},' +
+  '"cracks":[{"found":1700000000000000001},{"found":5}],"shelf":-9223372036854775808}'
 const int64 = 'from -9223372036854775808 to 9223372036854775807'
 
 t.test('every 64-bit integer keeps its exact value, in any field and at any depth', async (t) => {

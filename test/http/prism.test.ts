@@ -118,11 +118,8 @@ t.test('the responses to invalid requests and a long list match the document', a
     t.ok(places.every(({ location: [side] }) => side === 'request'), `${title}: ${violations}`)
   }
 
-  await sql(
-    url,
-    'insert into plants select \'bob\', id, \'plant \' || id, case when id % 2 = 0 then \'even\' end from ' +
-      'generate_series(1, 5000) as id'
-  )
+  await sql(url, `insert into plants select 'bob', id, 'plant ' || id, case when id % 2 = 0 then 'even' end
+    from generate_series(1, 5000) as id`)
   const list = await call('GET', '/plants', bob)
   t.match(list, { ...inJson, status: 200 })
   t.equal(list.body.length, 5000)

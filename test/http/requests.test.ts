@@ -187,8 +187,9 @@ t.test('a request without a body is rejected as empty at once', async (t) => {
 })
 
 t.test('a client that half-closes after its requests gets all responses', async (t) => {
-  const responses = await exchange(address, [request('GET /plants HTTP/1.1') +
-    request('GET /plants?limit=0 HTTP/1.1') + request('GET /livez HTTP/1.1')], { halfClose: true })
+  const requests = request('GET /plants HTTP/1.1') + request('GET /plants?limit=0 HTTP/1.1') +
+    request('GET /livez HTTP/1.1')
+  const responses = await exchange(address, [requests], { halfClose: true })
   t.match(responses,
     [{ status: 200, body: /^\[\{/ }, { status: 200, body: '[]' }, { status: 200, body: '{"status":"ok"}' }])
 })
@@ -284,12 +285,10 @@ t.test('an unknown method gets 501, and the connection is closed', async (t) => 
 
 t.test('the root names the documents and redirects browsers to the reference page', async (t) => {
   const accept = 'Accept: text/html,application/xhtml+xml,*/*;q=0.8'
-  const [forPrograms, forPeople, head] = await exchange(
-    address,
-    [request('GET / HTTP/1.1'), request('GET / HTTP/1.1',
-      [accept]), request('HEAD / HTTP/1.1', ['Connection: close'])],
-    { heads: [2] }
-  )
+  const [forPrograms, forPeople, head] = await exchange(address, [
+    request('GET / HTTP/1.1'), request('GET / HTTP/1.1', [accept]),
+    request('HEAD / HTTP/1.1', ['Connection: close'])
+  ], { heads: [2] })
   t.match(forPrograms, {
     status: 200,
     headers: { 'content-type': 'application/json', vary: 'accept' },

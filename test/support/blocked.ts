@@ -21,9 +21,7 @@ async function send<Result> (requests: Array<() => Promise<Result>>): Promise<Ar
   return responses
 }
 
-/**
- * Starts an app. `sendBlocked` blocks the first request with a lock and queues the others until `unblock`.
- */
+/** Starts an app. `sendBlocked` blocks the first request and queues the others until `unblock`. */
 export async function startBlocked (
   t: Test, environment: Record<string, string> = {}, lock = 'lock table plants in exclusive mode'
 ) {

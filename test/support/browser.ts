@@ -19,8 +19,8 @@ export const needsBrowser = { skip: found === undefined && !process.env.CI && 't
 export const launch = ({ env, ...browser }: Browser) => chromium.launch({
   ...browser,
   env: { ...process.env, ...env },
-  // Chromium has no sandbox for root, the user in most containers. The other flags keep Chromium off the
-  // network.
+  // Chromium has no sandbox for root, the user in most containers.
+  // The other flags keep Chromium off the network.
   args: [
     '--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking',
     '--disable-component-update', '--disable-sync'
@@ -32,9 +32,7 @@ export function browserOf (file: Test) {
   let browser: ReturnType<typeof launch> | undefined
   file.teardown(async () => (await browser)?.close())
 
-  /**
-   * Opens a page with its own profile. `complaints` lists the warnings, errors and foreign requests so far.
-   */
+  /** Opens a page with its own profile. `complaints` lists warnings, errors and foreign requests so far. */
   return async function openPage (t: Test, { home, ...options }: PageOptions) {
     if (found === undefined) throw new Error('There is no browser; the first lines of this run tell why.')
     browser ??= launch(JSON.parse(found))
@@ -43,9 +41,8 @@ export function browserOf (file: Test) {
     t.teardown(() => page.close())
     const complaints: string[] = []
     page.on('console', (message) => {
-      if (/warning|error/.test(
-        message.type()
-      )) complaints.push(`${message.type()}: ${message.text()}`)
+      const type = message.type()
+      if (/warning|error/.test(type)) complaints.push(`${type}: ${message.text()}`)
     })
     page.on('pageerror', (error) => { complaints.push(error.message) })
     // This process sends the requests. Chromium would cut its own connections

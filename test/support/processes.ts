@@ -22,9 +22,8 @@ export function processorMs (pid: number): number {
 }
 
 /**
- * Waits up to 10 s for the processes of the folder, then kills them and returns their command lines. These
- * processes
- * have the folder in their environment or work in it: PostgreSQL overwrites its environment.
+ * Waits up to 10 s for the processes of the folder, then kills them and returns their command lines.
+ * They have the folder in their environment or work in it: PostgreSQL overwrites its environment.
  */
 export async function endLeftovers (folder: string): Promise<string[]> {
   const giveUp = Date.now() + 10_000

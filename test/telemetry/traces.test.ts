@@ -44,9 +44,7 @@ async function traced (t: Test, environment: Record<string, string> = {}) {
   Object.assign(process.env, { OTEL_EXPORTER_OTLP_ENDPOINT: collector, ...environment })
   t.teardown(() => {
     for (const name of Object.keys(process.env)) {
-      if (name.startsWith(
-        'OTEL_'
-      )) delete process.env[name]
+      if (name.startsWith('OTEL_')) delete process.env[name]
     }
   })
   const service = await startApp(t, { OTEL_EXPORTER_OTLP_ENDPOINT: collector, ...environment })

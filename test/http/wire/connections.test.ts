@@ -53,16 +53,16 @@ t.test('the error of a malformed request follows the responses to the requests b
     ['GET /livez HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n', 40001],
     [`GET /livez HTTP/1.1\r\nX: ${'x'.repeat(20_000)}\r\n\r\n`, 43101],
     [
-      `POST /plants HTTP/1.1\r\n${headers}Content-Type: application/json\r\nTransfer-Encoding: ` +
-        'chunked\r\n\r\nx\r\n',
+      `POST /plants HTTP/1.1\r\n${headers}Content-Type: application/json\r\n` +
+        'Transfer-Encoding: chunked\r\n\r\nx\r\n',
       40001
     ],
     ['CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n', 40501]
   ]
   for (const [index, [fault, number]] of faults.entries()) {
     // The service ignores all input after the fault.
-    const responses = await exchange(address, [list() + create(index) + list('?limit=0') + list('?limit=x') +
-      fault + create(100)], { halfClose: index % 2 === 0 })
+    const requests = list() + create(index) + list('?limit=0') + list('?limit=x') + fault + create(100)
+    const responses = await exchange(address, [requests], { halfClose: index % 2 === 0 })
     t.same(responses.map(({ status }) => status), [200, 200, 200, 400, Math.floor(number / 100)], `${number}`)
     t.same(responses.map(({ body }) => JSON.parse(body).error),
       [undefined, undefined, undefined, 40016, number])
@@ -99,10 +99,8 @@ t.test('a malformed request gets one response, however much input follows it', a
 
 t.test('a rejected body does not affect the requests pipelined behind it', async (t) => {
   const bad = (body: string | Buffer) => Buffer.concat([
-    Buffer.from(
-      `POST /plants HTTP/1.1\r\n${headers}Content-Type: application/json\r\nContent-Length: ` +
-        `${body.length}\r\n\r\n`
-    ),
+    Buffer.from(`POST /plants HTTP/1.1\r\n${headers}Content-Type: application/json\r\n` +
+      `Content-Length: ${body.length}\r\n\r\n`),
     Buffer.from(body)
   ])
   const responses = await exchange(address, [
@@ -210,9 +208,7 @@ t.test('slow requests time out', async (t) => {
     const [head, body] = (await received).split('\r\n\r\n')
     return {
       status: Number(head?.split(' ')[1]),
-      headers: {
-        'content-type': /^content-type: (.*)$/im.exec(head as string)?.[1]
-      },
+      headers: { 'content-type': /^content-type: (.*)$/im.exec(head as string)?.[1] },
       body
     } as never
   }

@@ -34,10 +34,7 @@ async function open (): Promise<{ client: Socket, socket: Socket }> {
   return { client, socket }
 }
 
-/**
- * Stores a list larger than the buffers of the sockets, so its response stays unfinished until the client
- * reads.
- */
+/** Stores a list larger than the buffers of the sockets, which stays unfinished until the client reads. */
 const makeLongList = () =>
   sql(url, "insert into plants select 'alice', id, repeat('x', 4000) from generate_series(1, 5000) as id")
 

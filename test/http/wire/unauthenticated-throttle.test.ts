@@ -62,8 +62,8 @@ t.test('few unauthenticated requests start per tick, in the order of their conne
   const { openAll, answered, request } = await start(t)
   const sockets = await openAll()
   const received = sockets.map((socket) => buffer(socket))
-  const text = request('GET /plants', invalidToken) + request('GET /openapi.json', '') + request('GET /livez',
-    last)
+  const text = request('GET /plants', invalidToken) + request('GET /openapi.json', '') +
+    request('GET /livez', last)
   for (const socket of sockets) socket.write(text)
   let most = 0
   for (let before = 0, now = 0; now < 3 * together; before = now) {

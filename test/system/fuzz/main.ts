@@ -1,5 +1,5 @@
 // A long fuzz run: npm run fuzz -- [--seed 1] [--count 20000] [--only <case>]
-// On a database of its own, or on that of DATABASE_URL.
+// Starts its own database unless DATABASE_URL is set.
 import { chmod, mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -21,7 +21,7 @@ const scope = { teardown: (work: () => unknown) => stack.defer(async () => { awa
 async function startDatabase (): Promise<string> {
   const folder = await mkdtemp(join(tmpdir(), 'plant-store-fuzz-'))
   scope.teardown(() => rm(folder, { recursive: true }))
-  // Run by root the server has a user of its own, who must be able to look inside.
+  // Started by root, the server runs as another user, who must be able to read the folder.
   await chmod(folder, 0o755)
   const { url, close } = await startEmbedded(folder)
   scope.teardown(close)
@@ -32,7 +32,7 @@ const databaseUrl = process.env.DATABASE_URL ?? await startDatabase()
 const seed = Number(values.seed)
 const since = performance.now()
 console.log(`seed ${seed}`)
-const { requests, goodRequests, outcomes, violations } = await fuzz(scope, {
+const { requests, validRequests, outcomes, violations } = await fuzz(scope, {
   databaseUrl,
   seed,
   count: Number(values.count),
@@ -40,8 +40,8 @@ const { requests, goodRequests, outcomes, violations } = await fuzz(scope, {
 })
 console.table(outcomes)
 console.log(
-  `${requests} responses to faulty requests and ${goodRequests} to good ones between them, in ` +
-    `${((performance.now() - since) / 1000).toFixed(0)} s`
+  `${requests} responses to faulty requests and ${validRequests} to valid ones ` +
+    `in ${((performance.now() - since) / 1000).toFixed(0)} s`
 )
 for (const violation of violations) console.log(`\n${violation}`)
 console.log(`${violations.length} violations`)

@@ -1,18 +1,28 @@
 import type { Random } from '../faults/random.ts'
 
-// What parsers of HTTP, URLs and JSON have stumbled over.
-const tokens = ['\r\n', '\n', '\r', '\r\n\r\n', '\0', '\t', ' ', ':', ';', ',', '"', '\\', '/', '?', '#', '%', '%00', '%zz', '%2f', '%ff', '..', '{', '}', '[', ']', '-', '+', '.', 'e', 'E', '0', '00', '1', '9', '-0', '0x10', '1e400', 'NaN', 'null', 'true',
-  '9223372036854775807', '9223372036854775808', '-9223372036854775808', '-9223372036854775809', '9007199254740993', '18446744073709551615', '"__proto__"', '"id"', '"name"', '"tag"', '"id":', '\\u0000', '\\ud800', '\\u', '\xFF', '\xC0\xAF', '\xED\xA0\x80', '\xEF\xBB\xBF', '\xF0\x9F\x98\x80',
-  'Content-Length: 0\r\n', 'Content-Length: 5\r\n', 'Content-Length: -1\r\n', 'Content-Length: 99999999999999999999\r\n', 'Transfer-Encoding: chunked\r\n', 'Transfer-Encoding: gzip, chunked\r\n', 'Transfer-Encoding:\x0Bchunked\r\n', 'Host: y\r\n', 'Expect: 100-continue\r\n', 'Expect: x\r\n', 'Connection: close\r\n', 'Connection: upgrade\r\nUpgrade: h2c\r\n',
-  'Content-Type: text/plain\r\n', 'Content-Encoding: gzip\r\n', 'Authorization: Bearer x\r\n', 'Authorization: Basic eDp5\r\n', ' HTTP/1.1', ' HTTP/1.0', ' HTTP/2.0', 'GET ', 'PUT ', 'CONNECT ', 'OPTIONS ', 'PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n', '0\r\n\r\n', '5\r\nhello\r\n', 'ffffffff\r\n', '5;x=y\r\n']
-  .map((token) => Buffer.from(token, 'latin1'))
+// Tokens that have broken parsers of HTTP, URLs and JSON.
+const tokens = [
+  '\r\n', '\n', '\r', '\r\n\r\n', '\0', '\t', ' ', ':', ';', ',', '"', '\\', '/', '?', '#', '%', '%00', '%zz',
+  '%2f', '%ff', '..', '{', '}', '[', ']', '-', '+', '.', 'e', 'E', '0', '00', '1', '9', '-0', '0x10', '1e400',
+  'NaN', 'null', 'true', '9223372036854775807', '9223372036854775808', '-9223372036854775808',
+  '-9223372036854775809', '9007199254740993', '18446744073709551615', '"__proto__"', '"id"', '"name"',
+  '"tag"', '"id":', '\\u0000', '\\ud800', '\\u', '\xFF', '\xC0\xAF', '\xED\xA0\x80', '\xEF\xBB\xBF',
+  '\xF0\x9F\x98\x80', 'Content-Length: 0\r\n', 'Content-Length: 5\r\n', 'Content-Length: -1\r\n',
+  'Content-Length: 99999999999999999999\r\n', 'Transfer-Encoding: chunked\r\n',
+  'Transfer-Encoding: gzip, chunked\r\n', 'Transfer-Encoding:\x0Bchunked\r\n', 'Host: y\r\n',
+  'Expect: 100-continue\r\n', 'Expect: x\r\n', 'Connection: close\r\n',
+  'Connection: upgrade\r\nUpgrade: h2c\r\n', 'Content-Type: text/plain\r\n', 'Content-Encoding: gzip\r\n',
+  'Authorization: Bearer x\r\n', 'Authorization: Basic eDp5\r\n', ' HTTP/1.1', ' HTTP/1.0', ' HTTP/2.0',
+  'GET ', 'PUT ', 'CONNECT ', 'OPTIONS ', 'PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n', '0\r\n\r\n', '5\r\nhello\r\n',
+  'ffffffff\r\n', '5;x=y\r\n'
+].map((token) => Buffer.from(token, 'latin1'))
 
-/** Bytes with a few random faults in them, at times with parts of `other`. */
+/** Adds a few random faults to bytes, at times parts of `other`. */
 export function mutate (random: Random, bytes: Buffer, other: Buffer = bytes): Buffer {
   let result = bytes
   for (let faults = 1 + random.below(4); faults > 0; faults--) {
     const anywhere = random.below(result.length + 1)
-    // The next start of a line half the time: there a token can be a whole header or a method.
+    // Half of the time at the start of a line, where a token can be a whole header or a method.
     const at = random.chance(0.5) ? anywhere : result.indexOf('\n', anywhere - 1) + 1
     const end = Math.min(result.length, at + 1 + random.below(random.chance(0.8) ? 8 : 200))
     const [before, part, after] = [result.subarray(0, at), result.subarray(at, end), result.subarray(end)]

@@ -1,11 +1,10 @@
-// What the service is to response, worked out in another way than the service
-// does: a fatal TextDecoder, a reviver for every body, BigInt fractions. Slow,
-// and plain enough to be believed.
+// A model of the service that computes the expected responses in other ways than the service does:
+// a fatal TextDecoder, a reviver for every body, fractions of BigInts. It is slow and simple.
 
 export interface Plant { name: string, tag?: string }
 export type Plants = Map<bigint, Plant>
 
-/** What a request comes to: a success and its body, or the number of an error. */
+/** The expected outcome: a success with its body, or the number of an error. */
 export type Verdict = { status: number, body?: unknown } | { number: number }
 
 export const smallest = -(2n ** 63n)
@@ -22,9 +21,8 @@ const maxBodyBytes = 128 * 1024
 const maxValues = 100
 
 /** Creates the plant in the model. */
-export function create (plants: Plants, {
-  contentType, contentEncoding, body, query
-}: CreateRequest): Verdict {
+export function create (plants: Plants, request: CreateRequest): Verdict {
+  const { contentType, contentEncoding, body, query } = request
   if (!isDecodable(query ?? '')) return { number: 40002 }
   if (contentType === undefined) return { number: body.length === 0 ? 40010 : 40004 }
   if (!/^(utf-?8)?$/i.test(/charset=("?)([^;"]*)\1/i.exec(contentType)?.[2] ?? '')) return { number: 40004 }
@@ -91,7 +89,7 @@ export function isDecodable (url: string): boolean {
 
 const isText = (value: unknown) => typeof value === 'string' && !/\0|[\uD800-\uDFFF]/u.test(value)
 
-/** The value of a JSON text with each number that is an integer as a bigint. */
+/** Parses JSON text. Integers become bigints. */
 function parse (bytes: Buffer): { value: unknown } | { number: number } {
   let text
   try {
@@ -112,7 +110,7 @@ function parse (bytes: Buffer): { value: unknown } | { number: number } {
   }
 }
 
-/** Of commas and opening brackets outside strings, in a text that need not be JSON. */
+/** Counts the commas and opening brackets outside strings. The text may not be JSON. */
 function countValues (text: string): number {
   let count = 0
   let isInside = false
@@ -124,14 +122,14 @@ function countValues (text: string): number {
   return count
 }
 
-/** The value of a JSON number if it is an integer, by arithmetic on fractions. */
+/** The value of a JSON number if it is an integer, computed with fractions. */
 export function readInteger (source: string): bigint | undefined {
   const [mantissa = '', exponent = '0'] = source.toLowerCase().split('e')
   const [whole = '', fraction = ''] = mantissa.split('.')
   const numerator = BigInt(whole.replace('-', '') + fraction)
   if (numerator === 0n) return 0n
   const power = BigInt(exponent) - BigInt(fraction.length)
-  // Beyond these powers the outcome is clear, and the arithmetic endless.
+  // Beyond these powers the result is certain, and computing it would take too long.
   if (power < -100_000n) return undefined
   if (power > 100_000n) return largest + 1n
   const sign = whole.startsWith('-') ? -1n : 1n
