@@ -1,4 +1,4 @@
-// An operator without a checkout: the archive of a release, whose compose files pull the image from a registry.
+// Starts the service as an operator without a checkout does. The archive's compose files pull from a local registry.
 import { join } from 'node:path'
 import t from 'tap'
 import { answers, buildImage, findImage, image, openNetwork, openProject, run, until } from './support.ts'
