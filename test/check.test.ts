@@ -1,4 +1,4 @@
-// Lint, types and words. They run beside the other tests: one after the other they would leave a processor idle.
+// Lint, types and words. They run beside the other tests, so that no processor is idle.
 import { execFile } from 'node:child_process'
 import { promisify } from 'node:util'
 import t from 'tap'

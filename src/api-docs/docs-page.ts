@@ -29,11 +29,7 @@ export function serveDocs (app: FastifyInstance): void {
   for (const [url, { type, read }] of Object.entries(files)) {
     let loading: ReturnType<typeof load> | undefined
     app.get(url, async (request, reply) => {
-      loading ??= load(read).catch((error) => {
-        loading = undefined
-        throw error
-      })
-      const { plain, packed, hash } = await loading
+      const { plain, packed, hash } = await (loading ??= load(read))
       const acceptsGzip = gzipAccepted.test(request.headers['accept-encoding'] ?? '')
       const etag = `"${hash}${acceptsGzip ? '-gzip' : ''}"`
       reply.headers({ etag, vary: 'accept-encoding', 'cache-control': 'public, max-age=600' })

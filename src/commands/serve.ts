@@ -81,7 +81,7 @@ async function untilReady (attempt: () => Promise<string>, log: FastifyBaseLogge
     } catch (error) {
       if (error instanceof UnsupportedServer) throw error
       log.warn({ reason: formatError(error) }, `the database is not ready, next attempt in ${pauseMs} ms`)
+      await setTimeout(pauseMs)
     }
-    await setTimeout(pauseMs)
   }
 }

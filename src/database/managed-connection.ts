@@ -28,12 +28,12 @@ export class ManagedConnection {
     const event: StatementEvent =
       { name: statement.name, startedAt: performance.now(), requestContext: requestContext.getStore() }
     try {
-      return await this.#runOrReplan(statement, values)
-    } catch (error) {
-      event.error = error
-      throw toDatabaseError(error)
-    } finally {
+      const rows = await this.#runOrReplan(statement, values)
       statementEvents.publish(event)
+      return rows
+    } catch (error) {
+      statementEvents.publish({ ...event, error })
+      throw toDatabaseError(error)
     }
   }
 

@@ -18,7 +18,7 @@ const rolledBack = /^(40001|40P01|57014)$/
 /** Errors with numbers of their own, since the server is reachable. */
 const numbered: Record<string, ErrorDefinition> = { 57014: errors.DATABASE_SLOW, 53100: errors.DATABASE_FULL }
 
-const sqlStateOf = (error: unknown) => error instanceof pg.DatabaseError ? error.code ?? '' : ''
+const sqlStateOf = (error: unknown) => error instanceof pg.DatabaseError ? error.code as string : ''
 
 /** Whether the server closes the connection, or has become read-only and leaves it open. */
 export const isFatal = (error: unknown): boolean => /^(57P|25006)/.test(sqlStateOf(error))

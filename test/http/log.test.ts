@@ -44,6 +44,20 @@ t.test('a rejected request is logged with its user and the id of its response', 
   t.not(one?.headers['x-request-id'], two?.headers['x-request-id'])
 })
 
+t.test('an unknown error of a library is 400 or 500 by its status', async (t) => {
+  const { as, app } = await startApp(t, {}, async (guarded) => {
+    guarded.get('/pots/:status', ({ params }) => {
+      throw Object.assign(new Error('private'), { statusCode: Number((params as { status: string }).status) })
+    })
+  })
+  const { authorization } = await as('alice')
+  for (const [status, expected] of [[418, 40001], [502, 50001]]) {
+    const response = await app.inject({ url: `/pots/${status}`, headers: { authorization } })
+    t.match(response.json(), { error: expected })
+    t.notMatch(response.body, 'private')
+  }
+})
+
 t.test('every log line of a request has its id, and a child logger adds its fields', async (t) => {
   const levels = ['fatal', 'error', 'warn', 'info', 'debug', 'trace'] as const
   const { as, app, log } = await startApp(t, { LOG_LEVEL: 'debug' }, async (guarded) => {

@@ -62,7 +62,8 @@ const sizeLimits = [['1', 26, 1], ['5', 26, 5], ['500', 26, 25], ['9999', 600, 5
 for (const [WRITE_BATCH, plants, largest] of sizeLimits) {
   t.test(`with WRITE_BATCH=${WRITE_BATCH} a statement stores at most ${largest} plants`, async (t) => {
     const wanted = small(plants)
-    const { sendBlocked, unblock, url, alice } = await startBlocked(t, { WRITE_BATCH, STATEMENT_TIMEOUT: '6s' })
+    const settings = { WRITE_BATCH, STATEMENT_TIMEOUT: '6s' }
+    const { sendBlocked, unblock, url, alice } = await startBlocked(t, settings)
     const [first, ...others] = wanted.map((plant) => () => alice.create(plant))
     const [held] = await sendBlocked(first as typeof others[0])
     // All at once: a busy machine starts 600 requests one by one so slowly that the first ones expire.

@@ -15,7 +15,9 @@ const sentencesOf = (text: string) => text
   .split(/\n\n|^(?:[-*]|\d+\.) |(?<=[.!?:])\s+(?=[A-Z`[*])/m)
 
 /** Texts of more than two words, the same ones for the same seed. */
-async function draw (count: number, patterns: string[], textsOf: (text: string) => string[]): Promise<string[]> {
+async function draw (
+  count: number, patterns: string[], textsOf: (text: string) => string[]
+): Promise<string[]> {
   const all: string[] = []
   for await (const file of glob(patterns)) {
     const texts = textsOf(await readFile(file, 'utf8')).map((text) => text.replaceAll(/\s+/g, ' ').trim())
