@@ -74,14 +74,15 @@ async function migrateAndProbe (
 }
 
 /** Retries until the database is up, which may be later than the service. */
-async function untilReady (attempt: () => Promise<string>, log: FastifyBaseLogger): Promise<string> {
-  for (let pauseMs = 100; ; pauseMs = Math.min(pauseMs * 2, 2000)) {
-    try {
-      return await attempt()
-    } catch (error) {
-      if (error instanceof UnsupportedServer) throw error
-      log.warn({ reason: formatError(error) }, `the database is not ready, next attempt in ${pauseMs} ms`)
-      await setTimeout(pauseMs)
-    }
+async function untilReady (
+  attempt: () => Promise<string>, log: FastifyBaseLogger, pauseMs = 100
+): Promise<string> {
+  try {
+    return await attempt()
+  } catch (error) {
+    if (error instanceof UnsupportedServer) throw error
+    log.warn({ reason: formatError(error) }, `the database is not ready, next attempt in ${pauseMs} ms`)
+    await setTimeout(pauseMs)
+    return untilReady(attempt, log, Math.min(pauseMs * 2, 2000))
   }
 }
