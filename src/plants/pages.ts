@@ -120,13 +120,13 @@ function toPage ({ limit }: PageRequest, [count, last, ...columns]: Row): Page |
     count: plants,
     bytes: columns.reduce((sum, json) => sum + (json?.length ?? 0), 0),
     next: cursorAfter(last, limit - plants),
-    toPlants: () => plants === 0 ? [] : parseColumns(columns as string[], plants)
+    toPlants: () => plants === 0 ? [] : parseColumns(columns as string[])
   }
 }
 
-function parseColumns (columns: string[], count: number): Plant[] {
+function parseColumns (columns: string[]): Plant[] {
   const values = columns.map((json) => JSON.parse(json) as unknown[])
-  return Array.from({ length: count }, (_, position) => toPlant(values, position))
+  return (values[0] as unknown[]).map((_, position) => toPlant(values, position))
 }
 
 function cursorAfter (id: string | null | undefined, limit: number): Cursor | undefined {

@@ -23,7 +23,7 @@ interface PlantsOptions {
 }
 
 // More first pages in a statement, or more such statements, would delay the lists of new users.
-const [maxLists, maxListBatches] = [16, 2]
+const [maxLists, maxListBatches] = [16, 4]
 const defaultWriteBatch = 500
 
 /** Each verb acts on the plants of `user` alone. */

@@ -1,5 +1,5 @@
 // Groups items that arrive together, or while other groups are in flight, into one statement.
-import { batchEvents, requestContext } from '../events.ts'
+import { batchEvents, requestContext, statementEvents } from '../events.ts'
 import { WorkQueue, type Queued, type Work, type WorkQueueOptions } from './work-queue.ts'
 
 export interface BatcherOptions<Item, Result> extends WorkQueueOptions {
@@ -57,6 +57,7 @@ export class Batcher<Item extends Work, Result> {
 
   /** Traces link the statement to the requests that it serves. */
   #inContextOf<T> (batch: Array<Pending<Item, Result>>, run: () => Promise<T>): Promise<T> {
+    if (!statementEvents.hasSubscribers) return run()
     return requestContext.run(batch.map(({ context }) => context), run)
   }
 }
