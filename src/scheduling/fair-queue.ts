@@ -68,11 +68,11 @@ export class FairQueue<Item> {
 
   #remove (user: string, queue: UserQueue<Item>, index: number): Item {
     const { entries } = queue
-    const [{ item }] = entries.splice(index, 1) as [typeof entries[0] & {}]
+    const entry = index === 0 ? entries.shift() : entries.splice(index, 1)[0]
     this.#size--
     if (entries.length === 0) this.#users.delete(user)
     // When a long-lived Map grows, V8 keeps its old tables and their entries until a full collection.
     if (this.#size === 0) this.#users = new Map()
-    return item
+    return (entry as typeof entries[0] & {}).item
   }
 }
