@@ -1,7 +1,7 @@
 // Reads JSON bodies. Integers of 64 bits keep every digit.
 import { isUtf8 } from 'node:buffer'
 import type { IncomingHttpHeaders } from 'node:http'
-import type { FastifyInstance, FastifyRequest } from 'fastify'
+import type { FastifyInstance } from 'fastify'
 import { ApiError, errors, overloaded, type ErrorDefinition } from '../errors.ts'
 import { inlineBytes, type MemoryBudget } from '../scheduling/memory-budget.ts'
 import { userWork } from '../scheduling/tick-limiter.ts'
@@ -24,11 +24,12 @@ export function readJsonBodies (app: FastifyInstance, budget: MemoryBudget): voi
     done(fits ? undefined : overloaded)
   })
   app.removeAllContentTypeParsers()
-  async function parse ({ identity }: FastifyRequest, body: Buffer): Promise<unknown> {
-    if (body.length > inlineBytes) await userWork.turn(identity.user, body.length)
-    return parseJsonBody(body)
-  }
-  app.addContentTypeParser('application/json', { parseAs: 'buffer' }, parse)
+  app.addContentTypeParser('application/json', { parseAs: 'buffer' }, (request, body: Buffer, done) => {
+    // A promise for each small body would take longer than its parsing.
+    if (body.length <= inlineBytes) return done(null, parseJsonBody(body))
+    userWork.turn(request.identity.user, body.length).then(() => parseJsonBody(body))
+      .then((value) => done(null, value), done)
+  })
 }
 
 /** The error of content headers that the service does not support. Fastify checks the media type itself. */

@@ -44,7 +44,9 @@ export class WorkQueue<Entry extends Queued<Work>> {
   readonly #start: (group: Entry[]) => Promise<void>
   readonly #options: WorkQueueOptions
   readonly #queue = new FairQueue<Entry>()
-  readonly #inFlight = new Set<Entry[]>()
+  #inFlight = 0
+  /** Grows when the groups in flight stop counting. */
+  #generation = 0
   #stalledTicks = 0
   #scheduled: NodeJS.Immediate | undefined
   #timer: NodeJS.Timeout | undefined
@@ -77,12 +79,14 @@ export class WorkQueue<Entry extends Queued<Work>> {
 
   #drain (): void {
     const { maxItems, maxInFlight } = this.#options.limits()
-    while (this.#inFlight.size < maxInFlight) {
+    const generation = this.#generation
+    while (this.#inFlight < maxInFlight) {
       const group = this.#takeGroup(maxItems)
       if (group.length === 0) return
-      this.#inFlight.add(group)
+      this.#inFlight++
       this.#start(group).then(() => {
-        if (!this.#inFlight.delete(group)) return
+        if (generation !== this.#generation) return
+        this.#inFlight--
         this.#stalledTicks = 0
         this.#schedule()
       })
@@ -109,13 +113,14 @@ export class WorkQueue<Entry extends Queued<Work>> {
 
   #tick (): void {
     for (const { reject } of this.#queue.takeExpired(performance.now() - maxQueueMs)) reject(overloaded)
-    if (this.#inFlight.size === 0) this.#stalledTicks = 0
+    if (this.#inFlight === 0) this.#stalledTicks = 0
     else if (++this.#stalledTicks > maxStalledTicks) {
-      this.#inFlight.clear()
+      this.#generation++
+      this.#inFlight = 0
       this.#stalledTicks = 0
       this.#drain()
     }
-    if (this.#inFlight.size > 0 || this.#queue.size > 0) return
+    if (this.#inFlight > 0 || this.#queue.size > 0) return
     clearInterval(this.#timer)
     this.#timer = undefined
   }
