@@ -83,7 +83,7 @@ export const settings = {
   WRITE_BATCH: optional(number(undefined, [1, 9999],
     'how many creates, deletes or lists may share a statement (lists 16, creates 512 at most); ' +
     '1 turns batching off')),
-  MAX_QUEUED: number('1000', [1, 9999],
+  MAX_QUEUED: number('4000', [1, 9999],
     'how many requests of a kind may wait for the database before others are rejected'),
   STATEMENT_TIMEOUT: duration('5s', '6s',
     'how long a statement may run; 0 leaves the limit to the database role'),

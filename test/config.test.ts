@@ -121,7 +121,7 @@ t.test('a setting that is not set has its default', async (t) => {
     MEMORY_BUDGET: 134217728,
     TOKEN_CACHE_TTL: 3000,
     WRITE_BATCH: undefined,
-    MAX_QUEUED: 1000,
+    MAX_QUEUED: 4000,
     STATEMENT_TIMEOUT: 5000,
     DRAIN_DELAY: 3000,
     SHUTDOWN_TIMEOUT: 9000,
