@@ -17,8 +17,8 @@ let server: EmbeddedPostgres | undefined
 let log = ''
 let reason: string | undefined
 
-// The owner has ended or has closed the server. The listener comes first: the owner may end before the
-// server has started.
+// The service has ended or has closed the server. The listener comes first: the service may end before
+// the server has started.
 process.once('disconnect', async () => {
   await server?.stop()
   process.exit()
@@ -26,7 +26,7 @@ process.once('disconnect', async () => {
 // When the library cannot run PostgreSQL at all, it throws outside its promises.
 process.once('uncaughtException', fail)
 
-// Started by root, the server runs as another user, who must be able to read the folder.
+// Under root the server runs as another user, which must be able to read the folder.
 process.umask(0o022)
 
 try {

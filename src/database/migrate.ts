@@ -24,7 +24,7 @@ const workerMessage = 'This server is a worker of Citus. ' +
 /** Asks for the version as a number: 180004 for 18.4. */
 export const versionStatement = { name: 'version', text: 'select current_setting(\'server_version_num\')' }
 
-/** Another server is needed: retrying does not help. */
+/** Retrying does not help: the operator must choose another server. */
 export class UnsupportedServer extends Error {}
 
 /** Returns the version as people write it. Throws UnsupportedServer when it is too old. */
@@ -110,7 +110,8 @@ async function refuseDataLoss (client: pg.Client, migration: unknown): Promise<v
   const tables = new Set(columns.filter(({ id }) => !kept.has(id)).map(({ name }) => name))
   for (const table of tables) {
     await client.query(`lock table ${table} in access exclusive mode`)
-    if ((await query(client, `select from ${table} limit 1`)).length > 0) {
+    // Citus rejects a select without a column.
+    if ((await query(client, `select 1 from ${table} limit 1`)).length > 0) {
       throw new Error(`Undoing ${migration} would delete data from ${table}. Add --with-data to allow that.`)
     }
   }
