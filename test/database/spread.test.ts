@@ -37,6 +37,7 @@ async function sendAll (t: Test): Promise<void> {
   for (const id of [0, 1]) await alice.create({ id, name: 'Fern' })
   await Promise.all(range(600).map((id) => alice.create({ id, name: 'Fern', tag: 'x'.repeat(id) })))
   await alice.list()
+  await alice.list('?limit=599')
   const bob = await as('bob')
   await Promise.all(range(20).map(() => bob.list()))
   await alice.delete(0)
