@@ -82,7 +82,7 @@ t.test('every other value of after is rejected', async (t) => {
   t.equal((await carol.list(`?after=${encodeURIComponent(cursor).replace('N', '%4E')}`)).statusCode, 200)
 })
 
-// A first page has 100 plants, a further one 2,000. The header names the next plant before the third.
+// A first part has 101 plants, a further one 2,000. Two parts are read before the header.
 for (const [kind, limits, textOf] of [
   ['short', [1, 99, 100, 101, 102, 1999, 2000, 2001, 2099, 2100, 2101, 2102, 4000, 4728],
     (index: number) => `plant ${index}`],
