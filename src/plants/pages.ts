@@ -60,12 +60,19 @@ const pageOf = (condition: string, size: string, maxBytes: string | number) => `
 const selectPage = { name: 'plants-page', text: pageOf('owner = $1 and id between $2 and $5', '$3', '$4') }
 
 // The subselects hide the arrays' lengths from the planner. Otherwise PostgreSQL replans most calls.
+const pagesOf = (arrays: string, columns: string, condition: string) => `select n, page.*
+  from unnest((select $1::text[]), (select $2::bigint[])${arrays}) with ordinality as list (${columns}, n)
+  cross join lateral (${pageOf(condition, 'list.size', inlineBytes)}) as page`
+
 const selectFirstPages = {
   name: 'plants-first-pages',
-  text: `select n, page.*
-    from unnest((select $1::text[]), (select $2::bigint[]), (select $3::bigint[]))
-      with ordinality as list (owner, size, first_id, n)
-    cross join lateral (${pageOf('owner = list.owner and id >= first_id', 'list.size', inlineBytes)}) as page`
+  text: pagesOf('', 'owner, size', 'owner = list.owner')
+}
+
+// Costs PostgreSQL 0.5 µs a list more.
+const selectPages = {
+  name: 'plants-pages',
+  text: pagesOf(', (select $3::bigint[])', 'owner, size, first', 'owner = list.owner and id >= list.first')
 }
 
 // Stops before the plant that would exceed $4 bytes of JSON. The first cut, by the bytes that are stored,
@@ -115,9 +122,13 @@ export async function readFirstPages (
     const [row] = await database.read(selectPage, valuesOf(first))
     return [toPage(first, row as Row)]
   }
-  const values = [lists.map(({ user }) => user), lists.map(({ size }) => size), lists.map(({ from }) => from)]
+  const values: unknown[][] = [lists.map(({ user }) => user), lists.map(({ size }) => size)]
+  const hasCursor = lists.some(({ from }) => from !== firstId)
+  if (hasCursor) values.push(lists.map(({ from }) => from))
   const rows = new Map<number, Row>()
-  for (const [n, ...row] of await database.read(selectFirstPages, values)) rows.set(Number(n), row)
+  for (const [n, ...row] of await database.read(hasCursor ? selectPages : selectFirstPages, values)) {
+    rows.set(Number(n), row)
+  }
   return lists.map((list, index) => toPage(list, rows.get(index + 1) as Row))
 }
 

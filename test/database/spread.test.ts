@@ -5,6 +5,7 @@ import t, { type Test } from 'tap'
 import { versionStatement } from '../../src/database/migrate.ts'
 import { startApp } from '../support/app.ts'
 import { createDatabase, sql } from '../support/database.ts'
+import { cursorAt } from '../support/plants.ts'
 import { run, unmeasured } from '../support/program.ts'
 
 interface Statement { name: string, text: string }
@@ -14,7 +15,7 @@ const statuses = (responses: Array<{ statusCode: number }>) => responses.map(({ 
 const range = (length: number) => Array.from({ length }, (_, index) => index)
 
 // These statements concern several users. Citus rejects them, and the service then sends one for each user.
-const ofSeveralUsers = ['plants-delete', 'plants-first-pages']
+const ofSeveralUsers = ['plants-delete', 'plants-first-pages', 'plants-pages']
 
 /** Collects the text of each statement sent from now on, by name. */
 function watchStatements (t: Test): Map<string, string> {
@@ -40,6 +41,7 @@ async function sendAll (t: Test): Promise<void> {
   await alice.list('?limit=599')
   const bob = await as('bob')
   await Promise.all(range(20).map(() => bob.list()))
+  await Promise.all(range(20).map(() => bob.list(`?after=${cursorAt(0)}`)))
   await alice.delete(0)
   await Promise.all(range(600).map((id) => alice.delete(id)))
   await app.inject('/readyz')
@@ -85,6 +87,7 @@ t.test('on Citus statements of several users need WRITE_BATCH, and the probe ask
     const alice = await as('alice')
     const creates = await Promise.all(range(20).map((id) => alice.create({ id, name: 'Fern' })))
     const lists = await Promise.all(range(20).map(() => alice.list()))
+    await Promise.all(range(20).map(() => alice.list(`?after=${cursorAt(0)}`)))
     const deletes = await Promise.all(range(21).map((id) => alice.delete(id)))
     t.strictSame(statuses(creates), Array(20).fill(200))
     t.strictSame(lists.map((list) => list.json().length), Array(20).fill(20))
