@@ -9,10 +9,10 @@ const limit = 20
 const lastPage = plants / limit
 
 async function measure (entry: Entry, page: number, seconds: number) {
-  const query = `limit=${limit}&after=${writeCursor(String((page - 1) * limit + 1))}`
+  const after = page === 1 ? '' : `&after=${writeCursor(String((page - 1) * limit + 1))}`
   const { output, processor } = await run('wrk', [
     '-t', '2', '-c', '64', '-d', `${seconds}s`, '-H', `Authorization: Bearer ${collector.token}`,
-    `${entry.url}/plants?${query}`
+    `${entry.url}/plants?limit=${limit}${after}`
   ], entry)
   const requests = Number(/(\d+) requests in/.exec(output)?.[1])
   if (!(requests > 0) || /Non-2xx|Socket errors/.test(output)) throw new Error(output)

@@ -210,7 +210,8 @@ t.test('a list accepts limit once, as a decimal int32, and no unknown parameter'
   }
   for (const [name, queries] of Object.entries(unknown)) {
     for (const query of queries) {
-      isError(t, await dave.list(`?${query}`), 40016, `${name} is not a parameter here: use limit or after.`, query)
+      const message = `${name} is not a parameter here: use limit or after.`
+      isError(t, await dave.list(`?${query}`), 40016, message, query)
     }
   }
   isError(t, await dave.list('?__proto__=1'), 40016, '__proto__ is not a parameter here: use limit or after.')
