@@ -1,5 +1,5 @@
 // npm run bench -- [--seconds 5] [--rounds 5] [--only <parts>] [--large]
-// Parts: list, create, delete, mix, single, unbounded, start, watched; all of them by default.
+// Parts: list, create, delete, mix, single, unbounded, pages, start, watched; all of them by default.
 // BEFORE=<checkout> npm run bench -- --only before: compares this version with another checkout.
 import { once } from 'node:events'
 import { createServer } from 'node:http'
@@ -16,6 +16,7 @@ import { writePlot, writeSection } from './report.ts'
 import {
   alongside, createDatabase, interrupt, startPostgres, withClient, type Contender, type Entry
 } from './running.ts'
+import { pages } from './pages.ts'
 import { starts } from './starts.ts'
 import { compare, latencyTable, processorTable, rateTable, throughput } from './throughput.ts'
 import { unbounded } from './unbounded.ts'
@@ -24,7 +25,7 @@ const { values } = parseArgs({
   options: {
     seconds: { type: 'string', default: '5' },
     rounds: { type: 'string', default: '5' },
-    only: { type: 'string', default: 'list,create,delete,mix,single,unbounded,start,watched' },
+    only: { type: 'string', default: 'list,create,delete,mix,single,unbounded,pages,start,watched' },
     large: { type: 'boolean', default: false }
   }
 })
@@ -102,6 +103,16 @@ if (parts.includes('unbounded')) {
   const rows = await unbounded(postgres, [service, yardstick], duration)
   writeSection('A list of 100,000 plants', `Growth is the peak of memory while 1 and 50 clients read 64 KiB \
 every 40 ms each. \`/livez\` is measured while a client reads at full speed.
+
+${rows}
+
+${conditions}`)
+}
+
+if (parts.includes('pages')) {
+  const rows = await pages(postgres, service, duration)
+  writeSection('Pages', `64 connections read the same page of 20 of one user's 100,000 plants. \
+Processor time of a request with PostgreSQL's.
 
 ${rows}
 

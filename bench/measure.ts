@@ -21,7 +21,7 @@ export interface Figures {
   postgres: number
 }
 
-export const processor = ({ own, postgres }: Figures) => own + postgres
+export const processor = ({ own, postgres }: Pick<Figures, 'own' | 'postgres'>) => own + postgres
 
 export interface Duration { seconds: number, rounds: number }
 
@@ -61,7 +61,7 @@ function processorSeconds (pid: number): number {
   }, own)
 }
 
-async function run (program: string, args: string[], { pid, postgres }: Entry) {
+export async function run (program: string, args: string[], { pid, postgres }: Entry) {
   const used = () => [pid === undefined ? NaN : processorSeconds(pid), processorSeconds(postgres)] as const
   const [ownBefore, postgresBefore] = used()
   const child = spawn(program, args, { stdio: ['ignore', 'pipe', 'inherit'] })

@@ -10,9 +10,9 @@ import { memoryMiB } from '../test/support/processes.ts'
 import { median, quantile, spread, type Duration } from './measure.ts'
 import { collector, start, withClient, type Contender, type Postgres } from './running.ts'
 
-const plants = 100_000
+export const plants = 100_000
 
-const fill = `truncate plants;
+export const fill = `truncate plants;
   insert into plants (owner, id, name, tag)
     select '${collector.username}', id, 'Monstera deliciosa ' || id, case when id % 2 = 0 then 'indoor' end
     from generate_series(1, ${plants}) id`

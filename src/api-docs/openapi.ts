@@ -16,6 +16,8 @@ interface Schema {
   examples?: unknown[]
   items?: Schema
   properties?: Record<string, Schema>
+  /** Of the response. */
+  headers?: object
 }
 
 const bodyErrors =
@@ -46,9 +48,11 @@ const headerDescriptions: Record<string, string> = {
 export function describeRoute ({ body, response, ...schema }: FastifySchema, route: RouteOptions) {
   const { params, querystring } = schema
   const responses: Record<string, object> = {}
-  for (const [status, success] of Object.entries(response as Record<string, Schema>)) {
+  for (const [status, { headers, ...success }] of Object.entries(response as Record<string, Schema>)) {
     const content = jsonContent(success, { example: exampleOf(success) })
-    responses[status] = success.type === 'null' ? success : { description: success.description, content }
+    responses[status] = success.type === 'null'
+      ? success
+      : { description: success.description, ...headers && { headers }, content }
   }
   const possibleErrors = [
     ...route.config?.errors ?? [],

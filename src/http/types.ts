@@ -19,12 +19,22 @@ export const Int64 = define<number | bigint>('Int64', `an integer ${int64Range}`
   { type: 'integer', format: 'int64' },
   (value) => typeof value === 'bigint' || Number.isSafeInteger(value))
 
+// The length comes first: BigInt takes time quadratic in the number of digits.
+const isInt64 = (value: unknown) => typeof value === 'string' && value.length <= 20 &&
+  /^(0|-?[1-9][0-9]*)$/.test(value) && inInt64Range(BigInt(value))
+
 /** A 64-bit integer in a URL, as text: decimal, no plus sign, no leading zeros. */
 export const Int64Text = define<string>('Int64Text', `a decimal integer ${int64Range}`,
-  { type: 'integer', format: 'int64' },
-  // The length comes first: BigInt takes time quadratic in the number of digits.
-  (value) => typeof value === 'string' && value.length <= 20 && /^(0|-?[1-9][0-9]*)$/.test(value) &&
-    inInt64Range(BigInt(value)))
+  { type: 'integer', format: 'int64' }, isInt64)
+
+export const writeCursor = (id: string) => Buffer.from(id).toString('base64url')
+export const readCursor = (cursor: string) => Buffer.from(cursor, 'base64url').toString('latin1')
+
+/** A position in a list, from `writeCursor`. Clients can't mistake it for an id or a number of rows. */
+export const CursorText = define<string>('CursorText', 'the value from the Link header of a list',
+  { type: 'string' },
+  (value) => typeof value === 'string' && isInt64(readCursor(value)) &&
+    writeCursor(readCursor(value)) === value)
 
 /** A count in a query string, as text: decimal, no plus sign, no leading zeros. */
 export const LimitText = define<string>('LimitText', 'a decimal integer from 0 to 2147483647',

@@ -6,7 +6,9 @@ import { overloaded } from '../errors.ts'
 import { Batcher, type BatcherOptions } from '../scheduling/batcher.ts'
 import { inlineBytes, type MemoryBudget } from '../scheduling/memory-budget.ts'
 import { userWork } from '../scheduling/tick-limiter.ts'
-import { firstPage, readFirstPages, readPage, type Page, type PageRequest } from './pages.ts'
+import {
+  firstPage, readEnd, readFirstPages, readPage, type Cursor, type ListRange, type Page, type PageRequest
+} from './pages.ts'
 import type { Plant } from './schemas.ts'
 
 interface ListsOptions {
@@ -22,8 +24,18 @@ interface ListRequest extends PageRequest {
   queuedAt: number
 }
 
+/** All plants of a list of one page, or the pages of a longer one. */
+interface List {
+  plants: Plant[] | AsyncIterable<Page>
+  /** The id of the first plant beyond the limit, if there is one. */
+  beyond?: string | undefined
+}
+
 /** The limits of a page of a long list: some 2 ms of JSON. */
 const [maxPageSize, maxPageBytes, maxFirstPageBytes] = [2000, 131_072, 65_536]
+
+/** The plants that one statement skips: some 1 ms. */
+const maxSkipped = 10_000
 
 /** A list is slow when it takes longer than this time, and several times as long as others. */
 const [slowMs, slowFactor] = [100, 4]
@@ -34,6 +46,7 @@ export class Lists {
   readonly #alone = new LRUCache<string, true>({ max: 10_000, ttl: 10_000 })
   readonly #shortLists: Batcher<ListRequest, Page | undefined>
   readonly #longLists: Batcher<ListRequest, Page>
+  readonly #ends: Batcher<ListRequest, string | undefined>
   #lastResultAt = 0
   #typicalMs = slowMs / slowFactor
 
@@ -44,36 +57,58 @@ export class Lists {
       name: 'list',
       runAlone: (list) => this.#longLists.add(list)
     })
-    this.#longLists = new Batcher(async ([list]) => [await this.#readAlone(list as ListRequest)], {
-      ...options.batch,
-      name: 'long_list',
-      limits: () => oneAtATime,
-      // The memory budget bounds the queue: a long list has two entries at most.
-      maxQueued: Infinity
-    })
+    // The memory budget bounds the queues: a long list has two entries at most.
+    const long = { ...options.batch, limits: () => oneAtATime, maxQueued: Infinity }
+    this.#longLists = new Batcher(async ([list]) => [await this.#readAlone(list as ListRequest)],
+      { ...long, name: 'long_list' })
+    this.#ends = new Batcher(async ([end]) => [await readEnd(options.database, end as ListRequest)],
+      { ...long, name: 'list_end' })
   }
 
-  /** All plants of a list of one page, or the pages of a longer one. */
-  async list (user: string, limit: number, response: Writable): Promise<Plant[] | AsyncIterable<Page>> {
-    const request = { ...firstPage(user, limit, maxFirstPageBytes), response, queuedAt: performance.now() }
+  async list (user: string, range: ListRange, response: Writable): Promise<List> {
+    const request = { ...firstPage(user, range, maxFirstPageBytes), response, queuedAt: performance.now() }
     const page = this.#alone.has(user) ? undefined : await this.#shortLists.add(request)
-    if (page !== undefined && page.next === undefined) return page.toPlants()
+    if (page !== undefined && page.next === undefined) return { plants: page.toPlants(), beyond: page.beyond }
 
     const { budget, maxPlantBytes } = this.#options
     // For two pages: one is being sent, one is prefetched.
     const bytes = 2 * Math.max(maxPageBytes, maxPlantBytes)
     if (!budget.reserve(user, bytes, response)) throw overloaded
     const first = page ?? await this.#longLists.add(request)
-    if (first.next !== undefined) return this.#pages(request, first)
-    await userWork.turn(user, first.bytes)
-    return first.toPlants()
+    if (first.next === undefined) {
+      await userWork.turn(user, first.bytes)
+      return { plants: first.toPlants(), beyond: first.beyond }
+    }
+    if (range.limit === Infinity) return { plants: this.#pages(request, first) }
+    // The header precedes the plants and says whether more follow.
+    const second = await (this.#prefetch(request, first) as Promise<Page>)
+    const beyond = second.next === undefined ? second.beyond : await this.#setEnd(request, second.next)
+    return { plants: this.#pages(request, first, second), beyond }
   }
 
-  async * #pages (request: ListRequest, first: Page): AsyncGenerator<Page, void> {
-    for (let page: Page | undefined = first; page !== undefined;) {
-      const next: Promise<Page> | undefined = this.#prefetch(request, page)
+  /**
+   * Lets the list end before the first plant beyond the limit, and returns its id. If the list ended by the
+   * number of plants, new ones could push others out, which would then be in neither page.
+   */
+  async #setEnd (request: ListRequest, next: Cursor): Promise<string | undefined> {
+    let end: string | undefined = next.from
+    do {
+      const limit = Math.min(next.limit, maxSkipped)
+      next.limit -= limit
+      end = await this.#ends.add({ ...request, from: end, limit, queuedAt: Infinity })
+    } while (end !== undefined && next.limit > 0)
+    next.limit = Infinity
+    if (end !== undefined) next.to = (BigInt(end) - 1n).toString()
+    return end
+  }
+
+  async * #pages (request: ListRequest, first: Page, second?: Page): AsyncGenerator<Page, void> {
+    let next: Promise<Page> | Page | undefined = second ?? this.#prefetch(request, first)
+    yield first
+    while (next !== undefined) {
+      const page: Page = await next
+      next = this.#prefetch(request, page)
       yield page
-      page = await next
     }
   }
 
@@ -81,7 +116,7 @@ export class Lists {
   #prefetch (request: ListRequest, { next, count, bytes }: Page): Promise<Page> | undefined {
     if (next === undefined) return undefined
     const affordable = Math.floor(maxPageBytes / (bytes / count))
-    const size = Math.max(1, Math.min(maxPageSize, next.limit, affordable))
+    const size = Math.max(1, Math.min(maxPageSize, next.limit + 1, affordable))
     const cursor = { ...next, size, maxBytes: maxPageBytes }
     const page = this.#longLists.add({ ...request, ...cursor, queuedAt: Infinity })
     // Nothing awaits the page when the client has gone. An unhandled rejection would crash the process.

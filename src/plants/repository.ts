@@ -6,7 +6,7 @@ import { Batcher, singles } from '../scheduling/batcher.ts'
 import type { MemoryBudget } from '../scheduling/memory-budget.ts'
 import { textFields } from './columns.ts'
 import { Lists } from './lists.ts'
-import { listProbe } from './pages.ts'
+import { listProbe, type ListRange } from './pages.ts'
 import type { NewPlant } from './schemas.ts'
 import { deleteAll, deleteProbe, insertAll, maxCreates, type PlantKey, type PlantToCreate } from './writes.ts'
 
@@ -54,7 +54,7 @@ export function createPlants (database: Database, options: PlantsOptions) {
     delete: (user: string, id: string): Promise<boolean> => deletes.add({ user, id }),
 
     /** The plants of a short list, or the pages of a long one, in ascending order of id. */
-    list: (user: string, limit: number, response: Writable) => lists.list(user, limit, response)
+    list: (user: string, range: ListRange, response: Writable) => lists.list(user, range, response)
   }
 }
 

@@ -6,11 +6,12 @@ import { Type } from '@sinclair/typebox'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { requireWriteAccess } from '../access/bearer.ts'
 import { ApiError, defineErrors, errors } from '../errors.ts'
+import { readCursor, writeCursor } from '../http/types.ts'
 import { userWork } from '../scheduling/tick-limiter.ts'
 import type { Page } from './pages.ts'
 import type { Plants } from './repository.ts'
 import {
-  ListQuerySchema, NewPlantSchema, NoQuerySchema, PlantParamsSchema, PlantSchema, type Plant
+  LinkHeader, ListQuerySchema, NewPlantSchema, NoQuerySchema, PlantParamsSchema, PlantSchema, type Plant
 } from './schemas.ts'
 
 const { ID_TAKEN, PLANT_NOT_FOUND } = defineErrors({
@@ -58,13 +59,19 @@ function listPlants (app: App, plants: Plants): void {
       operationId: 'listPlants',
       tags: ['Plants'],
       summary: 'List your plants',
-      description: 'Returns your plants in ascending order of id: all of them, or the first `limit`.',
+      description: 'Returns your plants in ascending order of id: all of them, or the first `limit`. ' +
+        'While more follow, the header `Link` leads to the next page.',
       querystring: ListQuerySchema,
-      response: { 200: Type.Array(PlantSchema, { description: 'Your plants' }) }
+      response: { 200: Type.Array(PlantSchema, { description: 'Your plants', headers: LinkHeader }) }
     }
   }, async (request, reply) => {
-    const limit = Number(request.query.limit ?? Infinity)
-    const list = await plants.list(request.identity.user, limit, reply.raw)
+    const { limit, after } = request.query
+    const range = { from: after && readCursor(after), limit: Number(limit ?? Infinity) }
+    const { plants: list, beyond } = await plants.list(request.identity.user, range, reply.raw)
+    if (beyond !== undefined) {
+      // A relative URL is right below any prefix of a proxy.
+      reply.header('link', `<?limit=${limit}&after=${writeCursor(beyond)}>; rel="next"`)
+    }
     if (Array.isArray(list)) return list
     reply.type('application/json')
     // Fastify would read the whole stream for a HEAD request and discard it.

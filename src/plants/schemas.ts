@@ -1,6 +1,6 @@
 // The schemas of requests and responses about plants.
 import { Type, type Static } from '@sinclair/typebox'
-import { Int64, Int64Text, LimitText, UnicodeText } from '../http/types.ts'
+import { CursorText, Int64, Int64Text, LimitText, UnicodeText } from '../http/types.ts'
 
 const fields = {
   name: UnicodeText({ description: 'The name of the plant', examples: ['Monstera deliciosa'] }),
@@ -24,7 +24,18 @@ export const ListQuerySchema = Type.Object({
   limit: Type.Optional(LimitText({
     description: 'Maximum number of results to return; all when absent',
     examples: [20]
+  })),
+  after: Type.Optional(CursorText({
+    description: 'Where the list begins: a value from the header `Link`. At the first plant when absent'
   }))
 }, { additionalProperties: false })
+
+export const LinkHeader = {
+  link: {
+    type: 'string',
+    description: 'The next page, while more plants follow: a URL relative to this one (RFC 8288)',
+    examples: ['<?limit=20&after=NDM>; rel="next"']
+  }
+}
 
 export const NoQuerySchema = Type.Object({}, { additionalProperties: false })

@@ -99,6 +99,7 @@ t.test('errors have the number and the headers that the document lists', async (
     ['get', '/plants', '/plants', {}],
     ['get', '/plants', '/plants', { authorization: 'Bearer plant_1' }],
     ['get', '/plants', '/plants?limit=-1', { authorization }],
+    ['get', '/plants', '/plants?after=42', { authorization }],
     ['get', '/plants', '/plants?a=%zz', { authorization }],
     ['get', '/plants', '/plants?offset=1', { authorization }],
     ['delete', '/plants/{id}', '/plants/1.5', { authorization }],

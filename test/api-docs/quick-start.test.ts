@@ -4,10 +4,11 @@ import { promisify } from 'node:util'
 import { join } from 'node:path'
 import t from 'tap'
 import { startApp } from '../support/app.ts'
+import { storePlants } from '../support/plants.ts'
 import { asShipped } from '../support/program.ts'
 
 const run = promisify(execFile)
-const { app, as, listen } = await startApp(t)
+const { app, as, listen, url } = await startApp(t)
 const alice = await as('alice')
 const env = { ...process.env, BASE: await listen(), TOKEN: alice.authorization.replace('Bearer ', '') }
 // Awaited before the first test: tap ends the file when no test is left to run.
@@ -23,11 +24,11 @@ const codeOf = (section: string, language: string): string[] =>
 const [sh = '', python = '', ts = ''] = ['sh', 'python', 'ts'].map((language) =>
   codeOf('Quick start', language).join(''))
 // The file lies inside the project, so its imports are resolved from there.
-const script = async (code: string) => {
+const script = async (code: string, environment = env) => {
   const file = join(import.meta.dirname, `quick-start-${process.pid}.mts`)
   t.teardown(() => import('node:fs/promises').then(({ rm }) => rm(file, { force: true })))
   await writeFile(file, code)
-  return run('env', [...asShipped, process.execPath, file], { env })
+  return run('env', [...asShipped, process.execPath, file], { env: environment })
 }
 
 t.afterEach(async () => { for (const id of ['42', '9007199254740993']) await alice.delete(id) })
@@ -49,6 +50,24 @@ t.test('the Python sample ends with the error number of a rejected request', nee
 
 t.test('the TypeScript sample creates, lists and deletes a plant', async (t) => {
   t.equal((await script(ts)).stdout, "{ name: 'Fern' }\n[ { name: 'Fern' } ]\n204\n")
+})
+
+t.test('each sample of pages reads all plants, page by page', async (t) => {
+  const { authorization } = await as('bob')
+  const names = Array.from({ length: 45 }, (_, id) => `plant ${id}`)
+  await storePlants(url, 'bob', names.map((name, id) => ({ id: BigInt(id), name })))
+  const bob = { ...env, TOKEN: authorization.replace('Bearer ', '') }
+  const [sh, python, ts] =
+    ['sh', 'python', 'ts'].map((language) => codeOf('All plants, page by page', language).join('')) as
+      [string, string, string]
+  const folder = t.testdir()
+  const pages = (await run('sh', ['-c', sh], { env: bob, cwd: folder })).stdout
+  const each = pages.replaceAll('][', ']\n[').split('\n').map((page) => JSON.parse(page))
+  t.strictSame(each.map(({ length }) => length), [20, 20, 5])
+  t.strictSame(each.flat().map(({ name }) => name), names)
+  t.equal((await script(ts, bob)).stdout, names.join('\n') + '\n')
+  if (hasPython) t.equal((await run('python3', ['-c', python], { env: bob })).stdout, names.join('\n') + '\n')
+  await t.rejects(script(ts, { ...env, TOKEN: 'x' }), /40102/)
 })
 
 t.test('the openapi-fetch sample sends large ids exactly', async (t) => {

@@ -6,6 +6,7 @@ import { versionStatement } from '../../src/database/migrate.ts'
 import { startApp } from '../support/app.ts'
 import { statementsOf } from '../support/citus.ts'
 import { createDatabase, sql } from '../support/database.ts'
+import { cursorAt } from '../support/plants.ts'
 import { run, unmeasured } from '../support/program.ts'
 
 interface Statement { name: string, text: string }
@@ -14,7 +15,7 @@ const root = new URL('../../', import.meta.url)
 const range = (length: number) => Array.from({ length }, (_, index) => index)
 
 // These statements concern several users. The service does without them on Citus: see citus.test.ts.
-const ofSeveralUsers = ['plants-delete', 'plants-first-pages']
+const ofSeveralUsers = ['plants-delete', 'plants-first-pages', 'plants-pages']
 
 /** Collects the text of each statement sent from now on, by name. */
 function watchStatements (t: Test): Map<string, string> {
@@ -37,8 +38,10 @@ async function sendAll (t: Test): Promise<void> {
   for (const id of [0, 1]) await alice.create({ id, name: 'Fern' })
   await Promise.all(range(600).map((id) => alice.create({ id, name: 'Fern', tag: 'x'.repeat(id) })))
   await alice.list()
+  await alice.list('?limit=599')
   const bob = await as('bob')
   await Promise.all(range(20).map(() => bob.list()))
+  await Promise.all(range(20).map(() => bob.list(`?after=${cursorAt(0)}`)))
   await alice.delete(0)
   await Promise.all(range(600).map((id) => alice.delete(id)))
   await app.inject('/readyz')

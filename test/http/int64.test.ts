@@ -173,7 +173,7 @@ t.test('a percent-escaped digit counts as the digit', async (t) => {
   t.same((await carol.list()).json(), [])
 })
 
-t.test('a list accepts only the parameter limit, once, as a decimal int32', async (t) => {
+t.test('a list accepts limit once, as a decimal int32, and no unknown parameter', async (t) => {
   const dave = await as('dave')
   for (const id of [1, 2, 3]) await dave.create({ id, name: String(id) })
   const count = async (query: string) => (await dave.list(query)).json().length
@@ -210,10 +210,11 @@ t.test('a list accepts only the parameter limit, once, as a decimal int32', asyn
   }
   for (const [name, queries] of Object.entries(unknown)) {
     for (const query of queries) {
-      isError(t, await dave.list(`?${query}`), 40016, `${name} is not a parameter here: use limit.`, query)
+      const message = `${name} is not a parameter here: use limit or after.`
+      isError(t, await dave.list(`?${query}`), 40016, message, query)
     }
   }
-  isError(t, await dave.list('?__proto__=1'), 40016, '__proto__ is not a parameter here: use limit.')
+  isError(t, await dave.list('?__proto__=1'), 40016, '__proto__ is not a parameter here: use limit or after.')
   isError(t, await dave.delete('1?force=true'), 40016, 'force is not a parameter here: use none.')
   t.equal(await count(''), 3)
   for (const query of [

@@ -100,6 +100,7 @@ t.test('the responses to invalid requests and a long list match the document', a
     [40017, 'POST', '/plants', JSON.stringify({ id: 1, name: 'n', x: Array(200).fill(0) })],
     [40016, 'GET', '/plants?limit=-1'],
     [40016, 'GET', '/plants?offset=1'],
+    [40016, 'GET', '/plants?after=42'],
     [40016, 'GET', '/plants?limit=1.5'],
     [40016, 'GET', '/plants?limit='],
     [40016, 'GET', '/plants?limit=1&limit=2'],

@@ -6,7 +6,7 @@ import t from 'tap'
 import { startApp } from '../support/app.ts'
 import { createDatabase, sql, waitingForLocks } from '../support/database.ts'
 import { startBlocked } from '../support/blocked.ts'
-import { shown, storePlants } from '../support/plants.ts'
+import { cursorAt, shown, storePlants } from '../support/plants.ts'
 
 const [smallest, largest] = [-(2n ** 63n), 2n ** 63n - 1n]
 const range = (length: number) => Array.from({ length }, (_, index) => index)
@@ -42,7 +42,7 @@ t.test('a user without plants has an empty list', async (t) => {
 
 t.test('an unknown parameter is rejected', async (t) => {
   const rejected = await (await as('bob')).list('?limit=1&offset=2')
-  t.match(rejected.json(), { error: 40016, message: 'offset is not a parameter here: use limit.' })
+  t.match(rejected.json(), { error: 40016, message: 'offset is not a parameter here: use limit or after.' })
   const rejectedDelete = await (await as('bob')).delete('1?force=true')
   t.match(rejectedDelete.json(), { error: 40016, message: 'force is not a parameter here: use none.' })
 })
@@ -134,16 +134,21 @@ for (const [WRITE_BATCH, isJoined] of [['500', true], ['1', false]] as const) {
     // Cache the tokens.
     await Promise.all(users.map((user) => user.list('?limit=0')))
     const limits = [undefined, 0, 1, 2, 19, 500, 501]
-    const wanted = usernames.flatMap((_, place) => limits.map((limit) => ({ place, limit })))
+    const wanted = usernames.flatMap((_, place) => limits.map((limit, index) =>
+      ({ place, limit, from: (place + index) % 3 })))
       // Neighbors belong to different users, and each user appears several times.
       .toSorted((a, b) => (a.place * 31 + (a.limit ?? 7)) % 17 - (b.place * 31 + (b.limit ?? 7)) % 17)
-    const responses = await sendBlocked(...wanted.map(({ place, limit }) => () =>
-      (users[place] as typeof users[0]).list(limit === undefined ? '' : `?limit=${limit}`)))
+    const responses = await sendBlocked(...wanted.map(({ place, limit, from }) => () => {
+      const after = from === 0 ? '' : `after=${cursorAt(from)}`
+      const query = limit === undefined ? after : `limit=${limit}&${after}`
+      return (users[place] as typeof users[0]).list(`?${query}`)
+    }))
     await unblock()
     for (const [index, response] of (await Promise.all(responses)).entries()) {
-      const { place, limit } = wanted[index] as typeof wanted[0]
+      const { place, limit = Infinity, from } = wanted[index] as typeof wanted[0]
       const name = usernames[place] as string
-      t.strictSame(response.json(), plantsOf(name, place).slice(0, limit), `${limit ?? 'all'} of ${name}`)
+      const expected = plantsOf(name, place).slice(from, from + limit)
+      t.strictSame(response.json(), expected, `${limit} of ${name} from ${from}`)
     }
     await Promise.all(users.slice(0, 2).map((user) => user.list('?limit=1')))
     t.equal(await isJoinedIn(url), isJoined)

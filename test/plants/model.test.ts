@@ -1,6 +1,7 @@
 import fc from 'fast-check'
 import t from 'tap'
 import { startApp } from '../support/app.ts'
+import { cursorAt, linkTo } from '../support/plants.ts'
 
 // Compares the service with a model of it over random sequences of requests.
 // A failure prints its seed. MODEL_RUNS is the number of sequences.
@@ -154,12 +155,21 @@ const removeMisspelt = fc.tuple(user, fc.oneof(id, beyond), spelling).map(([user
 
 const optionalLimit = fc.option(fc.oneof(fc.nat(5), fc.constantFrom(2147483647)), { nil: undefined })
 
-const list = fc.tuple(user, optionalLimit).map(([user, limit]): Command => ({
+const optionalStart = fc.option(id, { nil: undefined })
+
+const list = fc.tuple(user, optionalLimit, optionalStart).map(([user, limit = Infinity, start]): Command => ({
   check: () => true,
-  toString: () => `list for ${user} ${limit}`,
+  toString: () => `list for ${user} ${limit} from ${start}`,
   run: async (model, clients) => {
-    const response = await clientOf(clients, user).list(limit === undefined ? '' : `?limit=${limit}`)
-    expectBody(response, 200, sorted(plantsOf(model, user)).slice(0, limit))
+    const parameters = [...Number.isFinite(limit) ? [`limit=${limit}`] : [],
+      ...start === undefined ? [] : [`after=${cursorAt(start)}`]]
+    const response = await clientOf(clients, user).list(`?${parameters.join('&')}`)
+    const ids = [...plantsOf(model, user).keys()].filter((id) => id >= (start ?? smallest))
+      .sort((a, b) => a < b ? -1 : 1)
+    expectBody(response, 200, ids.slice(0, limit).map((id) => plantsOf(model, user).get(id)))
+    const next = limit === 0 ? undefined : ids[limit]
+    const link = next === undefined ? undefined : linkTo(limit, next)
+    if (response.headers.link !== link) throw new Error(`expected ${link}, got ${response.headers.link}`)
   }
 }))
 

@@ -13,7 +13,7 @@ const numbers = new Set(catalogue.keys())
 export function expectOnly (responses: RawResponse[], verdict: Verdict): string[] {
   const [response] = responses
   if (responses.length !== 1 || response === undefined) throw new Error(`${responses.length} responses`)
-  const { status, body } = response
+  const { status, headers, body } = response
   if ('number' in verdict) {
     checkError(response)
     if (JSON.parse(body).error !== verdict.number) throw new Error(`expected ${verdict.number}, got ${body}`)
@@ -23,6 +23,7 @@ export function expectOnly (responses: RawResponse[], verdict: Verdict): string[
   if (status !== verdict.status || body !== expected) {
     throw new Error(`expected ${verdict.status} ${expected}, got ${status} ${body}`)
   }
+  if (headers.link !== verdict.link) throw new Error(`expected ${verdict.link}, got ${headers.link}`)
   return [String(status)]
 }
 

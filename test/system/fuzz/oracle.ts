@@ -5,7 +5,7 @@ export interface Plant { name: string, tag?: string }
 export type Plants = Map<bigint, Plant>
 
 /** The expected outcome: a success with its body, or the number of an error. */
-export type Verdict = { status: number, body?: unknown } | { number: number }
+export type Verdict = { status: number, body?: unknown, link?: string | undefined } | { number: number }
 
 export const smallest = -(2n ** 63n)
 export const largest = 2n ** 63n - 1n
@@ -66,12 +66,23 @@ function readId (text: string): bigint | undefined {
 export function list (plants: Plants, query: string | undefined): Verdict {
   if (!isDecodable(query ?? '')) return { number: 40002 }
   const parameters = parametersOf(query)
-  const limit = parameters[0]?.[1]
-  const isKnown = parameters.every(([name]) => name === 'limit') && parameters.length <= 1
-  if (!isKnown || (limit !== undefined && !isLimit(limit))) return { number: 40016 }
-  const sorted = [...plants].sort(([a], [b]) => a < b ? -1 : 1).map(([, plant]) => plant)
-  return { status: 200, body: sorted.slice(0, limit === undefined ? undefined : Number(limit)) }
+  const { limit, after, ...unknown } = Object.fromEntries(parameters)
+  const isTwice = parameters.length > new Set(parameters.map(([name]) => name)).size
+  if (isTwice || Object.keys(unknown).length > 0) return { number: 40016 }
+  const start = after === undefined ? smallest : readId(Buffer.from(after, 'base64url').toString())
+  if (start === undefined || (after !== undefined && after !== cursorAt(start))) return { number: 40016 }
+  if (limit !== undefined && !isLimit(limit)) return { number: 40016 }
+  const sorted = [...plants].filter(([id]) => id >= start).sort(([a], [b]) => a < b ? -1 : 1)
+  const end = limit === undefined ? sorted.length : Number(limit)
+  const next = end === 0 ? undefined : sorted[end]
+  return {
+    status: 200,
+    body: sorted.slice(0, end).map(([, plant]) => plant),
+    link: next && `<?limit=${end}&after=${cursorAt(next[0])}>; rel="next"`
+  }
 }
+
+export const cursorAt = (id: bigint) => Buffer.from(String(id)).toString('base64url')
 
 const parametersOf = (query = '') => [...new URLSearchParams(`&${query}`)]
 

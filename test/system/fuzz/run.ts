@@ -10,7 +10,7 @@ import { exchange, type RawResponse } from '../../support/raw.ts'
 import { examplePaths } from '../../support/routes.ts'
 import { explain, expectOnly } from './checks.ts'
 import { mutate } from './mutate.ts'
-import { create, isDecodable, list, remove, type CreateRequest, type Plants } from './oracle.ts'
+import { create, cursorAt, isDecodable, list, remove, type CreateRequest, type Plants } from './oracle.ts'
 import {
   anyQuery, anyRequest, chunk, edges, escapeUrl, head, plantText, split, withQuery, type Worker
 } from './requests.ts'
@@ -102,7 +102,8 @@ export async function fuzz (scope: Scope, options: FuzzOptions): Promise<FuzzRep
     const response = await fetch(`${address}/plants`, { headers: { authorization } })
     const expected = list(plants, undefined)
     const body = await response.json()
-    if (!isDeepStrictEqual({ status: response.status, body }, expected)) {
+    const link = response.headers.get('link') ?? undefined
+    if (!isDeepStrictEqual({ status: response.status, body, link }, expected)) {
       throw new Error(
         `a valid list got ${response.status} ${JSON.stringify(body)} for ${JSON.stringify(expected)}`
       )
@@ -168,7 +169,8 @@ export async function fuzz (scope: Scope, options: FuzzOptions): Promise<FuzzRep
 
   async function lists (random: Random, { authorization, plants }: Worker, send: Send): Promise<string[]> {
     const original = random.pick([
-      'limit=0', 'limit=1', 'limit=3', 'limit=2147483647', 'limit=2&x=y', 'x=y', 'l%69mit=1', 'limit', ''
+      'limit=0', 'limit=1', 'limit=3', 'limit=2147483647', 'limit=2&x=y', 'x=y', 'l%69mit=1', 'limit', '',
+      `limit=2&after=${cursorAt(random.pick(edges))}`, `after=${cursorAt(random.pick(edges))}`
     ])
     const query = random.chance(0.3)
       ? original
@@ -179,7 +181,10 @@ export async function fuzz (scope: Scope, options: FuzzOptions): Promise<FuzzRep
     const verdict = list(plants, query)
     if (!isHead) return expectOnly(responses, verdict)
     const status = 'number' in verdict ? Math.floor(verdict.number / 100) : 200
-    if (responses[0]?.status !== status) throw new Error(`HEAD got ${JSON.stringify(responses)}`)
+    const link = 'number' in verdict ? undefined : verdict.link
+    if (responses[0]?.status !== status || responses[0].headers.link !== link) {
+      throw new Error(`HEAD got ${JSON.stringify(responses)}`)
+    }
     return [String(status)]
   }
 

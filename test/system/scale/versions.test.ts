@@ -11,7 +11,7 @@ import { missing } from './support.ts'
 t.setTimeout(300_000)
 
 // The tests of everything that has SQL.
-const files = [...['create', 'delete', 'list', 'pages'].map((verb) => `plants/${verb}.test.ts`),
+const files = [...['create', 'delete', 'list', 'pages', 'next-page'].map((verb) => `plants/${verb}.test.ts`),
   'commands/tokens.test.ts', 'system/program/migrate.test.ts']
 
 /** The official image, or an image with Debian's package of that version. Undefined without either. */

@@ -1,0 +1,39 @@
+// The first page of a user's plants against the last one.
+import { table } from '../test/support/table.ts'
+import { writeCursor } from '../src/http/types.ts'
+import { processor, run, spread, type Duration } from './measure.ts'
+import { alongside, collector, withClient, type Contender, type Entry, type Postgres } from './running.ts'
+import { fill, plants } from './unbounded.ts'
+
+const limit = 20
+const lastPage = plants / limit
+
+async function measure (entry: Entry, page: number, seconds: number) {
+  const after = page === 1 ? '' : `&after=${writeCursor(String((page - 1) * limit + 1))}`
+  const { output, processor } = await run('wrk', [
+    '-t', '2', '-c', '64', '-d', `${seconds}s`, '-H', `Authorization: Bearer ${collector.token}`,
+    `${entry.url}/plants?limit=${limit}${after}`
+  ], entry)
+  const requests = Number(/(\d+) requests in/.exec(output)?.[1])
+  if (!(requests > 0) || /Non-2xx|Socket errors/.test(output)) throw new Error(output)
+  return { perSecond: requests / seconds, ...processor(requests) }
+}
+
+export async function pages (postgres: Postgres, service: Contender, { seconds, rounds }: Duration) {
+  await withClient(postgres.url(service.name), async (client) => {
+    await client.query(fill)
+    await client.query('vacuum analyze plants')
+  })
+  const past = new Map([1, lastPage].map((page) => [page, [] as Array<Awaited<ReturnType<typeof measure>>>]))
+  await alongside(postgres, [service], async ([entry]) => {
+    // Turn 0 warms up and does not count.
+    for (let turn = 0; turn <= rounds; turn++) {
+      for (const [page, figures] of past) {
+        const figure = await measure(entry as Entry, page, seconds)
+        if (turn > 0) figures.push(figure)
+      }
+    }
+  })
+  return table(['', 'requests per second', 'µs of processor time'], [...past].map(([page, figures]) =>
+    [`page ${page}`, spread(figures.map(({ perSecond }) => perSecond)), spread(figures.map(processor))]))
+}
