@@ -25,7 +25,7 @@ for (const [writeBatch, expected] of [[undefined, []], [500, batches]] as const)
     const { url, statements } = await startCitus(t)
     const verbs: Array<(plants: ReturnType<typeof createPlants>, user: string) => Promise<unknown>> = [
       (plants, user) => plants.create(user, { id: 1n, name: 'Fern' }),
-      (plants, user) => plants.list(user, 100, new PassThrough()),
+      async (plants, user) => (await plants.list(user, { limit: 100 }, new PassThrough())).plants,
       (plants, user) => plants.delete(user, '1')
     ]
     const results = []
