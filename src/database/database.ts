@@ -30,7 +30,7 @@ export function openDatabase (options: ConnectionOptions) {
   const connections = [reads, longReads, tokens, ...writes]
   const probes: Probe[] = []
   let warn: WarningListener = () => {}
-  const isDistributed = () => connections.some((connection) => connection.isDistributed())
+  const isDistributed = () => connections.every((connection) => connection.isDistributed() ?? true)
   const healthCheck = startHealthCheck(connections, (...warning) => warn(...warning))
 
   return {
@@ -50,7 +50,7 @@ export function openDatabase (options: ConnectionOptions) {
       probes.push({ table, statement: { name: 'probe', preparedAs: name, text }, values: [...values] })
     },
 
-    /** Whether Citus spreads the tables over several nodes; false until the first connection is open. */
+    /** Whether Citus may spread the tables over several nodes: true until the first connection is open. */
     isDistributed,
 
     /** Rejects unless the probes succeed and each kind of statement has a connection. */
@@ -98,9 +98,10 @@ function startHealthCheck (connections: ManagedConnection[], warn: WarningListen
   }, tickMs).unref()
 }
 
-/** Citus plans this without asking a node, so that a lost node does not make the service unready. */
+// Citus plans this without asking a node, so that a lost node does not make the service unready. A select
+// without a column is an error on Citus.
 const withoutNodes = ({ table }: Probe): Probe =>
-  ({ table, statement: { name: `probe-${table}`, text: `select from ${table} where false` }, values: [] })
+  ({ table, statement: { name: `probe-${table}`, text: `select 1 from ${table} where false` }, values: [] })
 
 const leastBusy = (connections: ManagedConnection[]) =>
   connections.reduce((best, one) => one.pending() < best.pending() ? one : best)

@@ -54,8 +54,9 @@ export class ManagedConnection {
     return this.#waiting + (this.#usable()?.pending ?? 0)
   }
 
-  isDistributed (): boolean {
-    return this.#current?.isDistributed ?? false
+  /** Undefined until the first connection is open. */
+  isDistributed (): boolean | undefined {
+    return this.#current?.isDistributed
   }
 
   tick (): boolean {

@@ -110,7 +110,8 @@ async function refuseDataLoss (client: pg.Client, migration: unknown): Promise<v
   const tables = new Set(columns.filter(({ id }) => !kept.has(id)).map(({ name }) => name))
   for (const table of tables) {
     await client.query(`lock table ${table} in access exclusive mode`)
-    if ((await query(client, `select from ${table} limit 1`)).length > 0) {
+    // Citus rejects a select without a column.
+    if ((await query(client, `select 1 from ${table} limit 1`)).length > 0) {
       throw new Error(`Undoing ${migration} would delete data from ${table}. Add --with-data to allow that.`)
     }
   }

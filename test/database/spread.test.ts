@@ -4,16 +4,16 @@ import pg from 'pg'
 import t, { type Test } from 'tap'
 import { versionStatement } from '../../src/database/migrate.ts'
 import { startApp } from '../support/app.ts'
+import { statementsOf } from '../support/citus.ts'
 import { createDatabase, sql } from '../support/database.ts'
 import { run, unmeasured } from '../support/program.ts'
 
 interface Statement { name: string, text: string }
 
 const root = new URL('../../', import.meta.url)
-const statuses = (responses: Array<{ statusCode: number }>) => responses.map(({ statusCode }) => statusCode)
 const range = (length: number) => Array.from({ length }, (_, index) => index)
 
-// These statements concern several users. Citus rejects them, and the service then sends one for each user.
+// These statements concern several users. The service does without them on Citus: see citus.test.ts.
 const ofSeveralUsers = ['plants-delete', 'plants-first-pages']
 
 /** Collects the text of each statement sent from now on, by name. */
@@ -74,26 +74,6 @@ t.test('every statement on plants concerns one user, unless the service can do w
   }
 })
 
-t.test('on Citus statements of several users need WRITE_BATCH, and the probe asks no node', async (t) => {
-  const texts = watchStatements(t)
-  const url = await createDatabase(t)
-  await sql(url, "update pg_extension set extname = 'citus' where extname = 'plpgsql'")
-  for (const [environment, batches] of [[{}, []], [{ WRITE_BATCH: '500' }, ofSeveralUsers]] as const) {
-    const { app, as, database } = await startApp(t, { DATABASE_URL: url, ...environment })
-    await Promise.all([database.read(versionStatement), database.write(versionStatement)])
-    const alice = await as('alice')
-    const creates = await Promise.all(range(20).map((id) => alice.create({ id, name: 'Fern' })))
-    const lists = await Promise.all(range(20).map(() => alice.list()))
-    const deletes = await Promise.all(range(21).map((id) => alice.delete(id)))
-    t.strictSame(statuses(creates), Array(20).fill(200))
-    t.strictSame(lists.map((list) => list.json().length), Array(20).fill(20))
-    t.strictSame(statuses(deletes), [...Array(20).fill(204), 404])
-    t.strictSame(ofSeveralUsers.filter((name) => texts.has(name)), batches)
-    t.equal((await app.inject('/readyz')).statusCode, 200)
-    t.match(texts.get('probe-plants'), 'where false')
-  }
-})
-
 t.test('migrate rejects a worker of Citus and names the coordinator', async (t) => {
   const DATABASE_URL = await createDatabase(t, { template: 'template0' })
   // Citus has this table. On the coordinator groupid is 0.
@@ -122,9 +102,3 @@ t.test('each migration of distributed tables is one statement', async (t) => {
   t.equal(statementsOf('do $$ begin drop table a; drop table b; end $$;'), 1)
   t.equal(statementsOf("alter table plants add x text default ';'; drop table y;"), 2)
 })
-
-/** Counts statements. Semicolons in comments, strings and `do` blocks don't end one. */
-function statementsOf (text: string): number {
-  const bare = text.replaceAll(/\$(\w*)\$.*?\$\1\$/gs, '').replaceAll(/--.*/g, '').replaceAll(/'[^']*'/g, '')
-  return bare.split(';').filter((statement) => statement.trim() !== '').length
-}

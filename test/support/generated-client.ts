@@ -25,7 +25,7 @@ export async function generateClient (t: Test, document: string) {
 }
 
 // TypeScript does not know it yet (https://github.com/tc39/proposal-json-parse-with-source).
-const { rawJSON } = JSON as unknown as { rawJSON (text: string): unknown }
+export const { rawJSON } = JSON as unknown as { rawJSON (text: string): unknown }
 
 /** Serializes a bigint as a JSON number. JSON.stringify throws, and the generator would send a string. */
 export const exactIntegers = (body: unknown) =>

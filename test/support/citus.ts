@@ -1,0 +1,132 @@
+// Stands in for the coordinator of Citus: a proxy in front of PostgreSQL that sends errors as Citus 13.2.2 does.
+import { once } from 'node:events'
+import { connect, createServer, type AddressInfo } from 'node:net'
+import type { Test } from 'tap'
+import { createDatabase, sql } from './database.ts'
+
+type Fault = [sqlState: string, message: string]
+
+/** The errors of users whose worker was killed: of a new connection, and of a statement in flight. */
+export const lostWorker: Fault[] = [
+  ['08006', 'connection to the remote node postgres@worker-one:5432 failed with the following error: ' +
+    'server closed the connection unexpectedly'],
+  ['57P01', 'terminating connection due to administrator command']
+]
+const notPushedDown: Fault = ['0A000', 'cannot push down this subquery']
+const withoutColumns: Fault = ['42601', 'a column definition list is required for functions returning "record"']
+const twoStatements: Fault = ['42601', 'cannot insert multiple commands into a prepared statement']
+
+/** Counts statements. Semicolons in comments, strings and `do` blocks don't end one. */
+export function statementsOf (text: string): number {
+  const bare = text.replaceAll(/\$(\w*)\$.*?\$\1\$/gs, '').replaceAll(/--.*/g, '').replaceAll(/'[^']*'/g, '')
+  return bare.split(';').filter((statement) => statement.trim() !== '').length
+}
+
+/** `lose` and `freeze` act on the worker that holds the plants of these users. */
+export async function startCitus (t: Test) {
+  const database = await createDatabase(t)
+  await sql(database, `update pg_extension set extname = 'citus' where extname = 'plpgsql';
+    create function raise_as_citus (text, text) returns void language plpgsql
+      as $$ begin raise exception using errcode = $1, message = $2; end $$`)
+  let lost: { users: string[], fault: Fault } | undefined
+  let frozen: string[] = []
+  const statements = new Set<string>()
+
+  function faultOf (statement: string, values: string[]): Fault | undefined {
+    if (!statement.startsWith('plant')) return
+    const isOf = (user: string) => values.some((value) => value === user || value.includes(`"${user}"`))
+    if (statement === 'plants-first-pages') return notPushedDown
+    return lost?.users.some(isOf) ? lost.fault : undefined
+  }
+
+  /** Returns what the server gets instead of a message of the client; undefined when the client gets no response. */
+  function replace (message: Buffer): Buffer | undefined {
+    const kind = String.fromCharCode(message[0] as number)
+    if (kind === 'Q' || kind === 'P') {
+      const fault = faultOfText(message.toString('utf8', 5).replace(/\0+$/, ''))
+      return fault === undefined ? message : kind === 'Q' ? query(raise(fault)) : parse(nameOf(message), raise(fault))
+    }
+    if (kind !== 'B') return message
+    const { statement, values } = readBind(message)
+    statements.add(statement)
+    if (statement.startsWith('plant') && frozen.some((user) => values.includes(user))) return undefined
+    const fault = faultOf(statement, values)
+    return fault === undefined ? message : Buffer.concat([parse('', raise(fault)), bindWithoutValues])
+  }
+
+  const server = createServer((near) => {
+    const { hostname, port } = new URL(database)
+    const far = connect(Number(port), hostname)
+    far.pipe(near)
+    for (const [one, other] of [[near, far], [far, near]] as const) {
+      one.on('error', () => {}).on('close', () => other.destroy())
+    }
+    let received = Buffer.alloc(0)
+    // The first message has no letter.
+    let hasStarted = false
+    near.on('data', (chunk) => {
+      received = Buffer.concat([received, chunk])
+      for (;;) {
+        const start = hasStarted ? 1 : 0
+        if (received.length < start + 4 || received.length < start + received.readInt32BE(start)) return
+        const message = received.subarray(0, start + received.readInt32BE(start))
+        received = received.subarray(message.length)
+        const replaced = hasStarted ? replace(message) : message
+        hasStarted = true
+        if (replaced === undefined) far.unpipe(near)
+        else far.write(replaced)
+      }
+    })
+  }).listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  t.teardown(() => { server.close() })
+  const url = new URL(database)
+  url.hostname = '127.0.0.1'
+  url.port = String((server.address() as AddressInfo).port)
+
+  return {
+    url: url.href,
+    /** The names of the statements that were executed so far. */
+    statements,
+    lose (users: string[], fault: Fault) { lost = { users, fault } },
+    freeze (users: string[]) { frozen = users }
+  }
+}
+
+function faultOfText (text: string): Fault | undefined {
+  if (/\bselect\s+from plants\b/i.test(text)) return withoutColumns
+  if (/\b(alter|drop)\b[^]*\bplants\b/i.test(text) && statementsOf(text) > 1) return twoStatements
+}
+
+const raise = ([sqlState, message]: Fault) => `select raise_as_citus('${sqlState}', '${message}')`
+
+// The messages of the protocol: https://www.postgresql.org/docs/18/protocol-message-formats.html
+
+function build (kind: string, ...parts: Buffer[]): Buffer {
+  const length = Buffer.alloc(4)
+  length.writeInt32BE(4 + parts.reduce((sum, part) => sum + part.length, 0))
+  return Buffer.concat([Buffer.from(kind), length, ...parts])
+}
+
+const query = (text: string) => build('Q', Buffer.from(`${text}\0`))
+const parse = (name: string, text: string) => build('P', Buffer.from(`${name}\0${text}\0\0\0`))
+const bindWithoutValues = build('B', Buffer.alloc(8))
+
+const nameOf = (parse: Buffer) => parse.toString('utf8', 5, parse.indexOf(0, 5))
+
+function readBind (message: Buffer): { statement: string, values: string[] } {
+  const start = message.indexOf(0, 5) + 1
+  const end = message.indexOf(0, start)
+  const values: string[] = []
+  const formats = end + 1
+  let at = formats + 2 + 2 * message.readInt16BE(formats)
+  const count = message.readInt16BE(at)
+  at += 2
+  while (values.length < count) {
+    // -1 stands for null.
+    const length = Math.max(0, message.readInt32BE(at))
+    values.push(message.toString('utf8', at + 4, at + 4 + length))
+    at += 4 + length
+  }
+  return { statement: message.toString('utf8', start, end), values }
+}
