@@ -58,7 +58,9 @@ for (const fault of lostWorker) {
     const citus = await startCitus(t)
     const { app, as } = await startApp(t, { DATABASE_URL: citus.url })
     const [alice, bob] = [await as('alice'), await as('bob')]
-    for (const user of [alice, bob]) await Promise.all(range(10).map((id) => user.create({ id, name: 'Fern' })))
+    for (const user of [alice, bob]) {
+      await Promise.all(range(10).map((id) => user.create({ id, name: 'Fern' })))
+    }
 
     // No user has an empty name: the readiness probe of PostgreSQL asks for the plants of this one.
     citus.lose(['alice', ''], fault)

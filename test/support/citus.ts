@@ -1,4 +1,4 @@
-// Stands in for the coordinator of Citus: a proxy in front of PostgreSQL that sends errors as Citus 13.2.2 does.
+// A proxy in front of PostgreSQL that sends errors as the coordinator of Citus 13.2.2 does.
 import { once } from 'node:events'
 import { connect, createServer, type AddressInfo } from 'node:net'
 import type { Test } from 'tap'
@@ -13,7 +13,8 @@ export const lostWorker: Fault[] = [
   ['57P01', 'terminating connection due to administrator command']
 ]
 const notPushedDown: Fault = ['0A000', 'cannot push down this subquery']
-const withoutColumns: Fault = ['42601', 'a column definition list is required for functions returning "record"']
+const withoutColumns: Fault =
+  ['42601', 'a column definition list is required for functions returning "record"']
 const twoStatements: Fault = ['42601', 'cannot insert multiple commands into a prepared statement']
 
 /** Counts statements. Semicolons in comments, strings and `do` blocks don't end one. */
@@ -39,12 +40,13 @@ export async function startCitus (t: Test) {
     return lost?.users.some(isOf) ? lost.fault : undefined
   }
 
-  /** Returns what the server gets instead of a message of the client; undefined when the client gets no response. */
+  /** Returns what the server gets instead of a message; undefined when the client gets no response. */
   function replace (message: Buffer): Buffer | undefined {
     const kind = String.fromCharCode(message[0] as number)
     if (kind === 'Q' || kind === 'P') {
       const fault = faultOfText(message.toString('utf8', 5).replace(/\0+$/, ''))
-      return fault === undefined ? message : kind === 'Q' ? query(raise(fault)) : parse(nameOf(message), raise(fault))
+      if (fault === undefined) return message
+      return kind === 'Q' ? query(raise(fault)) : parse(nameOf(message), raise(fault))
     }
     if (kind !== 'B') return message
     const { statement, values } = readBind(message)

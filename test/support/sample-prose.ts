@@ -3,12 +3,36 @@
 import { hash } from 'node:crypto'
 import { glob, readFile } from 'node:fs/promises'
 import { parseArgs } from 'node:util'
+import ts from 'typescript'
 
 const { values: { seed } } = parseArgs({ options: { seed: { type: 'string', default: '1' } } })
 
-const comment = /\/\*\*[^]*?\*\/|(?:^ *(?:\/\/|--) .*\n)+|(?<=\S +)\/\/ .*$/gm
-const commentsOf = (text: string) => (text.match(comment) ?? [])
-  .map((found) => found.replaceAll(/^ *(?:\/\*\*|\*(?!\/)|\/\/|--)|\*\/$/gm, ''))
+/** The comments of TypeScript code. Line comments without code between them are one comment. */
+function commentsOf (code: string): string[] {
+  const source = ts.createSourceFile('code.ts', code, ts.ScriptTarget.Latest, true)
+  const ranges = new Map<number, number>()
+  function visit (node: ts.Node): void {
+    if (ts.isJSDoc(node)) return
+    const before = ts.getLeadingCommentRanges(code, node.pos) ?? []
+    const after = ts.getTrailingCommentRanges(code, node.end) ?? []
+    for (const { pos, end } of [...before, ...after]) ranges.set(pos, end)
+    node.getChildren(source).forEach(visit)
+  }
+  visit(source)
+  const comments: string[] = []
+  let lastEnd = 0
+  for (const [start, end] of [...ranges].sort(([one], [other]) => one - other)) {
+    const isContinued = comments.length > 0 && /^\n *$/.test(code.slice(lastEnd, start))
+    comments.push((isContinued ? `${comments.pop()}\n` : '') + code.slice(start, end))
+    lastEnd = end
+  }
+  return comments.map(withoutMarks)
+}
+
+const sqlCommentsOf = (sql: string) => (sql.match(/(?:^ *-- .*\n)+/gm) ?? []).map(withoutMarks)
+
+const withoutMarks = (comment: string) =>
+  comment.replaceAll(/^ *(?:\/\*\*|\*(?!\/)|\/\/|--)|\*\/$/gm, '')
 
 const sentencesOf = (text: string) => text
   .replaceAll(/^```[^]*?^```|^ *[|#!].*$|^ {4}.*$/gm, '\n\n')
@@ -16,11 +40,12 @@ const sentencesOf = (text: string) => text
 
 /** Texts of more than two words, the same ones for the same seed. */
 async function draw (
-  count: number, patterns: string[], textsOf: (text: string) => string[]
+  count: number, patterns: string[], textsOf: (text: string, file: string) => string[]
 ): Promise<string[]> {
   const all: string[] = []
   for await (const file of glob(patterns)) {
-    const texts = textsOf(await readFile(file, 'utf8')).map((text) => text.replaceAll(/\s+/g, ' ').trim())
+    const texts = textsOf(await readFile(file, 'utf8'), file)
+      .map((text) => text.replaceAll(/\s+/g, ' ').trim())
     all.push(...texts.filter((text) => text.split(' ').length > 2).map((text) => `${file}: ${text}`))
   }
   const keys = new Map(all.map((text) => [text, hash('sha256', `${seed} ${text}`)]))
@@ -28,6 +53,7 @@ async function draw (
 }
 
 for (const line of [
-  ...await draw(60, ['{src,test,bench}/**/*.ts', 'migrations/*.sql'], commentsOf),
+  ...await draw(60, ['{src,test,bench}/**/*.ts', 'migrations/*.sql'], (text, file) =>
+    file.endsWith('.sql') ? sqlCommentsOf(text) : commentsOf(text)),
   ...await draw(30, ['*.md', 'docs/**/*.md'], sentencesOf)
 ]) console.log(line)

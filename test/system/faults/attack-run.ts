@@ -40,13 +40,16 @@ const { serve } = startedBy(['env', ...asShipped, ...malloc, probe, ...program])
 /** The statements that give the attackers their plants. */
 export function plantsFor ({ plants }: Attack, users: string[]): string[] {
   if (plants === undefined) return []
-  const names = users.map((user) => `'${user}'`).join()
-  return [`insert into plants (owner, id, name, tag) select attacker, plant.* from unnest(array[${names}]) attacker
+  const attackers = users.map((user) => `'${user}'`).join()
+  return [`insert into plants (owner, id, name, tag)
+    select attacker, plant.* from unnest(array[${attackers}]) attacker
     cross join (${plants}) as plant (id, name, tag)`, 'checkpoint']
 }
 
 /** Starts an attack in a process of its own. That process responds to 'stop' with its counts. */
-export async function startAttack (scope: Scope, attack: Attack, target: Omit<Target, 'bodyLimit'>): Promise<ChildProcess> {
+export async function startAttack (
+  scope: Scope, attack: Attack, target: Omit<Target, 'bodyLimit'>
+): Promise<ChildProcess> {
   // Without the loader of the tests the process starts in a quarter of the time.
   const options = { execPath: 'env', execArgv: [...asShipped, process.execPath] }
   const attacker = fork(join(import.meta.dirname, 'attacker.ts'), options)
@@ -60,18 +63,25 @@ export async function startAttack (scope: Scope, attack: Attack, target: Omit<Ta
 export async function measure (
   scope: Scope, postgres: Postgres, attack: Attack, { watchMs, restMs, share }: AttackOptions
 ) {
-  const named = (name: string, count: number) => Array.from({ length: Math.ceil(count) }, (_, index) => `${name} ${index}`)
+  const named = (name: string, count: number) =>
+    Array.from({ length: Math.ceil(count) }, (_, index) => `${name} ${index}`)
   const [attackers, others] = [named('mallory', share * (attack.users ?? 1)), named('other', otherUsers)]
-  const [otherTokens, tokens] = [await createUsers(postgres.url, others), await createUsers(postgres.url, attackers)]
+  const tokens = await createUsers(postgres.url, attackers)
+  const otherTokens = await createUsers(postgres.url, others)
   const held = new pg.Client(postgres.url)
   await held.connect()
-  const database = { query: (text: string) => sql(postgres.url, text), session: (text: string) => held.query(text) }
+  const database = {
+    query: (text: string) => sql(postgres.url, text),
+    session: (text: string) => held.query(text)
+  }
   const tickFile = join(tmpdir(), `ticks-${process.pid}-${Date.now()}`)
-  const observed = attack.observed && { METRICS_PORT: '0', OTEL_EXPORTER_OTLP_ENDPOINT: await openSilentCollector(scope) }
+  const observed = attack.observed &&
+    { METRICS_PORT: '0', OTEL_EXPORTER_OTLP_ENDPOINT: await openSilentCollector(scope) }
   const environment = { DATABASE_URL: postgres.url, DRAIN_DELAY: '0', TICK_FILE: tickFile, ...observed }
   const service = await serve(scope, environment)
   const metrics = String(service.log.find(({ msg }) => msg === 'metrics')?.url ?? '')
-  const target = { address: service.address, metrics, tokens, connections: Math.ceil(attack.connections * share) }
+  const connections = Math.ceil(attack.connections * share)
+  const target = { address: service.address, metrics, tokens, connections }
   const clients = otherTokens.map((token) => createClient(service.address, token))
   const name = 'n'.repeat(attack.otherNameLength ?? 8)
   const watch = (ms: number) => observe(service, clients, name, ms, tickFile)
@@ -132,18 +142,23 @@ async function openSilentCollector (scope: Scope): Promise<string> {
   return `http://127.0.0.1:${(server.address() as AddressInfo).port}`
 }
 
-/** What must hold after every attack: the service is ready, batches writes, and kept its healthy connections. */
-async function findFaults (service: Program, clients: Client[], postgres: Postgres, counts: Counts): Promise<string[]> {
+/** After every attack the service must be ready, batch writes, and have kept its healthy connections. */
+async function findFaults (
+  service: Program, clients: Client[], postgres: Postgres, counts: Counts
+): Promise<string[]> {
   const ready = await clients[0]?.get('/readyz') as HttpResponse
   const ids = Array.from({ length: 20 }, (_, id) => id + 100)
   await Promise.all(clients.flatMap((client) => ids.map((id) => client.create({ id, name: 'Monstera' }))))
-  const [stored] = await sql(postgres.url, `select count(*)::int as plants, count(distinct xmin::text)::int as statements
+  const [stored] = await sql(postgres.url, `
+    select count(*)::int as plants, count(distinct xmin::text)::int as statements
     from plants where owner like 'other%' and id >= 100`)
   await Promise.all(clients.flatMap((client) => ids.map((id) => client.delete(id))))
   const closed = service.log.filter(({ msg }) => /silent|unresponsive/.test(String(msg))).length
   return [
     ...ready.status === 200 ? [] : [`/readyz afterwards: ${describe(ready)}`],
-    ...stored?.plants === stored?.statements ? [`batching is off: ${stored?.plants} creates, as many statements`] : [],
+    ...stored?.plants === stored?.statements
+      ? [`batching is off: ${stored?.plants} creates, as many statements`]
+      : [],
     ...closed > 0 ? [`${closed} healthy database connections were closed`] : [],
     ...counts[500] ? [`${counts[500]} responses of 500 to the attacker`] : []
   ]

@@ -26,7 +26,8 @@ export interface Attack {
   start: (target: Target) => unknown
 }
 
-const head = (line: string, token: string) => `${line} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer ${token}\r\n`
+const head = (line: string, token: string) =>
+  `${line} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer ${token}\r\n`
 const get = (path: string, token: string) => `${head(`GET ${path}`, token)}\r\n`
 
 // 1 MB in a list; rows of more bytes than the buffers of the system hold; 500 plants in one page.
@@ -35,7 +36,7 @@ const longList = `select id, repeat('n', 512), repeat('t', 512) from generate_se
   union all select id, repeat('n', 130000), null from generate_series(20001, 20080) id`
 const fullPage = (character: string) =>
   `select id, repeat(${character}, 512), repeat(${character}, 512) from generate_series(1, 500) id`
-// Each list has 5 MB of JSON, more than the buffers of a connection. PostgreSQL compresses the name, once for all plants.
+// Each list has 5 MB of JSON, more than the buffers of a connection. PostgreSQL compresses the name once.
 const stalledList = 'select id, large.name, null from generate_series(1, 40) id, large'
 const compressed = 'create table large as select repeat(chr(1), 21000) as name'
 
@@ -83,36 +84,164 @@ async function changeTypes ({ query }: Database, over: AbortSignal): Promise<voi
 async function leaveDeadRows ({ query, session }: Database): Promise<void> {
   await session('begin isolation level repeatable read')
   await session('select from plants')
-  await query('insert into plants (owner, id, name) select \'mallory 0\', id, \'n\' from generate_series(1, 500000) id')
+  await query(`insert into plants (owner, id, name)
+    select 'mallory 0', id, 'n' from generate_series(1, 500000) id`)
   await query('delete from plants where owner = \'mallory 0\'')
 }
 
 /** The order gives the numbers of `--row`. */
 export const attacks: Attack[] = [
-  { name: 'the script of /docs 17 times, unread', connections: 1000, limitedBy: 'one response per connection at a time', start: (target) => hold(target, (token) => [get('/docs/scalar.js', token).repeat(17)]) },
-  { name: 'heads, as many as fit into one read', connections: 1000, limitedBy: '16 pipelined requests', start: (target) => hold(target, (token) => [get('/livez', token).repeat(1800)]) },
-  { name: 'bodies without a token', connections: 100, limitedBy: 'limiter of work in a tick', start: (target) => sendColons(target, 'x') },
+  {
+    name: 'the script of /docs 17 times, unread',
+    connections: 1000,
+    limitedBy: 'one response per connection at a time',
+    start: (target) => hold(target, (token) => [get('/docs/scalar.js', token).repeat(17)])
+  },
+  {
+    name: 'heads, as many as fit into one read',
+    connections: 1000,
+    limitedBy: '16 pipelined requests',
+    start: (target) => hold(target, (token) => [get('/livez', token).repeat(1800)])
+  },
+  {
+    name: 'bodies without a token',
+    connections: 100,
+    limitedBy: 'limiter of work in a tick',
+    start: (target) => sendColons(target, 'x')
+  },
   { name: 'bodies of colons', connections: 100, limitedBy: 'body limit', start: sendColons },
   { name: 'large creates', connections: 20, limitedBy: 'memory budget', start: createLargePlants },
   { name: 'large creates', connections: 100, limitedBy: 'memory budget', start: createLargePlants },
-  { name: 'large lists', connections: 100, limitedBy: '64 KiB in a page, memory budget', plants: largePlants, start: listPlants },
-  { name: 'large lists', connections: 900, limitedBy: '64 KiB in a page, memory budget', plants: largePlants, start: listPlants },
-  { name: 'three long lists each, unread', connections: 100, limitedBy: 'memory budget', plants: longList, start: (target) => hold(target, (token) => [get('/plants', token).repeat(3)]) },
+  {
+    name: 'large lists',
+    connections: 100,
+    limitedBy: '64 KiB in a page, memory budget',
+    plants: largePlants,
+    start: listPlants
+  },
+  {
+    name: 'large lists',
+    connections: 900,
+    limitedBy: '64 KiB in a page, memory budget',
+    plants: largePlants,
+    start: listPlants
+  },
+  {
+    name: 'three long lists each, unread',
+    connections: 100,
+    limitedBy: 'memory budget',
+    plants: longList,
+    start: (target) => hold(target, (token) => [get('/plants', token).repeat(3)])
+  },
   { name: 'bodies one byte short', connections: 1500, limitedBy: 'memory budget', start: sendPartialBodies },
-  { name: 'unknown tokens', connections: 4000, limitedBy: 'queue of unauthenticated requests', start: (target) => flood(target, () => ({ token: createToken() })) },
-  { name: 'malformed tokens', connections: 100, limitedBy: 'limit of log lines', start: (target) => flood(target, () => ({ token: 'x' })) },
-  { name: 'lists of 500 plants of 1 KiB', connections: 100, limitedBy: '100 plants and 64 KiB in a first page', plants: fullPage('\'n\''), start: (target) => listPlants(target, '?limit=500') },
-  { name: 'lists of 500 plants of control characters', connections: 900, limitedBy: '64 KiB of JSON in a page', plants: fullPage('chr(1)'), start: (target) => listPlants(target, '?limit=500') },
-  { name: 'lists of control characters at once, every 8 s', connections: 100, limitedBy: '64 KiB of JSON in a page', plants: fullPage('chr(1)'), start: listOnceInEightSeconds },
-  { name: 'bodies one byte short, one per user', connections: 2000, users: 2000, limitedBy: 'memory budget', start: sendPartialBodies },
-  { name: 'a stalled list per user', connections: 4000, users: 4000, limitedBy: 'memory budget', setup: ({ query }) => query(compressed), plants: stalledList, start: (target) => hold(target, (token) => [get('/plants', token)]) },
-  { name: 'lists while column types change', connections: 20, limitedBy: 'stale statements are prepared again', plants: fullPage('\'n\''), beside: changeTypes, start: (target) => listPlants(target, '?limit=5') },
-  { name: 'small bodies of escaped keys, 480 a second', connections: 195, limitedBy: '100 values in a body', start: (target) => sendEscapedKeys(target, 480) },
-  { name: 'small bodies of escaped keys', connections: 900, limitedBy: '100 values in a body', start: (target) => sendEscapedKeys(target) },
-  { name: '1,700 requests for metrics in one packet', connections: 1, limitedBy: 'one response per connection at a time', observed: true, start: (target) => askMetrics(target, 1700) },
-  { name: '100 requests for metrics each, unread', connections: 200, limitedBy: '50 connections for metrics', observed: true, start: (target) => askMetrics(target, 100) },
-  { name: 'lists over 500,000 deleted plants', connections: 1, limitedBy: 'a user with slow statements runs alone', setup: leaveDeadRows, start: listPlants },
-  { name: 'bodies of colons, others create 20,000 characters', connections: 100, otherNameLength: 20_000, limitedBy: 'body limit', start: sendColons },
-  { name: 'probes, then a stalled reader of the log', connections: 100, stallsLog: true, limitedBy: 'every close has a deadline', start: (target) => flood(target, () => ({ path: '/livez' })) },
-  { name: 'malformed heads at once', connections: 3000, limitedBy: 'queue of unauthenticated requests', start: (target) => burst(target, () => 'GET / HTTP/1.1\r\nbad header\r\n\r\n', 1000) }
+  {
+    name: 'unknown tokens',
+    connections: 4000,
+    limitedBy: 'queue of unauthenticated requests',
+    start: (target) => flood(target, () => ({ token: createToken() }))
+  },
+  {
+    name: 'malformed tokens',
+    connections: 100,
+    limitedBy: 'limit of log lines',
+    start: (target) => flood(target, () => ({ token: 'x' }))
+  },
+  {
+    name: 'lists of 500 plants of 1 KiB',
+    connections: 100,
+    limitedBy: '100 plants and 64 KiB in a first page',
+    plants: fullPage('\'n\''),
+    start: (target) => listPlants(target, '?limit=500')
+  },
+  {
+    name: 'lists of 500 plants of control characters',
+    connections: 900,
+    limitedBy: '64 KiB of JSON in a page',
+    plants: fullPage('chr(1)'),
+    start: (target) => listPlants(target, '?limit=500')
+  },
+  {
+    name: 'lists of control characters at once, every 8 s',
+    connections: 100,
+    limitedBy: '64 KiB of JSON in a page',
+    plants: fullPage('chr(1)'),
+    start: listOnceInEightSeconds
+  },
+  {
+    name: 'bodies one byte short, one per user',
+    connections: 2000,
+    users: 2000,
+    limitedBy: 'memory budget',
+    start: sendPartialBodies
+  },
+  {
+    name: 'a stalled list per user',
+    connections: 4000,
+    users: 4000,
+    limitedBy: 'memory budget',
+    setup: ({ query }) => query(compressed),
+    plants: stalledList,
+    start: (target) => hold(target, (token) => [get('/plants', token)])
+  },
+  {
+    name: 'lists while column types change',
+    connections: 20,
+    limitedBy: 'stale statements are prepared again',
+    plants: fullPage('\'n\''),
+    beside: changeTypes,
+    start: (target) => listPlants(target, '?limit=5')
+  },
+  {
+    name: 'small bodies of escaped keys, 480 a second',
+    connections: 195,
+    limitedBy: '100 values in a body',
+    start: (target) => sendEscapedKeys(target, 480)
+  },
+  {
+    name: 'small bodies of escaped keys',
+    connections: 900,
+    limitedBy: '100 values in a body',
+    start: (target) => sendEscapedKeys(target)
+  },
+  {
+    name: '1,700 requests for metrics in one packet',
+    connections: 1,
+    limitedBy: 'one response per connection at a time',
+    observed: true,
+    start: (target) => askMetrics(target, 1700)
+  },
+  {
+    name: '100 requests for metrics each, unread',
+    connections: 200,
+    limitedBy: '50 connections for metrics',
+    observed: true,
+    start: (target) => askMetrics(target, 100)
+  },
+  {
+    name: 'lists over 500,000 deleted plants',
+    connections: 1,
+    limitedBy: 'a user with slow statements runs alone',
+    setup: leaveDeadRows,
+    start: listPlants
+  },
+  {
+    name: 'bodies of colons, others create 20,000 characters',
+    connections: 100,
+    otherNameLength: 20_000,
+    limitedBy: 'body limit',
+    start: sendColons
+  },
+  {
+    name: 'probes, then a stalled reader of the log',
+    connections: 100,
+    stallsLog: true,
+    limitedBy: 'every close has a deadline',
+    start: (target) => flood(target, () => ({ path: '/livez' }))
+  },
+  {
+    name: 'malformed heads at once',
+    connections: 3000,
+    limitedBy: 'queue of unauthenticated requests',
+    start: (target) => burst(target, () => 'GET / HTTP/1.1\r\nbad header\r\n\r\n', 1000)
+  }
 ]

@@ -2,7 +2,7 @@
 import { Agent, request, type IncomingMessage, type OutgoingHttpHeaders } from 'node:http'
 import { text } from 'node:stream/consumers'
 
-/** `cut`: the connection closed before the whole response arrived. `unsent`: no connection could be opened. */
+/** `cut`: the connection closed before the whole response arrived. `unsent`: no connection was open. */
 export type Outcome = 'complete' | 'cut' | 'unsent'
 
 export interface HttpResponse {
@@ -29,12 +29,16 @@ export function createClient (address: string, token?: string, { maxSockets = In
     const headers: OutgoingHttpHeaders = {}
     if (token !== undefined) headers.authorization = `Bearer ${token}`
     if (payload !== undefined) {
-      Object.assign(headers, { 'content-type': 'application/json', 'content-length': Buffer.byteLength(payload) })
+      headers['content-type'] = 'application/json'
+      headers['content-length'] = Buffer.byteLength(payload)
     }
     return new Promise((resolve) => {
       const outgoing = request(address + path, { agent, method, headers }, (incoming) => {
         const { statusCode: status = 0, headers } = incoming
-        text(incoming).then((body) => resolve(ended('complete', { status, headers, body })), () => resolve(ended('cut')))
+        text(incoming).then(
+          (body) => resolve(ended('complete', { status, headers, body })),
+          () => resolve(ended('cut'))
+        )
       })
       outgoing.on('error', (error: NodeJS.ErrnoException) =>
         resolve(ended(error.code === 'ECONNREFUSED' ? 'unsent' : 'cut')))

@@ -73,8 +73,10 @@ export function hold (
   }
 }
 
-/** Opens all connections and sends on all of them in one tick; repeats after `everyMs` and the last response. */
-export async function burst (target: Target, toText: (token: string) => string, everyMs: number): Promise<void> {
+/** Opens all connections and sends on all in one tick. Repeats after `everyMs` and the last response. */
+export async function burst (
+  target: Target, toText: (token: string) => string, everyMs: number
+): Promise<void> {
   const { hostname, port } = new URL(target.address)
   for (;;) {
     const sockets = tokensOf(target).map((token) => {

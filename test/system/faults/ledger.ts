@@ -13,9 +13,10 @@ interface PlantRow { user: string, id: number, name: string }
 interface Snapshot { user: string, from: number, until: number, names: Map<number, string> }
 
 /**
- * Clients rely on three rules. An acknowledged write happened and a rejected one did not. Any other write may have
- * happened. A list shows all writes that were acknowledged before its request. Lists have no ids, so each name
- * begins with the id of its plant and a space.
+ * Clients rely on three rules. An acknowledged write happened and a rejected one did not. Any other write may
+ * have happened. A list shows all writes that were acknowledged before its request.
+ *
+ * Lists have no ids, so each name begins with the id of its plant and a space.
  */
 export function openLedger () {
   const writes = new Map<string, Map<number, Operation[]>>()
@@ -29,7 +30,9 @@ export function openLedger () {
   }
 
   /** When and whether the write changed the plant; undefined when the write did not happen. */
-  function outcomeOf (response: HttpResponse, success: number, unchanged: number): Pick<Operation, 'until' | 'done'> | undefined {
+  function outcomeOf (
+    response: HttpResponse, success: number, unchanged: number
+  ): Pick<Operation, 'until' | 'done'> | undefined {
     const number = errorNumber(response)
     if (response.outcome === 'cut' || databaseErrors.includes(number as number)) {
       counts.unknown++
@@ -102,6 +105,7 @@ export function openLedger () {
 
 /** The culprit and the operations before it. */
 function describe (culprit: Operation, operations: Operation[]): string {
-  const before = operations.filter(({ from }) => from <= culprit.until).sort((a, b) => a.from - b.from).slice(-8)
-  return `${JSON.stringify(culprit)} cannot be explained after ${before.map((one) => JSON.stringify(one)).join(', ')}`
+  const before = operations.filter(({ from }) => from <= culprit.until).sort((a, b) => a.from - b.from)
+  const shown = before.slice(-8).map((one) => JSON.stringify(one)).join(', ')
+  return `${JSON.stringify(culprit)} cannot be explained after ${shown}`
 }

@@ -7,16 +7,19 @@ const create = (from: number, until: number, name: string, done?: boolean): Oper
   ({ from, until, act: 'create', name, done })
 const remove = (from: number, until: number, done?: boolean): Operation =>
   ({ from, until, act: 'delete', name: null, done })
-const see = (from: number, until: number, name: string | null): Operation => ({ from, until, act: 'see', name })
+const see = (from: number, until: number, name: string | null): Operation =>
+  ({ from, until, act: 'see', name })
 
 const explained: Record<string, Operation[]> = {
   'nothing at all': [],
   'one after the other': [
-    create(1, 2, 'a', true), see(3, 4, 'a'), create(5, 6, 'b', false), remove(7, 8, true), see(9, 10, null), remove(11, 12, false)
+    create(1, 2, 'a', true), see(3, 4, 'a'), create(5, 6, 'b', false), remove(7, 8, true), see(9, 10, null),
+    remove(11, 12, false)
   ],
   'a list during a create, either way': [create(1, 4, 'a', true), see(2, 3, 'a'), see(2, 3, null)],
   'an unknown create that worked late': [create(1, Infinity, 'a'), see(2, 3, null), see(4, 5, 'a')],
-  'an unknown create that never worked': [create(1, Infinity, 'a'), see(2, 3, null), create(4, 5, 'b', true), see(6, 7, 'b')],
+  'an unknown create that never worked':
+    [create(1, Infinity, 'a'), see(2, 3, null), create(4, 5, 'b', true), see(6, 7, 'b')],
   'an unknown delete': [create(1, 2, 'a', true), remove(3, Infinity), see(4, 5, 'a'), see(6, 7, null)],
   'an unknown create between two deletes': [
     create(1, 2, 'a', true), create(3, Infinity, 'b'), remove(4, 5, true), remove(6, 7, true), see(8, 9, null)
@@ -39,13 +42,17 @@ const doctored: Array<[string, Operation[], Operation]> = [
   ['a lost create', [create(1, 2, 'a', true), lostCreate], lostCreate],
   ['a stale list', [create(1, 2, 'a', true), remove(3, 4, true), staleList], staleList],
   ['a list that goes back in time', [create(0, Infinity, 'a'), see(1, 2, 'a'), lostCreate], lostCreate],
-  ['a resurrected plant', [create(1, 2, 'a', true), remove(3, 4, true), see(5, 6, null), resurrected], resurrected],
+  ['a resurrected plant',
+    [create(1, 2, 'a', true), remove(3, 4, true), see(5, 6, null), resurrected], resurrected],
   ['one unknown delete that worked twice',
-    [create(1, 2, 'a', true), remove(3, Infinity), create(4, 5, 'b', true), create(6, 7, 'c', true)], create(6, 7, 'c', true)],
+    [create(1, 2, 'a', true), remove(3, Infinity), create(4, 5, 'b', true), create(6, 7, 'c', true)],
+    create(6, 7, 'c', true)],
   ['one unknown create that worked twice',
     [create(1, Infinity, 'a'), remove(2, 3, true), remove(4, 5, true)], remove(4, 5, true)],
-  ['a create acknowledged twice', [create(1, 4, 'a', true), create(2, 5, 'b', true)], create(2, 5, 'b', true)],
-  ['a rejected create that shows', [create(1, 2, 'a', true), create(3, 4, 'b', false), see(5, 6, 'b')], see(5, 6, 'b')],
+  ['a create acknowledged twice',
+    [create(1, 4, 'a', true), create(2, 5, 'b', true)], create(2, 5, 'b', true)],
+  ['a rejected create that shows',
+    [create(1, 2, 'a', true), create(3, 4, 'b', false), see(5, 6, 'b')], see(5, 6, 'b')],
   ['a name that no create gave', [create(1, 2, 'a', true), see(3, 4, 'x')], see(3, 4, 'x')]
 ]
 for (const [title, operations, culprit] of doctored) {
@@ -67,7 +74,9 @@ function play (seed: number): Operation[] {
     const isCreate = random.chance(0.5)
     const done = isCreate === (name === null)
     const wanted = `${step}`
-    if (unknown && random.chance(0.5)) return isCreate ? create(from, Infinity, wanted) : remove(from, Infinity)
+    if (unknown && random.chance(0.5)) {
+      return isCreate ? create(from, Infinity, wanted) : remove(from, Infinity)
+    }
     if (done) name = isCreate ? wanted : null
     if (unknown) return isCreate ? create(from, Infinity, wanted) : remove(from, Infinity)
     return isCreate ? create(from, until, wanted, done) : remove(from, until, done)

@@ -1,8 +1,8 @@
 // Decides whether some order of the requests for one plant explains all their responses.
 
 /**
- * One request as its client saw it. The request took effect at one moment between `from` and `until`. Where `until`
- * is Infinity the outcome is unknown.
+ * One request as its client saw it. The request took effect at one moment between `from` and `until`. Where
+ * `until` is Infinity the outcome is unknown.
  */
 export interface Operation {
   from: number
@@ -28,12 +28,12 @@ function after (name: string | null, { act, name: other, done }: Operation): str
 }
 
 /**
- * The first operation, by the time of its response, that no order explains; undefined when an order explains all.
- * An operation that ended before another began comes first in the order. There is no plant at the beginning.
+ * The first operation, by the time of its response, that no order explains. Undefined when an order explains
+ * all. An operation that ended before another began comes first. There is no plant at the beginning.
  *
- * The search goes from response to response and keeps all possible states. At a response its operation must have
- * taken effect, perhaps after other open ones. Two kinds of states are dropped: equal unknown operations are
- * interchangeable, and a state is redundant if another one has used fewer of them.
+ * The search goes from response to response and keeps all possible states. At a response its operation must
+ * have taken effect, perhaps after other open ones. Two kinds of states are dropped: equal unknown operations
+ * are interchangeable, and a state is redundant if another one has used fewer of them.
  */
 export function findUnexplained (operations: Operation[]): Operation | undefined {
   const seen = new Set(operations.filter(({ act }) => act === 'see').map(({ name }) => name))
@@ -63,7 +63,9 @@ function inTime (operations: Operation[]) {
 }
 
 /** The states in which the operation has taken effect. */
-function advance (from: Possibility[], operation: Operation, open: Set<Operation>, kindOf: (operation: Operation) => string) {
+function advance (
+  from: Possibility[], operation: Operation, open: Set<Operation>, kindOf: (operation: Operation) => string
+) {
   const known = openSieve()
   const advanced: Possibility[] = []
   let frontier = from
@@ -80,11 +82,14 @@ function advance (from: Possibility[], operation: Operation, open: Set<Operation
 
 /** Operations that change nothing take effect as soon as they can. */
 function applyReads ({ name, taken }: Possibility, open: Set<Operation>): Possibility {
-  const reads = [...open].filter((one) => one.until < Infinity && !taken.has(one) && after(name, one) === name)
+  const reads = [...open]
+    .filter((one) => one.until < Infinity && !taken.has(one) && after(name, one) === name)
   return { name, taken: new Set([...taken, ...reads]) }
 }
 
-function steps ({ name, taken }: Possibility, open: Set<Operation>, kindOf: (operation: Operation) => string) {
+function steps (
+  { name, taken }: Possibility, open: Set<Operation>, kindOf: (operation: Operation) => string
+) {
   const tried = new Set<string>()
   return [...open].flatMap((one): Possibility[] => {
     const next = after(name, one)
@@ -110,7 +115,8 @@ function openSieve () {
 
   return {
     isNew (possibility: Possibility): boolean {
-      const ending = [...possibility.taken].filter(({ until }) => until < Infinity).map(numberOf).sort((a, b) => a - b)
+      const ending = [...possibility.taken].filter(({ until }) => until < Infinity)
+        .map(numberOf).sort((a, b) => a - b)
       const key = `${ending} ${possibility.name}`
       const others = passed.get(key) ?? []
       if (others.some((other) => endless(other).isSubsetOf(endless(possibility)))) return false

@@ -14,8 +14,10 @@ const plantsPerUser = 100
 const statementTimeoutMs = 2000
 const databaseSlow = 50304
 
-/** Two instances write the same plants in batches of several users. Then an operator locks a plant, and the table. */
-export async function locks (scope: Scope, postgres: Postgres, { seed, rounds }: { seed: number, rounds: number }): Promise<Report> {
+/** Two instances write the same plants in batches. Then an operator locks a plant, and the table. */
+export async function locks (
+  scope: Scope, postgres: Postgres, { seed, rounds }: { seed: number, rounds: number }
+): Promise<Report> {
   const random = createRandom(seed)
   const tokens = await createUsers(postgres.url, users)
   const operator = new pg.Client(postgres.url)
@@ -27,13 +29,15 @@ export async function locks (scope: Scope, postgres: Postgres, { seed, rounds }:
   const clients = instances.map(({ address }) => tokens.map((token) => createClient(address, token)))
   scope.teardown(() => { for (const client of clients.flat()) client.close() })
   const [ofFirst = []] = clients
-  const deadlocks = async () => Number((await sql(postgres.url, 'select sum(deadlocks) from pg_stat_database'))[0]?.sum)
-  const stored = async () => (await sql(postgres.url, 'select owner, id::int from plants where owner = any($1)', [users]))
+  const ofUsers = async (text: string) => sql(postgres.url, text, [users])
+  const deadlocks = async () =>
+    Number((await sql(postgres.url, 'select sum(deadlocks) from pg_stat_database'))[0]?.sum)
+  const stored = async () => (await ofUsers('select owner, id::int from plants where owner = any($1)'))
     .map(({ owner, id }) => `${owner} ${id}`).sort()
 
   /** The largest number of plants that one statement stored. */
-  const largestBatch = async () => Number((await sql(postgres.url, `select max(plants) from
-    (select count(*) as plants from plants where owner = any($1) group by xmin) as statement`, [users]))[0]?.max)
+  const largestBatch = async () => Number((await ofUsers(`select max(plants) from
+    (select count(*) as plants from plants where owner = any($1) group by xmin) as statement`))[0]?.max)
 
   const before = await deadlocks()
   let together = 0
@@ -43,8 +47,10 @@ export async function locks (scope: Scope, postgres: Postgres, { seed, rounds }:
       // The first write of each instance waits for the lock, and the others wait for the first.
       // So two batches start at the same moment, in a random order.
       await operator.query('begin; lock table plants in exclusive mode')
-      const sent = clients.flatMap((ofInstance) => random.shuffled(ofInstance.flatMap((client) => plantIds.map((id) => ({ client, id }))))
-        .map(({ client, id }) => verb === 'create' ? client.create({ id, name: 'Monstera' }) : client.delete(id)))
+      const sent = clients.flatMap((ofInstance) =>
+        random.shuffled(ofInstance.flatMap((client) => plantIds.map((id) => ({ client, id }))))
+          .map(({ client, id }) =>
+            verb === 'create' ? client.create({ id, name: 'Monstera' }) : client.delete(id)))
       await Promise.all(clients.map(([client]) => client?.get('/livez')))
       await operator.query('commit')
       responses.push(...await Promise.all(sent))
@@ -53,15 +59,18 @@ export async function locks (scope: Scope, postgres: Postgres, { seed, rounds }:
   }
   const deadlocked = await deadlocks() - before
 
-  const createAll = () => Promise.all(ofFirst.flatMap((client) => plantIds.map((id) => client.create({ id, name: 'Monstera' }))))
-  const deleteAll = () => Promise.all(ofFirst.map((client) => Promise.all(plantIds.map((id) => client.delete(id)))))
+  const forEach = <Result>(act: (client: Client, id: number) => Promise<Result>) =>
+    Promise.all(ofFirst.map((client) => Promise.all(plantIds.map((id) => act(client, id)))))
+  const createAll = () => forEach((client, id) => client.create({ id, name: 'Monstera' }))
+  const deleteAll = () => forEach((client, id) => client.delete(id))
   await createAll()
 
   await operator.query('begin')
-  await operator.query('select from plants where owner = $1 and id = $2 for update', [users.at(-1), plantIds.at(-1)])
-  const ofUsers = await deleteAll()
+  const [lockedUser, lockedId] = [users.at(-1), plantIds.at(-1)]
+  await operator.query('select from plants where owner = $1 and id = $2 for update', [lockedUser, lockedId])
+  const deleted = await deleteAll()
   await operator.query('rollback')
-  const [locked, ...neighbours] = ofUsers.flat().reverse() as [HttpResponse, ...HttpResponse[]]
+  const [locked, ...neighbors] = deleted.flat().reverse() as [HttpResponse, ...HttpResponse[]]
   const left = await stored()
 
   await createAll()
@@ -70,28 +79,33 @@ export async function locks (scope: Scope, postgres: Postgres, { seed, rounds }:
   await operator.query('rollback')
 
   const unexpected = responses.filter(({ status }) => ![200, 204, 400, 404].includes(status))
-  const harmed = neighbours.filter(({ status }) => status !== 204)
+  const harmed = neighbors.filter(({ status }) => status !== 204)
   const dishonest = blocked.filter((response) => errorNumber(response) !== databaseSlow)
+  const rejected = blocked.filter(({ status }) => status === 503)
   const slowest = (all: HttpResponse[]) => round(Math.max(...all.map(({ ms }) => ms)))
   const when = (isSo: boolean, breach: string) => isSo ? [breach] : []
+  const first = ([one]: HttpResponse[]) => `${one?.status} ${one?.body}`
   return {
     title: 'Batches that meet locks',
     head: ['', 'writes', 'failed', 'slowest response, ms'],
     rows: [
       ['two instances that write the same plants', responses.length, unexpected.length, slowest(responses)],
-      ['the delete of a plant that an operator has locked', 1, Number(locked.status === 503), slowest([locked])],
-      ['other deletes in the same batch', neighbours.length, harmed.length, slowest(neighbours)],
-      ['writes to a table that an operator has locked', blocked.length, blocked.filter(({ status }) => status === 503).length, slowest(blocked)]
+      ['the delete of a locked plant', 1, Number(locked.status === 503), slowest([locked])],
+      ['other deletes in the same batch', neighbors.length, harmed.length, slowest(neighbors)],
+      ['writes to a table that an operator has locked', blocked.length, rejected.length, slowest(blocked)]
     ],
-    notes: [`Deadlocks: ${deadlocked}. STATEMENT_TIMEOUT=${statementTimeoutMs}ms; a batch that reaches the limit is retried plant by plant.`],
+    notes: [`Deadlocks: ${deadlocked}. STATEMENT_TIMEOUT=${statementTimeoutMs}ms; ` +
+      'a batch that reaches the limit is retried plant by plant.'],
     breaches: [
       ...when(together < 2, 'no batch had several plants, so the scenario tested nothing'),
       ...when(deadlocked > 0, `${deadlocked} deadlocks`),
-      ...when(unexpected.length > 0, `${unexpected.length} writes failed, such as ${unexpected[0]?.status} ${unexpected[0]?.body}`),
-      ...when(locked.status !== 503, `the locked plant: ${locked.status} ${locked.body}`),
-      ...when(harmed.length > 0, `${harmed.length} neighbours of the locked plant failed, such as ${harmed[0]?.status} ${harmed[0]?.body}`),
-      ...when(left.join() !== `${users.at(-1)} ${plantIds.at(-1)}`, `expected the locked plant alone, found: ${left.join()}`),
-      ...when(dishonest.length > 0, `with the table locked: ${dishonest[0]?.status} ${dishonest[0]?.body}`),
+      ...when(unexpected.length > 0, `${unexpected.length} writes failed, such as ${first(unexpected)}`),
+      ...when(locked.status !== 503, `the locked plant: ${first([locked])}`),
+      ...when(harmed.length > 0,
+        `${harmed.length} neighbors of the locked plant failed, such as ${first(harmed)}`),
+      ...when(left.join() !== `${lockedUser} ${lockedId}`,
+        `expected the locked plant alone, found: ${left.join()}`),
+      ...when(dishonest.length > 0, `with the table locked: ${first(dishonest)}`)
     ],
     misses: []
   }

@@ -10,13 +10,16 @@ const pauseMs = 25
 const patienceMs = 10_000
 
 /** The responses to users who create, list and delete one plant in turn, the memory, and the longest tick. */
-export async function observe (service: Program, clients: Client[], name: string, ms: number, tickFile: string) {
+export async function observe (
+  service: Program, clients: Client[], name: string, ms: number, tickFile: string
+) {
   const [writes, lists, live]: [HttpResponse[], HttpResponse[], HttpResponse[]] = [[], [], []]
   const [began, end] = [Date.now(), performance.now() + ms]
   const memory = watchMemory(service.child)
   const prober = createClient(service.address)
   // Closing cuts the requests that are still in flight.
-  const giveUp = setTimeout(() => { for (const client of [prober, ...clients]) client.close() }, ms + patienceMs)
+  const closeAll = () => { for (const client of [prober, ...clients]) client.close() }
+  const giveUp = setTimeout(closeAll, ms + patienceMs)
   const probing = (async () => {
     while (performance.now() < end) {
       live.push(await prober.get('/livez'))
@@ -50,7 +53,9 @@ function longestTick (file: string, since: number): number {
 /** Samples the memory of a process until `peak` returns the most. */
 export function watchMemory (child: ChildProcess) {
   let most = 0
-  const sample = () => { if ((child.exitCode ?? child.signalCode) === null) most = Math.max(most, memoryMiB(child.pid as number)) }
+  const sample = () => {
+    if ((child.exitCode ?? child.signalCode) === null) most = Math.max(most, memoryMiB(child.pid as number))
+  }
   const sampler = setInterval(sample, 100)
   sample()
   return {

@@ -36,13 +36,15 @@ interface Fault {
 
 const role = 'outages'
 
-/** The database goes away in every possible way under a steady load. The service recovers without a restart. */
+/** The database goes away in every possible way under load. The service recovers without a restart. */
 export async function outages (scope: Scope, postgres: Postgres, options: OutageOptions): Promise<Report> {
   const { lastsMs, watchMs, perSecond, statementTimeoutMs } = options
   const [token = ''] = await createUsers(postgres.url, [role])
   // PostgreSQL does not limit the connections of a superuser.
-  await sql(postgres.url, `create role ${role} login password '${role}'; grant all on plants, tokens to ${role}`)
-  const terminate = () => sql(postgres.url, `select pg_terminate_backend(pid) from pg_stat_activity where usename = '${role}'`)
+  await sql(postgres.url, `create role ${role} login password '${role}';
+    grant all on plants, tokens to ${role}`)
+  const terminate = () => sql(postgres.url,
+    `select pg_terminate_backend(pid) from pg_stat_activity where usename = '${role}'`)
   const url = new URL(postgres.url)
   url.username = url.password = role
   const proxy = await openProxy(scope, url.href)
@@ -112,29 +114,41 @@ export async function outages (scope: Scope, postgres: Postgres, options: Outage
     const hit = responses.filter(({ startedAt }) => startedAt > began && startedAt < ended)
     const failed = responses.filter((response) => !isNormal(response))
     const unexpected = failed.filter((response) => !isProperError(response))
-    if (unexpected.length > 0) breaches.push(`${title}: ${unexpected.length} responses were neither normal nor a 503 with Retry-After and an Error body, such as ${describe(unexpected[0] as HttpResponse)}`)
+    const when = (isSo: boolean, breach: string) => { if (isSo) breaches.push(`${title}: ${breach}`) }
+    when(unexpected.length > 0, `${unexpected.length} responses were neither normal nor a 503 with ` +
+      `Retry-After and an Error body, such as ${first(unexpected)}`)
     const dead = lives.filter(({ status }) => status !== 200)
-    if (dead.length > 0) breaches.push(`${title}: /livez: ${describe(dead[0] as HttpResponse)}`)
-    const blind = readies.filter(({ status, startedAt, ms }) => status !== 503 && startedAt > began + noticedMs && startedAt + ms < ended)
-    if (isTotal && blind.length > 0) breaches.push(`${title}: /readyz: ${describe(blind[0] as HttpResponse)}`)
-    if (isTotal && !hit.some(({ status }) => status === 503)) breaches.push(`${title}: no request failed, so the scenario tested nothing`)
-    if (service.child.exitCode !== null) breaches.push(`${title}: the service ended with ${service.child.exitCode}`)
+    when(dead.length > 0, `/livez: ${first(dead)}`)
+    const blind = readies.filter(({ status, startedAt, ms }) =>
+      status !== 503 && startedAt > began + noticedMs && startedAt + ms < ended)
+    when(isTotal && blind.length > 0, `/readyz: ${first(blind)}`)
+    when(isTotal && !hit.some(({ status }) => status === 503),
+      'no request failed, so the scenario tested nothing')
+    when(service.child.exitCode !== null, `the service ended with ${service.child.exitCode}`)
 
-    const late = [...responses, ...readies].filter((response) => response.startedAt > ended && (!isNormal(response) || response.ms > longestRecoveryMs))
+    const late = [...responses, ...readies].filter((response) => response.startedAt > ended &&
+      (!isNormal(response) || response.ms > longestRecoveryMs))
     const recovery = Math.max(0, ...late.map(({ startedAt }) => startedAt - ended))
     const wait = Math.max(...responses.map(({ ms }) => ms))
     const live = Math.max(...lives.map(({ ms }) => ms))
-    if (recovery > longestRecoveryMs) misses.push(`${title}: requests failed or were slow ${round(recovery)} ms after the fault`)
+    if (recovery > longestRecoveryMs) {
+      misses.push(`${title}: requests failed or were slow ${round(recovery)} ms after the fault`)
+    }
     if (wait > longestWaitMs) misses.push(`${title}: a response took ${round(wait)} ms`)
-    rows.push([title, responses.length, failed.length, round(quantile(failed.map(({ ms }) => ms), 0.5)), round(wait), round(live),
+    const median = quantile(failed.map(({ ms }) => ms), 0.5)
+    rows.push([title, responses.length, failed.length, round(median), round(wait), round(live),
       round(recovery), proxy.connections().most, `${round(during - before)}`])
   }
 
   return {
     title: 'Outages of the database',
-    head: ['', 'requests', '503', 'median of these, ms', 'slowest response, ms', 'slowest /livez, ms', 'recovered after, ms', 'most connections', 'memory growth, MiB'],
+    head: [
+      '', 'requests', '503', 'median of these, ms', 'slowest response, ms', 'slowest /livez, ms',
+      'recovered after, ms', 'most connections', 'memory growth, MiB'
+    ],
     rows,
-    notes: [`Each fault lasted ${lastsMs / 1000} s under ${3 * perSecond} requests a second, STATEMENT_TIMEOUT=${statementTimeoutMs}ms.`],
+    notes: [`Each fault lasted ${lastsMs / 1000} s under ${3 * perSecond} requests a second, ` +
+      `STATEMENT_TIMEOUT=${statementTimeoutMs}ms.`],
     breaches,
     misses
   }
@@ -177,4 +191,8 @@ let nextId = 1
 /** Deletes get 404, because no user has plant -1. */
 const isNormal = ({ status }: HttpResponse) => status === 200 || status === 404
 
-const isProperError = (response: HttpResponse) => response.status === 503 && Number(response.headers['retry-after']) > 0 && [50301, 50302, 50304].includes(errorNumber(response) as number)
+const first = ([response]: HttpResponse[]) => response && describe(response)
+
+const isProperError = (response: HttpResponse) =>
+  response.status === 503 && Number(response.headers['retry-after']) > 0 &&
+  [50301, 50302, 50304].includes(errorNumber(response) as number)

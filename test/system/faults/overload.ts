@@ -22,9 +22,12 @@ const maxQueued = 64
 const overloaded = 50302
 
 /** Clients send ten times the requests that the database can serve. */
-export async function overloads (scope: Scope, postgres: Postgres, { bytesPerSecond, measureMs }: OverloadOptions): Promise<Report> {
+export async function overloads (
+  scope: Scope, postgres: Postgres, { bytesPerSecond, measureMs }: OverloadOptions
+): Promise<Report> {
   const [token = ''] = await createUsers(postgres.url, ['busy'])
-  await sql(postgres.url, 'insert into plants (owner, id, name) select \'busy\', id, \'Monstera deliciosa\' from generate_series(1, 20) id')
+  await sql(postgres.url, `insert into plants (owner, id, name)
+    select 'busy', id, 'Monstera deliciosa' from generate_series(1, 20) id`)
   const proxy = await openProxy(scope, postgres.url)
   const service = await serve(scope, { DATABASE_URL: proxy.url, MAX_QUEUED: String(maxQueued) })
   const client = createClient(service.address, token)
@@ -62,6 +65,7 @@ export async function overloads (scope: Scope, postgres: Postgres, { bytesPerSec
   const blind = probes.filter(({ status }) => status !== 200)
   const share = taken.length / measureMs * 1000 / sustainable
   const p99 = (all: HttpResponse[]) => round(quantile(all.map(({ ms }) => ms), 0.99))
+  const first = ([one]: HttpResponse[]) => `${one?.status} ${one?.body}`
   return {
     title: 'Overload',
     head: ['', 'a second', '99th percentile, ms'],
@@ -73,8 +77,10 @@ export async function overloads (scope: Scope, postgres: Postgres, { bytesPerSec
       ['/livez and /readyz', round(probes.length / measureMs * 1000), p99(probes)]
     ],
     breaches: [
-      ...unexpected.length > 0 ? [`${unexpected.length} were neither accepted nor rejected, such as ${unexpected[0]?.outcome} ${unexpected[0]?.status} ${unexpected[0]?.body}`] : [],
-      ...blind.length > 0 ? [`${blind.length} probes failed, such as ${blind[0]?.status} ${blind[0]?.body}`] : [],
+      ...unexpected.length > 0
+        ? [`${unexpected.length} were neither accepted nor rejected, such as ${first(unexpected)}`]
+        : [],
+      ...blind.length > 0 ? [`${blind.length} probes failed, such as ${first(blind)}`] : [],
       ...rejected.length === 0 ? ['no request was rejected, so the scenario tested nothing'] : []
     ],
     misses: share < minShare ? [`accepted only ${round(share * 100)} % of the peak rate`] : []

@@ -8,7 +8,7 @@ import { freePort } from '../../support/free-port.ts'
 import type { Scope } from '../../support/program.ts'
 import { makeServer, runServer } from './postgres.ts'
 
-/** Starts both with the tables. Commits wait for the standby. `urls` holds the primary's URL, then the standby's. */
+/** Starts both with the tables. Commits wait for the standby. `urls`: the primary's, then the standby's. */
 export async function startPair (scope: Scope) {
   const { url, folder, dataDir, command } = await makeServer(scope)
   const copy = join(folder, 'standby')
@@ -16,7 +16,8 @@ export async function startPair (scope: Scope) {
   await promisify(execFile)('cp', ['--archive', dataDir, copy])
   const port = await freePort()
   const { username, password, hostname, port: primaryPort } = new URL(url)
-  const conninfo = `host=${hostname} port=${primaryPort} user=${username} password=${password} application_name=standby`
+  const conninfo =
+    `host=${hostname} port=${primaryPort} user=${username} password=${password} application_name=standby`
   await writeFile(join(copy, 'standby.signal'), '')
   await appendFile(join(copy, 'postgresql.auto.conf'), `primary_conninfo = '${conninfo}'\n`)
   await appendFile(join(dataDir, 'postgresql.auto.conf'), "synchronous_standby_names = 'standby'\n")

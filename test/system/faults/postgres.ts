@@ -14,7 +14,7 @@ import type { Scope } from '../../support/program.ts'
 /** Starts a server in an existing folder. */
 interface Command { file: string, args: string[], uid: number, gid: number }
 
-/** Creates a server with the tables and stops it. Returns its URL, its folder and the command that starts it. */
+/** Creates a server with the tables and stops it. Returns its URL, its folder and its command. */
 export async function makeServer (scope: Scope) {
   const folder = await mkdtemp(join(tmpdir(), 'plant-store-faults-'))
   scope.teardown(() => rm(folder, { recursive: true }))
@@ -27,7 +27,8 @@ export async function makeServer (scope: Scope) {
   const { uid, gid } = await stat(dataDir)
   await migrate(embedded.url, 'up')
   await embedded.close()
-  const [file = '', ...args] = [...options.matchAll(/"([^"]*)"|(\S+)/g)].map(([, quoted, bare]) => quoted ?? bare as string)
+  const [file = '', ...args] =
+    [...options.matchAll(/"([^"]*)"|(\S+)/g)].map(([, quoted, bare]) => quoted ?? bare as string)
   return { url: embedded.url, folder, dataDir, command: { file, args, uid, gid } }
 }
 
@@ -110,7 +111,8 @@ export async function startPostgres (scope: Scope) {
 
     /** Kills a backend of the service. The server then ends all others and recovers. Resolves like `start`. */
     async killBackend (): Promise<number> {
-      const [backend] = await sql(url, 'select pid from pg_stat_activity where application_name = \'plant-store\' limit 1')
+      const [backend] = await sql(url,
+        'select pid from pg_stat_activity where application_name = \'plant-store\' limit 1')
       const ready = server.untilReady()
       process.kill(backend?.pid as number, 'SIGKILL')
       return ready
@@ -122,6 +124,7 @@ export async function startPostgres (scope: Scope) {
 export async function createUsers (url: string, users: string[]): Promise<string[]> {
   const tokens = users.map(() => createToken())
   const hashes = tokens.map((token) => `\\x${hashToken(token)}`)
-  await sql(url, 'insert into tokens (hash, username) select * from unnest($1::bytea[], $2::text[])', [hashes, users])
+  await sql(url,
+    'insert into tokens (hash, username) select * from unnest($1::bytea[], $2::text[])', [hashes, users])
   return tokens
 }

@@ -14,6 +14,7 @@ export function createRandom (seed: number) {
     below: (end: number) => Math.floor(next() * end),
     chance: (probability: number) => next() < probability,
     pick: <Item>(items: Item[]) => items[Math.floor(next() * items.length)] as Item,
-    shuffled: <Item>(items: Item[]) => items.map((item) => [next(), item] as const).sort(([a], [b]) => a - b).map(([, item]) => item)
+    shuffled: <Item>(items: Item[]) => items.map((item) => [next(), item] as const)
+      .sort(([a], [b]) => a - b).map(([, item]) => item)
   }
 }

@@ -31,8 +31,10 @@ export async function readers (scope: Scope, postgres: Postgres, options: Reader
   const { plants, characters, stalledReaders, halfOpenRequests, measureMs } = options
   const [collector = '', other = ''] = await createUsers(postgres.url, ['collector', 'other'])
   await sql(postgres.url, `insert into plants (owner, id, name, tag)
-    select 'collector', id, rpad('Monstera deliciosa ' || id, ${characters}, '.'), 'indoor' from generate_series(1, ${plants}) id`)
-  await sql(postgres.url, 'insert into plants (owner, id, name) select \'other\', id, \'Monstera\' from generate_series(1, 20) id')
+    select 'collector', id, rpad('Monstera deliciosa ' || id, ${characters}, '.'), 'indoor'
+    from generate_series(1, ${plants}) id`)
+  await sql(postgres.url,
+    'insert into plants (owner, id, name) select \'other\', id, \'Monstera\' from generate_series(1, 20) id')
   const proxy = await openProxy(scope, postgres.url)
   const service = await serve(scope, { DATABASE_URL: proxy.url })
   const client = createClient(service.address, other, { maxSockets: clients })
@@ -45,7 +47,8 @@ export async function readers (scope: Scope, postgres: Postgres, options: Reader
   const idle = memoryMiB(service.child.pid as number)
 
   const get = getPlants(collector)
-  const post = `POST /plants HTTP/1.1\r\nhost: plants\r\nauthorization: Bearer ${other}\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{"id": 1, `
+  const post = `POST /plants HTTP/1.1\r\nhost: plants\r\nauthorization: Bearer ${other}\r\n` +
+    'content-type: application/json\r\ncontent-length: 100\r\n\r\n{"id": 1, '
   const open = (text: string) => openSocket(scope, service, text)
   const stalled = await Promise.all(Array.from({ length: stalledReaders }, async () => {
     const socket = await open(get)
@@ -61,21 +64,31 @@ export async function readers (scope: Scope, postgres: Postgres, options: Reader
   for (const socket of [...stalled, ...halfOpen]) socket.destroy()
 
   const unexpected = [...alone, ...beside].filter(({ status }) => ![200, 204, 400, 404].includes(status))
-  if (unexpected.length > 0) breaches.push(`${unexpected.length} requests of others failed, such as ${unexpected[0]?.status} ${unexpected[0]?.body}`)
+  const [first] = unexpected
+  if (first !== undefined) {
+    breaches.push(`${unexpected.length} requests of others failed, such as ${first.status} ${first.body}`)
+  }
   if (gone > 0) misses.push(`${gone} stalled or half-open connections closed during the measurement`)
   const p99 = (responses: HttpResponse[]) => quantile(responses.map(({ ms }) => ms), 0.99)
-  if (p99(beside) > maxSlowdown * p99(alone)) misses.push(`p99 is ${round(p99(beside) / p99(alone))} times the p99 before`)
+  if (p99(beside) > maxSlowdown * p99(alone)) {
+    misses.push(`p99 is ${round(p99(beside) / p99(alone))} times the p99 before`)
+  }
   if (peak > maxMemoryMiB) misses.push(`memory reached ${round(peak)} MiB`)
   breaches.push(...await breakMidway(scope, proxy, service, collector))
   breaches.push(...await resumeTogether(scope, postgres, collector))
 
+  const crowd = `beside ${stalledReaders} stalled readers of ${plants.toLocaleString('en')} plants ` +
+    `and ${halfOpenRequests.toLocaleString('en')} half-open requests`
+  const row = (title: string, responses: HttpResponse[], memory: number) => [
+    title, round(responses.length / measureMs * 1000), round(quantile(responses.map(({ ms }) => ms), 0.5)),
+    round(p99(responses)), round(memory)
+  ]
   return {
     title: 'Stalled readers and unfinished requests',
-    head: [`${clients} others`, 'responses a second', 'median, ms', '99th percentile, ms', 'service memory, MiB'],
-    rows: [
-      ['alone', alone, idle] as const,
-      [`beside ${stalledReaders} stalled readers of ${plants.toLocaleString('en')} plants and ${halfOpenRequests.toLocaleString('en')} half-open requests`, beside, peak] as const
-    ].map(([title, responses, memory]) => [title, round(responses.length / measureMs * 1000), round(quantile(responses.map(({ ms }) => ms), 0.5)), round(p99(responses)), round(memory)]),
+    head: [
+      `${clients} others`, 'responses a second', 'median, ms', '99th percentile, ms', 'service memory, MiB'
+    ],
+    rows: [row('alone', alone, idle), row(crowd, beside, peak)],
     breaches,
     misses
   }
@@ -88,7 +101,8 @@ async function measure (client: Client, ms: number): Promise<HttpResponse[]> {
   await Promise.all(Array.from({ length: clients }, async (_, worker) => {
     const id = 1000 + worker
     while (performance.now() < end) {
-      responses.push(await client.create({ id, name: 'Monstera' }), await client.list('?limit=20'), await client.delete(id))
+      responses.push(await client.create({ id, name: 'Monstera' }))
+      responses.push(await client.list('?limit=20'), await client.delete(id))
     }
   }))
   return responses
@@ -151,5 +165,6 @@ async function resumeTogether (scope: Scope, postgres: Postgres, token: string):
   }
   const ends = await Promise.all(sockets.map(readEnds))
   const broken = ends.filter(({ end }) => !isComplete(end))
-  return broken.length > 0 ? [`${broken.length} of ${sockets.length} lists were cut when their readers resumed`] : []
+  if (broken.length === 0) return []
+  return [`${broken.length} of ${sockets.length} lists were cut when their readers resumed`]
 }

@@ -27,4 +27,5 @@ export const quantile = (values: number[], fraction: number): number =>
   values.toSorted((a, b) => a - b)[Math.ceil(fraction * values.length) - 1] ?? NaN
 
 /** The median and the highest value as text. */
-export const spread = (values: number[]) => `${round(quantile(values, 0.5))}, at most ${round(Math.max(...values))}`
+export const spread = (values: number[]) =>
+  `${round(quantile(values, 0.5))}, at most ${round(Math.max(...values))}`

@@ -14,7 +14,9 @@ const postgres = await startPostgres(t)
 
 const scenarios: Record<string, (scope: Scope) => Promise<Report>> = {
   storm: (scope) => storm(scope, postgres, { seed, kills: 2, writes: 100 }),
-  outages: (scope) => outages(scope, postgres, { lastsMs: 1500, watchMs: 500, perSecond: 10, statementTimeoutMs: 500 }),
+  outages: (scope) => outages(scope, postgres, {
+    lastsMs: 1500, watchMs: 500, perSecond: 10, statementTimeoutMs: 500
+  }),
   // A few of the attacks, with one connection of twenty.
   attacks: (scope) => attacks(scope, postgres, {
     rows: ['bodies of colons, 100', 'large lists, 100', 'bodies one byte short, 1500', 'unknown tokens'],
@@ -22,7 +24,9 @@ const scenarios: Record<string, (scope: Scope) => Promise<Report>> = {
     watchMs: 200,
     restMs: 0
   }),
-  readers: (scope) => readers(scope, postgres, { plants: 20_000, characters: 600, stalledReaders: 4, halfOpenRequests: 50, measureMs: 200 })
+  readers: (scope) => readers(scope, postgres, {
+    plants: 20_000, characters: 600, stalledReaders: 4, halfOpenRequests: 50, measureMs: 200
+  })
 }
 for (const [name, run] of Object.entries(scenarios)) {
   t.test(`${name}, seed ${seed}`, async (t) => {

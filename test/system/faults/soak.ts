@@ -14,8 +14,11 @@ const sampleMs = 250
 const maxGrowth = 1.15
 
 /** Clients create, list and delete for minutes. Some of their requests are invalid. */
-export async function soak (scope: Scope, postgres: Postgres, { minutes }: { minutes: number }): Promise<Report> {
-  const tokens = await createUsers(postgres.url, Array.from({ length: clients }, (_, index) => `soak-${index}`))
+export async function soak (
+  scope: Scope, postgres: Postgres, { minutes }: { minutes: number }
+): Promise<Report> {
+  const users = Array.from({ length: clients }, (_, index) => `soak-${index}`)
+  const tokens = await createUsers(postgres.url, users)
   const service = await serve(scope, { DATABASE_URL: postgres.url })
   const unexpected: HttpResponse[] = []
   const perMinute = Array.from({ length: minutes }, () => ({ requests: 0, samples: [] as number[] }))
@@ -45,12 +48,17 @@ export async function soak (scope: Scope, postgres: Postgres, { minutes }: { min
   const medians = perMinute.map(({ samples }) => quantile(samples, 0.5))
   const [, warm = NaN] = medians
   const last = medians.at(-1) as number
+  const [first] = unexpected
   return {
     title: 'Soak',
     head: ['minute', 'requests', 'median memory, MiB', 'highest, MiB'],
-    rows: perMinute.map(({ requests, samples }, index) => [index + 1, requests.toLocaleString('en'), round(medians[index] as number), round(Math.max(...samples))]),
+    rows: perMinute.map(({ requests, samples }, index) => [
+      index + 1, requests.toLocaleString('en'), round(medians[index] as number), round(Math.max(...samples))
+    ]),
     notes: [`Memory of the last minute by that of the second: ${(last / warm).toFixed(2)}.`],
-    breaches: unexpected.length > 0 ? [`${unexpected.length} unexpected responses, such as ${unexpected[0]?.outcome} ${unexpected[0]?.status} ${unexpected[0]?.body}`] : [],
+    breaches: first === undefined
+      ? []
+      : [`${unexpected.length} unexpected responses, such as ${first.outcome} ${first.status} ${first.body}`],
     misses: last > maxGrowth * warm ? [`memory grew from ${round(warm)} to ${round(last)} MiB`] : []
   }
 }

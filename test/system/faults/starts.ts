@@ -34,7 +34,12 @@ export async function starts (scope: Scope, postgres: Postgres): Promise<Report>
       noticed: (_proxy, service) => service.logged('the database is not ready'),
       end: (proxy) => proxy.set('open')
     },
-    { title: 'accepts connections and never responds', begin: (proxy) => proxy.set('silent'), noticed: isConnected, end: (proxy) => proxy.set('open') },
+    {
+      title: 'accepts connections and never responds',
+      begin: (proxy) => proxy.set('silent'),
+      noticed: isConnected,
+      end: (proxy) => proxy.set('open')
+    },
     {
       title: 'stops responding during the migrations',
       begin: () => operator.query('begin; lock table migrations in access exclusive mode'),
@@ -71,5 +76,6 @@ export async function starts (scope: Scope, postgres: Postgres): Promise<Report>
     const [code] = await once(service.child, 'exit')
     if (code !== 0) breaches.push(`${title}: exit code ${code}`)
   }
-  return { title: 'Start before the database', head: ['the database', 'ready after its return, ms'], rows, breaches, misses: [] }
+  const head = ['the database', 'ready after its return, ms']
+  return { title: 'Start before the database', head, rows, breaches, misses: [] }
 }

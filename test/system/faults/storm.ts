@@ -15,8 +15,8 @@ interface StormOptions {
 }
 
 /**
- * Kills PostgreSQL and the service again and again while users create, delete and list plants. Some order of the
- * requests must explain every response and every row.
+ * Kills PostgreSQL and the service again and again while users create, delete and list plants. Some order of
+ * the requests must explain every response and every row.
  */
 export async function storm (scope: Scope, postgres: Postgres, options: StormOptions): Promise<Report> {
   const { seed, kills, writes } = options

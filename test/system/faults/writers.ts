@@ -30,7 +30,9 @@ export async function startWriters (databaseUrl: string, addresses: string[], ra
     client.close()
   }
 
-  async function act (user: string, client: ReturnType<typeof createClient>, id: number, name: string): Promise<HttpResponse> {
+  async function act (
+    user: string, client: ReturnType<typeof createClient>, id: number, name: string
+  ): Promise<HttpResponse> {
     if (random.chance(0.1)) {
       const response = await client.list()
       ledger.listed(user, response)
@@ -65,7 +67,8 @@ export async function startWriters (databaseUrl: string, addresses: string[], ra
     async stop (url = databaseUrl): Promise<string[]> {
       over.abort()
       await Promise.all(workers)
-      const rows = await sql(url, 'select owner as user, id::int, name from plants where owner = any($1)', [users])
+      const select = 'select owner as user, id::int, name from plants where owner = any($1)'
+      const rows = await sql(url, select, [users])
       ledger.audit(rows as Array<{ user: string, id: number, name: string }>)
       return ledger.breaches()
     }

@@ -60,7 +60,9 @@ for (const [index, panel] of (await readPanels()).entries()) {
 const rows = Math.ceil(drawn.length / columns)
 writeFileSync(target, `<svg xmlns="http://www.w3.org/2000/svg"
   viewBox="0 0 ${columns * width} ${rows * height}" role="img" aria-label="Dashboard">
-<style>text { font: 11px system-ui, sans-serif; fill: #57606a } .title { font-weight: 600; fill: #24292f }</style>
+<style>
+  text { font: 11px system-ui, sans-serif; fill: #57606a } .title { font-weight: 600; fill: #24292f }
+</style>
 <rect width="100%" height="100%" fill="#ffffff"/>
 ${drawn.join('\n')}
 </svg>

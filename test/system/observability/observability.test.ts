@@ -17,7 +17,11 @@ const postgres = await startPostgres(t)
 const [token = ''] = await createUsers(postgres.url, ['alice'])
 const proxy = await openProxy(t, postgres.url)
 const service = await unmeasured.serve(t, {
-  DATABASE_URL: proxy.url, METRICS_PORT: '0', MAX_QUEUED: '20', STATEMENT_TIMEOUT: '500ms', TOKEN_CACHE_TTL: '4s'
+  DATABASE_URL: proxy.url,
+  METRICS_PORT: '0',
+  MAX_QUEUED: '20',
+  STATEMENT_TIMEOUT: '500ms',
+  TOKEN_CACHE_TTL: '4s'
 })
 const metrics = String(service.log.find(({ msg }) => msg === 'metrics')?.url)
 const alice = createClient(service.address, token)

@@ -40,7 +40,8 @@ export async function promtool (programs: string, args: string[], input = ''): P
 }
 
 const faster = (text: string) => text
-  .replaceAll(/\[(\d+)([mh])\]/g, (_, count, unit) => `[${Number(count) * (unit === 'h' ? 3600 : 60) / speed}s]`)
+  .replaceAll(/\[(\d+)([mh])\]/g,
+    (_, count, unit) => `[${Number(count) * (unit === 'h' ? 3600 : 60) / speed}s]`)
   .replaceAll(/for: (\d+)m/g, (_, count) => `for: ${Number(count) * 60 / speed}s`)
 
 /** Starts a Prometheus that scrapes the target twice a second and has the rules with their times divided. */

@@ -110,7 +110,7 @@ t.test('the command token alone prints its subcommands', { buffered: true }, asy
   t.match(stderr, /create[^]*list[^]*revoke/)
 })
 
-t.test('a wrong configuration ends every command with a line for each fault', { buffered: true }, async (t) => {
+t.test('a wrong configuration ends a command with a line for each fault', { buffered: true }, async (t) => {
   const environment = { DATABASE_URL: 'mysql://localhost', PORT: '65536', MIGRATE: 'perhaps' }
   for (const args of [['serve'], ['token', 'list']]) {
     const { code, stdout, stderr } = await unmeasured.run(args, environment)

@@ -61,7 +61,8 @@ const runBy: Record<string, string[]> = {
 
 /** Commands that no test runs, by the reason. */
 const notRun: Record<string, string[]> = {
-  'It changes the checkout or the machine.': ['git pull', 'git push --follow-tags', 'npm install --global bun'],
+  'It changes the checkout or the machine.':
+    ['git pull', 'git push --follow-tags', 'npm install --global bun'],
   'It measures for minutes, or until it is stopped.': [
     'npm run bench', 'npm run bench -- --large', 'npm run bench -- --only \'\' --large',
     'npm run bench -- --seconds 2 --rounds 2 --only list,create',
@@ -81,7 +82,8 @@ const notRun: Record<string, string[]> = {
   ],
   'It needs a published release.': [
     'cosign verify --certificate-oidc-issuer=https://token.actions.githubusercontent.com ' +
-      '--certificate-identity=https://github.com/<repository>/.github/workflows/release.yml@refs/tags/v1.1.0 <image>'
+      '--certificate-identity=https://github.com/<repository>/.github/workflows/release.yml@refs/tags/v1.1.0 ' +
+      '<image>'
   ],
   'It needs a cluster.': [
     'kubectl apply --filename deploy/kubernetes/production/namespace.yaml',

@@ -79,7 +79,7 @@ await t.test('a second start on the folder fails with one line and does not dist
   t.strictSame(await listPlants(service), names)
 })
 
-await t.test('kill -9 of the service loses nothing, and the next start names the token command', async (t) => {
+await t.test('kill -9 of the service loses nothing; the next start names the token command', async (t) => {
   await createPlants(service)
   process.kill(-(service.child.pid as number), 'SIGKILL')
   service = await start()
@@ -138,7 +138,8 @@ await t.test('a start with a port in use stops the database again', async (t) =>
       .listen(0, '127.0.0.1', function () { console.log(this.address().port) })`])
   t.teardown(() => { other.kill() })
   const [port] = await once(other.stdout, 'data')
-  const { code, stdout, stderr } = await unmeasured.run(['serve'], { ...environment, PORT: String(port).trim() })
+  const settings = { ...environment, PORT: String(port).trim() }
+  const { code, stdout, stderr } = await unmeasured.run(['serve'], settings)
   t.strictSame({ code, stderr }, { code: 1, stderr: `port ${String(port).trim()} on 127.0.0.1 is in use\n` })
   // A busy machine may cause lines about event-loop lag.
   t.notMatch(stdout, 'listening')

@@ -31,7 +31,8 @@ t.test('of two first starts, one serves and the other fails with one line', { bu
   const [service, ...others] = starts.flatMap((start) => start.status === 'fulfilled' ? [start.value] : [])
   t.strictSame(others, [])
   const reasons = starts.flatMap((start) => start.status === 'rejected' ? [start.reason.message] : [])
-  t.match(reasons, [/^exited with 1 .* (lock file "postmaster\.pid" already exists|is in use by process \d+)\n$/])
+  const inUse = /^exited with 1 .* (lock file "postmaster\.pid" already exists|is in use by process \d+)\n$/
+  t.match(reasons, [inUse])
   t.equal((await fetch(`${service?.address}/readyz`)).status, 200)
   service?.child.kill('SIGTERM')
   t.strictSame(await service?.exited, [0, null])

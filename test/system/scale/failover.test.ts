@@ -26,7 +26,11 @@ interface Loss {
 
 const losses: Loss[] = [
   { how: 'killed', isSynchronous: true, begin: async ({ container }) => run('kill', await container('one')) },
-  { how: 'frozen', isSynchronous: true, begin: async ({ container }) => run('pause', await container('one')) },
+  {
+    how: 'frozen',
+    isSynchronous: true,
+    begin: async ({ container }) => run('pause', await container('one'))
+  },
   {
     how: 'disconnected from the network',
     isSynchronous: true,
@@ -39,7 +43,12 @@ const losses: Loss[] = [
       '--command=alter system set default_transaction_read_only = on', '--command=select pg_reload_conf()')
   },
   // With two instances, one that writes nothing may go on reading from the old primary. Only fencing helps.
-  { how: 'alive and not fenced, with one instance', isSynchronous: true, instances: 1, begin: async () => {} },
+  {
+    how: 'alive and not fenced, with one instance',
+    isSynchronous: true,
+    instances: 1,
+    begin: async () => {}
+  },
   {
     how: 'killed while its asynchronous standby is 300 ms behind',
     isSynchronous: false,

@@ -27,7 +27,8 @@ for (const version of [15, 17]) {
   const skip = image === undefined && `POSTGRESQL ${version} IS NOT TESTED: there is no image of this version`
   if (skip) t.comment(skip)
 
-  await t.test(`tests of plants, tokens and migrations pass on PostgreSQL ${version}`, { skip }, async (t) => {
+  const title = `tests of plants, tokens and migrations pass on PostgreSQL ${version}`
+  await t.test(title, { skip }, async (t) => {
     const { start } = await openNetwork(t)
     const server = await start('--publish=127.0.0.1::5432', '--env=POSTGRES_PASSWORD=secret', image as string)
     const url = new URL(`postgres://postgres:secret@${await run('port', server, '5432/tcp')}/postgres`)
