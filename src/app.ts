@@ -104,6 +104,6 @@ class DebugRequestLog extends LogController {
     if (!debugLevels.has(request.server.log.level)) return
     // The route's pattern, because the URL may hold a token.
     const { method, routeOptions: { url: route } } = request
-    request.log.debug({ method, route, status: reply.statusCode, ms: reply.elapsedTime }, 'answered')
+    request.log.debug({ method, route, status: reply.statusCode, ms: reply.elapsedTime }, 'request completed')
   }
 }

@@ -3,8 +3,8 @@ import { isNewPlant, readId, readLimit, cacheUsers, toPlant } from './tokens.ts'
 
 type Row = { name: string, tag: string | null } & { username: string }
 type Rows = Row[] & { count: number }
-type Answer = Promise<Response>
-type Route = (request: Request & { params: { id: string } }) => Answer | Response
+type Result = Promise<Response>
+type Route = (request: Request & { params: { id: string } }) => Result | Response
 
 // Bun's type package would add its globals to the whole project, so declare the used ones here.
 declare const Bun: {
@@ -30,7 +30,7 @@ const authenticate = cacheUsers(async (hash) => {
   return found?.username
 })
 
-type Operation = (owner: string, request: Parameters<Route>[0]) => Answer
+type Operation = (owner: string, request: Parameters<Route>[0]) => Result
 
 const guarded = (operation: Operation): Route => async (request) => {
   const owner = await authenticate(request.headers.get('authorization') ?? '')

@@ -27,7 +27,7 @@ type newPlant struct {
 	Tag  *string `json:"tag"`
 }
 
-type caller struct {
+type cachedToken struct {
 	username string
 	until    time.Time
 }
@@ -40,10 +40,10 @@ const (
 
 var (
 	pool    *pgxpool.Pool
-	callers sync.Map
+	tokens sync.Map
 )
 
-func answer(w http.ResponseWriter, status int, body interface{}) {
+func respond(w http.ResponseWriter, status int, body interface{}) {
 	text, _ := json.Marshal(body)
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
@@ -51,18 +51,18 @@ func answer(w http.ResponseWriter, status int, body interface{}) {
 }
 
 func reject(w http.ResponseWriter, status int, message string) {
-	answer(w, status, map[string]interface{}{"error": status * 100, "message": message})
+	respond(w, status, map[string]interface{}{"error": status * 100, "message": message})
 }
 
 func authenticate(r *http.Request) (username string, err error) {
 	hash := sha256.Sum256([]byte(strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")))
-	if known, ok := callers.Load(hash); ok && time.Now().Before(known.(caller).until) {
-		return known.(caller).username, nil
+	if known, ok := tokens.Load(hash); ok && time.Now().Before(known.(cachedToken).until) {
+		return known.(cachedToken).username, nil
 	}
 	err = pool.QueryRow(r.Context(), `select username from tokens where hash = $1 and revoked_at is null
 		and (expires_at is null or expires_at > now())`, hash[:]).Scan(&username)
 	if err == nil {
-		callers.Store(hash, caller{username, time.Now().Add(3 * time.Second)})
+		tokens.Store(hash, cachedToken{username, time.Now().Add(3 * time.Second)})
 	}
 	return
 }
@@ -97,7 +97,7 @@ func list(w http.ResponseWriter, r *http.Request, owner string) {
 	if plants, err := find(r.Context(), owner, limit); err != nil {
 		reject(w, 500, "internal error")
 	} else {
-		answer(w, 200, plants)
+		respond(w, 200, plants)
 	}
 }
 
@@ -114,7 +114,7 @@ func create(w http.ResponseWriter, r *http.Request, owner string) {
 	} else if done.RowsAffected() == 0 {
 		reject(w, 400, "this id is taken")
 	} else {
-		answer(w, 200, plant{*body.Name, body.Tag})
+		respond(w, 200, plant{*body.Name, body.Tag})
 	}
 }
 

@@ -50,9 +50,12 @@ async function load (read: () => Promise<Buffer>) {
   return { plain, packed, hash: createHash('sha256').update(plain).digest('base64url').slice(0, 22) }
 }
 
+// The samples for JavaScript's fetch are valid TypeScript, too, as in the quick start.
+const languageTitle = ['key:`js`,title:`JavaScript`', 'key:`js`,title:`TypeScript`'] as const
+
 /** Scalar's package ships its browser script only as a string literal in the module of its Fastify plugin. */
 async function readScalar (): Promise<Buffer> {
   const module = await readFile(new URL(import.meta.resolve('@scalar/fastify-api-reference')), 'utf8')
   const literal = /^var standalone_default = (".*");$/m.exec(module)?.[1] as string
-  return Buffer.from(runInNewContext(literal))
+  return Buffer.from(runInNewContext(literal).replace(...languageTitle))
 }

@@ -20,7 +20,7 @@ export function createReadiness (database: Database, lifecycle: Lifecycle): Read
   const unavailable = (cause: unknown) => new ApiError(errors.DATABASE_UNAVAILABLE, { cause })
   async function probe (): Promise<void> {
     const timeout = delay(probeTimeoutMs, undefined, { ref: false }).then(() => {
-      throw new Error(`no answer within ${probeTimeoutMs} ms`)
+      throw new Error(`no response within ${probeTimeoutMs} ms`)
     })
     await Promise.race([database.probe(), timeout])
   }

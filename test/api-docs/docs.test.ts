@@ -61,7 +61,7 @@ t.test('a desktop screen shows the essentials without scrolling', needsBrowser, 
   const first = [
     page.getByRole('heading', { name: 'Plant store' }), page.getByText(home, { exact: true }),
     page.getByPlaceholder('Token'), page.getByRole('heading', { name: 'Create a plant' }),
-    ...['Shell', 'Python', 'JavaScript'].map((name) => page.getByRole('tab', { name }))
+    ...['Shell', 'Python', 'TypeScript'].map((name) => page.getByRole('tab', { name }))
   ]
   for (const element of first) {
     const { y = 900, height = 0 } = await element.first().boundingBox() ?? {}

@@ -26,7 +26,7 @@ t.test('a database that accepts connections and does not respond counts as unava
   t.strictSame([ready.statusCode, ready.json()], [503, unavailable])
   const lines = log.map((line) => JSON.parse(line))
   const reasons = lines.filter(({ level, err }) => /warn|error/.test(level) && err).map(({ err }) => err)
-  t.match(reasons, [{ message: 'no answer within 800 ms' }, { message: 'no connection within 3000 ms' }])
+  t.match(reasons, [{ message: 'no response within 800 ms' }, { message: 'no connection within 3000 ms' }])
 })
 
 t.test('one event tells why a connection ended: lost, or timed out', async (t) => {

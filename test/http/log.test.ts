@@ -75,7 +75,7 @@ t.test('every log line of a request has its id, and a child logger adds its fiel
   const response = await app.inject({ url: '/pots', headers: { authorization } })
   t.strictSame(response.json(), { before: 'debug', after: 'trace' })
   const reqId = response.headers['x-request-id']
-  const lines = parsed(log).filter((line) => line.reqId === reqId && line.msg !== 'answered')
+  const lines = parsed(log).filter((line) => line.reqId === reqId && line.msg !== 'request completed')
   t.strictSame(lines.map(({ level, msg, pot, shelf }) => [level, msg, pot, shelf]), [
     ...levels.slice(0, -1).map((level) => [level, level, 1, undefined]),
     ['trace', 'traced', undefined, undefined],

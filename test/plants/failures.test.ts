@@ -30,7 +30,7 @@ async function callAll (t: Test, { as, log, url }: TestApp, breakage: string) {
 
 t.test('an unexpected database error is logged in full and not shown to the client', async (t) => {
   const app = await startApp(t)
-  const responses = await callAll(t, app, 'alter table plants rename column owner to keeper')
+  const responses = await callAll(t, app, 'alter table plants rename column owner to username')
   for (const { status, body, retryAfter, line, reqId } of responses) {
     t.strictSame({ status, body, retryAfter }, { status: 500, body: internal, retryAfter: undefined })
     const message = /^column .*owner.* does not exist$/

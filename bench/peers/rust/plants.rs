@@ -16,7 +16,7 @@ use tokio_postgres::{Client, NoTls, Statement};
 
 const CONNECTIONS: usize = 4;
 const LARGEST_BODY: u64 = 1 << 20;
-const REMEMBERED: Duration = Duration::from_secs(3);
+const TOKEN_CACHE_TTL: Duration = Duration::from_secs(3);
 
 #[derive(Serialize)]
 struct Plant {
@@ -33,21 +33,21 @@ struct NewPlant {
 }
 
 #[derive(Serialize)]
-struct Refusal {
+struct Rejection {
     error: u16,
     message: &'static str,
 }
 
-type Answer = Result<Response<Body>, Refusal>;
+type Outcome = Result<Response<Body>, Rejection>;
 
-fn refuse<T>(status: u16, message: &'static str) -> Result<T, Refusal> {
-    Err(Refusal { error: status * 100, message })
+fn reject<T>(status: u16, message: &'static str) -> Result<T, Rejection> {
+    Err(Rejection { error: status * 100, message })
 }
 
-impl From<tokio_postgres::Error> for Refusal {
+impl From<tokio_postgres::Error> for Rejection {
     fn from(error: tokio_postgres::Error) -> Self {
         eprintln!("{error}");
-        Refusal { error: 50000, message: "internal error" }
+        Rejection { error: 50000, message: "internal error" }
     }
 }
 
@@ -62,7 +62,7 @@ struct Connection {
 struct App {
     connections: Vec<Connection>,
     next: AtomicUsize,
-    callers: RwLock<HashMap<[u8; 32], (String, Instant)>>,
+    tokens: RwLock<HashMap<[u8; 32], (String, Instant)>>,
 }
 
 async fn connect(url: &str) -> Result<Connection, tokio_postgres::Error> {
@@ -82,7 +82,7 @@ async fn connect(url: &str) -> Result<Connection, tokio_postgres::Error> {
     })
 }
 
-fn answer(status: u16, body: &impl Serialize) -> Response<Body> {
+fn respond(status: u16, body: &impl Serialize) -> Response<Body> {
     Response::builder()
         .status(status)
         .header(header::CONTENT_TYPE, "application/json")
@@ -95,78 +95,78 @@ impl App {
         &self.connections[self.next.fetch_add(1, Relaxed) % self.connections.len()]
     }
 
-    async fn authenticate(&self, request: &Request<Body>) -> Result<String, Refusal> {
+    async fn authenticate(&self, request: &Request<Body>) -> Result<String, Rejection> {
         let header = request.headers().get(header::AUTHORIZATION).map(|value| value.as_bytes());
         let token = header.and_then(|value| value.strip_prefix(b"Bearer ")).unwrap_or_default();
         let hash: [u8; 32] = Sha256::digest(token).into();
-        if let Some((owner, until)) = self.callers.read().unwrap().get(&hash) {
+        if let Some((owner, until)) = self.tokens.read().unwrap().get(&hash) {
             if Instant::now() < *until {
                 return Ok(owner.clone());
             }
         }
         let Connection { client, find, .. } = self.connection();
         let Some(row) = client.query_opt(find, &[&hash.as_slice()]).await? else {
-            return refuse(401, "unknown token");
+            return reject(401, "unknown token");
         };
         let owner: String = row.get(0);
-        self.callers.write().unwrap().insert(hash, (owner.clone(), Instant::now() + REMEMBERED));
+        self.tokens.write().unwrap().insert(hash, (owner.clone(), Instant::now() + TOKEN_CACHE_TTL));
         Ok(owner)
     }
 
-    async fn list(&self, owner: &str, query: &str) -> Answer {
+    async fn list(&self, owner: &str, query: &str) -> Outcome {
         let text = query.split('&').find_map(|pair| pair.strip_prefix("limit="));
         let limit = match text.map(|text| text.parse::<u32>().map(i64::from)).transpose() {
             Ok(limit) => limit,
-            Err(_) => return refuse(400, "limit must be an integer"),
+            Err(_) => return reject(400, "limit must be an integer"),
         };
         let Connection { client, list, .. } = self.connection();
         let rows = client.query(list, &[&owner, &limit]).await?;
         let plants: Vec<Plant> =
             rows.iter().map(|row| Plant { name: row.get(0), tag: row.get(1) }).collect();
-        Ok(answer(200, &plants))
+        Ok(respond(200, &plants))
     }
 
-    async fn create(&self, owner: &str, body: Body) -> Answer {
+    async fn create(&self, owner: &str, body: Body) -> Outcome {
         let bytes = match body::HttpBody::size_hint(&body).upper() {
             Some(size) if size <= LARGEST_BODY => body::to_bytes(body).await.unwrap_or_default(),
-            _ => return refuse(413, "a body has a length of 1 MiB at most"),
+            _ => return reject(413, "a body has a length of 1 MiB at most"),
         };
         let Ok(NewPlant { id, name, tag }) = serde_json::from_slice(&bytes) else {
-            return refuse(400, "a plant has an id, a name and perhaps a tag");
+            return reject(400, "a plant has an id, a name and perhaps a tag");
         };
         let Connection { client, create, .. } = self.connection();
         if client.execute(create, &[&owner, &id, &name, &tag]).await? == 0 {
-            return refuse(400, "this id is taken");
+            return reject(400, "this id is taken");
         }
-        Ok(answer(200, &Plant { name, tag }))
+        Ok(respond(200, &Plant { name, tag }))
     }
 
-    async fn delete(&self, owner: &str, id: &str) -> Answer {
+    async fn delete(&self, owner: &str, id: &str) -> Outcome {
         let Ok(id) = id.parse::<i64>() else {
-            return refuse(400, "id must be an integer");
+            return reject(400, "id must be an integer");
         };
         let Connection { client, delete, .. } = self.connection();
         if client.execute(delete, &[&owner, &id]).await? == 0 {
-            return refuse(404, "no such plant");
+            return reject(404, "no such plant");
         }
         Ok(Response::builder().status(204).body(Body::empty()).expect("the status is fixed"))
     }
 
-    async fn operate(&self, request: Request<Body>) -> Answer {
+    async fn operate(&self, request: Request<Body>) -> Outcome {
         let path = request.uri().path();
         if path == "/livez" {
             return Ok(Response::default());
         }
         let id = path.strip_prefix("/plants/");
         if path != "/plants" && id.is_none() {
-            return refuse(404, "nothing here");
+            return reject(404, "nothing here");
         }
         let owner = self.authenticate(&request).await?;
         match (request.method(), id) {
             (&Method::GET, None) => self.list(&owner, request.uri().query().unwrap_or("")).await,
             (&Method::POST, None) => self.create(&owner, request.into_body()).await,
             (&Method::DELETE, Some(id)) => self.delete(&owner, id).await,
-            _ => refuse(405, "not allowed here"),
+            _ => reject(405, "not allowed here"),
         }
     }
 }
@@ -177,7 +177,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let app = Arc::new(App {
         connections: try_join_all((0..CONNECTIONS).map(|_| connect(&url))).await?,
         next: AtomicUsize::new(0),
-        callers: RwLock::default(),
+        tokens: RwLock::default(),
     });
     let make = make_service_fn(|_| {
         let app = app.clone();
@@ -185,9 +185,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
             Ok::<_, Infallible>(service_fn(move |request| {
                 let app = app.clone();
                 async move {
-                    let answered = app.operate(request).await;
-                    let refused = |refusal: Refusal| answer(refusal.error / 100, &refusal);
-                    Ok::<_, Infallible>(answered.unwrap_or_else(refused))
+                    let outcome = app.operate(request).await;
+                    let rejected = |rejection: Rejection| respond(rejection.error / 100, &rejection);
+                    Ok::<_, Infallible>(outcome.unwrap_or_else(rejected))
                 }
             }))
         }

@@ -21,7 +21,7 @@ const create = (id: number, name = 'n') => {
     `Content-Type: application/json\r\nContent-Length: ${body.length}\r\n`) + body
 }
 const last = request('GET /livez', 'Connection: close\r\n')
-const answered = () => log.filter((line) => JSON.parse(line).msg === 'answered').length
+const completed = () => log.filter((line) => JSON.parse(line).msg === 'request completed').length
 
 t.beforeEach(() => sql(url, 'delete from plants'))
 
@@ -55,7 +55,7 @@ t.test('a request sees the effects of the request before it', async (t) => {
 
 t.test('a request starts when the response before it is complete', async (t) => {
   await makeLongList()
-  const before = answered()
+  const before = completed()
   const { client, socket } = await open()
   client.pause().write(list() + list('?limit=1') + create(9999) + list() + last)
   await untilStalled(socket)
@@ -65,7 +65,7 @@ t.test('a request starts when the response before it is complete', async (t) => 
   t.same([first, second, fourth].map((response) => JSON.parse(response?.body as string).length),
     [5000, 1, 5001])
   t.same([third?.status, fifth?.status], [200, 200])
-  t.equal(answered() - before, 5)
+  t.equal(completed() - before, 5)
 })
 
 t.test('responses to HEAD, chunked bodies, rejected requests and unknown paths keep the order', async (t) => {
@@ -165,12 +165,12 @@ t.test('the service does not buffer the body of a queued request', async (t) => 
 const parseTail = (bytes: Buffer) => bytes.toString('latin1').split(']\r\n0\r\n\r\n').at(-1)
 
 t.test('the 17th request in one segment ends the connection', async (t) => {
-  const before = answered()
+  const before = completed()
   const responses = await exchange(address, [list('?limit=0').repeat(99) + create(1)])
   t.same(responses.map(({ status, headers: { connection } }) => [status, connection]),
     Array.from({ length: 17 }, (_, index) => [200, index === 16 ? 'close' : 'keep-alive']))
   t.same(await sql(url, 'select from plants'), [])
-  t.equal(answered() - before, 17)
+  t.equal(completed() - before, 17)
 })
 
 t.test('any number of requests get a response when the client waits until they are read', async (t) => {

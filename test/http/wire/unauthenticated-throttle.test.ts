@@ -35,7 +35,7 @@ async function start (t: Test) {
       `${line} HTTP/1.1\r\nHost: x\r\n${headers}\r\n`,
 
     /** The log lines of responses so far, in order. */
-    answered: () => log.map((line) => JSON.parse(line)).filter(({ msg }) => msg === 'answered'),
+    completed: () => log.map((line) => JSON.parse(line)).filter(({ msg }) => msg === 'request completed'),
 
     async openAll (): Promise<Socket[]> {
       const sockets = await Promise.all(Array.from({ length: together }, open))
@@ -59,7 +59,7 @@ const invalidToken = 'Authorization: Bearer x\r\n'
 const last = 'Connection: close\r\n'
 
 t.test('few unauthenticated requests start per tick, in the order of their connection', async (t) => {
-  const { openAll, answered, request } = await start(t)
+  const { openAll, completed, request } = await start(t)
   const sockets = await openAll()
   const received = sockets.map((socket) => buffer(socket))
   const text = request('GET /plants', invalidToken) + request('GET /openapi.json', '') +
@@ -68,7 +68,7 @@ t.test('few unauthenticated requests start per tick, in the order of their conne
   let most = 0
   for (let before = 0, now = 0; now < 3 * together; before = now) {
     await new Promise(setImmediate)
-    now = answered().length
+    now = completed().length
     most = Math.max(most, now - before)
   }
   t.ok(most <= maxPerTick, `${most}`)
@@ -78,11 +78,11 @@ t.test('few unauthenticated requests start per tick, in the order of their conne
 })
 
 t.test('neither a connection with a valid token nor a probe is throttled', async (t) => {
-  const { open, openAll, answered, request } = await start(t)
+  const { open, openAll, completed, request } = await start(t)
   const [alice, newcomer, sockets] = await Promise.all([open(), open(), openAll()])
   alice.write(request('GET /plants'))
   await once(alice, 'data')
-  const before = answered().length
+  const before = completed().length
   for (const [index, socket] of sockets.entries()) {
     if (index === together / 2) alice.write(request('GET /openapi.json'))
     if (index === together / 2) newcomer.write(request('GET /livez', ''))
@@ -91,7 +91,7 @@ t.test('neither a connection with a valid token nor a probe is throttled', async
   const listed = once(alice, 'data')
   await Promise.all(sockets.map((socket) => once(socket, 'data')))
   await listed
-  const routes = answered().slice(before).map(({ route }) => route)
+  const routes = completed().slice(before).map(({ route }) => route)
   t.equal(routes.length, together + 2)
   t.ok(routes.indexOf('/openapi.json') <= maxPerTick, `${routes.indexOf('/openapi.json')}`)
   t.ok(routes.indexOf('/livez') <= maxPerTick, `${routes.indexOf('/livez')}`)

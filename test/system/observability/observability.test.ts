@@ -72,7 +72,7 @@ const faults: Fault[] = [
     title: 'a database that is frozen',
     begin: postgres.freeze,
     end: postgres.thaw,
-    alerts: ['PlantStoreNotReady', 'PlantStoreErrorBudgetBurnsFast', 'PlantStoreConnectionsGivenUp'],
+    alerts: ['PlantStoreNotReady', 'PlantStoreErrorBudgetBurnsFast', 'PlantStoreConnectionsUnresponsive'],
     clients: 4,
     areWriting: true
   },

@@ -73,14 +73,14 @@ t.test('SIGUSR2: the first turns debug logging on, the second turns it off', asy
   service.child.kill('SIGUSR2')
   await service.logged('SIGUSR2: the log level is debug from here on')
   t.equal((await list()).status, 200)
-  await service.logged('answered')
+  await service.logged('request completed')
 
   service.child.kill('SIGUSR2')
   await service.logged('SIGUSR2: the log level is info from here on')
   t.equal((await list()).status, 200)
   service.child.kill('SIGINT')
   t.strictSame(await service.exited, [0, null])
-  t.equal(service.log.filter(({ msg }) => msg === 'answered').length, 1)
+  t.equal(service.log.filter(({ msg }) => msg === 'request completed').length, 1)
 })
 
 t.test('a request that outlasts SHUTDOWN_TIMEOUT is cut, and the exit code is 1', async (t) => {
