@@ -82,11 +82,11 @@ console.log(table(['median, 99th percentile, ms', 'list 20', 'create', 'delete']
 const dataDir = command.args[command.args.indexOf('-D') + 1]
 const postmaster = Number(readFileSync(`${dataDir}/postmaster.pid`, 'utf8').split('\n', 1)[0])
 
-/** What a process has of the machine's memory, pages that it shares counted in parts. */
+/** The memory of a process. A page that n processes share counts as 1/n of a page (PSS). */
 const proportionalKiB = (pid: number) =>
   Number(/^Pss: +(\d+)/m.exec(readFileSync(`/proc/${pid}/smaps_rollup`, 'utf8'))?.[1])
 
-/** What the server's processes have of the machine's memory, shared pages counted once. */
+/** The memory of all processes of the server together. Shared pages count once. */
 async function memoryMiB (): Promise<number> {
   const pids = [postmaster, ...await findChildren(postmaster)]
   return pids.reduce((sum, pid) => sum + proportionalKiB(pid), 0) / 1024
@@ -98,7 +98,7 @@ const clients: pg.Client[] = []
 for (let opened = 0; opened < connections; opened++) {
   const client = new pg.Client(url)
   await client.connect()
-  // As an instance leaves it: its statement planned, the pages it read mapped.
+  // An idle connection of an instance has planned its statement and mapped the pages that it read.
   await client.query({ name: 'list', text: list, values: ['dwarf'] })
   clients.push(client)
 }

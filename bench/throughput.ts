@@ -1,5 +1,5 @@
-// Measures requests per second, latency and cost. Contenders take turns in each round, so that other
-// work of the machine affects all of them alike.
+// Measures requests per second, latency and cost. Contenders take turns in each round, so that
+// other work of the machine affects all contenders alike.
 import type pg from 'pg'
 import { round, table } from '../test/support/table.ts'
 import {

@@ -75,7 +75,7 @@ function signal (pid: number, name: NodeJS.Signals | 0): boolean {
   }
 }
 
-/** Stops a server when its owner and its supervisor were killed. */
+/** Stops the server that a killed service and its killed supervisor left running. */
 async function stopOrphan (dataDir: string): Promise<void> {
   const lines = await readFile(join(dataDir, 'postgresql/postmaster.pid'), 'utf8').catch(() => '')
   const pid = Number(lines.split('\n', 1)[0])

@@ -17,8 +17,8 @@ let server: EmbeddedPostgres | undefined
 let log = ''
 let reason: string | undefined
 
-// The owner has ended or has closed the server. The listener comes first: the owner may end before the
-// server has started.
+// The service has ended or has closed the server. The listener comes first: the service may end before
+// the server has started.
 process.once('disconnect', async () => {
   await server?.stop()
   process.exit()

@@ -24,7 +24,7 @@ const workerMessage = 'This server is a worker of Citus. ' +
 /** Asks for the version as a number: 180004 for 18.4. */
 export const versionStatement = { name: 'version', text: 'select current_setting(\'server_version_num\')' }
 
-/** Another server is needed: retrying does not help. */
+/** Retrying does not help: the operator must choose another server. */
 export class UnsupportedServer extends Error {}
 
 /** Returns the version as people write it. Throws UnsupportedServer when it is too old. */

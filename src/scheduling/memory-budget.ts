@@ -4,7 +4,7 @@ import { finished, type Writable } from 'node:stream'
 /** Bodies and lists up to this size are not counted: the number of connections bounds them. */
 export const inlineBytes = 16_384
 
-/** When the heap is collected after a burst: an idle process would keep the memory. */
+/** The service collects garbage after a burst, because an idle process would keep the memory. */
 const [collectBytes, collectMs] = [33_554_432, 1000]
 
 /**

@@ -8,7 +8,7 @@ export interface Work {
   size?: number
   /** By performance.now(), when the work was queued before. Infinity: never expires. */
   queuedAt?: number
-  /** Work for a closed response is not started. */
+  /** When the response is closed, its work does not start. */
   response?: { readonly destroyed: boolean }
 }
 

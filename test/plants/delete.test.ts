@@ -81,7 +81,7 @@ t.test('a delete that waits too long for a locked table gets the error of a slow
   t.teardown(() => client.end())
   await client.query('begin; lock table plants in access exclusive mode')
   // After the batch each delete is retried alone. The first waits while PostgreSQL prepares the statement.
-  // The others fail because it is not prepared.
+  // The pipelined statements behind it fail because the statement is not prepared.
   const responses = await Promise.all(range(20).map((id) => alice.delete(id)))
   await client.query('rollback')
   t.strictSame(responses.map((response) => response.json().error), Array(20).fill(50304))

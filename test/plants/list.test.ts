@@ -102,7 +102,7 @@ const usernames = [
   '1', '2', '01', '1 ', 'a,b', 'a', 'b', '{a,b}', '"a"', 'a"b', 'a\\', 'NULL', 'null', '{}', 'A', 'á', '$1'
 ]
 
-/** By the place: no plants, a few, some with a plant too large for a short page, or more than a page. */
+/** Chooses by position: no plants, a few, a plant too large for a short page, or more than a page. */
 function plantsOf (user: string, place: number) {
   const count = [0, 1, 20, 3, 700][place % 5] as number
   return range(count).map((id) => ({

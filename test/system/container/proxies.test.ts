@@ -61,7 +61,7 @@ async function startNginx () {
   const [key, certificate] = [join(certificates, 'plants.key'), join(certificates, 'plants.crt')]
   await promisify(execFile)('openssl', ['req', '-x509', '-newkey', 'rsa:2048', '-nodes',
     '-subj=/CN=plants.example.com', '-keyout', key, '-out', certificate])
-  // In the network namespace of the upstream, as on one machine.
+  // The proxy shares the upstream's network namespace, as if both ran on one machine.
   const id = await start(`--network=container:${upstream}`, `--volume=${certificates}:/etc/nginx/tls:ro`,
     `--volume=${deploy}/nginx.conf:/etc/nginx/conf.d/default.conf:ro`, await findImage('nginx:1.28'))
   const port = await portOf(upstream, 443)

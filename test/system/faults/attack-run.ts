@@ -124,7 +124,7 @@ export async function measure (
   return { alone, during, left, logLines, code, shutdownMs, counts, faults }
 }
 
-/** A service that has not ended after twice its time is killed: then there is no exit code. */
+/** Kills a service that still runs after twice its time. Then there is no exit code. */
 async function shutDown ({ child, exited }: Program) {
   const since = performance.now()
   child.kill('SIGTERM')

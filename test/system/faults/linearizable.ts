@@ -103,7 +103,7 @@ function steps (
   })
 }
 
-/** Lets a state pass unless an equal one has used fewer of the operations without an end. */
+/** Drops a state when an earlier one has the same name and used fewer operations of unknown outcome. */
 function openSieve () {
   const passed = new Map<string, Possibility[]>()
   const numbers = new Map<Operation, number>()

@@ -8,7 +8,7 @@ import { freePort } from '../../support/free-port.ts'
 import type { Scope } from '../../support/program.ts'
 import { makeServer, runServer } from './postgres.ts'
 
-/** Starts both with the tables. Commits wait for the standby. `urls`: the primary's, then the standby's. */
+/** Starts a primary with the tables, and its standby. Commits wait for the standby. `urls` has both. */
 export async function startPair (scope: Scope) {
   const { url, folder, dataDir, command } = await makeServer(scope)
   const copy = join(folder, 'standby')

@@ -160,7 +160,7 @@ async function resumeTogether (scope: Scope, postgres: Postgres, token: string):
     const start = socket.read(12)
     socket.unshift(start)
     if (String(start) === 'HTTP/1.1 200') sockets.push(socket)
-    // The lists before still fill the buffers of the system.
+    // Earlier lists still fill the buffers of the system.
     else socket.destroy()
   }
   const ends = await Promise.all(sockets.map(readEnds))

@@ -4,7 +4,7 @@ import { buildImage, openProject, run, urlOf, waitForStatus } from '../container
 
 export type Project = Awaited<ReturnType<typeof startProject>>
 
-/** The reason to skip tests when one of their images cannot be pulled, or false. */
+/** Why to skip tests: one of their images cannot be pulled. False when all images are here. */
 export async function missing (...images: string[]): Promise<string | false> {
   for (const image of images) {
     try {
