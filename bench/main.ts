@@ -71,7 +71,7 @@ if (measured.length > 0) {
 
 ${rates}
 
-Processor time of a request with PostgreSQL's, in µs (contender alone):
+Processor time of a request in µs, of the contender and PostgreSQL together (of the contender alone):
 
 ${processorTable(results)}
 
@@ -126,7 +126,7 @@ async function variants (chosen: Contender[], of: Load[]): Promise<string> {
   await alongside(postgres, chosen, async (entries) => {
     const results = await throughput(entries, { loads: of, connections: 64, ...duration })
     console.log(compare(results, entries[0]?.title ?? '').rates)
-    section = `64 connections. Processor time of a request with PostgreSQL's, in µs (service alone):
+    section = `64 connections. Processor time of a request in µs, of the service and PostgreSQL together (of the service alone):
 
 ${processorTable(results)}
 
@@ -157,7 +157,7 @@ if (values.large) {
 
 ${rateTable(results)}
 
-Processor time of a request with PostgreSQL's, in µs (service alone):
+Processor time of a request in µs, of the service and PostgreSQL together (of the service alone):
 
 ${processorTable(results)}
 
