@@ -126,7 +126,8 @@ async function variants (chosen: Contender[], of: Load[]): Promise<string> {
   await alongside(postgres, chosen, async (entries) => {
     const results = await throughput(entries, { loads: of, connections: 64, ...duration })
     console.log(compare(results, entries[0]?.title ?? '').rates)
-    section = `64 connections. Processor time of a request in µs, of the service and PostgreSQL together (of the service alone):
+    section = `64 connections.
+Processor time of a request in µs, of the service and PostgreSQL together (of the service alone):
 
 ${processorTable(results)}
 

@@ -124,11 +124,13 @@ function readBind (message: Buffer): { statement: string, values: string[] } {
   let at = formats + 2 + 2 * message.readInt16BE(formats)
   const count = message.readInt16BE(at)
   at += 2
-  while (values.length < count) {
+  for (let index = 0; index < count; index++) {
     // -1 stands for null.
-    const length = Math.max(0, message.readInt32BE(at))
-    values.push(message.toString('utf8', at + 4, at + 4 + length))
-    at += 4 + length
+    const length = message.readInt32BE(at)
+    at += 4
+    if (length === -1) continue
+    values.push(message.toString('utf8', at, at + length))
+    at += length
   }
   return { statement: message.toString('utf8', start, end), values }
 }

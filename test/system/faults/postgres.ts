@@ -109,7 +109,7 @@ export async function startPostgres (scope: Scope) {
     ...server,
     url,
 
-    /** Kills a backend of the service. The server then ends all others and recovers. Resolves like `start`. */
+    /** Kills a backend of the service. The server ends all others and recovers. Resolves like `start`. */
     async killBackend (): Promise<number> {
       const [backend] = await sql(url,
         'select pid from pg_stat_activity where application_name = \'plant-store\' limit 1')

@@ -82,8 +82,8 @@ const notRun: Record<string, string[]> = {
   ],
   'It needs a published release.': [
     'cosign verify --certificate-oidc-issuer=https://token.actions.githubusercontent.com ' +
-      '--certificate-identity=https://github.com/<repository>/.github/workflows/release.yml@refs/tags/v1.1.0 ' +
-      '<image>'
+      '--certificate-identity=https://github.com/<repository>/.github/workflows/release.yml' +
+      '@refs/tags/v1.1.0 <image>'
   ],
   'It needs a cluster.': [
     'kubectl apply --filename deploy/kubernetes/production/namespace.yaml',
