@@ -38,6 +38,18 @@ async function findViolations (page: Page): Promise<string[]> {
   return found.flatMap(({ id, nodes }) => nodes.map(({ html, any }) => `${id}: ${any[0]?.message} ${html}`))
 }
 
+/** The essentials that the first screen does not show. */
+async function findHidden (page: Page, home: string, height: number): Promise<string[]> {
+  const essentials = [
+    page.getByRole('heading', { name: 'Plant store' }), page.getByText(home, { exact: true }),
+    page.getByPlaceholder('Token'), page.getByRole('heading', { name: 'Create a plant' }),
+    ...['Shell', 'Python', 'TypeScript'].map((name) => page.getByRole('tab', { name }))
+  ]
+  const boxes = await Promise.all(essentials.map((element) => element.first().boundingBox()))
+  const isHidden = boxes.map((box) => box === null || box.y + box.height >= height)
+  return essentials.filter((_, index) => isHidden[index]).map(String)
+}
+
 const screens = [[1280, 900, 'light'], [390, 844, 'dark'], [320, 640, 'light']] as const
 for (const [width, height, colorScheme] of screens) {
   t.test(`the page fits ${width} px and meets WCAG AA in ${colorScheme} mode`, needsBrowser, async (t) => {
@@ -46,6 +58,7 @@ for (const [width, height, colorScheme] of screens) {
     const { page, complaints } = await openPage(t, { home, colorScheme, viewport: { width, height } })
     await openDocs(page, home)
     t.equal(await page.locator(`body.${colorScheme}-mode`).count(), 1)
+    if (width === 1280) t.same(await findHidden(page, home, height), [])
     await renderAll(page)
     t.same(await findViolations(page), [])
     t.equal(await page.evaluate('document.documentElement.scrollWidth'), width, 'no horizontal scrolling')
@@ -53,20 +66,35 @@ for (const [width, height, colorScheme] of screens) {
   })
 }
 
-t.test('a desktop screen shows the essentials without scrolling', needsBrowser, async (t) => {
+const samples: Array<[language: string, code: RegExp]> = [
+  ['Python', /^import http\.client\n[^]*"POST",\n +"\/plants"/],
+  ['TypeScript', /^fetch\('.*\/plants', \{\n +method: 'POST'/],
+  ['Shell', /^curl http.*\/plants/]
+]
+
+t.test('tabs choose the language of the samples, and a button copies each sample', needsBrowser, async (t) => {
   const { listen } = await startApp(t)
   const home = await listen()
   const { page } = await openPage(t, { home, viewport: { width: 1280, height: 900 } })
-  await openDocs(page, home)
-  const first = [
-    page.getByRole('heading', { name: 'Plant store' }), page.getByText(home, { exact: true }),
-    page.getByPlaceholder('Token'), page.getByRole('heading', { name: 'Create a plant' }),
-    ...['Shell', 'Python', 'TypeScript'].map((name) => page.getByRole('tab', { name }))
-  ]
-  for (const element of first) {
-    const { y = 900, height = 0 } = await element.first().boundingBox() ?? {}
-    t.ok(y + height < 900, String(element))
+  await page.context().grantPermissions(['clipboard-read', 'clipboard-write'])
+  /** Returns the text that a click on the button puts into the clipboard. */
+  async function copyBy (button: ReturnType<Page['locator']>): Promise<string> {
+    await page.evaluate("navigator.clipboard.writeText('')")
+    await button.click()
+    for (;;) {
+      const text = await page.evaluate('navigator.clipboard.readText()') as string
+      if (text !== '') return text
+    }
   }
+  await openDocs(page, home)
+  const operation = page.locator('section[id$="POST/plants"]')
+  for (const [language, code] of samples) {
+    await page.getByRole('tab', { name: language }).click()
+    await operation.getByRole('button', { name: `Change code sample language: ${language}` }).waitFor()
+    t.match(await copyBy(operation.getByRole('button', { name: /^Copy .* code$/ }).first()), code)
+  }
+  const quickStart = page.locator('.markdown pre', { hasText: 'urllib' })
+  t.match(await copyBy(quickStart.getByRole('button', { name: 'Copy' })), /^import json, os\n[^]*call\('DELETE', '\/plants\/42'\)\n$/)
 })
 
 /**
@@ -177,12 +205,11 @@ t.test('below the prefix of a proxy the document names the service there', async
 t.test('the page works below the prefix of a proxy, with or without a slash', needsBrowser, async (t) => {
   const { listen } = await startApp(t)
   const home = await startProxy(t, await listen())
-  for (const path of ['/docs', '/docs/']) {
-    const { page, complaints } = await openPage(t, { home, viewport: { width: 1280, height: 900 } })
-    await page.goto(home + path)
-    t.equal((await send(page, 'List your plants')).status(), 401)
-    t.match(complaints, [/401 \(Unauthorized\)/], path)
-  }
+  const { page, complaints } = await openPage(t, { home, viewport: { width: 1280, height: 900 } })
+  await page.goto(`${home}/docs/`)
+  t.equal(page.url(), `${home}/docs`)
+  t.equal((await send(page, 'List your plants')).status(), 401)
+  t.match(complaints, [/401 \(Unauthorized\)/])
 })
 
 const urls = ['/docs', '/docs/docs.css', '/docs/docs.js', '/docs/scalar.js']
