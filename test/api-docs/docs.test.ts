@@ -72,7 +72,7 @@ const samples: Array<[language: string, code: RegExp]> = [
   ['Shell', /^curl http.*\/plants/]
 ]
 
-t.test('tabs choose the language of the samples, and a button copies each sample', needsBrowser, async (t) => {
+t.test('tabs choose the language of the samples, and buttons copy them', needsBrowser, async (t) => {
   const { listen } = await startApp(t)
   const home = await listen()
   const { page } = await openPage(t, { home, viewport: { width: 1280, height: 900 } })
@@ -94,7 +94,8 @@ t.test('tabs choose the language of the samples, and a button copies each sample
     t.match(await copyBy(operation.getByRole('button', { name: /^Copy .* code$/ }).first()), code)
   }
   const quickStart = page.locator('.markdown pre', { hasText: 'urllib' })
-  t.match(await copyBy(quickStart.getByRole('button', { name: 'Copy' })), /^import json, os\n[^]*call\('DELETE', '\/plants\/42'\)\n$/)
+  const python = await copyBy(quickStart.getByRole('button', { name: 'Copy' }))
+  t.match(python, /^import json, os\n[^]*call\('DELETE', '\/plants\/42'\)\n$/)
 })
 
 /**

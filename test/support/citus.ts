@@ -6,7 +6,7 @@ import { createDatabase, sql } from './database.ts'
 
 type Fault = [sqlState: string, message: string]
 
-/** The errors of users whose worker was killed: of a new connection, and of a statement in flight. */
+/** The errors about a killed worker: for a new connection to it, and for a statement in flight. */
 export const lostWorker: Fault[] = [
   ['08006', 'connection to the remote node postgres@worker-one:5432 failed with the following error: ' +
     'server closed the connection unexpectedly'],
