@@ -94,7 +94,7 @@ export type Postgres = Awaited<ReturnType<typeof startPostgres>>
 
 /** A throwaway PostgreSQL with default settings, fsync on. */
 export async function startPostgres () {
-  // Started by root, PostgreSQL runs as the user postgres, who must be able to enter the folder.
+  // Under root PostgreSQL runs as the user postgres, which must be able to enter the folder.
   await chmod(folder, 0o755)
   const server = await startEmbedded(folder)
   return {

@@ -26,7 +26,7 @@ process.once('disconnect', async () => {
 // When the library cannot run PostgreSQL at all, it throws outside its promises.
 process.once('uncaughtException', fail)
 
-// Started by root, the server runs as another user, who must be able to read the folder.
+// Under root the server runs as another user, which must be able to read the folder.
 process.umask(0o022)
 
 try {

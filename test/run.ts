@@ -70,9 +70,9 @@ function warn ({ message }: Error): undefined {
   console.log(`# NO BROWSER: tests of pages are skipped, and fail when CI is set\n${message}`)
 }
 
-// All temporary files of the run are in this folder, by which leftover processes are found.
+// All temporary files of the run are in this folder. Its name identifies leftover processes.
 const folder = await mkdtemp(join(process.env.TMPDIR ?? await findFolder(), 'plant-store-run-'))
-// Started by root, PostgreSQL runs as another user, who must be able to enter the folder.
+// Under root PostgreSQL runs as another user, which must be able to enter the folder.
 await chmod(folder, 0o755)
 process.env.TMPDIR = folder
 const server = await startServer()

@@ -50,9 +50,10 @@ async function findHidden (page: Page, home: string, height: number): Promise<st
   return essentials.filter((_, index) => isHidden[index]).map(String)
 }
 
-const screens = [[1280, 900, 'light'], [390, 844, 'dark'], [320, 640, 'light']] as const
-for (const [width, height, colorScheme] of screens) {
-  t.test(`the page fits ${width} px and meets WCAG AA in ${colorScheme} mode`, needsBrowser, async (t) => {
+const screens = [[[1280], 900, 'light'], [[390, 320], 844, 'dark']] as const
+for (const [[width, ...narrower], height, colorScheme] of screens) {
+  const sizes = [width, ...narrower].join(' and ')
+  t.test(`the page fits ${sizes} px and meets WCAG AA in ${colorScheme} mode`, needsBrowser, async (t) => {
     const { listen } = await startApp(t)
     const home = await listen()
     const { page, complaints } = await openPage(t, { home, colorScheme, viewport: { width, height } })
@@ -61,7 +62,10 @@ for (const [width, height, colorScheme] of screens) {
     if (width === 1280) t.same(await findHidden(page, home, height), [])
     await renderAll(page)
     t.same(await findViolations(page), [])
-    t.equal(await page.evaluate('document.documentElement.scrollWidth'), width, 'no horizontal scrolling')
+    for (const fitted of [width, ...narrower]) {
+      await page.setViewportSize({ width: fitted, height })
+      t.equal(await page.evaluate('document.documentElement.scrollWidth'), fitted, 'no horizontal scrolling')
+    }
     t.same(complaints, [], 'no console message, no violation of the policy, no foreign host')
   })
 }

@@ -8,7 +8,7 @@ import type { Test } from 'tap'
 /** Creates a DATA_DIR, which is removed when its server has stopped. */
 export async function createDataDir (t: Test): Promise<string> {
   const folder = await mkdtemp(join(tmpdir(), 'plant-store-test-'))
-  // Started by root, the server runs as another user, who must be able to read the folder.
+  // Under root the server runs as another user, which must be able to read the folder.
   await chmod(folder, 0o755)
   t.teardown(async () => {
     while (isRunning(folder)) await setTimeout(50)

@@ -14,7 +14,7 @@ export const program = [process.execPath, ...nodeOptions, join(root, 'src/main.t
 // Coverage is measured without the cache: V8 does not report every line of cached functions.
 const compileCache = join(root, 'node_modules/.cache/node')
 
-/** Ends what was started in it: a test, or a run of the fault suite. */
+/** A test, or a run of the fault suite. What starts in a scope ends with the scope. */
 export type Scope = Pick<Test, 'teardown'>
 
 type Environment = Record<string, string | undefined>

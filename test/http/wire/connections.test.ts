@@ -33,7 +33,7 @@ async function trickle (start: string, drop: string, last: 'end' | 'close' = 'en
   const drip = setInterval(() => socket.write(drop), 20)
   let received = ''
   socket.on('data', (chunk) => { received += chunk })
-  // The service may reset the connection while the last drop is in flight.
+  // The service may reset the connection while the last bytes are in flight.
   socket.on('error', () => {})
   await new Promise((resolve) => socket.on(last, resolve))
   clearInterval(drip)
@@ -189,7 +189,9 @@ t.test('a client that disconnects at any point causes no error and no warning', 
     }))
   }
   t.equal((await alice.list()).statusCode, 200)
-  t.same(log.map((line) => JSON.parse(line)).filter(({ level }) => /warn|error|fatal/.test(level)), [])
+  // A busy machine may cause lines about event-loop lag.
+  const lines = log.map((line) => JSON.parse(line)).filter(({ msg }) => !msg.startsWith('event loop lag'))
+  t.same(lines.filter(({ level }) => /warn|error|fatal/.test(level)), [])
 })
 
 t.test('slow requests time out', async (t) => {

@@ -1,4 +1,4 @@
-// The process of one attacker. Its own process keeps its cost out of the response times of other users.
+// Runs one attacker in a process of its own, so that its cost does not slow down the other clients.
 import { attacks } from './attack-table.ts'
 import { counts, first, type Target } from './flood.ts'
 

@@ -21,7 +21,7 @@ const scope = { teardown: (work: () => unknown) => stack.defer(async () => { awa
 async function startDatabase (): Promise<string> {
   const folder = await mkdtemp(join(tmpdir(), 'plant-store-fuzz-'))
   scope.teardown(() => rm(folder, { recursive: true }))
-  // Started by root, the server runs as another user, who must be able to read the folder.
+  // Under root the server runs as another user, which must be able to read the folder.
   await chmod(folder, 0o755)
   const { url, close } = await startEmbedded(folder)
   scope.teardown(close)
