@@ -39,7 +39,7 @@ const (
 )
 
 var (
-	pool    *pgxpool.Pool
+	pool   *pgxpool.Pool
 	tokens sync.Map
 )
 

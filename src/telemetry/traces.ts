@@ -53,7 +53,7 @@ export function createSampler (name: string, ratio: number): Sampler {
   return name.startsWith('parentbased_') ? new ParentBasedSampler({ root }) : root
 }
 
-/** Starts a span for each request and adds its ids to the log lines of the request. */
+/** Starts a span for each request. Adds the ids of the span to the log lines of the request. */
 function traceRequests (app: FastifyInstance, tracer: Tracer): void {
   const spans = new WeakMap<FastifyRequest, Span>()
 

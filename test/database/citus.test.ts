@@ -105,12 +105,14 @@ t.test('a Down section of two statements changes nothing, and works as a `do` bl
   const { url: DATABASE_URL } = await startCitus(t)
   const folder = t.testdir()
   const { run } = await copyProgram(folder)
+  const writeMigration = (down: string) => writeFile(join(folder, 'migrations/9000_note.sql'),
+    `-- Up Migration\n\nalter table plants add note text;\n\n-- Down Migration\n\n${down}\n`)
   const fieldsOf = async () => Object.keys((await sql(DATABASE_URL, 'table plants'))[0] as object).slice(5)
   await sql(DATABASE_URL, "insert into plants (owner, id, name) values ('alice', 1, 'Fern')")
+  await writeMigration(change)
+  t.match(await run(['migrate'], { DATABASE_URL }), { code: 0, stdout: 'up 9000_note\n' })
   for (const [down, result] of downSections) {
-    const migration = `-- Up Migration\n\nalter table plants add note text;\n\n-- Down Migration\n\n${down}\n`
-    await writeFile(join(folder, 'migrations/9000_note.sql'), migration)
-    t.match(await run(['migrate'], { DATABASE_URL }), { code: 0, stderr: '' })
+    await writeMigration(down)
     t.match(await run(['migrate', 'down', '--yes', '--with-data'], { DATABASE_URL }), result)
     t.same(await fieldsOf(), [down === change ? 'note' : 'remark'])
   }

@@ -9,7 +9,7 @@ export async function findChildren (pid: number | undefined): Promise<number[]> 
   return listed.split(' ').filter(Boolean).map(Number)
 }
 
-/** The resident memory of a process, or the peak of it. */
+/** The resident memory of a process, or its peak. */
 export const memoryMiB = (pid: number, field: 'VmRSS' | 'VmHWM' = 'VmRSS') =>
   Number(new RegExp(`${field}:\\s+(\\d+)`).exec(readFileSync(`/proc/${pid}/status`, 'utf8'))?.[1]) / 1024
 

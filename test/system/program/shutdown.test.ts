@@ -14,8 +14,8 @@ const main = join(import.meta.dirname, '../../../src/main.ts')
 const DATABASE_URL = await createDatabase(t)
 const environment = { DATABASE_URL, LOG_LEVEL: 'debug', SHUTDOWN_TIMEOUT: '3s', DRAIN_DELAY: '0' }
 
-/** Starts the service with a full pipe as its log and 1.5 MiB of unread log lines. */
-async function startStalled (t: Test) {
+/** Starts the service with an unread pipe as its log. Some 300 lines fill the pipe. */
+async function startStalled (t: Test, lines: number) {
   const path = join(t.testdir(), 'log')
   execFileSync('mkfifo', [path])
   // Without O_NONBLOCK, as a shell opens pipes.
@@ -35,7 +35,9 @@ async function startStalled (t: Test) {
   const headers = { traceparent: '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01' }
   const get = (path: string) => fetch(address + path, { headers })
   while (!await get('/readyz').then(({ ok }) => ok, () => false)) await setTimeout(50)
-  for (let round = 0; round < 50; round++) await Promise.all(Array.from({ length: 100 }, () => get('/livez')))
+  for (let sent = 0; sent < lines; sent += 100) {
+    await Promise.all(Array.from({ length: 100 }, () => get('/livez')))
+  }
 
   const piece = Buffer.alloc(65_536)
   /** Returns the next part of the log. */
@@ -44,14 +46,14 @@ async function startStalled (t: Test) {
 }
 
 t.test('the service runs and stops while its log is not read', async (t) => {
-  const { get, child, exited } = await startStalled(t)
+  const { get, child, exited } = await startStalled(t, 1000)
   t.equal((await get('/livez')).status, 200)
   child.kill('SIGTERM')
   t.strictSame(await exited, [0, null])
 })
 
 t.test('the log says how many lines were dropped while it was not read', async (t) => {
-  const { child, exited, get, read } = await startStalled(t)
+  const { child, exited, get, read } = await startStalled(t, 5000)
   let log = ''
   while (!log.includes('"msg":"log lines were dropped"')) {
     await get('/livez')
