@@ -78,7 +78,9 @@ export async function buildApp (options: AppOptions, register = registerDomains)
   app.setErrorHandler(handleError)
   setStandardHeaders(app)
   throttleUnauthenticated(app, probePaths)
-  rejectMalformedRequests(app)
+  const { CORS_ORIGIN: origins } = config
+  rejectMalformedRequests(app,
+    origins === undefined ? undefined : (await import('./http/cors.ts')).allowOrigins(app, origins))
   const budget = new MemoryBudget(config.MEMORY_BUDGET)
   readJsonBodies(app, budget)
   manageConnections(app, lifecycle, config.MAX_CONNECTIONS)
@@ -87,7 +89,11 @@ export async function buildApp (options: AppOptions, register = registerDomains)
   await registerApiDocs(app, { docs: config.DOCS === 'on' })
   await app.register(async (guarded) => {
     const tokens = createTokens(database, config.MAX_QUEUED)
-    await requireBearer(guarded, createAuthenticate(tokens, config.TOKEN_CACHE_TTL))
+    const { USER_RATE: userRate, USER_BURST: burst, FAILED_AUTH_RATE: failedAuthRate } = config
+    const limits = userRate || failedAuthRate ? await import('./access/rate-limits.ts') : undefined
+    const admit = failedAuthRate && limits?.limitFailedAuth(guarded, failedAuthRate)
+    await requireBearer(guarded, createAuthenticate(tokens, config.TOKEN_CACHE_TTL), admit)
+    if (userRate) limits?.limitUsers(guarded, userRate, burst)
     guarded.addHook('onRequest', rejectMalformedQuery)
     await register(guarded, options, budget)
   })
