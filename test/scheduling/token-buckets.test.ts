@@ -1,3 +1,4 @@
+import assert from 'node:assert/strict'
 import fc from 'fast-check'
 import t, { type Test } from 'tap'
 import { TokenBuckets } from '../../src/scheduling/token-buckets.ts'
@@ -33,9 +34,11 @@ t.test('a bucket gives its burst, and then one token whenever its time has passe
 
 t.test('every sequence of requests gets what buckets of whole tokens would give', async (t) => {
   const advance = stopClock(t)
+  const key = fc.constantFrom('a', 'b')
+  const quarters = fc.oneof({ weight: 3, arbitrary: fc.constant(0) }, fc.integer({ min: 1, max: 8 }))
   fc.assert(fc.property(
     fc.integer({ min: 1, max: 5 }),
-    fc.array(fc.tuple(fc.constantFrom('a', 'b', 'c'), fc.integer({ min: 0, max: 8 })), { maxLength: 200 }),
+    fc.array(fc.tuple(key, quarters), { minLength: 100, maxLength: 200 }),
     (burst, steps) => {
       // One token a second; the steps are quarters of a second, which have exact sums.
       const buckets = new TokenBuckets({ count: 1, seconds: 1 }, burst)
@@ -48,10 +51,10 @@ t.test('every sequence of requests gets what buckets of whole tokens would give'
         if (allowed) model[key] = tokens - 1
         const left = Math.floor(model[key] as number)
         const refillSeconds = Math.ceil(left + 1 - (model[key] as number))
-        t.strictSame(buckets.take(key), { allowed, left, refillSeconds })
+        assert.deepEqual(buckets.take(key), { allowed, left, refillSeconds })
       }
     }
-  ), { numRuns: 50 })
+  ), { numRuns: 200 })
 })
 
 t.test('many keys cannot displace the bucket of another key, and memory has a limit', async (t) => {
@@ -78,8 +81,5 @@ t.test('a bucket that is still in use keeps its place in a full table', async (t
   for (let key = 0; key < 60_000; key++) buckets.take(`other ${key}`)
   advance(59)
   t.match(buckets.take('busy'), { allowed: true, left: 58 })
-  advance(2)
-  t.match(buckets.take('busy'), { allowed: true, left: 59 })
-  advance(61)
-  t.match(buckets.peek('busy'), { allowed: true, left: 60 })
+  t.match(buckets.take('busy'), { allowed: true, left: 57 })
 })
