@@ -78,9 +78,8 @@ export async function buildApp (options: AppOptions, register = registerDomains)
   app.setErrorHandler(handleError)
   setStandardHeaders(app)
   throttleUnauthenticated(app, probePaths)
-  const { CORS_ORIGIN: origins } = config
-  rejectMalformedRequests(app,
-    origins === undefined ? undefined : (await import('./http/cors.ts')).allowOrigins(app, origins))
+  const cors = config.CORS_ORIGIN === undefined ? undefined : await import('./http/cors.ts')
+  rejectMalformedRequests(app, cors?.allowOrigins(app, config.CORS_ORIGIN as string))
   const budget = new MemoryBudget(config.MEMORY_BUDGET)
   readJsonBodies(app, budget)
   manageConnections(app, lifecycle, config.MAX_CONNECTIONS)

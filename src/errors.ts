@@ -70,12 +70,8 @@ export const errors = defineErrors({
   REQUEST_TIMEOUT: { number: 40801, message: 'The request did not arrive in time.' },
   URL_TOO_LONG: { number: 41401, message: 'The URL is too long.' },
   EXPECTATION_UNKNOWN: { number: 41701, message: 'The only supported expectation is 100-continue.' },
-  RATE_LIMITED: {
-    number: 42901, message: 'You have sent more requests than your rate limit allows.', headers: later
-  },
-  TOO_MANY_FAILURES: {
-    number: 42902, message: 'Your address has sent too many invalid tokens.', headers: later
-  },
+  RATE_LIMITED: { number: 42901, message: 'You have sent too many requests.', headers: later },
+  ADDRESS_LIMITED: { number: 42902, message: 'Your address sent too many invalid tokens.', headers: later },
   HEADERS_TOO_LARGE: { number: 43101, message: 'The headers are too large.' },
   INTERNAL: { number: 50001, message: 'Something went wrong inside the service.' },
   METHOD_UNKNOWN: { number: 50101, message: 'This service does not know this method.' },

@@ -173,7 +173,7 @@ t.test('errors are shown in words', needsBrowser, async (t) => {
   await store('-9223372036854775808')
   await says(page, 'You already have a plant with this id. (Error 40014)')
   await store('2')
-  await says(page, /^You have sent more requests than your rate limit allows\. Try again in \d+ seconds\. /)
+  await says(page, /^You have sent too many requests\. Try again in \d+ seconds\. /)
   await tokens.revoke({ user: 'bob' })
 })
 

@@ -7,7 +7,7 @@ import { addressOf } from '../http/responses.ts'
 import { TokenBuckets } from '../scheduling/token-buckets.ts'
 
 const rateLimited = new ApiError(errors.RATE_LIMITED)
-const tooManyFailures = new ApiError(errors.TOO_MANY_FAILURES)
+const addressLimited = new ApiError(errors.ADDRESS_LIMITED)
 
 /**
  * Adds the header fields of draft-ietf-httpapi-ratelimit-headers-11 to each response that the limit governs.
@@ -35,7 +35,7 @@ export function limitFailedAuth (app: FastifyInstance, rate: Rate): (request: Fa
   })
   return (request) => {
     const { allowed, refillSeconds } = buckets.peek(networkOf(addressOf(request)))
-    if (!allowed) throw retryAfter(tooManyFailures, refillSeconds)
+    if (!allowed) throw retryAfter(addressLimited, refillSeconds)
   }
 }
 

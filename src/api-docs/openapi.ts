@@ -28,7 +28,7 @@ const commonErrors = [
   errors.BODY_TOO_COMPLEX, errors.BODY_KEY_FORBIDDEN,
   errors.TOKEN_MISSING, errors.TOKEN_INVALID,
   errors.REQUEST_TIMEOUT, errors.URL_TOO_LONG, errors.EXPECTATION_UNKNOWN,
-  errors.RATE_LIMITED, errors.TOO_MANY_FAILURES, errors.HEADERS_TOO_LARGE,
+  errors.RATE_LIMITED, errors.ADDRESS_LIMITED, errors.HEADERS_TOO_LARGE,
   errors.INTERNAL, errors.OVERLOADED, errors.DATABASE_UNAVAILABLE, errors.DATABASE_SLOW, errors.DATABASE_FULL
 ]
 
@@ -100,8 +100,8 @@ export const describeErrors = () => [
 ].join('\n')
 
 function retryAdvice (definition: ErrorDefinition): string {
-  const { OVERLOADED, REQUEST_TIMEOUT, RATE_LIMITED, TOO_MANY_FAILURES } = errors
-  if ([OVERLOADED, REQUEST_TIMEOUT, RATE_LIMITED, TOO_MANY_FAILURES].includes(definition)) return 'yes'
+  const { OVERLOADED, REQUEST_TIMEOUT, RATE_LIMITED, ADDRESS_LIMITED } = errors
+  if ([OVERLOADED, REQUEST_TIMEOUT, RATE_LIMITED, ADDRESS_LIMITED].includes(definition)) return 'yes'
   const isClientError = definition.number < 50000 || definition === errors.METHOD_UNKNOWN
   return isClientError ? 'no' : 'yes; a write may have happened'
 }

@@ -12,7 +12,6 @@ export function allowOrigins (app: FastifyInstance, list: string): RespondToPref
   const origins = list.split(',').map((origin) => origin.trim())
   const isAllowed = ({ headers: { origin } }: FastifyRequest) => origins.includes(origin as string)
 
-  // Runs for every response, because caches must know that each one depends on the origin.
   app.addHook('onSend', (request, reply, payload, done) => {
     const vary = reply.getHeader('vary')
     reply.header('vary', vary === undefined ? 'origin' : `${vary}, origin`)
@@ -24,9 +23,8 @@ export function allowOrigins (app: FastifyInstance, list: string): RespondToPref
   })
 
   return (request, reply, methods) => {
-    const isPreflight =
-      request.method === 'OPTIONS' && request.headers['access-control-request-method'] !== undefined
-    if (!isPreflight || !isAllowed(request)) return false
+    const { method, headers: { 'access-control-request-method': wanted } } = request
+    if (method !== 'OPTIONS' || wanted === undefined || !isAllowed(request)) return false
     reply.headers({
       'access-control-allow-methods': methods,
       'access-control-allow-headers': 'authorization, content-type, traceparent',

@@ -8,9 +8,7 @@ import type { RespondToPreflight } from './cors.ts'
 import { contentHeadersError } from './json.ts'
 
 /** Call this on the root instance before any route is added. */
-export function rejectMalformedRequests (
-  app: FastifyInstance, respondToPreflight?: RespondToPreflight
-): void {
+export function rejectMalformedRequests (app: FastifyInstance, preflight?: RespondToPreflight): void {
   // Runs before Fastify, which responds to some malformed requests without running a hook.
   app.server.prependListener('request', (request, response) => {
     // The end of such a body is unknown, so nothing can follow it (RFC 9112, section 6.1).
@@ -45,7 +43,7 @@ export function rejectMalformedRequests (
     const route = findRoute(path)
     if (route === undefined) return done(new ApiError(errors.PATH_UNKNOWN))
     const allowed = methods.get(route)?.join(', ') as string
-    if (respondToPreflight?.(request, reply, allowed)) return
+    if (preflight?.(request, reply, allowed)) return
     reply.header('allow', allowed)
     done(new ApiError(errors.METHOD_NOT_ALLOWED))
   })

@@ -1,16 +1,10 @@
 // Token buckets by key: the rate limits of users and of client addresses.
 import type { Rate } from '../config.ts'
 
-export interface Bucket {
-  /** False when the bucket is empty. */
-  allowed: boolean
-  /** Whole tokens in the bucket. */
-  left: number
-  /** Whole seconds until the bucket has another token. */
-  refillSeconds: number
-}
+/** `left` and `refillSeconds`, the time until there is another token, are whole numbers. */
+export interface Bucket { allowed: boolean, left: number, refillSeconds: number }
 
-/** Bounds the memory to some 10 MB. */
+/** Bounds the memory to some 7 MiB. */
 const maxKeys = 50_000
 
 /** Counts time in tokens: a bucket that was just emptied is full again `burst` tokens later. */
@@ -47,7 +41,6 @@ export class TokenBuckets {
   #now (): number {
     const now = performance.now() / 1000 / this.#secondsPerToken
     if (now >= this.#rotateAt) {
-      // A second at least: new maps cost more than a look-up.
       const period = Math.max(this.#burst, 1 / this.#secondsPerToken)
       // After a pause the buckets of both maps are full.
       this.#older = now < this.#rotateAt + period ? this.#recent : new Map()

@@ -4,8 +4,8 @@ import { batchEvents } from '../../src/events.ts'
 import { startApp } from '../support/app.ts'
 import { isError } from '../support/error-response.ts'
 
-const rateLimited = [42901, 'You have sent more requests than your rate limit allows.'] as const
-const tooManyFailures = [42902, 'Your address has sent too many invalid tokens.'] as const
+const rateLimited = [42901, 'You have sent too many requests.'] as const
+const addressLimited = [42902, 'Your address sent too many invalid tokens.'] as const
 const invalid = [40102, 'The bearer token is not valid.'] as const
 
 t.test('USER_RATE and USER_BURST limit the requests of a user', async (t) => {
@@ -103,10 +103,10 @@ t.test('FAILED_AUTH_RATE stops look-ups for an address, and cached tokens work',
   batchEvents.subscribe(count)
   t.teardown(() => batchEvents.unsubscribe(count))
   const refused = await fail(nat)
-  isError(t, refused, ...tooManyFailures)
+  isError(t, refused, ...addressLimited)
   t.match(refused.headers, { 'retry-after': /^([1-9]|1[0-2])$/ })
   t.notHas(refused.headers, 'www-authenticate')
-  isError(t, await list(bob, nat), ...tooManyFailures, 'a valid token that is not cached')
+  isError(t, await list(bob, nat), ...addressLimited, 'a valid token that is not cached')
   t.equal((await list(alice, nat)).statusCode, 200, 'a cached token')
   isError(t, await list(revoked, nat), ...invalid, 'a cached token that is revoked')
   isError(t, await list('Bearer plant_2', nat), ...invalid, 'a malformed token needs no look-up')
