@@ -35,6 +35,21 @@ async function signIn (page: Page, token: string, address = service): Promise<vo
   await page.getByRole('button', { name: 'Use this token' }).click()
 }
 
+async function tabTo (target: Locator): Promise<void> {
+  const page = target.page()
+  for (let pressed = 0; pressed < 15; pressed++) {
+    if (await target.and(page.locator(':focus')).count() > 0) return
+    await page.keyboard.press('Tab')
+  }
+  throw new Error(`the Tab key does not reach ${target}`)
+}
+
+async function type (target: Locator, text: string): Promise<void> {
+  await tabTo(target)
+  await target.page().keyboard.press('Control+A')
+  await target.page().keyboard.type(text)
+}
+
 const names = (page: Page) => page.locator('#list li span:first-child').allTextContents()
 const says = (page: Page, text: string | RegExp) => page.locator('#messages').getByText(text).waitFor()
 
@@ -66,18 +81,6 @@ t.test('the keyboard alone signs in, creates, deletes and signs out', needsBrows
   const alice = await as('alice')
   const { page, complaints } = await openPage(t, {})
   await page.goto(home)
-  const tabTo = async (target: Locator) => {
-    for (let pressed = 0; pressed < 15; pressed++) {
-      if (await target.and(page.locator(':focus')).count() > 0) return
-      await page.keyboard.press('Tab')
-    }
-    t.fail(`the Tab key does not reach ${target}`)
-  }
-  const type = async (target: Locator, text: string) => {
-    await tabTo(target)
-    await page.keyboard.press('Control+A')
-    await page.keyboard.type(text)
-  }
   const [create, remove] = [page.locator('#create-form'), page.locator('#delete-form')]
   await type(page.getByLabel('Service', { exact: true }), service)
   await type(page.getByLabel('Token'), tokenOf(alice))
@@ -198,14 +201,15 @@ t.test('a page of an origin that is not listed can neither read nor write', need
   t.same((await carol.list()).json(), [{ name: 'Monstera' }])
 })
 
-t.test('a user signs in at a provider with PKCE', needsBrowser, async (t) => {
+t.test('a user signs in at a provider with PKCE, by the keyboard alone', needsBrowser, async (t) => {
   const dave = await as('dave')
   await dave.create({ id: 1, name: 'Monstera' })
   const issuer = await openProvider(t, { redirectUri: `${home}/`, accessToken: tokenOf(dave) })
   const { page, complaints } = await openPage(t, {})
   await page.goto(`${home}/?${new URLSearchParams({ issuer, client_id: 'browser' })}`)
-  await page.getByLabel('Service', { exact: true }).fill(service)
-  await page.getByRole('button', { name: 'Sign in', exact: true }).click()
+  await type(page.getByLabel('Service', { exact: true }), service)
+  await tabTo(page.getByRole('button', { name: 'Sign in', exact: true }))
+  await page.keyboard.press('Enter')
   await says(page, 'You are signed in.')
   t.same(await names(page), ['Monstera'])
   t.equal(page.url(), `${home}/`, 'the address does not keep the code')

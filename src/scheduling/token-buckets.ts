@@ -2,7 +2,7 @@
 import type { Rate } from '../config.ts'
 
 /** `left` and `refillSeconds`, the time until there is another token, are whole numbers. */
-export interface Bucket { allowed: boolean, left: number, refillSeconds: number }
+interface Bucket { allowed: boolean, left: number, refillSeconds: number }
 
 /** Bounds the memory to some 7 MiB. */
 const maxKeys = 50_000
