@@ -55,6 +55,23 @@ const areNetworks = (text: string) => text.split(',').map((item) => item.trim())
   return ['loopback', 'linklocal', 'uniquelocal'].includes(item) || (isIP(address) !== 0 && hasBits)
 })
 
+/** 6000/m is a count of 6000 in 60 seconds. */
+export interface Rate { count: number, seconds: number }
+
+const rate = (meaning: string): Setting<Rate | undefined> => ({
+  initial: undefined,
+  values: '1 to 999999 a second or a minute, such as 100/s or 6000/m',
+  meaning,
+  parse: (text) => {
+    const [, count, unit] = /^([1-9]\d{0,5})\/([sm])$/.exec(text) ?? []
+    return count === undefined ? undefined : { count: Number(count), seconds: unit === 's' ? 1 : 60 }
+  }
+})
+
+// Exactly as browsers send an origin. A wildcard would match none.
+const areOrigins = (text: string) => text.split(',').map((item) => item.trim()).every((item) =>
+  /^https?:[^*]+$/.test(item) && URL.canParse(item) && new URL(item).origin === item)
+
 const samplers = ['always_on', 'always_off', 'traceidratio']
 
 export const settings = {
@@ -85,6 +102,14 @@ export const settings = {
     '1 turns batching off')),
   MAX_QUEUED: number('4000', [1, 9999],
     'how many requests of a kind may wait for the database before others are rejected'),
+  USER_RATE: rate('how many requests a user may send; further ones get 429; no limit by default'),
+  USER_BURST: optional(number(undefined, [1, 999_999],
+    'how many requests a user may send at once; the number of USER_RATE in one second by default')),
+  FAILED_AUTH_RATE: rate('how many invalid tokens a client address may send before tokens that are not ' +
+    'cached get 429; no limit by default'),
+  CORS_ORIGIN: optional(text(undefined,
+    'origins such as https://app.example.com, separated by commas, without path or wildcard',
+    'the origins of web pages that may call the service; none by default', areOrigins)),
   STATEMENT_TIMEOUT: duration('5s', '6s',
     'how long a statement may run; 0 leaves the limit to the database role'),
   DRAIN_DELAY: duration('3s', '1h', 'how long the service goes on serving after SIGTERM'),
@@ -130,6 +155,9 @@ export function readConfig (environment: NodeJS.ProcessEnv): Config {
   const { SHUTDOWN_TIMEOUT: timeout, DRAIN_DELAY: delay } = config
   if (timeout <= delay) {
     faults.push(`SHUTDOWN_TIMEOUT: expected more than DRAIN_DELAY (${delay}ms), got ${timeout}ms`)
+  }
+  if (config.USER_BURST !== undefined && config.USER_RATE === undefined) {
+    faults.push('USER_BURST: expected USER_RATE to be set, too')
   }
   if (faults.length > 0) throw new Error(faults.join('\n'))
   return config

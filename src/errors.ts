@@ -70,6 +70,8 @@ export const errors = defineErrors({
   REQUEST_TIMEOUT: { number: 40801, message: 'The request did not arrive in time.' },
   URL_TOO_LONG: { number: 41401, message: 'The URL is too long.' },
   EXPECTATION_UNKNOWN: { number: 41701, message: 'The only supported expectation is 100-continue.' },
+  RATE_LIMITED: { number: 42901, message: 'You have sent too many requests.', headers: later },
+  ADDRESS_LIMITED: { number: 42902, message: 'Your address sent too many invalid tokens.', headers: later },
   HEADERS_TOO_LARGE: { number: 43101, message: 'The headers are too large.' },
   INTERNAL: { number: 50001, message: 'Something went wrong inside the service.' },
   METHOD_UNKNOWN: { number: 50101, message: 'This service does not know this method.' },
@@ -102,6 +104,10 @@ export class ApiError extends Error {
 
 /** Shared, because a stack for each of thousands a second would cost more than the responses. */
 export const overloaded = new ApiError(errors.OVERLOADED)
+
+/** The same error with another Retry-After, and without the cost of a new stack. */
+export const retryAfter = (error: ApiError, seconds: number): ApiError =>
+  Object.create(error, { headers: { value: { 'retry-after': String(seconds) } } })
 
 /** For the log only. */
 export const clientClosedRequest = new ApiError(errors.HTTP_MALFORMED, { cause: 'the client has gone' })

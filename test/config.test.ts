@@ -13,6 +13,17 @@ const ports = {
   good: { 0: 0, 80: 80, 9999: 9999, 59999: 59999, 64999: 64999, 65499: 65499, 65529: 65529, 65535: 65535 },
   bad: ['', '-1', '1.5', '65536', '65540', '66000', '70000', '100000', '3000 ', '0x50', 'http']
 }
+const rates = {
+  good: {
+    '1/s': { count: 1, seconds: 1 },
+    '999999/s': { count: 999_999, seconds: 1 },
+    '6000/m': { count: 6000, seconds: 60 }
+  },
+  bad: [
+    '', '0/s', '-1/s', '1.5/s', '007/s', '1000000/s', '100', '100/', '100/h', '100/1s', '100 / s', '100/S',
+    '/s'
+  ]
+}
 const samplers = ['always_on', 'always_off', 'traceidratio']
 
 const values: Record<Variable, { good: Record<string, unknown>, bad: string[] }> = {
@@ -81,6 +92,23 @@ const values: Record<Variable, { good: Record<string, unknown>, bad: string[] }>
   },
   WRITE_BATCH: { good: { 1: 1, 500: 500, 9999: 9999 }, bad: badCounts },
   MAX_QUEUED: { good: { 1: 1, 1000: 1000, 9999: 9999 }, bad: badCounts },
+  USER_RATE: rates,
+  USER_BURST: {
+    good: { 1: 1, 500: 500, 999999: 999_999 }, bad: ['', '0', '-1', '1.5', '1e3', '1000000', '5/s']
+  },
+  FAILED_AUTH_RATE: rates,
+  CORS_ORIGIN: {
+    good: Object.fromEntries([
+      'https://app.example.com', 'http://localhost:5173', 'https://a.example, https://b.example',
+      'http://[::1]:8080'
+    ].map((value) => [value, value])),
+    bad: [
+      '', '*', 'null', 'app.example.com', 'https://', 'https://a.example/', 'https://a.example/app',
+      'https://a.example?x', 'https://A.example', 'HTTPS://a.example', 'https://a.example:443',
+      'https://user@a.example', 'https://*.example.com', 'https://a.example,',
+      'https://a.example https://b.example', 'ftp://a.example', 'file://', 'https://ä.example'
+    ]
+  },
   STATEMENT_TIMEOUT: {
     good: { 0: 0, '0ms': 0, '500ms': 500, '5s': 5000, '6s': 6000, '6000ms': 6000 },
     bad: ['7s', '6001ms', '1m', ...badDurations]
@@ -122,6 +150,10 @@ t.test('a setting that is not set has its default', async (t) => {
     TOKEN_CACHE_TTL: 3000,
     WRITE_BATCH: undefined,
     MAX_QUEUED: 4000,
+    USER_RATE: undefined,
+    USER_BURST: undefined,
+    FAILED_AUTH_RATE: undefined,
+    CORS_ORIGIN: undefined,
     STATEMENT_TIMEOUT: 5000,
     DRAIN_DELAY: 3000,
     SHUTDOWN_TIMEOUT: 9000,
@@ -138,10 +170,13 @@ t.test('this file tests every setting', async (t) => {
   t.strictSame(Object.keys(values), Object.keys(settings))
 })
 
+/** Settings that make sense only with another one. */
+const needs: Record<string, Record<string, string>> = { USER_BURST: { USER_RATE: '1/s' } }
+
 for (const [name, { good, bad }] of Object.entries(values)) {
   t.test(`${name} accepts its values and no others`, async (t) => {
     for (const [text, value] of Object.entries(good)) {
-      t.strictSame(readConfig({ [name]: text })[name as Variable], value, text)
+      t.strictSame(readConfig({ ...needs[name], [name]: text })[name as Variable], value, text)
     }
     for (const text of bad) {
       t.throws(() => readConfig({ [name]: text }), { message: `${name}: expected ` }, JSON.stringify(text))
@@ -165,6 +200,10 @@ t.test('the message names the accepted values with limits and units', async (t) 
   rejects(t, { MEMORY_BUDGET: '1' }, 'MEMORY_BUDGET: expected 16777216 to 1073741824, got "1"')
   t.throws(() => readConfig({ BODY_LIMIT: '99999999999' }),
     { message: /^BODY_LIMIT: expected 1 to \d+, got "99999999999"$/ })
+  rejects(t, { USER_RATE: '100' },
+    'USER_RATE: expected 1 to 999999 a second or a minute, such as 100/s or 6000/m, got "100"')
+  rejects(t, { CORS_ORIGIN: '*' }, 'CORS_ORIGIN: expected origins such as https://app.example.com, ' +
+    'separated by commas, without path or wildcard, got "*"')
   rejects(t, { DATABASE_URL: 'postgres://u:p@one,two:99999/plants' },
     'DATABASE_URL: expected a host and a port up to 65535, got "two:99999"')
 })
@@ -174,6 +213,10 @@ t.test('SHUTDOWN_TIMEOUT must be longer than DRAIN_DELAY', async (t) => {
   rejects(t, { DRAIN_DELAY: '20s' }, message)
   rejects(t, { DRAIN_DELAY: '20s', PORT: 'x' }, `PORT: expected 0 to 65535, got "x"\n${message}`)
   t.match(readConfig({ DRAIN_DELAY: '8999ms' }), { DRAIN_DELAY: 8999 })
+})
+
+t.test('USER_BURST needs USER_RATE', async (t) => {
+  rejects(t, { USER_BURST: '5' }, 'USER_BURST: expected USER_RATE to be set, too')
 })
 
 t.test('unknown parameters of DATABASE_URL and unknown values are rejected by name', async (t) => {

@@ -11,8 +11,11 @@ export interface Identity {
   id?: string
 }
 
-/** Rejects with TOKEN_INVALID and a cause for the log, or with DATABASE_UNAVAILABLE when it cannot tell. */
-export type Authenticate = (token: string) => Promise<Identity>
+/**
+ * Rejects with TOKEN_INVALID and a cause for the log, or with DATABASE_UNAVAILABLE when it cannot tell.
+ * Calls `admit` before it looks up or verifies a token that is not cached. `admit` may throw.
+ */
+export type Authenticate = (token: string, admit?: () => void) => Promise<Identity>
 
 declare module 'fastify' {
   interface FastifyRequest {
@@ -25,10 +28,12 @@ declare module 'fastify' {
 const revalidateAfterMs = 1000
 
 /** Guards every route of the instance. Authentication precedes all reading of parameters and bodies. */
-export async function requireBearer (app: FastifyInstance, authenticate: Authenticate): Promise<void> {
+export async function requireBearer (
+  app: FastifyInstance, authenticate: Authenticate, admit?: (request: FastifyRequest) => void
+): Promise<void> {
   async function check (token: string, request: FastifyRequest): Promise<true> {
     const checkedAt = performance.now()
-    request.identity = await authenticate(token)
+    request.identity = await authenticate(token, admit && (() => admit(request)))
     request.revalidate = () =>
       performance.now() - checkedAt < revalidateAfterMs ? undefined : check(token, request)
     markAuthenticated(request.raw.socket)

@@ -36,13 +36,14 @@ export function createAuthenticate (tokens: Tokens, ttlMs: number): Authenticate
     return entry.expiresAt < now ? lookUp(hash) : entry
   }
 
-  return async (text) => {
+  return async (text, admit) => {
     const hash = hashToken(text)
     const now = performance.now()
     // Unlike `get`, `peek` records no use. The refreshes of a token in use keep it from eviction.
     const cached = cache.peek(hash)
     const hit = cached !== undefined && now < cached.expiresAt
     if (!hit && !isWellFormedToken(text)) throw malformed
+    if (cached === undefined) admit?.()
     tokenEvents.publish({ hit })
     if (hit && now >= cached.refreshAt) refreshSoon(hash, cached, now)
     const { token } = hit ? cached : await find(hash, now)

@@ -29,13 +29,15 @@ const commonErrors = [
   errors.BODY_TOO_LARGE, errors.BODY_NOT_UTF8, errors.BODY_NOT_JSON,
   errors.BODY_TOO_COMPLEX, errors.BODY_KEY_FORBIDDEN,
   errors.TOKEN_MISSING, errors.TOKEN_INVALID,
-  errors.REQUEST_TIMEOUT, errors.URL_TOO_LONG, errors.EXPECTATION_UNKNOWN, errors.HEADERS_TOO_LARGE,
+  errors.REQUEST_TIMEOUT, errors.URL_TOO_LONG, errors.EXPECTATION_UNKNOWN,
+  errors.RATE_LIMITED, errors.ADDRESS_LIMITED, errors.HEADERS_TOO_LARGE,
   errors.INTERNAL, errors.OVERLOADED, errors.DATABASE_UNAVAILABLE, errors.DATABASE_SLOW, errors.DATABASE_FULL
 ]
 
 const statusDescriptions: Record<number, string> = {
   400: 'The request is wrong and fails again if you repeat it unchanged.',
   401: 'The token is missing or not valid.',
+  429: 'Too many requests or invalid tokens. Retry after a pause.',
   503: 'The service cannot respond now. Retry after a pause.'
 }
 
@@ -102,7 +104,8 @@ export const describeErrors = () => [
 ].join('\n')
 
 function retryAdvice (definition: ErrorDefinition): string {
-  if ([errors.OVERLOADED, errors.REQUEST_TIMEOUT].includes(definition)) return 'yes'
+  const { OVERLOADED, REQUEST_TIMEOUT, RATE_LIMITED, ADDRESS_LIMITED } = errors
+  if ([OVERLOADED, REQUEST_TIMEOUT, RATE_LIMITED, ADDRESS_LIMITED].includes(definition)) return 'yes'
   const isClientError = definition.number < 50000 || definition === errors.METHOD_UNKNOWN
   return isClientError ? 'no' : 'yes; a write may have happened'
 }

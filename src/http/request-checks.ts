@@ -4,10 +4,11 @@ import { isIPv6 } from 'node:net'
 import { Readable } from 'node:stream'
 import type { FastifyInstance, FastifyReply, FastifyRequest, HookHandlerDoneFunction } from 'fastify'
 import { ApiError, errors, type ErrorDefinition } from '../errors.ts'
+import type { RespondToPreflight } from './cors.ts'
 import { contentHeadersError } from './json.ts'
 
 /** Call this on the root instance before any route is added. */
-export function rejectMalformedRequests (app: FastifyInstance): void {
+export function rejectMalformedRequests (app: FastifyInstance, preflight?: RespondToPreflight): void {
   // Runs before Fastify, which responds to some malformed requests without running a hook.
   app.server.prependListener('request', (request, response) => {
     // The end of such a body is unknown, so nothing can follow it (RFC 9112, section 6.1).
@@ -41,7 +42,9 @@ export function rejectMalformedRequests (app: FastifyInstance): void {
     }
     const route = findRoute(path)
     if (route === undefined) return done(new ApiError(errors.PATH_UNKNOWN))
-    reply.header('allow', methods.get(route)?.join(', '))
+    const allowed = methods.get(route)?.join(', ') as string
+    if (preflight?.(request, reply, allowed)) return
+    reply.header('allow', allowed)
     done(new ApiError(errors.METHOD_NOT_ALLOWED))
   })
 }

@@ -1,15 +1,13 @@
 import { once } from 'node:events'
-import { readFile } from 'node:fs/promises'
 import { createServer, request } from 'node:http'
 import type { AddressInfo } from 'node:net'
-import { fileURLToPath } from 'node:url'
 import type { Page } from 'playwright-core'
 import t, { type Test } from 'tap'
+import { findViolations } from '../support/accessibility.ts'
 import { startApp } from '../support/app.ts'
 import { browserOf, needsBrowser } from '../support/browser.ts'
 
 const openPage = browserOf(t)
-const axe = await readFile(fileURLToPath(import.meta.resolve('axe-core/axe.min.js')), 'utf8')
 
 const openDocs = async (page: Page, home: string) => {
   await page.goto(`${home}/docs`)
@@ -25,17 +23,6 @@ async function renderAll (page: Page): Promise<void> {
   })`
   while (await page.evaluate(renderNext));
   await page.locator('.markdown pre button').last().waitFor()
-}
-
-/** The current violations of WCAG 2.2 A and AA on the page. */
-async function findViolations (page: Page): Promise<string[]> {
-  const tags = ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa']
-  const found = await page.evaluate(`(async () => {
-    const module = { exports: {} };
-    (function (module, exports, define) { ${axe} }).call(window, module, module.exports)
-    return (await module.exports.run(document, { runOnly: ${JSON.stringify(tags)} })).violations
-  })()`) as Array<{ id: string, nodes: Array<{ html: string, any: Array<{ message: string }> }> }>
-  return found.flatMap(({ id, nodes }) => nodes.map(({ html, any }) => `${id}: ${any[0]?.message} ${html}`))
 }
 
 /** The essentials that the first screen does not show. */

@@ -42,6 +42,9 @@ const runBy: Record<string, string[]> = {
   '.github/workflows/ci.yml': ['npm run check', 'npm run test:container', 'npm run test:scale'],
   'test/system/faults/short.test.ts': ['npm run test:faults', 'npm run test:faults -- --seed 20261128',
     'npm run test:faults -- --only attacks'],
+  'test/browser-example.test.ts': [
+    'python3 -m http.server 8080 --directory examples/browser', 'CORS_ORIGIN=http://localhost:8080 npm start'
+  ],
   'test/system/container/compose.test.ts': [
     'docker compose up --detach --build', 'docker compose up --detach', 'docker compose down', 'docker stop',
     'docker compose exec plant-store plant-store token create alice',

@@ -1,0 +1,52 @@
+// Limits the requests of a user and the invalid tokens of a client address. Loaded only where one is set.
+import { isIPv4 } from 'node:net'
+import type { FastifyInstance, FastifyRequest } from 'fastify'
+import type { Rate } from '../config.ts'
+import { ApiError, errors, retryAfter } from '../errors.ts'
+import { addressOf } from '../http/responses.ts'
+import { TokenBuckets } from '../scheduling/token-buckets.ts'
+
+const rateLimited = new ApiError(errors.RATE_LIMITED)
+const addressLimited = new ApiError(errors.ADDRESS_LIMITED)
+
+/**
+ * Adds the header fields of draft-ietf-httpapi-ratelimit-headers-11 to each response that the limit governs.
+ * Call this after requireBearer.
+ */
+export function limitUsers (
+  app: FastifyInstance, rate: Rate, burst = Math.ceil(rate.count / rate.seconds)
+): void {
+  const buckets = new TokenBuckets(rate, burst)
+  const policy = `"user";q=${burst};w=${Math.ceil(burst * rate.seconds / rate.count)}`
+  app.addHook('onRequest', (request, reply, done) => {
+    const { allowed, left, refillSeconds } = buckets.take(request.identity.user)
+    reply.header('ratelimit-policy', policy)
+    reply.header('ratelimit', `"user";r=${left};t=${refillSeconds}`)
+    done(allowed ? undefined : retryAfter(rateLimited, refillSeconds))
+  })
+}
+
+/** Returns the function `admit` for requireBearer, and counts the invalid tokens of each address. */
+export function limitFailedAuth (app: FastifyInstance, rate: Rate): (request: FastifyRequest) => void {
+  const buckets = new TokenBuckets(rate, rate.count)
+  app.addHook('onError', (request, _reply, { name }, done) => {
+    if (name === 'TOKEN_INVALID') buckets.take(networkOf(addressOf(request)))
+    done()
+  })
+  return (request) => {
+    const { allowed, refillSeconds } = buckets.peek(networkOf(addressOf(request)))
+    if (!allowed) throw retryAfter(addressLimited, refillSeconds)
+  }
+}
+
+/** An IPv4 address, or the /64 of an IPv6 address: one client may use every address of its /64. */
+function networkOf (address: string): string {
+  if (isIPv4(address)) return address
+  const { hostname } = new URL(`http://[${address.replace(/%.*/, '')}]`)
+  // A socket for both families shows IPv4 clients as ::ffff:a.b.c.d.
+  if (hostname.startsWith('[::ffff:')) return hostname
+  const [left = [], right = []] =
+    hostname.slice(1, -1).split('::').map((part) => part.split(':').filter(Boolean))
+  const zeros = Array(8 - left.length - right.length).fill('0')
+  return [...left, ...zeros, ...right].slice(0, 4).join(':')
+}

@@ -1,0 +1,35 @@
+// Lets web pages of other origins call the service (Fetch standard, "CORS protocol"). Loaded only where
+// CORS_ORIGIN is set.
+import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
+
+const exposedHeaders = 'WWW-Authenticate, Retry-After, RateLimit, Link, X-Request-Id'
+
+/** Sends the response to a preflight request of an allowed origin. False for any other request. */
+export type RespondToPreflight = (request: FastifyRequest, reply: FastifyReply, methods: string) => boolean
+
+/** Call this on the root instance before any route is added. */
+export function allowOrigins (app: FastifyInstance, list: string): RespondToPreflight {
+  const origins = list.split(',').map((origin) => origin.trim())
+  const isAllowed = ({ headers: { origin } }: FastifyRequest) => origins.includes(origin as string)
+
+  app.addHook('onSend', (request, reply, payload, done) => {
+    const vary = reply.getHeader('vary')
+    reply.header('vary', vary === undefined ? 'origin' : `${vary}, origin`)
+    if (isAllowed(request)) {
+      reply.header('access-control-allow-origin', request.headers.origin)
+      reply.header('access-control-expose-headers', exposedHeaders)
+    }
+    done(null, payload)
+  })
+
+  return (request, reply, methods) => {
+    const { method, headers: { 'access-control-request-method': wanted } } = request
+    if (method !== 'OPTIONS' || wanted === undefined || !isAllowed(request)) return false
+    reply.headers({
+      'access-control-allow-methods': methods,
+      'access-control-allow-headers': 'authorization, content-type, traceparent',
+      'access-control-max-age': '7200'
+    }).code(204).send()
+    return true
+  }
+}

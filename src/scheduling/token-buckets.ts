@@ -1,0 +1,62 @@
+// Token buckets by key: the rate limits of users and of client addresses.
+import type { Rate } from '../config.ts'
+
+/** `left` and `refillSeconds`, the time until there is another token, are whole numbers. */
+interface Bucket { allowed: boolean, left: number, refillSeconds: number }
+
+/** Bounds the memory to some 7 MiB. */
+const maxKeys = 50_000
+
+/** Counts time in tokens: a bucket that was just emptied is full again `burst` tokens later. */
+export class TokenBuckets {
+  readonly #burst: number
+  readonly #secondsPerToken: number
+  // The time at which each bucket is full again. Both maps begin anew after the time in which an empty
+  // bucket fills up. So a dropped bucket is full, and no key can displace the bucket of another key.
+  #recent = new Map<string, number>()
+  #older = new Map<string, number>()
+  #rotateAt = 0
+
+  constructor ({ count, seconds }: Rate, burst: number) {
+    this.#burst = burst
+    this.#secondsPerToken = seconds / count
+  }
+
+  /** Takes a token unless the bucket is empty. Beyond `maxKeys` a new key has no limit. */
+  take (key: string): Bucket {
+    const now = this.#now()
+    const missing = this.#missing(key, now)
+    if (missing > this.#burst - 1) return this.#describe(missing, false)
+    const isKnown = this.#recent.has(key) || this.#older.has(key)
+    if (isKnown || this.#recent.size + this.#older.size < maxKeys) this.#recent.set(key, now + missing + 1)
+    return this.#describe(missing + 1, true)
+  }
+
+  /** The bucket as it is. */
+  peek (key: string): Bucket {
+    const missing = this.#missing(key, this.#now())
+    return this.#describe(missing, missing <= this.#burst - 1)
+  }
+
+  #now (): number {
+    const now = performance.now() / 1000 / this.#secondsPerToken
+    if (now >= this.#rotateAt) {
+      const period = Math.max(this.#burst, 1 / this.#secondsPerToken)
+      // After a pause the buckets of both maps are full.
+      this.#older = now < this.#rotateAt + period ? this.#recent : new Map()
+      this.#recent = new Map()
+      this.#rotateAt = now + period
+    }
+    return now
+  }
+
+  #missing (key: string, now: number): number {
+    return Math.max((this.#recent.get(key) ?? this.#older.get(key) ?? 0) - now, 0)
+  }
+
+  #describe (missing: number, allowed: boolean): Bucket {
+    const left = Math.max(Math.floor(this.#burst - missing), 0)
+    const refillSeconds = Math.ceil((left + 1 - this.#burst + missing) * this.#secondsPerToken)
+    return { allowed, left, refillSeconds }
+  }
+}
