@@ -42,7 +42,7 @@ function serializeConnection (socket: HttpSocket): void {
   function next (): void {
     const [request, keepAlive] = waiting.shift() as (typeof waiting)[0]
     const isLast = waiting.length === 0
-    // The previous response was the last of the connection. The client knows that these requests had no effect.
+    // The previous response was the connection's last. The client knows that these requests had no effect.
     if (socket.writableEnded) return
     if (isLast && isFull) discardInput(socket)
     else if (isLast) {
