@@ -59,10 +59,10 @@ export function requireScope (
   { identity, routeOptions }: FastifyRequest, _reply: FastifyReply, done: HookHandlerDoneFunction
 ): void {
   const { scope } = routeOptions.config
-  if (identity.scopes !== undefined) {
-    const isGranted = scope !== undefined && identity.scopes.has(scope)
-    return done(isGranted ? undefined : new ApiError(scopeMissing(String(scope))))
+  if (identity.scopes === undefined) {
+    const isForbidden = identity.readOnly && scope?.endsWith(':write')
+    return done(isForbidden ? new ApiError(errors.TOKEN_READ_ONLY) : undefined)
   }
-  const isForbidden = identity.readOnly && scope?.endsWith(':write')
-  done(isForbidden ? new ApiError(errors.TOKEN_READ_ONLY) : undefined)
+  if (scope === undefined) return done(new ApiError(errors.TOKEN_SCOPE_MISSING))
+  done(identity.scopes.has(scope) ? undefined : new ApiError(scopeMissing(scope)))
 }

@@ -26,7 +26,7 @@ const rejections = Object.fromEntries(jwtRejections.map((cause) =>
 
 export const rejectionFor = (reason: JwtRejection): ApiError => rejections[reason]
 
-/** An error that is no fault of the token is a fault of the key: then nobody can tell whether it is valid. */
+/** An error that is no fault of the token is a fault of a key. Then the token may be valid. */
 export function toRejection (error: unknown): ApiError {
   if (error instanceof ApiError) return error
   const { code, claim } = error as { code: string, claim?: string }

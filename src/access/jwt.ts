@@ -28,13 +28,17 @@ export function acceptJwts (
   const keys = createKeys({ issuer, jwksUrl, maxAgeMs }, app.log)
   app.addHook('onReady', async () => keys.refresh())
   app.addHook('onClose', async () => keys.close())
-  serveResourceMetadata(app, guarded, { issuer, resource: JWT_AUDIENCE as string })
-  const authenticate = createJwtAuthenticate(keys, config)
+  const scopes = new Set<string>()
+  guarded.addHook('onRoute', ({ config }) => {
+    if (config?.scope !== undefined) scopes.add(config.scope)
+  })
+  serveResourceMetadata(app, guarded, { issuer, resource: JWT_AUDIENCE as string, scopes })
+  const authenticate = createJwtAuthenticate(keys, config, scopes)
   return (text) => text.includes('.') ? authenticate(text) : own(text)
 }
 
-/** Caches valid tokens for as long as the keys stay the same. */
-export function createJwtAuthenticate (keys: Keys, config: Config): Authenticate {
+/** Caches valid tokens, with the known of their scopes, for as long as the keys stay the same. */
+export function createJwtAuthenticate (keys: Keys, config: Config, scopes: Set<string>): Authenticate {
   const cache = new LRUCache<string, Entry>({ max: maxTokens })
   let cachedFor: LocalJWKSet | undefined
 
@@ -47,7 +51,7 @@ export function createJwtAuthenticate (keys: Keys, config: Config): Authenticate
       requiredClaims: ['exp'],
       clockTolerance: clockToleranceSeconds
     })
-    return toEntry(payload, config)
+    return toEntry(payload, config, scopes)
   }
 
   async function verifyWithNewest (text: string, set: LocalJWKSet): Promise<Entry> {
@@ -95,13 +99,14 @@ function checkTimes ({ notBefore, expires }: Entry): void {
 }
 
 /** The issuer is part of the user's name, so that no provider can act for a user of an own token. */
-function toEntry (payload: JWTPayload, config: Config): Entry {
+function toEntry (payload: JWTPayload, config: Config, known: Set<string>): Entry {
   const name = payload[config.JWT_USER_CLAIM]
-  const user = `${config.JWT_ISSUER}|${name}`
   // jose also accepts numbers, null and empty strings.
-  if (typeof name !== 'string' || name === '' || !isPrintable(user)) throw rejectionFor('user')
+  const user = typeof name === 'string' && name !== '' ? `${config.JWT_ISSUER}|${name}` : ''
+  if (!isPrintable(user)) throw rejectionFor('user')
+  const scopes = readScopes(payload, config.JWT_SCOPE_CLAIM).intersection(known)
   return {
-    identity: { user, readOnly: false, scopes: readScopes(payload, config.JWT_SCOPE_CLAIM) },
+    identity: { user, readOnly: false, scopes },
     notBefore: payload.nbf ?? -Infinity,
     expires: payload.exp as number,
     cachedUntil: performance.now() + cacheMs

@@ -3,18 +3,21 @@ import type { FastifyInstance } from 'fastify'
 
 const wellKnown = '/.well-known/oauth-protected-resource'
 
-/** Does so where `resource`, the audience of tokens, is an https URL. Call this before any route is added. */
+interface Resource {
+  issuer: string
+  /** The audience of tokens. Only an https URL has metadata. */
+  resource: string
+  scopes: Set<string>
+}
+
+/** Names the metadata in the challenges of guarded routes, too. Call this before any of these is added. */
 export function serveResourceMetadata (
-  app: FastifyInstance, guarded: FastifyInstance, { issuer, resource }: { issuer: string, resource: string }
+  app: FastifyInstance, guarded: FastifyInstance, { issuer, resource, scopes }: Resource
 ): void {
   // The router would take an asterisk for a wildcard.
   if (!/^https:\/\/[^\s?#*]+$/.test(resource) || !URL.canParse(resource)) return
   const { origin, pathname } = new URL(resource)
   const path = wellKnown + pathname.replace(/\/$/, '')
-  const scopes = new Set<string>()
-  guarded.addHook('onRoute', ({ config }) => {
-    if (config?.scope !== undefined) scopes.add(config.scope)
-  })
   guarded.addHook('onSend', (_request, reply, _payload, done) => {
     const challenge = reply.getHeader('www-authenticate')
     if (challenge !== undefined) {

@@ -153,6 +153,21 @@ t.test('a token needs the scope of the operation', async (t) => {
   }
 })
 
+t.test('an operation without a scope rejects every JWT and takes own tokens', async (t) => {
+  const provider = await startKeyServer(t)
+  const environment = { DATABASE_URL: shared, ...acceptingJwts(provider.issuer) }
+  const { app, as } = await startApp(t, environment, async (guarded) => {
+    guarded.get('/weather', async () => ({ rain: true }))
+  })
+  const own = (await as('alice', { readOnly: true })).authorization
+  const send = (authorization: string) => app.inject({ url: '/weather', headers: { authorization } })
+  t.strictSame((await send(own)).json(), { rain: true })
+  const response = await send(`Bearer ${await provider.sign({ scope: 'undefined weather:read' })}`)
+  t.strictSame(response.json(), lacks('').body)
+  t.equal(response.headers['www-authenticate'],
+    `Bearer realm="plants", error="insufficient_scope"${metadata}`)
+})
+
 t.test('the scopes are in `scope`, or else in `scp`, or in the configured claim', async (t) => {
   const provider = await startKeyServer(t)
   const { withToken } = await startService(t, provider.issuer)
@@ -231,6 +246,7 @@ t.test('hostile tokens', async (t) => {
     'an empty user': [await provider.sign({ sub: '' }), 'user'],
     'a number as the user': [await provider.sign({ sub: 42 as never }), 'user'],
     'null as the user': [await provider.sign({ sub: null as never }), 'user'],
+    'an object as the user': [await provider.sign({ sub: { toString: 1 } as never }), 'user'],
     'a user with a line break': [await provider.sign({ sub: 'a\nb' }), 'user'],
     'a user of 255 characters': [await provider.sign({ sub: 'x'.repeat(255) }), 'user'],
     'two parts': [`${head}.${payload}`, 'malformed'],
@@ -325,7 +341,7 @@ t.test('a cached token is verified again after a minute, and after a change of t
   const { issuer } = provider
   const keys = createKeys({ issuer, jwksUrl: undefined, maxAgeMs: 3_600_000 }, app.log, times)
   t.teardown(keys.close)
-  const authenticate = createJwtAuthenticate(keys, config)
+  const authenticate = createJwtAuthenticate(keys, config, new Set())
   const counts = countChecks(t)
   const token = await provider.sign()
   await authenticate(token)

@@ -1,4 +1,4 @@
-// Identity providers for tests: a real one, and one whose responses the test decides.
+// Identity providers for tests: a real one, and one with responses that the test decides.
 import { once } from 'node:events'
 import { createServer, type RequestListener } from 'node:http'
 import type { AddressInfo } from 'node:net'
