@@ -341,10 +341,10 @@ t.test('a cached token is verified again after a minute, and after a change of t
   const { issuer } = provider
   const keys = createKeys({ issuer, jwksUrl: undefined, maxAgeMs: 3_600_000 }, app.log, times)
   t.teardown(keys.close)
-  const authenticate = createJwtAuthenticate(keys, config, new Set())
+  const authenticate = createJwtAuthenticate(keys, config, new Set(['plants:read']))
   const counts = countChecks(t)
-  const token = await provider.sign()
-  await authenticate(token)
+  const token = await provider.sign({ scope: 'plants:read x' })
+  t.strictSame((await authenticate(token)).scopes, new Set(['plants:read']), 'other scopes take no memory')
   const real = performance.now.bind(performance)
   let shiftMs = 59_000
   const intercepted = t.intercept(performance, 'now', { value: () => real() + shiftMs })
@@ -360,10 +360,19 @@ t.test('a cached token is verified again after a minute, and after a change of t
   await authenticate(another)
   await authenticate(token)
   t.strictSame(counts, { verified: 4, cached: 1 })
+  const before = keys.current()
   provider.keys.shift()
   await keys.refetch()
   await t.rejects(authenticate(token), { name: 'TOKEN_INVALID', cause: 'unknown_key' })
   await authenticate(another)
+
+  let current = before
+  const changing = createJwtAuthenticate({ ...keys, current: () => current }, config, new Set())
+  const pending = changing(token)
+  current = keys.current()
+  await changing(another)
+  await pending
+  await t.rejects(changing(token), { name: 'TOKEN_INVALID' }, 'the keys changed during the check')
 })
 
 t.test('a token that expires before the body arrives changes nothing', async (t) => {
