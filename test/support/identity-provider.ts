@@ -59,6 +59,7 @@ export async function startProvider (t: Scope, algorithms: string[]) {
     const provider = new Provider(issuer, {
       jwks: { keys: keys.map(({ privateJwk }) => privateJwk) },
       scopes: allScopes.split(' '),
+      ttl: { ClientCredentials: 300 },
       clients: algorithms.map((alg) => ({
         client_id: alg,
         client_secret: 'secret',
