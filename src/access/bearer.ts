@@ -13,8 +13,11 @@ export interface Identity {
   id?: string
 }
 
-/** Rejects with TOKEN_INVALID and a cause for the log, or with a 503 when it cannot tell. */
-export type Authenticate = (token: string) => Promise<Identity>
+/**
+ * Rejects with TOKEN_INVALID and a cause for the log, or with a 503 when it cannot tell.
+ * Calls `admit` before it looks up or verifies a token that is not cached. `admit` may throw.
+ */
+export type Authenticate = (token: string, admit?: () => void) => Promise<Identity>
 
 declare module 'fastify' {
   interface FastifyContextConfig {

@@ -34,7 +34,7 @@ export function acceptJwts (
   })
   serveResourceMetadata(app, guarded, { issuer, resource: JWT_AUDIENCE as string, scopes })
   const authenticate = createJwtAuthenticate(keys, config, scopes)
-  return (text) => text.includes('.') ? authenticate(text) : own(text)
+  return (text, admit) => text.includes('.') ? authenticate(text, admit) : own(text, admit)
 }
 
 /** Caches valid tokens, with the known of their scopes, for as long as the keys stay the same. */
@@ -65,7 +65,7 @@ export function createJwtAuthenticate (keys: Keys, config: Config, scopes: Set<s
     }
   }
 
-  async function find (text: string): Promise<Identity> {
+  async function find (text: string, admit?: () => void): Promise<Identity> {
     const set = keys.current() ?? await keys.refetch()
     if (set !== cachedFor) cache.clear()
     cachedFor = set
@@ -77,6 +77,7 @@ export function createJwtAuthenticate (keys: Keys, config: Config, scopes: Set<s
       return cached.identity
     }
     if (!format.test(text)) throw rejectionFor('malformed')
+    if (cached === undefined) admit?.()
     const entry = await verifyWithNewest(text, set)
     // Otherwise the entry may depend on a withdrawn key.
     if (keys.current() === set) cache.set(hash, entry)
@@ -84,9 +85,9 @@ export function createJwtAuthenticate (keys: Keys, config: Config, scopes: Set<s
     return entry.identity
   }
 
-  return (text) => find(text).catch((error) => {
+  return (text, admit) => find(text, admit).catch((error) => {
     const rejection = toRejection(error)
-    jwtEvents.publish({ result: rejection.status === 401 ? 'rejected' : 'unavailable' })
+    jwtEvents.publish({ result: rejection.status === 503 ? 'unavailable' : 'rejected' })
     throw rejection
   })
 }

@@ -3,11 +3,13 @@ import { once } from 'node:events'
 import { connect } from 'node:net'
 import { buffer } from 'node:stream/consumers'
 import { setTimeout } from 'node:timers/promises'
+import Fastify from 'fastify'
 import { exportSPKI, generateKeyPair } from 'jose'
 import t, { type Test } from 'tap'
 import { createJwtAuthenticate } from '../../src/access/jwt.ts'
 import { createKeys } from '../../src/access/jwt-keys.ts'
 import { readConfig } from '../../src/config.ts'
+import { ApiError, errors } from '../../src/errors.ts'
 import { jwtEvents, jwtRejections } from '../../src/events.ts'
 import { startApp } from '../support/app.ts'
 import { createDatabase } from '../support/database.ts'
@@ -305,6 +307,18 @@ function countChecks (t: Test): Record<string, number> {
   return counts
 }
 
+/** Starts a provider and checks of its tokens without a service. Unknown keys cause a fetch each time. */
+async function startChecks (t: Test) {
+  const provider = await startKeyServer(t)
+  const { issuer } = provider
+  const config = readConfig(acceptingJwts(issuer))
+  const times = { refreshMs: 3_600_000, retryMs: 3_600_000, cooldownMs: 0, timeoutMs: 5000 }
+  const keys = createKeys({ issuer, jwksUrl: undefined, maxAgeMs: 3_600_000 }, Fastify().log, times)
+  t.teardown(keys.close)
+  const authenticate = createJwtAuthenticate(keys, config, new Set(['plants:read']))
+  return { authenticate, config, counts: countChecks(t), keys, provider }
+}
+
 t.test('a signature is checked once, and a rejected one each time', async (t) => {
   const provider = await startKeyServer(t)
   const { withToken } = await startService(t, provider.issuer)
@@ -333,16 +347,21 @@ t.test('the times of a cached token are compared at each use', async (t) => {
   t.strictSame(rejections(), ['expired', 'not_yet_valid'])
 })
 
+t.test('a token is admitted before the check of its signature, unless it is cached', async (t) => {
+  const { authenticate, counts, provider } = await startChecks(t)
+  const [known, unknown] = [await provider.sign(), await provider.sign({ sub: 'bob' })]
+  let asked = 0
+  await authenticate(known, () => { asked++ })
+  t.equal(asked, 1)
+  const refuse = () => { throw new ApiError(errors.OVERLOADED) }
+  await authenticate(known, refuse)
+  await t.rejects(authenticate(unknown, refuse), { name: 'OVERLOADED' })
+  await t.rejects(authenticate('x.y.', refuse), { name: 'OVERLOADED' })
+  t.match(counts, { verified: 1, cached: 1 })
+})
+
 t.test('a cached token is verified again after a minute, and after a change of the keys', async (t) => {
-  const provider = await startKeyServer(t)
-  const config = readConfig(acceptingJwts(provider.issuer))
-  const { app } = await startApp(t, { DATABASE_URL: shared })
-  const times = { refreshMs: 3_600_000, retryMs: 3_600_000, cooldownMs: 0, timeoutMs: 5000 }
-  const { issuer } = provider
-  const keys = createKeys({ issuer, jwksUrl: undefined, maxAgeMs: 3_600_000 }, app.log, times)
-  t.teardown(keys.close)
-  const authenticate = createJwtAuthenticate(keys, config, new Set(['plants:read']))
-  const counts = countChecks(t)
+  const { authenticate, config, counts, keys, provider } = await startChecks(t)
   const token = await provider.sign({ scope: 'plants:read x' })
   t.strictSame((await authenticate(token)).scopes, new Set(['plants:read']), 'other scopes take no memory')
   const real = performance.now.bind(performance)
