@@ -108,7 +108,7 @@ export const describeErrors = () => [
 ].join('\n')
 
 function retryAdvice (definition: ErrorDefinition): string {
-  if ([errors.OVERLOADED, errors.REQUEST_TIMEOUT].includes(definition)) return 'yes'
+  if ([errors.OVERLOADED, errors.REQUEST_TIMEOUT, errors.KEYS_UNAVAILABLE].includes(definition)) return 'yes'
   const isClientError = definition.number < 50000 || definition === errors.METHOD_UNKNOWN
   return isClientError ? 'no' : 'yes; a write may have happened'
 }
