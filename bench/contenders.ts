@@ -24,7 +24,7 @@ export const service: Contender = {
   env: { NODE_ENV: 'production', NODE_COMPILE_CACHE: join(folder, 'compile-cache') }
 }
 
-const withSettings = (name: string, title: string, env: Record<string, string>): Contender =>
+export const withSettings = (name: string, title: string, env: Record<string, string>): Contender =>
   ({ ...service, name, title, env: { ...service.env, ...env } })
 
 /** The service with features that are off by default. */

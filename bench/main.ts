@@ -1,5 +1,5 @@
 // npm run bench -- [--seconds 5] [--rounds 5] [--only <parts>] [--large]
-// Parts: list, create, delete, mix, single, unbounded, pages, start, watched; all of them by default.
+// Parts: list, create, delete, mix, single, unbounded, pages, start, watched, jwt; all of them by default.
 // BEFORE=<checkout> npm run bench -- --only before: compares this version with another checkout.
 import { once } from 'node:events'
 import { createServer } from 'node:http'
@@ -10,6 +10,7 @@ import pg from 'pg'
 import {
   before, contenders, fillCompileCache, found, service, watched, yardstick
 } from './contenders.ts'
+import { jwts } from './jwt.ts'
 import { large } from './large.ts'
 import { loads, type Load } from './measure.ts'
 import { writePlot, writeSection } from './report.ts'
@@ -25,7 +26,7 @@ const { values } = parseArgs({
   options: {
     seconds: { type: 'string', default: '5' },
     rounds: { type: 'string', default: '5' },
-    only: { type: 'string', default: 'list,create,delete,mix,single,unbounded,pages,start,watched' },
+    only: { type: 'string', default: 'list,create,delete,mix,single,unbounded,pages,start,watched,jwt' },
     large: { type: 'boolean', default: false }
   }
 })
@@ -157,6 +158,12 @@ if (parts.includes('watched')) {
   const chosen = [service, ...watched(`http://127.0.0.1:${port}`)]
   writeSection('Metrics and traces', await variants(chosen, ['list', 'create']))
   collector.close().closeAllConnections()
+}
+
+if (parts.includes('jwt')) {
+  writeSection('JWTs', `${await jwts(postgres, duration)}
+
+${conditions}`)
 }
 
 if (parts.includes('before')) {

@@ -82,7 +82,7 @@ export async function wrk (entry: Entry, load: Load, options: Options): Promise<
   const script = join(import.meta.dirname, 'load.lua')
   const { output, processor } = await run('wrk', [
     '-t', threads, '-c', `${connections}`, '-d', `${seconds}s`, '-s', script, entry.url, '--', load,
-    tokensFile, `${firstId}`, threads
+    entry.tokensFile ?? tokensFile, `${firstId}`, threads
   ], entry)
   const { requests, duration, failed, p50, p99 } = JSON.parse(output.trim().split('\n').at(-1) ?? '')
   if (failed > 0 || requests === 0) throw new Error(`${failed} of ${requests} requests failed\n${output}`)

@@ -20,6 +20,8 @@ export interface Contender {
   /** A path that responds with a status below 500 when the contender serves requests. */
   ready: string
   env?: Record<string, string>
+  /** The file of the tokens that the load sends, by default that of the service's own tokens. */
+  tokensFile?: string
 }
 
 interface Running {
@@ -37,6 +39,7 @@ export interface Entry {
   /** Undefined for pgbench, which has no contender process. */
   pid?: number
   postgres: number
+  tokensFile?: string | undefined
 }
 
 export const folder = await mkdtemp(join(tmpdir(), 'plant-store-bench-'))
@@ -129,7 +132,8 @@ export async function alongside (
     const { pid, url } = stack.use(await start(contender, postgres.url(contender.name)))
     const database = stack.adopt(new pg.Client(postgres.url(contender.name)), (client) => client.end())
     await database.connect()
-    entries.push({ title: contender.title, pid, url, database, postgres: postgres.pid })
+    const { title, tokensFile } = contender
+    entries.push({ title, pid, url, database, postgres: postgres.pid, tokensFile })
   }
   await work(entries)
 }

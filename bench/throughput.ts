@@ -21,14 +21,17 @@ async function settle (database: pg.Client) {
   await database.query('checkpoint')
 }
 
-/** Restores the state before every run: 1,000 readers with 20 plants each, and plants to delete. */
-const thousandUsers: Refill = async (database, firstId, deletable) => {
+/**
+ * Restores the state before every run: 1,000 readers with 20 plants each, and plants to delete. The users'
+ * names are numbers after the prefix.
+ */
+export const thousandUsers = (prefix = ''): Refill => async (database, firstId, deletable) => {
   await database.query(`truncate plants;
     insert into plants (owner, id, name, tag)
-      select reader, id, 'Monstera deliciosa ' || id, case when id % 2 = 0 then 'indoor' end
+      select '${prefix}' || reader, id, 'Monstera deliciosa ' || id, case when id % 2 = 0 then 'indoor' end
       from generate_series(0, 999) reader, generate_series(1, 20) id;
     insert into plants (owner, id, name, tag)
-      select 1000 + id % 1000, id, 'Monstera deliciosa', 'indoor'
+      select '${prefix}' || (1000 + id % 1000), id, 'Monstera deliciosa', 'indoor'
       from generate_series(${firstId}, ${firstId + deletable}) id`)
   await settle(database)
 }
@@ -50,7 +53,7 @@ async function count (database: pg.Client): Promise<{ kept: number, moved: numbe
 interface Options extends Duration { loads: Load[], connections: number, refill?: Refill }
 
 export async function throughput (entries: Entry[], options: Options): Promise<Result[]> {
-  const { rounds, refill = thousandUsers } = options
+  const { rounds, refill = thousandUsers() } = options
   const runs = entries.map((entry) =>
     ({ entry, past: { list: [], create: [], delete: [], mix: [] } as Record<Load, Figures[]> }))
   let firstId = movingIds

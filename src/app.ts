@@ -2,7 +2,7 @@
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import { randomUUID } from 'node:crypto'
 import Fastify, { LogController, type FastifyInstance, type FastifyReply, type FastifyRequest } from 'fastify'
-import { requireBearer } from './access/bearer.ts'
+import { requireBearer, requireScope } from './access/bearer.ts'
 import { createAuthenticate } from './access/token-cache.ts'
 import { createTokens } from './access/tokens.ts'
 import { registerApiDocs } from './api-docs/api-docs.ts'
@@ -85,15 +85,20 @@ export async function buildApp (options: AppOptions, register = registerDomains)
   manageConnections(app, lifecycle, config.MAX_CONNECTIONS)
 
   await app.register(healthRoutes, { readiness })
-  await registerApiDocs(app, { docs: config.DOCS === 'on' })
+  await registerApiDocs(app, { docs: config.DOCS === 'on', issuer: config.JWT_ISSUER })
   await app.register(async (guarded) => {
     const tokens = createTokens(database, config.MAX_QUEUED)
+    const own = createAuthenticate(tokens, config.TOKEN_CACHE_TTL)
+    const authenticate = config.JWT_ISSUER === undefined
+      ? own
+      : (await import('./access/jwt.ts')).acceptJwts(app, guarded, config, own)
     const { USER_RATE: userRate, USER_BURST: burst, FAILED_AUTH_RATE: failedAuthRate } = config
     const limits = userRate || failedAuthRate ? await import('./access/rate-limits.ts') : undefined
     const admit = failedAuthRate && limits?.limitFailedAuth(guarded, failedAuthRate)
-    await requireBearer(guarded, createAuthenticate(tokens, config.TOKEN_CACHE_TTL), admit)
+    await requireBearer(guarded, authenticate, admit)
     if (userRate) limits?.limitUsers(guarded, userRate, burst)
     guarded.addHook('onRequest', rejectMalformedQuery)
+    guarded.addHook('onRequest', requireScope)
     await register(guarded, options, budget)
   })
   return app

@@ -1,51 +1,9 @@
 // Reads the settings from environment variables.
 import { isIP } from 'node:net'
 import { diff } from 'node:util'
+import { findMissingJwtSettings, jwtSettings } from './access/jwt-settings.ts'
 import { normalizeSslMode, parseServers, urlForm } from './database/connection-string.ts'
-
-interface Setting<Value> {
-  initial: string | undefined
-  /** The accepted values in words. */
-  values: string
-  meaning: string
-  /** Undefined for a value that is not accepted. */
-  parse: (text: string) => Value | undefined
-}
-
-const unitsInMs = { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 }
-
-/** Milliseconds of a duration such as 500ms, 3s, 12h or 90d; NaN for any other text. */
-export function parseDuration (text: string): number {
-  const [, digits, unit] = /^(\d{1,7})(ms|s|m|h|d)$/.exec(text) ?? []
-  return text === '0' ? 0 : Number(digits) * unitsInMs[unit as keyof typeof unitsInMs]
-}
-
-const text = (
-  initial: string | undefined, values: string, meaning: string, isValid: (text: string) => boolean = Boolean
-): Setting<string> =>
-  ({ initial, values, meaning, parse: (text) => isValid(text) ? text : undefined })
-
-const oneOf = (initial: string, words: string[], meaning: string) =>
-  text(initial, words.join(', '), meaning, (word) => words.includes(word))
-
-// Number() alone would take '' for 0 and '0x10' for 16.
-const number = (
-  initial: string | undefined, [min, max]: [number, number], meaning: string, form = /^(0|[1-9]\d*)$/
-): Setting<number> => ({
-  initial,
-  values: `${min} to ${max}`,
-  meaning,
-  parse: (text) => form.test(text) && Number(text) >= min && Number(text) <= max ? Number(text) : undefined
-})
-
-const duration = (initial: string, max: string, meaning: string): Setting<number> => ({
-  initial,
-  values: `0 to ${max} with a unit, such as 500ms or 3s`,
-  meaning,
-  parse: (text) => parseDuration(text) <= parseDuration(max) ? parseDuration(text) : undefined
-})
-
-const optional = <Value>(setting: Setting<Value>): Setting<Value | undefined> => setting
+import { duration, number, oneOf, optional, text, type Setting } from './setting-types.ts'
 
 // A number of hops is not accepted: on a shorter path a client could choose any address.
 const areNetworks = (text: string) => text.split(',').map((item) => item.trim()).every((item) => {
@@ -125,7 +83,8 @@ export const settings = {
     samplers.flatMap((name) => [name, `parentbased_${name}`]), 'which traces are recorded'),
   OTEL_TRACES_SAMPLER_ARG: number('1', [0, 1],
     'the share of traces that traceidratio records', /^[01](\.\d+)?$/),
-  DOCS: oneOf('on', ['on', 'off'], 'whether there is a page at /docs')
+  DOCS: oneOf('on', ['on', 'off'], 'whether there is a page at /docs'),
+  ...jwtSettings
 }
 
 /** The former names of settings. They work until the next version. */
@@ -159,6 +118,7 @@ export function readConfig (environment: NodeJS.ProcessEnv): Config {
   if (config.USER_BURST !== undefined && config.USER_RATE === undefined) {
     faults.push('USER_BURST: expected USER_RATE to be set, too')
   }
+  faults.push(...findMissingJwtSettings(environment))
   if (faults.length > 0) throw new Error(faults.join('\n'))
   return config
 }

@@ -65,6 +65,11 @@ export const errors = defineErrors({
     message: 'The bearer token may only read.',
     headers: bearer(', error="insufficient_scope"')
   },
+  TOKEN_SCOPE_MISSING: {
+    number: 40302,
+    message: 'The bearer token lacks the scope that this operation needs.',
+    headers: bearer(', error="insufficient_scope"')
+  },
   PATH_UNKNOWN: { number: 40401, message: 'There is nothing at this path.' },
   METHOD_NOT_ALLOWED: { number: 40501, message: 'This path does not answer to this method.' },
   REQUEST_TIMEOUT: { number: 40801, message: 'The request did not arrive in time.' },
@@ -79,7 +84,18 @@ export const errors = defineErrors({
   OVERLOADED: { number: 50302, message: 'The service has more work than it can do.', headers: later },
   STOPPING: { number: 50303, message: 'The service is stopping.', headers: later },
   DATABASE_SLOW: { number: 50304, message: 'The database did not answer in time.', headers: later },
-  DATABASE_FULL: { number: 50305, message: 'The database has no room to store anything.', headers: later }
+  DATABASE_FULL: { number: 50305, message: 'The database has no room to store anything.', headers: later },
+  KEYS_UNAVAILABLE: {
+    number: 50306,
+    message: 'The keys of the identity provider cannot be fetched.',
+    headers: { 'retry-after': '10' }
+  }
+})
+
+/** Names the missing scope in the challenge (RFC 6750, section 3). */
+export const scopeMissing = (scope: string): ErrorDefinition => ({
+  ...errors.TOKEN_SCOPE_MISSING as ErrorDefinition,
+  headers: bearer(`, error="insufficient_scope", scope="${scope}"`)
 })
 
 export const ErrorSchema = Type.Object({

@@ -32,5 +32,16 @@ export const connectionEvents = events<{ event: 'opened' | 'lost' | 'timed_out' 
 /** A look-up in the token cache. */
 export const tokenEvents = events<{ hit: boolean }>('token')
 
+/** Why a JWT is rejected. */
+export const jwtRejections = ['malformed', 'algorithm', 'unknown_key', 'signature', 'type', 'issuer',
+  'audience', 'not_yet_valid', 'expired', 'user'] as const
+export type JwtRejection = (typeof jwtRejections)[number]
+
+/** A JWT that was checked: `cached` without a check of its signature. */
+export const jwtEvents = events<{ result: 'verified' | 'cached' | 'rejected' | 'unavailable' }>('jwt')
+
+/** A fetch of the identity provider's keys. */
+export const keyEvents = events<{ result: 'succeeded' | 'failed' }>('jwt-keys')
+
 /** The request that the current code serves, as traces know it. In a batch: an array of all its requests. */
 export const requestContext = new AsyncLocalStorage<unknown>()

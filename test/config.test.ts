@@ -132,8 +132,40 @@ const values: Record<Variable, { good: Record<string, unknown>, bad: string[] }>
   OTEL_TRACES_SAMPLER_ARG: {
     good: { 0: 0, 1: 1, 0.25: 0.25, '1.0': 1, 0.001: 0.001 }, bad: ['', '2', '1.1', '-1', '.5', '1e-3']
   },
-  DOCS: onOff
+  DOCS: onOff,
+  JWT_ISSUER: {
+    good: Object.fromEntries([
+      'https://id.example', 'https://id.example/', 'https://id.example:8443/realms/plants',
+      'http://localhost:1', 'http://127.0.0.1:9', 'http://[::1]:9/x'
+    ].map((url) => [url, url])),
+    bad: [
+      '', 'id.example', 'http://id.example', 'http://127.0.0.1.example', 'ftp://id.example',
+      'https://id.example?x', 'https://id.example/#x', 'https://id.example/a|b', 'https://u:p@id.example',
+      'https://', ' https://id.example', 'https://id.example\n'
+    ]
+  },
+  JWT_AUDIENCE: { good: { plants: 'plants', 'https://plants.example': 'https://plants.example' }, bad: [''] },
+  JWT_JWKS_URL: {
+    good: Object.fromEntries([
+      'https://id.example/keys?p=1', 'http://localhost/keys'
+    ].map((url) => [url, url])),
+    bad: ['', 'http://id.example/keys', 'file:///keys', '/keys', 'https://u@id.example/keys']
+  },
+  JWT_ALGORITHMS: {
+    good: { RS256: ['RS256'], 'ES256, EdDSA': ['ES256', 'EdDSA'], 'PS512,Ed25519': ['PS512', 'Ed25519'] },
+    bad: ['', 'none', 'HS256', 'RS256,', 'RS256 ES256', 'rs256', 'RS256,none']
+  },
+  JWT_TYPE: { good: { 'at+jwt': 'at+jwt', JWT: 'JWT' }, bad: ['', 'jwt', 'any', 'at+JWT'] },
+  JWT_USER_CLAIM: { good: { sub: 'sub', 'https://id.example/user': 'https://id.example/user' }, bad: [''] },
+  JWT_SCOPE_CLAIM: { good: { permissions: 'permissions' }, bad: [''] },
+  JWT_KEYS_MAX_AGE: {
+    good: { '20m': 1_200_000, '24h': 86_400_000, '30d': 2_592_000_000 },
+    bad: ['0', '19m', '1199s', '31d', '721h', '', '24', '1w', '-1h']
+  }
 }
+
+// No JWT setting is accepted without these two.
+const companions = { JWT_ISSUER: 'https://id.example', JWT_AUDIENCE: 'plants' }
 
 t.test('a setting that is not set has its default', async (t) => {
   t.strictSame(readConfig({}), {
@@ -162,7 +194,15 @@ t.test('a setting that is not set has its default', async (t) => {
     OTEL_EXPORTER_OTLP_ENDPOINT: undefined,
     OTEL_TRACES_SAMPLER: 'parentbased_always_on',
     OTEL_TRACES_SAMPLER_ARG: 1,
-    DOCS: 'on'
+    DOCS: 'on',
+    JWT_ISSUER: undefined,
+    JWT_AUDIENCE: undefined,
+    JWT_JWKS_URL: undefined,
+    JWT_ALGORITHMS: ['RS256', 'ES256', 'EdDSA'],
+    JWT_TYPE: 'at+jwt',
+    JWT_USER_CLAIM: 'sub',
+    JWT_SCOPE_CLAIM: undefined,
+    JWT_KEYS_MAX_AGE: 86_400_000
   })
 })
 
@@ -175,11 +215,13 @@ const needs: Record<string, Record<string, string>> = { USER_BURST: { USER_RATE:
 
 for (const [name, { good, bad }] of Object.entries(values)) {
   t.test(`${name} accepts its values and no others`, async (t) => {
+    const others = name.startsWith('JWT_') ? companions : {}
     for (const [text, value] of Object.entries(good)) {
-      t.strictSame(readConfig({ ...needs[name], [name]: text })[name as Variable], value, text)
+      t.strictSame(readConfig({ ...others, ...needs[name], [name]: text })[name as Variable], value, text)
     }
     for (const text of bad) {
-      t.throws(() => readConfig({ [name]: text }), { message: `${name}: expected ` }, JSON.stringify(text))
+      t.throws(() => readConfig({ ...others, ...needs[name], [name]: text }),
+        { message: new RegExp(`^${name}: expected .*$`) }, JSON.stringify(text))
     }
   })
 }
@@ -217,6 +259,16 @@ t.test('SHUTDOWN_TIMEOUT must be longer than DRAIN_DELAY', async (t) => {
 
 t.test('USER_BURST needs USER_RATE', async (t) => {
   rejects(t, { USER_BURST: '5' }, 'USER_BURST: expected USER_RATE to be set, too')
+})
+
+t.test('an incomplete set of JWT settings names the missing variables', async (t) => {
+  rejects(t, { JWT_ISSUER: 'https://id.example' },
+    'JWT_AUDIENCE: expected a value, because JWT_ISSUER is set')
+  rejects(t, { JWT_AUDIENCE: 'plants' }, 'JWT_ISSUER: expected a value, because JWT_AUDIENCE is set')
+  rejects(t, { JWT_JWKS_URL: 'https://id.example/keys' },
+    'JWT_ISSUER: expected a value, because JWT_JWKS_URL is set\n' +
+      'JWT_AUDIENCE: expected a value, because JWT_JWKS_URL is set')
+  t.match(readConfig(companions), companions)
 })
 
 t.test('unknown parameters of DATABASE_URL and unknown values are rejected by name', async (t) => {

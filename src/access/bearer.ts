@@ -1,23 +1,29 @@
 // Guards routes with bearer tokens.
 import bearerAuth from '@fastify/bearer-auth'
 import type { FastifyInstance, FastifyReply, FastifyRequest, HookHandlerDoneFunction } from 'fastify'
-import { ApiError, errors } from '../errors.ts'
+import { ApiError, errors, scopeMissing } from '../errors.ts'
 import { markAuthenticated } from '../http/wire/unauthenticated-throttle.ts'
 
 export interface Identity {
   user: string
   readOnly: boolean
+  /** Undefined for the service's own tokens, which have no scopes. */
+  scopes?: ReadonlySet<string>
   /** Identifies the token in the log. */
   id?: string
 }
 
 /**
- * Rejects with TOKEN_INVALID and a cause for the log, or with DATABASE_UNAVAILABLE when it cannot tell.
+ * Rejects with TOKEN_INVALID and a cause for the log, or with a 503 when it cannot tell.
  * Calls `admit` before it looks up or verifies a token that is not cached. `admit` may throw.
  */
 export type Authenticate = (token: string, admit?: () => void) => Promise<Identity>
 
 declare module 'fastify' {
+  interface FastifyContextConfig {
+    /** The scope that a JWT needs for this operation. Without one the operation rejects every JWT. */
+    scope?: `${string}:${'read' | 'write'}`
+  }
   interface FastifyRequest {
     identity: Identity
     /** Authenticates again after a second. Await it before each effect: tokens may be revoked meanwhile. */
@@ -53,9 +59,15 @@ export async function requireBearer (
   app.addHook('onRequest', app.verifyBearerAuth as NonNullable<typeof app.verifyBearerAuth>)
 }
 
-/** An onRequest hook for routes that write. Register it behind requireBearer. */
-export function requireWriteAccess (
-  request: FastifyRequest, _reply: FastifyReply, done: HookHandlerDoneFunction
+/** An onRequest hook. Register it behind requireBearer. */
+export function requireScope (
+  { identity, routeOptions }: FastifyRequest, _reply: FastifyReply, done: HookHandlerDoneFunction
 ): void {
-  done(request.identity.readOnly ? new ApiError(errors.TOKEN_READ_ONLY) : undefined)
+  const { scope } = routeOptions.config
+  if (identity.scopes === undefined) {
+    const isForbidden = identity.readOnly && scope?.endsWith(':write')
+    return done(isForbidden ? new ApiError(errors.TOKEN_READ_ONLY) : undefined)
+  }
+  if (scope === undefined) return done(new ApiError(errors.TOKEN_SCOPE_MISSING))
+  done(identity.scopes.has(scope) ? undefined : new ApiError(scopeMissing(scope)))
 }

@@ -1,4 +1,4 @@
-// The format of tokens: creation, check and hash.
+// The format of tokens and of user names: creation, check and hash.
 import { hash, randomBytes } from 'node:crypto'
 import { crc32 } from 'node:zlib'
 
@@ -27,3 +27,6 @@ export function isWellFormedToken (text: string): boolean {
 export function hashToken (token: string): string {
   return hash('sha256', token, 'hex')
 }
+
+/** Other characters could break a terminal or a log; longer user names do not fit into the index. */
+export const isPrintable = (text: string) => /^[^\p{C}\p{Zl}\p{Zp}]{1,255}$/u.test(text)

@@ -5,10 +5,12 @@ import type { FastifyInstance } from 'fastify'
 import manifest from '../../package.json' with { type: 'json' }
 import { ErrorSchema } from '../errors.ts'
 import { serveDocs } from './docs-page.ts'
-import { describeErrors, describeRoute } from './openapi.ts'
+import { describeErrors, describeRoute, jwtScheme } from './openapi.ts'
 
 /** Describes the routes with a tag that are registered later, at /openapi.json and perhaps at /docs. */
-export async function registerApiDocs (app: FastifyInstance, { docs }: { docs: boolean }): Promise<void> {
+export async function registerApiDocs (
+  app: FastifyInstance, { docs, issuer }: { docs: boolean, issuer: string | undefined }
+): Promise<void> {
   app.addSchema(ErrorSchema)
   const text = await readFile(new URL('description.md', import.meta.url), 'utf8')
   const [description, ...sections] = text.replace('{{errors}}', describeErrors).split(/^## /m)
@@ -33,6 +35,11 @@ export async function registerApiDocs (app: FastifyInstance, { docs }: { docs: b
             type: 'http',
             scheme: 'bearer',
             description: 'A token from `plant-store token create <user>`'
+          },
+          ...issuer !== undefined && {
+            [jwtScheme]: {
+              type: 'http', scheme: 'bearer', bearerFormat: 'JWT', description: `An access token of ${issuer}`
+            }
           }
         }
       }
@@ -41,7 +48,7 @@ export async function registerApiDocs (app: FastifyInstance, { docs }: { docs: b
     convertConstToEnum: false,
     refResolver: { buildLocalReference: ({ $id }) => String($id) },
     transform: ({ schema, url, route }) =>
-      ({ url, schema: schema?.tags === undefined ? schema : describeRoute(schema, route) }),
+      ({ url, schema: schema?.tags === undefined ? schema : describeRoute(schema, route, issuer) }),
     // A relative URL is right below any prefix of a proxy.
     transformObject: (given) => ({
       ...(given as { openapiObject: object }).openapiObject,

@@ -1,6 +1,6 @@
 // Describes each route, and the errors that it can end in, for the OpenAPI document.
 import type { FastifySchema, RouteOptions } from 'fastify'
-import { catalogue, errors, type ErrorDefinition } from '../errors.ts'
+import { catalogue, errors, scopeMissing, type ErrorDefinition } from '../errors.ts'
 
 declare module 'fastify' {
   interface FastifyContextConfig {
@@ -31,7 +31,8 @@ const commonErrors = [
   errors.TOKEN_MISSING, errors.TOKEN_INVALID,
   errors.REQUEST_TIMEOUT, errors.URL_TOO_LONG, errors.EXPECTATION_UNKNOWN,
   errors.RATE_LIMITED, errors.ADDRESS_LIMITED, errors.HEADERS_TOO_LARGE,
-  errors.INTERNAL, errors.OVERLOADED, errors.DATABASE_UNAVAILABLE, errors.DATABASE_SLOW, errors.DATABASE_FULL
+  errors.INTERNAL, errors.OVERLOADED, errors.DATABASE_UNAVAILABLE, errors.DATABASE_SLOW, errors.DATABASE_FULL,
+  errors.KEYS_UNAVAILABLE
 ]
 
 const statusDescriptions: Record<number, string> = {
@@ -46,8 +47,13 @@ const headerDescriptions: Record<string, string> = {
   'retry-after': 'The number of seconds to wait before the next try'
 }
 
-/** Completes a route's schema with a shell command and every response, each with examples. */
-export function describeRoute ({ body, response, ...schema }: FastifySchema, route: RouteOptions) {
+/** The name of the security scheme for JWTs. */
+export const jwtScheme = 'identityProvider'
+
+/** Completes a route's schema with every response, each with examples. With an `issuer` JWTs are accepted. */
+export function describeRoute (
+  { body, response, ...schema }: FastifySchema, route: RouteOptions, issuer: string | undefined
+) {
   const { params, querystring } = schema
   const responses: Record<string, object> = {}
   for (const [status, { headers, ...success }] of Object.entries(response as Record<string, Schema>)) {
@@ -56,8 +62,10 @@ export function describeRoute ({ body, response, ...schema }: FastifySchema, rou
       ? success
       : { description: success.description, ...headers && { headers }, content }
   }
+  const scope = route.config?.scope
   const possibleErrors = [
     ...route.config?.errors ?? [],
+    ...scope === undefined ? [] : [scopeMissing(scope)],
     ...body === undefined ? [] : bodyErrors,
     ...params === undefined ? [] : [errors.PATH_PARAMETER_INVALID],
     ...querystring === undefined ? [] : [errors.QUERY_PARAMETER_INVALID],
@@ -67,7 +75,9 @@ export function describeRoute ({ body, response, ...schema }: FastifySchema, rou
     responses[status] = describeErrorResponse(statusDescriptions[status], definitions)
   }
   const request = body === undefined ? {} : { body: { content: jsonContent(body as Schema) } }
-  return { ...schema, ...request, response: responses }
+  const takesJwts = issuer !== undefined && scope !== undefined
+  const security: FastifySchema['security'] = [{ bearerAuth: [] }, { [jwtScheme]: [String(scope)] }]
+  return { ...schema, ...request, ...takesJwts && { security }, response: responses }
 }
 
 const jsonContent = (schema: Schema, examples = {}) =>
@@ -104,8 +114,9 @@ export const describeErrors = () => [
 ].join('\n')
 
 function retryAdvice (definition: ErrorDefinition): string {
-  const { OVERLOADED, REQUEST_TIMEOUT, RATE_LIMITED, ADDRESS_LIMITED } = errors
-  if ([OVERLOADED, REQUEST_TIMEOUT, RATE_LIMITED, ADDRESS_LIMITED].includes(definition)) return 'yes'
+  const retryable = [errors.OVERLOADED, errors.REQUEST_TIMEOUT, errors.RATE_LIMITED, errors.ADDRESS_LIMITED,
+    errors.KEYS_UNAVAILABLE]
+  if (retryable.includes(definition)) return 'yes'
   const isClientError = definition.number < 50000 || definition === errors.METHOD_UNKNOWN
   return isClientError ? 'no' : 'yes; a write may have happened'
 }

@@ -1,13 +1,13 @@
 // Parses the arguments of the commands.
 import { InvalidArgumentError } from 'commander'
-import { parseDuration } from '../config.ts'
+import { isPrintable } from '../access/token-format.ts'
+import { parseDuration } from '../setting-types.ts'
 
 // PostgreSQL reads later dates in another format than JavaScript writes.
 const maxExpiry = Date.UTC(9999, 11, 31)
 
-// Other characters could break a terminal or a log; longer names do not fit into the index.
 const printable = (what: string) => (text: string) => {
-  if (/^[^\p{C}\p{Zl}\p{Zp}]{1,255}$/u.test(text)) return text
+  if (isPrintable(text)) return text
   throw new InvalidArgumentError(`${what} is 1 to 255 printable characters.`)
 }
 export const userName = printable('A user name')

@@ -4,7 +4,6 @@ import { Readable } from 'node:stream'
 import type { FastifyPluginAsyncTypebox } from '@fastify/type-provider-typebox'
 import { Type } from '@sinclair/typebox'
 import type { FastifyReply, FastifyRequest } from 'fastify'
-import { requireWriteAccess } from '../access/bearer.ts'
 import { ApiError, defineErrors, errors } from '../errors.ts'
 import { readCursor, writeCursor } from '../http/types.ts'
 import { userWork } from '../scheduling/tick-limiter.ts'
@@ -32,8 +31,7 @@ export const plantsRoutes: Plugin = async (app, { plants }) => {
 
 function createPlant (app: App, plants: Plants): void {
   app.post('/plants', {
-    onRequest: requireWriteAccess,
-    config: { errors: [ID_TAKEN, errors.TOKEN_READ_ONLY] },
+    config: { scope: 'plants:write', errors: [ID_TAKEN, errors.TOKEN_READ_ONLY] },
     schema: {
       operationId: 'createPlant',
       tags: ['Plants'],
@@ -54,7 +52,7 @@ function createPlant (app: App, plants: Plants): void {
 
 function listPlants (app: App, plants: Plants): void {
   app.get('/plants', {
-    config: { errors: [errors.HTTP_TOO_OLD] },
+    config: { scope: 'plants:read', errors: [errors.HTTP_TOO_OLD] },
     schema: {
       operationId: 'listPlants',
       tags: ['Plants'],
@@ -82,8 +80,7 @@ function listPlants (app: App, plants: Plants): void {
 
 function deletePlant (app: App, plants: Plants): void {
   app.delete('/plants/:id', {
-    onRequest: requireWriteAccess,
-    config: { errors: [PLANT_NOT_FOUND, errors.TOKEN_READ_ONLY] },
+    config: { scope: 'plants:write', errors: [PLANT_NOT_FOUND, errors.TOKEN_READ_ONLY] },
     schema: {
       operationId: 'deletePlant',
       tags: ['Plants'],

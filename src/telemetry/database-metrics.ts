@@ -1,7 +1,7 @@
 // Metrics of statements, batches, database connections and the token cache.
 import type { Database } from '../database/database.ts'
-import { batchEvents, connectionEvents, statementEvents, tokenEvents, type Events } from '../events.ts'
-import { durationBuckets, type Metrics } from './registry.ts'
+import { batchEvents, connectionEvents, statementEvents, tokenEvents } from '../events.ts'
+import { durationBuckets, listen, type Metrics } from './registry.ts'
 
 const batchSizeBuckets = [1, 2, 5, 10, 20, 50, 100, 200, 500]
 
@@ -32,10 +32,4 @@ export function measureDatabase (database: Database, { counter, gauge, histogram
     listen(tokenEvents, ({ hit }) => tokens.inc({ result: hit ? 'hit' : 'miss' }))
   ]
   return () => { for (const stop of stops) stop() }
-}
-
-/** Returns a function that removes the listener. */
-function listen<Event> (events: Events<Event>, listener: (event: Event) => void): () => void {
-  events.subscribe(listener)
-  return () => events.unsubscribe(listener)
 }

@@ -8,6 +8,7 @@ import type { Database } from '../database/database.ts'
 import { serializePipelining } from '../http/wire/pipelining.ts'
 import { measureDatabase } from './database-metrics.ts'
 import { unreadyReasons, type Readiness } from './health.ts'
+import { measureJwts } from './jwt-metrics.ts'
 import { createMetrics } from './registry.ts'
 import { measureRequests } from './request-metrics.ts'
 
@@ -18,6 +19,8 @@ export interface MetricsOptions {
   version: string
   /** The newest migration that this build knows. */
   schema: string
+  /** Whether the service accepts JWTs. */
+  jwts: boolean
 }
 
 const renderIntervalMs = 1000
@@ -29,7 +32,7 @@ const connectionTimeoutMs = 5000
  * Opens the metrics listener; rejects when the port is taken. Labels get all their
  * values at the start, so that no ratio is empty.
  */
-export async function openMetrics ({ host, port, version, schema }: MetricsOptions) {
+export async function openMetrics ({ host, port, version, schema, jwts }: MetricsOptions) {
   const metrics = createMetrics()
   metrics.gauge('plant_store_build_info', 'Always 1',
     function () { this.set({ version, schema }, 1) }, 'version', 'schema')
@@ -42,6 +45,7 @@ export async function openMetrics ({ host, port, version, schema }: MetricsOptio
     instrument (app: FastifyInstance, database: Database, readiness: Readiness): void {
       measureRequests(app, metrics)
       stops.push(measureDatabase(database, metrics))
+      if (jwts) stops.push(measureJwts(metrics))
       metrics.gauge('plant_store_unready',
         '1 for the reason why the service is not ready, all 0 when it is ready', async function () {
           const unready = await readiness()

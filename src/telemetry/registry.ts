@@ -1,7 +1,8 @@
-// Creates the metrics of one registry.
+// Creates the metrics of one registry, and listens to events for them.
 import {
   collectDefaultMetrics, Counter, Gauge, Histogram, Registry, type CollectFunction
 } from '@prometheus-io/client'
+import type { Events } from '../events.ts'
 
 // promtool rejects the names of these metrics of Node.
 const misnamed = ['active_handles_total', 'active_requests_total', 'active_resources_total',
@@ -25,6 +26,12 @@ export function createMetrics () {
     gauge: (name: string, help: string, collect: CollectFunction<Gauge<string>>, ...labelNames: string[]) =>
       new Gauge({ name, help, collect, labelNames, registers })
   }
+}
+
+/** Returns a function that removes the listener. */
+export function listen<Event> (events: Events<Event>, listener: (event: Event) => void): () => void {
+  events.subscribe(listener)
+  return () => events.unsubscribe(listener)
 }
 
 /** In seconds, for requests and statements, up to the longest time that a request may take. */

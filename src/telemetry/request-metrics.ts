@@ -1,10 +1,11 @@
 // Metrics of requests: their number, duration, status and errors.
 import type { FastifyInstance } from 'fastify'
 import { catalogue, errors } from '../errors.ts'
+import { jwtRejections } from '../events.ts'
 import { toApiError } from '../http/responses.ts'
 import { durationBuckets, type Metrics } from './registry.ts'
 
-const rejectionReasons = ['missing', 'malformed', 'unknown', 'revoked', 'expired', 'read_only']
+const rejectionReasons = ['missing', 'unknown', 'revoked', 'read_only', 'scope_missing', ...jwtRejections]
 
 /** Call this on the root instance before any route is added. */
 export function measureRequests (app: FastifyInstance, metrics: Metrics): void {

@@ -21,7 +21,8 @@ export async function openTelemetry (config: Config): Promise<Telemetry[]> {
   const observers: Telemetry[] = []
   if (port !== undefined) {
     const { openMetrics } = await import('./metrics.ts')
-    observers.push(await openMetrics({ host, port, version, schema: await newestMigration() }))
+    const jwts = config.JWT_ISSUER !== undefined
+    observers.push(await openMetrics({ host, port, version, schema: await newestMigration(), jwts }))
   }
   if (endpoint !== undefined) {
     const { createSampler, openTraces } = await import('./traces.ts')

@@ -12,14 +12,19 @@ registerHooks({
 const { startApp } = await import('../support/app.ts')
 const isLoaded = (name: string) => loaded.some((url) => url.includes(`/node_modules/${name}/`))
 
-t.test('metrics and traces are loaded only when they are on', async (t) => {
+t.test('metrics, traces and JWTs are loaded only when they are on', async (t) => {
   await startApp(t)
   t.ok(isLoaded('fastify'))
   t.notOk(isLoaded('@prometheus-io'))
   t.notOk(isLoaded('@opentelemetry'))
+  t.notOk(isLoaded('jose'))
   t.notOk(loaded.some((url) => /src\/telemetry\/(.*metrics|traces)\.ts/.test(url)))
+  t.notOk(loaded.some((url) => /src\/access\/(jwt(-keys|-rejections)?|resource-metadata)\.ts/.test(url)))
   await startApp(t, { METRICS_PORT: '0' })
   t.ok(isLoaded('@prometheus-io'))
   await startApp(t, { OTEL_EXPORTER_OTLP_ENDPOINT: 'http://127.0.0.1:1' })
   t.ok(isLoaded('@opentelemetry'))
+  t.notOk(isLoaded('jose'))
+  await startApp(t, { JWT_ISSUER: 'http://127.0.0.1:1', JWT_AUDIENCE: 'plants' })
+  t.ok(isLoaded('jose'))
 })

@@ -1,0 +1,98 @@
+// Compares requests with cached JWTs to those with own tokens, and measures a JWT that is not cached.
+import { once } from 'node:events'
+import { writeFileSync } from 'node:fs'
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { join } from 'node:path'
+import { exportJWK, generateKeyPair, SignJWT } from 'jose'
+import Fastify from 'fastify'
+import { createJwtAuthenticate } from '../src/access/jwt.ts'
+import { createKeys } from '../src/access/jwt-keys.ts'
+import { readConfig } from '../src/config.ts'
+import { round } from '../test/support/table.ts'
+import { withSettings } from './contenders.ts'
+import { median, type Duration } from './measure.ts'
+import { alongside, createDatabase, folder, type Postgres } from './running.ts'
+import { compare, processorTable, thousandUsers, throughput } from './throughput.ts'
+
+const audience = 'https://plants.example'
+const userCount = 2001
+
+/** A provider with one RS256 key. */
+async function startProvider () {
+  const { privateKey, publicKey } = await generateKeyPair('RS256')
+  const jwk = { ...await exportJWK(publicKey), alg: 'RS256', kid: 'bench' }
+  const server = createServer((_request, response) => { response.end(JSON.stringify({ keys: [jwk] })) })
+  await once(server.listen(0, '127.0.0.1'), 'listening')
+  const issuer = `http://127.0.0.1:${(server.address() as AddressInfo).port}`
+  const sign = (user: number) =>
+    new SignJWT({ iss: issuer, aud: audience, sub: String(user), scope: 'plants:read plants:write' })
+      .setProtectedHeader({ alg: 'RS256', kid: 'bench', typ: 'at+jwt' })
+      .setExpirationTime('1d').setIssuedAt().setJti(crypto.randomUUID())
+      .sign(privateKey)
+  return {
+    issuer,
+    signAll: () => Promise.all(Array.from({ length: userCount }, (_, user) => sign(user))),
+    close: () => server.close().closeAllConnections(),
+    environment: { JWT_ISSUER: issuer, JWT_AUDIENCE: audience, JWT_JWKS_URL: `${issuer}/keys` }
+  }
+}
+
+type Provider = Awaited<ReturnType<typeof startProvider>>
+
+/** Processor time of a check in microseconds, first without the cache, then with it. */
+async function checks ({ issuer, environment, signAll }: Provider, rounds: number): Promise<number[][]> {
+  const source = { issuer, jwksUrl: environment.JWT_JWKS_URL, maxAgeMs: 3_600_000 }
+  const keys = createKeys(source, Fastify().log)
+  await keys.refetch()
+  const scopes = new Set(['plants:read', 'plants:write'])
+  const authenticate = createJwtAuthenticate(keys, readConfig(environment), scopes)
+  const figures: number[][] = []
+  // Round 0 warms everything up and does not count.
+  for (let turn = 0; turn <= rounds; turn++) {
+    const tokens = await signAll()
+    figures.push([])
+    for (let pass = 0; pass < 2; pass++) {
+      const before = process.cpuUsage()
+      for (let at = 0; at < tokens.length; at += 50) {
+        await Promise.all(tokens.slice(at, at + 50).map((token) => authenticate(token)))
+      }
+      const { user, system } = process.cpuUsage(before)
+      figures.at(-1)?.push((user + system) / tokens.length)
+    }
+  }
+  keys.close()
+  return figures.slice(1)
+}
+
+export async function jwts (postgres: Postgres, duration: Duration): Promise<string> {
+  const provider = await startProvider()
+  const { environment, issuer, signAll } = provider
+  const tokensFile = join(folder, 'jwts')
+  writeFileSync(tokensFile, (await signAll()).join('\n'))
+  const chosen = [
+    withSettings('own_tokens', 'own tokens', environment),
+    { ...withSettings('jwts', 'cached JWTs (RS256)', environment), tokensFile }
+  ]
+  const prefix = `${issuer}|`
+  for (const { name } of chosen) await createDatabase(postgres.url(name), (index) => prefix + index)
+  const figures = await checks(provider, duration.rounds)
+  let section = ''
+  await alongside(postgres, chosen, async (entries) => {
+    const results = await throughput(entries,
+      { loads: ['list', 'create'], connections: 64, ...duration, refill: thousandUsers(prefix) })
+    const [verified, cached] = [0, 1].map((column) =>
+      round(median(figures.map((figure) => figure[column] ?? NaN))))
+    section = `64 connections. Requests per second: the factor to own tokens [lowest–highest round]:
+
+${compare(results, 'own tokens').rates}
+
+Processor time of a request with PostgreSQL's, in µs (service alone):
+
+${processorTable(results)}
+
+A check of an RS256 token takes ${verified} µs of processor time; ${cached} µs when the token is cached.`
+  })
+  provider.close()
+  return section
+}

@@ -1,0 +1,108 @@
+// Fetches the public keys of the identity provider in the background.
+import type { FastifyBaseLogger } from 'fastify'
+import { createLocalJWKSet, type LocalJWKSet } from 'jose'
+import { ApiError, errors } from '../errors.ts'
+import { keyEvents } from '../events.ts'
+import { discoveryUrl, isSecureUrl } from './jwt-settings.ts'
+
+interface KeySource {
+  issuer: string
+  /** Discovery names it when it is undefined. */
+  jwksUrl: string | undefined
+  /** How long keys are used after the last fetch that succeeded. */
+  maxAgeMs: number
+}
+
+export type Keys = ReturnType<typeof createKeys>
+
+const maxBytes = 262_144
+// The pause after a failure doubles from `retryMs` to `cooldownMs`.
+const defaults = { refreshMs: 600_000, retryMs: 1000, cooldownMs: 30_000, timeoutMs: 5000 }
+
+/**
+ * Keeps the keys while refreshes fail, and bounds the number of fetches also then. jose's own remote key set
+ * does neither.
+ */
+export function createKeys (source: KeySource, log: FastifyBaseLogger, times = defaults) {
+  const closed = new AbortController()
+  let keys: { set: LocalJWKSet, text: string } | undefined
+  let [fetchedAt, refetchedAt, retryMs] = [-Infinity, -Infinity, times.retryMs]
+  let failure: ApiError | undefined
+  let fetching: Promise<void> | undefined
+  let timer: NodeJS.Timeout | undefined
+
+  function refresh (): void {
+    clearTimeout(timer)
+    const signal = AbortSignal.any([closed.signal, AbortSignal.timeout(times.timeoutMs)])
+    fetching = fetchKeys(source, signal).then(succeed).catch(fail).finally(() => { fetching = undefined })
+  }
+
+  function succeed (text: string): void {
+    // An unchanged set stays the same object, since the token cache depends on it.
+    const set = text === keys?.text ? keys.set : createLocalJWKSet(JSON.parse(text))
+    if (keys === undefined || failure !== undefined) log.info('the keys of the identity provider are fetched')
+    keys = { text, set }
+    fetchedAt = performance.now()
+    failure = undefined
+    retryMs = times.retryMs
+    timer = setTimeout(refresh, times.refreshMs).unref()
+    keyEvents.publish({ result: 'succeeded' })
+  }
+
+  function fail (error: unknown): void {
+    if (closed.signal.aborted) return
+    if (failure === undefined) log.warn({ err: error }, errors.KEYS_UNAVAILABLE.message)
+    failure = new ApiError(errors.KEYS_UNAVAILABLE, { cause: error })
+    timer = setTimeout(refresh, retryMs).unref()
+    retryMs = Math.min(2 * retryMs, times.cooldownMs)
+    keyEvents.publish({ result: 'failed' })
+  }
+
+  return {
+    /** Fetches the keys now, and again and again until `close`. */
+    refresh,
+
+    /** Undefined before the first fetch has succeeded, and when the keys are too old. */
+    current: (): LocalJWKSet | undefined =>
+      performance.now() - fetchedAt <= source.maxAgeMs ? keys?.set : undefined,
+
+    /** Resolves to the newest keys. However often it is called, it starts one fetch in `cooldownMs`. */
+    async refetch (): Promise<LocalJWKSet> {
+      if (fetching === undefined && performance.now() - refetchedAt >= times.cooldownMs) {
+        refetchedAt = performance.now()
+        refresh()
+      }
+      await fetching
+      if (failure !== undefined) throw failure
+      return keys?.set as LocalJWKSet
+    },
+
+    close (): void {
+      closed.abort()
+      clearTimeout(timer)
+    }
+  }
+}
+
+async function fetchKeys ({ issuer, jwksUrl }: KeySource, signal: AbortSignal): Promise<string> {
+  if (jwksUrl !== undefined) return fetchText(jwksUrl, signal)
+  const url = discoveryUrl(issuer)
+  const { issuer: named, jwks_uri: discovered } = JSON.parse(await fetchText(url, signal))
+  if (named !== issuer) throw new Error(`${url} names the issuer ${JSON.stringify(named)}`)
+  if (!isSecureUrl(discovered)) throw new Error(`${url} names no secure URL of keys`)
+  return fetchText(discovered, signal)
+}
+
+/** Follows no redirect: it could lead to a host inside of the network. */
+async function fetchText (url: string, signal: AbortSignal): Promise<string> {
+  const { body, ok, status } = await fetch(url, { redirect: 'error', signal })
+  const chunks: Uint8Array[] = []
+  let bytes = 0
+  for await (const chunk of body ?? []) {
+    bytes += chunk.length
+    if (bytes > maxBytes) throw new Error(`${url} responded with more than ${maxBytes} bytes`)
+    chunks.push(chunk)
+  }
+  if (!ok) throw new Error(`${url} responded with status ${status}`)
+  return Buffer.concat(chunks).toString()
+}

@@ -1,0 +1,35 @@
+// Turns the errors of jose into errors of the API.
+import { ApiError, errors } from '../errors.ts'
+import { jwtRejections, type JwtRejection } from '../events.ts'
+
+/** By jose's code, or by the claim that failed its check. */
+const reasons: Record<string, JwtRejection> = {
+  ERR_JOSE_ALG_NOT_ALLOWED: 'algorithm',
+  ERR_JOSE_NOT_SUPPORTED: 'malformed',
+  ERR_JWKS_MULTIPLE_MATCHING_KEYS: 'unknown_key',
+  ERR_JWKS_NO_MATCHING_KEY: 'unknown_key',
+  ERR_JWS_INVALID: 'malformed',
+  ERR_JWS_SIGNATURE_VERIFICATION_FAILED: 'signature',
+  ERR_JWT_EXPIRED: 'expired',
+  ERR_JWT_INVALID: 'malformed',
+  aud: 'audience',
+  exp: 'malformed',
+  iat: 'malformed',
+  iss: 'issuer',
+  nbf: 'not_yet_valid',
+  typ: 'type'
+}
+
+// Clients can cause thousands of these errors a second. Shared instances save their stack traces.
+const rejections = Object.fromEntries(jwtRejections.map((cause) =>
+  [cause, new ApiError(errors.TOKEN_INVALID, { cause })])) as Record<JwtRejection, ApiError>
+
+export const rejectionFor = (reason: JwtRejection): ApiError => rejections[reason]
+
+/** An error that is no fault of the token is a fault of a key. Then the token may be valid. */
+export function toRejection (error: unknown): ApiError {
+  if (error instanceof ApiError) return error
+  const { code, claim } = error as { code: string, claim?: string }
+  const reason = reasons[code === 'ERR_JWT_CLAIM_VALIDATION_FAILED' ? String(claim) : code]
+  return reason === undefined ? new ApiError(errors.KEYS_UNAVAILABLE, { cause: error }) : rejections[reason]
+}

@@ -1,0 +1,55 @@
+// The settings for JWTs of an identity provider. Without JWT_ISSUER the service accepts no JWT.
+import { duration, oneOf, optional, text, type Setting } from '../setting-types.ts'
+
+const algorithms = ['RS256', 'RS384', 'RS512', 'PS256', 'PS384', 'PS512', 'ES256', 'ES384', 'ES512',
+  'EdDSA', 'Ed25519']
+
+/** Keys that arrive over plain HTTP could have been replaced, except on this machine. */
+export function isSecureUrl (text: unknown): text is string {
+  if (typeof text !== 'string' || /\s/.test(text) || !URL.canParse(text)) return false
+  const { protocol, hostname, username, password } = new URL(text)
+  const isLoopback = /^(localhost|127(\.\d+){3}|\[::1\])$/.test(hostname)
+  return (protocol === 'https:' || (protocol === 'http:' && isLoopback)) && username + password === ''
+}
+
+/** OpenID Connect Discovery 1.0, section 4. */
+export const discoveryUrl = (issuer: string) =>
+  `${issuer.replace(/\/$/, '')}/.well-known/openid-configuration`
+
+/** RFC 8414, section 2, allows neither query nor fragment. The user's name follows after a bar. */
+const isIssuer = (text: string) => isSecureUrl(text) && !/[?#|]/.test(text)
+
+const algorithmList: Setting<string[]> = {
+  initial: 'RS256,ES256,EdDSA',
+  values: `names separated by commas: ${algorithms.join(', ')}`,
+  meaning: 'the algorithms that may sign a JWT',
+  parse: (text) => {
+    const names = text.split(',').map((name) => name.trim())
+    return names.every((name) => algorithms.includes(name)) ? names : undefined
+  }
+}
+
+export const jwtSettings = {
+  JWT_ISSUER: optional(text(undefined,
+    'a URL with https, or with http for this machine, without query and fragment',
+    'the identity provider that issues JWTs; without it the service accepts no JWTs', isIssuer)),
+  JWT_AUDIENCE: optional(text(undefined, 'a text',
+    'the audience that JWTs must name; required with JWT_ISSUER')),
+  JWT_JWKS_URL: optional(text(undefined, 'a URL with https, or with http for this machine',
+    'the keys of the provider; without it OpenID discovery names them', isSecureUrl)),
+  JWT_ALGORITHMS: algorithmList,
+  JWT_TYPE: oneOf('at+jwt', ['at+jwt', 'JWT'], 'the `typ` that JWTs must have'),
+  JWT_USER_CLAIM: text('sub', 'the name of a claim', 'the claim that names the user'),
+  JWT_SCOPE_CLAIM: optional(text(undefined, 'the name of a claim',
+    'the claim that lists the scopes; without it `scope`, or else `scp`')),
+  JWT_KEYS_MAX_AGE: duration('24h', '30d',
+    'how long keys stay in use while the provider cannot be reached', '20m')
+}
+
+/** Returns a line for each variable without which the given ones have no effect. */
+export function findMissingJwtSettings (environment: NodeJS.ProcessEnv): string[] {
+  const given = Object.keys(jwtSettings).find((name) => name in environment)
+  if (given === undefined) return []
+  return ['JWT_ISSUER', 'JWT_AUDIENCE'].filter((name) => !(name in environment))
+    .map((name) => `${name}: expected a value, because ${given} is set`)
+}

@@ -1,0 +1,121 @@
+// Authenticates JWT access tokens of an identity provider (RFC 9068). Loaded only where JWT_ISSUER is set.
+import type { FastifyInstance } from 'fastify'
+import { jwtVerify, type JWTPayload, type LocalJWKSet } from 'jose'
+import { LRUCache } from 'lru-cache'
+import type { Config } from '../config.ts'
+import { jwtEvents } from '../events.ts'
+import type { Authenticate, Identity } from './bearer.ts'
+import { createKeys, type Keys } from './jwt-keys.ts'
+import { rejectionFor, toRejection } from './jwt-rejections.ts'
+import { serveResourceMetadata } from './resource-metadata.ts'
+import { hashToken, isPrintable } from './token-format.ts'
+
+const maxTokens = 10_000
+/** A JWT cannot be revoked. A withdrawn key empties the cache. */
+const cacheMs = 60_000
+const clockToleranceSeconds = 30
+// Decoders skip other characters, so one token could fill the cache under many spellings.
+const format = /^[\w-]+\.[\w-]+\.[\w-]*$/
+
+interface Entry { identity: Identity, notBefore: number, expires: number, cachedUntil: number }
+
+/** Accepts JWTs beside the service's own tokens. A token with a dot is a JWT: own tokens have no dot. */
+export function acceptJwts (
+  app: FastifyInstance, guarded: FastifyInstance, config: Config, own: Authenticate
+): Authenticate {
+  const { JWT_ISSUER, JWT_AUDIENCE, JWT_JWKS_URL: jwksUrl, JWT_KEYS_MAX_AGE: maxAgeMs } = config
+  const issuer = JWT_ISSUER as string
+  const keys = createKeys({ issuer, jwksUrl, maxAgeMs }, app.log)
+  app.addHook('onReady', async () => keys.refresh())
+  app.addHook('onClose', async () => keys.close())
+  const scopes = new Set<string>()
+  guarded.addHook('onRoute', ({ config }) => {
+    if (config?.scope !== undefined) scopes.add(config.scope)
+  })
+  serveResourceMetadata(app, guarded, { issuer, resource: JWT_AUDIENCE as string, scopes })
+  const authenticate = createJwtAuthenticate(keys, config, scopes)
+  return (text, admit) => text.includes('.') ? authenticate(text, admit) : own(text, admit)
+}
+
+/** Caches valid tokens, with the known of their scopes, for as long as the keys stay the same. */
+export function createJwtAuthenticate (keys: Keys, config: Config, scopes: Set<string>): Authenticate {
+  const cache = new LRUCache<string, Entry>({ max: maxTokens })
+  let cachedFor: LocalJWKSet | undefined
+
+  async function verify (text: string, set: LocalJWKSet): Promise<Entry> {
+    const { payload } = await jwtVerify(text, set, {
+      issuer: config.JWT_ISSUER as string,
+      audience: config.JWT_AUDIENCE as string,
+      algorithms: config.JWT_ALGORITHMS,
+      typ: config.JWT_TYPE,
+      requiredClaims: ['exp'],
+      clockTolerance: clockToleranceSeconds
+    })
+    return toEntry(payload, config, scopes)
+  }
+
+  async function verifyWithNewest (text: string, set: LocalJWKSet): Promise<Entry> {
+    try {
+      return await verify(text, set)
+    } catch (error) {
+      if ((error as { code?: string }).code !== 'ERR_JWKS_NO_MATCHING_KEY') throw error
+      const newest = await keys.refetch()
+      if (newest === set) throw error
+      return verify(text, newest)
+    }
+  }
+
+  async function find (text: string, admit?: () => void): Promise<Identity> {
+    const set = keys.current() ?? await keys.refetch()
+    if (set !== cachedFor) cache.clear()
+    cachedFor = set
+    const hash = hashToken(text)
+    const cached = cache.get(hash)
+    if (cached !== undefined && performance.now() < cached.cachedUntil) {
+      checkTimes(cached)
+      jwtEvents.publish({ result: 'cached' })
+      return cached.identity
+    }
+    if (!format.test(text)) throw rejectionFor('malformed')
+    if (cached === undefined) admit?.()
+    const entry = await verifyWithNewest(text, set)
+    // Otherwise the entry may depend on a withdrawn key.
+    if (keys.current() === set) cache.set(hash, entry)
+    jwtEvents.publish({ result: 'verified' })
+    return entry.identity
+  }
+
+  return (text, admit) => find(text, admit).catch((error) => {
+    const rejection = toRejection(error)
+    jwtEvents.publish({ result: rejection.status === 503 ? 'unavailable' : 'rejected' })
+    throw rejection
+  })
+}
+
+/** jose checks the times of a token when it verifies the signature. */
+function checkTimes ({ notBefore, expires }: Entry): void {
+  const seconds = Date.now() / 1000
+  if (seconds >= expires + clockToleranceSeconds) throw rejectionFor('expired')
+  if (seconds < notBefore - clockToleranceSeconds) throw rejectionFor('not_yet_valid')
+}
+
+/** The issuer is part of the user's name, so that no provider can act for a user of an own token. */
+function toEntry (payload: JWTPayload, config: Config, known: Set<string>): Entry {
+  const name = payload[config.JWT_USER_CLAIM]
+  // jose also accepts numbers, null and empty strings.
+  const user = typeof name === 'string' && name !== '' ? `${config.JWT_ISSUER}|${name}` : ''
+  if (!isPrintable(user)) throw rejectionFor('user')
+  const scopes = readScopes(payload, config.JWT_SCOPE_CLAIM).intersection(known)
+  return {
+    identity: { user, readOnly: false, scopes },
+    notBefore: payload.nbf ?? -Infinity,
+    expires: payload.exp as number,
+    cachedUntil: performance.now() + cacheMs
+  }
+}
+
+/** Scopes are a string with spaces (RFC 9068, section 2.2.3), or an array of strings. */
+function readScopes (payload: JWTPayload, claim: string | undefined): Set<string> {
+  const scopes = claim === undefined ? payload.scope ?? payload.scp : payload[claim]
+  return new Set([scopes].flat().flatMap((scope) => typeof scope === 'string' ? scope.split(' ') : []))
+}

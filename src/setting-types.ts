@@ -1,0 +1,49 @@
+// The kinds of settings: which values they accept, in words, and how these are parsed.
+
+/** A setting that an environment variable gives. */
+export interface Setting<Value> {
+  initial: string | undefined
+  /** The accepted values in words. */
+  values: string
+  meaning: string
+  /** Undefined for a value that is not accepted. */
+  parse: (text: string) => Value | undefined
+}
+
+const unitsInMs = { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 }
+
+/** Milliseconds of a duration such as 500ms, 3s, 12h or 90d; NaN for any other text. */
+export function parseDuration (text: string): number {
+  const [, digits, unit] = /^(\d{1,7})(ms|s|m|h|d)$/.exec(text) ?? []
+  return text === '0' ? 0 : Number(digits) * unitsInMs[unit as keyof typeof unitsInMs]
+}
+
+export const text = (
+  initial: string | undefined, values: string, meaning: string, isValid: (text: string) => boolean = Boolean
+): Setting<string> =>
+  ({ initial, values, meaning, parse: (text) => isValid(text) ? text : undefined })
+
+export const oneOf = (initial: string, words: string[], meaning: string) =>
+  text(initial, words.join(', '), meaning, (word) => words.includes(word))
+
+// Number() alone would take '' for 0 and '0x10' for 16.
+export const number = (
+  initial: string | undefined, [min, max]: [number, number], meaning: string, form = /^(0|[1-9]\d*)$/
+): Setting<number> => ({
+  initial,
+  values: `${min} to ${max}`,
+  meaning,
+  parse: (text) => form.test(text) && Number(text) >= min && Number(text) <= max ? Number(text) : undefined
+})
+
+export const duration = (initial: string, max: string, meaning: string, min = '0'): Setting<number> => ({
+  initial,
+  values: `${min} to ${max} with a unit, such as 500ms or 3s`,
+  meaning,
+  parse: (text) => {
+    const ms = parseDuration(text)
+    return ms >= parseDuration(min) && ms <= parseDuration(max) ? ms : undefined
+  }
+})
+
+export const optional = <Value>(setting: Setting<Value>): Setting<Value | undefined> => setting

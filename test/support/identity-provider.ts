@@ -1,0 +1,150 @@
+// Identity providers for tests: a real one, and one with responses that the test decides.
+import { once } from 'node:events'
+import { createServer, type RequestListener } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { exportJWK, generateKeyPair, SignJWT, type JWK, type JWTPayload } from 'jose'
+import type { Test } from 'tap'
+
+type Scope = Pick<Test, 'teardown'>
+
+export const audience = 'https://plants.example'
+export const allScopes = 'plants:read plants:write'
+
+/** The environment of a service that accepts the tokens of the issuer. */
+export const acceptingJwts = (issuer: string): Record<string, string> =>
+  ({ JWT_ISSUER: issuer, JWT_AUDIENCE: audience })
+
+/** A server that can stop and come back on its port. */
+async function startServer (t: Scope, listener: RequestListener) {
+  const server = createServer(listener)
+  await once(server.listen(0, '127.0.0.1'), 'listening')
+  const { port } = server.address() as AddressInfo
+  async function stop (): Promise<void> {
+    if (!server.listening) return
+    const closed = once(server.close(), 'close')
+    server.closeAllConnections()
+    await closed
+  }
+  t.teardown(stop)
+  return {
+    issuer: `http://127.0.0.1:${port}`,
+    stop,
+    restart: () => once(server.listen(port, '127.0.0.1'), 'listening')
+  }
+}
+
+async function createKey (alg: string) {
+  const { privateKey, publicKey } = await generateKeyPair(alg, { extractable: true })
+  const kid = crypto.randomUUID()
+  const about = { alg, kid, use: 'sig' }
+  return {
+    alg,
+    kid,
+    privateKey,
+    publicKey,
+    privateJwk: { ...await exportJWK(privateKey), ...about },
+    jwk: { ...await exportJWK(publicKey), ...about } as JWK
+  }
+}
+
+/** Starts a certified provider. Its clients are called after the algorithm of their tokens. */
+export async function startProvider (t: Scope, algorithms: string[]) {
+  let listener: RequestListener = () => {}
+  const { issuer, stop, restart } = await startServer(t, (request, response) => listener(request, response))
+
+  async function useNewKeys (): Promise<void> {
+    // The package has no types.
+    const { Provider } = await import('oidc-provider' as string)
+    const keys = await Promise.all(algorithms.map(createKey))
+    const provider = new Provider(issuer, {
+      jwks: { keys: keys.map(({ privateJwk }) => privateJwk) },
+      scopes: allScopes.split(' '),
+      ttl: { ClientCredentials: 300 },
+      clients: algorithms.map((alg) => ({
+        client_id: alg,
+        client_secret: 'secret',
+        grant_types: ['client_credentials'],
+        redirect_uris: [],
+        response_types: [],
+        scope: allScopes,
+        id_token_signed_response_alg: alg
+      })),
+      features: {
+        devInteractions: { enabled: false },
+        clientCredentials: { enabled: true },
+        resourceIndicators: {
+          enabled: true,
+          defaultResource: () => audience,
+          useGrantedResource: () => true,
+          getResourceServerInfo: (_context: object, _resource: string, client: { clientId: string }) =>
+            ({
+              scope: allScopes,
+              audience,
+              accessTokenFormat: 'jwt',
+              jwt: { sign: { alg: client.clientId } }
+            })
+        }
+      }
+    })
+    listener = provider.callback()
+  }
+  await useNewKeys()
+
+  return {
+    issuer,
+    stop,
+    restart,
+    /** Replaces all keys of the provider. */
+    useNewKeys,
+
+    /** Resolves to an access token of the client. */
+    async getToken (client: string, scope = allScopes): Promise<string> {
+      const response = await fetch(`${issuer}/token`, {
+        method: 'POST',
+        headers: { authorization: `Basic ${btoa(`${client}:secret`)}` },
+        body: new URLSearchParams({ grant_type: 'client_credentials', scope })
+      })
+      const body = await response.json() as { access_token?: string }
+      if (body.access_token === undefined) throw new Error(JSON.stringify(body))
+      return body.access_token
+    }
+  }
+}
+
+const json = (value: unknown): RequestListener => (_request, response) => {
+  response.end(JSON.stringify(value))
+}
+
+/** Starts a provider of one ES256 key. A test may replace its keys and its responses by path. */
+export async function startKeyServer (t: Scope) {
+  const requests: string[] = []
+  const key = await createKey('ES256')
+  const keys: JWK[] = [key.jwk]
+  const responses: Record<string, RequestListener> = {}
+  const { issuer, stop, restart } = await startServer(t, (request, response) => {
+    requests.push(request.url as string)
+    responses[request.url as string]?.(request, response)
+  })
+  responses['/.well-known/openid-configuration'] = json({ issuer, jwks_uri: `${issuer}/keys` })
+  responses['/keys'] = (...args) => json({ keys })(...args)
+
+  return {
+    issuer,
+    stop,
+    restart,
+    key,
+    /** What `/keys` responds. */
+    keys,
+    /** The paths of all requests so far. */
+    requests,
+    responses,
+
+    /** Signs a valid token. Claims and header fields that are undefined are left out. */
+    sign (claims: JWTPayload = {}, header: object = {}, privateKey = key.privateKey) {
+      const exp = Math.floor(Date.now() / 1000) + 300
+      return new SignJWT({ iss: issuer, aud: audience, sub: 'alice', scope: allScopes, exp, ...claims })
+        .setProtectedHeader({ alg: 'ES256', kid: key.kid, typ: 'at+jwt', ...header })
+        .sign(privateKey)
+    }
+  }
+}
