@@ -84,7 +84,7 @@ t.test('tabs choose the language of the samples, and buttons copy them', needsBr
     await operation.getByRole('button', { name: `Change code sample language: ${language}` }).waitFor()
     t.match(await copyBy(operation.getByRole('button', { name: /^Copy .* code$/ }).first()), code)
   }
-  const quickStart = page.locator('.markdown pre', { hasText: 'urllib' })
+  const quickStart = page.locator('.markdown pre', { hasText: 'urllib' }).first()
   const python = await copyBy(quickStart.getByRole('button', { name: 'Copy' }))
   t.match(python, /^import json, os\n[^]*call\('DELETE', '\/plants\/42'\)\n$/)
 })

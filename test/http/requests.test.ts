@@ -121,7 +121,7 @@ t.test('headers of more than 16 KiB are rejected, and a long path within that li
   ])
   isError(t, responses[0], ...unknownPath)
   isError(t, responses[1], ...tooLong)
-  isError(t, responses[2], 40016, 'This name is not a parameter here: use limit.')
+  isError(t, responses[2], 40016, 'This name is not a parameter here: use limit or after.')
 })
 
 t.test('a chunk extension of more than 16 KiB is rejected', async (t) => {

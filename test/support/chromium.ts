@@ -44,7 +44,7 @@ async function unpackChromium (): Promise<Browser> {
     await inflateInto(partial, join(source, 'bin'))
     // The file in the package names a folder that does not exist.
     await writeFile(join(partial, 'fonts/fonts.conf'),
-      `<fontconfig><dir>${folder}/fonts</dir></fontconfig>\n`)
+      '<fontconfig><dir prefix="relative">fonts</dir></fontconfig>\n')
     await rename(partial, folder).catch(() => rm(partial, { recursive: true }))
   }
   return {
