@@ -32,7 +32,7 @@ export function acceptJwts (
   guarded.addHook('onRoute', ({ config }) => {
     if (config?.scope !== undefined) scopes.add(config.scope)
   })
-  serveResourceMetadata(app, guarded, { issuer, resource: JWT_AUDIENCE as string, scopes })
+  serveResourceMetadata(app, guarded, issuer, JWT_AUDIENCE as string, scopes)
   const authenticate = createJwtAuthenticate(keys, config, scopes)
   return (text, admit) => text.includes('.') ? authenticate(text, admit) : own(text, admit)
 }
@@ -42,21 +42,18 @@ export function createJwtAuthenticate (keys: Keys, config: Config, scopes: Set<s
   const cache = new LRUCache<string, Entry>({ max: maxTokens })
   let cachedFor: LocalJWKSet | undefined
 
+  /** Fetches the keys when the set lacks the token's key. */
   async function verify (text: string, set: LocalJWKSet): Promise<Entry> {
-    const { payload } = await jwtVerify(text, set, {
-      issuer: config.JWT_ISSUER as string,
-      audience: config.JWT_AUDIENCE as string,
-      algorithms: config.JWT_ALGORITHMS,
-      typ: config.JWT_TYPE,
-      requiredClaims: ['exp'],
-      clockTolerance: clockToleranceSeconds
-    })
-    return toEntry(payload, config, scopes)
-  }
-
-  async function verifyWithNewest (text: string, set: LocalJWKSet): Promise<Entry> {
     try {
-      return await verify(text, set)
+      const { payload } = await jwtVerify(text, set, {
+        issuer: config.JWT_ISSUER as string,
+        audience: config.JWT_AUDIENCE as string,
+        algorithms: config.JWT_ALGORITHMS,
+        typ: config.JWT_TYPE,
+        requiredClaims: ['exp'],
+        clockTolerance: clockToleranceSeconds
+      })
+      return toEntry(payload, config, scopes)
     } catch (error) {
       if ((error as { code?: string }).code !== 'ERR_JWKS_NO_MATCHING_KEY') throw error
       const newest = await keys.refetch()
@@ -78,7 +75,7 @@ export function createJwtAuthenticate (keys: Keys, config: Config, scopes: Set<s
     }
     if (!format.test(text)) throw rejectionFor('malformed')
     if (cached === undefined) admit?.()
-    const entry = await verifyWithNewest(text, set)
+    const entry = await verify(text, set)
     // Otherwise the entry may depend on a withdrawn key.
     if (keys.current() === set) cache.set(hash, entry)
     jwtEvents.publish({ result: 'verified' })

@@ -3,18 +3,11 @@ import type { FastifyInstance } from 'fastify'
 
 const wellKnown = '/.well-known/oauth-protected-resource'
 
-interface Resource {
-  issuer: string
-  /** The audience of tokens. Only an https URL has metadata. */
-  resource: string
-  scopes: Set<string>
-}
-
-/** Names the metadata in the challenges of guarded routes, too. Call this before any of these is added. */
+/** Also names the metadata in the challenges of guarded routes. `resource` is the audience of tokens. */
 export function serveResourceMetadata (
-  app: FastifyInstance, guarded: FastifyInstance, { issuer, resource, scopes }: Resource
+  app: FastifyInstance, guarded: FastifyInstance, issuer: string, resource: string, scopes: Set<string>
 ): void {
-  // The router would take an asterisk for a wildcard.
+  // Only an https URL has metadata. The router would take an asterisk for a wildcard.
   if (!/^https:\/\/[^\s?#*]+$/.test(resource) || !URL.canParse(resource)) return
   const { origin, pathname } = new URL(resource)
   const path = wellKnown + pathname.replace(/\/$/, '')
