@@ -6,12 +6,18 @@ import { parseDuration } from '../config.ts'
 const maxExpiry = Date.UTC(9999, 11, 31)
 
 // Other characters could break a terminal or a log; longer names do not fit into the index.
+export const isPrintable = (text: string) => /^[^\p{C}\p{Zl}\p{Zp}]{1,255}$/u.test(text)
 const printable = (what: string) => (text: string) => {
-  if (/^[^\p{C}\p{Zl}\p{Zp}]{1,255}$/u.test(text)) return text
+  if (isPrintable(text)) return text
   throw new InvalidArgumentError(`${what} is 1 to 255 printable characters.`)
 }
 export const userName = printable('A user name')
 export const label = printable('A label')
+
+export function positiveInteger (text: string): number {
+  if (/^[1-9]\d{0,8}$/.test(text)) return Number(text)
+  throw new InvalidArgumentError('Expected a whole number from 1 to 999999999.')
+}
 
 /** Takes a duration from now (`90d`), a day (its start in UTC) or a time as `token list` shows it. */
 export function expiry (text: string): Date {

@@ -1,0 +1,194 @@
+// The command import: checks the lines of a file and creates their plants.
+import { createReadStream } from 'node:fs'
+import { open, stat, type FileHandle } from 'node:fs/promises'
+import { resolve } from 'node:path'
+import { pipeline } from 'node:stream/promises'
+import { setTimeout as delay } from 'node:timers/promises'
+import { createGunzip } from 'node:zlib'
+import { Type } from '@sinclair/typebox'
+import { isPrintable } from '../commands/arguments.ts'
+import type { Config } from '../config.ts'
+import { ApiError } from '../errors.ts'
+import { compileValidator } from '../http/validation.ts'
+import { columnList, fields, textFields, types } from '../plants/columns.ts'
+import { NewPlantSchema, PlantParamsSchema, type Plant } from '../plants/schemas.ts'
+import { findFormat, invalid, readCsv, readNdjson, type Line } from './files.ts'
+import { runTransfer, type Transfer } from './transfer.ts'
+
+export interface ImportOptions {
+  format?: string
+  /** How many plants a transaction has; all of them by default. */
+  chunk?: number
+  /** Plants per second. */
+  rate?: number
+  /** The file for rejected lines. Without it the first one ends the import. */
+  skipErrors?: string
+  /** Rejects plants with ids that exist. */
+  strict: boolean
+  dryRun: boolean
+}
+
+interface PlantLine extends Line { user: string, id: string, plant: Plant }
+
+/** The limits of a statement: plants, and characters of their texts. With a rate there are 10 a second. */
+const [maxBatchSize, maxBatchLength, batchesPerSecond] = [2000, 2 ** 20, 10]
+/** Bytes of a line beside the body of a create: the user, and more digits of the id. */
+const extraBytes = 2048
+/** The exit code of an import that is complete except for rejected lines. */
+const rejectedCode = 3
+const idTaken = invalid('The user already has a plant with this id.')
+
+const arrays = fields.map((field, index) => `, $${index + 3}::${types[field]}[]`).join('')
+// Where a file repeats an id, its first plant is stored.
+const insert = {
+  name: '',
+  text: `insert into plants (owner, id${columnList})
+    select owner, id${columnList} from unnest($1::text[], $2::bigint[]${arrays})
+      with ordinality as plant (owner, id${columnList}, n)
+    order by owner collate "C", id, n
+    on conflict do nothing returning owner, id`
+}
+
+/** Reads standard input without a file. Without a user each line names its own. */
+export async function importPlants (
+  config: Config, user: string | undefined, file: string | undefined, options: ImportOptions
+): Promise<void> {
+  const { isCsv, isGzip } = findFormat(file, options.format)
+  const { skipErrors } = options
+  if (file !== undefined && skipErrors !== undefined && resolve(file) === resolve(skipErrors)) {
+    throw new Error('--skip-errors: expected another file than the one to import')
+  }
+  const { size } = file === undefined ? { size: Infinity } : await stat(file)
+  await runTransfer(config, async (transfer) => {
+    await using rejects = skipErrors === undefined ? undefined : await open(skipErrors, 'w')
+    const source = file === undefined ? process.stdin : createReadStream(file)
+    const target = new Import(options, transfer, rejects)
+    transfer.share = () => source.bytesRead / size
+    transfer.summary = () => target.summary()
+    const store = (chunks: AsyncIterable<Buffer>) => target.store(
+      (isCsv ? readCsv : readNdjson)(chunks, config.BODY_LIMIT + extraBytes, user), createCheck(isCsv, user))
+    const stages = [source, ...isGzip ? [createGunzip()] : [], store]
+    await pipeline(stages as NodeJS.ReadWriteStream[], transfer)
+    if (target.rejected > 0) process.exitCode = rejectedCode
+  })
+}
+
+/** Returns a function that checks a line as POST /plants checks a body. It throws an ApiError. */
+function createCheck (isCsv: boolean, user?: string): (line: Line) => PlantLine {
+  const { properties } = NewPlantSchema
+  const schema = Type.Object({
+    ...user === undefined && { user: properties.name }, ...properties, ...isCsv && PlantParamsSchema.properties
+  })
+  const validate = compileValidator({ schema, httpPart: 'body' } as never)
+  return (line) => {
+    const { value: plant, error } = validate(line.parse()) as { value: PlantLine & Plant, error?: Error }
+    if (error !== undefined) throw error
+    if (user !== undefined && 'user' in plant) throw invalid('user must be absent: use --all for several users.')
+    const owner = user ?? plant.user
+    if (!isPrintable(owner)) throw invalid('user must be 1 to 255 printable characters.')
+    return { ...line, user: owner, id: String(plant.id), plant }
+  }
+}
+
+class Import {
+  rejected = 0
+  #created = 0
+  #existing = 0
+  #committed = { created: 0, existing: 0, line: 0 }
+  #state: 'open' | 'committing' | 'complete' = 'open'
+  #uncommitted = 0
+  #inserted: Promise<number> = Promise.resolve(0)
+  readonly #startedAt = performance.now()
+  readonly #options: ImportOptions
+  readonly #transfer: Transfer
+  readonly #rejects: FileHandle | undefined
+
+  constructor (options: ImportOptions, transfer: Transfer, rejects: FileHandle | undefined) {
+    this.#options = options
+    this.#transfer = transfer
+    this.#rejects = rejects
+  }
+
+  async store (lines: AsyncIterable<Line>, check: (line: Line) => PlantLine): Promise<void> {
+    const { rate = Infinity, chunk = Infinity, dryRun } = this.#options
+    let batch: PlantLine[] = []
+    let length = 0
+    for await (const line of lines) {
+      try {
+        batch.push(check(line))
+      } catch (error) {
+        await this.#reject(line, error)
+        continue
+      }
+      for (const field of textFields) length += batch.at(-1)?.plant[field]?.length ?? 0
+      const left = dryRun ? Infinity : chunk - this.#uncommitted
+      const isFull = batch.length >= Math.min(maxBatchSize, left, rate / batchesPerSecond)
+      if (!isFull && length < maxBatchLength) continue
+      await this.#send(batch)
+      if (batch.length === left) await this.#commit()
+      batch = []
+      length = 0
+    }
+    if (batch.length > 0) await this.#send(batch)
+    await this.#commit()
+    this.#state = 'complete'
+  }
+
+  summary (): string {
+    const { created, existing, line } = this.#committed
+    const counted = `${created} created, ${existing} existing, ${this.rejected} rejected`
+    if (this.#state === 'committing') return `${counted}; the outcome of the last commit is unknown: import again`
+    if (this.#options.dryRun) return `${counted}; nothing is stored`
+    return this.#state === 'complete' || line === 0 ? counted : `${counted}; stored up to line ${line}`
+  }
+
+  async #reject ({ number, text }: Line, error: unknown): Promise<void> {
+    if (!(error instanceof ApiError)) throw error
+    const reason = error.message.replace('The body', 'The line')
+    this.rejected++
+    if (this.#rejects === undefined) throw new Error(`line ${number}: ${reason}`)
+    await this.#rejects.appendFile(`${JSON.stringify({ line: number, reason, text: text() })}\n`)
+  }
+
+  /** Returns before the plants are stored, so that the next lines are read meanwhile. */
+  async #send (batch: PlantLine[]): Promise<void> {
+    await this.#inserted
+    const due = this.#startedAt + this.#transfer.rows * 1000 / (this.#options.rate ?? Infinity)
+    if (due > performance.now()) await delay(due - performance.now(), undefined, this.#transfer)
+    if (this.#uncommitted === 0) await this.#execute('begin')
+    this.#inserted = this.#insert(batch)
+    this.#inserted.catch(() => {})
+    this.#uncommitted += batch.length
+    this.#transfer.rows += batch.length
+  }
+
+  /** Resolves to the number of the last line. */
+  async #insert (batch: PlantLine[]): Promise<number> {
+    const rows = await this.#transfer.connection.run(insert, [
+      batch.map(({ user }) => user), batch.map(({ id }) => id),
+      ...fields.map((field) => batch.map(({ plant }) => plant[field]))
+    ])
+    this.#created += rows.length
+    const created = new Set(rows.length < batch.length ? rows.map(([user, id]) => `${id} ${user}`) : [])
+    const existing = rows.length < batch.length ? batch.filter(({ user, id }) => !created.delete(`${id} ${user}`)) : []
+    if (!this.#options.strict) this.#existing += existing.length
+    else for (const line of existing) await this.#reject(line, idTaken)
+    return batch.at(-1)?.number as number
+  }
+
+  /** PostgreSQL would take a commit behind a failed insert for a rollback, without an error. */
+  async #commit (): Promise<void> {
+    const line = await this.#inserted
+    if (this.#uncommitted > 0) {
+      this.#state = 'committing'
+      await this.#execute(this.#options.dryRun ? 'rollback' : 'commit')
+      this.#state = 'open'
+      this.#uncommitted = 0
+    }
+    this.#committed = { created: this.#created, existing: this.#existing, line }
+  }
+
+  #execute (text: string): Promise<unknown> {
+    return this.#transfer.connection.run({ name: '', text }, [])
+  }
+}
