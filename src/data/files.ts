@@ -1,7 +1,7 @@
 // Reads and writes the files of import and export: NDJSON or CSV.
 import { isUtf8 } from 'node:buffer'
 import { pipeline } from 'node:stream'
-import { parse } from 'csv-parse'
+import { CsvError, parse } from 'csv-parse'
 import { stringify } from 'csv-stringify/sync'
 import type { Row } from '../database/database.ts'
 import { ApiError, errors } from '../errors.ts'
@@ -34,7 +34,7 @@ export async function * readNdjson (chunks: AsyncIterable<Buffer>, maxBytes: num
     throw invalid(`The line must not have more than ${maxBytes} bytes.`)
   }
   let number = 0
-  for await (const bytes of splitLines(chunks, maxBytes)) {
+  for await (const bytes of splitLines(skipMark(chunks), maxBytes)) {
     number++
     const isBlank = bytes.length === 0 || (bytes.length === 1 && bytes[0] === 13)
     if (!isBlank) yield { number, text: () => bytes.toString(), parse: () => parse(bytes) }
@@ -68,9 +68,15 @@ export async function * readCsv (
     max_record_size: maxBytes
   }), () => {}) as AsyncIterable<{ record: Array<string | undefined>, info: { lines: number } }>
   let columns: string[] = []
-  for await (const { record, info: { lines: number } } of records) {
-    if (columns.length === 0) columns = checkHeader(record.map(String), columnsOf(user))
-    else yield { number, text: () => stringify([record]).trimEnd(), parse: () => toObject(columns, record) }
+  try {
+    for await (const { record, info: { lines: number } } of records) {
+      if (columns.length === 0) columns = checkHeader(record.map(String), columnsOf(user))
+      else yield { number, text: () => stringify([record]).trimEnd(), parse: () => toObject(columns, record) }
+    }
+  } catch (error) {
+    if (!(error instanceof CsvError)) throw error
+    const reason = `Its quotes are malformed, or it has more than ${maxBytes} bytes.`
+    throw new Error(`line ${error.lines}: ${reason} Expected quotes around a cell with quotes, and each of them twice.`)
   }
 }
 
