@@ -101,31 +101,30 @@ const transfer = (name: string, description: string) => program.command(name)
   .argument('[user]', 'the user, unless --all is given')
   .argument('[file]', 'instead of standard input or output')
   .option('--all', 'the plants of all users: each line names its user', false)
-  .addOption(new Option('--format <format>', 'by default the end of the file name tells it, else it is ndjson')
+  .addOption(new Option('--format <format>', 'by default the file name tells it; without a file ndjson')
     .choices(['ndjson', 'csv', 'ndjson.gz', 'csv.gz']))
 
-function userAndFile (words: Array<string | undefined>, all: boolean): Array<string | undefined> {
-  const [user, file, excess] = all ? [undefined, ...words] : words
-  if (excess !== undefined) program.error('error: expected either a user or --all')
-  if (!all && user === undefined) program.error("error: missing required argument 'user', or --all")
-  if (user !== undefined && !isPrintable(user)) program.error('error: A user name is 1 to 255 printable characters.')
-  return [user, file]
+/** With `--all` the first argument is the file. */
+function userAndFile (first: string | undefined, second: string | undefined, all: boolean) {
+  if (all && second === undefined) return { file: first }
+  if (!all && first !== undefined && isPrintable(first)) return { user: first, file: second }
+  return program.error('error: expected either --all or a user of 1 to 255 printable characters')
 }
 
 transfer('import', 'create the plants of a file; plants that exist stay as they are')
-  .option('--chunk <plants>', 'commit after so many plants; by default all or none are stored', positiveInteger)
+  .option('--chunk <plants>', 'commit after so many plants, instead of all or none', positiveInteger)
   .option('--rate <plants>', 'create at most so many plants a second', positiveInteger)
   .option('--skip-errors <file>', 'write rejected lines to a file and continue')
   .option('--strict', 'reject plants with ids that exist', false)
   .option('--dry-run', 'check and count, and store nothing', false)
   .action(async (first: string, second: string, options: TransferOptions & ImportOptions) => {
-    const [user, file] = userAndFile([first, second], options.all)
+    const { user, file } = userAndFile(first, second, options.all)
     await (await import('./data/import.ts')).importPlants(loadConfig(), user, file, options)
   })
 
 transfer('export', 'write the plants of one moment')
   .action(async (first: string, second: string, options: TransferOptions) => {
-    const [user, file] = userAndFile([first, second], options.all)
+    const { user, file } = userAndFile(first, second, options.all)
     await (await import('./data/export.ts')).exportPlants(loadConfig(), user, file, options)
   })
 

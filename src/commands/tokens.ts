@@ -23,7 +23,8 @@ export async function listTokens (
       expires: token.expires?.toISOString() ?? 'never',
       state: tokenState(token)
     }))
-    console.log(json ? JSON.stringify(rows, null, 2) : formatTable(heads, rows.map((row) => Object.values(row))))
+    const table = () => formatTable(heads, rows.map((row) => Object.values(row)))
+    console.log(json ? JSON.stringify(rows, null, 2) : table())
   })
 }
 
@@ -40,6 +41,5 @@ export async function revokeTokens (config: Config, by: { id: string } | { user:
   })
 }
 
-function withTokens (config: Config, work: (tokens: Tokens) => Promise<void>): Promise<void> {
-  return withOpenDatabase(config, config.STATEMENT_TIMEOUT, (database) => work(createTokens(database)))
-}
+const withTokens = (config: Config, work: (tokens: Tokens) => Promise<void>): Promise<void> =>
+  withOpenDatabase(config, config.STATEMENT_TIMEOUT, (database) => work(createTokens(database)))

@@ -14,11 +14,13 @@ const chunk = 1000
 /** An instance notices a revocation at most this long after TOKEN_CACHE_TTL. */
 const revalidateMs = 1000
 
+const statement = (text: string) => ({ name: '', text })
 const users = statement(`
   select username, sum(plants), sum(tokens), extract(epoch from max(changed_at)) from (
     select owner, count(*), 0, max(created_at) from plants group by owner
     union all
-    select username collate "C", 0, count(*), greatest(max(created_at), max(revoked_at)) from tokens group by username
+    select username collate "C", 0, count(*), greatest(max(created_at), max(revoked_at))
+    from tokens group by username
   ) as change (username, plants, tokens, changed_at)
   group by username order by username`)
 const countPlants = statement('select count(*) from plants where owner = $1')
@@ -40,8 +42,8 @@ export async function listUsers (config: Config): Promise<void> {
 export async function eraseUser (config: Config, user: string, isConfirmed: boolean): Promise<void> {
   await withOpenDatabase(config, statementTimeoutMs, async (database) => {
     const count = async () => {
-      const results = await Promise.all([countPlants, countTokens].map((each) => database.readLong(each, [user])))
-      const [plants, tokens] = results.map(([row]) => Number(row?.[0])) as [number, number]
+      const counts = [countPlants, countTokens].map((each) => database.readLong(each, [user]))
+      const [plants, tokens] = (await Promise.all(counts)).map(([row]) => row?.[0])
       return { tokens, text: `${plants} plants and ${tokens} tokens of ${user}` }
     }
     const before = await count()
@@ -49,7 +51,7 @@ export async function eraseUser (config: Config, user: string, isConfirmed: bool
     await createTokens(database).revoke({ user })
     const revokedAt = performance.now()
     await deleteAllPlants(database, user)
-    if (before.tokens > 0) {
+    if (before.tokens !== '0') {
       // Until then instances may accept the tokens and create plants.
       await delay(Math.max(0, revokedAt + config.TOKEN_CACHE_TTL + revalidateMs - performance.now()))
       await deleteAllPlants(database, user)
@@ -70,8 +72,4 @@ async function deleteAllPlants (database: Database, user: string): Promise<void>
   let deleted: Row[]
   do deleted = await database.write(deletePlants, [user])
   while (deleted.length === chunk)
-}
-
-function statement (text: string) {
-  return { name: '', text }
 }

@@ -4,7 +4,7 @@ import { rename, rm } from 'node:fs/promises'
 import { pipeline } from 'node:stream/promises'
 import { createGzip } from 'node:zlib'
 import type { Config } from '../config.ts'
-import type { Connection, Row } from '../database/connection.ts'
+import type { Row } from '../database/connection.ts'
 import { columnList } from '../plants/columns.ts'
 import { createWriter, findFormat } from './files.ts'
 import { runTransfer, type Transfer } from './transfer.ts'
@@ -20,7 +20,7 @@ export async function exportPlants (
   const [head, write] = createWriter(isCsv, user)
   async function * contents (transfer: Transfer) {
     yield head
-    for await (const rows of readPages(transfer.connection, user)) {
+    for await (const rows of readPages(transfer, user)) {
       transfer.rows += rows.length
       yield write(rows)
     }
@@ -30,14 +30,14 @@ export async function exportPlants (
     const part = `${file}.part`
     const output = file === undefined ? process.stdout : createWriteStream(part, { mode: 0o600, flush: true })
     const stages = [contents(transfer), ...isGzip ? [createGzip()] : [], output]
-    const written = pipeline(stages as NodeJS.ReadWriteStream[], transfer)
-    await (file === undefined ? written : written.then(() => rename(part, file)).finally(() => rm(part, { force: true })))
+    const written = pipeline(stages as NodeJS.ReadWriteStream[], { signal: transfer.signal })
+    if (file === undefined) return written
+    await written.then(() => rename(part, file)).finally(() => rm(part, { force: true }))
   })
 }
 
 /** Reads one snapshot by many short statements: the role or a pooler may limit the time of each. */
-async function * readPages (connection: Connection, user?: string): AsyncGenerator<Row[]> {
-  const execute = (text: string, values: unknown[] = []) => connection.run({ name: '', text }, values)
+async function * readPages ({ execute }: Transfer, user?: string): AsyncGenerator<Row[]> {
   const [columns, condition, values] =
     user === undefined ? ['owner, id', 'true', []] : ['id', 'owner = $1', [user]]
   await execute('begin isolation level repeatable read read only')

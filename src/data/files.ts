@@ -59,8 +59,7 @@ export async function * readCsv (
   const records = pipeline(skipMark(chunks), parse({
     // Cells are buffers here. One that is not UTF-8 stays a buffer, which the schema rejects.
     encoding: null,
-    // Without characters and quotes a cell is absent.
-    cast: (cell, { quoting }) => !isUtf8(cell as never) ? cell : quoting || cell.length > 0 ? `${cell}` : undefined,
+    cast: (cell, { quoting }) => isUtf8(cell as never) ? toText(`${cell}`, quoting) : cell,
     info: true,
     record_delimiter: ['\r\n', '\n'],
     relax_column_count: true,
@@ -75,10 +74,12 @@ export async function * readCsv (
     }
   } catch (error) {
     if (!(error instanceof CsvError)) throw error
-    const reason = `Its quotes are malformed, or it has more than ${maxBytes} bytes.`
-    throw new Error(`line ${error.lines}: ${reason} Expected quotes around a cell with quotes, and each of them twice.`)
+    throw new Error(`line ${error.lines}: expected at most ${maxBytes} bytes, and cells like "5"" pot"`)
   }
 }
+
+/** An absent cell is empty and has no quotes. */
+const toText = (cell: string, quoting: boolean) => quoting || cell !== '' ? cell : undefined
 
 function checkHeader (columns: string[], known: string[]): string[] {
   if (columns.every((name, index) => known.includes(name) && columns.indexOf(name) === index)) return columns

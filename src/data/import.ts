@@ -40,14 +40,11 @@ const idTaken = invalid('The user already has a plant with this id.')
 
 const arrays = fields.map((field, index) => `, $${index + 3}::${types[field]}[]`).join('')
 // Where a file repeats an id, its first plant is stored.
-const insert = {
-  name: '',
-  text: `insert into plants (owner, id${columnList})
-    select owner, id${columnList} from unnest($1::text[], $2::bigint[]${arrays})
-      with ordinality as plant (owner, id${columnList}, n)
-    order by owner collate "C", id, n
-    on conflict do nothing returning owner, id`
-}
+const insert = `insert into plants (owner, id${columnList})
+  select owner, id${columnList} from unnest($1::text[], $2::bigint[]${arrays})
+    with ordinality as plant (owner, id${columnList}, n)
+  order by owner collate "C", id, n
+  on conflict do nothing returning owner, id`
 
 /** Reads standard input without a file. Without a user each line names its own. */
 export async function importPlants (
@@ -65,10 +62,12 @@ export async function importPlants (
     const target = new Import(options, transfer, rejects)
     transfer.share = () => source.bytesRead / size
     transfer.summary = () => target.summary()
-    const store = (chunks: AsyncIterable<Buffer>) => target.store(
-      (isCsv ? readCsv : readNdjson)(chunks, config.BODY_LIMIT + extraBytes, user), createCheck(isCsv, user))
+    const read = isCsv ? readCsv : readNdjson
+    const check = createCheck(isCsv, user)
+    const store = (chunks: AsyncIterable<Buffer>) =>
+      target.store(read(chunks, config.BODY_LIMIT + extraBytes, user), check)
     const stages = [source, ...isGzip ? [createGunzip()] : [], store]
-    await pipeline(stages as NodeJS.ReadWriteStream[], transfer)
+    await pipeline(stages as NodeJS.ReadWriteStream[], { signal: transfer.signal })
     if (target.rejected > 0) process.exitCode = rejectedCode
   })
 }
@@ -76,17 +75,16 @@ export async function importPlants (
 /** Returns a function that checks a line as POST /plants checks a body. It throws an ApiError. */
 function createCheck (isCsv: boolean, user?: string): (line: Line) => PlantLine {
   const { properties } = NewPlantSchema
-  const schema = Type.Object({
-    ...user === undefined && { user: properties.name }, ...properties, ...isCsv && PlantParamsSchema.properties
-  })
+  const owner = user === undefined && { user: properties.name }
+  const schema = Type.Object({ ...owner, ...properties, ...isCsv && PlantParamsSchema.properties })
   const validate = compileValidator({ schema, httpPart: 'body' } as never)
   return (line) => {
-    const { value: plant, error } = validate(line.parse()) as { value: PlantLine & Plant, error?: Error }
+    const checked = validate(line.parse()) as { value: Plant & Pick<PlantLine, 'user' | 'id'>, error?: Error }
+    const { value: plant, error } = checked
     if (error !== undefined) throw error
-    if (user !== undefined && 'user' in plant) throw invalid('user must be absent: use --all for several users.')
-    const owner = user ?? plant.user
-    if (!isPrintable(owner)) throw invalid('user must be 1 to 255 printable characters.')
-    return { ...line, user: owner, id: String(plant.id), plant }
+    if (user !== undefined && 'user' in plant) throw invalid('user must be absent, or use --all.')
+    if (!isPrintable(user ?? plant.user)) throw invalid('user must be 1 to 255 printable characters.')
+    return { ...line, user: user ?? plant.user, id: String(plant.id), plant }
   }
 }
 
@@ -94,8 +92,8 @@ class Import {
   rejected = 0
   #created = 0
   #existing = 0
-  #committed = { created: 0, existing: 0, line: 0 }
-  #state: 'open' | 'committing' | 'complete' = 'open'
+  #committed = { created: 0, existing: 0 }
+  #note = ''
   #uncommitted = 0
   #inserted: Promise<number> = Promise.resolve(0)
   readonly #startedAt = performance.now()
@@ -131,15 +129,12 @@ class Import {
     }
     if (batch.length > 0) await this.#send(batch)
     await this.#commit()
-    this.#state = 'complete'
+    this.#note = dryRun ? '; nothing is stored' : ''
   }
 
   summary (): string {
-    const { created, existing, line } = this.#committed
-    const counted = `${created} created, ${existing} existing, ${this.rejected} rejected`
-    if (this.#state === 'committing') return `${counted}; the outcome of the last commit is unknown: import again`
-    if (this.#options.dryRun) return `${counted}; nothing is stored`
-    return this.#state === 'complete' || line === 0 ? counted : `${counted}; stored up to line ${line}`
+    const { created, existing } = this.#committed
+    return `${created} created, ${existing} existing, ${this.rejected} rejected${this.#note}`
   }
 
   async #reject ({ number, text }: Line, error: unknown): Promise<void> {
@@ -154,8 +149,9 @@ class Import {
   async #send (batch: PlantLine[]): Promise<void> {
     await this.#inserted
     const due = this.#startedAt + this.#transfer.rows * 1000 / (this.#options.rate ?? Infinity)
-    if (due > performance.now()) await delay(due - performance.now(), undefined, this.#transfer)
-    if (this.#uncommitted === 0) await this.#execute('begin')
+    const { signal } = this.#transfer
+    if (due > performance.now()) await delay(due - performance.now(), undefined, { signal })
+    if (this.#uncommitted === 0) await this.#transfer.execute('begin')
     this.#inserted = this.#insert(batch)
     this.#inserted.catch(() => {})
     this.#uncommitted += batch.length
@@ -164,31 +160,27 @@ class Import {
 
   /** Resolves to the number of the last line. */
   async #insert (batch: PlantLine[]): Promise<number> {
-    const rows = await this.#transfer.connection.run(insert, [
+    const rows = await this.#transfer.execute(insert, [
       batch.map(({ user }) => user), batch.map(({ id }) => id),
       ...fields.map((field) => batch.map(({ plant }) => plant[field]))
     ])
     this.#created += rows.length
-    const created = new Set(rows.length < batch.length ? rows.map(([user, id]) => `${id} ${user}`) : [])
-    const existing = rows.length < batch.length ? batch.filter(({ user, id }) => !created.delete(`${id} ${user}`)) : []
-    if (!this.#options.strict) this.#existing += existing.length
-    else for (const line of existing) await this.#reject(line, idTaken)
+    if (!this.#options.strict) this.#existing += batch.length - rows.length
+    else if (rows.length < batch.length) {
+      const created = new Set(rows.map(([user, id]) => `${id} ${user}`))
+      const existing = batch.filter(({ user, id }) => !created.delete(`${id} ${user}`))
+      for (const line of existing) await this.#reject(line, idTaken)
+    }
     return batch.at(-1)?.number as number
   }
 
   /** PostgreSQL would take a commit behind a failed insert for a rollback, without an error. */
   async #commit (): Promise<void> {
     const line = await this.#inserted
-    if (this.#uncommitted > 0) {
-      this.#state = 'committing'
-      await this.#execute(this.#options.dryRun ? 'rollback' : 'commit')
-      this.#state = 'open'
-      this.#uncommitted = 0
-    }
-    this.#committed = { created: this.#created, existing: this.#existing, line }
-  }
-
-  #execute (text: string): Promise<unknown> {
-    return this.#transfer.connection.run({ name: '', text }, [])
+    this.#note = '; the outcome of the last commit is unknown: import again'
+    if (this.#uncommitted > 0) await this.#transfer.execute(this.#options.dryRun ? 'rollback' : 'commit')
+    this.#note = `; stored up to line ${line}`
+    this.#uncommitted = 0
+    this.#committed = { created: this.#created, existing: this.#existing }
   }
 }

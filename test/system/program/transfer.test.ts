@@ -6,11 +6,10 @@ import { promisify } from 'node:util'
 import { gunzipSync } from 'node:zlib'
 import pg from 'pg'
 import t, { type Test } from 'tap'
-import { createDatabase, sql } from '../support/database.ts'
-import { asShipped, program, run, startedBy, unmeasured } from '../support/program.ts'
-import { onTerminal, until } from '../support/transfer.ts'
+import { createDatabase, sql } from '../../support/database.ts'
+import { asShipped, program, run, start, unmeasured } from '../../support/program.ts'
+import { onTerminal, until } from '../../support/transfer.ts'
 
-const measured = startedBy(program)
 const folder = t.testdir()
 const lines = (count: number) =>
   Array.from({ length: count }, (_, id) => `{"id":${id},"name":"plant ${id}","tag":"indoor"}\n`).join('')
@@ -26,7 +25,7 @@ const gone = `not ${idle.replace("and state = 'idle in transaction'", 'and pid <
 /** Starts an import that gets the first lines and waits for more. */
 async function startImport (t: Test, options: string[], text: string) {
   const url = await createDatabase(t)
-  const { child, ended } = measured.start(['import', 'ann', ...options], { DATABASE_URL: url })
+  const { child, ended } = start(['import', 'ann', ...options], { DATABASE_URL: url })
   child.stdin?.write(text)
   return { url, child, ended }
 }
@@ -45,7 +44,7 @@ t.test('many plants come in and go out in every format', async (t) => {
   const { stdout, stderr } = await promisify(execFile)('env', [...asShipped, 'bash', '-c', head], { env: { ...process.env, DATABASE_URL } })
   t.strictSame([stdout, stderr], [lines(1), ''], 'a reader that ends early is no error')
 
-  const shown = await onTerminal(['import', 'cat', file], { DATABASE_URL }, { node: [] })
+  const shown = await onTerminal(['import', 'cat', file], { DATABASE_URL })
   t.match(shown, { code: 0, shown: /\d+ rows, \d+ a second, \d+ s left.*50000 created, 0 existing, 0 rejected\r\n$/s })
 })
 
@@ -107,7 +106,7 @@ t.test('an export is one snapshot and blocks nothing; Ctrl-C leaves no file', as
 
   const out = join(folder, 'out.ndjson.gz')
   await sql(DATABASE_URL, 'insert into plants (owner, id, name) select owner, id + 100000 * n, name from plants, generate_series(1, 20) n')
-  const { child: export_, ended } = measured.start(['export', '--all', out], { DATABASE_URL })
+  const { child: export_, ended } = start(['export', '--all', out], { DATABASE_URL })
   await until(DATABASE_URL, idle)
   export_.kill('SIGINT')
   t.match(await ended, { code: 130, stderr: /^interrupted\n\d+ exported\n$/ })
