@@ -8,7 +8,7 @@ import { createGunzip } from 'node:zlib'
 import { Type } from '@sinclair/typebox'
 import { isPrintable } from '../commands/arguments.ts'
 import type { Config } from '../config.ts'
-import { ApiError } from '../errors.ts'
+import type { ApiError } from '../errors.ts'
 import { compileValidator } from '../http/validation.ts'
 import { columnList, fields, textFields, types } from '../plants/columns.ts'
 import { NewPlantSchema, PlantParamsSchema, type Plant } from '../plants/schemas.ts'
@@ -115,7 +115,7 @@ class Import {
       try {
         batch.push(check(line))
       } catch (error) {
-        await this.#reject(line, error)
+        await this.#reject(line, error as ApiError)
         continue
       }
       for (const field of textFields) length += batch.at(-1)?.plant[field]?.length ?? 0
@@ -137,8 +137,7 @@ class Import {
     return `${created} created, ${existing} existing, ${this.rejected} rejected${this.#note}`
   }
 
-  async #reject ({ number, text }: Line, error: unknown): Promise<void> {
-    if (!(error instanceof ApiError)) throw error
+  async #reject ({ number, text }: Line, error: ApiError): Promise<void> {
     const reason = error.message.replace('The body', 'The line')
     this.rejected++
     if (this.#rejects === undefined) throw new Error(`line ${number}: ${reason}`)
