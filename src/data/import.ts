@@ -55,7 +55,8 @@ export async function importPlants (
   if (file !== undefined && skipErrors !== undefined && resolve(file) === resolve(skipErrors)) {
     throw new Error('--skip-errors: expected another file than the one to import')
   }
-  const { size } = file === undefined ? { size: Infinity } : await stat(file)
+  // A pipe has no size.
+  const size = file === undefined ? Infinity : (await stat(file)).size || Infinity
   await runTransfer(config, async (transfer) => {
     await using rejects = skipErrors === undefined ? undefined : await open(skipErrors, 'w')
     const source = file === undefined ? process.stdin : createReadStream(file)
