@@ -10,7 +10,7 @@ import { createWriter, findFormat } from './files.ts'
 import { runTransfer, type Transfer } from './transfer.ts'
 
 /** In plants and in characters. The sizes of the plants in a page determine how many the next page has. */
-const [firstPageSize, maxPageSize, maxPageLength] = [100, 1000, 2 ** 20]
+const [firstPageSize, maxPageSize, maxPageLength] = [100, 500, 2 ** 20]
 
 /** Writes to standard output without a file. Without a user it writes the plants of all users. */
 export async function exportPlants (
