@@ -67,7 +67,7 @@ export async function transfers (postgres: Postgres, service: Contender, rounds:
         ]
       : []
   ]
-  // psql needs a table whose owner has a default: the file has none.
+  // The file of psql has no owner.
   await withClient(url, (client) => client.query(
     "create table copied (like plants including all); alter table copied alter owner set default 'ann'"))
   const figures = all.map(() => ({ rates: [] as number[], peaks: [] as number[] }))
