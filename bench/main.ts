@@ -1,5 +1,5 @@
 // npm run bench -- [--seconds 5] [--rounds 5] [--only <parts>] [--large]
-// Parts: list, create, delete, mix, single, unbounded, pages, start, watched, jwt; all of them by default.
+// Parts: list, create, delete, mix, single, unbounded, pages, start, watched, jwt, transfer; all of them by default.
 // BEFORE=<checkout> npm run bench -- --only before: compares this version with another checkout.
 import { once } from 'node:events'
 import { createServer } from 'node:http'
@@ -20,13 +20,14 @@ import {
 import { pages } from './pages.ts'
 import { starts } from './starts.ts'
 import { compare, latencyTable, processorTable, rateTable, throughput } from './throughput.ts'
+import { transfers } from './transfers.ts'
 import { unbounded } from './unbounded.ts'
 
 const { values } = parseArgs({
   options: {
     seconds: { type: 'string', default: '5' },
     rounds: { type: 'string', default: '5' },
-    only: { type: 'string', default: 'list,create,delete,mix,single,unbounded,pages,start,watched,jwt' },
+    only: { type: 'string', default: 'list,create,delete,mix,single,unbounded,pages,start,watched,jwt,transfer' },
     large: { type: 'boolean', default: false }
   }
 })
@@ -125,6 +126,15 @@ if (parts.includes('start')) {
   writeSection('Start and memory', `On a migrated database, from starting the process to \
 the first 200 of \`/readyz\`: ${ready} ms.
 Resident memory a second later, idle: ${memory} MiB.
+
+${conditions}`)
+}
+
+if (parts.includes('transfer')) {
+  const rows = await transfers(postgres, service, duration.rounds)
+  writeSection('Import and export', `1,000,000 plants, median [lowest–highest round].
+
+${rows}
 
 ${conditions}`)
 }

@@ -1,12 +1,14 @@
 #!/usr/bin/env node
 // The command line: names and options of the commands. commands/ has what they do.
-import { Argument, Command, CommanderError } from 'commander'
+import { Argument, Command, CommanderError, Option } from 'commander'
 import manifest from '../package.json' with { type: 'json' }
-import { expiry, label, userName } from './commands/arguments.ts'
+import { isPrintable } from './access/token-format.ts'
+import { expiry, label, positiveInteger, userName } from './commands/arguments.ts'
 import { withDatabase } from './commands/database.ts'
 import { formatError } from './commands/format-error.ts'
 import { createToken, listTokens, revokeTokens } from './commands/tokens.ts'
 import { findConfigWarnings, readConfig, type Config } from './config.ts'
+import type { ImportOptions } from './data/import.ts'
 import { migrate } from './database/migrate.ts'
 
 function loadConfig (): Config {
@@ -73,6 +75,58 @@ token.command('revoke')
     if (id !== undefined && user === undefined) return revokeTokens(loadConfig(), { id })
     if (user !== undefined && id === undefined) return revokeTokens(loadConfig(), { user })
     program.error('error: expected either the id of a token or --user')
+  })
+
+const user = program.command('user').description('list and erase users')
+
+user.command('list')
+  .description('list the users with the numbers of their plants and tokens, and their newest change')
+  .action(async () => await (await import('./commands/users.ts')).listUsers(loadConfig()))
+
+user.command('erase')
+  .description('revoke the tokens of a user, and delete all plants and tokens')
+  .argument('<user>', 'the user to erase', userName)
+  .option('--yes', 'erase without a question', false)
+  .action(async (user: string, { yes }: { yes: boolean }) => {
+    if (!yes && !process.stdin.isTTY) {
+      program.error(`error: user erase deletes all plants and tokens of ${user}. Add --yes to confirm.`)
+    }
+    await (await import('./commands/users.ts')).eraseUser(loadConfig(), user, yes)
+  })
+
+interface TransferOptions { all: boolean, format?: string }
+
+const transfer = (name: string, description: string) => program.command(name)
+  .description(description)
+  .usage(`[options] <user> [file]\n       plant-store ${name} [options] --all [file]`)
+  .argument('[user]', 'the user, unless --all is given')
+  .argument('[file]', 'instead of standard input or output')
+  .option('--all', 'the plants of all users: each line names its user', false)
+  .addOption(new Option('--format <format>', 'by default the file name tells it; without a file ndjson')
+    .choices(['ndjson', 'csv', 'ndjson.gz', 'csv.gz']))
+
+/** With `--all` the first argument is the file. */
+function userAndFile (first: string | undefined, second: string | undefined, all: boolean) {
+  if (all && second === undefined) return { file: first }
+  if (!all && first !== undefined && isPrintable(first)) return { user: first, file: second }
+  return program.error('error: expected either --all or a user of 1 to 255 printable characters')
+}
+
+transfer('import', 'create the plants of a file; plants that exist stay as they are')
+  .option('--chunk <plants>', 'commit after so many plants, instead of all or none', positiveInteger)
+  .option('--rate <plants>', 'create at most so many plants a second', positiveInteger)
+  .option('--skip-errors <file>', 'write rejected lines to a file and continue')
+  .option('--strict', 'reject plants with ids that exist', false)
+  .option('--dry-run', 'check and count, and store nothing', false)
+  .action(async (first: string, second: string, options: TransferOptions & ImportOptions) => {
+    const { user, file } = userAndFile(first, second, options.all)
+    await (await import('./data/import.ts')).importPlants(loadConfig(), user, file, options)
+  })
+
+transfer('export', 'write the plants of one moment')
+  .action(async (first: string, second: string, options: TransferOptions) => {
+    const { user, file } = userAndFile(first, second, options.all)
+    await (await import('./data/export.ts')).exportPlants(loadConfig(), user, file, options)
   })
 
 try {

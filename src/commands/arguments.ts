@@ -13,6 +13,11 @@ const printable = (what: string) => (text: string) => {
 export const userName = printable('A user name')
 export const label = printable('A label')
 
+export function positiveInteger (text: string): number {
+  if (/^[1-9]\d{0,8}$/.test(text)) return Number(text)
+  throw new InvalidArgumentError('Expected a whole number from 1 to 999999999.')
+}
+
 /** Takes a duration from now (`90d`), a day (its start in UTC) or a time as `token list` shows it. */
 export function expiry (text: string): Date {
   const duration = parseDuration(text)

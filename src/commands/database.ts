@@ -1,6 +1,8 @@
 // Finds the database that a command works on.
 import { resolve } from 'node:path'
 import type { Config } from '../config.ts'
+import { openDatabase, type Database } from '../database/database.ts'
+import { migrate } from '../database/migrate.ts'
 
 /** Rejects where there is no server for development, as in the image. */
 export function loadEmbedded (): Promise<typeof import('../../dev/embedded-postgres.ts')> {
@@ -24,4 +26,25 @@ export async function withDatabase (config: Config, work: (url: string) => Promi
   } finally {
     await embedded.close()
   }
+}
+
+/** Creates tables in the server for development only: a named database may be the wrong one. */
+export function withTables (config: Config, work: (url: string) => Promise<void>): Promise<void> {
+  return withDatabase(config, async (url) => {
+    if (config.DATABASE_URL === undefined && config.MIGRATE === 'on') await migrate(url, 'up')
+    await work(url)
+  })
+}
+
+export async function withOpenDatabase (
+  config: Config, statementTimeoutMs: number, work: (database: Database) => Promise<void>
+): Promise<void> {
+  await withTables(config, async (url) => {
+    const database = openDatabase({ url, statementTimeoutMs })
+    try {
+      await work(database)
+    } finally {
+      await database.close()
+    }
+  })
 }

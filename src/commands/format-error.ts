@@ -9,6 +9,8 @@ const remedies: Record<string, string> = {
   DEPTH_ZERO_SELF_SIGNED_CERT: ca,
   UNABLE_TO_VERIFY_LEAF_SIGNATURE: ca,
   UNABLE_TO_GET_ISSUER_CERT_LOCALLY: ca,
+  Z_BUF_ERROR: 'The gzip file is truncated.',
+  Z_DATA_ERROR: 'Expected a gzip file.',
   '42P01': 'Create the tables first: start the service, or run plant-store migrate.'
 }
 

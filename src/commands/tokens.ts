@@ -1,9 +1,10 @@
 // The commands token create, list and revoke.
 import { createTokens, tokenState, type NewToken, type Tokens } from '../access/tokens.ts'
 import type { Config } from '../config.ts'
-import { openDatabase } from '../database/database.ts'
-import { migrate } from '../database/migrate.ts'
-import { withDatabase } from './database.ts'
+import { withOpenDatabase } from './database.ts'
+import { formatTable } from './table.ts'
+
+const heads = ['ID', 'USER', 'LABEL', 'ACCESS', 'CREATED', 'EXPIRES', 'STATE']
 
 export async function createToken (config: Config, token: NewToken): Promise<void> {
   await withTokens(config, async (tokens) => console.log(await tokens.create(token)))
@@ -22,7 +23,8 @@ export async function listTokens (
       expires: token.expires?.toISOString() ?? 'never',
       state: tokenState(token)
     }))
-    console.log(json ? JSON.stringify(rows, null, 2) : table(rows.map((row) => Object.values(row))))
+    const table = () => formatTable(heads, rows.map((row) => Object.values(row)))
+    console.log(json ? JSON.stringify(rows, null, 2) : table())
   })
 }
 
@@ -39,24 +41,5 @@ export async function revokeTokens (config: Config, by: { id: string } | { user:
   })
 }
 
-/** Creates tables in the server for development only: a named database may be the wrong one. */
-async function withTokens (config: Config, work: (tokens: Tokens) => Promise<void>): Promise<void> {
-  await withDatabase(config, async (url) => {
-    if (config.DATABASE_URL === undefined && config.MIGRATE === 'on') await migrate(url, 'up')
-    const database = openDatabase({ url, statementTimeoutMs: config.STATEMENT_TIMEOUT })
-    try {
-      await work(createTokens(database))
-    } finally {
-      await database.close()
-    }
-  })
-}
-
-function table (rows: string[][]): string {
-  const heads = ['ID', 'USER', 'LABEL', 'ACCESS', 'CREATED', 'EXPIRES', 'STATE']
-  const widths = heads.map((head, column) =>
-    rows.reduce((width, row) => Math.max(width, (row[column] as string).length), head.length))
-  return [heads, ...rows]
-    .map((row) => row.map((cell, column) => cell.padEnd(widths[column] as number)).join('  ').trimEnd())
-    .join('\n')
-}
+const withTokens = (config: Config, work: (tokens: Tokens) => Promise<void>): Promise<void> =>
+  withOpenDatabase(config, config.STATEMENT_TIMEOUT, (database) => work(createTokens(database)))

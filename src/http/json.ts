@@ -41,7 +41,7 @@ export function contentHeadersError (headers: IncomingHttpHeaders): ErrorDefinit
 }
 
 /** Parses a request body (RFC 8259). Rejects bytes that are not UTF-8. An empty body becomes undefined. */
-function parseJsonBody (bytes: Buffer): unknown {
+export function parseJsonBody (bytes: Buffer): unknown {
   if (bytes.length === 0) return undefined
   if (!isUtf8(bytes)) throw new ApiError(errors.BODY_NOT_UTF8)
   if (countValues(bytes) > maxValues) throw new ApiError(errors.BODY_TOO_COMPLEX)

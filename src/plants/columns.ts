@@ -2,7 +2,7 @@
 import type { Plant } from './schemas.ts'
 
 /** The SQL type of each field's column. A column has the name of its field. */
-const types: Record<keyof Plant, string> = {
+export const types: Record<keyof Plant, string> = {
   name: 'text',
   tag: 'text'
 }

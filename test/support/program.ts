@@ -72,7 +72,7 @@ export function startedBy (commandLine: string[]) {
   return { start, run, serve }
 }
 
-export const { run, serve } = startedBy(program)
+export const { start, run, serve } = startedBy(program)
 
 /** Arguments for `env`: a program starts in half the time when its coverage is not measured. */
 export const withoutHooks = ['-u', 'NODE_OPTIONS']

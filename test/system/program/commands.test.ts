@@ -12,13 +12,17 @@ t.jobs = 4
 
 t.test('every command has a help text', { buffered: true }, async (t) => {
   const mentions: Record<string, string[]> = {
-    '': ['serve', 'migrate', 'token'],
+    '': ['serve', 'migrate', 'token', 'user', 'import', 'export'],
     serve: ['DATABASE_URL'],
     migrate: ['up', 'down', '--yes', '--with-data'],
     token: ['create', 'list', 'revoke'],
     'token create': ['<user>', '--expires', '90d', '--label', '--read-only'],
     'token list': ['--user', '--json'],
-    'token revoke': ['[id]', '--user']
+    'token revoke': ['[id]', '--user'],
+    'user list': [],
+    'user erase': ['<user>', '--yes'],
+    import: ['--all', '--format', '--chunk', '--rate', '--skip-errors', '--strict', '--dry-run'],
+    export: ['--all', '--format', 'csv.gz']
   }
   await Promise.all(Object.entries(mentions).map(async ([command, words]) => {
     const { code, stdout, stderr } = await unmeasured.run([...command.split(' ').filter(Boolean), '--help'])
@@ -45,11 +49,16 @@ t.test('bad arguments get one line and exit code 2', { buffered: true }, async (
     [['token', 'list', '--user', ''], /A user name is 1 to 255 printable characters\.$/],
     [['token', 'revoke', '--user', ''], /A user name is 1 to 255 printable characters\.$/],
     [['token', 'create', 'alice', '--label', ''], /A label is 1 to 255 printable characters\.$/],
+    [['import'], /^error: expected either --all or a user of 1 to 255 printable characters$/],
+    [['import', 'a\nb'], /^error: expected either --all or a user/],
+    [['export', '--all', 'alice', 'plants.csv'], /^error: expected either --all or a user/],
+    [['import', 'alice', '--chunk', '0'], /Expected a whole number from 1 to 999999999\.$/],
+    [['import', 'alice', '--format', 'xml'], /Allowed choices are ndjson, csv, ndjson\.gz, csv\.gz\.$/],
     [['token', 'revoke', 'x', '--user', 'alice'], /^error: expected either the id of a token or --user$/]
   ]
   // There is no database at this address: the commands fail before they connect.
   const unreachable = { DATABASE_URL: 'postgres://127.0.0.1:1/plants' }
-  const inMain = ['migrate down', 'token revoke']
+  const inMain = ['migrate down', 'token revoke', 'import', 'import alice --chunk 0']
   await Promise.all(lines.map(async ([args, line]) => {
     const start = inMain.includes(args.join(' ')) ? run : unmeasured.run
     const { code, stdout, stderr } = await start(args, unreachable)

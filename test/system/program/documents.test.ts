@@ -3,6 +3,7 @@ import { execFile } from 'node:child_process'
 import { access, readdir, readFile } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import { promisify } from 'node:util'
+import { gzipSync } from 'node:zlib'
 import t from 'tap'
 import manifest from '../../../package.json' with { type: 'json' }
 import { runbook } from '../container/runbook.ts'
@@ -154,7 +155,12 @@ t.test('the commands of the documents succeed', async (t) => {
   const [bobs] = await tokens.list('bob')
   const carol = await as('carol')
   const address = await listen()
-  const env = { ...process.env, DATABASE_URL: url, TOKEN: carol.authorization.replace('Bearer ', '') }
+  // The files that docs/data.md names.
+  const folder = t.testdir({
+    'plants.csv': 'id,name\n41,Fern\n',
+    'everything.ndjson.gz': gzipSync('{"user":"dave","id":1,"name":"Oak"}\n')
+  })
+  const env = { ...process.env, DATABASE_URL: url, TOKEN_CACHE_TTL: '0', TOKEN: carol.authorization.replace('Bearer ', '') }
   const responses: string[] = []
   for (const command of commands) {
     if (!runHere.test(command)) continue
@@ -162,7 +168,7 @@ t.test('the commands of the documents succeed', async (t) => {
       // npx takes two seconds. commands.test.ts tests it once.
       .replace(/^(npx )?plant-store/, program.join(' '))
       .replace('localhost:3000', `--silent --show-error --fail ${address}`)
-    const done = promisify(execFile)('env', [...asShipped, 'sh', '-c', line], { cwd: root, env })
+    const done = promisify(execFile)('env', [...asShipped, 'sh', '-c', line], { cwd: folder, env })
     await t.resolves(done, command)
     if (command.startsWith('curl')) responses.push((await done).stdout)
   }

@@ -1,0 +1,9 @@
+// Formats rows as a table for people.
+
+export function formatTable (heads: string[], rows: string[][]): string {
+  const widths = heads.map((head, column) =>
+    rows.reduce((width, row) => Math.max(width, (row[column] as string).length), head.length))
+  return [heads, ...rows]
+    .map((row) => row.map((cell, column) => cell.padEnd(widths[column] as number)).join('  ').trimEnd())
+    .join('\n')
+}

@@ -1,0 +1,117 @@
+// Reads and writes the files of import and export: NDJSON or CSV.
+import { isUtf8 } from 'node:buffer'
+import { pipeline } from 'node:stream'
+import { CsvError, parse } from 'csv-parse'
+import { stringify } from 'csv-stringify/sync'
+import type { Row } from '../database/database.ts'
+import { ApiError, errors } from '../errors.ts'
+import { parseJsonBody } from '../http/json.ts'
+import { fields, textFields } from '../plants/columns.ts'
+
+export interface Line {
+  /** From 1. A CSV record of several lines has the number of the last one. */
+  number: number
+  text: () => string
+  /** Throws an ApiError when the line is malformed. */
+  parse: () => unknown
+}
+
+export const invalid = (message: string) => new ApiError(errors.FIELD_INVALID, { message })
+
+/** By default the end of the file's name tells the format. Standard input and output are NDJSON. */
+export function findFormat (file = '.ndjson', format = /\.((?:ndjson|csv)(?:\.gz)?)$/.exec(file)?.[1]) {
+  if (format !== undefined) return { isCsv: format.startsWith('csv'), isGzip: format.endsWith('.gz') }
+  throw new Error(`${file}: expected --format, or a name that ends in .ndjson, .csv, .ndjson.gz or .csv.gz`)
+}
+
+/** A file of all users names the user in each line. */
+const columnsOf = (user?: string) => [...user === undefined ? ['user'] : [], 'id', ...fields]
+
+/** A line of more than `maxBytes` loses its end, so that it takes no more memory. Blank lines are skipped. */
+export async function * readNdjson (chunks: AsyncIterable<Buffer>, maxBytes: number): AsyncGenerator<Line> {
+  const parse = (bytes: Buffer) => {
+    if (bytes.length <= maxBytes) return parseJsonBody(bytes)
+    throw invalid(`The line must not have more than ${maxBytes} bytes.`)
+  }
+  let number = 0
+  for await (const bytes of splitLines(skipMark(chunks), maxBytes)) {
+    number++
+    const isBlank = bytes.length === 0 || (bytes.length === 1 && bytes[0] === 13)
+    if (!isBlank) yield { number, text: () => bytes.toString(), parse: () => parse(bytes) }
+  }
+}
+
+async function * splitLines (chunks: AsyncIterable<Buffer>, maxBytes: number): AsyncGenerator<Buffer> {
+  let rest = Buffer.alloc(0)
+  for await (const chunk of chunks) {
+    const bytes = Buffer.concat([rest, chunk])
+    let from = 0
+    for (let to; (to = bytes.indexOf('\n', from)) !== -1; from = to + 1) yield bytes.subarray(from, to)
+    rest = bytes.subarray(from, from + maxBytes + 1)
+  }
+  yield rest
+}
+
+/** A malformed quote throws: nothing tells where the next line begins. */
+export async function * readCsv (
+  chunks: AsyncIterable<Buffer>, maxBytes: number, user?: string
+): AsyncGenerator<Line> {
+  const records = pipeline(skipMark(chunks), parse({
+    // Cells are buffers here. One that is not UTF-8 stays a buffer, which the schema rejects.
+    encoding: null,
+    cast: (cell, { quoting }) => isUtf8(cell as never) ? toText(`${cell}`, quoting) : cell,
+    info: true,
+    record_delimiter: ['\r\n', '\n'],
+    relax_column_count: true,
+    skip_empty_lines: true,
+    max_record_size: maxBytes
+  }), () => {}) as AsyncIterable<{ record: Array<string | undefined>, info: { lines: number } }>
+  let columns: string[] = []
+  try {
+    for await (const { record, info: { lines: number } } of records) {
+      if (columns.length === 0) columns = checkHeader(record.map(String), columnsOf(user))
+      else yield { number, text: () => stringify([record]).trimEnd(), parse: () => toObject(columns, record) }
+    }
+  } catch (error) {
+    if (!(error instanceof CsvError)) throw error
+    throw new Error(`line ${error.lines}: expected at most ${maxBytes} bytes, and cells like "5"" pot"`)
+  }
+}
+
+/** An absent cell is empty and has no quotes. */
+const toText = (cell: string, quoting: boolean) => quoting || cell !== '' ? cell : undefined
+
+function checkHeader (columns: string[], known: string[]): string[] {
+  if (columns.every((name, index) => known.includes(name) && columns.indexOf(name) === index)) return columns
+  throw new Error(`line 1: expected columns of ${known.join()}, each once, got ${columns.join()}`)
+}
+
+function toObject (columns: string[], record: unknown[]): unknown {
+  if (record.length !== columns.length) throw invalid(`The line must have ${columns.length} cells.`)
+  return Object.fromEntries(columns.map((name, index) => [name, record[index]]))
+}
+
+/** csv-parse can skip a byte order mark, but then replaces bytes that are not UTF-8. */
+async function * skipMark (chunks: AsyncIterable<Buffer>): AsyncGenerator<Buffer> {
+  let isFirst = true
+  for await (const chunk of chunks) {
+    yield isFirst && chunk.indexOf('\uFEFF') === 0 ? chunk.subarray(3) : chunk
+    isFirst = false
+  }
+}
+
+/** Returns the head of the file and a function that writes rows. */
+export function createWriter (isCsv: boolean, user?: string): [string, (rows: Row[]) => string] {
+  const columns = columnsOf(user)
+  // Without quotes an empty string would be an absent one.
+  if (isCsv) return [`${columns.join()}\n`, (rows) => stringify(rows, { quoted_match: /^$/ })]
+  const isText = columns.map((column) => ['user', ...textFields].includes(column))
+  const toJson = (row: Row) => {
+    let json = ''
+    for (const [index, value] of row.entries()) {
+      if (value !== null) json += `,"${columns[index]}":${isText[index] ? JSON.stringify(value) : value}`
+    }
+    return `{${json.slice(1)}}\n`
+  }
+  return ['', (rows) => rows.map(toJson).join('')]
+}

@@ -1,0 +1,186 @@
+// The command import: checks the lines of a file and creates their plants.
+import { createReadStream } from 'node:fs'
+import { open, stat, type FileHandle } from 'node:fs/promises'
+import { resolve } from 'node:path'
+import { pipeline } from 'node:stream/promises'
+import { setTimeout as delay } from 'node:timers/promises'
+import { createGunzip } from 'node:zlib'
+import { Type } from '@sinclair/typebox'
+import { isPrintable } from '../access/token-format.ts'
+import type { Config } from '../config.ts'
+import type { ApiError } from '../errors.ts'
+import { compileValidator } from '../http/validation.ts'
+import { columnList, fields, textFields, types } from '../plants/columns.ts'
+import { NewPlantSchema, PlantParamsSchema, type Plant } from '../plants/schemas.ts'
+import { findFormat, invalid, readCsv, readNdjson, type Line } from './files.ts'
+import { runTransfer, type Transfer } from './transfer.ts'
+
+export interface ImportOptions {
+  format?: string
+  /** How many plants a transaction has; all of them by default. */
+  chunk?: number
+  /** Plants per second. */
+  rate?: number
+  /** The file for rejected lines. Without it the first one ends the import. */
+  skipErrors?: string
+  /** Rejects plants with ids that exist. */
+  strict: boolean
+  dryRun: boolean
+}
+
+interface PlantLine extends Line { user: string, id: string, plant: Plant }
+
+/** The limits of a statement: plants, and characters of their texts. With a rate there are 10 a second. */
+const [maxBatchSize, maxBatchLength, batchesPerSecond] = [2000, 2 ** 20, 10]
+/** Bytes of a line beside the body of a create: the user, and more digits of the id. */
+const extraBytes = 2048
+/** The exit code of an import that is complete except for rejected lines. */
+const rejectedCode = 3
+const idTaken = invalid('The user already has a plant with this id.')
+
+const arrays = fields.map((field, index) => `, $${index + 3}::${types[field]}[]`).join('')
+// Where a file repeats an id, its first plant is stored.
+const insert = `insert into plants (owner, id${columnList})
+  select owner, id${columnList} from unnest($1::text[], $2::bigint[]${arrays})
+    with ordinality as plant (owner, id${columnList}, n)
+  order by owner collate "C", id, n
+  on conflict do nothing returning owner, id`
+
+/** Reads standard input without a file. Without a user each line names its own. */
+export async function importPlants (
+  config: Config, user: string | undefined, file: string | undefined, options: ImportOptions
+): Promise<void> {
+  const { isCsv, isGzip } = findFormat(file, options.format)
+  const { skipErrors } = options
+  if (file !== undefined && skipErrors !== undefined && resolve(file) === resolve(skipErrors)) {
+    throw new Error('--skip-errors: expected another file than the one to import')
+  }
+  // A pipe has no size.
+  const size = file === undefined ? Infinity : (await stat(file)).size || Infinity
+  await runTransfer(config, async (transfer) => {
+    await using rejects = skipErrors === undefined ? undefined : await open(skipErrors, 'w')
+    const source = file === undefined ? process.stdin : createReadStream(file)
+    const target = new Import(options, transfer, rejects)
+    transfer.share = () => source.bytesRead / size
+    transfer.summary = () => target.summary()
+    const read = isCsv ? readCsv : readNdjson
+    const check = createCheck(isCsv, user)
+    const store = (chunks: AsyncIterable<Buffer>) =>
+      target.store(read(chunks, config.BODY_LIMIT + extraBytes, user), check)
+    const stages = [source, ...isGzip ? [createGunzip()] : [], store]
+    await pipeline(stages as NodeJS.ReadWriteStream[], { signal: transfer.signal })
+    if (target.rejected > 0) process.exitCode = rejectedCode
+  })
+}
+
+/** Returns a function that checks a line as POST /plants checks a body. It throws an ApiError. */
+function createCheck (isCsv: boolean, user?: string): (line: Line) => PlantLine {
+  const { properties } = NewPlantSchema
+  const owner = user === undefined && { user: properties.name }
+  const schema = Type.Object({ ...owner, ...properties, ...isCsv && PlantParamsSchema.properties })
+  const validate = compileValidator({ schema, httpPart: 'body' } as never)
+  return (line) => {
+    const checked = validate(line.parse()) as { value: Plant & Pick<PlantLine, 'user' | 'id'>, error?: Error }
+    const { value: plant, error } = checked
+    if (error !== undefined) throw error
+    if (user !== undefined && 'user' in plant) throw invalid('user must be absent, or use --all.')
+    if (!isPrintable(user ?? plant.user)) throw invalid('user must be 1 to 255 printable characters.')
+    return { ...line, user: user ?? plant.user, id: String(plant.id), plant }
+  }
+}
+
+class Import {
+  rejected = 0
+  #created = 0
+  #existing = 0
+  #committed = { created: 0, existing: 0 }
+  #note = ''
+  #uncommitted = 0
+  #inserted: Promise<number> = Promise.resolve(0)
+  readonly #startedAt = performance.now()
+  readonly #options: ImportOptions
+  readonly #transfer: Transfer
+  readonly #rejects: FileHandle | undefined
+
+  constructor (options: ImportOptions, transfer: Transfer, rejects: FileHandle | undefined) {
+    this.#options = options
+    this.#transfer = transfer
+    this.#rejects = rejects
+  }
+
+  async store (lines: AsyncIterable<Line>, check: (line: Line) => PlantLine): Promise<void> {
+    const { rate = Infinity, chunk = Infinity, dryRun } = this.#options
+    let batch: PlantLine[] = []
+    let length = 0
+    for await (const line of lines) {
+      try {
+        batch.push(check(line))
+      } catch (error) {
+        await this.#reject(line, error as ApiError)
+        continue
+      }
+      for (const field of textFields) length += batch.at(-1)?.plant[field]?.length ?? 0
+      const left = dryRun ? Infinity : chunk - this.#uncommitted
+      const isFull = batch.length >= Math.min(maxBatchSize, left, rate / batchesPerSecond)
+      if (!isFull && length < maxBatchLength) continue
+      await this.#send(batch)
+      if (batch.length === left) await this.#commit()
+      batch = []
+      length = 0
+    }
+    if (batch.length > 0) await this.#send(batch)
+    await this.#commit()
+    this.#note = dryRun ? '; nothing is stored' : ''
+  }
+
+  summary (): string {
+    const { created, existing } = this.#committed
+    return `${created} created, ${existing} existing, ${this.rejected} rejected${this.#note}`
+  }
+
+  async #reject ({ number, text }: Line, error: ApiError): Promise<void> {
+    const reason = error.message.replace('The body', 'The line')
+    this.rejected++
+    if (this.#rejects === undefined) throw new Error(`line ${number}: ${reason}`)
+    await this.#rejects.appendFile(`${JSON.stringify({ line: number, reason, text: text() })}\n`)
+  }
+
+  /** Returns before the plants are stored, so that the next lines are read meanwhile. */
+  async #send (batch: PlantLine[]): Promise<void> {
+    await this.#inserted
+    const due = this.#startedAt + this.#transfer.rows * 1000 / (this.#options.rate ?? Infinity)
+    const { signal } = this.#transfer
+    if (due > performance.now()) await delay(due - performance.now(), undefined, { signal })
+    if (this.#uncommitted === 0) await this.#transfer.execute('begin')
+    this.#inserted = this.#insert(batch)
+    this.#inserted.catch(() => {})
+    this.#uncommitted += batch.length
+    this.#transfer.rows += batch.length
+  }
+
+  /** Resolves to the number of the last line. */
+  async #insert (batch: PlantLine[]): Promise<number> {
+    const rows = await this.#transfer.execute(insert, [
+      batch.map(({ user }) => user), batch.map(({ id }) => id),
+      ...fields.map((field) => batch.map(({ plant }) => plant[field]))
+    ])
+    this.#created += rows.length
+    if (!this.#options.strict) this.#existing += batch.length - rows.length
+    else if (rows.length < batch.length) {
+      const created = new Set(rows.map(([user, id]) => `${id} ${user}`))
+      const existing = batch.filter(({ user, id }) => !created.delete(`${id} ${user}`))
+      for (const line of existing) await this.#reject(line, idTaken)
+    }
+    return batch.at(-1)?.number as number
+  }
+
+  /** PostgreSQL would take a commit behind a failed insert for a rollback, without an error. */
+  async #commit (): Promise<void> {
+    const line = await this.#inserted
+    this.#note = '; the outcome of the last commit is unknown: import again'
+    if (this.#uncommitted > 0) await this.#transfer.execute(this.#options.dryRun ? 'rollback' : 'commit')
+    this.#note = `; stored up to line ${line}`
+    this.#uncommitted = 0
+    this.#committed = { created: this.#created, existing: this.#existing }
+  }
+}

@@ -1,0 +1,40 @@
+// Runs import and export as processes.
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { setTimeout as delay } from 'node:timers/promises'
+import { sql } from './database.ts'
+import { program, type unmeasured } from './program.ts'
+
+type Start = typeof unmeasured.start
+type Environment = Record<string, string>
+
+/** Starts a command with this standard input. */
+export function feed (start: Start, args: string[], environment: Environment, input: string) {
+  const { child, ended } = start(args, environment)
+  child.stdin?.end(input)
+  return ended
+}
+
+/** Runs the program on a terminal. Types the answer once it shows the question. */
+export async function onTerminal (
+  args: string[], environment: Environment, { question = '', answer = '' } = {}
+): Promise<{ code: number, shown: string }> {
+  const command = [...program, ...args].map((word) => `'${word}'`).join(' ')
+  const child = spawn('script', ['--quiet', '--return', '--command', command, '/dev/null'],
+    { env: { ...process.env, ...environment } })
+  let shown = ''
+  child.stdout.on('data', (chunk) => {
+    shown += chunk
+    if (question !== '' && shown.includes(question)) {
+      question = ''
+      child.stdin.write(answer)
+    }
+  })
+  const [code] = await once(child, 'close')
+  return { code, shown }
+}
+
+/** Waits until the condition holds in the database. */
+export async function until (url: string, condition: string): Promise<void> {
+  while ((await sql(url, `select ${condition} as holds`))[0]?.holds !== true) await delay(10)
+}
