@@ -1,5 +1,5 @@
 // npm run bench -- [--seconds 5] [--rounds 5] [--only <parts>] [--large]
-// Parts: list, create, delete, mix, single, unbounded, pages, start, watched, jwt, transfer; all of them by default.
+// Parts: list, create, delete, mix, single, unbounded, pages, start, watched, jwt, transfer; all by default.
 // BEFORE=<checkout> npm run bench -- --only before: compares this version with another checkout.
 import { once } from 'node:events'
 import { createServer } from 'node:http'
@@ -27,7 +27,10 @@ const { values } = parseArgs({
   options: {
     seconds: { type: 'string', default: '5' },
     rounds: { type: 'string', default: '5' },
-    only: { type: 'string', default: 'list,create,delete,mix,single,unbounded,pages,start,watched,jwt,transfer' },
+    only: {
+      type: 'string',
+      default: 'list,create,delete,mix,single,unbounded,pages,start,watched,jwt,transfer'
+    },
     large: { type: 'boolean', default: false }
   }
 })

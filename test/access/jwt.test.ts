@@ -415,6 +415,18 @@ t.test('a token that expires before the body arrives changes nothing', async (t)
   t.strictSame((await (await as(`${provider.issuer}|alice`)).list()).json(), [])
 })
 
+t.test('FAILED_AUTH_RATE rejects JWTs that are not cached, and serves cached ones', async (t) => {
+  const provider = await startKeyServer(t)
+  const { withToken } = await startService(t, provider.issuer, { FAILED_AUTH_RATE: '2/m' })
+  const known = withToken(await provider.sign())
+  t.match(await known.list(), { status: 200 })
+  const forged = withToken(await provider.sign({ iss: 'x' }))
+  for (const status of [401, 401, 429]) t.match(await forged.list(), { status })
+  const fresh = withToken(await provider.sign({ sub: 'bob' }))
+  t.match(await fresh.list(), { status: 429, body: { error: 42902 } })
+  t.match(await known.list(), { status: 200 })
+})
+
 t.test('an own token that looks like no JWT is looked up as before', async (t) => {
   const provider = await startKeyServer(t)
   const { as, withToken } = await startService(t, provider.issuer)

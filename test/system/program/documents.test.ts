@@ -160,7 +160,8 @@ t.test('the commands of the documents succeed', async (t) => {
     'plants.csv': 'id,name\n41,Fern\n',
     'everything.ndjson.gz': gzipSync('{"user":"dave","id":1,"name":"Oak"}\n')
   })
-  const env = { ...process.env, DATABASE_URL: url, TOKEN_CACHE_TTL: '0', TOKEN: carol.authorization.replace('Bearer ', '') }
+  const TOKEN = carol.authorization.replace('Bearer ', '')
+  const env = { ...process.env, DATABASE_URL: url, TOKEN_CACHE_TTL: '0', TOKEN }
   const responses: string[] = []
   for (const command of commands) {
     if (!runHere.test(command)) continue

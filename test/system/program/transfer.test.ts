@@ -19,7 +19,8 @@ const file = join(folder, 'many.ndjson')
 await writeFile(file, manyLines)
 
 const count = async (url: string) => Number((await sql(url, 'select count(*) from plants'))[0]?.count)
-const idle = "exists (select from pg_stat_activity where datname = current_database() and state = 'idle in transaction')"
+const idle = `exists (
+  select from pg_stat_activity where datname = current_database() and state = 'idle in transaction')`
 const gone = `not ${idle.replace("and state = 'idle in transaction'", 'and pid <> pg_backend_pid()')}`
 
 /** Starts an import that gets the first lines and waits for more. */
@@ -33,22 +34,26 @@ async function startImport (t: Test, options: string[], text: string) {
 t.test('many plants come in and go out in every format', async (t) => {
   const DATABASE_URL = await createDatabase(t)
   const csv = join(folder, 'many.csv.gz')
-  t.match(await unmeasured.run(['import', 'ann', file], { DATABASE_URL }), { code: 0, stderr: `${many} created, 0 existing, 0 rejected\n` })
-  t.match(await unmeasured.run(['export', 'ann', csv], { DATABASE_URL }), { code: 0, stderr: `${many} exported\n` })
+  t.match(await unmeasured.run(['import', 'ann', file], { DATABASE_URL }),
+    { code: 0, stderr: `${many} created, 0 existing, 0 rejected\n` })
+  t.match(await unmeasured.run(['export', 'ann', csv], { DATABASE_URL }),
+    { code: 0, stderr: `${many} exported\n` })
   t.match(await unmeasured.run(['import', 'bob', csv, '--chunk', '7001'], { DATABASE_URL }), { code: 0 })
   t.equal((await run(['export', 'bob'], { DATABASE_URL })).stdout, manyLines)
   t.equal(gunzipSync(await readFile(csv)).toString().split('\n').length, many + 2)
 
   // bash, because sh has no pipefail.
   const head = `set -o pipefail; ${program.join(' ')} export ann | head -1`
-  const { stdout, stderr } = await promisify(execFile)('bash', ['-c', head], { env: { ...process.env, DATABASE_URL } })
+  const env = { ...process.env, DATABASE_URL }
+  const { stdout, stderr } = await promisify(execFile)('bash', ['-c', head], { env })
   t.strictSame([stdout, stderr], [lines(1), ''], 'a reader that ends early is no error')
 
   const shown = await onTerminal(['import', 'cat', file], { DATABASE_URL })
-  t.match(shown, { code: 0, shown: /\d+ rows, \d+ a second, \d+ s left.*50000 created, 0 existing, 0 rejected\r\n$/s })
+  const last = /\d+ rows, \d+ a second, \d+ s left.*50000 created, 0 existing, 0 rejected\r\n$/s
+  t.match(shown, { code: 0, shown: last })
 })
 
-t.test('an import that is killed leaves nothing, or the chunks that it committed; the next run completes it', async (t) => {
+t.test('a killed import leaves nothing or its committed chunks, and the next one completes it', async (t) => {
   const whole = await startImport(t, [], lines(5000))
   await until(whole.url, idle)
   whole.child.kill('SIGKILL')
@@ -71,12 +76,14 @@ t.test('Ctrl-C ends an import, and reports what is stored', async (t) => {
   await until(url, '(select count(*) = 2000 from plants)')
   child.kill('SIGINT')
   t.strictSame(await ended, {
-    code: 130, stdout: '', stderr: 'interrupted\n2000 created, 0 existing, 0 rejected; stored up to line 2000\n'
+    code: 130,
+    stdout: '',
+    stderr: 'interrupted\n2000 created, 0 existing, 0 rejected; stored up to line 2000\n'
   })
   t.equal(await count(url), 2000)
 })
 
-t.test('an import that loses its connection during the commit says that the outcome is unknown', async (t) => {
+t.test('an import that loses its connection in the commit says that the outcome is unknown', async (t) => {
   const { url, child, ended } = await startImport(t, [], lines(1))
   const client = new pg.Client(url)
   await client.connect()
@@ -89,14 +96,16 @@ t.test('an import that loses its connection during the commit says that the outc
   await until(url, "exists (select from pg_locks where locktype = 'advisory' and not granted)")
   await client.query("select pg_terminate_backend(pid) from pg_stat_activity where query = 'commit'")
   await client.end()
-  t.match(await ended, { code: 1, stderr: /^terminating connection.*\n0 created, 0 existing, 0 rejected; the outcome of the last commit is unknown: import again\n$/ })
+  const counts = '0 created, 0 existing, 0 rejected; the outcome of the last commit is unknown: import again'
+  t.match(await ended, { code: 1, stderr: new RegExp(`^terminating connection.*\\n${counts}\\n$`) })
 })
 
 t.test('an export is one snapshot and blocks nothing; Ctrl-C leaves no file', async (t) => {
   const DATABASE_URL = await createDatabase(t)
   await unmeasured.run(['import', 'ann', file], { DATABASE_URL })
   // Nothing reads its output, so that the export waits.
-  const child = spawn('env', [...asShipped, ...program, 'export', 'ann'], { env: { ...process.env, DATABASE_URL } })
+  const env = { ...process.env, DATABASE_URL }
+  const child = spawn('env', [...asShipped, ...program, 'export', 'ann'], { env })
   await until(DATABASE_URL, idle)
   await sql(DATABASE_URL, 'delete from plants where id % 2 = 0')
   let text = ''
@@ -105,7 +114,8 @@ t.test('an export is one snapshot and blocks nothing; Ctrl-C leaves no file', as
   t.equal(text, manyLines)
 
   const out = join(folder, 'out.ndjson.gz')
-  await sql(DATABASE_URL, 'insert into plants (owner, id, name) select owner, id + 100000 * n, name from plants, generate_series(1, 8) n')
+  await sql(DATABASE_URL, `insert into plants (owner, id, name)
+    select owner, id + 100000 * n, name from plants, generate_series(1, 8) n`)
   const shown = await onTerminal(['export', '--all', out], { DATABASE_URL })
   t.match(shown, { code: 0, shown: /\d+ rows, \d+ a second.*225000 exported\r\n$/s })
   await rm(out)
