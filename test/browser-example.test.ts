@@ -8,6 +8,7 @@ import t, { type Test } from 'tap'
 import { findViolations } from './support/accessibility.ts'
 import { startApp } from './support/app.ts'
 import { browserOf, needsBrowser } from './support/browser.ts'
+import { acceptingJwts } from './support/identity-provider.ts'
 import { openProvider } from './support/provider.ts'
 
 const openPage = browserOf(t)
@@ -202,9 +203,11 @@ t.test('a page of an origin that is not listed can neither read nor write', need
 })
 
 t.test('a user signs in at a provider with PKCE, by the keyboard alone', needsBrowser, async (t) => {
-  const dave = await as('dave')
+  const issuer = await openProvider(t, `${home}/`)
+  const { as, listen } = await startApp(t, { CORS_ORIGIN: home, ...acceptingJwts(issuer) })
+  const service = await listen()
+  const dave = await as(`${issuer}|dave`)
   await dave.create({ id: 1, name: 'Monstera' })
-  const issuer = await openProvider(t, { redirectUri: `${home}/`, accessToken: tokenOf(dave) })
   const { page, complaints } = await openPage(t, {})
   await page.goto(`${home}/?${new URLSearchParams({ issuer, client_id: 'browser' })}`)
   await type(page.getByLabel('Service', { exact: true }), service)

@@ -1,25 +1,22 @@
-// An OpenID provider that signs everybody in at once, and returns a given access token.
+// An OpenID provider that signs everybody in at once, as dave.
 import { once } from 'node:events'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import type { Test } from 'tap'
+import { audience } from './identity-provider.ts'
 
-interface ProviderOptions {
-  redirectUri: string
-  /** Takes the place of the provider's own access token. */
-  accessToken: string
-}
+const scope = 'plants:read plants:write'
 
 interface Context { oidc: { client: { clientId: string }, session: { accountId: string } } }
 
 /** Resolves to the issuer. The client `browser` is public, so it must use PKCE. */
-export async function openProvider (t: Test, { redirectUri, accessToken }: ProviderOptions): Promise<string> {
+export async function openProvider (t: Test, redirectUri: string): Promise<string> {
   const server = createServer().listen(0, '127.0.0.1')
   await once(server, 'listening')
   t.teardown(() => { server.close(); server.closeAllConnections() })
   const issuer = `http://127.0.0.1:${(server.address() as AddressInfo).port}`
   // The package has no types.
-  const { default: Provider } = await import('oidc-provider' as string)
+  const { errors, Provider } = await import('oidc-provider' as string)
   const provider = new Provider(issuer, {
     clients: [{
       client_id: 'browser',
@@ -28,21 +25,29 @@ export async function openProvider (t: Test, { redirectUri, accessToken }: Provi
       grant_types: ['authorization_code'],
       response_types: ['code']
     }],
-    scopes: ['openid', 'plants:read', 'plants:write'],
-    features: { devInteractions: { enabled: false } },
+    scopes: ['openid', ...scope.split(' ')],
+    features: {
+      devInteractions: { enabled: false },
+      resourceIndicators: {
+        enabled: true,
+        defaultResource: () => audience,
+        useGrantedResource: () => true,
+        getResourceServerInfo: (_context: unknown, resource: string) => {
+          if (resource !== audience) throw new errors.InvalidTarget()
+          return { scope, audience, accessTokenFormat: 'jwt', jwt: { sign: { alg: 'RS256' } } }
+        }
+      }
+    },
     interactions: { url: (_context: unknown, { uid }: { uid: string }) => `/interaction/${uid}` },
     findAccount: (_context: unknown, accountId: string) =>
       ({ accountId, claims: () => ({ sub: accountId }) }),
     loadExistingGrant: async ({ oidc: { client, session } }: Context) => {
       const grant = new provider.Grant({ clientId: client.clientId, accountId: session.accountId })
-      grant.addOIDCScope('openid plants:read plants:write')
+      grant.addOIDCScope(`openid ${scope}`)
+      grant.addResourceScope(audience, scope)
       await grant.save()
       return grant
     }
-  })
-  provider.use(async (context: { path: string, body: object }, next: () => Promise<void>) => {
-    await next()
-    if (context.path === '/token') Object.assign(context.body, { access_token: accessToken })
   })
   const respond = provider.callback()
   server.on('request', (request, response) => {
