@@ -7,7 +7,8 @@ import { Batcher, type BatcherOptions } from '../scheduling/batcher.ts'
 import { inlineBytes, type MemoryBudget } from '../scheduling/memory-budget.ts'
 import { userWork } from '../scheduling/tick-limiter.ts'
 import {
-  firstPage, readEnd, readFirstPages, readPage, type Cursor, type ListRange, type Page, type PageRequest
+  firstPage, readEnd, readFirstPages, readPage, readSmallPage, type Cursor, type ListRange, type Page,
+  type PageRequest
 } from './pages.ts'
 import type { Plant } from './schemas.ts'
 
@@ -16,13 +17,16 @@ interface ListsOptions {
   budget: MemoryBudget
   maxPlantBytes: number
   /** For the statements of first pages. */
-  batch: Pick<BatcherOptions<ListRequest, Page | undefined>, 'limits' | 'maxQueued' | 'isRetryable'>
+  batch: Pick<BatcherOptions<ListRequest, MaybePage>, 'limits' | 'maxQueued' | 'isRetryable'>
 }
 
 interface ListRequest extends PageRequest {
   response: Writable
   queuedAt: number
 }
+
+/** Undefined when the page has more than `inlineBytes`. */
+type MaybePage = Page | undefined
 
 /** All plants of a list of one page, or the pages of a longer one. */
 interface List {
@@ -42,9 +46,12 @@ const [slowMs, slowFactor] = [100, 4]
 
 export class Lists {
   readonly #options: ListsOptions
-  /** Users with a slow or large last list. The next one is read alone, so that it delays no short list. */
-  readonly #alone = new LRUCache<string, true>({ max: 10_000, ttl: 10_000 })
-  readonly #shortLists: Batcher<ListRequest, Page | undefined>
+  /** Users with a slow last list. The next one is read alone, so that it delays no short list. */
+  readonly #slow = new LRUCache<string, true>({ max: 10_000, ttl: 10_000 })
+  /** Users with a large last list. The short lists would read the next one in vain. */
+  readonly #large = new LRUCache<string, true>({ max: 10_000, ttl: 10_000 })
+  readonly #shortLists: Batcher<ListRequest, MaybePage>
+  readonly #slowLists: Batcher<ListRequest, MaybePage>
   readonly #longLists: Batcher<ListRequest, Page>
   readonly #ends: Batcher<ListRequest, string | undefined>
   #lastResultAt = 0
@@ -55,11 +62,15 @@ export class Lists {
     this.#shortLists = new Batcher((lists) => this.#readTogether(lists), {
       ...options.batch,
       name: 'list',
-      runAlone: (list) => this.#longLists.add(list)
+      runAlone: (list) => this.#slowLists.add(list)
     })
+    const alone = { ...options.batch, limits: () => oneAtATime }
+    // A slow batch may contain lists of other users: these must not wait for large lists.
+    this.#slowLists = new Batcher(async ([list]) => [await this.#readSlow(list as ListRequest)],
+      { ...alone, name: 'slow_list' })
     // The memory budget bounds the queues: a long list has two entries at most.
-    const long = { ...options.batch, limits: () => oneAtATime, maxQueued: Infinity }
-    this.#longLists = new Batcher(async ([list]) => [await this.#readAlone(list as ListRequest)],
+    const long = { ...alone, maxQueued: Infinity }
+    this.#longLists = new Batcher(async ([list]) => [await this.#readLarge(list as ListRequest)],
       { ...long, name: 'long_list' })
     this.#ends = new Batcher(async ([end]) => [await readEnd(options.database, end as ListRequest)],
       { ...long, name: 'list_end' })
@@ -67,7 +78,8 @@ export class Lists {
 
   async list (user: string, range: ListRange, response: Writable): Promise<List> {
     const request = { ...firstPage(user, range, maxFirstPageBytes), response, queuedAt: performance.now() }
-    const page = this.#alone.has(user) ? undefined : await this.#shortLists.add(request)
+    const lists = this.#slow.has(user) ? this.#slowLists : this.#shortLists
+    const page = this.#large.has(user) ? undefined : await lists.add(request)
     if (page !== undefined && page.next === undefined) return { plants: page.toPlants(), beyond: page.beyond }
 
     const { budget, maxPlantBytes } = this.#options
@@ -124,18 +136,27 @@ export class Lists {
     return page
   }
 
-  async #readTogether (lists: ListRequest[]): Promise<Array<Page | undefined>> {
+  async #readTogether (lists: ListRequest[]): Promise<Array<MaybePage | Promise<MaybePage>>> {
     // Since these lists were queued, other lists of their users may have been slow or large.
-    const short = lists.filter(({ user }) => !this.#alone.has(user))
-    if (short.length === 0) return []
+    const short = lists.filter(({ user }) => !this.#slow.has(user) && !this.#large.has(user))
+    const pages = new Map(short.length > 0 ? await this.#readShort(short) : [])
+    return lists.map((list) => {
+      const isDeferred = !pages.has(list) && this.#slow.has(list.user)
+      return isDeferred ? this.#slowLists.add(list) : pages.get(list)
+    })
+  }
+
+  async #readShort (lists: ListRequest[]): Promise<Array<[ListRequest, MaybePage]>> {
     const sentAt = performance.now()
-    const read = await readFirstPages(this.#options.database, short)
+    const pages = await readFirstPages(this.#options.database, lists)
     const ms = this.#since(sentAt)
     const wasSlow = ms > slowMs && ms > slowFactor * this.#typicalMs
     this.#typicalMs += (ms - this.#typicalMs) / 16
-    const pages = new Map(short.map((list, index) => [list, read[index]]))
-    for (const [{ user }, page] of pages) if (wasSlow || page === undefined) this.#alone.set(user, true)
-    return lists.map((list) => pages.get(list))
+    return lists.map((list, index) => {
+      if (wasSlow) this.#slow.set(list.user, true)
+      if (pages[index] === undefined) this.#large.set(list.user, true)
+      return [list, pages[index]]
+    })
   }
 
   /** Pipelined statements run one after the other: a statement began when the one before ended. */
@@ -146,11 +167,19 @@ export class Lists {
     return ms
   }
 
-  async #readAlone (list: ListRequest): Promise<Page> {
+  async #readSlow (list: ListRequest): Promise<MaybePage> {
     const startedAt = performance.now()
+    const page = await readSmallPage(this.#options.database, list)
+    if (performance.now() - startedAt < slowMs) this.#slow.delete(list.user)
+    else this.#slow.set(list.user, true)
+    return page
+  }
+
+  async #readLarge (list: ListRequest): Promise<Page> {
     const page = await readPage(this.#options.database, list)
-    if (page.bytes <= inlineBytes && performance.now() - startedAt < slowMs) this.#alone.delete(list.user)
-    else if (list.queuedAt !== Infinity) this.#alone.set(list.user, true)
+    const isFirst = list.queuedAt !== Infinity
+    if (isFirst && page.bytes > inlineBytes) this.#large.set(list.user, true)
+    else if (isFirst) this.#large.delete(list.user)
     return page
   }
 }

@@ -132,6 +132,12 @@ export async function readFirstPages (
   return lists.map((list, index) => toPage(list, rows.get(index + 1) as Row))
 }
 
+/** The first page of a list, read alone. Undefined for a page of more than `inlineBytes`. */
+export async function readSmallPage (database: Database, list: PageRequest): Promise<Page | undefined> {
+  const [row] = await database.readLong(selectPage, valuesOf({ ...list, maxBytes: inlineBytes }))
+  return toPage(list, row as Row)
+}
+
 /** One page of a long list. */
 export async function readPage (database: Database, request: PageRequest): Promise<Page> {
   const [row] = await database.readLong(selectPage, valuesOf(request))

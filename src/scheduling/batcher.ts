@@ -15,16 +15,19 @@ export const singles = { maxItems: 1, maxInFlight: 100 }
 
 interface Pending<Item extends Work, Result> extends Queued<Item> {
   context: unknown
-  resolve: (result: Result) => void
+  resolve: (result: Result | Promise<Result>) => void
 }
 
-/** `run` returns the results in the order of the items. See docs/design/002-batches.md. */
+/** Returns the results in the order of the items. A promise among them concerns its own item alone. */
+type Run<Item, Result> = (items: Item[]) => Promise<Array<Result | Promise<Result>>>
+
+/** See docs/design/002-batches.md. */
 export class Batcher<Item extends Work, Result> {
-  readonly #run: (items: Item[]) => Promise<Result[]>
+  readonly #run: Run<Item, Result>
   readonly #options: BatcherOptions<Item, Result>
   readonly #queue: WorkQueue<Pending<Item, Result>>
 
-  constructor (run: (items: Item[]) => Promise<Result[]>, options: BatcherOptions<Item, Result>) {
+  constructor (run: Run<Item, Result>, options: BatcherOptions<Item, Result>) {
     this.#run = run
     this.#options = options
     this.#queue = new WorkQueue((batch) => this.#flush(batch), options)
@@ -42,7 +45,7 @@ export class Batcher<Item extends Work, Result> {
     batchEvents.publish({ name, items: batch.length })
     try {
       const results = await this.#inContextOf(batch, () => this.#run(batch.map(({ item }) => item)))
-      batch.forEach(({ resolve }, index) => resolve(results[index] as Result))
+      batch.forEach(({ resolve }, index) => resolve(results[index] as Result | Promise<Result>))
     } catch (error) {
       if (batch.length > 1 && isRetryable(error)) await Promise.all(batch.map((one) => this.#retryAlone(one)))
       else for (const { reject } of batch) reject(error)
