@@ -5,7 +5,7 @@ import { finished, type Writable } from 'node:stream'
 export const inlineBytes = 16_384
 
 /** The service collects garbage after a burst, because an idle process would keep the memory. */
-const [collectBytes, collectMs] = [33_554_432, 1000]
+const [collectBytes, collectMs] = [16_777_216, 1000]
 
 /** Any other collection keeps the freed pages in a pool of the process. This one takes some 60 ms. */
 const collectAll = { execution: 'async', flavor: 'last-resort' } as const
