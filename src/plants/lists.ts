@@ -83,8 +83,8 @@ export class Lists {
     if (page !== undefined && page.next === undefined) return { plants: page.toPlants(), beyond: page.beyond }
 
     const { budget, maxPlantBytes } = this.#options
-    // One page is being sent, one is prefetched, and serialization copies one.
-    const bytes = 3 * Math.max(maxPageBytes, maxPlantBytes)
+    // For two pages: one is being sent, one is prefetched.
+    const bytes = 2 * Math.max(maxPageBytes, maxPlantBytes)
     if (!budget.reserve(user, bytes, response)) throw overloaded
     const first = page ?? await this.#longLists.add(request)
     if (first.next === undefined) {
