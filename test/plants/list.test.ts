@@ -157,11 +157,14 @@ for (const [WRITE_BATCH, isJoined] of [['500', true], ['1', false]] as const) {
 
 t.test('a user whose last list was slow has the next ones read alone, until one is not slow', async (t) => {
   const { sendBlocked, unblock, alice, url } = await startBlocked(t, {}, 'lock table plants')
-  const [slow] = await sendBlocked(() => alice.list())
-  // Longer than a list may take.
-  await delay(200)
-  await unblock()
-  t.equal((await slow)?.statusCode, 200)
+  // The second slow list is read alone.
+  for (let count = 0; count < 2; count++) {
+    const [slow] = await sendBlocked(() => alice.list())
+    // Longer than a list may take.
+    await delay(200)
+    await unblock()
+    t.equal((await slow)?.statusCode, 200)
+  }
   for (const isJoined of [false, true]) {
     await Promise.all([alice.list(), alice.list()])
     t.equal(await isJoinedIn(url), isJoined)
