@@ -171,6 +171,16 @@ t.test('a user whose last list was slow has the next ones read alone, until one 
   }
 })
 
+t.test('queued lists of a user whose list was slow are read alone', async (t) => {
+  const { sendBlocked, unblock, alice, url } = await startBlocked(t, {}, 'lock table plants')
+  // More lists than four statements take.
+  const responses = await sendBlocked(...range(80).map(() => () => alice.list()))
+  await delay(200)
+  await unblock()
+  t.strictSame(statuses(await Promise.all(responses)), Array(80).fill(200))
+  t.equal(await isJoinedIn(url), false)
+})
+
 t.test('a list is rejected at once when MAX_QUEUED others are queued', async (t) => {
   const { sendBlocked, unblock, alice } = await startBlocked(t, { MAX_QUEUED: '3' }, 'lock table plants')
   const responses = await sendBlocked(...range(5).map(() => () => alice.list()))
