@@ -1,4 +1,4 @@
-// Measures import and export of a million plants, and the same work of psql's \copy. Also measures the latency
+// Measures import and export of a million plants, the same work in psql, and the latency
 // of requests during an import.
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
