@@ -59,7 +59,7 @@ export async function findRunning (folder: string): Promise<RunningServer | unde
   return isRunning ? running : undefined
 }
 
-/** Writes an error in one line. When a permission is missing, adds why root has not helped. */
+/** Writes an error in one line. For a missing permission adds that root's PostgreSQL runs as postgres. */
 function inOneLine (error: string): string {
   const line = error.trim().replaceAll(/\s+/g, ' ')
   const hint = 'started by root, PostgreSQL runs as the user postgres'

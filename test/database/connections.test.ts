@@ -67,7 +67,7 @@ test('statements that hang do not use up the connections of the server', async (
     read()
     await once(replaced, 'replaced')
   }
-  // The service does not replace the third connection, so the statements of that connection stay pending.
+  // The service does not replace the third connection. The statements on that connection stay pending.
   for (let statement = 0; statement < 5; statement++) read()
   while ((await sql(url, waitingForLocks)).length < 3) await delay(50)
   t.equal(database.pending().read, 5)

@@ -80,9 +80,8 @@ t.test('a delete that waits too long for a locked table gets the error of a slow
   await client.connect()
   t.teardown(() => client.end())
   await client.query('begin; lock table plants in access exclusive mode')
-  // After the batch the service retries each delete alone. The first retry waits for the lock while
-  // PostgreSQL prepares the statement.
-  // The retries pipelined behind the first one fail because the statement is not prepared.
+  // After the batch the service retries each delete alone. The first retry waits for the lock while its
+  // statement is prepared. The pipelined retries behind it fail because the statement is not prepared.
   const responses = await Promise.all(range(20).map((id) => alice.delete(id)))
   await client.query('rollback')
   t.strictSame(responses.map((response) => response.json().error), Array(20).fill(50304))

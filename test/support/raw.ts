@@ -17,8 +17,7 @@ export interface ExchangeOptions {
 
 /**
  * Sends the parts one by one on a new socket and reads until the service closes the socket. Calls and awaits
- * parts that are
- * functions. Rejects when the socket is reset, or when the bytes are not complete HTTP/1.1 responses.
+ * parts that are functions. Rejects when the socket is reset, or when the bytes are not complete responses.
  */
 export async function exchange (
   address: string, parts: Array<string | Buffer | (() => Promise<unknown>)>,

@@ -43,7 +43,7 @@ async function start (t: Test) {
       return sockets
     },
 
-    /** Calls `act` in the tick in which the last request of all sockets arrives, and then resolves. */
+    /** When the requests of all sockets have arrived, calls `act` in the same tick and resolves. */
     onceArrived: (act: () => void) => new Promise<void>((resolve) => {
       const until = arrived + together
       app.server.on('request', () => {
