@@ -6,7 +6,7 @@ import type { Test } from 'tap'
 export type Browser = Pick<LaunchOptions, 'executablePath' | 'channel' | 'env'>
 
 interface PageOptions {
-  /** With `home` the test process sends the requests. Without, the browser applies its rules for origins. */
+  /** With `home` the test process sends the requests. Otherwise the browser does and checks their origins. */
   home?: string
   colorScheme?: 'light' | 'dark'
   viewport?: { width: number, height: number }

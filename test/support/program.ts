@@ -80,7 +80,7 @@ export const withoutHooks = ['-u', 'NODE_OPTIONS']
 /** Arguments for `env`: the program starts from the compile cache, as in the image. */
 export const asShipped = [...withoutHooks, `NODE_COMPILE_CACHE=${compileCache}`]
 
-/** Starts the program without measuring coverage. */
+/** Functions that start the program without measuring coverage. */
 export const unmeasured = startedBy(['env', ...asShipped, ...program])
 
 export type Program = Awaited<ReturnType<typeof serve>>
