@@ -1,4 +1,4 @@
-// The programs to measure. A peer that this machine cannot run is skipped and named.
+// The programs to measure. The benchmark skips a peer that this machine cannot run, and prints its name.
 import { execFileSync, spawnSync } from 'node:child_process'
 import { cpSync, symlinkSync } from 'node:fs'
 import { join } from 'node:path'
@@ -48,7 +48,8 @@ export const before = (checkout: string): Contender => ({
 
 /** Fills the compile cache, as the build of the image does. */
 export function fillCompileCache ({ command, env }: Contender) {
-  // On a busy machine five seconds may be too short. Then the first start fills the cache.
+  // On a busy machine the contender may need more than five seconds to start.
+  // Then its first measured start fills the cache.
   spawnSync('timeout', ['--signal=INT', '5', ...command], {
     env: { ...process.env, ...env, DATABASE_URL: 'postgres://127.0.0.1/none', PORT: '0' },
     stdio: 'ignore'
@@ -91,8 +92,9 @@ function bun (): Contender {
 }
 
 /**
- * The libraries without the service: a program outside the project that uses its tables, Fastify and pg.
- * FLOOR names the folder that has `main.mjs`.
+ * A program outside the project that uses the tables of the service, Fastify and pg. It shows what these
+ * libraries cost.
+ * The environment variable FLOOR names the folder of `main.mjs`.
  */
 function floor (): Contender {
   const source = process.env.FLOOR

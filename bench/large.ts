@@ -1,10 +1,10 @@
-// The same load on a small store and on one of 10,000,000 plants.
+// Measures the same load on a small store and on a store of 10,000,000 plants.
 import type { Duration } from './measure.ts'
 import { alongside, createDatabase, withClient, type Contender, type Postgres } from './running.ts'
 import { keepStore, throughput, type Result } from './throughput.ts'
 
-// Both stores have 1,000 tokens in use: 20 for each user of the small store, one for every
-// 500th user of the large store.
+// Each load uses 1,000 tokens. Each user of the small store has 20 of them. In the large store every
+// 500th user has one of them.
 const sizes = [
   { name: 'small', title: '1,000 plants', users: 50, username: (token: number) => String(token % 50) },
   {

@@ -142,7 +142,10 @@ ${rows}
 ${conditions}`)
 }
 
-/** Measures variants of this service. Prints their rates relative to the first and returns their costs. */
+/**
+ * Measures variants of this service. Prints their rates relative to the first variant.
+ * Returns a section on their processor times.
+ */
 async function variants (chosen: Contender[], of: Load[]): Promise<string> {
   for (const { name } of chosen) {
     if (name !== service.name) await createDatabase(postgres.url(name))

@@ -1,4 +1,4 @@
-// One measurement: a load on a running contender, and its cost.
+// Runs a load on a contender and measures rate, latency and processor time.
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { readFileSync, writeFileSync } from 'node:fs'
@@ -13,10 +13,10 @@ export const loads: Load[] = ['list', 'create', 'delete', 'mix']
 export interface Figures {
   requests: number
   perSecond: number
-  /** Latency in milliseconds, NaN where it is unknown. */
+  /** Latency in milliseconds. NaN for pgbench. */
   p50: number
   p99: number
-  /** Processor time of a request in microseconds: in the contender's process, and in all of PostgreSQL's. */
+  /** Processor time of a request in µs: of the contender (`own`) and of all PostgreSQL processes. */
   own: number
   postgres: number
 }
@@ -41,13 +41,13 @@ export function median (values: number[]) {
 export const quantile = (values: number[], fraction: number) =>
   values.toSorted((a, b) => a - b)[Math.floor((values.length - 1) * fraction)] ?? NaN
 
-/** The median of rounds with the lowest and the highest round. */
+/** Formats the median of the rounds, then the lowest and the highest round in brackets. */
 export function spread (values: number[]) {
   if (values.some(Number.isNaN)) return '–'
   return `${round(median(values))} [${round(Math.min(...values))}–${round(Math.max(...values))}]`
 }
 
-/** Processor seconds of a process and its children, ended ones included. Linux counts in hundredths. */
+/** Processor seconds of a process and its running and ended children. Linux counts in ticks of 10 ms. */
 function processorSeconds (pid: number): number {
   const fields = readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ')[1]?.split(' ') ?? []
   const children = readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8').trim().split(' ').filter(Boolean)
@@ -56,7 +56,7 @@ function processorSeconds (pid: number): number {
     try {
       return sum + processorSeconds(Number(child))
     } catch {
-      return sum // The child has ended meanwhile.
+      return sum // The child has ended.
     }
   }, own)
 }
@@ -75,7 +75,7 @@ export async function run (program: string, args: string[], { pid, postgres }: E
   return { output, processor }
 }
 
-/** Rejects when a response is not 2xx. */
+/** Rejects when a request fails or its status is 400 or more, and when no request completes. */
 export async function wrk (entry: Entry, load: Load, options: Options): Promise<Figures> {
   const { connections, seconds, firstId } = options
   const threads = String(Math.min(2, connections))
@@ -105,8 +105,8 @@ delete from plants where owner = :writer and id = :id;`
 }
 
 /**
- * Runs the bare prepared statements, one at a time on each connection. PostgreSQL is fastest with
- * 16 connections; with 64 its processes compete.
+ * Runs the prepared statements without a service, one at a time on each connection. PostgreSQL is fastest
+ * with 16 connections. With 64 connections its processes compete for the processor.
  */
 export async function pgbench (entry: Entry, load: Load, { seconds, firstId }: Options): Promise<Figures> {
   const connections = 16

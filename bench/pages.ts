@@ -1,4 +1,4 @@
-// The first page of a user's plants against the last one.
+// Compares the first page of a user's plants with the last page.
 import { table } from '../test/support/table.ts'
 import { writeCursor } from '../src/http/types.ts'
 import { processor, run, spread, type Duration } from './measure.ts'

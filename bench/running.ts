@@ -20,7 +20,7 @@ export interface Contender {
   /** A path that responds with a status below 500 when the contender serves requests. */
   ready: string
   env?: Record<string, string>
-  /** The file of the tokens that the load sends, by default that of the service's own tokens. */
+  /** The file of the tokens that the load sends. By default these are own tokens, not JWTs. */
   tokensFile?: string
 }
 
@@ -53,7 +53,7 @@ export const collector = { username: '2000', token: tokens[2000] ?? '' }
 const children = new Set<ChildProcess>()
 let interrupted = false
 
-/** Ends the contenders. The current measurement then fails, which closes everything else. */
+/** Kills the contenders. The current measurement then fails, and the cleanup stops PostgreSQL. */
 export function interrupt () {
   interrupted = true
   for (const child of children) child.kill('SIGKILL')
@@ -95,9 +95,9 @@ export async function start (contender: Contender, databaseUrl: string): Promise
 
 export type Postgres = Awaited<ReturnType<typeof startPostgres>>
 
-/** A throwaway PostgreSQL with default settings, fsync on. */
+/** Starts a temporary PostgreSQL with default settings, so fsync is on. */
 export async function startPostgres () {
-  // Under root PostgreSQL runs as the user postgres, which must be able to enter the folder.
+  // When root runs this, PostgreSQL runs as the user postgres. That user needs access to the folder.
   await chmod(folder, 0o755)
   const server = await startEmbedded(folder)
   return {
@@ -120,7 +120,7 @@ export async function withClient<T> (url: string, work: (client: pg.Client) => P
   }
 }
 
-/** Runs contenders side by side, each on the database of its name, while `work` measures them. */
+/** Runs contenders at the same time while `work` measures them. Each uses the database with its name. */
 export async function alongside (
   postgres: Postgres,
   chosen: Contender[],
@@ -138,7 +138,7 @@ export async function alongside (
   await work(entries)
 }
 
-/** Creates a database with the tables of the service and a user for each token. */
+/** Creates a database with the service's tables and all tokens. `username` returns the user of a token. */
 export async function createDatabase (url: string, username = (token: number) => String(token)) {
   const name = new URL(url).pathname.slice(1)
   await withClient(new URL('/postgres', url).href, (client) => client.query(`create database ${name}`))

@@ -1,4 +1,4 @@
-// Measures the two riskiest claims of docs/scaling.md:
+// Measures the two riskiest claims of docs/scaling.md. Usage:
 // node bench/scale.ts [--plants 10000000] [--connections 1000]
 import { readFileSync } from 'node:fs'
 import { parseArgs } from 'node:util'
@@ -32,7 +32,7 @@ stack.defer(() => database.close())
 const app = await buildApp({ config, database, lifecycle: { stopping: false } })
 stack.defer(() => app.close())
 
-/** Median and 99th percentile of requests one after the other, in ms. */
+/** Sends requests one after the other. Returns the median and the 99th percentile of their latency in ms. */
 async function measure (
   ask: (index: number) => Promise<{ statusCode: number, body: string }>
 ): Promise<string> {
@@ -61,7 +61,7 @@ async function measureOwner (owner: string) {
   ]
 }
 
-// Even ids are taken, odd ones are for creates, which so fall everywhere among them.
+// Existing plants have even ids. Creates use odd ids that are spread over the same range.
 for (let from = 0; from < plants; from += 1_000_000) {
   await sql(url, `insert into plants (owner, id, name, tag)
     select 'giant', 2 * n, 'Monstera deliciosa', 'tropical' from generate_series($1::int, $2::int) as n`,
@@ -86,7 +86,7 @@ const postmaster = Number(readFileSync(`${dataDir}/postmaster.pid`, 'utf8').spli
 const proportionalKiB = (pid: number) =>
   Number(/^Pss: +(\d+)/m.exec(readFileSync(`/proc/${pid}/smaps_rollup`, 'utf8'))?.[1])
 
-/** The memory of all processes of the server together. Shared pages count once. */
+/** The memory of all PostgreSQL processes together. Shared pages count once. */
 async function memoryMiB (): Promise<number> {
   const pids = [postmaster, ...await findChildren(postmaster)]
   return pids.reduce((sum, pid) => sum + proportionalKiB(pid), 0) / 1024
@@ -98,7 +98,7 @@ const clients: pg.Client[] = []
 for (let opened = 0; opened < connections; opened++) {
   const client = new pg.Client(url)
   await client.connect()
-  // An idle connection of an instance has planned its statement and mapped the pages that it read.
+  // Like an idle connection of the service, this one has planned a statement and mapped the pages it read.
   await client.query({ name: 'list', text: list, values: ['dwarf'] })
   clients.push(client)
 }

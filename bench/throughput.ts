@@ -22,8 +22,8 @@ async function settle (database: pg.Client) {
 }
 
 /**
- * Restores the state before every run: 1,000 readers with 20 plants each, and plants to delete. The users'
- * names are numbers after the prefix.
+ * Prepares the plants for a run: 1,000 readers with 20 plants each, and plants to delete. The name of a
+ * user is the prefix and a number.
  */
 export const thousandUsers = (prefix = ''): Refill => async (database, firstId, deletable) => {
   await database.query(`truncate plants;
@@ -36,7 +36,7 @@ export const thousandUsers = (prefix = ''): Refill => async (database, firstId, 
   await settle(database)
 }
 
-/** Deletes only the plants that the last run created, to keep a large store. */
+/** Keeps the prepared plants of a large store. Deletes only the plants that earlier runs created. */
 export const keepStore: Refill = async (database) => {
   await database.query(`delete from plants
     where owner in (select username from tokens) and id >= ${movingIds}`)
@@ -62,10 +62,10 @@ export async function throughput (entries: Entry[], options: Options): Promise<R
     const seconds = turn === 0 ? Math.min(2, options.seconds) : options.seconds
     for (const load of options.loads) {
       for (const { entry, past } of runs) {
-        // Use no id twice, because requests in flight at the end of a run may arrive in the next one.
+        // Use no id twice, because requests in flight at the end of a run may arrive in the next run.
         firstId += 1_000_000_000
         const share = { list: 0, create: 0, delete: 1, mix: 0.05 }[load]
-        // Enough plants to delete, even when this run is three times as fast as the previous ones.
+        // Enough plants to delete, even when this run is three times as fast as the fastest previous run.
         const fastest = Math.max(20_000, ...past[load].map(({ perSecond }) => perSecond))
         await refill(entry.database, firstId, Math.ceil(fastest * seconds * share * 3))
         const figures = await checked(entry, load, { ...options, seconds, firstId })
@@ -89,7 +89,7 @@ async function checked (
   const figures = await (entry.pid === undefined ? pgbench : wrk)(entry, load, options)
   const after = await count(entry.database)
   const changed = after.moved - before.moved
-  // The server also executed the requests in flight at the end, which the load generator did not count.
+  // The contender also executes the requests in flight at the end. The load generator does not count them.
   const unaccounted = {
     list: 0, create: changed - figures.requests, delete: -changed - figures.requests, mix: 0
   }[load]
@@ -99,7 +99,7 @@ async function checked (
   return figures
 }
 
-/** A line for each contender, a column for each load. */
+/** Returns a table with a line for each contender and a column for each load. */
 export function resultTable (results: Result[], cell: (rounds: Figures[], load: Load) => string) {
   const measured = loads.filter((load) => results[0]?.rounds.has(load))
   const row = ({ title, rounds }: Result) =>
@@ -113,11 +113,11 @@ export const rateTable = (results: Result[]) =>
 export const latencyTable = (results: Result[]) => resultTable(results, (rounds) =>
   `${round(median(rounds.map(({ p50 }) => p50)))}/${round(median(rounds.map(({ p99 }) => p99)))}`)
 
-/** The processor time of contender and PostgreSQL, with that of the contender alone in brackets. */
+/** The processor time of contender and PostgreSQL together, then of the contender alone in brackets. */
 export const processorTable = (results: Result[]) => resultTable(results, (rounds) =>
   `${round(median(rounds.map(processor)))} (${round(median(rounds.map(({ own }) => own)))})`)
 
-/** Requests per second, alone and relative to the yardstick in the same round, as a table and as bars. */
+/** The requests per second, also relative to the yardstick in the same round, as a table and as bars. */
 export function compare (results: Result[], yardstick: string) {
   const base = results.find(({ title }) => title === yardstick)?.rounds
   const relative = (rounds: Figures[], load: Load) =>

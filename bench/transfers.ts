@@ -1,4 +1,5 @@
-// Import and export of a million plants beside psql's \copy, and the latency of requests during an import.
+// Measures import and export of a million plants, the same work in psql, and the latency
+// of requests during an import.
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { createWriteStream } from 'node:fs'
@@ -24,7 +25,7 @@ function * ndjson () {
   for (let id = 1; id <= plants; id++) yield `{"id":${id},"name":"Monstera deliciosa ${id}","tag":"indoor"}\n`
 }
 
-/** Runs a command to its end, and returns its plants a second and its peak of memory. */
+/** Runs a command to its end. Returns the plants per second and the peak memory of the process. */
 async function timed ([program = '', ...args]: string[], url: string) {
   const began = performance.now()
   const child = spawn(program, args, { env: { ...process.env, DATABASE_URL: url }, stdio: 'ignore' })
@@ -67,7 +68,7 @@ export async function transfers (postgres: Postgres, service: Contender, rounds:
         ]
       : []
   ]
-  // The file of psql has no owner.
+  // psql's file has no column for the owner, so the table needs a default owner.
   await withClient(url, (client) => client.query(
     "create table copied (like plants including all); alter table copied alter owner set default 'ann'"))
   const figures = all.map(() => ({ rates: [] as number[], peaks: [] as number[] }))
@@ -90,7 +91,7 @@ Latency of lists of 20 plants, one after the other, in ms:
 ${table(['', 'median', '99th percentile'], latencies)}`
 }
 
-/** Measures short lists alone, and while an import runs. */
+/** Measures short lists first without an import, then during imports with different options. */
 async function besideImports (url: string, service: Contender, own: (...words: string[]) => string[]) {
   await withClient(url, (client) => client.query(`insert into plants (owner, id, name, tag)
     select '${collector.username}', id, 'Monstera', 'indoor' from generate_series(1, 20) id`))

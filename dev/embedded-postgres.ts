@@ -22,7 +22,8 @@ export async function startEmbedded (folder: string) {
     if (signal(running.ownerPid, 0)) throw new Error(`${dataDir} is in use by process ${running.ownerPid}`)
     await stopOrphan(dataDir)
   }
-  // A process group of its own keeps Ctrl-C in a terminal from stopping the database before the service.
+  // The supervisor has its own process group. Otherwise Ctrl-C in a terminal would stop the database before
+  // the service.
   const supervisor = join(import.meta.dirname, 'supervisor.ts')
   const child = fork(supervisor, [dataDir, String(process.pid)], { detached: true, stdio: 'ignore' })
   const exited = once(child, 'exit')
@@ -43,7 +44,7 @@ export async function startEmbedded (folder: string) {
   }
 }
 
-/** Returns the server that another process runs on the folder. */
+/** Returns the server that uses the folder, or undefined when there is none. */
 export async function findRunning (folder: string): Promise<RunningServer | undefined> {
   const running: RunningServer | undefined = await readFile(join(resolve(folder), 'server.json'), 'utf8')
     .then(JSON.parse)
@@ -58,7 +59,7 @@ export async function findRunning (folder: string): Promise<RunningServer | unde
   return isRunning ? running : undefined
 }
 
-/** Tells root why PostgreSQL lacks a permission. */
+/** Writes an error in one line. For a missing permission adds that root's PostgreSQL runs as postgres. */
 function inOneLine (error: string): string {
   const line = error.trim().replaceAll(/\s+/g, ' ')
   const hint = 'started by root, PostgreSQL runs as the user postgres'

@@ -1,5 +1,5 @@
-// Runs PostgreSQL for embedded-postgres.ts and stops it when its owner has ended. This is a process of its
-// own because the library installs signal handlers that end the process at once.
+// Runs PostgreSQL for embedded-postgres.ts and stops PostgreSQL when the owner process has ended. This is a
+// separate process because the library installs signal handlers that end the process at once.
 import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
 import { existsSync } from 'node:fs'
@@ -17,7 +17,7 @@ let server: EmbeddedPostgres | undefined
 let log = ''
 let reason: string | undefined
 
-// The service has ended or has closed the server. The listener comes first: the service may end before
+// The service has ended or has closed the server. Add this listener first: the service may end before
 // the server has started.
 process.once('disconnect', async () => {
   await server?.stop()
@@ -26,7 +26,7 @@ process.once('disconnect', async () => {
 // When the library cannot run PostgreSQL at all, it throws outside its promises.
 process.once('uncaughtException', fail)
 
-// Under root the server runs as another user, which must be able to read the folder.
+// When root runs this, the server runs as another user. That user needs access to the folder.
 process.umask(0o022)
 
 try {
@@ -64,14 +64,14 @@ function findReason (piece: string): void {
   reason ??= /(?:FATAL|error): +(.+)\n/.exec(log)?.[1]
 }
 
-/** Retries while the lock file is there: a killed server counts as running until its parent has noticed. */
+/** Retries while the lock file exists. A killed server counts as running until its parent reaps it. */
 async function start (candidate: EmbeddedPostgres): Promise<void> {
   const deadline = Date.now() + waitForLockMs
   for (;;) {
     server = candidate
     try {
       await server.start()
-      // stop() would never return after the server has died.
+      // After the server has died, stop() would never return.
       Reflect.get(server, 'process').once('exit', () => process.exit())
       return
     } catch {
@@ -82,8 +82,8 @@ async function start (candidate: EmbeddedPostgres): Promise<void> {
   }
 }
 
-// The folder gets its name when it is complete. This process may be killed halfway, and of two processes
-// that create a cluster the first one wins.
+// Creates the cluster in a new folder and renames the folder at the end. A killed process then leaves no
+// partial cluster under the final name. When two processes create a cluster, the first rename wins.
 async function createCluster (): Promise<void> {
   const folder = join(dataDir, `new-${randomBytes(4).toString('hex')}`)
   const password = randomBytes(16).toString('hex')

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Packs what an operator needs without a checkout; Compose then pulls the image: bundle.sh <image> <file.tar.gz>
+# Packs the files that an operator without a checkout needs. Compose then pulls the image. Usage:
+# bundle.sh <image> <file.tar.gz>
 set -eu
 folder=$(mktemp -d)
 trap 'rm -r "$folder"' EXIT

@@ -5,7 +5,7 @@ const accepted = ['0BSD', 'Apache-2.0', 'BlueOak-1.0.0', 'BSD-2-Clause', 'BSD-3-
 
 interface Package { dev?: boolean, license?: string }
 
-// A choice such as (MIT OR CC0-1.0) is accepted when one of its licenses is.
+// A choice such as (MIT OR CC0-1.0) is accepted when one of its licenses is accepted.
 const isAccepted = (license = '') =>
   license.replaceAll(/[()]/g, '').split(' OR ').some((name) => accepted.includes(name))
 

@@ -1,5 +1,6 @@
 // Prints the SBOM of the packages in the image, in CycloneDX: node release/sbom.ts
-// npm sbom --omit=dev leaves out packages that development needs, too. So npm reads a project without them.
+// `npm sbom --omit=dev` also leaves out packages that both development and the image need.
+// So npm reads a copy of the project without development dependencies.
 import { execFile } from 'node:child_process'
 import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'

@@ -210,7 +210,7 @@ t.test('this file tests every setting', async (t) => {
   t.strictSame(Object.keys(values), Object.keys(settings))
 })
 
-/** Settings that make sense only with another one. */
+/** Settings that make sense only with another setting, and that setting. */
 const needs: Record<string, Record<string, string>> = { USER_BURST: { USER_RATE: '1/s' } }
 
 for (const [name, { good, bad }] of Object.entries(values)) {

@@ -1,4 +1,4 @@
-// Runs tap on a throwaway PostgreSQL server: node test/run.ts [arguments for tap]
+// Runs tap on a temporary PostgreSQL server: node test/run.ts [arguments for tap]
 // TEST_DATABASE=container|embedded|<url of a superuser> chooses the server.
 // By default the server is a container, or embedded where there is no container engine.
 import { spawn } from 'node:child_process'
@@ -59,7 +59,10 @@ async function createTemplate ({ url, isOurs }: Server): Promise<void> {
   await migrate(template.href, 'up')
 }
 
-/** A folder in memory if it has 1 GiB of space, since a database is 300 files; else a folder on disk. */
+/**
+ * Returns a folder in memory when 1 GiB is free there, otherwise a folder on disk. Memory is faster for the
+ * 300 files of each database.
+ */
 async function findFolder (): Promise<string> {
   const memory = '/dev/shm'
   const { bavail, bsize } = await statfs(memory).catch(() => ({ bavail: 0, bsize: 0 }))
@@ -72,12 +75,12 @@ function warn ({ message }: Error): undefined {
 
 // All temporary files of the run are in this folder. Its name identifies leftover processes.
 const folder = await mkdtemp(join(process.env.TMPDIR ?? await findFolder(), 'plant-store-run-'))
-// Under root PostgreSQL runs as another user, which must be able to enter the folder.
+// When root runs the tests, PostgreSQL runs as another user. That user needs access to the folder.
 await chmod(folder, 0o755)
 process.env.TMPDIR = folder
 const server = await startServer()
 console.log(`# test database: ${server.kind}`)
-// A Ctrl-C reaches tap as well. The server stops after tap has ended.
+// Ctrl-C also reaches tap. Ignore it here, because the server must stop after tap.
 process.on('SIGINT', () => {})
 try {
   const [browser] = await Promise.all([findBrowser().catch(warn), createTemplate(server)])

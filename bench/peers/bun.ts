@@ -1,4 +1,4 @@
-// Bun with its server and SQL client, which prepares and pipelines statements. Tokens are cached.
+// Bun with its own server and SQL client. The client prepares and pipelines statements. Tokens are cached.
 import { isNewPlant, readId, readLimit, cacheUsers, toPlant } from './tokens.ts'
 
 type Row = { name: string, tag: string | null } & { username: string }
@@ -6,7 +6,7 @@ type Rows = Row[] & { count: number }
 type Result = Promise<Response>
 type Route = (request: Request & { params: { id: string } }) => Result | Response
 
-// Bun's type package would add its globals to the whole project, so declare the used ones here.
+// Bun's type package would add its globals to the whole project, so declare the needed globals here.
 declare const Bun: {
   SQL: new (url: string, options: { max: number }) => (text: TemplateStringsArray, ...values: unknown[]) =>
   Promise<Rows>

@@ -1,9 +1,12 @@
-// A token cache of three seconds and checks of input for peers in JavaScript.
+// A token cache and input checks for the peers in JavaScript. The cache keeps a token for three seconds.
 import { createHash } from 'node:crypto'
 
 const cacheMs = 3000
 
-/** Returns a function from an Authorization header to the user, or undefined for an unknown token. */
+/**
+ * Returns a function that finds the user of an Authorization header. It resolves to undefined for an
+ * unknown token.
+ */
 export function cacheUsers (find: (hash: Buffer) => Promise<string | undefined>) {
   const users = new Map<string, { user: string, until: number }>()
   return async (header = ''): Promise<string | undefined> => {
@@ -24,11 +27,11 @@ export function isNewPlant (body: unknown): body is NewPlant {
   return Number.isSafeInteger(id) && typeof name === 'string' && ['string', 'undefined'].includes(typeof tag)
 }
 
-/** Undefined without a limit, NaN for an invalid one. */
+/** Returns undefined when `text` is missing, and NaN for an invalid limit. */
 export const readLimit = (text: string | null | undefined) =>
   text == null ? undefined : /^\d{1,9}$/.test(text) ? Number(text) : NaN
 
-/** NaN for an invalid id. */
+/** Returns NaN for an invalid id. */
 export const readId = (text: string) => /^-?\d{1,15}$/.test(text) ? Number(text) : NaN
 
 interface Row { name: string, tag: string | null }

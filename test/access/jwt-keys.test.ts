@@ -6,10 +6,10 @@ import { createKeys } from '../../src/access/jwt-keys.ts'
 import { keyEvents } from '../../src/events.ts'
 import { startKeyServer } from '../support/identity-provider.ts'
 
-// Without a retry of its own the test decides when the service fetches.
+// With these times the service does not fetch again by itself. Each test decides when the service fetches.
 const never = { refreshMs: 3_600_000, retryMs: 3_600_000, cooldownMs: 0, timeoutMs: 5000 }
 
-/** Starts a provider and the service's keys, and collects the log lines. */
+/** Starts a provider and the part of the service that fetches its keys. Collects the log lines. */
 async function start (
   t: Test, times: Partial<typeof never> = {}, source: { jwksUrl?: string, maxAgeMs?: number } = {}
 ) {
@@ -29,7 +29,7 @@ async function nextFetch (): Promise<string> {
   const { promise, resolve } = Promise.withResolvers<string>()
   const listener = ({ result }: { result: string }) => resolve(result)
   keyEvents.subscribe(listener)
-  // The timer of a retry alone would not keep this process alive.
+  // The service's retry timer does not keep this process alive, so this timer does.
   const alive = setInterval(() => {}, 1000)
   const result = await promise
   clearInterval(alive)

@@ -33,7 +33,8 @@ const lacks = (scope: string) => ({
   body: { error: 40302, message: 'The bearer token lacks the scope that this operation needs.' }
 })
 
-// A port may have belonged to another provider, so tests that create plants need a database of their own.
+// Two providers may use the same port one after the other and so share users. Therefore tests that create
+// plants need their own database.
 const shared = await createDatabase(t)
 
 /** Starts a service that accepts the tokens of the issuer. */
@@ -307,7 +308,7 @@ function countChecks (t: Test): Record<string, number> {
   return counts
 }
 
-/** Starts a provider and checks of its tokens without a service. Unknown keys cause a fetch each time. */
+/** Starts a provider and checks its tokens without a service. Each unknown key causes a fetch. */
 async function startChecks (t: Test) {
   const provider = await startKeyServer(t)
   const { issuer } = provider

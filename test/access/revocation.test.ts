@@ -34,7 +34,10 @@ async function list (address: string, token: string): Promise<number> {
   return response.status
 }
 
-/** Uses a token until it is rejected, for 10 s at most. Resolves to the times of the last two requests. */
+/**
+ * Uses a token until the service rejects it, for 10 s at most. Resolves to the time when the last accepted
+ * request was sent and the time when the rejection arrived.
+ */
 async function useUp (address: string, token: string): Promise<{ accepted: number, rejected: number }> {
   const deadline = Date.now() + 10_000
   let accepted = 0
@@ -73,7 +76,7 @@ t.test('a token is valid until it expires and no longer, cached or not', { buffe
   }
 })
 
-/** Sends a request without its body. Resolves when the service has accepted the token. */
+/** Sends the head of a request. Resolves to a function that sends the body, once the token is accepted. */
 async function sendHead (t: Test, address: string, request: string, authorization: string, body: string) {
   const { hostname, port } = new URL(address)
   const socket = connect({ host: hostname, port: Number(port) })
@@ -101,7 +104,7 @@ t.test('a token revoked before the body arrives changes nothing', { buffered: tr
   const { as, listen, log, tokens } = await startApp(t, { TOKEN_CACHE_TTL: '1500ms' })
   const address = await listen()
   await (await as('alice')).create({ id: 1, name: 'Monstera' })
-  // Each request has its own token, which it looks up and caches for more than 1 s.
+  // Each request uses its own token. The service looks it up here and caches it for more than 1 s.
   const [creator, deleter, bob] = [await as('alice'), await as('alice'), await as('bob')]
   const ivy = '{"id":2,"name":"Ivy"}'
   const [finishCreate, finishDelete, finishBobs] = await Promise.all([

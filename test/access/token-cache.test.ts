@@ -8,7 +8,7 @@ import { startApp } from '../support/app.ts'
 import { openProxy } from '../system/faults/proxy.ts'
 import { createDatabase, sql, waitingForLocks } from '../support/database.ts'
 
-/** Counts look-ups from now on. A statement may have several. */
+/** Counts token look-ups from now on. One statement may look up several tokens. */
 function countLookups (t: Test): () => number {
   let lookups = 0
   const count =
@@ -18,7 +18,7 @@ function countLookups (t: Test): () => number {
   return () => lookups
 }
 
-/** Locks the tokens. Resolves to a function that unlocks them. */
+/** Locks the table of tokens. Resolves to a function that unlocks it. */
 async function lockTokens (t: Test, url: string) {
   const client = new pg.Client(url)
   await client.connect()

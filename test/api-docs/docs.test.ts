@@ -14,7 +14,7 @@ const openDocs = async (page: Page, home: string) => {
   await page.getByRole('heading', { name: 'Plant store' }).waitFor()
 }
 
-/** Scrolls to a section: Scalar renders it only then. */
+/** Scrolls to each section, because Scalar renders a section only then. */
 async function renderAll (page: Page): Promise<void> {
   const renderNext = `new Promise((resolve) => {
     const section = document.querySelector('[data-placeholder=true]')
@@ -25,7 +25,7 @@ async function renderAll (page: Page): Promise<void> {
   await page.locator('.markdown pre button').last().waitFor()
 }
 
-/** The essentials that the first screen does not show. */
+/** Returns the essential parts of the page that are not visible without scrolling. */
 async function findHidden (page: Page, home: string, height: number): Promise<string[]> {
   const essentials = [
     page.getByRole('heading', { name: 'Plant store' }), page.getByText(home, { exact: true }),
@@ -90,7 +90,7 @@ t.test('tabs choose the language of the samples, and buttons copy them', needsBr
 })
 
 /**
- * Fills in and sends a request in the dialog of an operation. Returns the response as the dialog shows it.
+ * Fills in and sends a request in the dialog of an operation. Returns the response when the dialog shows it.
  */
 async function send (
   page: Page, operation: string,

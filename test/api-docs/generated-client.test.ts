@@ -31,7 +31,7 @@ await Promise.all([
   runInFolder('openapi-typescript', 'openapi.json', '--output', 'openapi-typescript.ts')
 ])
 
-// Each `use` creates, lists and deletes plant 42, and deletes it again. `rejected` only has to compile.
+// Each program creates, lists and deletes plant 42, then deletes it again. `rejected` only has to compile.
 const uses: Record<string, string> = {
   'hey-api': `
     import { createPlant, deletePlant, listPlants, type Error, type NewPlant } from './client/index.ts'

@@ -11,7 +11,7 @@ const run = promisify(execFile)
 const { app, as, listen, url } = await startApp(t)
 const alice = await as('alice')
 const env = { ...process.env, BASE: await listen(), TOKEN: alice.authorization.replace('Bearer ', '') }
-// Awaited before the first test: tap ends the file when no test is left to run.
+// Await this before the first test, because tap ends the file when no test is left to run.
 const hasPython = await run('python3', ['--version']).then(() => true, () => false)
 const { tags } = (await app.inject('/openapi.json')).json()
 
@@ -23,7 +23,7 @@ const codeOf = (section: string, language: string): string[] =>
 
 const [sh = '', python = '', ts = ''] = ['sh', 'python', 'ts'].map((language) =>
   codeOf('Quick start', language).join(''))
-// The file lies inside the project, so its imports are resolved from there.
+// Runs code as a file inside the project, so that Node finds the imported packages.
 const script = async (code: string, environment = env) => {
   const file = join(import.meta.dirname, `quick-start-${process.pid}.mts`)
   t.teardown(() => import('node:fs/promises').then(({ rm }) => rm(file, { force: true })))

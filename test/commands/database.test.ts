@@ -3,7 +3,7 @@ import t from 'tap'
 import { withDatabase } from '../../src/commands/database.ts'
 import { readConfig } from '../../src/config.ts'
 
-// As in the image, which has no dev/.
+// Hides dev/, because the image does not have it.
 registerHooks({
   resolve: (specifier, context, next) =>
     next(specifier.replace('/dev/embedded-postgres.ts', '/dev/missing.ts'), context)

@@ -58,7 +58,7 @@ t.test('user erase deletes all plants and tokens of a user and nothing else', as
 
 t.test('user erase also deletes what an instance creates before it notices the revocation', async (t) => {
   const { url, config } = await startStore(t)
-  // Each round of deletes ends with an empty statement, on which the trigger creates one plant, once.
+  // The trigger runs after each delete statement. The first time no plant is left, it creates one plant.
   await sql(url, `create sequence late;
     create function create_late () returns trigger language plpgsql as $$ begin
       if not exists (select from plants where owner = 'ann') and nextval('late') = 1 then

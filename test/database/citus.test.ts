@@ -16,7 +16,7 @@ import { copyProgram } from '../support/program.ts'
 const range = (length: number) => Array.from({ length }, (_, index) => index)
 const users = range(20).map((number) => `user ${number}`)
 
-/** The statements that several requests share. */
+/** Each of these statements serves several requests. */
 const batches = ['plants-insert-20', 'plants-delete', 'plants-first-pages']
 
 for (const [writeBatch, expected] of [[undefined, []], [500, batches]] as const) {
@@ -42,7 +42,7 @@ for (const [writeBatch, expected] of [[undefined, []], [500, batches]] as const)
   })
 }
 
-/** Sends ten requests of each kind for two users at once, and returns the statuses or errors of each user. */
+/** Sends ten requests of each kind for two users at once. Returns each user's statuses and error numbers. */
 async function sendTogether (one: Client, other: Client): Promise<number[][]> {
   const [ones, others] = [one, other].map((client) => range(10).flatMap((id) =>
     [client.create({ id: id + 10, name: 'Moss' }), client.list(), client.delete(id)]))
@@ -62,7 +62,7 @@ for (const fault of lostWorker) {
       await Promise.all(range(10).map((id) => user.create({ id, name: 'Fern' })))
     }
 
-    // No user has an empty name: the readiness probe of PostgreSQL asks for the plants of this one.
+    // The readiness probe asks for the plants of the user '', although no user has this name.
     citus.lose(['alice', ''], fault)
     t.same(await sendTogether(alice, bob), [Array(30).fill(50301), range(10).flatMap(() => [200, 200, 204])])
     t.equal((await app.inject('/readyz')).statusCode, 200)

@@ -14,7 +14,7 @@ import { createDatabase, sql, waitingForLocks } from '../support/database.ts'
 t.jobs = 4
 const test = (title: string, run: (t: Test) => Promise<void>) => t.test(title, { buffered: true }, run)
 
-/** The time limit of statements in tests that don't wait for it, long enough for a busy machine. */
+/** The statement timeout for tests that do not test the timeout. It is long enough for a busy machine. */
 const statementTimeoutMs = 60_000
 
 const one = { name: 'one', text: 'select 1' }
@@ -67,7 +67,7 @@ test('statements that hang do not use up the connections of the server', async (
     read()
     await once(replaced, 'replaced')
   }
-  // The third connection is not replaced: its statements stay pending.
+  // The service does not replace the third connection. The statements on that connection stay pending.
   for (let statement = 0; statement < 5; statement++) read()
   while ((await sql(url, waitingForLocks)).length < 3) await delay(50)
   t.equal(database.pending().read, 5)
@@ -156,7 +156,7 @@ test('an idle connection stays open', async (t) => {
   const proxy = await openProxy(t, await createDatabase(t))
   const database = openDatabase({ url: proxy.url, statementTimeoutMs })
   await untilItSucceeds(() => database.read(one))
-  // A slow first attempt was followed by another one.
+  // When the first attempt to connect is slow, the service starts another one. Wait until one is left.
   while (proxy.connections().now > 1) await delay(10)
   proxy.forgetMost()
   await delay(1100)
@@ -168,7 +168,7 @@ test('an idle connection stays open', async (t) => {
 test('an unresponsive connection is replaced any number of times', async (t) => {
   const proxy = await openProxy(t, await createDatabase(t))
   const database = openDatabase({ url: proxy.url, statementTimeoutMs })
-  // More rounds than connections may be open at a time.
+  // There are more rounds than connections that may be open at a time.
   for (let round = 0; round < 5; round++) {
     await untilItSucceeds(() => database.read(one))
     proxy.silence()
@@ -262,7 +262,7 @@ t.test('a lagging event loop does not count as an unresponsive database', async 
   const warnings = new EventEmitter()
   database.onWarning((what, details) => { if (what.includes('event loop')) warnings.emit('lag', details) })
   await untilItSucceeds(() => database.read(one))
-  // A slow first attempt was followed by another one.
+  // When the first attempt to connect is slow, the service starts another one. Wait until one is left.
   while (proxy.connections().now > 1) await delay(10)
   proxy.forgetMost()
   const rows = database.read(one)

@@ -141,7 +141,7 @@ t.test('while no server takes writes, requests are rejected and the service is n
   t.equal((await alice.list()).statusCode, 200, 'the token is cached, and the connection is open')
   await sql(standbyUrl, 'alter system set default_transaction_read_only = on')
   await sql(standbyUrl, 'select pg_reload_conf()')
-  // PostgreSQL tells each connection before its next result, which may be out of date.
+  // PostgreSQL reports the change to a connection only with the next result, so some lists still succeed.
   while ((await alice.list()).statusCode !== 503) await delay(10)
   t.equal((await alice.create(moss)).statusCode, 503)
   t.equal(await isReady(), 503)
@@ -150,7 +150,7 @@ t.test('while no server takes writes, requests are rejected and the service is n
   await sql(standbyUrl, 'alter system reset default_transaction_read_only')
   await sql(standbyUrl, 'select pg_reload_conf()')
   while (await isReady() !== 200) await delay(10)
-  // Each connection looks for a server 100 ms after it was rejected.
+  // A rejected connection looks for a server again after 100 ms.
   while ((await alice.create(moss)).statusCode !== 200) await delay(10)
   t.strictSame((await alice.list()).json(), [{ name: 'Fern' }, { name: 'Moss' }, { name: 'Ivy' }])
 })

@@ -1,4 +1,4 @@
-// Checks without Citus what a database requires that distributes plants over several servers by owner.
+// Checks, without Citus, the rules of a database that distributes plants over several servers by owner.
 import { glob, readdir, readFile } from 'node:fs/promises'
 import pg from 'pg'
 import t, { type Test } from 'tap'
@@ -14,7 +14,7 @@ interface Statement { name: string, text: string }
 const root = new URL('../../', import.meta.url)
 const range = (length: number) => Array.from({ length }, (_, index) => index)
 
-// These statements concern several users. The service does without them on Citus: see citus.test.ts.
+// Each of these statements handles several users. On Citus the service works without them: see citus.test.ts.
 const ofSeveralUsers = ['plants-delete', 'plants-first-pages', 'plants-pages']
 
 /** Collects the text of each statement sent from now on, by name. */

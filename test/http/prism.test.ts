@@ -5,8 +5,8 @@ import { startApp } from '../support/app.ts'
 import { sql } from '../support/database.ts'
 import { withoutHooks } from '../support/program.ts'
 
-// Prism is a proxy that knows only openapi.json. It adds a header to responses
-// that lists all violations of the document in requests and responses.
+// Prism is a proxy that knows only openapi.json. It adds a header to each response.
+// The header lists all violations of the document in the request and the response.
 // Prism reads numbers as doubles, so int64.test.ts covers larger ids.
 
 /** Starts Prism in front of the service and resolves to its address. */

@@ -63,7 +63,7 @@ async function send ([line, user, headers = [], body = '']: typeof requests[0]):
   return text(socket)
 }
 
-/** Responses that begin at another time have another date and id. */
+/** Hides the date and the request id, because they differ in every run. */
 const mask = (response: string) => response
   .replace(/^(date): .*/im, '$1: …')
   .replace(/^(x-request-id): .*/im, '$1: …')

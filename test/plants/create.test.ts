@@ -48,7 +48,7 @@ for (const WRITE_BATCH of ['1', '7', '500']) {
   })
 }
 
-/** Returns a promise for the moment when so many more requests have reached their handlers. */
+/** Resolves when `count` more requests have reached their handlers. */
 function handlersStarted (t: Test, count: number): Promise<void> {
   const channel = 'tracing:fastify.request.handler:start'
   return new Promise((resolve) => {
@@ -66,7 +66,7 @@ for (const [WRITE_BATCH, plants, largest] of sizeLimits) {
     const { sendBlocked, unblock, url, alice } = await startBlocked(t, settings)
     const [first, ...others] = wanted.map((plant) => () => alice.create(plant))
     const [held] = await sendBlocked(first as typeof others[0])
-    // All at once: a busy machine starts 600 requests one by one so slowly that the first ones expire.
+    // Send all at once. A busy machine would send 600 requests one by one so slowly that some expire.
     const started = handlersStarted(t, others.length)
     const queued = others.map((create) => create())
     await started
@@ -75,7 +75,7 @@ for (const [WRITE_BATCH, plants, largest] of sizeLimits) {
     const sizes = await sizesOfStatements(url)
     t.equal(sizes.reduce((sum, size) => sum + size), plants)
     t.ok(Math.max(...sizes) <= largest, sizes.join())
-    // A batch that hangs for a second lets others pass, so a busy machine makes more and smaller batches.
+    // When a batch hangs for a second, others may start. So a busy machine makes more and smaller batches.
     t.ok(largest === 1 || sizes.length < plants / 2, sizes.join())
     t.strictSame((await alice.list()).json(), wanted.map(({ name }) => ({ name })))
   })
@@ -100,7 +100,7 @@ t.test('a create is rejected at once when MAX_QUEUED others are queued', async (
 t.test('two creates with a taken id in a batch are rejected, even when the id becomes free', async (t) => {
   const { sendBlocked, unblock, alice, url, client } = await startBlocked(t)
   await alice.create({ id: 1, name: 'Fern' })
-  // If the insert of Moss is tried, it waits here until the id of Fern is free.
+  // If the service tries to insert Moss, this trigger holds the insert until the id of Fern is free.
   await sql(url, `
     create function wait () returns trigger language plpgsql as
       $$ begin perform pg_advisory_xact_lock(1); return new; end $$;
@@ -135,7 +135,7 @@ t.test('a plant that the database rejects does not make the rest of its batch fa
 t.test('a create whose connection is lost has an unknown outcome and is not sent again', async (t) => {
   const { sendBlocked, unblock, alice, url, client, findBlocked } = await startBlocked(t)
   const [first, ...others] = await sendBlocked(...small(5).map((plant) => () => alice.create(plant)))
-  // PostgreSQL grants locks in order: to the first plant, to this client, then to the other plants.
+  // PostgreSQL grants the lock in this order: to the first create, to this client, to the other creates.
   const next = new pg.Client(url)
   await next.connect()
   t.teardown(() => next.end())
@@ -188,7 +188,7 @@ t.test('a slow statement and a full disk have errors of their own', async (t) =>
   const slow = { error: 50304, message: 'The database did not answer in time.' }
   t.strictSame(await creates(1), { status: 503, body: slow, retryAfter: '1' })
 
-  // The SQLSTATE that PostgreSQL uses.
+  // PostgreSQL uses this SQLSTATE when the disk is full.
   await fails('raise exception \'could not extend file\' using errcode = \'disk_full\';')
   const full = { error: 50305, message: 'The database has no room to store anything.' }
   t.strictSame(await creates(2), { status: 503, body: full, retryAfter: '1' })

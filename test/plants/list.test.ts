@@ -102,7 +102,7 @@ const usernames = [
   '1', '2', '01', '1 ', 'a,b', 'a', 'b', '{a,b}', '"a"', 'a"b', 'a\\', 'NULL', 'null', '{}', 'A', 'á', '$1'
 ]
 
-/** Chooses by position: no plants, a few, a plant too large for a short page, or more than a page. */
+/** Returns plants by position: none, a few, one too large for a short page, or more than one page. */
 function plantsOf (user: string, place: number) {
   const count = [0, 1, 20, 3, 700][place % 5] as number
   return range(count).map((id) => ({
@@ -117,7 +117,7 @@ async function storeAll (url: string): Promise<void> {
   }
 }
 
-/** Tells whether the last list was read by a statement for several lists. */
+/** Whether one statement read the latest list together with others. */
 async function isJoinedIn (url: string): Promise<boolean> {
   const [last] = await sql(url, `select query like '%unnest%' as is_joined from pg_stat_activity
     where application_name = 'plant-store' and datname = current_database() and query like '%json_agg%'
@@ -160,7 +160,7 @@ t.test('a user whose last list was slow has the next ones read alone, until one 
   // The second slow list is read alone.
   for (let count = 0; count < 2; count++) {
     const [slow] = await sendBlocked(() => alice.list())
-    // Longer than a list may take.
+    // This is longer than a list may take before it counts as slow.
     await delay(200)
     await unblock()
     t.equal((await slow)?.statusCode, 200)
@@ -236,7 +236,7 @@ t.test('a user with large lists has them read alone until they are short again',
 })
 
 t.test('a long list that exceeds the memory budget is rejected, and a short one is not', async (t) => {
-  // A list reserves 256 KiB, and one user may hold half of the budget.
+  // A list reserves 256 KiB. One user may reserve half of the budget, so 32 lists fit.
   const { app, as, listen, url } = await startApp(t, { MEMORY_BUDGET: '16777216' })
   const address = await listen()
   await sql(url, `insert into plants

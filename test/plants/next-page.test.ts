@@ -11,7 +11,7 @@ const range = (length: number) => Array.from({ length }, (_, index) => index)
 const { app, as, database, url } = await startApp(t)
 type Client = Awaited<ReturnType<typeof as>>
 
-/** Reads pages until one has no link, and checks each but the last for its size. */
+/** Reads pages until one has no link. Checks the size of each page except the last one. */
 async function readAll (client: Client, limit: number): Promise<unknown[]> {
   const plants: unknown[] = []
   for (let query: string | undefined = `?limit=${limit}`; query !== undefined;) {
@@ -82,7 +82,7 @@ t.test('every other value of after is rejected', async (t) => {
   t.equal((await carol.list(`?after=${encodeURIComponent(cursor).replace('N', '%4E')}`)).statusCode, 200)
 })
 
-// A first part has 101 plants, a further one 2,000. Two parts are read before the header.
+// The service reads 101 plants first, then parts of 2,000. It reads two parts before it sends the header.
 for (const [kind, limits, textOf] of [
   ['short', [1, 99, 100, 101, 102, 1999, 2000, 2001, 2099, 2100, 2101, 2102, 4000, 4728],
     (index: number) => `plant ${index}`],
@@ -114,7 +114,7 @@ t.test('the end of a very long page is found in steps', async (t) => {
   const count = 32_101
   await sql(url, `insert into plants select 'victor', id, 'n' from generate_series(1, ${count}) as id`)
   const victor = await as('victor')
-  // 2,101 plants are read before the end is looked for, in steps of 10,000.
+  // The service reads 2,101 plants, then looks for the end of the page in steps of 10,000 plants.
   for (const limit of [12_100, 12_101, 12_102, 22_101, 32_099, 32_100, 32_101, 50_000]) {
     const response = await victor.list(`?limit=${limit}`)
     t.equal(response.json().length, Math.min(limit, count))
@@ -206,7 +206,7 @@ t.test('changes while a long page is sent make no other plant appear twice or be
     const { readLong } = database
     let isFound = false
     database.readLong = async (statement, values) => {
-      // The first statement after the end of the page is known.
+      // This is the first statement after the service has found the end of the page.
       if (isFound) {
         isFound = false
         await sql(url, change)

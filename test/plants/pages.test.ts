@@ -12,7 +12,7 @@ const largest = 2n ** 63n - 1n
 
 const { app, as, database, listen, url } = await startApp(t)
 
-// A first page has 101 plants, a further one 2,000.
+// The service reads 101 plants from the database first, then 2,000 at a time.
 for (const count of [99, 100, 101, 102, 2100, 2101, 2102, 4728]) {
   t.test(`a list of ${count} plants is complete and in order, also with a limit`, async (t) => {
     const username = `user with ${count}`
@@ -53,7 +53,7 @@ t.test('plants too large for a short page appear at their places in the list', a
   const rows = Array.from({ length: 1250 }, (_, index) => {
     const id = BigInt(index)
     if (!large.includes(index)) return { id, name: `plant ${index}`, tag: `tag ${index}` }
-    // A plant is large by its name, its tag, both, or the bytes of few characters.
+    // A plant is large because of its name, its tag or both, or because few characters have many bytes.
     return [
       { id, name: 'n'.repeat(513), tag: 'small' },
       { id, name: 'small', tag: 't'.repeat(513) },

@@ -11,7 +11,7 @@ type Entry = Queued<Item>
 
 const namesOf = (group: Entry[]) => group.map(({ item }) => item.name).join(' ')
 
-/** Starts a queue. The test finishes its groups. */
+/** Starts a queue. The test decides when a group of items finishes. */
 function startQueue (t: Test, { maxItems = 1, maxInFlight = 1, maxQueued = 1000 } = {}) {
   const inFlight: Array<{ names: string, finish: () => void }> = []
   const rejected: string[] = []

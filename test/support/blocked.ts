@@ -1,4 +1,4 @@
-// Blocks requests with a lock in the database, so the requests behind them share a batch.
+// Blocks a request with a lock in the database, so that the requests behind it share a batch.
 import { subscribe } from 'node:diagnostics_channel'
 import { EventEmitter, once } from 'node:events'
 import { setTimeout as delay } from 'node:timers/promises'
@@ -56,10 +56,9 @@ export async function startBlocked (
 }
 
 /**
- * Calls `act` for the plants 0 to 3, the first alone and the others as a batch, and blocks both by
- * locking 0 and 2. A batch that works in the order of the keys holds 1 then, and not yet 3.
- * The test locks 3 with a short timeout: PostgreSQL looks for deadlocks after a second and
- * would abort the batch. Resolves to the results of `act`.
+ * Locks plants 0 and 2, then calls `act` for 0 alone and for 3, 2, 1 as a batch. A batch in key order has
+ * locked plant 1 and waits for 2, so plant 3 is still free. The test proves this by locking 3. The timeout is
+ * shorter than PostgreSQL's deadlock check (1 s), which could abort the batch. Returns the results of `act`.
  */
 export async function runInKeyOrder<Result> (
   t: Test, url: string, act: (id: number) => Promise<Result>, lock: (ids: number[]) => string

@@ -1,4 +1,4 @@
-// Opens pages in a real browser, the one that the test runner found.
+// Opens pages in the real browser that the test runner found.
 import { chromium, type LaunchOptions, type Page } from 'playwright-core'
 import type { Test } from 'tap'
 
@@ -6,7 +6,7 @@ import type { Test } from 'tap'
 export type Browser = Pick<LaunchOptions, 'executablePath' | 'channel' | 'env'>
 
 interface PageOptions {
-  /** Without it the browser sends the requests itself, and its rules for other origins apply. */
+  /** With `home` the test process sends the requests. Otherwise the browser does and checks their origins. */
   home?: string
   colorScheme?: 'light' | 'dark'
   viewport?: { width: number, height: number }
@@ -28,12 +28,12 @@ export const launch = ({ env, ...browser }: Browser) => chromium.launch({
   ]
 })
 
-/** Launches one browser for a test file at its first page, and closes it when the file ends. */
+/** Returns a function that opens pages. The first page launches the browser. Closes it when the file ends. */
 export function browserOf (file: Test) {
   let browser: ReturnType<typeof launch> | undefined
   file.teardown(async () => (await browser)?.close())
 
-  /** Opens a page with its own profile. `complaints` lists warnings, errors and foreign requests so far. */
+  /** Opens a page with its own profile. `complaints` lists warnings, errors and requests to other origins. */
   return async function openPage (t: Test, { home, ...options }: PageOptions) {
     if (found === undefined) throw new Error('There is no browser; the first lines of this run tell why.')
     browser ??= launch(JSON.parse(found))
@@ -47,7 +47,7 @@ export function browserOf (file: Test) {
     })
     page.on('pageerror', (error) => { complaints.push(error.message) })
     if (home === undefined) return { page, complaints }
-    // This process sends the requests. Chromium would cut its own connections
+    // The test process sends the requests, because Chromium would cut its own connections
     // whenever a container on the machine starts or ends.
     await page.route('**', async (route) => {
       if (route.request().url().startsWith(`${home}/`)) {

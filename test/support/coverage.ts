@@ -1,11 +1,11 @@
-// The `coverage-map` of tap: tap asks for the coverage of each test file and measures src only.
+// The `coverage-map` of tap: names the source files to measure for each test file, all of src or none.
 import { join } from 'node:path'
 
 const root = join(import.meta.dirname, '../..').replaceAll(/\W/g, '\\$&')
 
-// tap records each file that a process loads and looks for its source map. For packages that takes
-// a quarter of the processor time of a test. tap sets this variable for each run.
-// tap starts to measure at the first recorded file, which must be its own.
+// tap records each file that a process loads and looks for its source map. For packages this work takes
+// a quarter of the processor time of a test, so skip packages. tap sets this variable for each run.
+// tap starts to measure at the first recorded file. That file must belong to tap, so keep @tapjs.
 process.env._TAPJS_PROCESSINFO_EXCLUDE_ =
   String(new RegExp(`^(node|tapmock):|^${root}\\/(node_modules\\/(?!@tapjs\\/)|dev\\/|test\\/|\\.tap\\/)`))
 

@@ -16,9 +16,9 @@ export async function sql (
 }
 
 /**
- * The processes of this database that wait for a lock. A row lock has no database in pg_locks,
- * so the query looks for other locks of the process. Within a transaction pg_stat_activity
- * would always show the same snapshot.
+ * Finds the processes of this database that wait for a lock. A row lock has no database in pg_locks,
+ * so the query finds the database by other locks of the process. It does not use pg_stat_activity,
+ * which always shows the same snapshot within a transaction.
  */
 export const waitingForLocks = `select pid from pg_locks where not granted and pid in (
   select pid from pg_locks where database = (select oid from pg_database where datname = current_database()))`
@@ -32,7 +32,7 @@ export async function createDatabase (t: Test, { template = 'plants_template' } 
     )
   }
   const name = `test_${randomBytes(8).toString('hex')}`
-  // The default strategy also writes the files to the WAL.
+  // The default strategy is slower, because it also writes the files to the WAL.
   await sql(serverUrl, `create database ${name} template ${template} strategy file_copy`)
   t.teardown(() => sql(serverUrl, `drop database ${name} with (force)`))
   const url = new URL(serverUrl)

@@ -5,10 +5,10 @@ import { join } from 'node:path'
 import { setTimeout } from 'node:timers/promises'
 import type { Test } from 'tap'
 
-/** Creates a DATA_DIR, which is removed when its server has stopped. */
+/** Creates a DATA_DIR. After the test, waits until its server has stopped and removes it. */
 export async function createDataDir (t: Test): Promise<string> {
   const folder = await mkdtemp(join(tmpdir(), 'plant-store-test-'))
-  // Under root the server runs as another user, which must be able to read the folder.
+  // When root runs the tests, PostgreSQL runs as another user. That user needs access to the folder.
   await chmod(folder, 0o755)
   t.teardown(async () => {
     while (isRunning(folder)) await setTimeout(50)
@@ -19,7 +19,7 @@ export async function createDataDir (t: Test): Promise<string> {
 
 const pidFile = (dataDir: string) => join(dataDir, 'postgresql/postmaster.pid')
 
-/** Returns true also when the server was killed. */
+/** Looks for the file with the process id. A killed server leaves this file, too. */
 export const isRunning = (dataDir: string) => existsSync(pidFile(dataDir))
 
 /** Returns the process id of the server. */

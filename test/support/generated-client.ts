@@ -24,9 +24,9 @@ export async function generateClient (t: Test, document: string) {
   return { folder, operations, createClient }
 }
 
-// TypeScript does not know it yet (https://github.com/tc39/proposal-json-parse-with-source).
+// TypeScript does not know `rawJSON` yet (https://github.com/tc39/proposal-json-parse-with-source).
 export const { rawJSON } = JSON as unknown as { rawJSON (text: string): unknown }
 
-/** Serializes a bigint as a JSON number. JSON.stringify throws, and the generator would send a string. */
+/** Serializes a bigint as a JSON number. JSON.stringify throws, and the generated client sends a string. */
 export const exactIntegers = (body: unknown) =>
   JSON.stringify(body, (_key, value) => typeof value === 'bigint' ? rawJSON(String(value)) : value)

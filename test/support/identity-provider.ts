@@ -14,7 +14,7 @@ const allScopes = 'plants:read plants:write'
 export const acceptingJwts = (issuer: string): Record<string, string> =>
   ({ JWT_ISSUER: issuer, JWT_AUDIENCE: audience })
 
-/** A server that can stop and come back on its port. */
+/** Starts a server that can stop and later listen on the same port again. */
 async function startServer (t: Scope, listener: RequestListener) {
   const server = createServer(listener)
   await once(server.listen(0, '127.0.0.1'), 'listening')
@@ -47,7 +47,7 @@ async function createKey (alg: string) {
   }
 }
 
-/** Starts a certified provider. Its clients are called after the algorithm of their tokens. */
+/** Starts a certified provider. Each client has the name of the algorithm that signs its tokens. */
 export async function startProvider (t: Scope, algorithms: string[]) {
   let listener: RequestListener = () => {}
   const { issuer, stop, restart } = await startServer(t, (request, response) => listener(request, response))
@@ -115,7 +115,7 @@ const json = (value: unknown): RequestListener => (_request, response) => {
   response.end(JSON.stringify(value))
 }
 
-/** Starts a provider of one ES256 key. A test may replace its keys and its responses by path. */
+/** Starts a provider with one ES256 key. A test may replace its keys and its responses by path. */
 export async function startKeyServer (t: Scope) {
   const requests: string[] = []
   const key = await createKey('ES256')
@@ -133,7 +133,7 @@ export async function startKeyServer (t: Scope) {
     stop,
     restart,
     key,
-    /** What `/keys` responds. */
+    /** The keys in the response of `/keys`. */
     keys,
     /** The paths of all requests so far. */
     requests,

@@ -1,14 +1,14 @@
 // Stores plants directly in the database, for tests of lists.
 import { sql } from './database.ts'
 
-/** The `after` of a list that begins at an id. */
+/** The `after` parameter of a list that begins at this id. */
 export const cursorAt = (id: bigint | number) => Buffer.from(String(id)).toString('base64url')
 
-/** The Link header of a page before the plant with this id. */
+/** The Link header of a page when the next page begins at this id. */
 export const linkTo = (limit: number | bigint, id: bigint | number) =>
   `<?limit=${limit}&after=${cursorAt(id)}>; rel="next"`
 
-/** The query of the next page; undefined on the last one. */
+/** The query for the page after this response. Undefined for the last page. */
 export const nextQuery = ({ headers: { link } }: { headers: Record<string, unknown> }) =>
   link === undefined ? undefined : /^<(.*)>; rel="next"$/.exec(String(link))?.[1] as string
 

@@ -1,4 +1,4 @@
-// Facts about processes from Linux's /proc, because slim systems have no ps.
+// Reads facts about processes from Linux's /proc, because small systems have no `ps`.
 import { readdirSync, readFileSync } from 'node:fs'
 import { readdir, readFile, readlink } from 'node:fs/promises'
 import { setTimeout } from 'node:timers/promises'
@@ -9,7 +9,7 @@ export async function findChildren (pid: number | undefined): Promise<number[]> 
   return listed.split(' ').filter(Boolean).map(Number)
 }
 
-/** The resident memory of a process, or its peak. */
+/** The resident memory of a process (VmRSS), or the peak of that memory (VmHWM). */
 export const memoryMiB = (pid: number, field: 'VmRSS' | 'VmHWM' = 'VmRSS') =>
   Number(new RegExp(`${field}:\\s+(\\d+)`).exec(readFileSync(`/proc/${pid}/status`, 'utf8'))?.[1]) / 1024
 
@@ -23,7 +23,7 @@ export function processorMs (pid: number): number {
 
 /**
  * Waits up to 10 s for the processes of the folder, then kills them and returns their command lines.
- * They have the folder in their environment or work in it: PostgreSQL overwrites its environment.
+ * A process of the folder works inside it or names it in the environment, which PostgreSQL overwrites.
  */
 export async function endLeftovers (folder: string): Promise<string[]> {
   const giveUp = Date.now() + 10_000
@@ -36,7 +36,7 @@ export async function endLeftovers (folder: string): Promise<string[]> {
     try {
       process.kill(pid, 'SIGKILL')
     } catch {
-      // The process ended with an earlier one.
+      // The process ended when an earlier one was killed.
     }
   }
   return left.map(({ pid, command }) => `${pid} ${command}`)

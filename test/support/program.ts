@@ -11,10 +11,10 @@ const root = join(import.meta.dirname, '../..')
 export const nodeOptions = manifest.scripts.start.split(' ').filter((word) => word.startsWith('--'))
 /** The command line of the program. */
 export const program = [process.execPath, ...nodeOptions, join(root, 'src/main.ts')]
-// Coverage is measured without the cache: V8 does not report every line of cached functions.
+// Measure coverage without the cache: V8 does not report every line of cached functions.
 const compileCache = join(root, 'node_modules/.cache/node')
 
-/** A test, or a run of the fault suite. What starts in a scope ends with the scope. */
+/** A test, or a run of the fault suite. Everything that a scope starts ends with the scope. */
 export type Scope = Pick<Test, 'teardown'>
 
 type Environment = Record<string, string | undefined>
@@ -80,14 +80,14 @@ export const withoutHooks = ['-u', 'NODE_OPTIONS']
 /** Arguments for `env`: the program starts from the compile cache, as in the image. */
 export const asShipped = [...withoutHooks, `NODE_COMPILE_CACHE=${compileCache}`]
 
-/** The same without coverage. */
+/** Functions that start the program without measuring coverage. */
 export const unmeasured = startedBy(['env', ...asShipped, ...program])
 
 export type Program = Awaited<ReturnType<typeof serve>>
 
 /**
  * Copies the files of the image into a folder and returns functions that start the program there.
- * Migrations may be added to the folder.
+ * A test may add migrations to the folder.
  */
 export async function copyProgram (folder: string) {
   const copied = ['package.json', 'migrations', 'src']

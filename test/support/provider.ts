@@ -1,4 +1,4 @@
-// An OpenID provider that signs everybody in at once, as dave.
+// An OpenID provider that signs in every visitor as dave, without a question.
 import { once } from 'node:events'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'

@@ -16,8 +16,8 @@ export interface ExchangeOptions {
 }
 
 /**
- * Sends the parts one by one on a new socket and reads until the service closes it. Awaits the parts that are
- * functions. Rejects when the socket is reset, or when the bytes are not complete HTTP/1.1 responses.
+ * Sends the parts one by one on a new socket and reads until the service closes the socket. Calls and awaits
+ * parts that are functions. Rejects when the socket is reset, or when the bytes are not complete responses.
  */
 export async function exchange (
   address: string, parts: Array<string | Buffer | (() => Promise<unknown>)>,
@@ -27,10 +27,10 @@ export async function exchange (
   const socket = connect({ host: hostname, port: Number(port), allowHalfOpen: true })
   const received: Buffer[] = []
   socket.on('data', (chunk) => { received.push(chunk) })
-  // After the end, too: the service may close its side before all parts are sent.
+  // Errors may also come after the end: the service may close its side before all parts are sent.
   socket.on('error', () => {})
   const ended = once(socket, 'end')
-  // The event may reject before the code below awaits it.
+  // The promise may reject before the code below awaits it.
   ended.catch(() => {})
   for (const part of parts) {
     if (typeof part === 'function') await part()

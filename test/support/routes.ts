@@ -1,4 +1,4 @@
-/** Guarded routes and their methods. test/access/routes.test.ts compares them with the registered routes. */
+/** The routes that need a token. test/access/routes.test.ts compares them with the registered routes. */
 export const guardedRoutes = {
   '/plants': ['GET', 'HEAD', 'POST'],
   '/plants/:id': ['DELETE']

@@ -38,7 +38,7 @@ const sentencesOf = (text: string) => text
   .replaceAll(/^```[^]*?^```|^ *[|#!].*$|^ {4}.*$/gm, '\n\n')
   .split(/\n\n|^(?:[-*]|\d+\.) |(?<=[.!?:])\s+(?=[A-Z`[*])/m)
 
-/** Texts of more than two words, the same ones for the same seed. */
+/** Draws texts of more than two words. The same seed always draws the same texts. */
 async function draw (
   count: number, patterns: string[], textsOf: (text: string, file: string) => string[]
 ): Promise<string[]> {

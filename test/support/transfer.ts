@@ -15,7 +15,7 @@ export function feed (start: Start, args: string[], environment: Environment, in
   return ended
 }
 
-/** Runs the program on a terminal. Types the answer once it shows the question. */
+/** Runs the program on a terminal. Types the answer when the question appears. */
 export async function onTerminal (
   args: string[], environment: Environment, { question = '', answer = '' } = {}
 ): Promise<{ code: number, shown: string }> {

@@ -10,7 +10,7 @@ import { migrations } from '../support/migrations.ts'
 
 type Series = Record<string, number>
 
-/** The value of each series. */
+/** Scrapes the metrics. Returns the value of each series. */
 async function scrape (url: string | undefined): Promise<Series> {
   const response = await fetch(url as string)
   t.match(response.headers.get('content-type'), /^text\/plain; version=0\.0\.4/)
@@ -21,7 +21,7 @@ async function scrape (url: string | undefined): Promise<Series> {
   }))
 }
 
-/** Scrapes until the values of the last second are over. */
+/** Scrapes until `isNew` accepts the values. The service renders them at most once a second. */
 async function scrapeUntil (url: string | undefined, isNew: (series: Series) => boolean): Promise<Series> {
   const series = await scrape(url)
   return isNew(series) ? series : scrapeUntil(url, isNew)
@@ -121,7 +121,10 @@ t.test('the start fails with one line when the metrics port is taken', async (t)
     { message: `metrics cannot listen on 127.0.0.1, port ${port}` })
 })
 
-/** Opens a connection to the metrics port. `received` resolves to its input when it closes. */
+/**
+ * Connects to the metrics port and sends `text`. When the connection closes, `closed` resolves to everything
+ * received.
+ */
 function connectTo (url: string, text: string) {
   const { hostname, port } = new URL(url)
   const socket = connect(Number(port), hostname)

@@ -28,7 +28,7 @@ async function listen (server: Server): Promise<string> {
   return `http://127.0.0.1:${(server.address() as AddressInfo).port}`
 }
 
-/** Starts a collector that keeps its input, and an app that sends its spans there. */
+/** Starts a collector that keeps the spans it receives, and an app that sends spans to the collector. */
 async function traced (t: Test, environment: Record<string, string> = {}) {
   const spans: Span[] = []
   const resources: unknown[] = []
@@ -59,7 +59,7 @@ async function traced (t: Test, environment: Record<string, string> = {}) {
       headers: { authorization: alice.authorization, 'content-type': 'application/json', ...headers },
       payload: `{"id":${id},"name":"x"}`
     }),
-    /** Sends all queued spans and resolves to the collector's. */
+    /** Sends all queued spans. Resolves to all spans that the collector has received. */
     async sent (): Promise<Span[]> {
       for (const observer of service.observers) await observer.close()
       return spans

@@ -26,7 +26,7 @@ function open (): Socket {
   return connect({ host: hostname, port: Number(port), allowHalfOpen: true })
 }
 
-/** Sends `drop` every 20 ms until the event `last` of the socket. Resolves to all that the service sent. */
+/** Sends `start`, then `drop` every 20 ms until the socket emits `last`. Resolves to everything received. */
 async function trickle (start: string, drop: string, last: 'end' | 'close' = 'end'): Promise<string> {
   const socket = open()
   socket.write(start)
@@ -41,7 +41,7 @@ async function trickle (start: string, drop: string, last: 'end' | 'close' = 'en
   return received
 }
 
-// These connections take some seconds to close, so they begin before the first test.
+// These connections take some seconds to close, so open them before the first test.
 const neverIdle = ['garbage\r\n\r\n', 'CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n'].map((fault) =>
   trickle(fault, 'x', 'close'))
 
@@ -87,7 +87,7 @@ t.test('a malformed request gets one response, however much input follows it', a
   }
   await send(`${list()}garbage\r\n\r\n`)
   for (let part = 0; part < 30; part++) await send('more\r\n\r\n')
-  // Node emits clientError every second once the request is late as well.
+  // Once the request is late, Node emits clientError every second. The test emits these events itself.
   for (let second = 0; second < 30; second++) app.server.emit('clientError', new Error('late'), socket)
   client.end()
   await once(socket, 'close')
@@ -248,7 +248,7 @@ t.test('a client that stops reading is disconnected', async (t) => {
     const [socket] = await accepted
     while (socket.writableLength === 0) await new Promise(setImmediate)
     t.equal(socket.timeout, 60_000, behind)
-    // The test shortens the timeout.
+    // Shorten the timeout for the test.
     socket.setTimeout(200)
     await once(socket, 'close')
     client.destroy()

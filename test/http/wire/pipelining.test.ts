@@ -34,7 +34,7 @@ async function open (): Promise<{ client: Socket, socket: Socket }> {
   return { client, socket }
 }
 
-/** Stores a list larger than the buffers of the sockets, which stays unfinished until the client reads. */
+/** Stores a list that exceeds the buffers of the sockets. Sending it cannot end until the client reads. */
 const makeLongList = () =>
   sql(url, "insert into plants select 'alice', id, repeat('x', 4000) from generate_series(1, 5000) as id")
 
@@ -112,7 +112,7 @@ t.test('requests after a response with Connection: close are not executed', asyn
 })
 
 t.test('an upgrade request with others behind it ends the connection', async (t) => {
-  // Node discards the requests behind it.
+  // Node discards the requests behind the upgrade request.
   const offer = request('GET /livez', 'Connection: upgrade\r\nUpgrade: h2c\r\n')
   for (const text of [offer + create(1), list() + offer + create(1)]) {
     const responses = await exchange(address, [text])
@@ -148,7 +148,7 @@ t.test('the service does not buffer the body of a queued request', async (t) => 
   await untilStalled(socket)
   const size = 1_000_000
   client.write(create(9999, 'x'.repeat(size)) + last)
-  // The service reads one buffer of input and no more, although the client takes parts of the response.
+  // The service reads only one buffer of input, although the client reads parts of the response.
   for (let part = 0; part < 20; part++) {
     client.read()
     await once(client, 'readable')

@@ -8,7 +8,7 @@ import { startApp } from '../../support/app.ts'
 import { parseResponses } from '../../support/raw.ts'
 
 const together = 200
-// Eight of the requests that arrive in the tick, and eight queued ones.
+// In one tick the service starts eight of the requests that arrive, and eight queued requests.
 const maxPerTick = 16
 
 async function start (t: Test) {
@@ -43,7 +43,7 @@ async function start (t: Test) {
       return sockets
     },
 
-    /** Resolves when the requests of all sockets have arrived, and calls `act` in the same tick. */
+    /** When the requests of all sockets have arrived, calls `act` in the same tick and resolves. */
     onceArrived: (act: () => void) => new Promise<void>((resolve) => {
       const until = arrived + together
       app.server.on('request', () => {
