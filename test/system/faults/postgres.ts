@@ -18,7 +18,7 @@ interface Command { file: string, args: string[], uid: number, gid: number }
 export async function makeServer (scope: Scope) {
   const folder = await mkdtemp(join(tmpdir(), 'plant-store-faults-'))
   scope.teardown(() => rm(folder, { recursive: true }))
-  // Under root the server runs as another user, which must be able to read the folder.
+  // When root runs the tests, the server runs as another user. That user needs to read the folder.
   await chmod(folder, 0o755)
   // The embedded server creates the folder and records its command line. Later starts use that command line.
   const embedded = await startEmbedded(folder)
