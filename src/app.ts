@@ -106,7 +106,7 @@ export async function buildApp (options: AppOptions, register = registerDomains)
 
 const debugLevels = new Set(['debug', 'trace'])
 
-/** Logs a request at debug when it ends: Fastify's two lines at info cost as much as the request. */
+/** Logs one line at debug for each request. Fastify's own two lines at info cost as much as the request. */
 class DebugRequestLog extends LogController {
   override incomingRequest (): void {}
   override requestCompleted (_error: unknown, request: FastifyRequest, reply: FastifyReply): void {

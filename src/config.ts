@@ -136,7 +136,7 @@ export function findConfigWarnings (environment: NodeJS.ProcessEnv): string[] {
   ]
 }
 
-/** Two edits are too many for short names: HOME is no HOST. */
+/** Short names allow fewer than two edits. Otherwise the service would suggest PORT for POST. */
 function isNearly (name: string, setting: string): boolean {
   const edits = diff(name, setting).filter(([kind]) => kind !== 0).length
   return edits <= Math.min(2, setting.length / 4)

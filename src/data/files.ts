@@ -103,7 +103,7 @@ async function * skipMark (chunks: AsyncIterable<Buffer>): AsyncGenerator<Buffer
 /** Returns the head of the file and a function that writes rows. */
 export function createWriter (isCsv: boolean, user?: string): [string, (rows: Row[]) => string] {
   const columns = columnsOf(user)
-  // Without quotes an empty string would be an absent one.
+  // In CSV an empty cell without quotes is an absent value, so empty strings have quotes.
   if (isCsv) return [`${columns.join()}\n`, (rows) => stringify(rows, { quoted_match: /^$/ })]
   const isText = columns.map((column) => ['user', ...textFields].includes(column))
   const toJson = (row: Row) => {

@@ -19,7 +19,7 @@ export interface Transfer {
   summary: () => string
 }
 
-/** Bounds each statement. An insert may wait for a request that creates the same plant. */
+/** The time limit of a statement: an insert may wait for a request that creates the same plant. */
 const statementTimeoutMs = 60_000
 const signals = ['SIGINT', 'SIGTERM']
 /** What a shell reports for a program that SIGINT ended. */

@@ -19,7 +19,7 @@ export function readJsonBodies (app: FastifyInstance, budget: MemoryBudget): voi
   app.addHook('preParsing', (request, reply, _payload, done) => {
     const { 'transfer-encoding': coding, 'content-length': length = 0 } = request.headers
     const bytes = coding === undefined ? Math.min(Number(length), limit) : limit
-    // Held until the response ends, since a batch holds the plant until then.
+    // The memory stays reserved until the response ends, because a batch keeps the plant until then.
     const fits = bytes <= inlineBytes || budget.reserve(request.identity?.user ?? '', bytes, reply.raw)
     done(fits ? undefined : overloaded)
   })

@@ -116,7 +116,7 @@ async function * toJson (pages: AsyncIterable<Page>, request: FastifyRequest, re
   yield ']'
 }
 
-/** Waits until the client has taken the page. A stream alone would read the next page first. */
+/** Waits until the client has taken the page. Otherwise the stream would read the next page before that. */
 async function drained ({ socket }: ServerResponse): Promise<void> {
   if (!socket?.writableNeedDrain) return
   const { promise, resolve } = Promise.withResolvers<void>()

@@ -1,4 +1,4 @@
-// One hard total of memory for large request bodies and long lists, shared by users.
+// One fixed limit for the memory of large request bodies and long lists together. Users share it.
 import { finished, type Writable } from 'node:stream'
 
 /** Bodies and lists up to this size are not counted: the number of connections bounds them. */

@@ -5,7 +5,7 @@ const root = join(import.meta.dirname, '../..').replaceAll(/\W/g, '\\$&')
 
 // tap records each file that a process loads and looks for its source map. For packages this work takes
 // a quarter of the processor time of a test, so skip packages. tap sets this variable for each run.
-// tap starts to measure at the first recorded file. That file must belong to tap, so keep @tapjs.
+// tap starts to measure at the first recorded file. That file must belong to tap, so keep its packages.
 process.env._TAPJS_PROCESSINFO_EXCLUDE_ =
   String(new RegExp(`^(node|tapmock):|^${root}\\/(node_modules\\/(?!@tapjs\\/)|dev\\/|test\\/|\\.tap\\/)`))
 

@@ -5,7 +5,7 @@ import type { Socket } from 'node:net'
 export type HttpSocket = Socket & {
   /** The response in flight. */
   _httpMessage?: ServerResponse | null
-  /** Node's own flag for a pause, which Node lifts after a response. */
+  /** Node sets this flag when it pauses the socket. It clears the flag and reads on after a response. */
   _paused?: boolean
   /** Absent after a CONNECT and after the end. */
   parser?: {

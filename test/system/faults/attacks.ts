@@ -8,7 +8,7 @@ import type { Postgres } from './postgres.ts'
 import { quantile, type Cell, type Report } from './report.ts'
 
 export interface AttacksOptions extends AttackOptions {
-  /** Numbers, or beginnings of titles. All rows without it. */
+  /** The attacks to run, by row number or by the beginning of the title. All attacks by default. */
   rows?: string[] | undefined
 }
 

@@ -1,6 +1,6 @@
 import type { Random } from '../faults/random.ts'
 
-// Tokens that have broken parsers of HTTP, URLs and JSON.
+// Strings that are known to break parsers of HTTP, URLs and JSON.
 const tokens = [
   '\r\n', '\n', '\r', '\r\n\r\n', '\0', '\t', ' ', ':', ';', ',', '"', '\\', '/', '?', '#', '%', '%00', '%zz',
   '%2f', '%ff', '..', '{', '}', '[', ']', '-', '+', '.', 'e', 'E', '0', '00', '1', '9', '-0', '0x10', '1e400',
