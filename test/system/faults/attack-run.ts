@@ -19,7 +19,7 @@ import { observe } from './others.ts'
 import { createUsers, type Postgres } from './postgres.ts'
 
 export interface AttackOptions {
-  /** Multiplies the connections and users. */
+  /** Multiplies the attackers' connections and users. */
   share: number
   /** How long to watch the service alone, and then under attack. */
   watchMs: number

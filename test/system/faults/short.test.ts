@@ -17,7 +17,7 @@ const scenarios: Record<string, (scope: Scope) => Promise<Report>> = {
   outages: (scope) => outages(scope, postgres, {
     lastsMs: 1500, watchMs: 500, perSecond: 10, statementTimeoutMs: 500
   }),
-  // Two of the attacks, with one connection of twenty.
+  // Two of the attacks, with a twentieth of the connections.
   attacks: (scope) => attacks(scope, postgres, {
     rows: ['bodies of colons, 100', 'bodies one byte short, 1500'],
     share: 0.05,

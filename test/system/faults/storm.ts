@@ -8,7 +8,7 @@ const { serve } = unmeasured
 
 interface StormOptions {
   seed: number
-  /** The number of kills of the service, and also of PostgreSQL. */
+  /** How often to kill the service. PostgreSQL is killed as often, by three methods. */
   kills: number
   /** About the most acknowledged writes between two kills, and the number after the last one. */
   writes: number
