@@ -3,6 +3,7 @@ import { isIP } from 'node:net'
 import { diff } from 'node:util'
 import { findMissingJwtSettings, jwtSettings } from './access/jwt-settings.ts'
 import { normalizeSslMode, parseServers, urlForm } from './database/connection-string.ts'
+import type { Rate } from './scheduling/token-buckets.ts'
 import { duration, number, oneOf, optional, text, type Setting } from './setting-types.ts'
 
 // A number of hops is not accepted: on a shorter path a client could choose any address.
@@ -12,9 +13,6 @@ const areNetworks = (text: string) => text.split(',').map((item) => item.trim())
   const hasBits = /^[1-9]\d{0,2}$/.test(bits) && Number(bits) <= maxBits && rest.length === 0
   return ['loopback', 'linklocal', 'uniquelocal'].includes(item) || (isIP(address) !== 0 && hasBits)
 })
-
-/** 6000/m is a count of 6000 in 60 seconds. */
-export interface Rate { count: number, seconds: number }
 
 const rate = (meaning: string): Setting<Rate | undefined> => ({
   initial: undefined,

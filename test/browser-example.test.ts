@@ -9,7 +9,7 @@ import { findViolations } from './support/accessibility.ts'
 import { startApp } from './support/app.ts'
 import { browserOf, needsBrowser } from './support/browser.ts'
 import { acceptingJwts } from './support/identity-provider.ts'
-import { openProvider } from './support/provider.ts'
+import { openProvider } from './support/sign-in-provider.ts'
 
 const openPage = browserOf(t)
 const html = await readFile('examples/browser/index.html')

@@ -1,10 +1,9 @@
 // Limits the requests of a user and the invalid tokens of a client address. Loaded only where one is set.
-import { isIPv4 } from 'node:net'
+import { isIPv6 } from 'node:net'
 import type { FastifyInstance, FastifyRequest } from 'fastify'
-import type { Rate } from '../config.ts'
 import { ApiError, errors, retryAfter } from '../errors.ts'
 import { addressOf } from '../http/responses.ts'
-import { TokenBuckets } from '../scheduling/token-buckets.ts'
+import { TokenBuckets, type Rate } from '../scheduling/token-buckets.ts'
 
 const rateLimited = new ApiError(errors.RATE_LIMITED)
 const addressLimited = new ApiError(errors.ADDRESS_LIMITED)
@@ -41,7 +40,7 @@ export function limitFailedAuth (app: FastifyInstance, rate: Rate): (request: Fa
 
 /** An IPv4 address, or the /64 of an IPv6 address: one client may use every address of its /64. */
 function networkOf (address: string): string {
-  if (isIPv4(address)) return address
+  if (!isIPv6(address)) return address
   const { hostname } = new URL(`http://[${address.replace(/%.*/, '')}]`)
   // A socket for both families shows IPv4 clients as ::ffff:a.b.c.d.
   if (hostname.startsWith('[::ffff:')) return hostname

@@ -1,5 +1,7 @@
 // Token buckets by key: the rate limits of users and of client addresses.
-import type { Rate } from '../config.ts'
+
+/** 6000/m is a count of 6000 in 60 seconds. */
+export interface Rate { count: number, seconds: number }
 
 /** `left` and `refillSeconds`, the time until there is another token, are whole numbers. */
 interface Bucket { allowed: boolean, left: number, refillSeconds: number }

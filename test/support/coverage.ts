@@ -14,8 +14,8 @@ const unmeasured = new Set([
   'access/revocation', 'access/routes', 'access/secrets', 'system/deploy/files', 'examples',
   'system/deploy/release',
   'system/faults/linearizable', 'system/faults/short', 'system/fuzz/fuzz', 'http/hostile', 'http/int64',
-  'http/optional', 'http/prism', 'http/recording', 'http/text', 'browser-example',
-  'api-docs/generated-client', 'telemetry/telemetry', 'api-docs/openapi',
+  'optional', 'http/prism', 'http/recording', 'http/text', 'browser-example',
+  'api-docs/generated-client', 'api-docs/openapi',
   'api-docs/quick-start', 'plants/model', 'system/program/documents', 'system/program/starts'
 ].map((name) => `test/${name}.test.ts`))
 

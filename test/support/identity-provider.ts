@@ -8,7 +8,7 @@ import type { Test } from 'tap'
 type Scope = Pick<Test, 'teardown'>
 
 export const audience = 'https://plants.example'
-const allScopes = 'plants:read plants:write'
+export const allScopes = 'plants:read plants:write'
 
 /** The environment of a service that accepts the tokens of the issuer. */
 export const acceptingJwts = (issuer: string): Record<string, string> =>

@@ -9,7 +9,7 @@ registerHooks({
     return next(url, context)
   }
 })
-const { startApp } = await import('../support/app.ts')
+const { startApp } = await import('./support/app.ts')
 const isLoaded = (name: string) => loaded.some((url) => url.includes(`/node_modules/${name}/`))
 
 t.test('metrics, traces and JWTs are loaded only when they are on', async (t) => {
@@ -27,4 +27,19 @@ t.test('metrics, traces and JWTs are loaded only when they are on', async (t) =>
   t.notOk(isLoaded('jose'))
   await startApp(t, { JWT_ISSUER: 'http://127.0.0.1:1', JWT_AUDIENCE: 'plants' })
   t.ok(isLoaded('jose'))
+})
+
+t.test('rate limits and CORS are loaded only when they are on', async (t) => {
+  const isPartLoaded = (name: string) => loaded.some((url) => url.endsWith(`/src/${name}.ts`))
+  const { app } = await startApp(t)
+  for (const name of ['access/rate-limits', 'scheduling/token-buckets', 'http/cors']) {
+    t.notOk(isPartLoaded(name), name)
+  }
+  t.equal((await app.inject('/livez')).headers.vary, undefined)
+  await startApp(t, { CORS_ORIGIN: 'https://app.example.com' })
+  t.ok(isPartLoaded('http/cors'))
+  t.notOk(isPartLoaded('access/rate-limits'))
+  await startApp(t, { FAILED_AUTH_RATE: '1/s' })
+  t.ok(isPartLoaded('access/rate-limits'))
+  t.ok(isPartLoaded('scheduling/token-buckets'))
 })

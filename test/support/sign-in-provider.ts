@@ -3,9 +3,7 @@ import { once } from 'node:events'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import type { Test } from 'tap'
-import { audience } from './identity-provider.ts'
-
-const scope = 'plants:read plants:write'
+import { allScopes, audience } from './identity-provider.ts'
 
 interface Context { oidc: { client: { clientId: string }, session: { accountId: string } } }
 
@@ -25,7 +23,7 @@ export async function openProvider (t: Test, redirectUri: string): Promise<strin
       grant_types: ['authorization_code'],
       response_types: ['code']
     }],
-    scopes: ['openid', ...scope.split(' ')],
+    scopes: ['openid', ...allScopes.split(' ')],
     features: {
       devInteractions: { enabled: false },
       resourceIndicators: {
@@ -34,7 +32,7 @@ export async function openProvider (t: Test, redirectUri: string): Promise<strin
         useGrantedResource: () => true,
         getResourceServerInfo: (_context: unknown, resource: string) => {
           if (resource !== audience) throw new errors.InvalidTarget()
-          return { scope, audience, accessTokenFormat: 'jwt', jwt: { sign: { alg: 'RS256' } } }
+          return { scope: allScopes, audience, accessTokenFormat: 'jwt', jwt: { sign: { alg: 'RS256' } } }
         }
       }
     },
@@ -43,8 +41,8 @@ export async function openProvider (t: Test, redirectUri: string): Promise<strin
       ({ accountId, claims: () => ({ sub: accountId }) }),
     loadExistingGrant: async ({ oidc: { client, session } }: Context) => {
       const grant = new provider.Grant({ clientId: client.clientId, accountId: session.accountId })
-      grant.addOIDCScope(`openid ${scope}`)
-      grant.addResourceScope(audience, scope)
+      grant.addOIDCScope(`openid ${allScopes}`)
+      grant.addResourceScope(audience, allScopes)
       await grant.save()
       return grant
     }
