@@ -7,8 +7,8 @@ import { expiry, label, positiveInteger, userName } from './commands/arguments.t
 import { withDatabase } from './commands/database.ts'
 import { formatError } from './commands/format-error.ts'
 import { createToken, listTokens, revokeTokens } from './commands/tokens.ts'
+import type { ImportOptions } from './commands/transfer/import.ts'
 import { findConfigWarnings, readConfig, type Config } from './config.ts'
-import type { ImportOptions } from './data/import.ts'
 import { migrate } from './database/migrate.ts'
 
 function loadConfig (): Config {
@@ -120,13 +120,13 @@ transfer('import', 'create the plants of a file; plants that exist stay as they 
   .option('--dry-run', 'check and count, and store nothing', false)
   .action(async (first: string, second: string, options: TransferOptions & ImportOptions) => {
     const { user, file } = userAndFile(first, second, options.all)
-    await (await import('./data/import.ts')).importPlants(loadConfig(), user, file, options)
+    await (await import('./commands/transfer/import.ts')).importPlants(loadConfig(), user, file, options)
   })
 
 transfer('export', 'write the plants of one moment')
   .action(async (first: string, second: string, options: TransferOptions) => {
     const { user, file } = userAndFile(first, second, options.all)
-    await (await import('./data/export.ts')).exportPlants(loadConfig(), user, file, options)
+    await (await import('./commands/transfer/export.ts')).exportPlants(loadConfig(), user, file, options)
   })
 
 try {

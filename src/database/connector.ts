@@ -1,5 +1,7 @@
 // Connects to the server that takes writes, out of all servers that a connection string names.
 import { setTimeout as delay } from 'node:timers/promises'
+import pg from 'pg'
+import { ApiError, errors } from '../errors.ts'
 import { Connection, type ConnectionOptions } from './connection.ts'
 import { parseServers } from './connection-string.ts'
 
@@ -88,7 +90,18 @@ export function createConnector (options: ConnectionOptions): () => Promise<Conn
   }
 }
 
-export async function findServer (url: string): Promise<string> {
+/** Opens a connection for a command, outside of those of the service. Rejects with DATABASE_UNAVAILABLE. */
+export async function openClient (url: string, options: pg.ClientConfig): Promise<pg.Client> {
+  const unavailable = (cause: unknown) => { throw new ApiError(errors.DATABASE_UNAVAILABLE, { cause }) }
+  const connectionString = await findServer(url).catch(unavailable)
+  const client = new pg.Client({ connectionString, connectionTimeoutMillis: timeoutMs, ...options })
+  // An unhandled 'error' event would end the process.
+  client.on('error', () => {})
+  await client.connect().catch(unavailable)
+  return client
+}
+
+async function findServer (url: string): Promise<string> {
   const { urls } = parseServers(url)
   if (urls.length === 1) return url
   const connection = await createConnector({ url, statementTimeoutMs: 0 })()

@@ -1,14 +1,12 @@
 // Migrates the database up to the newest migration, or down by one.
 import { readdir, readFile } from 'node:fs/promises'
 import { join, parse } from 'node:path'
-import pg from 'pg'
-import { ApiError, errors } from '../errors.ts'
-import { findServer } from './connector.ts'
+import type pg from 'pg'
+import { openClient } from './connector.ts'
 
 const oldestMajorVersion = 15
 const dir = join(import.meta.dirname, '../../migrations')
 const migrationsTable = 'migrations'
-const connectTimeoutMs = 3000
 const lockTimeoutMs = 30_000
 const migrationTimeoutMs = 600_000
 const queryTimeoutMs = 5000
@@ -35,24 +33,17 @@ export function supportedVersion (number: unknown): string {
     `PostgreSQL ${major}.${minor} is too old. The service needs PostgreSQL ${oldestMajorVersion} or later.`)
 }
 
-const unavailable = (cause: unknown) => { throw new ApiError(errors.DATABASE_UNAVAILABLE, { cause }) }
-
 /**
  * Runs all missing migrations in one transaction, or undoes the newest one; `withData` allows that to delete
  * data. Instances that start together take turns. Returns the names of the migrations that ran.
  */
 export async function migrate (url: string, direction: 'up' | 'down', withData = false): Promise<string[]> {
-  const client = new pg.Client({
-    connectionString: await findServer(url).catch(unavailable),
-    connectionTimeoutMillis: connectTimeoutMs,
+  const client = await openClient(url, {
     lock_timeout: lockTimeoutMs,
     statement_timeout: migrationTimeoutMs,
     query_timeout: migrationTimeoutMs
   })
-  // An unhandled 'error' event would end the process.
-  client.on('error', () => {})
   try {
-    await client.connect().catch(unavailable)
     supportedVersion((await query(client, versionStatement.text))[0]?.current_setting)
     const done = await migrationsDone(client)
     if (direction === 'up' && (await readMigrations()).every((name) => done.includes(name))) return []

@@ -21,6 +21,8 @@ await writeFile(file, manyLines)
 const count = async (url: string) => Number((await sql(url, 'select count(*) from plants'))[0]?.count)
 const idle = `exists (
   select from pg_stat_activity where datname = current_database() and state = 'idle in transaction')`
+const copying = `exists (
+  select from pg_stat_activity where datname = current_database() and query like 'copy (%')`
 const gone = `not ${idle.replace("and state = 'idle in transaction'", 'and pid <> pg_backend_pid()')}`
 
 /** Starts an import that gets the first lines and waits for more. */
@@ -49,7 +51,7 @@ t.test('many plants come in and go out in every format', async (t) => {
   t.strictSame([stdout, stderr], [lines(1), ''], 'a reader that ends early is no error')
 
   const shown = await onTerminal(['import', 'cat', file], { DATABASE_URL })
-  const last = /\d+ rows, \d+ a second, \d+ s left.*50000 created, 0 existing, 0 rejected\r\n$/s
+  const last = /\d+ lines, \d+ a second, \d+ s left.*50000 created, 0 existing, 0 rejected\r\n$/s
   t.match(shown, { code: 0, shown: last })
 })
 
@@ -106,7 +108,7 @@ t.test('an export is one snapshot and blocks nothing; Ctrl-C leaves no file', as
   // Nothing reads its output, so that the export waits.
   const env = { ...process.env, DATABASE_URL }
   const child = spawn('env', [...asShipped, ...program, 'export', 'ann'], { env })
-  await until(DATABASE_URL, idle)
+  await until(DATABASE_URL, copying)
   await sql(DATABASE_URL, 'delete from plants where id % 2 = 0')
   let text = ''
   child.stdout.setEncoding('utf8').on('data', (chunk) => { text += chunk })
@@ -117,12 +119,12 @@ t.test('an export is one snapshot and blocks nothing; Ctrl-C leaves no file', as
   await sql(DATABASE_URL, `insert into plants (owner, id, name)
     select owner, id + 100000 * n, name from plants, generate_series(1, 8) n`)
   const shown = await onTerminal(['export', '--all', out], { DATABASE_URL })
-  t.match(shown, { code: 0, shown: /\d+ rows, \d+ a second.*225000 exported\r\n$/s })
+  t.match(shown, { code: 0, shown: /\d+ lines, \d+ a second.*225000 exported\r\n$/s })
   await rm(out)
   const { child: export_, ended } = start(['export', '--all', out], { DATABASE_URL })
-  await until(DATABASE_URL, idle)
+  await until(DATABASE_URL, copying)
   export_.kill('SIGINT')
-  t.match(await ended, { code: 130, stderr: /^interrupted\n\d+ exported\n$/ })
+  t.match(await ended, { code: 130, stderr: 'interrupted\n' })
   t.strictSame((await readdir(folder)).filter((name) => name.startsWith('out')), [])
 })
 

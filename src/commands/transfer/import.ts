@@ -6,12 +6,12 @@ import { pipeline } from 'node:stream/promises'
 import { setTimeout as delay } from 'node:timers/promises'
 import { createGunzip } from 'node:zlib'
 import { Type } from '@sinclair/typebox'
-import { isPrintable } from '../access/token-format.ts'
-import type { Config } from '../config.ts'
-import type { ApiError } from '../errors.ts'
-import { compileValidator } from '../http/validation.ts'
-import { columnList, fields, textFields, types } from '../plants/columns.ts'
-import { NewPlantSchema, PlantParamsSchema, type Plant } from '../plants/schemas.ts'
+import { isPrintable } from '../../access/token-format.ts'
+import type { Config } from '../../config.ts'
+import type { ApiError } from '../../errors.ts'
+import { compileValidator } from '../../http/validation.ts'
+import { columnList, fields, textFields, types } from '../../plants/columns.ts'
+import { NewPlantSchema, PlantParamsSchema, type Plant } from '../../plants/schemas.ts'
 import { findFormat, invalid, readCsv, readNdjson, type Line } from './files.ts'
 import { runTransfer, type Transfer } from './transfer.ts'
 
@@ -148,22 +148,23 @@ class Import {
   /** Returns before the plants are stored, so that the next lines are read meanwhile. */
   async #send (batch: PlantLine[]): Promise<void> {
     await this.#inserted
-    const due = this.#startedAt + this.#transfer.rows * 1000 / (this.#options.rate ?? Infinity)
+    const due = this.#startedAt + this.#transfer.lines * 1000 / (this.#options.rate ?? Infinity)
     const { signal } = this.#transfer
     if (due > performance.now()) await delay(due - performance.now(), undefined, { signal })
-    if (this.#uncommitted === 0) await this.#transfer.execute('begin')
+    if (this.#uncommitted === 0) await this.#transfer.client.query('begin')
     this.#inserted = this.#insert(batch)
     this.#inserted.catch(() => {})
     this.#uncommitted += batch.length
-    this.#transfer.rows += batch.length
+    this.#transfer.lines += batch.length
   }
 
   /** Resolves to the number of the last line. */
   async #insert (batch: PlantLine[]): Promise<number> {
-    const rows = await this.#transfer.execute(insert, [
+    const values = [
       batch.map(({ user }) => user), batch.map(({ id }) => id),
       ...fields.map((field) => batch.map(({ plant }) => plant[field]))
-    ])
+    ]
+    const { rows } = await this.#transfer.client.query({ text: insert, values, rowMode: 'array' })
     this.#created += rows.length
     if (!this.#options.strict) this.#existing += batch.length - rows.length
     else if (rows.length < batch.length) {
@@ -178,7 +179,7 @@ class Import {
   async #commit (): Promise<void> {
     const line = await this.#inserted
     this.#note = '; the outcome of the last commit is unknown: import again'
-    if (this.#uncommitted > 0) await this.#transfer.execute(this.#options.dryRun ? 'rollback' : 'commit')
+    if (this.#uncommitted > 0) await this.#transfer.client.query(this.#options.dryRun ? 'rollback' : 'commit')
     this.#note = `; stored up to line ${line}`
     this.#uncommitted = 0
     this.#committed = { created: this.#created, existing: this.#existing }

@@ -1,21 +1,20 @@
 // Runs an import or export: opens a connection, handles signals, and reports to standard error.
 import { setFlagsFromString } from 'node:v8'
-import { withTables } from '../commands/database.ts'
-import { formatError } from '../commands/format-error.ts'
-import type { Config } from '../config.ts'
-import type { Row } from '../database/connection.ts'
-import { createConnector } from '../database/connector.ts'
-import { toDatabaseError } from '../database/pg-errors.ts'
+import type { Client } from 'pg'
+import type { Config } from '../../config.ts'
+import { openClient } from '../../database/connector.ts'
+import { withTables } from '../database.ts'
+import { formatError } from '../format-error.ts'
 
 export interface Transfer {
-  /** Statements run in the order of the calls, on one connection. */
-  execute: (text: string, values?: unknown[]) => Promise<Row[]>
-  /** Aborts on Ctrl-C, which also destroys the connection. */
+  client: Client
+  /** Aborts on Ctrl-C, which also ends the connection. */
   signal: AbortSignal
-  rows: number
+  /** The lines that are read or written: a CSV record may have several. */
+  lines: number
   /** How much of the file is read, from 0 to 1; 0 when its size is unknown. */
   share: () => number
-  /** The last line of the report. */
+  /** The last line of the report; empty when there is nothing to report. */
   summary: () => string
 }
 
@@ -36,21 +35,13 @@ export async function runTransfer (
   const interrupt = () => interruption.abort()
   for (const name of signals) process.once(name, interrupt)
   await withTables(config, async (url) => {
-    const connection = await createConnector({ url, statementTimeoutMs })().catch((error) => {
-      throw toDatabaseError(error)
-    })
-    signal.addEventListener('abort', () => connection.destroy())
-    const transfer: Transfer = {
-      execute: (text, values = []) => connection.run({ name: '', text }, values),
-      signal,
-      rows: 0,
-      share: () => 0,
-      summary: () => `${transfer.rows} exported`
-    }
+    const client = await openClient(url, { statement_timeout: statementTimeoutMs })
+    signal.addEventListener('abort', () => client.end())
+    const transfer: Transfer = { client, signal, lines: 0, share: () => 0, summary: () => '' }
     const hideProgress = showProgress(transfer)
     const error = await run(transfer).catch((error) => error)
     hideProgress()
-    connection.close()
+    await client.end()
     for (const name of signals) process.off(name, interrupt)
     // The reader of the output wants no more: export … | head
     if (error?.code === 'EPIPE') return
@@ -58,7 +49,8 @@ export async function runTransfer (
       process.exitCode = signal.aborted ? interruptedCode : 1
       console.error(signal.aborted ? 'interrupted' : formatError(error))
     }
-    console.error(transfer.summary())
+    const summary = transfer.summary()
+    if (summary !== '') console.error(summary)
   })
 }
 
@@ -71,7 +63,7 @@ function showProgress (transfer: Transfer): () => void {
     const seconds = (performance.now() - startedAt) / 1000
     const share = transfer.share()
     const left = share > 0 ? `, ${Math.ceil(seconds / share - seconds)} s left` : ''
-    stderr.write(`\r\u001B[K${transfer.rows} rows, ${Math.round(transfer.rows / seconds)} a second${left}`)
+    stderr.write(`\r\u001B[K${transfer.lines} lines, ${Math.round(transfer.lines / seconds)} a second${left}`)
   }, 200)
   return () => {
     clearInterval(timer)

@@ -2,14 +2,14 @@ import { readFile, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { gunzipSync, gzipSync } from 'node:zlib'
 import t from 'tap'
-import { formatError } from '../../src/commands/format-error.ts'
-import { readConfig } from '../../src/config.ts'
-import { exportPlants } from '../../src/data/export.ts'
-import { importPlants, type ImportOptions } from '../../src/data/import.ts'
-import { createDatabase, sql } from '../support/database.ts'
-import { naughty } from '../support/naughty.ts'
-import { start, unmeasured } from '../support/program.ts'
-import { feed } from '../support/transfer.ts'
+import { formatError } from '../../../src/commands/format-error.ts'
+import { readConfig } from '../../../src/config.ts'
+import { exportPlants } from '../../../src/commands/transfer/export.ts'
+import { importPlants, type ImportOptions } from '../../../src/commands/transfer/import.ts'
+import { createDatabase, sql } from '../../support/database.ts'
+import { naughty } from '../../support/naughty.ts'
+import { start, unmeasured } from '../../support/program.ts'
+import { feed } from '../../support/transfer.ts'
 
 const DATABASE_URL = await createDatabase(t)
 const environment = { DATABASE_URL }
@@ -169,9 +169,9 @@ t.test('--skip-errors stores the other lines and writes the rejected ones to a f
   t.strictSame(await importFile('cat', 's.csv', csv, { skipErrors, strict: true }),
     ends(3, '1 created, 0 existing, 3 rejected'))
   t.match(await read(), [
-    { line: 3, reason: 'The line must have 2 cells.', text: '4' },
+    { line: 3, reason: 'The line must have 2 cells.', text: '"4"' },
     { line: 6, reason: /^id is missing/, text: ',"b\n"' },
-    { line: 2, reason: 'The user already has a plant with this id.', text: '1,a' }
+    { line: 2, reason: 'The user already has a plant with this id.', text: '"1","a"' }
   ])
   t.strictSame((await stored('cat')).map(({ id }) => id), ['1', '3', '5'])
   t.strictSame(await importFile('cat', 'own.ndjson', lines(1), { skipErrors: join(folder, 'own.ndjson') }),

@@ -1,12 +1,10 @@
-// Reads and writes the files of import and export: NDJSON or CSV.
+// The formats of files, and the readers of their lines: NDJSON or CSV.
 import { isUtf8 } from 'node:buffer'
 import { pipeline } from 'node:stream'
 import { CsvError, parse } from 'csv-parse'
-import { stringify } from 'csv-stringify/sync'
-import type { Row } from '../database/database.ts'
-import { ApiError, errors } from '../errors.ts'
-import { parseJsonBody } from '../http/json.ts'
-import { fields, textFields } from '../plants/columns.ts'
+import { ApiError, errors } from '../../errors.ts'
+import { parseJsonBody } from '../../http/json.ts'
+import { fields } from '../../plants/columns.ts'
 
 export interface Line {
   /** From 1. A CSV record of several lines has the number of the last one. */
@@ -70,7 +68,7 @@ export async function * readCsv (
   try {
     for await (const { record, info: { lines: number } } of records) {
       if (columns.length === 0) columns = checkHeader(record.map(String), columnsOf(user))
-      else yield { number, text: () => stringify([record]).trimEnd(), parse: () => toObject(columns, record) }
+      else yield { number, text: () => toCsv(record), parse: () => toObject(columns, record) }
     }
   } catch (error) {
     if (!(error instanceof CsvError)) throw error
@@ -80,6 +78,8 @@ export async function * readCsv (
 
 /** An absent cell is empty and has no quotes. */
 const toText = (cell: string, quoting: boolean) => quoting || cell !== '' ? cell : undefined
+const toCsv = (record: unknown[]) =>
+  record.map((cell) => cell === undefined ? '' : `"${String(cell).replaceAll('"', '""')}"`).join()
 
 function checkHeader (columns: string[], known: string[]): string[] {
   if (columns.every((name, index) => known.includes(name) && columns.indexOf(name) === index)) return columns
@@ -98,20 +98,4 @@ async function * skipMark (chunks: AsyncIterable<Buffer>): AsyncGenerator<Buffer
     yield isFirst && chunk.indexOf('\uFEFF') === 0 ? chunk.subarray(3) : chunk
     isFirst = false
   }
-}
-
-/** Returns the head of the file and a function that writes rows. */
-export function createWriter (isCsv: boolean, user?: string): [string, (rows: Row[]) => string] {
-  const columns = columnsOf(user)
-  // In CSV an empty cell without quotes is an absent value, so empty strings have quotes.
-  if (isCsv) return [`${columns.join()}\n`, (rows) => stringify(rows, { quoted_match: /^$/ })]
-  const isText = columns.map((column) => ['user', ...textFields].includes(column))
-  const toJson = (row: Row) => {
-    let json = ''
-    for (const [index, value] of row.entries()) {
-      if (value !== null) json += `,"${columns[index]}":${isText[index] ? JSON.stringify(value) : value}`
-    }
-    return `{${json.slice(1)}}\n`
-  }
-  return ['', (rows) => rows.map(toJson).join('')]
 }

@@ -1,14 +1,19 @@
+import { readFile } from 'node:fs/promises'
+import { join } from 'node:path'
 import fc from 'fast-check'
 import t from 'tap'
-import { createWriter, findFormat, readCsv, readNdjson } from '../../src/data/files.ts'
-import { naughty } from '../support/naughty.ts'
+import { exportPlants } from '../../../src/commands/transfer/export.ts'
+import { findFormat, readCsv, readNdjson } from '../../../src/commands/transfer/files.ts'
+import { readConfig } from '../../../src/config.ts'
+import { createDatabase, sql } from '../../support/database.ts'
+import { naughty } from '../../support/naughty.ts'
 
 const text = fc.oneof(
   fc.constantFrom(...naughty), fc.string({ unit: 'binary' }), fc.string({ unit: 'grapheme' }),
   fc.string({ unit: fc.constantFrom('"', ',', '\n', '\r', '\\', ' ', '\uFEFF', '=', 'a') })
-).filter((value) => value.isWellFormed())
+).filter((value) => value.isWellFormed() && !value.includes('\0'))
 const id = fc.bigInt({ min: -(2n ** 63n), max: 2n ** 63n - 1n }).map(String)
-const row = fc.tuple(id, text, fc.option(text))
+const rows = fc.uniqueArray(fc.tuple(id, text, fc.option(text)), { selector: ([id]) => id })
 
 const sizes = fc.array(fc.integer({ min: 3, max: 40 }), { minLength: 1 })
 
@@ -21,15 +26,26 @@ async function * split (bytes: Buffer, sizes: number[]): AsyncGenerator<Buffer> 
   }
 }
 
-for (const isCsv of [false, true]) {
-  t.test(`a round trip in ${isCsv ? 'CSV' : 'NDJSON'} returns every value`, async (t) => {
-    const property = fc.asyncProperty(fc.array(row), sizes, fc.boolean(), async (rows, sizes, hasMark) => {
-      const [head, write] = createWriter(isCsv, 'alice')
-      const bytes = Buffer.from(`${hasMark ? '\uFEFF' : ''}${head}${write(rows)}`)
+const DATABASE_URL = await createDatabase(t)
+const config = readConfig({ DATABASE_URL })
+const folder = t.testdir()
+
+for (const format of ['csv', 'ndjson']) {
+  t.test(`the ${format} that export writes has every value`, async (t) => {
+    t.capture(console, 'error')
+    const file = join(folder, `plants.${format}`)
+    const property = fc.asyncProperty(rows, sizes, fc.boolean(), async (rows, sizes, hasMark) => {
+      await sql(DATABASE_URL, 'delete from plants where owner = $1', [format])
+      await sql(DATABASE_URL, `insert into plants (owner, id, name, tag)
+        select $1, * from unnest($2::bigint[], $3::text[], $4::text[])`,
+      [format, ...[0, 1, 2].map((column) => rows.map((row) => row[column]))])
+      await exportPlants(config, format, file, {})
+      const bytes = Buffer.concat([Buffer.from(hasMark ? '\uFEFF' : ''), await readFile(file)])
       const read = []
-      const lines = (isCsv ? readCsv : readNdjson)(split(bytes, sizes), 1_000_000, 'alice')
+      const lines = (format === 'csv' ? readCsv : readNdjson)(split(bytes, sizes), 1_000_000, format)
       for await (const line of lines) read.push(line.parse() as Record<string, unknown>)
       const expected = rows.map(([id, name, tag]) => ({ id, name, tag: tag ?? undefined }))
+        .toSorted((one, other) => BigInt(one.id) < BigInt(other.id) ? -1 : 1)
       t.strictSame(read.map(({ id, name, tag }) => ({ id: String(id), name, tag })), expected)
     })
     await fc.assert(property, { numRuns: 60 })
