@@ -50,10 +50,12 @@ t.test('user erase deletes all plants and tokens of a user and nothing else', as
   t.equal((await ann.list()).statusCode, 401)
   t.strictSame((await bob.list()).json(), [{ name: 'Fern' }])
   t.strictSame(await sql(url, 'select username from tokens'), [{ username: 'bob' }])
-  t.match(await printed(t, () => eraseUser(config, 'https://id.example|42', true)), [
+  const withJwts = { ...config, JWT_ISSUER: 'https://id.example' }
+  t.match(await printed(t, () => eraseUser(withJwts, 'https://id.example|42', true)), [
     'Erased 0 plants and 0 tokens of https://id.example|42.', /^Left: 0 plants/,
     'The identity provider can still issue tokens for this user.'
   ])
+  t.equal((await printed(t, () => eraseUser(config, 'a|b', true))).length, 2)
 })
 
 t.test('user erase also deletes what an instance creates before it notices the revocation', async (t) => {

@@ -3,6 +3,7 @@
 import { parseArgs } from 'node:util'
 import { attacks } from './attacks.ts'
 import { bodies } from './bodies.ts'
+import { imports } from './imports.ts'
 import { locks } from './locks.ts'
 import { outages } from './outages.ts'
 import { overloads } from './overload.ts'
@@ -23,6 +24,7 @@ const scenarios = {
     plants: 300_000, characters: 30, stalledReaders: 200, halfOpenRequests: 1000, measureMs: 8000
   }),
   bodies: () => bodies(scope, postgres, { rounds: 15 }),
+  imports: (seed: number) => imports(scope, postgres, { seed, rounds: 20, plants: 50_000 }),
   overload: () => overloads(scope, postgres, { bytesPerSecond: 25_000, measureMs: 8000 }),
   // V8 collects all garbage after 8 s without requests.
   attacks: () => attacks(scope, postgres, { share: 1, rows: values.row, watchMs: 8000, restMs: 12_000 }),

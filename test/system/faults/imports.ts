@@ -1,0 +1,60 @@
+import { mkdtemp, rm, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { setTimeout as delay } from 'node:timers/promises'
+import { sql } from '../../support/database.ts'
+import { unmeasured, type Scope } from '../../support/program.ts'
+import type { Postgres } from './postgres.ts'
+import { createRandom } from './random.ts'
+import type { Report } from './report.ts'
+
+interface Options { seed: number, rounds: number, plants: number }
+
+const chunk = 1000
+const sessions = `select from pg_stat_activity
+  where backend_type = 'client backend' and datname = current_database() and pid <> pg_backend_pid()`
+
+/** Kills imports and their server at random moments. The next import has to complete each of them. */
+export async function imports (
+  scope: Scope, postgres: Postgres, { seed, rounds, plants }: Options
+): Promise<Report> {
+  const random = createRandom(seed)
+  const environment = { DATABASE_URL: postgres.url }
+  const folder = await mkdtemp(join(tmpdir(), 'plant-store-imports-'))
+  scope.teardown(() => rm(folder, { recursive: true }))
+  const file = join(folder, 'plants.ndjson')
+  await writeFile(file, Array.from({ length: plants }, (_, id) => `{"id":${id},"name":"plant ${id}"}\n`))
+  const stored = async (user: string) =>
+    Number((await sql(postgres.url, 'select count(*) from plants where owner = $1', [user]))[0]?.count)
+
+  const rows: Report['rows'] = []
+  const breaches: string[] = []
+  for (let round = 0; round < rounds; round++) {
+    const inChunks = random.chance(0.5)
+    const victim = random.pick(['import', 'server'])
+    const user = `import-${round}`
+    const words = ['import', user, file, ...inChunks ? ['--chunk', String(chunk)] : []]
+    const { child, ended } = unmeasured.start(words, environment)
+    // An import of 50,000 plants takes about a second, or longer on a busy machine.
+    await delay(random.below(2500))
+    if (victim === 'import') child.kill('SIGKILL')
+    else await postgres.kill()
+    const { code, stderr } = await ended
+    if (victim === 'server') await postgres.start()
+    const complaints: string[] = []
+    const acknowledged = Number(/stored up to line (\d+)/.exec(stderr)?.[1] ?? (code === 0 ? plants : 0))
+    // The server may still execute the last statement of a killed import.
+    while ((await sql(postgres.url, sessions)).length > 0) await delay(10)
+    const found = await stored(user)
+    if (found < acknowledged) complaints.push(`${acknowledged} acknowledged, ${found} stored`)
+    if (!inChunks && found !== 0 && found !== plants) complaints.push(`${found} of one transaction stored`)
+    if (inChunks && found % chunk !== 0) complaints.push(`${found} is no number of whole chunks`)
+    const again = await unmeasured.run(['import', user, file], environment)
+    const summary = `${plants - found} created, ${found} existing, 0 rejected\n`
+    if (again.code !== 0 || again.stderr !== summary) complaints.push(`the next import: ${again.stderr}`)
+    rows.push([victim, inChunks ? 'chunks' : 'one transaction', acknowledged, found])
+    breaches.push(...complaints.map((text) => `${user} (${victim}, chunks: ${inChunks}): ${text}`))
+  }
+  const head = ['killed', 'committed in', 'acknowledged', 'stored']
+  return { title: 'Imports that are killed', head, rows, breaches, misses: [] }
+}
