@@ -58,7 +58,9 @@ export async function eraseUser (config: Config, user: string, isConfirmed: bool
     }
     await database.write(deleteTokens, [user])
     console.log(`Erased ${before.text}.\nLeft: ${(await count()).text}. Backups and logs are not erased.`)
-    if (user.startsWith(`${config.JWT_ISSUER}|`)) console.log('The identity provider can still issue tokens for this user.')
+    if (user.startsWith(`${config.JWT_ISSUER}|`)) {
+      console.log('The identity provider can still issue tokens for this user.')
+    }
   })
 }
 
