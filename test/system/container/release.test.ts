@@ -1,4 +1,4 @@
-// Uses a release as an operator without a checkout does: its compose files pull the image from a registry.
+// Uses a release as an operator without a checkout does. The archive's compose files pull the released image.
 import { join } from 'node:path'
 import t from 'tap'
 import {

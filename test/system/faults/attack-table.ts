@@ -35,7 +35,7 @@ const largePlants = 'select id, repeat(\'n\', 130000), null from generate_series
 // A list of more bytes than the system's socket buffers hold.
 const longList = `select id, repeat('n', 512), repeat('t', 512) from generate_series(1, 20000) id
   union all select id, repeat('n', 130000), null from generate_series(20001, 20080) id`
-// 500 plants. Most attacks that use them list them with `limit=500`.
+// 500 plants. Most attacks list them with `limit=500`.
 const fullPage = (character: string) =>
   `select id, repeat(${character}, 512), repeat(${character}, 512) from generate_series(1, 500) id`
 // Each list has 5 MB of JSON, more than the buffers of a connection hold. The table `large` stores the name,

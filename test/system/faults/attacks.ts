@@ -1,5 +1,5 @@
-// Runs the attacks. For each attack reports the times of other users, memory, ticks and log lines, with their
-// bounds.
+// Runs the attacks. Reports the response times of other users, and the memory, ticks and log lines of the
+// service, beside their bounds.
 import type { Scope } from '../../support/program.ts'
 import { round } from '../../support/table.ts'
 import { maxShutdownMs, measure, type AttackOptions } from './attack-run.ts'

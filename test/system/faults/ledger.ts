@@ -30,8 +30,8 @@ export function openLedger () {
   }
 
   /**
-   * Returns by when the write took effect, and whether it changed the plant. Returns undefined for a write
-   * that was not sent, and for a write that the service rejected without trying it.
+   * Returns the time by which the write took effect, and whether it changed the plant. Returns undefined for
+   * a write that was not sent, and for a write that the service rejected without trying it.
    */
   function outcomeOf (
     response: HttpResponse, success: number, unchanged: number
@@ -79,7 +79,7 @@ export function openLedger () {
       snapshots.push({ user, from: response.startedAt, until: response.startedAt + response.ms, names })
     },
 
-    /** Records the rows in the database after all requests. */
+    /** Records the rows that are in the database after all requests. */
     audit (rows: PlantRow[]): void {
       const now = performance.now()
       for (const { user } of rows) plantsOf(user)

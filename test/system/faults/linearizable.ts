@@ -58,7 +58,7 @@ export function findUnexplained (operations: Operation[]): Operation | undefined
   return undefined
 }
 
-/** All beginnings and responses by time. At the same moment beginnings come first: the operations overlap. */
+/** All beginnings and responses by time. Of one moment beginnings come first, so the operations overlap. */
 function inTime (operations: Operation[]) {
   const completed = operations.filter(({ until }) => until < Infinity)
   return [
@@ -109,9 +109,9 @@ function steps (
 }
 
 /**
- * Drops a state that an earlier state makes redundant. The two states have the same name, and the same
- * operations with a response have taken effect. Of the operations with an unknown outcome, those that took
- * effect in the earlier state are a subset of those that took effect in the later one.
+ * Drops a state that an earlier state makes redundant. The two states have the same name, and in both, the
+ * same operations with a response have taken effect. The operations of unknown outcome that took effect in
+ * the earlier state are a subset of those that took effect in the later state.
  */
 function openSieve () {
   const passed = new Map<string, Possibility[]>()

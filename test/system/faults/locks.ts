@@ -45,7 +45,8 @@ export async function locks (
   for (let round = 0; round < rounds; round++) {
     for (const verb of ['create', 'delete'] as const) {
       // The first write of each instance waits for this lock, and its other writes wait in the queue. After
-      // the commit both instances send their queued writes in batches at once, in different random orders.
+      // the commit both instances send the queued writes in batches at the same time. Each instance has its
+      // writes in another random order.
       await operator.query('begin; lock table plants in exclusive mode')
       const sent = clients.flatMap((ofInstance) =>
         random.shuffled(ofInstance.flatMap((client) => plantIds.map((id) => ({ client, id }))))

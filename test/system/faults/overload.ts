@@ -87,6 +87,6 @@ export async function overloads (
   }
 }
 
-/** Ignores responses after the end of the measurement, when the client sent no further requests. */
+/** Successes during the measurement. Later responses do not count: no new requests compete with them. */
 const accepted = (responses: HttpResponse[], began: number, measureMs: number) =>
   responses.filter(({ status, startedAt, ms }) => status === 200 && startedAt + ms < began + measureMs)

@@ -10,7 +10,7 @@ const { serve } = unmeasured
 const clients = 32
 const plantsPerClient = 20
 const sampleMs = 250
-/** The last minute's memory by the second minute's. Garbage collection alone makes memory go up and down. */
+/** Memory may grow by this factor after the second minute. Garbage collection alone makes memory vary. */
 const maxGrowth = 1.15
 
 /** Clients create, list and delete plants for minutes. Some of their requests are invalid. */

@@ -10,7 +10,10 @@ interface StormOptions {
   seed: number
   /** How many times to kill the service. PostgreSQL is killed as many times, by three methods. */
   kills: number
-  /** How many acknowledged writes to await after the last kill. Before each kill: 50 plus up to this many. */
+  /**
+   * How many acknowledged writes to await after the last kill. Before each kill the scenario awaits 50 writes
+   * and up to this many more.
+   */
   writes: number
 }
 

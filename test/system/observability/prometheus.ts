@@ -11,7 +11,7 @@ import type { Scope } from '../../support/program.ts'
 const execute = promisify(execFile)
 const deploy = join(import.meta.dirname, '../../../deploy/observability')
 
-/** The tests divide all times of the rules by this number. */
+/** The tests divide all times of the rules by this number, so that alerts fire within seconds. */
 const speed = 60
 
 export interface Alert { labels: Record<string, string>, state: string }

@@ -21,7 +21,7 @@ const isCommand = new RegExp(`^([A-Z_]+=\\S+ )*(${programs}) \\S`)
 function commandsIn (text: string): string[] {
   const blocks = [...text.matchAll(/^```sh\n(.*?)^```|^ {4}(\S[^\n]*)$/gms)]
     .map(([, lines, line]) => lines ?? line as string)
-  // A line that ends in \ or | continues in the next one.
+  // A line that ends in \ or | continues in the next line.
   const lines = blocks.flatMap((block) => block.replaceAll(/\\\n\s*|(?<=\|)\n\s*/g, ' ').split('\n'))
   const sentences = text.replaceAll(/^```.*?^```/gms, '')
   const inline = [...sentences.matchAll(/`([^`]+)`/g)]

@@ -17,7 +17,7 @@ const startMeasured = () => serve(t, environment, 'ready', { detached: true })
 let service: Program
 const usesEmbedded = `DATABASE_URL is not set: using the PostgreSQL server in ${DATA_DIR}\n`
 
-/** Returns standard error once it has at least so many lines. */
+/** Returns standard error once it has at least `lines` lines. */
 async function quickStart ({ child, stderr }: Program, lines: number): Promise<string> {
   while (stderr().split('\n').length <= lines) await once(child.stderr, 'data')
   return stderr()

@@ -33,7 +33,7 @@ export async function startProject (t: Test, overlay: string, env: Record<string
     ...project,
     addresses,
 
-    /** A URL for the tests, which run outside the containers. Only Linux can reach a container's address. */
+    /** The URL of a database for tests outside the containers. Only Linux can reach a container's address. */
     async databaseUrl (service: string, user = 'plant_store'): Promise<string> {
       const format = `{{(index .NetworkSettings.Networks "${project.network}").IPAddress}}`
       const address = await run('inspect', `--format=${format}`, await project.container(service))
