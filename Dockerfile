@@ -1,5 +1,5 @@
 # docker run IMAGE [serve | migrate | token create alice]; inside a container: plant-store [command]
-# Between releases pass a version of its own: --build-arg VERSION=1.1.1-dev.$(git rev-parse --short HEAD)
+# Between releases pass another version: --build-arg VERSION=1.1.1-dev.$(git rev-parse --short HEAD)
 ARG VERSION=1.1.0
 
 FROM node:24-slim AS packages
@@ -7,7 +7,7 @@ WORKDIR /app
 COPY package.json package-lock.json ./
 # No package of the image needs an install script.
 RUN npm ci --omit=dev --ignore-scripts --no-audit --no-fund \
- # Types and source maps are more than half of node_modules.
+ # Remove types and source maps, which are more than half of node_modules.
  && find node_modules -type f -regex '.*\.\(map\|d\.[cm]?ts\)' -delete
 ARG VERSION
 RUN npm pkg set version="$VERSION"
@@ -15,15 +15,16 @@ RUN npm pkg set version="$VERSION"
 FROM node:24-slim AS app
 # All of /app belongs to root, so the service cannot change its own code.
 WORKDIR /app
-# The layers that change least come first, so that an upgrade transfers only a few kilobytes.
+# The layers that rarely change come first, so that an upgrade transfers only a few kilobytes.
 COPY --from=packages /app/node_modules node_modules
 COPY --from=packages /app/package.json ./
 COPY migrations migrations
 COPY src src
 RUN ln -s /app/src/main.ts /usr/local/bin/plant-store
 
-# Compiling the code at build time saves a quarter of the start time and 20 MiB of memory. Node caches
-# the code that runs, so the service starts without a database and is stopped. The cache belongs to one user.
+# Compiling the code at build time saves a quarter of the start time and 20 MiB of memory. Node caches only
+# code that has run, so the build starts the service without a database and then stops it. Node keeps a cache
+# for each user id, so the build uses the user id of the image.
 FROM app AS compiled
 ENV NODE_COMPILE_CACHE=/tmp/compile-cache
 USER 1000:1000
@@ -40,16 +41,17 @@ LABEL org.opencontainers.image.title="plant-store" \
       org.opencontainers.image.licenses="MIT" \
       org.opencontainers.image.base.name="docker.io/library/node:24-slim"
 ENV NODE_ENV=production HOST=0.0.0.0 NODE_COMPILE_CACHE=/app/.compile-cache
-# glibc keeps freed memory: 200 MiB after 1,500 large bodies. Blocks above this size get pages of their own,
-# which go back to the system when they are freed. Other C libraries ignore the variable.
+# glibc keeps freed memory: 200 MiB after 1,500 large bodies. With this variable, blocks above this many bytes
+# get pages of their own, which glibc returns to the system. Other C libraries ignore the variable.
 ENV MALLOC_MMAP_THRESHOLD_=16384
 COPY --from=compiled --chown=0:0 /tmp/compile-cache .compile-cache
-# A number, because Kubernetes' runAsNonRoot cannot check a name.
+# The user is a number, because Kubernetes' runAsNonRoot cannot check a name.
 USER 1000:1000
 EXPOSE 3000
 HEALTHCHECK --interval=5s --timeout=3s --start-period=10s --retries=2 \
   CMD ["node", "-e", "fetch(`http://127.0.0.1:${process.env.PORT || 3000}/readyz`).then(({ ok }) => process.exit(ok ? 0 : 1))"]
-# With its default options V8 uses 80 % more memory under load and is not faster. Pretenuring allocates the
-# rows of lists in the old generation, where they stay until a full collection. package.json has the same options.
+# With its default options V8 uses 80 % more memory under load and is not faster. Pretenuring would allocate
+# the rows of lists in the old generation, where they would stay until a full collection. `npm start` in
+# package.json has the same options.
 ENTRYPOINT ["node", "--max-semi-space-size=16", "--heap-growing-percent=100", "--no-allocation-site-pretenuring", "--expose-gc", "/app/src/main.ts"]
 CMD ["serve"]

@@ -1,16 +1,16 @@
 #!/bin/sh
-# Backs up the database into /backups, every BACKUP_HOURS or now with `backup.sh once`. Keeps the newest BACKUP_KEEP
-# backups of its own. A failed backup never removes or replaces another one.
+# Backs up the database into /backups, every BACKUP_HOURS, or at once with `backup.sh once`. Keeps the newest
+# BACKUP_KEEP backups with the prefix scheduled-. A failed backup never removes or replaces another backup.
 umask 077
 
 backup () {
   file=/backups/scheduled-$(date -u +%Y%m%dT%H%M%SZ).dump
-  # pg_restore reads the whole dump, so it notices a truncated one.
+  # pg_restore reads the whole dump, so it notices a truncated dump.
   if pg_dump --dbname="$DATABASE_URL" --format=custom --file="$file.part" &&
     pg_restore --file=/dev/null "$file.part" && sync "$file.part" && mv "$file.part" "$file"
   then
     echo "stored $file"
-    # The name is a date, so the newest come first.
+    # The names contain the time, so `ls -r` lists the newest backup first.
     ls -r /backups/scheduled-*.dump | tail -n "+$((BACKUP_KEEP + 1))" | xargs -r rm
   else
     rm -f "$file.part"
@@ -21,7 +21,8 @@ backup () {
 
 [ "$1" = once ] && { backup; exit; }
 while true; do
-  # By age, so that restarts make no further backups and a failed one is repeated after a minute.
+  # Back up when no backup is newer than BACKUP_HOURS. So a restart makes no extra backup, and a failed backup
+  # is retried after a minute.
   find /backups -name 'scheduled-*.dump' -mmin "-$((BACKUP_HOURS * 60))" | grep -q . || backup
   sleep 60
 done

@@ -1,4 +1,4 @@
-// Creates a plant, lists yours and deletes it: TOKEN=plant_… npx node examples/plants.ts
+// Creates a plant, lists your plants and deletes the plant: TOKEN=plant_… npx node examples/plants.ts
 const { BASE = 'http://127.0.0.1:3000', TOKEN } = process.env
 
 async function call (method: string, path: string, plant?: object) {

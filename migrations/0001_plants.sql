@@ -3,15 +3,15 @@
 -- Every statement names the owner, and the table has no sequence, foreign key or trigger.
 -- Citus can therefore distribute it by owner without changes.
 create table plants (
-  -- The user that the plant belongs to. The bytewise order is the same on every server.
-  -- Batches lock their rows in this order.
+  -- The user that the plant belongs to. The collation "C" sorts bytewise, so the order is the same on every
+  -- server. Batches lock their rows in this order.
   owner text collate "C" not null,
-  -- The client chooses the id. It is unique per owner, so users cannot find out the ids of others.
+  -- The client chooses the id. Ids are unique per owner, so a user cannot find out the ids of other users.
   id bigint not null,
   name text not null,
   tag text,
   created_at timestamptz not null default now(),
-  -- Serves lists in the order of ids, deletes, and the check whether an id is taken.
+  -- The index of the key serves deletes, lists in the order of ids, and the check whether an id is taken.
   constraint plants_pkey primary key (owner, id)
 );
 

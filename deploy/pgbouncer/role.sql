@@ -1,2 +1,2 @@
--- Runs once, after create-role.sh. PgBouncer drops the timeout that the service sends.
+-- Runs once, after create-role.sh. PgBouncer ignores the timeout that the service sends.
 alter role plant_store set statement_timeout = '5s';

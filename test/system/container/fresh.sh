@@ -2,7 +2,7 @@
 # Runs the README's `npm ci && npm test` in a container that has only Node: npm run test:fresh
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
-# --init adds an init process. Without it a process that lost its parent stays a zombie.
+# --init adds an init process. Without it, an ended process without a parent would stay a zombie.
 git ls-files -z | tar --create --null --files-from=- |
   docker run --rm --interactive --init --env=CI=true node:24-slim bash -ec '
     mkdir /srv/plant-store && cd /srv/plant-store

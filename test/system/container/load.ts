@@ -7,13 +7,14 @@ type Options = {
   url: string
   token: string
   clients?: number
-  /** A client ends when the service closes its connection (`Connection: close`). */
+  /** If true, each client ends after a response with `Connection: close` or after a failed request. */
   oneConnection?: boolean
 }
 
 /**
- * Starts clients that create, list and delete one request at a time, each on its own connection.
- * `stop` returns the failures and the plants that must be stored: those of acknowledged requests.
+ * Starts clients that create, list and delete plants. Each client sends one request at a time on a connection
+ * of its own. `ended` and `stop` return the failures, and the plants that the acknowledged requests must have
+ * stored.
  */
 export function startLoad (t: Test, { url, token, clients = 8, oneConnection = false }: Options) {
   const events = new EventEmitter()
@@ -73,7 +74,7 @@ export function startLoad (t: Test, { url, token, clients = 8, oneConnection = f
     stored: [...stored].sort(([a], [b]) => a - b).map(([, name]) => ({ name }))
   })
   return {
-    /** Resolves with the first response that has `Connection: close`. */
+    /** Resolves when the first response with `Connection: close` arrives. */
     firstClosing: () => once(events, 'closing'),
     /** With `oneConnection`: resolves when every client has ended. */
     ended: async () => { await all; return result() },
@@ -87,7 +88,7 @@ async function send (
   const headers: Record<string, string> = { authorization: `Bearer ${token}` }
   if (body !== undefined) headers['content-type'] = 'application/json'
   const outgoing = request(url + path, { agent, method, headers })
-  // A cut connection may cause a second error after the one that `once` reports.
+  // A cut connection may cause another error after the error with which `once` rejects.
   outgoing.on('error', () => {})
   outgoing.end(body === undefined ? undefined : JSON.stringify(body))
   const [response] = await once(outgoing, 'response') as [IncomingMessage]

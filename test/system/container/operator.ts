@@ -4,11 +4,11 @@ import { join } from 'node:path'
 import type { Test } from 'tap'
 import { buildImage, composeFiles, findImage, openProject, waitForStatus } from './support.ts'
 
-/** A Compose project with files of deploy/compose, and a folder for the files that the commands write. */
+/** Opens a Compose project with files of deploy/compose, and a folder for files that the commands write. */
 export async function openOperator (t: Test, ...overlays: string[]) {
   await buildImage()
   const folder = t.testdir()
-  // A substitute for postgres:18 may have programs of another version than its server.
+  // The local image postgres:18 may be a substitute with client programs of another version than its server.
   const database = await findImage('postgres:18', 'pg_dump --version | grep -q " 18"')
   const override = join(folder, 'database.yml')
   const services = overlays.includes('backup') ? ['database', 'backup'] : ['database']
@@ -23,7 +23,7 @@ export async function openOperator (t: Test, ...overlays: string[]) {
     project,
     database,
     folder,
-    /** Runs a block of the runbook in the folder. */
+    /** Runs a block of command lines from the runbook in the folder. */
     follow: (lines: string | undefined, environment?: NodeJS.ProcessEnv) =>
       project.sh(lines as string, environment, folder),
     plants: () => project.sql('select string_agg(name, \',\' order by id) from plants'),

@@ -1,4 +1,4 @@
-// The proxies of deploy/ in front of a server that fails in ways in which the service does not.
+// Tests the proxies of deploy/ in front of a server that fails in ways in which the service does not fail.
 import { execFile } from 'node:child_process'
 import { readFile } from 'node:fs/promises'
 import { join } from 'node:path'

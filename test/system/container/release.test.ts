@@ -1,4 +1,4 @@
-// An operator without a checkout: the compose files of a release archive pull the image from a registry.
+// Uses a release as an operator without a checkout does. The archive's compose files pull the released image.
 import { join } from 'node:path'
 import t from 'tap'
 import {

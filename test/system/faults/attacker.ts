@@ -2,7 +2,7 @@
 import { attacks } from './attack-table.ts'
 import { counts, first, type Target } from './flood.ts'
 
-// Told to stop, it reports its responses: at least one, unless the attack reads none.
+// After 'stop' the process sends its counts. First it waits for one response, unless the attack reads none.
 process.on('message', async (message: 'stop' | { index: number, target: Target }) => {
   if (message !== 'stop') {
     attacks[message.index]?.start(message.target)

@@ -1,4 +1,5 @@
-// Reports what each attack costs other users, the memory and the log, beside the bounds.
+// Runs the attacks. Reports the response times of other users, and the memory, ticks and log lines of the
+// service, beside their bounds.
 import type { Scope } from '../../support/program.ts'
 import { round } from '../../support/table.ts'
 import { maxShutdownMs, measure, type AttackOptions } from './attack-run.ts'
@@ -8,7 +9,7 @@ import type { Postgres } from './postgres.ts'
 import { quantile, type Cell, type Report } from './report.ts'
 
 export interface AttacksOptions extends AttackOptions {
-  /** The attacks to run, by row number or by the beginning of the title. All attacks by default. */
+  /** Selects attacks by row number or by the beginning of their titles. By default all attacks run. */
   rows?: string[] | undefined
 }
 

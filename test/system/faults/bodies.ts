@@ -8,10 +8,10 @@ import { quantile, type Report } from './report.ts'
 const { serve } = unmeasured
 const shown = 8
 
-/** The processor time that a body may use beyond a plain name of its length. */
+/** How much more processor time a body may use than a body of the same size with a plain name. */
 const maxMs = 10
 
-/** Measures the most expensive bodies of the largest size beside a plain one. */
+/** Measures the processor time of expensive bodies of the largest accepted size, and of a plain name. */
 export async function bodies (
   scope: Scope, postgres: Postgres, { rounds }: { rounds: number }
 ): Promise<Report> {

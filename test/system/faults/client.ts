@@ -2,7 +2,7 @@
 import { Agent, request, type IncomingMessage, type OutgoingHttpHeaders } from 'node:http'
 import { text } from 'node:stream/consumers'
 
-/** `cut`: the connection closed before the whole response arrived. `unsent`: no connection was open. */
+/** `cut`: the connection closed before the whole response arrived. `unsent`: the connection was refused. */
 export type Outcome = 'complete' | 'cut' | 'unsent'
 
 export interface HttpResponse {
@@ -17,7 +17,7 @@ export interface HttpResponse {
 
 export type Client = ReturnType<typeof createClient>
 
-/** Keeps its connections open. Its requests never reject. */
+/** Creates a client that keeps its connections open. Its promises never reject. */
 export function createClient (address: string, token?: string, { maxSockets = Infinity } = {}) {
   const agent = new Agent({ keepAlive: true, maxSockets })
 
@@ -55,7 +55,7 @@ export function createClient (address: string, token?: string, { maxSockets = In
   }
 }
 
-/** The number in an Error body, undefined for any other body. */
+/** Returns the number in an Error body, and undefined for any other body. */
 export function errorNumber ({ body }: HttpResponse): number | undefined {
   try {
     const parsed = JSON.parse(body)
@@ -66,6 +66,6 @@ export function errorNumber ({ body }: HttpResponse): number | undefined {
   }
 }
 
-/** A few words on a response for a report. */
+/** Describes a response in a few words for a report. */
 export const describe = ({ outcome, status, body, ms }: HttpResponse) =>
   `${outcome} ${status} ${body.slice(0, 200)} after ${Math.round(ms)} ms`

@@ -6,9 +6,9 @@ import { setTimeout as delay } from 'node:timers/promises'
 
 export interface Target {
   address: string
-  /** The address of the metrics listener, in attacks that need one. */
+  /** The address of the metrics listener. Empty unless the attack uses metrics. */
   metrics: string
-  /** The connections take these in turn. */
+  /** The connections use these tokens in turn. */
   tokens: string[]
   connections: number
   bodyLimit: number
@@ -16,7 +16,7 @@ export interface Target {
 
 export interface Request { method?: string, path?: string, token?: string, body?: string | undefined }
 
-/** How many responses had which status. 0 counts requests without a whole response. */
+/** The number of responses by status. The status 0 stands for requests without a response. */
 export type Counts = Record<number, number>
 
 export const counts: Counts = {}
@@ -45,7 +45,7 @@ function send (address: string, { method = 'GET', path = '/plants', token, body 
   })
 }
 
-/** Each connection sends the next request after the response, all together at most `perSecond`. */
+/** Each connection sends one request after the other. `perSecond` limits all connections together. */
 export async function flood (
   target: Target, toRequest: (token: string) => Request, { perSecond = Infinity } = {}
 ): Promise<void> {
@@ -59,7 +59,7 @@ export async function flood (
   }))
 }
 
-/** Each connection sends this once and reads nothing. */
+/** Each connection sends its parts once and reads nothing. */
 export function hold (
   target: Target, toParts: (token: string) => Array<string | Buffer>, address = target.address
 ): void {
@@ -73,7 +73,10 @@ export function hold (
   }
 }
 
-/** Opens all connections and sends on all in one tick. Repeats after `everyMs` and the last response. */
+/**
+ * Opens all connections, then sends the text on all of them in one tick. Repeats this once all connections
+ * are closed and `everyMs` have passed.
+ */
 export async function burst (
   target: Target, toText: (token: string) => string, everyMs: number
 ): Promise<void> {

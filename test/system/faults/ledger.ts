@@ -9,12 +9,12 @@ const databaseErrors = [50301, 50304, 50305]
 
 interface PlantRow { user: string, id: number, name: string }
 
-/** All plants of a user at one moment between `from` and `until`. */
+/** All plants of a user. Each plant was read at one moment between `from` and `until`. */
 interface Snapshot { user: string, from: number, until: number, names: Map<number, string> }
 
 /**
- * Clients rely on three rules. An acknowledged write happened and a rejected one did not. Any other write may
- * have happened. A list shows all writes that were acknowledged before its request.
+ * Checks three rules that clients rely on. An acknowledged write happened, and a rejected write did not. Any
+ * other write may have happened. A list shows all writes that were acknowledged before its request.
  *
  * Lists have no ids, so each name begins with the id of its plant and a space.
  */
@@ -29,7 +29,10 @@ export function openLedger () {
     return plants
   }
 
-  /** When and whether the write changed the plant; undefined when the write did not happen. */
+  /**
+   * Returns the time by which the write took effect, and whether it changed the plant. Returns undefined for
+   * a write that was not sent, and for a write that the service rejected without trying it.
+   */
   function outcomeOf (
     response: HttpResponse, success: number, unchanged: number
   ): Pick<Operation, 'until' | 'done'> | undefined {
@@ -67,7 +70,7 @@ export function openLedger () {
       write(user, id, { from: response.startedAt, act: 'delete', name: null, ...known })
     },
 
-    /** Takes a list of all plants of the user that fits into one page. */
+    /** Records the response to a list of all plants of the user. */
     listed (user: string, response: HttpResponse): void {
       if (response.outcome !== 'complete' || response.status !== 200) return
       counts.listed++
@@ -76,7 +79,7 @@ export function openLedger () {
       snapshots.push({ user, from: response.startedAt, until: response.startedAt + response.ms, names })
     },
 
-    /** Takes the rows that the database has in the end. */
+    /** Records the rows that are in the database after all requests. */
     audit (rows: PlantRow[]): void {
       const now = performance.now()
       for (const { user } of rows) plantsOf(user)
@@ -103,7 +106,7 @@ export function openLedger () {
   }
 }
 
-/** The culprit and the operations before it. */
+/** Names the culprit and up to eight operations that began before its response. */
 function describe (culprit: Operation, operations: Operation[]): string {
   const before = operations.filter(({ from }) => from <= culprit.until).sort((a, b) => a.from - b.from)
   const shown = before.slice(-8).map((one) => JSON.stringify(one)).join(', ')

@@ -63,7 +63,7 @@ for (const [title, operations, culprit] of doctored) {
 
 const seeds = Array.from({ length: 200 }, (_, index) => index + 1)
 
-/** A possible history: each request takes effect at one moment between its beginning and its response. */
+/** Makes a possible history. Each request takes effect at a moment between its beginning and its response. */
 function play (seed: number): Operation[] {
   const random = createRandom(seed)
   let name: string | null = null

@@ -1,23 +1,26 @@
 // Decides whether some order of the requests for one plant explains all their responses.
 
 /**
- * One request as its client saw it. The request took effect at one moment between `from` and `until`. Where
- * `until` is Infinity the outcome is unknown.
+ * One request as its client saw it. The request took effect at one moment between `from` and `until`. If the
+ * outcome is unknown, `until` is Infinity, and the request may have had no effect.
  */
 export interface Operation {
   from: number
   until: number
   act: 'create' | 'delete' | 'see'
-  /** The name that `create` gives or `see` found; null without a plant. */
+  /** The name that a create gives or a list showed. Null for a delete, and for a list without the plant. */
   name: string | null
-  /** Whether a create or delete changed the plant; undefined without a response. */
+  /** Whether a create or delete changed the plant. Undefined for a list, and when the outcome is unknown. */
   done?: boolean
 }
 
 /** One possible state: the plant's name, and the open operations that have taken effect. */
 interface Possibility { name: string | null, taken: Set<Operation> }
 
-/** The plant's name afterwards; undefined when the response contradicts `name`. */
+/**
+ * Returns the plant's name after the operation. Undefined when the response contradicts `name`, or when an
+ * operation of unknown outcome would change nothing.
+ */
 function after (name: string | null, { act, name: other, done }: Operation): string | null | undefined {
   if (act === 'see') return name === other ? name : undefined
   const changes = (act === 'create') === (name === null)
@@ -28,12 +31,14 @@ function after (name: string | null, { act, name: other, done }: Operation): str
 }
 
 /**
- * The first operation, by the time of its response, that no order explains. Undefined when an order explains
- * all. An operation that ended before another began comes first. There is no plant at the beginning.
+ * Returns the first operation, by the time of its response, that no order explains. Returns undefined when an
+ * order explains every response. In every order, an operation that ended before another one began comes
+ * before it. At the beginning the plant does not exist.
  *
- * The search goes from response to response and keeps all possible states. At a response its operation must
- * have taken effect, perhaps after other open ones. Two kinds of states are dropped: equal unknown operations
- * are interchangeable, and a state is redundant if another one has used fewer of them.
+ * The search goes from response to response and keeps all possible states. An operation is open from its
+ * beginning to its response. By its response it must have taken effect, perhaps after other open operations.
+ * Two rules keep the search small. Unknown operations of one kind have the same effect, so the search tries
+ * only one of them. `openSieve` drops redundant states.
  */
 export function findUnexplained (operations: Operation[]): Operation | undefined {
   const seen = new Set(operations.filter(({ act }) => act === 'see').map(({ name }) => name))
@@ -53,7 +58,7 @@ export function findUnexplained (operations: Operation[]): Operation | undefined
   return undefined
 }
 
-/** All beginnings and responses by time. Beginnings come first at the same moment, so that they overlap. */
+/** All beginnings and responses by time. Of one moment beginnings come first, so the operations overlap. */
 function inTime (operations: Operation[]) {
   const completed = operations.filter(({ until }) => until < Infinity)
   return [
@@ -62,7 +67,7 @@ function inTime (operations: Operation[]) {
   ].sort((a, b) => a.at - b.at || Number(a.isResponse) - Number(b.isResponse))
 }
 
-/** The states in which the operation has taken effect. */
+/** Returns all states in which the operation has taken effect. */
 function advance (
   from: Possibility[], operation: Operation, open: Set<Operation>, kindOf: (operation: Operation) => string
 ) {
@@ -80,7 +85,7 @@ function advance (
   return advanced
 }
 
-/** Operations that change nothing take effect as soon as they can. */
+/** Lets open operations that fit the state and change nothing take effect at once. */
 function applyReads ({ name, taken }: Possibility, open: Set<Operation>): Possibility {
   const reads = [...open]
     .filter((one) => one.until < Infinity && !taken.has(one) && after(name, one) === name)
@@ -103,7 +108,11 @@ function steps (
   })
 }
 
-/** Drops a state when an earlier one has the same name and used fewer operations of unknown outcome. */
+/**
+ * Drops a state that an earlier state makes redundant. The two states have the same name, and in both, the
+ * same operations with a response have taken effect. The operations of unknown outcome that took effect in
+ * the earlier state are a subset of those that took effect in the later state.
+ */
 function openSieve () {
   const passed = new Map<string, Possibility[]>()
   const numbers = new Map<Operation, number>()

@@ -14,7 +14,7 @@ const plantsPerUser = 100
 const statementTimeoutMs = 2000
 const databaseSlow = 50304
 
-/** Two instances write the same plants in batches. Then an operator locks a plant, and the table. */
+/** Two instances write the same plants in batches. Later an operator locks one plant, and then the table. */
 export async function locks (
   scope: Scope, postgres: Postgres, { seed, rounds }: { seed: number, rounds: number }
 ): Promise<Report> {
@@ -44,8 +44,9 @@ export async function locks (
   const responses: HttpResponse[] = []
   for (let round = 0; round < rounds; round++) {
     for (const verb of ['create', 'delete'] as const) {
-      // The first write of each instance waits for the lock, and the others wait for the first.
-      // So two batches start at the same moment, in a random order.
+      // The first write of each instance waits for this lock, and its other writes wait in the queue. After
+      // the commit both instances send the queued writes in batches at the same time. Each instance has its
+      // writes in another random order.
       await operator.query('begin; lock table plants in exclusive mode')
       const sent = clients.flatMap((ofInstance) =>
         random.shuffled(ofInstance.flatMap((client) => plantIds.map((id) => ({ client, id }))))

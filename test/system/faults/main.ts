@@ -1,5 +1,5 @@
-// The fault suite in full: npm run test:faults -- [--seed 1] [--only storm,attacks,…] [--row 3]
-// --row selects attacks by their number or the beginning of their title.
+// Runs the full fault suite: npm run test:faults -- [--seed 1] [--only storm,attacks,…] [--row 3]
+// --row selects attacks by number or by the beginning of their titles.
 import { parseArgs } from 'node:util'
 import { attacks } from './attacks.ts'
 import { bodies } from './bodies.ts'
@@ -26,7 +26,7 @@ const scenarios = {
   bodies: () => bodies(scope, postgres, { rounds: 15 }),
   imports: (seed: number) => imports(scope, postgres, { seed, rounds: 20, plants: 50_000 }),
   overload: () => overloads(scope, postgres, { bytesPerSecond: 25_000, measureMs: 8000 }),
-  // V8 collects all garbage after 8 s without requests.
+  // V8 collects all garbage after 8 s without requests. `restMs` is longer.
   attacks: () => attacks(scope, postgres, { share: 1, rows: values.row, watchMs: 8000, restMs: 12_000 }),
   soak: () => soak(scope, postgres, { minutes: 10 })
 }

@@ -1,4 +1,4 @@
-// What other users and the machine notice of an attack.
+// Measures what an attack costs other users, and the memory and the ticks of the service.
 import type { ChildProcess } from 'node:child_process'
 import { readFileSync } from 'node:fs'
 import { setTimeout as delay } from 'node:timers/promises'
@@ -9,7 +9,10 @@ import { createClient, describe, type Client, type HttpResponse } from './client
 const pauseMs = 25
 const patienceMs = 10_000
 
-/** The responses to users who create, list and delete one plant in turn, the memory, and the longest tick. */
+/**
+ * Each client creates, lists and deletes a plant in turn. Returns the responses to the clients, the responses
+ * of /livez, the peak of the service's memory, and its longest tick.
+ */
 export async function observe (
   service: Program, clients: Client[], name: string, ms: number, tickFile: string
 ) {
@@ -17,7 +20,7 @@ export async function observe (
   const [began, end] = [Date.now(), performance.now() + ms]
   const memory = watchMemory(service.child)
   const prober = createClient(service.address)
-  // Closing cuts the requests that are still in flight.
+  // Closing a client cuts its requests in flight.
   const closeAll = () => { for (const client of [prober, ...clients]) client.close() }
   const giveUp = setTimeout(closeAll, ms + patienceMs)
   const probing = (async () => {
@@ -44,13 +47,13 @@ export async function observe (
   return { writes, lists, live, memory: memory.peak(), tickMs: longestTick(tickFile, began), faults }
 }
 
-/** The longest tick in the file of the probe since then. */
+/** Returns the longest tick, in ms, that the probe recorded in the file after `since`. */
 function longestTick (file: string, since: number): number {
   const ticks = readFileSync(file, 'utf8').split('\n').map((line) => line.split(' ').map(Number))
   return Math.max(0, ...ticks.filter(([at = 0]) => at > since).map(([, used = 0]) => used))
 }
 
-/** Samples the memory of a process until `peak` returns the most. */
+/** Samples the memory of a process. `peak` ends the sampling and returns the largest sample. */
 export function watchMemory (child: ChildProcess) {
   let most = 0
   const sample = () => {

@@ -13,9 +13,9 @@ const { serve } = unmeasured
 export interface OutageOptions {
   /** How long each fault lasts. */
   lastsMs: number
-  /** How long to watch after each. */
+  /** How long to watch the service after each fault. */
   watchMs: number
-  /** Requests of each kind. They do not wait for earlier responses. */
+  /** How many requests of each kind to send a second. They do not wait for earlier responses. */
   perSecond: number
   statementTimeoutMs: number
 }
@@ -23,7 +23,7 @@ export interface OutageOptions {
 // The promises of docs/reliability.md.
 const longestWaitMs = 10_000
 const longestRecoveryMs = 1000
-/** The time in which /readyz must notice. One probe may be in flight when the fault begins. */
+/** How long /readyz may still be 200 after a fault begins. One probe may be in flight at the beginning. */
 const noticedMs = 1000
 
 interface Fault {
@@ -36,7 +36,7 @@ interface Fault {
 
 const role = 'outages'
 
-/** The database goes away in every possible way under load. The service recovers without a restart. */
+/** The database fails under load in eight ways in turn. The service recovers each time without a restart. */
 export async function outages (scope: Scope, postgres: Postgres, options: OutageOptions): Promise<Report> {
   const { lastsMs, watchMs, perSecond, statementTimeoutMs } = options
   const [token = ''] = await createUsers(postgres.url, [role])
@@ -102,7 +102,7 @@ export async function outages (scope: Scope, postgres: Postgres, options: Outage
     await begin()
     const began = performance.now()
     await delay(lastsMs)
-    // On a busy machine the first request may come late.
+    // On a busy machine the first 503 may come late.
     const maxRounds = isTotal ? 10 : 0
     for (let longer = 0; longer < maxRounds && !load.hasFailed(); longer++) await delay(lastsMs)
     const during = memoryMiB(service.child.pid as number)
@@ -188,7 +188,7 @@ function startLoad (client: ReturnType<typeof createClient>, perSecond: number) 
 
 let nextId = 1
 
-/** Deletes get 404, because no user has plant -1. */
+/** 404 is normal, because the deletes name plant -1, which no user has. */
 const isNormal = ({ status }: HttpResponse) => status === 200 || status === 404
 
 const first = ([response]: HttpResponse[]) => response && describe(response)

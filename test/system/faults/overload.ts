@@ -10,7 +10,7 @@ import { quantile, type Report } from './report.ts'
 const { serve } = unmeasured
 
 export interface OverloadOptions {
-  /** The rate of one database connection. */
+  /** The highest rate of data on one database connection. */
   bytesPerSecond: number
   measureMs: number
 }
@@ -21,7 +21,7 @@ const patientClients = 32
 const maxQueued = 64
 const overloaded = 50302
 
-/** Clients send ten times the requests that the database can serve. */
+/** A client sends ten times as many requests a second as the database can serve. */
 export async function overloads (
   scope: Scope, postgres: Postgres, { bytesPerSecond, measureMs }: OverloadOptions
 ): Promise<Report> {
@@ -87,6 +87,6 @@ export async function overloads (
   }
 }
 
-/** Responses after the end do not count: they had no competition. */
+/** Successes during the measurement. Later responses do not count: no new requests compete with them. */
 const accepted = (responses: HttpResponse[], began: number, measureMs: number) =>
   responses.filter(({ status, startedAt, ms }) => status === 200 && startedAt + ms < began + measureMs)

@@ -8,11 +8,11 @@ import { freePort } from '../../support/free-port.ts'
 import type { Scope } from '../../support/program.ts'
 import { makeServer, runServer } from './postgres.ts'
 
-/** Starts a primary with the tables, and its standby. Commits wait for the standby. `urls` has both. */
+/** Starts a primary with the tables, and a standby. Commits wait for the standby. */
 export async function startPair (scope: Scope) {
   const { url, folder, dataDir, command } = await makeServer(scope)
   const copy = join(folder, 'standby')
-  // A copy of the folder is a valid backup, because the server is stopped.
+  // The server is stopped, so a copy of its folder is a valid backup.
   await promisify(execFile)('cp', ['--archive', dataDir, copy])
   const port = await freePort()
   const { username, password, hostname, port: primaryPort } = new URL(url)
@@ -29,6 +29,7 @@ export async function startPair (scope: Scope) {
   return {
     primary,
     standby,
+    /** First the URL of the primary, then the URL of the standby. */
     urls: [url, standbyUrl] as [string, string],
     /** A connection string with both servers, the standby first. */
     url: url.replace(/@[^/]+/, `@${hostname}:${port},${hostname}:${primaryPort}`),

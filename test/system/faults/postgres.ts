@@ -11,7 +11,7 @@ import { sql } from '../../support/database.ts'
 import { findChildren } from '../../support/processes.ts'
 import type { Scope } from '../../support/program.ts'
 
-/** Starts a server in an existing folder. */
+/** The command that starts a server in an existing folder, and the ids of its system user. */
 interface Command { file: string, args: string[], uid: number, gid: number }
 
 /** Creates a server with the tables and stops it. Returns its URL, its folder and its command. */
@@ -53,7 +53,7 @@ export async function runServer (scope: Scope, { file, args, uid, gid }: Command
 
   const untilReady = () => once(events, 'ready').then(() => performance.now())
 
-  // Every backend leads its own session, so signals to the process group do not reach it.
+  // Every backend leads its own session, so a signal to the server's process group does not reach it.
   async function processes (): Promise<number[]> {
     return [...await findChildren(server.pid).catch(() => []), server.pid as number]
   }
@@ -87,7 +87,7 @@ export async function runServer (scope: Scope, { file, args, uid, gid }: Command
       await exited
     },
 
-    /** Kills the postmaster alone. The backends notice and end. */
+    /** Kills only the postmaster. The backends notice its death and end themselves. */
     async killPostmaster (): Promise<void> {
       const exited = once(server, 'exit')
       server.kill('SIGKILL')
@@ -101,7 +101,7 @@ export async function runServer (scope: Scope, { file, args, uid, gid }: Command
 
 export type Postgres = Awaited<ReturnType<typeof startPostgres>>
 
-/** A PostgreSQL server with the tables that keeps its port when it is started again. */
+/** Starts a PostgreSQL server with the tables of the service. It keeps its port across restarts. */
 export async function startPostgres (scope: Scope) {
   const { url, command } = await makeServer(scope)
   const server = await runServer(scope, command)
@@ -109,7 +109,7 @@ export async function startPostgres (scope: Scope) {
     ...server,
     url,
 
-    /** Kills a backend of the service. The server ends all others and recovers. Resolves like `start`. */
+    /** Kills a backend of the service. The server ends all backends and recovers. Resolves like `start`. */
     async killBackend (): Promise<number> {
       const [backend] = await sql(url,
         'select pid from pg_stat_activity where application_name = \'plant-store\' limit 1')
@@ -120,7 +120,7 @@ export async function startPostgres (scope: Scope) {
   }
 }
 
-/** A token for each of the users, stored by one statement. */
+/** Creates a token for each user, stores the tokens by one statement, and returns them. */
 export async function createUsers (url: string, users: string[]): Promise<string[]> {
   const tokens = users.map(() => createToken())
   const hashes = tokens.map((token) => `\\x${hashToken(token)}`)

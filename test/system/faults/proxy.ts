@@ -3,12 +3,12 @@ import { connect, createServer, type AddressInfo, type Socket } from 'node:net'
 import { setTimeout as delay } from 'node:timers/promises'
 import type { Scope } from '../../support/program.ts'
 
-/** `silent`: accepts connections and bytes, forwards nothing and closes nothing. */
+/** In the mode `silent` the proxy accepts connections and bytes, forwards nothing and closes nothing. */
 type Mode = 'open' | 'closed' | 'silent'
 
 export type Proxy = Awaited<ReturnType<typeof openProxy>>
 
-/** A TCP proxy on loopback in front of the server of a URL. It simulates the faults of networks. */
+/** Opens a TCP proxy on loopback in front of the server of the URL. It simulates faults of networks. */
 export async function openProxy (scope: Scope, url: string) {
   const { hostname, port } = new URL(url)
   const pairs = new Set<{ sockets: Socket[], isDead: boolean }>()
@@ -65,16 +65,16 @@ export async function openProxy (scope: Scope, url: string) {
   return {
     /** The URL of the same database through the proxy. */
     url: proxied.href,
-    /** The open connections, and the most that were open at a time. */
+    /** The number of open connections, and the most connections that were open at a time. */
     connections: () => ({ now: pairs.size, most }),
-    /** Restarts the count of the most connections. */
+    /** Sets `most` back to the number of open connections. */
     forgetMost () { most = pairs.size },
     set (wanted: Mode) { mode = wanted },
     /** Resets all connections. */
     cut,
     /** Stops forwarding on the open connections for good, without closing them. */
     silence () { for (const pair of pairs) pair.isDead = true },
-    /** Delays every chunk of data. */
+    /** Delays every chunk of data by `ms`. Limits each direction of a connection to `rate` bytes a second. */
     slow (ms: number, rate = Infinity) {
       delayMs = ms
       bytesPerSecond = rate

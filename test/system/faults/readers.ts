@@ -14,11 +14,11 @@ const { serve } = unmeasured
 
 export interface ReadersOptions {
   plants: number
-  /** The length of a name. The plants together must exceed the socket buffers of the system, some 10 MB. */
+  /** The length of a name. All plants together must exceed the system's socket buffers of some 10 MB. */
   characters: number
   stalledReaders: number
   halfOpenRequests: number
-  /** How long to measure the responses to others, first alone and then beside the readers. */
+  /** How long to measure the responses to other clients: first without stalled readers, then beside them. */
   measureMs: number
 }
 
@@ -26,7 +26,10 @@ const maxMemoryMiB = 256
 const maxSlowdown = 4
 const clients = 16
 
-/** Some clients stop reading a long list, others never finish a request. Measures the rest beside them. */
+/**
+ * Some clients stop reading a long list, and some never finish a request. Measures the responses to other
+ * clients meanwhile.
+ */
 export async function readers (scope: Scope, postgres: Postgres, options: ReadersOptions): Promise<Report> {
   const { plants, characters, stalledReaders, halfOpenRequests, measureMs } = options
   const [collector = '', other = ''] = await createUsers(postgres.url, ['collector', 'other'])
@@ -94,7 +97,7 @@ export async function readers (scope: Scope, postgres: Postgres, options: Reader
   }
 }
 
-/** The responses to others. Each one awaits a response before the next request. */
+/** Returns the responses to the other clients. Each client awaits a response before its next request. */
 async function measure (client: Client, ms: number): Promise<HttpResponse[]> {
   const responses: HttpResponse[] = []
   const end = performance.now() + ms
@@ -121,7 +124,7 @@ async function openSocket (scope: Scope, service: Program, text: string): Promis
   return socket
 }
 
-/** The first and the last bytes that arrive. */
+/** Reads to the end of the response. Returns its first and its last 100 characters. */
 async function readEnds (socket: Socket): Promise<{ start: string, end: string }> {
   let [start, end] = ['', '']
   try {
@@ -130,7 +133,7 @@ async function readEnds (socket: Socket): Promise<{ start: string, end: string }
       end = (end + String(chunk)).slice(-100)
     }
   } catch {
-    // A reset ends the list visibly, too.
+    // A reset also shows the client that the list is not complete.
   }
   return { start, end }
 }
@@ -160,7 +163,7 @@ async function resumeTogether (scope: Scope, postgres: Postgres, token: string):
     const start = socket.read(12)
     socket.unshift(start)
     if (String(start) === 'HTTP/1.1 200') sockets.push(socket)
-    // Earlier lists still fill the buffers of the system.
+    // The service has rejected this list, because earlier lists are still filling the socket buffers.
     else socket.destroy()
   }
   const ends = await Promise.all(sockets.map(readEnds))

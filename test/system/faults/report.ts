@@ -9,7 +9,7 @@ export interface Report {
   rows: Cell[][]
   /** Sentences below the table. */
   notes?: string[]
-  /** Broken promises that do not depend on the machine. */
+  /** Broken promises. They do not depend on the speed of the machine. */
   breaches: string[]
   /** Times or sizes above their bound. A busy machine can cause them. */
   misses: string[]
@@ -26,6 +26,6 @@ export const printed = ({ title, head, rows, notes = [], breaches, misses }: Rep
 export const quantile = (values: number[], fraction: number): number =>
   values.toSorted((a, b) => a - b)[Math.ceil(fraction * values.length) - 1] ?? NaN
 
-/** The median and the highest value as text. */
+/** Returns the median and the highest value as text. */
 export const spread = (values: number[]) =>
   `${round(quantile(values, 0.5))}, at most ${round(Math.max(...values))}`

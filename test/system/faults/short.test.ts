@@ -1,5 +1,5 @@
 // A short form of the fault suite. `npm run test:faults` runs the full form and measures.
-// test/plants/create.test.ts and delete.test.ts test locks.
+// Locks are not part of the short form: test/plants/create.test.ts and delete.test.ts test them.
 import t from 'tap'
 import type { Scope } from '../../support/program.ts'
 import { attacks } from './attacks.ts'
@@ -17,7 +17,7 @@ const scenarios: Record<string, (scope: Scope) => Promise<Report>> = {
   outages: (scope) => outages(scope, postgres, {
     lastsMs: 1500, watchMs: 500, perSecond: 10, statementTimeoutMs: 500
   }),
-  // Two of the attacks, with a twentieth of the connections.
+  // Two of the attacks, each with a twentieth of its connections.
   attacks: (scope) => attacks(scope, postgres, {
     rows: ['bodies of colons, 100', 'bodies one byte short, 1500'],
     share: 0.05,

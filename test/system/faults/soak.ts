@@ -10,10 +10,10 @@ const { serve } = unmeasured
 const clients = 32
 const plantsPerClient = 20
 const sampleMs = 250
-/** Garbage collections make even constant memory go up and down. */
+/** Memory may grow by this factor after the second minute. Garbage collection alone makes memory vary. */
 const maxGrowth = 1.15
 
-/** Clients create, list and delete for minutes. Some of their requests are invalid. */
+/** Clients create, list and delete plants for minutes. Some of their requests are invalid. */
 export async function soak (
   scope: Scope, postgres: Postgres, { minutes }: { minutes: number }
 ): Promise<Report> {

@@ -14,7 +14,7 @@ const { serve } = unmeasured
 interface Fault {
   title: string
   begin: (proxy: Proxy) => unknown
-  /** Resolves once the service has noticed the fault. */
+  /** Resolves once the service has met the fault: it logs the fault, connects, or waits for the lock. */
   noticed: (proxy: Proxy, service: Program) => Promise<unknown>
   end: (proxy: Proxy) => unknown
 }

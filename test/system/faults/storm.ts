@@ -8,9 +8,12 @@ const { serve } = unmeasured
 
 interface StormOptions {
   seed: number
-  /** How often to kill the service. PostgreSQL is killed as often, by three methods. */
+  /** How many times to kill the service. PostgreSQL is killed as many times, by three methods. */
   kills: number
-  /** About the most acknowledged writes between two kills, and the number after the last one. */
+  /**
+   * How many acknowledged writes to await after the last kill. Before each kill the scenario awaits 50 writes
+   * and up to this many more.
+   */
   writes: number
 }
 
@@ -68,7 +71,7 @@ export async function storm (scope: Scope, postgres: Postgres, options: StormOpt
   }
 }
 
-/** The outcomes of the requests in a few words. */
+/** Describes the outcomes of the requests. */
 export const counted = ({ created, deleted, listed, rejected, unknown, unsent }: Record<string, number>) =>
   `Acknowledged: ${created} creates and ${deleted} deletes. Lists: ${listed}. Rejected: ${rejected}. ` +
   `Outcome unknown: ${unknown}. Not sent, without a connection: ${unsent}.`

@@ -1,9 +1,10 @@
-// Loaded into the service by `node --import`: records ticks of the event loop that use much processor time.
+// `node --import` loads this file into the service. It records ticks of the event loop of 10 ms or more of
+// processor time.
 import { appendFileSync, writeFileSync } from 'node:fs'
 
-// A timer runs once in each tick that lasts longer than its interval. So the processor time between two runs
-// is the time of one long tick, plus at most the interval. Linux advances the clock of a thread in steps of
-// 4 ms.
+// The timer runs once in each tick that lasts longer than the timer's interval. So the processor time between
+// two runs is the time of one long tick, plus at most the interval. Linux counts the processor time of a
+// thread in steps of 4 ms.
 const intervalMs = 2
 const recordedMs = 10
 

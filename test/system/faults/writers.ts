@@ -9,10 +9,10 @@ import type { Random } from './random.ts'
 
 const users = ['storm-ada', 'storm-bo', 'storm-cy']
 const workersPerUser = 8
-// With few plants several workers use the same one, and a list fits into one page.
+// With so few plants several workers often write the same plant, and lists stay short.
 const plantsPerUser = 160
 
-/** The workers take the addresses in turn. */
+/** Starts the workers, which take the addresses in turn. */
 export async function startWriters (databaseUrl: string, addresses: string[], random: Random) {
   const tokens = await createUsers(databaseUrl, users)
   const ledger = openLedger()
@@ -24,7 +24,7 @@ export async function startWriters (databaseUrl: string, addresses: string[], ra
       const id = random.below(plantsPerUser)
       const response = await act(user, client, id, `${id} by ${worker} in round ${round}`)
       if (response.status === 200 || response.status === 204) events.emit('acknowledged')
-      // The service or its database is away.
+      // The service or its database is unavailable.
       if (response.status === 0 || response.status === 503) await delay(50)
     }
     client.close()
@@ -57,13 +57,13 @@ export async function startWriters (databaseUrl: string, addresses: string[], ra
   return {
     ledger,
 
-    /** Resolves once this many more writes are acknowledged. */
+    /** Resolves once `further` more writes have been acknowledged. */
     async acknowledged (further: number): Promise<void> {
       const goal = acknowledgedSoFar() + further
       while (acknowledgedSoFar() < goal) await once(events, 'acknowledged')
     },
 
-    /** Compares all responses with the rows in the database; returns the contradictions. */
+    /** Ends the workers. Compares all responses with the rows in the database and returns contradictions. */
     async stop (url = databaseUrl): Promise<string[]> {
       over.abort()
       await Promise.all(workers)

@@ -1,6 +1,6 @@
-// Checks responses: against the oracle, or for consistency when the request is random bytes.
+// Compares responses with the oracle. Checks the responses to mutated bytes only for consistency.
 import { isDeepStrictEqual } from 'node:util'
-// Defines the errors of all domains.
+// This import fills the catalogue with the errors of all domains.
 import '../../../src/app.ts'
 import { catalogue } from '../../../src/errors.ts'
 import type { RawResponse } from '../../support/raw.ts'
@@ -9,7 +9,7 @@ import { readInteger, type Plants, type Verdict } from './oracle.ts'
 const statuses = new Set([200, 204, 400, 401, 404, 405, 408, 414, 417, 431, 501])
 const numbers = new Set(catalogue.keys())
 
-/** Throws unless there is exactly one response, with exactly the body that the oracle expects. */
+/** Throws unless there is one response, and it is the response that the oracle expects. */
 export function expectOnly (responses: RawResponse[], verdict: Verdict): string[] {
   const [response] = responses
   if (responses.length !== 1 || response === undefined) throw new Error(`${responses.length} responses`)
@@ -38,7 +38,7 @@ function checkError ({ status, headers, body }: RawResponse): void {
   }
 }
 
-/** Throws unless the responses to mutated bytes are consistent with the change of the stored plants. */
+/** Throws unless the responses to mutated bytes fit the difference between the plants before and after. */
 export function explain (bytes: Buffer, responses: RawResponse[], before: Plants, after: Plants): void {
   const text = bytes.toString('latin1')
   const finals = responses.filter(({ status }) => status !== 100)

@@ -1,5 +1,5 @@
 // A long fuzz run: npm run fuzz -- [--seed 1] [--count 20000] [--only <case>]
-// Starts its own database unless DATABASE_URL is set.
+// It starts a database of its own unless DATABASE_URL is set.
 import { chmod, mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -21,7 +21,7 @@ const scope = { teardown: (work: () => unknown) => stack.defer(async () => { awa
 async function startDatabase (): Promise<string> {
   const folder = await mkdtemp(join(tmpdir(), 'plant-store-fuzz-'))
   scope.teardown(() => rm(folder, { recursive: true }))
-  // Under root the server runs as another user, which must be able to read the folder.
+  // When root runs the program, the server runs as another user. That user needs to read the folder.
   await chmod(folder, 0o755)
   const { url, close } = await startEmbedded(folder)
   scope.teardown(close)

@@ -1,6 +1,6 @@
 import type { Random } from '../faults/random.ts'
 
-// Strings that are known to break parsers of HTTP, URLs and JSON.
+// Strings that often break parsers of HTTP, URLs and JSON.
 const tokens = [
   '\r\n', '\n', '\r', '\r\n\r\n', '\0', '\t', ' ', ':', ';', ',', '"', '\\', '/', '?', '#', '%', '%00', '%zz',
   '%2f', '%ff', '..', '{', '}', '[', ']', '-', '+', '.', 'e', 'E', '0', '00', '1', '9', '-0', '0x10', '1e400',
@@ -17,12 +17,12 @@ const tokens = [
   'ffffffff\r\n', '5;x=y\r\n'
 ].map((token) => Buffer.from(token, 'latin1'))
 
-/** Adds a few random faults to bytes, at times parts of `other`. */
+/** Puts one to four random faults into the bytes. Some faults replace the end by a part of `other`. */
 export function mutate (random: Random, bytes: Buffer, other: Buffer = bytes): Buffer {
   let result = bytes
   for (let faults = 1 + random.below(4); faults > 0; faults--) {
     const anywhere = random.below(result.length + 1)
-    // Half of the time at the start of a line, where a token can be a whole header or a method.
+    // Half of the faults go to the start of a line. There a token can be a whole header or a method.
     const at = random.chance(0.5) ? anywhere : result.indexOf('\n', anywhere - 1) + 1
     const end = Math.min(result.length, at + 1 + random.below(random.chance(0.8) ? 8 : 200))
     const [before, part, after] = [result.subarray(0, at), result.subarray(at, end), result.subarray(end)]

@@ -1,5 +1,5 @@
-// A model of the service that computes the expected responses in other ways than the service does:
-// a fatal TextDecoder, a reviver for every body, fractions of BigInts. It is slow and simple.
+// A slow, simple model of the service. It computes the expected responses in other ways than the service:
+// with a fatal TextDecoder, a reviver for every body, and fractions of BigInts.
 
 export interface Plant { name: string, tag?: string }
 export type Plants = Map<bigint, Plant>
@@ -121,7 +121,7 @@ function parse (bytes: Buffer): { value: unknown } | { number: number } {
   }
 }
 
-/** Counts the commas and opening brackets outside strings. The text may not be JSON. */
+/** Counts the commas and opening brackets outside strings. The text need not be valid JSON. */
 function countValues (text: string): number {
   let count = 0
   let isInside = false
@@ -133,14 +133,14 @@ function countValues (text: string): number {
   return count
 }
 
-/** The value of a JSON number if it is an integer, computed with fractions. */
+/** Returns the value of a JSON number if the value is an integer, else undefined. */
 export function readInteger (source: string): bigint | undefined {
   const [mantissa = '', exponent = '0'] = source.toLowerCase().split('e')
   const [whole = '', fraction = ''] = mantissa.split('.')
   const numerator = BigInt(whole.replace('-', '') + fraction)
   if (numerator === 0n) return 0n
   const power = BigInt(exponent) - BigInt(fraction.length)
-  // Beyond these powers the result is certain, and computing it would take too long.
+  // Beyond these powers the value is a fraction or too large. Computing it would take too long.
   if (power < -100_000n) return undefined
   if (power > 100_000n) return largest + 1n
   const sign = whole.startsWith('-') ? -1n : 1n

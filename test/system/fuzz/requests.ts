@@ -81,7 +81,7 @@ export function split (random: Random, bytes: Buffer): Buffer[] {
     .filter((part) => part.length > 0)
 }
 
-/** Escapes bytes for a URL, at times more than necessary. Keeps percent signs half of the time. */
+/** Escapes bytes for a URL, at times more bytes than necessary. In half of the calls percent signs stay. */
 export function escapeUrl (random: Random, bytes: Buffer, allowed: RegExp, forbidden: RegExp): string {
   const keepsPercents = random.chance(0.5)
   return [...bytes.subarray(0, 5000)].map((byte) => {

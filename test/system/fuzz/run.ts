@@ -29,7 +29,7 @@ export interface FuzzOptions {
 export interface FuzzReport {
   requests: number
   validRequests: number
-  /** The number of cases by kind and outcome. */
+  /** How many times each kind of case had each outcome. */
   outcomes: Record<string, Record<string, number>>
   violations: string[]
 }
@@ -37,7 +37,7 @@ export interface FuzzReport {
 const workerCount = 6
 const unknownMethods = ['FOO', 'get', 'POSTS', 'X-Y', 'DELET']
 
-/** Sends random requests to the program, most of them faulty. Reports each unexpected response. */
+/** Sends random requests to the program, most of them faulty. Reports unexpected responses. */
 export async function fuzz (scope: Scope, options: FuzzOptions): Promise<FuzzReport> {
   const { databaseUrl, seed, count, only } = options
   const provider = await startKeyServer(scope)
@@ -51,7 +51,7 @@ export async function fuzz (scope: Scope, options: FuzzOptions): Promise<FuzzRep
   const names = Array.from({ length: workerCount }, (_, index) => `fuzzed ${index}`)
   const tokens = await createUsers(databaseUrl, names)
   const exp = Math.floor(Date.now() / 1000) + 86_400
-  // Every other user has a JWT.
+  // Half of the users have a stored token, the other half have a JWT.
   const users = await Promise.all(names.map(async (name, index) => index % 2 === 0
     ? { user: name, token: tokens[index] }
     : { user: `${provider.issuer}|${name}`, token: await provider.sign({ sub: name, exp }) }))
@@ -81,7 +81,7 @@ export async function fuzz (scope: Scope, options: FuzzOptions): Promise<FuzzRep
   return report
 
   async function runCase (worker: Worker, index: number): Promise<void> {
-    // Each case has its own seed, so it can be repeated alone.
+    // Each case has a seed of its own, so `--only` can repeat it without the other cases.
     const random = createRandom(seed * 1_000_003 + index)
     const kind = random.pick(kinds)
     let sent: Array<Buffer> = []
@@ -106,7 +106,7 @@ export async function fuzz (scope: Scope, options: FuzzOptions): Promise<FuzzRep
     }
   }
 
-  /** Sends a valid list on a connection of its own and compares the response with the model. */
+  /** Sends a valid list on another connection and compares the response with the oracle. */
   async function sendValidList ({ authorization, plants }: Worker): Promise<void> {
     const response = await fetch(`${address}/plants`, { headers: { authorization } })
     const expected = list(plants, undefined)
@@ -154,7 +154,7 @@ export async function fuzz (scope: Scope, options: FuzzOptions): Promise<FuzzRep
     const responses =
       await send(Buffer.concat([head('POST', withQuery('/plants', query), authorization, headers), framed]))
     if (isExpecting && responses[0]?.status === 100) responses.shift()
-    // The service cannot know that a chunked body is empty.
+    // The service cannot know that a chunked body is empty, so it always rejects the missing content type.
     if (isChunked && contentType === undefined && isDecodable(query ?? '')) {
       return expectOnly(responses, { number: 40004 })
     }
@@ -199,7 +199,7 @@ export async function fuzz (scope: Scope, options: FuzzOptions): Promise<FuzzRep
 
   async function strays (random: Random, { authorization }: Worker, send: Send): Promise<string[]> {
     const stray = escapeUrl(random, mutate(random, Buffer.from('/plantz')), /[!-~]/, /[?#%]/)
-    // The service recognizes the request line of an unknown method when it arrives in one piece.
+    // The service recognizes an unknown method only when the request line arrives in one piece.
     if (random.chance(0.2)) {
       const request = head(random.pick(unknownMethods), random.pick(Object.keys(examplePaths)), authorization)
       return expectOnly(await send(request, { inOnePiece: true }), { number: 50101 })
@@ -223,7 +223,7 @@ export async function fuzz (scope: Scope, options: FuzzOptions): Promise<FuzzRep
   async function unauthenticated (random: Random, { authorization }: Worker, send: Send): Promise<string[]> {
     const wrong = mutate(random, Buffer.from(authorization)).toString('latin1')
       .replace(/[^\t -~]/g, '').trim()
-    // The last character of a JWT has bits without a meaning.
+    // Some bits of a JWT's last character mean nothing, so a JWT with another last character may be valid.
     const withoutLast = (text: string) => text.includes('.') ? text.slice(0, -1) : text
     const isRight = withoutLast(wrong.replace(/^bearer\s+/i, 'Bearer ')) === withoutLast(authorization)
     if (wrong.length > 10_000 || isRight) return []
@@ -237,7 +237,7 @@ export async function fuzz (scope: Scope, options: FuzzOptions): Promise<FuzzRep
     return outcome
   }
 
-  /** Clients that reset the connection before the response. */
+  /** Sends requests and resets the connection before the response. */
   async function resets (random: Random, { authorization }: Worker): Promise<string[]> {
     const requests = [
       head('GET', '/plants', authorization), head('CONNECT', 'x:1', authorization),
@@ -255,7 +255,7 @@ export async function fuzz (scope: Scope, options: FuzzOptions): Promise<FuzzRep
     return ['reset']
   }
 
-  /** Pipelined requests with faults anywhere in their bytes. */
+  /** Sends pipelined requests with faults anywhere in their bytes. */
   async function streams (random: Random, worker: Worker, send: Send): Promise<string[]> {
     const { user, authorization } = worker
     const requests = Array.from({ length: 1 + random.below(4) }, () => anyRequest(random, worker))

@@ -56,7 +56,7 @@ interface Fault {
   end: () => unknown
   alerts: string[]
   clients: number
-  /** Whether the clients also create plants, which uses further database connections. */
+  /** Whether the clients also create plants, so that the service uses more database connections. */
   areWriting?: boolean
 }
 
@@ -87,12 +87,13 @@ const faults: Fault[] = [
 
 for (const { title, begin, end, alerts, clients, areWriting = false } of faults) {
   t.test(`${title} fires the expected alerts only, and they clear`, async (t) => {
-    // Each fault has its own Prometheus, because alerts look back over hours.
+    // Each fault has its own Prometheus, because alerts also count the errors of earlier faults.
     const prometheus = await startPrometheus(t, programs, metrics)
     const isScraped = async () => (await prometheus.query('plant_store_unready')).length > 0
     await until(isScraped, 'the first scrape')
     await until(async () => (await prometheus.firing()).size === 0, 'no alert before the fault')
-    // Cache the token and open the connections: a hanging look-up or connection would hide the statements.
+    // Cache the token and open the connections. Otherwise requests would wait for a token look-up or for a
+    // connection during the fault, and no statement would time out.
     await alice.list('?limit=1')
     if (areWriting) await alice.create({ id: 2, name: 'Monstera' })
     const seen = new Set<string>()
@@ -120,7 +121,7 @@ for (const { title, begin, end, alerts, clients, areWriting = false } of faults)
     over.abort()
     await Promise.all(work)
     t.strictSame([...seen].toSorted(), alerts.toSorted())
-    // Successful requests clear the alerts.
+    // The alerts clear only when requests succeed.
     const calm = setInterval(() => { alice.list('?limit=1') }, 100)
     t.teardown(() => clearInterval(calm))
     await until(async () => (await prometheus.firing()).size === 0, 'the alerts clear')

@@ -11,12 +11,15 @@ import type { Scope } from '../../support/program.ts'
 const execute = promisify(execFile)
 const deploy = join(import.meta.dirname, '../../../deploy/observability')
 
-/** The tests divide all times of the rules by this number. */
+/** The tests divide all times of the rules by this number, so that alerts fire within seconds. */
 const speed = 60
 
 export interface Alert { labels: Record<string, string>, state: string }
 
-/** The folder of prometheus and promtool: on the path, or unpacked from Debian's package; else undefined. */
+/**
+ * Returns a prefix for the commands prometheus and promtool. The prefix is empty if they are on the PATH.
+ * Otherwise it is a folder with Debian's package, or undefined if that package cannot be downloaded.
+ */
 export async function findPrometheus (): Promise<string | undefined> {
   const onPath = await execute('which', ['prometheus', 'promtool']).then(() => '', () => undefined)
   if (onPath !== undefined) return onPath
@@ -25,13 +28,13 @@ export async function findPrometheus (): Promise<string | undefined> {
   const isUnpacked = await execute(join(programs, 'promtool'), ['--version']).then(() => true, () => false)
   if (isUnpacked) return `${programs}/`
   await mkdir(folder, { recursive: true })
-  // Unpacking changes nothing else on the machine, unlike installing.
+  // Unpack the package rather than install it, so that nothing outside the folder changes.
   const unpack = 'apt-get download -qq prometheus && dpkg -x prometheus_*.deb .'
   return await execute('bash', ['-c', unpack], { cwd: folder })
     .then(() => `${programs}/`, () => undefined)
 }
 
-/** Runs promtool on a file of deploy/observability, or on its standard input. */
+/** Runs promtool in deploy/observability, with `input` as its standard input. */
 export async function promtool (programs: string, args: string[], input = ''): Promise<string> {
   const running = execute(`${programs}promtool`, args, { cwd: deploy })
   running.child.stdin?.end(input)
@@ -44,7 +47,7 @@ const faster = (text: string) => text
     (_, count, unit) => `[${Number(count) * (unit === 'h' ? 3600 : 60) / speed}s]`)
   .replaceAll(/for: (\d+)m/g, (_, count) => `for: ${Number(count) * 60 / speed}s`)
 
-/** Starts a Prometheus that scrapes the target twice a second and has the rules with their times divided. */
+/** Starts a Prometheus that scrapes the target twice a second. Divides the times of its rules by `speed`. */
 export async function startPrometheus (scope: Scope, programs: string, target: string) {
   const folder = await mkdtemp(join(tmpdir(), 'plant-store-prometheus-'))
   await cp(deploy, folder, { recursive: true })
@@ -79,19 +82,19 @@ scrape_configs: [{ job_name: plant-store, static_configs: [{ targets: ["${new UR
   }
 
   return {
-    /** The current series of an expression. */
+    /** Returns the current values of an expression, one per series. */
     async query (expression: string) {
       const path = `/api/v1/query?query=${encodeURIComponent(expression)}`
       return (await get<{ result: Array<{ value: [number, string] }> }>(path)).result
     },
 
-    /** The series of an expression between two times in seconds, with two values a second. */
+    /** Returns the series of an expression between two times in seconds, with two values a second. */
     async range (expression: string, start: number, end: number) {
       const query = `query=${encodeURIComponent(expression)}&start=${start}&end=${end}&step=0.5`
       return (await get<{ result: Series[] }>(`/api/v1/query_range?${query}`)).result
     },
 
-    /** The names of the alerts that fire now. */
+    /** Returns the names of the alerts that fire now. */
     async firing (): Promise<Set<string>> {
       const { alerts } = await get<{ alerts: Alert[] }>('/api/v1/alerts')
       const firing = alerts.filter(({ state }) => state === 'firing')

@@ -1,4 +1,5 @@
-// Runs the command lines of the documents. Each other command has another test or a reason here.
+// Runs the command lines of the documents. For each command that does not run here, this file names the test
+// that runs it, or the reason why no test does.
 import { execFile } from 'node:child_process'
 import { access, readdir, readFile } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
@@ -16,11 +17,11 @@ const read = (file: string) => readFile(join(root, file), 'utf8')
 const programs = 'npm|npx|node|docker|plant-store|curl|kubectl|git|grep|export'
 const isCommand = new RegExp(`^([A-Z_]+=\\S+ )*(${programs}) \\S`)
 
-/** The shell lines of a document, and the commands quoted in its sentences. */
+/** Returns the shell lines of a document, and the commands quoted in its sentences. */
 function commandsIn (text: string): string[] {
   const blocks = [...text.matchAll(/^```sh\n(.*?)^```|^ {4}(\S[^\n]*)$/gms)]
     .map(([, lines, line]) => lines ?? line as string)
-  // A line that ends in \ or | continues in the next one.
+  // A line that ends in \ or | continues in the next line.
   const lines = blocks.flatMap((block) => block.replaceAll(/\\\n\s*|(?<=\|)\n\s*/g, ' ').split('\n'))
   const sentences = text.replaceAll(/^```.*?^```/gms, '')
   const inline = [...sentences.matchAll(/`([^`]+)`/g)]
@@ -34,7 +35,7 @@ function commandsIn (text: string): string[] {
 // The container suite runs all blocks of the runbook: test/system/deploy/files.test.ts checks this.
 const runbookLines = Object.values(runbook).flat().flatMap((block) => commandsIn(`\`\`\`sh\n${block}\`\`\``))
 
-/** Commands that another test runs, exactly or nearly. */
+/** Commands that another test runs, in the same or in other words. */
 const runBy: Record<string, string[]> = {
   'test/system/container/fresh.sh': ['npm ci', 'npm ci && npm test', 'npm test'],
   'test/system/program/starts.test.ts': ['npm ci && npm start', 'npm run dev'],
@@ -63,7 +64,7 @@ const runBy: Record<string, string[]> = {
   ]
 }
 
-/** Commands that no test runs, by the reason. */
+/** Commands that no test runs, by reason. */
 const notRun: Record<string, string[]> = {
   'It changes the checkout or the machine.':
     ['git pull', 'git push --follow-tags', 'npm install --global bun'],
@@ -123,7 +124,7 @@ t.test('a test runs every command line of the documents, or a reason is given', 
   t.strictSame(gone, [], 'every command listed here appears in a document')
   for (const [file, lines] of Object.entries(runBy)) {
     const text = await read(file)
-    // Tests in TypeScript run the commands in other words.
+    // Tests in TypeScript run the commands in other words, so their text does not contain the lines.
     if (!file.endsWith('.ts')) for (const line of lines) t.ok(text.includes(line), line)
   }
 })
@@ -166,7 +167,7 @@ t.test('the commands of the documents succeed', async (t) => {
   for (const command of commands) {
     if (!runHere.test(command)) continue
     const line = command.replace('<id>', bobs?.id as string).replace('<user>', 'bob')
-      // npx takes two seconds. commands.test.ts tests it once.
+      // Replace npx, which takes two seconds. commands.test.ts tests it once.
       .replace(/^(npx )?plant-store/, program.join(' '))
       .replace('localhost:3000', `--silent --show-error --fail ${address}`)
     const done = promisify(execFile)('env', [...asShipped, 'sh', '-c', line], { cwd: folder, env })

@@ -12,12 +12,12 @@ import { run, serve, unmeasured, type Program } from '../../support/program.ts'
 const DATA_DIR = await createDataDir(t)
 const environment = { DATABASE_URL: undefined, DATA_DIR, DRAIN_DELAY: '0' }
 const start = () => unmeasured.serve(t, environment, 'ready', { detached: true })
-// With coverage, which a process that ends by SIGKILL does not report.
+// Starts with coverage. A service that a test kills by SIGKILL reports no coverage, so use `start` for it.
 const startMeasured = () => serve(t, environment, 'ready', { detached: true })
 let service: Program
 const usesEmbedded = `DATABASE_URL is not set: using the PostgreSQL server in ${DATA_DIR}\n`
 
-/** Waits for so many lines on standard error. */
+/** Returns standard error once it has at least `lines` lines. */
 async function quickStart ({ child, stderr }: Program, lines: number): Promise<string> {
   while (stderr().split('\n').length <= lines) await once(child.stderr, 'data')
   return stderr()
@@ -141,7 +141,7 @@ await t.test('a start with a port in use stops the database again', async (t) =>
   const settings = { ...environment, PORT: String(port).trim() }
   const { code, stdout, stderr } = await unmeasured.run(['serve'], settings)
   t.strictSame({ code, stderr }, { code: 1, stderr: `port ${String(port).trim()} on 127.0.0.1 is in use\n` })
-  // A busy machine may cause lines about event-loop lag.
+  // On a busy machine stdout may have lines about event-loop lag.
   t.notMatch(stdout, 'listening')
   t.notOk(isRunning(DATA_DIR))
 })
@@ -157,7 +157,7 @@ await t.test('a stale server.json does not mislead the next start', async (t) =>
 
   const killed = spawn(process.execPath, ['--version'])
   await once(killed, 'exit')
-  // As if another server had this port and password by now.
+  // As if another server used this port and this password by now.
   await writeFile(notes, JSON.stringify({ url: process.env.TEST_DATABASE_URL, ownerPid: killed.pid }))
   service = await start()
   t.strictSame(await listPlants(service), names)
@@ -168,7 +168,7 @@ await t.test('a stale server.json does not mislead the next start', async (t) =>
 await t.test('a start waits for a server that is about to end', async (t) => {
   const folder = join(DATA_DIR, 'postgresql')
   const { uid, gid } = await stat(folder)
-  // Longer than a start takes, and shorter than a start waits.
+  // Two seconds are longer than a start takes, and shorter than a start waits for the old process.
   const leaving = spawn('sleep', ['2'], { uid, gid })
   await writeFile(join(folder, 'postmaster.pid'), `${leaving.pid}\n`)
   service = await startMeasured()

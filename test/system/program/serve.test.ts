@@ -98,7 +98,7 @@ t.test('a second signal ends the service at once', async (t) => {
   const service = await serve(t, { DATABASE_URL, DRAIN_DELAY: '59s', SHUTDOWN_TIMEOUT: '1m' })
   service.child.kill('SIGTERM')
   await service.logged('stopping')
-  // Signals within the first second count as the first one.
+  // Signals within a second of the first signal count as the first signal.
   while (service.child.exitCode === null) {
     service.child.kill('SIGTERM')
     await setTimeout(100)

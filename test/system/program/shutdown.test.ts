@@ -1,4 +1,4 @@
-// A shutdown ends in time with exit code 0, also when the log or the database stalls.
+// A shutdown ends in time with exit code 0, even when the log or the database stalls.
 import { execFileSync, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { closeSync, constants, openSync, readSync } from 'node:fs'
@@ -18,7 +18,7 @@ const environment = { DATABASE_URL, LOG_LEVEL: 'debug', SHUTDOWN_TIMEOUT: '3s', 
 async function startStalled (t: Test, lines: number) {
   const path = join(t.testdir(), 'log')
   execFileSync('mkfifo', [path])
-  // Without O_NONBLOCK, as a shell opens pipes.
+  // Without O_NONBLOCK, because a shell opens pipes without it.
   const pipe = openSync(path, constants.O_RDWR)
   const reader = openSync(path, constants.O_RDONLY | constants.O_NONBLOCK)
   const address = `http://127.0.0.1:${await freePort()}`

@@ -21,7 +21,7 @@ const ways: Record<string, { words: string[], hasOptions: boolean }> = {
   'a link to src/main.ts, as npm and the image have one': { words: [bin], hasOptions: false }
 }
 
-/** Starts the service and reads its log until the line with the text. */
+/** Starts the service. `logged` reads the log until the line with the text. */
 async function start (t: Test, words: string[]) {
   const child = spawn('env', [...asShipped, ...words], {
     cwd: root,
@@ -39,7 +39,7 @@ async function start (t: Test, words: string[]) {
     for (;;) {
       const { value, done } = await lines.next()
       if (done) throw new Error(`ended before it logged ${text}`)
-      // npm prints further lines.
+      // npm prints lines of its own, which are not JSON.
       if (value.startsWith('{')) log.push(JSON.parse(value))
       if (log.at(-1)?.msg === text) return log.at(-1) as { msg: string, pid: number }
     }

@@ -25,7 +25,7 @@ const copying = `exists (
   select from pg_stat_activity where datname = current_database() and query like 'copy (%')`
 const gone = `not ${idle.replace("and state = 'idle in transaction'", 'and pid <> pg_backend_pid()')}`
 
-/** Starts an import that gets the first lines and waits for more. */
+/** Starts an import, writes these lines to its standard input, and keeps the input open. */
 async function startImport (t: Test, options: string[], text: string) {
   const url = await createDatabase(t)
   const { child, ended } = start(['import', 'ann', ...options], { DATABASE_URL: url })
@@ -105,7 +105,7 @@ t.test('an import that loses its connection in the commit says that the outcome 
 t.test('an export is one snapshot and blocks nothing; Ctrl-C leaves no file', async (t) => {
   const DATABASE_URL = await createDatabase(t)
   await unmeasured.run(['import', 'ann', file], { DATABASE_URL })
-  // Nothing reads its output, so that the export waits.
+  // The export waits until its output is read. The test reads the output only after the delete.
   const env = { ...process.env, DATABASE_URL }
   const child = spawn('env', [...asShipped, ...program, 'export', 'ann'], { env })
   await until(DATABASE_URL, copying)

@@ -1,4 +1,4 @@
-// Fails over to the standby after different losses of the primary, while instances write.
+// The primary is lost in several ways while instances write. Then the standby is promoted.
 import { setTimeout as delay } from 'node:timers/promises'
 import t from 'tap'
 import { run } from '../container/support.ts'
@@ -19,7 +19,7 @@ interface Loss {
   how: string
   /** Whether commits wait for the standby. */
   isSynchronous: boolean
-  /** How many instances the clients use. */
+  /** How many instances the clients use, 2 by default. */
   instances?: number
   begin: (project: Project) => Promise<unknown>
 }
@@ -42,7 +42,8 @@ const losses: Loss[] = [
     begin: ({ inside }) => inside('one', 'psql', '--username=postgres', '--quiet',
       '--command=alter system set default_transaction_read_only = on', '--command=select pg_reload_conf()')
   },
-  // With two instances, one that writes nothing may go on reading from the old primary. Only fencing helps.
+  // Use one instance, because an instance without writes may go on reading from the old primary. Only fencing
+  // the old primary prevents that.
   {
     how: 'alive and not fenced, with one instance',
     isSynchronous: true,

@@ -1,5 +1,5 @@
-// Runs the pods of the rendered Job and Deployment with Podman, where Podman is installed.
-// The tests call the probes, which Podman does not do. Other features need a cluster.
+// Runs the pods of the rendered Job and Deployment with Podman, where Podman is installed. The tests call the
+// probes themselves, because Podman does not. Other features of the manifests need a cluster.
 import { execFile } from 'node:child_process'
 import { writeFile } from 'node:fs/promises'
 import { join, relative } from 'node:path'
@@ -51,7 +51,7 @@ t.test('the pods of the manifests migrate, serve within their limits, and stop',
     return podman('inspect', '--format={{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}', infra)
   }
 
-  // Removes what a killed test has left, too.
+  // Also removes pods and secrets that an earlier, killed test has left.
   await remove()
   t.teardown(remove)
   await buildImage()
@@ -65,7 +65,7 @@ t.test('the pods of the manifests migrate, serve within their limits, and stop',
       image: ${loadedPostgres}
       env: [{ name: POSTGRES_PASSWORD, value: plants }]`))
   const database = `${pods.database}-postgres`
-  // Over TCP, because a temporary server listens only on the socket while the image initializes the database.
+  // Over TCP, because the image first starts a temporary server, which listens only on the socket.
   const sql = (text: string) =>
     podman('exec', database, 'psql', '--host=127.0.0.1', '--username=postgres', `--command=${text}`)
   const createRole = () => sql("create role plant_store login password 'plants'").catch(() => '')
@@ -77,7 +77,7 @@ t.test('the pods of the manifests migrate, serve within their limits, and stop',
   await writeFile(join(folder, 'secret.json'), JSON.stringify({ url, 'migration-url': url }))
   await podman('secret', 'create', secret, 'secret.json')
 
-  // Podman publishes each port of the manifest, so use free ports of the machine.
+  // Podman publishes each port of the manifest on the machine, so choose free ports.
   await writeFile(join(folder, 'kustomization.yaml'), `
     nameSuffix: -test
     resources: [${relative(folder, join(root, 'deploy/kubernetes/production'))}]

@@ -1,4 +1,5 @@
-// PgBouncer between service and database shares each of its connections among several of the service.
+// Tests PgBouncer between the service and the database. There, several connections of the service share one
+// database connection.
 import { execFile } from 'node:child_process'
 import { promisify } from 'node:util'
 import t from 'tap'

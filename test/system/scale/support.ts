@@ -1,10 +1,10 @@
-// Starts two instances of the service on the databases of a compose file.
+// Helpers for the tests of several instances and databases.
 import type { Test } from 'tap'
 import { buildImage, openProject, run, urlOf, waitForStatus } from '../container/support.ts'
 
 export type Project = Awaited<ReturnType<typeof startProject>>
 
-/** Why to skip tests: one of their images cannot be pulled. False when all images are here. */
+/** Returns why to skip a test: an image cannot be pulled. Returns false when all images are available. */
 export async function missing (...images: string[]): Promise<string | false> {
   for (const image of images) {
     try {
@@ -18,7 +18,7 @@ export async function missing (...images: string[]): Promise<string | false> {
 
 let imageBuilt: Promise<void> | undefined
 
-/** Two ready instances on the databases of a file in deploy/compose. */
+/** Starts two instances with the databases of a file in deploy/compose, and waits until both are ready. */
 export async function startProject (t: Test, overlay: string, env: Record<string, string> = {}) {
   imageBuilt ??= buildImage()
   await imageBuilt
@@ -33,7 +33,7 @@ export async function startProject (t: Test, overlay: string, env: Record<string
     ...project,
     addresses,
 
-    /** A connection from this machine. The addresses of containers are reachable on Linux alone. */
+    /** The URL of a database for tests outside the containers. Only Linux can reach a container's address. */
     async databaseUrl (service: string, user = 'plant_store'): Promise<string> {
       const format = `{{(index .NetworkSettings.Networks "${project.network}").IPAddress}}`
       const address = await run('inspect', `--format=${format}`, await project.container(service))

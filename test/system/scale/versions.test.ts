@@ -1,5 +1,5 @@
-// Other versions of PostgreSQL: the oldest supported one, and one between it and the newest.
-// All other tests use the newest.
+// Runs tests on the oldest supported version of PostgreSQL, and on a version between the oldest and the
+// newest. All other tests use the newest version.
 import { execFile } from 'node:child_process'
 import { promisify } from 'node:util'
 import t from 'tap'
@@ -10,11 +10,11 @@ import { missing } from './support.ts'
 
 t.setTimeout(300_000)
 
-// The tests of everything that has SQL.
+// The files with tests of code that contains SQL.
 const files = [...['create', 'delete', 'list', 'pages', 'next-page'].map((verb) => `plants/${verb}.test.ts`),
   'commands/tokens.test.ts', 'system/program/migrate.test.ts']
 
-/** The official image, or an image with Debian's package of that version. Undefined without either. */
+/** Returns the official image, else an image with Debian's package of that version, else undefined. */
 async function imageOf (version: number): Promise<string | undefined> {
   const name = `postgres:${version}`
   if (await missing(name) === false) return name
