@@ -36,7 +36,7 @@ end
 function init (args)
   local load, first = args[1], tonumber(args[3])
   step = tonumber(args[4])
-  -- The plants to delete start at the first id. The ids of created plants are much larger.
+  -- The first id belongs to the first plant to delete. The ids of created plants are much larger.
   deleted = first + thread - step
   created = first + 100000000 + thread - step
   math.randomseed(first + thread)

@@ -33,7 +33,7 @@ async function timedList (url: string, token: string) {
   return { firstByte, total }
 }
 
-/** Reads a chunk of at most 64 KiB every 40 ms. */
+/** Requests a list and reads a chunk of at most 64 KiB every 40 ms. */
 async function slowReader (url: string, token: string) {
   const socket = connect(Number(new URL(url).port), '127.0.0.1')
   socket.write('GET /plants HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n' +
