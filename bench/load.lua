@@ -1,4 +1,4 @@
--- One load for wrk: wrk -s load.lua URL -- <list|create|delete|mix> <tokens file> <first id> <threads>
+-- Makes wrk send one load: wrk -s load.lua URL -- <list|create|delete|mix> <tokens file> <first id> <threads>
 -- Tokens 1 to 1000 belong to readers, who have 20 plants each. Tokens 1001 to 2000 belong to writers.
 -- Only writers create and delete plants, so a list always has 20 plants.
 

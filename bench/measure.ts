@@ -106,7 +106,7 @@ delete from plants where owner = :writer and id = :id;`
 
 /**
  * Runs prepared statements without a service, one at a time on each connection. PostgreSQL is fastest with
- * 16 connections. The contenders' 64 connections would make its processes compete for the processor.
+ * 16 connections. With the contenders' 64 connections its processes would compete for the processor.
  */
 export async function pgbench (entry: Entry, load: Load, { seconds, firstId }: Options): Promise<Figures> {
   const connections = 16

@@ -61,7 +61,7 @@ export function interrupt () {
 
 const isReady = (url: string) => fetch(url).then(({ status }) => status < 500, () => false)
 
-/** Starts a contender, writes its log to a file, and waits until it is ready. */
+/** Starts a contender and waits until it is ready. Writes its log to a file. */
 export async function start (contender: Contender, databaseUrl: string): Promise<Running> {
   if (interrupted) throw new Error('interrupted')
   const port = await freePort()
@@ -120,7 +120,7 @@ export async function withClient<T> (url: string, work: (client: pg.Client) => P
   }
 }
 
-/** Runs contenders at the same time while `work` measures them. A contender's database has the same name. */
+/** Runs contenders at the same time while `work` measures them. Each contender's database has its name. */
 export async function alongside (
   postgres: Postgres,
   chosen: Contender[],

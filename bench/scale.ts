@@ -1,5 +1,5 @@
-// Checks two claims of docs/scaling.md: what a user with many plants costs, and how much memory of PostgreSQL
-// an idle connection takes. Usage:
+// Measures two figures of docs/scaling.md: the latency of requests of a user with many plants, and the memory
+// of PostgreSQL that an idle connection takes. Usage:
 // node bench/scale.ts [--plants 10000000] [--connections 1000]
 import { readFileSync } from 'node:fs'
 import { parseArgs } from 'node:util'

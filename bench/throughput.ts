@@ -12,7 +12,7 @@ import type { Entry } from './running.ts'
 export interface Result { title: string, rounds: Map<Load, Figures[]> }
 type Refill = (database: pg.Client, firstId: number, deletable: number) => Promise<void>
 
-/** Loads create and delete only plants with larger ids than this. They list plants with smaller ids. */
+/** The loads create and delete plants with larger ids than this id, and list plants with smaller ids. */
 const movingIds = 1_000_000
 const titles = { list: 'list 20', create: 'create', delete: 'delete', mix: '80/15/5 mix' }
 
@@ -113,11 +113,11 @@ export const rateTable = (results: Result[]) =>
 export const latencyTable = (results: Result[]) => resultTable(results, (rounds) =>
   `${round(median(rounds.map(({ p50 }) => p50)))}/${round(median(rounds.map(({ p99 }) => p99)))}`)
 
-/** Returns a table: the processor time of contender and PostgreSQL, then in brackets of the contender only. */
+/** Returns a table of processor times: contender plus PostgreSQL, then in brackets the contender only. */
 export const processorTable = (results: Result[]) => resultTable(results, (rounds) =>
   `${round(median(rounds.map(processor)))} (${round(median(rounds.map(({ own }) => own)))})`)
 
-/** Returns requests per second, relative to the yardstick's in the same round, as a table and as bars. */
+/** Compares the requests per second of each round with the yardstick's. Returns a table and bars to plot. */
 export function compare (results: Result[], yardstick: string) {
   const base = results.find(({ title }) => title === yardstick)?.rounds
   const relative = (rounds: Figures[], load: Load) =>

@@ -1,5 +1,5 @@
-// Measures how fast the program imports and exports a million plants, and compares psql. Also measures the
-// latency of requests during an import.
+// Measures how fast the program and psql import and export a million plants. Also measures the latency of
+// requests during an import.
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { createWriteStream } from 'node:fs'

@@ -59,7 +59,7 @@ export async function findRunning (folder: string): Promise<RunningServer | unde
   return isRunning ? running : undefined
 }
 
-/** Puts an error into one line. For a missing permission, adds that root's PostgreSQL runs as postgres. */
+/** Puts an error into one line. For a missing permission, adds a hint about the user of PostgreSQL. */
 function inOneLine (error: string): string {
   const line = error.trim().replaceAll(/\s+/g, ' ')
   const hint = 'started by root, PostgreSQL runs as the user postgres'

