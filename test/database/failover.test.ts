@@ -119,8 +119,8 @@ t.test('when a standby is promoted beside a running primary, requests go to the 
   await Promise.all([alice.create({ id: 4, name: 'Oak' }), alice.delete(4), alice.delete(5)])
   await alice.delete(4)
   await pair.promote()
-  // The old primary waits for its standby, so it does not respond to this create. The service then opens
-  // another connection and finds the promoted standby.
+  // The old primary waits for its standby, so it does not respond to this create. Another connection of the
+  // service finds the promoted standby.
   const lost = alice.create(moss).then()
   const waiting = "select from pg_stat_activity where wait_event = 'SyncRep'"
   while ((await sql(primaryUrl, waiting)).length === 0) await delay(10)

@@ -52,8 +52,8 @@ t.test('after a deadlock each plant of a batch of deletes is deleted by itself',
   const client = new pg.Client(url)
   await client.connect()
   t.teardown(() => client.end())
-  // PostgreSQL aborts the transaction that first checks for a deadlock. With this long timeout, that is not
-  // the transaction of this client.
+  // PostgreSQL aborts the transaction that first checks for a deadlock. With this long timeout another
+  // transaction checks first, so PostgreSQL does not abort the transaction of this client.
   await client.query("set deadlock_timeout = '1min'")
   const lock = (ids: number[]) =>
     client.query(`select from plants where id in (${ids.join()}) and owner = 'alice' for update`)

@@ -102,7 +102,7 @@ const usernames = [
   '1', '2', '01', '1 ', 'a,b', 'a', 'b', '{a,b}', '"a"', 'a"b', 'a\\', 'NULL', 'null', '{}', 'A', 'á', '$1'
 ]
 
-/** Returns the plants of a user: none, a few, three with a large one, or more than one page. */
+/** Returns the plants of a user: none, a few small plants, a large plant, or more than one page. */
 function plantsOf (user: string, place: number) {
   const count = [0, 1, 20, 3, 700][place % 5] as number
   return range(count).map((id) => ({

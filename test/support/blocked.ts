@@ -10,7 +10,7 @@ import { waitingForLocks } from './database.ts'
 const handlers = new EventEmitter()
 subscribe('tracing:fastify.request.handler:start', () => { handlers.emit('start') })
 
-/** Sends each request after the handler of the previous request has started. Awaits no response. */
+/** Sends each request after the handler of the previous request has started. Does not wait for responses. */
 async function send<Result> (requests: Array<() => Promise<Result>>): Promise<Array<Promise<Result>>> {
   const responses = []
   for (const request of requests) {
