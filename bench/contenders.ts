@@ -1,4 +1,5 @@
-// The programs to measure. The benchmark skips a peer that this machine cannot run, and prints its name.
+// Lists the contenders: the programs that the benchmark measures. When a contender cannot run here, the
+// benchmark prints the reason and continues without this contender.
 import { execFileSync, spawnSync } from 'node:child_process'
 import { cpSync, symlinkSync } from 'node:fs'
 import { join } from 'node:path'
@@ -12,7 +13,7 @@ const peer = (file: string) => join(here, 'peers', file)
 
 const nodeOptions = manifest.scripts.start.split(' ').filter((word) => word.startsWith('--'))
 
-/** The command line of `npm start`. */
+/** Returns the command line with which `npm start` runs the service of a checkout. */
 const serviceIn = (checkout: string) => [process.execPath, ...nodeOptions, join(checkout, 'src/main.ts')]
 
 export const service: Contender = {
@@ -20,14 +21,14 @@ export const service: Contender = {
   title: 'this service',
   command: serviceIn(join(here, '..')),
   ready: '/readyz',
-  // The settings of the image.
+  // The image sets the same variables.
   env: { NODE_ENV: 'production', NODE_COMPILE_CACHE: join(folder, 'compile-cache') }
 }
 
 export const withSettings = (name: string, title: string, env: Record<string, string>): Contender =>
   ({ ...service, name, title, env: { ...service.env, ...env } })
 
-/** The service with features that are off by default. */
+/** Returns variants of the service with metrics or traces, which are off by default. */
 export const watched = (OTEL_EXPORTER_OTLP_ENDPOINT: string): Contender[] => [
   withSettings('metrics', 'with metrics', { METRICS_PORT: '0' }),
   withSettings('traced', 'with traces of one request in a hundred', {
@@ -38,7 +39,7 @@ export const watched = (OTEL_EXPORTER_OTLP_ENDPOINT: string): Contender[] => [
   withSettings('all_traced', 'with traces of all', { OTEL_EXPORTER_OTLP_ENDPOINT })
 ]
 
-/** The service of another checkout, which has its own node_modules. */
+/** Returns the service of another checkout. That checkout needs its own node_modules. */
 export const before = (checkout: string): Contender => ({
   ...service,
   name: 'before',
@@ -48,8 +49,7 @@ export const before = (checkout: string): Contender => ({
 
 /** Fills the compile cache, as the build of the image does. */
 export function fillCompileCache ({ command, env }: Contender) {
-  // On a busy machine the contender may need more than five seconds to start.
-  // Then its first measured start fills the cache.
+  // If the start takes more than five seconds, the first measured start fills the cache instead.
   spawnSync('timeout', ['--signal=INT', '5', ...command], {
     env: { ...process.env, ...env, DATABASE_URL: 'postgres://127.0.0.1/none', PORT: '0' },
     stdio: 'ignore'
@@ -61,7 +61,7 @@ const inNode = (name: string, title: string): Contender =>
 
 export const yardstick = inNode('fastify', 'Fastify + pg')
 
-// Debian's packages: golang and golang-github-jackc-pgx-v4-dev.
+// Needs Debian's packages golang and golang-github-jackc-pgx-v4-dev.
 function go (): Contender {
   const binary = join(folder, 'plants')
   execFileSync('go', ['build', '-o', binary, peer('plants.go')], {
@@ -71,7 +71,8 @@ function go (): Contender {
   return { name: 'go', title: 'Go + pgx', command: [binary], ready: '/livez' }
 }
 
-// Debian's packages: cargo and librust-{hyper,tokio-postgres,tokio,serde,serde-json,sha2,futures-util}-dev.
+// Needs Debian's packages cargo and
+// librust-{hyper,tokio-postgres,tokio,serde,serde-json,sha2,futures-util}-dev.
 function rust (): Contender {
   const source = join(folder, 'rust')
   cpSync(peer('rust'), source, { recursive: true })
@@ -84,7 +85,7 @@ function rust (): Contender {
   return { name: 'rust', title: 'Rust + tokio-postgres', command, ready: '/livez' }
 }
 
-// npm's package bun, installed globally.
+// Needs npm's package `bun`, installed globally.
 function bun (): Contender {
   if (!found('bun')) throw new Error('bun is not found')
   const command = ['bun', peer('bun.ts')]
@@ -92,9 +93,8 @@ function bun (): Contender {
 }
 
 /**
- * A program outside the project that uses the tables of the service, Fastify and pg. It shows what these
- * libraries cost.
- * The environment variable FLOOR names the folder of `main.mjs`.
+ * Returns a program outside the project. This program uses Fastify, pg and the service's tables, and shows
+ * what the libraries cost. The environment variable FLOOR names the folder that contains its `main.mjs`.
  */
 function floor (): Contender {
   const source = process.env.FLOOR

@@ -1,4 +1,5 @@
-// Compares requests with cached JWTs to requests with own tokens, and measures the check of a JWT.
+// Compares requests with cached JWTs to requests with the service's own tokens. Also measures how much
+// processor time the check of a JWT takes.
 import { once } from 'node:events'
 import { writeFileSync } from 'node:fs'
 import { createServer } from 'node:http'
@@ -18,7 +19,7 @@ import { compare, processorTable, thousandUsers, throughput } from './throughput
 const audience = 'https://plants.example'
 const userCount = 2001
 
-/** A provider with one RS256 key. */
+/** Starts an identity provider with one RS256 key. */
 async function startProvider () {
   const { privateKey, publicKey } = await generateKeyPair('RS256')
   const jwk = { ...await exportJWK(publicKey), alg: 'RS256', kid: 'bench' }
@@ -40,7 +41,7 @@ async function startProvider () {
 
 type Provider = Awaited<ReturnType<typeof startProvider>>
 
-/** Returns the µs of processor time that a check takes in each round: without and with the cache. */
+/** Returns a pair for each round: the µs of processor time of a check without and with the cache. */
 async function checks ({ issuer, environment, signAll }: Provider, rounds: number): Promise<number[][]> {
   const source = { issuer, jwksUrl: environment.JWT_JWKS_URL, maxAgeMs: 3_600_000 }
   const keys = createKeys(source, Fastify().log)
@@ -48,7 +49,7 @@ async function checks ({ issuer, environment, signAll }: Provider, rounds: numbe
   const scopes = new Set(['plants:read', 'plants:write'])
   const authenticate = createJwtAuthenticate(keys, readConfig(environment), scopes)
   const figures: number[][] = []
-  // Round 0 warms everything up and does not count.
+  // Round 0 only warms up the code. Its figures do not count.
   for (let turn = 0; turn <= rounds; turn++) {
     const tokens = await signAll()
     figures.push([])

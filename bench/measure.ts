@@ -13,10 +13,10 @@ export const loads: Load[] = ['list', 'create', 'delete', 'mix']
 export interface Figures {
   requests: number
   perSecond: number
-  /** Latency in milliseconds. NaN for pgbench. */
+  /** Median and 99th percentile of the latency in ms. NaN for pgbench. */
   p50: number
   p99: number
-  /** Processor time of a request in µs: of the contender (`own`) and of all PostgreSQL processes. */
+  /** Processor time of a request in µs: `own` of the contender, `postgres` of all PostgreSQL processes. */
   own: number
   postgres: number
 }
@@ -28,7 +28,7 @@ export interface Duration { seconds: number, rounds: number }
 interface Options {
   connections: number
   seconds: number
-  /** The first id of the plants to delete. Creates use much larger ids. */
+  /** The id of the first plant that the load deletes. The ids of created plants are much larger. */
   firstId: number
 }
 
@@ -47,7 +47,7 @@ export function spread (values: number[]) {
   return `${round(median(values))} [${round(Math.min(...values))}–${round(Math.max(...values))}]`
 }
 
-/** Processor seconds of a process and its running and ended children. Linux counts in ticks of 10 ms. */
+/** Returns the processor time of a process and its running and ended children. A tick of Linux is 10 ms. */
 function processorSeconds (pid: number): number {
   const fields = readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ')[1]?.split(' ') ?? []
   const children = readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8').trim().split(' ').filter(Boolean)
@@ -75,7 +75,7 @@ export async function run (program: string, args: string[], { pid, postgres }: E
   return { output, processor }
 }
 
-/** Rejects when a request fails or its status is 400 or more, and when no request completes. */
+/** Rejects when a request fails, when a status is 400 or more, or when no request completes. */
 export async function wrk (entry: Entry, load: Load, options: Options): Promise<Figures> {
   const { connections, seconds, firstId } = options
   const threads = String(Math.min(2, connections))
@@ -105,8 +105,8 @@ delete from plants where owner = :writer and id = :id;`
 }
 
 /**
- * Runs the prepared statements without a service, one at a time on each connection. PostgreSQL is fastest
- * with 16 connections. With 64 connections its processes compete for the processor.
+ * Runs prepared statements without a service, one at a time on each connection. PostgreSQL is fastest with
+ * 16 connections. With the contenders' 64 connections its processes would compete for the processor.
  */
 export async function pgbench (entry: Entry, load: Load, { seconds, firstId }: Options): Promise<Figures> {
   const connections = 16

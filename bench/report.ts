@@ -1,4 +1,4 @@
-// Writes docs/performance.md and its plot. A run replaces only the sections that it has measured.
+// Writes docs/performance.md and its plot. A benchmark run replaces only the sections that it measured.
 import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 

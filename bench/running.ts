@@ -1,4 +1,4 @@
-// Runs contenders and the PostgreSQL that they share. Each contender has its own database.
+// Runs contenders and the PostgreSQL server that they share. Each contender has its own database.
 import { spawn, type ChildProcess } from 'node:child_process'
 import { createHash } from 'node:crypto'
 import { once } from 'node:events'
@@ -20,7 +20,7 @@ export interface Contender {
   /** A path that responds with a status below 500 when the contender serves requests. */
   ready: string
   env?: Record<string, string>
-  /** The file of the tokens that the load sends. By default these are own tokens, not JWTs. */
+  /** The file with the tokens that the load sends. By default they are the service's own tokens, not JWTs. */
   tokensFile?: string
 }
 
@@ -61,7 +61,7 @@ export function interrupt () {
 
 const isReady = (url: string) => fetch(url).then(({ status }) => status < 500, () => false)
 
-/** Starts a contender as in production. Its log goes to a file. */
+/** Starts a contender and waits until it is ready. Writes its log to a file. */
 export async function start (contender: Contender, databaseUrl: string): Promise<Running> {
   if (interrupted) throw new Error('interrupted')
   const port = await freePort()
@@ -95,9 +95,9 @@ export async function start (contender: Contender, databaseUrl: string): Promise
 
 export type Postgres = Awaited<ReturnType<typeof startPostgres>>
 
-/** Starts a temporary PostgreSQL with default settings, so fsync is on. */
+/** Starts a temporary PostgreSQL server with default settings, so fsync is on. */
 export async function startPostgres () {
-  // When root runs this, PostgreSQL runs as the user postgres. That user needs access to the folder.
+  // When root runs the benchmark, PostgreSQL runs as the user postgres. That user needs access to the folder.
   await chmod(folder, 0o755)
   const server = await startEmbedded(folder)
   return {
@@ -120,7 +120,7 @@ export async function withClient<T> (url: string, work: (client: pg.Client) => P
   }
 }
 
-/** Runs contenders at the same time while `work` measures them. Each uses the database with its name. */
+/** Runs contenders at the same time while `work` measures them. Each contender's database has its name. */
 export async function alongside (
   postgres: Postgres,
   chosen: Contender[],
@@ -138,7 +138,7 @@ export async function alongside (
   await work(entries)
 }
 
-/** Creates a database with the service's tables and all tokens. `username` returns the user of a token. */
+/** Creates a database with the service's tables and all tokens. `username` maps a token's index to a user. */
 export async function createDatabase (url: string, username = (token: number) => String(token)) {
   const name = new URL(url).pathname.slice(1)
   await withClient(new URL('/postgres', url).href, (client) => client.query(`create database ${name}`))

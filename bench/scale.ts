@@ -1,4 +1,5 @@
-// Measures the two riskiest claims of docs/scaling.md. Usage:
+// Measures two figures of docs/scaling.md: the latency of requests of a user with many plants, and the memory
+// of PostgreSQL that an idle connection takes. Usage:
 // node bench/scale.ts [--plants 10000000] [--connections 1000]
 import { readFileSync } from 'node:fs'
 import { parseArgs } from 'node:util'
@@ -61,7 +62,7 @@ async function measureOwner (owner: string) {
   ]
 }
 
-// Existing plants have even ids. Creates use odd ids that are spread over the same range.
+// Existing plants have even ids. The creates below use odd ids that are spread over the same range.
 for (let from = 0; from < plants; from += 1_000_000) {
   await sql(url, `insert into plants (owner, id, name, tag)
     select 'giant', 2 * n, 'Monstera deliciosa', 'tropical' from generate_series($1::int, $2::int) as n`,
@@ -82,11 +83,11 @@ console.log(table(['median, 99th percentile, ms', 'list 20', 'create', 'delete']
 const dataDir = command.args[command.args.indexOf('-D') + 1]
 const postmaster = Number(readFileSync(`${dataDir}/postmaster.pid`, 'utf8').split('\n', 1)[0])
 
-/** The memory of a process. A page that n processes share counts as 1/n of a page (PSS). */
+/** Returns the memory of a process. A page that n processes share counts as 1/n of a page (PSS). */
 const proportionalKiB = (pid: number) =>
   Number(/^Pss: +(\d+)/m.exec(readFileSync(`/proc/${pid}/smaps_rollup`, 'utf8'))?.[1])
 
-/** The memory of all PostgreSQL processes together. Shared pages count once. */
+/** Returns the memory of all PostgreSQL processes together. Shared pages count once. */
 async function memoryMiB (): Promise<number> {
   const pids = [postmaster, ...await findChildren(postmaster)]
   return pids.reduce((sum, pid) => sum + proportionalKiB(pid), 0) / 1024
@@ -98,7 +99,7 @@ const clients: pg.Client[] = []
 for (let opened = 0; opened < connections; opened++) {
   const client = new pg.Client(url)
   await client.connect()
-  // Like an idle connection of the service, this one has planned a statement and mapped the pages it read.
+  // An idle connection of the service has planned a statement and mapped the pages that it read. Do the same.
   await client.query({ name: 'list', text: list, values: ['dwarf'] })
   clients.push(client)
 }

@@ -1,4 +1,4 @@
-// Measures how long a start takes and how much memory is in use afterwards.
+// Measures how long a contender takes to start, and how much memory it uses a second later.
 import { setTimeout as delay } from 'node:timers/promises'
 import { memoryMiB } from '../test/support/processes.ts'
 import { spread } from './measure.ts'

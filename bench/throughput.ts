@@ -1,4 +1,4 @@
-// Measures requests per second, latency and cost. Contenders take turns in each round, so that
+// Measures requests per second, latency and processor time. Contenders take turns in each round, so that
 // other work of the machine affects all contenders alike.
 import type pg from 'pg'
 import { round, table } from '../test/support/table.ts'
@@ -8,11 +8,11 @@ import {
 import type { Bar } from './report.ts'
 import type { Entry } from './running.ts'
 
-/** The figures of each round, in the order of the rounds. */
+/** The results of a contender. For each load, `rounds` has the figures of all rounds in order. */
 export interface Result { title: string, rounds: Map<Load, Figures[]> }
 type Refill = (database: pg.Client, firstId: number, deletable: number) => Promise<void>
 
-/** The first id of the plants that loads create and delete. */
+/** The loads create and delete plants with larger ids than this id, and list plants with smaller ids. */
 const movingIds = 1_000_000
 const titles = { list: 'list 20', create: 'create', delete: 'delete', mix: '80/15/5 mix' }
 
@@ -22,8 +22,8 @@ async function settle (database: pg.Client) {
 }
 
 /**
- * Prepares the plants for a run: 1,000 readers with 20 plants each, and plants to delete. The name of a
- * user is the prefix and a number.
+ * Prepares the plants for a run: 1,000 readers have 20 plants each, and 1,000 writers have the plants to
+ * delete. The name of a user is the prefix and a number.
  */
 export const thousandUsers = (prefix = ''): Refill => async (database, firstId, deletable) => {
   await database.query(`truncate plants;
@@ -57,15 +57,15 @@ export async function throughput (entries: Entry[], options: Options): Promise<R
   const runs = entries.map((entry) =>
     ({ entry, past: { list: [], create: [], delete: [], mix: [] } as Record<Load, Figures[]> }))
   let firstId = movingIds
-  // Turn 0 warms everything up and does not count.
+  // Turn 0 only warms up the contenders. Its figures do not count.
   for (let turn = 0; turn <= rounds; turn++) {
     const seconds = turn === 0 ? Math.min(2, options.seconds) : options.seconds
     for (const load of options.loads) {
       for (const { entry, past } of runs) {
-        // Use no id twice, because requests in flight at the end of a run may arrive in the next run.
+        // Use new ids in each run, because a request that is in flight at the end may arrive in the next run.
         firstId += 1_000_000_000
         const share = { list: 0, create: 0, delete: 1, mix: 0.05 }[load]
-        // Enough plants to delete, even when this run is three times as fast as the fastest previous run.
+        // Store enough plants to delete for a run that is three times as fast as the fastest earlier run.
         const fastest = Math.max(20_000, ...past[load].map(({ perSecond }) => perSecond))
         await refill(entry.database, firstId, Math.ceil(fastest * seconds * share * 3))
         const figures = await checked(entry, load, { ...options, seconds, firstId })
@@ -81,7 +81,7 @@ export async function throughput (entries: Entry[], options: Options): Promise<R
 const line = ({ perSecond, p50, p99, own, postgres }: Figures) => `${perSecond.toFixed(0).padStart(6)}/s` +
   `  p50 ${round(p50)} ms  p99 ${round(p99)} ms  ${round(own)} + ${round(postgres)} µs`
 
-/** Measures a run and checks that the number of responses matches the rows. */
+/** Measures a run and checks that the number of changed rows matches the number of requests. */
 async function checked (
   entry: Entry, load: Load, options: { connections: number, seconds: number, firstId: number }
 ): Promise<Figures> {
@@ -89,7 +89,7 @@ async function checked (
   const figures = await (entry.pid === undefined ? pgbench : wrk)(entry, load, options)
   const after = await count(entry.database)
   const changed = after.moved - before.moved
-  // The contender also executes the requests in flight at the end. The load generator does not count them.
+  // The contender also executes requests that are in flight at the end. The load generator ignores these.
   const unaccounted = {
     list: 0, create: changed - figures.requests, delete: -changed - figures.requests, mix: 0
   }[load]
@@ -113,11 +113,11 @@ export const rateTable = (results: Result[]) =>
 export const latencyTable = (results: Result[]) => resultTable(results, (rounds) =>
   `${round(median(rounds.map(({ p50 }) => p50)))}/${round(median(rounds.map(({ p99 }) => p99)))}`)
 
-/** The processor time of contender and PostgreSQL together, then of the contender alone in brackets. */
+/** Returns a table of processor times: contender plus PostgreSQL, then in brackets the contender only. */
 export const processorTable = (results: Result[]) => resultTable(results, (rounds) =>
   `${round(median(rounds.map(processor)))} (${round(median(rounds.map(({ own }) => own)))})`)
 
-/** The requests per second, also relative to the yardstick in the same round, as a table and as bars. */
+/** Compares the requests per second of each round with the yardstick's. Returns a table and bars to plot. */
 export function compare (results: Result[], yardstick: string) {
   const base = results.find(({ title }) => title === yardstick)?.rounds
   const relative = (rounds: Figures[], load: Load) =>

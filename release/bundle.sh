@@ -1,5 +1,6 @@
 #!/bin/sh
-# Packs the files that an operator without a checkout needs. Compose then pulls the image. Usage:
+# Packs the files that an operator without a checkout needs. With these files Compose pulls the image
+# instead of building it. Usage:
 # bundle.sh <image> <file.tar.gz>
 set -eu
 folder=$(mktemp -d)

@@ -1,4 +1,4 @@
-// Fails when a package of the image has a license that is not in the list: node release/licenses.ts
+// Fails when a package of the image has a license that is not in `accepted`: node release/licenses.ts
 import { readFile } from 'node:fs/promises'
 
 const accepted = ['0BSD', 'Apache-2.0', 'BlueOak-1.0.0', 'BSD-2-Clause', 'BSD-3-Clause', 'ISC', 'MIT']

@@ -1,7 +1,7 @@
-// Copies the version of package.json into the other files that name it. The command npm version runs this.
+// Copies the version of package.json into the other files that contain it. `npm version` runs this script.
 import { readFile, writeFile } from 'node:fs/promises'
 
-/** Where each file names the version. */
+/** The pattern that finds the version in each file. */
 export const places = {
   Dockerfile: /(?<=^ARG VERSION=).*/m,
   'deploy/service.yml': /(?<=localhost\/plant-store:)[^}]+/,

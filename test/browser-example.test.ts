@@ -119,7 +119,7 @@ t.test('the keyboard alone signs in, creates, deletes and signs out', needsBrows
   t.notMatch(stored, tokenOf(alice))
 })
 
-/** Starts a proxy that removes the Link header, like a service that does not send it. */
+/** Starts a proxy that removes the Link header, so that the page sees a service without links. */
 const withoutLinks = (t: Test) => listen(t, async (incoming, response) => {
   const { method, url, headers } = incoming
   const outgoing = request(service + url, { method, headers })

@@ -164,7 +164,7 @@ const values: Record<Variable, { good: Record<string, unknown>, bad: string[] }>
   }
 }
 
-// No JWT setting is accepted without these two.
+// The service accepts no JWT setting without these two settings.
 const companions = { JWT_ISSUER: 'https://id.example', JWT_AUDIENCE: 'plants' }
 
 t.test('a setting that is not set has its default', async (t) => {
@@ -210,7 +210,7 @@ t.test('this file tests every setting', async (t) => {
   t.strictSame(Object.keys(values), Object.keys(settings))
 })
 
-/** Settings that make sense only with another setting, and that setting. */
+/** Maps a setting to another setting that it needs. */
 const needs: Record<string, Record<string, string>> = { USER_BURST: { USER_RATE: '1/s' } }
 
 for (const [name, { good, bad }] of Object.entries(values)) {

@@ -4,8 +4,8 @@ import { createHash } from 'node:crypto'
 const cacheMs = 3000
 
 /**
- * Returns a function that finds the user of an Authorization header. It resolves to undefined for an
- * unknown token.
+ * Returns a function that finds the user of an Authorization header. For an unknown token this function
+ * resolves to undefined.
  */
 export function cacheUsers (find: (hash: Buffer) => Promise<string | undefined>) {
   const users = new Map<string, { user: string, until: number }>()

@@ -6,10 +6,10 @@ import { createKeys } from '../../src/access/jwt-keys.ts'
 import { keyEvents } from '../../src/events.ts'
 import { startKeyServer } from '../support/identity-provider.ts'
 
-// With these times the service does not fetch again by itself. Each test decides when the service fetches.
+// These times keep the service from fetching keys by itself. Each test decides when the service fetches keys.
 const never = { refreshMs: 3_600_000, retryMs: 3_600_000, cooldownMs: 0, timeoutMs: 5000 }
 
-/** Starts a provider and the part of the service that fetches its keys. Collects the log lines. */
+/** Starts a provider and the part of the service that fetches the provider's keys. Collects log lines. */
 async function start (
   t: Test, times: Partial<typeof never> = {}, source: { jwksUrl?: string, maxAgeMs?: number } = {}
 ) {
@@ -24,12 +24,12 @@ async function start (
   return { provider, keys, log }
 }
 
-/** Resolves when the next fetch has ended. */
+/** Resolves to the result of the next fetch when this fetch has ended. */
 async function nextFetch (): Promise<string> {
   const { promise, resolve } = Promise.withResolvers<string>()
   const listener = ({ result }: { result: string }) => resolve(result)
   keyEvents.subscribe(listener)
-  // The service's retry timer does not keep this process alive, so this timer does.
+  // The service's retry timer does not keep this process alive. This timer does.
   const alive = setInterval(() => {}, 1000)
   const result = await promise
   clearInterval(alive)
@@ -123,7 +123,7 @@ type Responses = Awaited<ReturnType<typeof startKeyServer>>['responses'][string]
 const respond = (body: string, status = 200, headers = {}): Responses =>
   (_request, response) => { response.writeHead(status, headers).end(body) }
 
-/** Sends until the client closes the connection. */
+/** Sends spaces until the client closes the connection. */
 const endless: Responses = (_request, response) => {
   const chunks = Iterator.from({ next: () => ({ done: false, value: Buffer.alloc(65_536, ' ') }) })
   pipeline(Readable.from(chunks), response, () => {})

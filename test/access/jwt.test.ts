@@ -33,8 +33,8 @@ const lacks = (scope: string) => ({
   body: { error: 40302, message: 'The bearer token lacks the scope that this operation needs.' }
 })
 
-// Two providers may use the same port one after the other and so share users. Therefore tests that create
-// plants need their own database.
+// When two providers use the same port one after the other, their users have the same names. So each test
+// that creates plants needs its own database.
 const shared = await createDatabase(t)
 
 /** Starts a service that accepts the tokens of the issuer. */
@@ -56,7 +56,7 @@ async function startService (t: Test, issuer: string, environment: Record<string
     }
   }
 
-  /** The reasons of the rejections in the log. */
+  /** Returns the logged reason of each rejected token. */
   const rejections = () => service.log.map((line) => JSON.parse(line)).filter(({ error }) => error === 40102)
     .map(({ reason }) => reason)
   return { ...service, withToken, rejections }
@@ -299,7 +299,7 @@ t.test('hostile tokens', async (t) => {
   })
 })
 
-/** Counts the results of checks from now on. */
+/** Counts the checks of JWTs from now on, by their results. */
 function countChecks (t: Test): Record<string, number> {
   const counts: Record<string, number> = {}
   const count = ({ result }: { result: string }) => { counts[result] = (counts[result] ?? 0) + 1 }
@@ -308,7 +308,7 @@ function countChecks (t: Test): Record<string, number> {
   return counts
 }
 
-/** Starts a provider and checks its tokens without a service. Each unknown key causes a fetch. */
+/** Starts a provider. Checks its tokens without a service. Each token with an unknown key causes a fetch. */
 async function startChecks (t: Test) {
   const provider = await startKeyServer(t)
   const { issuer } = provider

@@ -77,7 +77,7 @@ t.test('a user far beyond the limit is served up to the limit, and other users a
   t.same(ofGreedy, [...Array(19).fill(200), ...Array(181).fill(429)])
 })
 
-/** Sends requests from the client addresses that a trusted proxy reports. */
+/** Starts an app that trusts this process as a proxy, so that tests can choose the address of a client. */
 async function startBehindProxy (t: Parameters<typeof startApp>[0], environment: Record<string, string>) {
   const started = await startApp(t, { TRUSTED_PROXIES: 'loopback', ...environment })
   const list = (authorization: string, address: string) =>

@@ -14,7 +14,7 @@ const DATABASE_URL = await createDatabase(t)
 const token = (...args: string[]) => run(['token', ...args], { DATABASE_URL })
 const create = async (...args: string[]) => (await token('create', ...args)).stdout.trim()
 
-/** Reads from the database when the user's only token was revoked or expires. */
+/** Returns the time when the user's only token was revoked or expires, as the database stores it. */
 async function timeOf (event: 'revoked' | 'expires', user: string): Promise<number> {
   const [row] = await sql(DATABASE_URL, `select ${event}_at as at from tokens where username = $1`, [user])
   return (row?.at as Date).getTime()
@@ -76,7 +76,7 @@ t.test('a token is valid until it expires and no longer, cached or not', { buffe
   }
 })
 
-/** Sends the head of a request. Resolves to a function that sends the body, once the token is accepted. */
+/** Sends the head of a request. When its token is accepted, resolves to a function that sends the body. */
 async function sendHead (t: Test, address: string, request: string, authorization: string, body: string) {
   const { hostname, port } = new URL(address)
   const socket = connect({ host: hostname, port: Number(port) })
@@ -104,7 +104,8 @@ t.test('a token revoked before the body arrives changes nothing', { buffered: tr
   const { as, listen, log, tokens } = await startApp(t, { TOKEN_CACHE_TTL: '1500ms' })
   const address = await listen()
   await (await as('alice')).create({ id: 1, name: 'Monstera' })
-  // Each request uses its own token. The service looks it up here and caches it for more than 1 s.
+  // Each request below has its own token. The service looks up the token when the head arrives, and caches it
+  // for more than 1 s.
   const [creator, deleter, bob] = [await as('alice'), await as('alice'), await as('bob')]
   const ivy = '{"id":2,"name":"Ivy"}'
   const [finishCreate, finishDelete, finishBobs] = await Promise.all([

@@ -27,7 +27,7 @@ async function lockTokens (t: Test, url: string) {
   return () => client.query('commit')
 }
 
-/** Ends the database connection that waits for the lock, as soon as there is one. */
+/** Waits until a database connection waits for the lock, then ends this connection. */
 async function endWaiting (t: Test, url: string): Promise<void> {
   const client = new pg.Client(url)
   await client.connect()
@@ -119,13 +119,13 @@ t.test('unknown tokens neither delay nor shed the look-up of a known token', asy
     if (name === 'OVERLOADED') shed++
     else settled.push(name)
   })
-  // Four statements of 64 look-ups are in flight. The other look-ups are queued.
+  // After this loop four statements with 64 look-ups each are in flight. The other look-ups are queued.
   const unknown = []
   for (const length of [128, 128, 150]) {
     unknown.push(...Array.from({ length }, sendUnknown))
     await nextTick()
   }
-  // The TTL is 1 ms.
+  // Wait longer than the TTL of 1 ms, so that the known token needs a look-up, too.
   await delay(5)
   const known = authenticate(token).then(({ user }) => { settled.push(user) })
   await unlock()

@@ -1,4 +1,4 @@
-// Clients that three generators make from openapi.json: hey-api, orval, and openapi-typescript.
+// Tests clients that three generators make from openapi.json: hey-api, orval, and openapi-typescript.
 import { execFile } from 'node:child_process'
 import { readFile, symlink, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
@@ -31,7 +31,8 @@ await Promise.all([
   runInFolder('openapi-typescript', 'openapi.json', '--output', 'openapi-typescript.ts')
 ])
 
-// Each program creates, lists and deletes plant 42, then deletes it again. `rejected` only has to compile.
+// In each program `use` creates, lists and deletes plant 42, then deletes it again. No test calls `rejected`:
+// it only has to compile.
 const uses: Record<string, string> = {
   'hey-api': `
     import { createPlant, deletePlant, listPlants, type Error, type NewPlant } from './client/index.ts'
@@ -116,7 +117,7 @@ t.test('all generated clients compile under strict rules', async (t) => {
   await t.resolves(runInFolder('tsc', ...options, ...Object.keys(uses).map(fileOf), 'orval-bigints.ts'))
 })
 
-// As JavaScript numbers, these two neighbors are the same.
+// As JavaScript numbers, these two ids would be equal.
 const [id, neighbor] = [9007199254740992n, 9007199254740993n]
 
 t.test('hey-api makes a bigint of an int64, which is exact with a serializer for bigint', async (t) => {

@@ -11,11 +11,11 @@ const run = promisify(execFile)
 const { app, as, listen, url } = await startApp(t)
 const alice = await as('alice')
 const env = { ...process.env, BASE: await listen(), TOKEN: alice.authorization.replace('Bearer ', '') }
-// Await this before the first test, because tap ends the file when no test is left to run.
+// Await this command before the first test, because tap ends the file as soon as no test is left to run.
 const hasPython = await run('python3', ['--version']).then(() => true, () => false)
 const { tags } = (await app.inject('/openapi.json')).json()
 
-/** The code blocks of a section of the page. */
+/** Returns the code blocks of one language in a section of the page. */
 const codeOf = (section: string, language: string): string[] =>
   [...tags.find(({ name }: { name: string }) => name === section).description.matchAll(
     new RegExp(`\`\`\`${language}\n(.*?)\`\`\``, 'gs')
@@ -23,7 +23,7 @@ const codeOf = (section: string, language: string): string[] =>
 
 const [sh = '', python = '', ts = ''] = ['sh', 'python', 'ts'].map((language) =>
   codeOf('Quick start', language).join(''))
-// Runs code as a file inside the project, so that Node finds the imported packages.
+// Runs code from a file inside the project, so that Node finds the packages that the code imports.
 const script = async (code: string, environment = env) => {
   const file = join(import.meta.dirname, `quick-start-${process.pid}.mts`)
   t.teardown(() => import('node:fs/promises').then(({ rm }) => rm(file, { force: true })))
@@ -87,7 +87,7 @@ t.test('createForSure retries a create and rejects a taken id', async (t) => {
   t.same((await alice.list()).json(), [{ name: 'Fern' }])
   await t.rejects(script(`${call}${rule}await createForSure({ id: 42, name: 'Ivy' })`),
     /You already have a plant with this id/)
-  // The response to the first attempt is lost.
+  // This code makes the first attempt lose its response.
   const cut = 'let calls = 0; const real = fetch; globalThis.fetch = async (...args) => { const response = ' +
     'await real(...args); if (calls++ === 0) throw new Error(); return response }\n'
   await alice.delete('42')

@@ -17,7 +17,7 @@ async function startStore (t: Test) {
   return { url, as, tokens, config, bob }
 }
 
-/** Returns the lines that the work prints to standard output. */
+/** Runs `work` and returns the lines that it prints to standard output. */
 async function printed (t: Test, work: () => Promise<void>): Promise<string[]> {
   const results = t.capture(console, 'log')
   await work()
@@ -60,7 +60,8 @@ t.test('user erase deletes all plants and tokens of a user and nothing else', as
 
 t.test('user erase also deletes what an instance creates before it notices the revocation', async (t) => {
   const { url, config } = await startStore(t)
-  // The trigger runs after each delete statement. The first time no plant is left, it creates one plant.
+  // The trigger runs after each delete statement. When ann has no plant left for the first time, the trigger
+  // creates one plant.
   await sql(url, `create sequence late;
     create function create_late () returns trigger language plpgsql as $$ begin
       if not exists (select from plants where owner = 'ann') and nextval('late') = 1 then

@@ -1,4 +1,4 @@
-// How the service works on Citus. A proxy responds as Citus does: see test/support/citus.ts.
+// Tests the service on Citus. A proxy returns the errors of Citus: see test/support/citus.ts.
 import { writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { PassThrough } from 'node:stream'
@@ -16,7 +16,7 @@ import { copyProgram } from '../support/program.ts'
 const range = (length: number) => Array.from({ length }, (_, index) => index)
 const users = range(20).map((number) => `user ${number}`)
 
-/** Each of these statements serves several requests. */
+/** Each of these statements serves several requests at once. */
 const batches = ['plants-insert-20', 'plants-delete', 'plants-first-pages']
 
 for (const [writeBatch, expected] of [[undefined, []], [500, batches]] as const) {
@@ -30,7 +30,7 @@ for (const [writeBatch, expected] of [[undefined, []], [500, batches]] as const)
     ]
     const results = []
     for (const verb of verbs) {
-      // As in a new process, no connection is open yet.
+      // A new database object has no open connection, as in a new process.
       const database = openDatabase({ url, statementTimeoutMs: 60_000 })
       const budget = new MemoryBudget(1_000_000)
       const plants = createPlants(database, { writeBatch, maxQueued: 100, bodyLimit: 1000, budget })
@@ -62,7 +62,8 @@ for (const fault of lostWorker) {
       await Promise.all(range(10).map((id) => user.create({ id, name: 'Fern' })))
     }
 
-    // The readiness probe asks for the plants of the user '', although no user has this name.
+    // The usual readiness probe reads plants of the user '', who is on the lost worker here. On Citus the
+    // probe needs no worker, so the service stays ready.
     citus.lose(['alice', ''], fault)
     t.same(await sendTogether(alice, bob), [Array(30).fill(50301), range(10).flatMap(() => [200, 200, 204])])
     t.equal((await app.inject('/readyz')).statusCode, 200)

@@ -10,17 +10,17 @@ import { openProxy } from '../system/faults/proxy.ts'
 import { startApp } from '../support/app.ts'
 import { createDatabase, sql, waitingForLocks } from '../support/database.ts'
 
-// These tests wait most of the time, so they run side by side.
+// These tests spend most of their time waiting, so they run in parallel.
 t.jobs = 4
 const test = (title: string, run: (t: Test) => Promise<void>) => t.test(title, { buffered: true }, run)
 
-/** The statement timeout for tests that do not test the timeout. It is long enough for a busy machine. */
+/** The statement timeout for tests of other behavior. The timeout is long enough for a busy machine. */
 const statementTimeoutMs = 60_000
 
 const one = { name: 'one', text: 'select 1' }
 const long = { name: 'long', text: 'select pg_sleep(1)' }
 
-/** On a busy machine a connection may need several attempts. */
+/** Repeats `run`, because on a busy machine a connection may need several attempts. */
 async function untilItSucceeds (run: () => Promise<unknown>): Promise<void> {
   while (!await run().then(() => true, () => false)) await delay(10)
 }
@@ -67,7 +67,7 @@ test('statements that hang do not use up the connections of the server', async (
     read()
     await once(replaced, 'replaced')
   }
-  // The service does not replace the third connection. The statements on that connection stay pending.
+  // The service has replaced two connections, but does not replace a third. So these statements stay pending.
   for (let statement = 0; statement < 5; statement++) read()
   while ((await sql(url, waitingForLocks)).length < 3) await delay(50)
   t.equal(database.pending().read, 5)
@@ -90,7 +90,7 @@ test('close resolves when the connection breaks while its statements are pending
 test('a failed attempt to connect leaves no socket open and causes no unhandled error', async (t) => {
   const proxy = await openProxy(t, await createDatabase(t))
   const url = new URL(proxy.url)
-  // The server asks for the password and waits.
+  // The server asks for the password and keeps waiting, because the client has none.
   url.password = ''
   const locked = openDatabase({ url: url.href, statementTimeoutMs })
   const cause = { message: /password must be a string/ }
@@ -99,7 +99,7 @@ test('a failed attempt to connect leaves no socket open and causes no unhandled 
 
   const uncertified = `${proxy.url}?sslmode=verify-full&sslrootcert=nowhere.pem`
   const unreadable = openDatabase({ url: uncertified, statementTimeoutMs })
-  // Another attempt would fail with an unhandled error, which ends this process.
+  // If the service tried to connect again, an unhandled error would end this process.
   await t.rejects(unreadable.read(one), { name: 'DATABASE_UNAVAILABLE', cause: { code: 'ENOENT' } })
 })
 
@@ -156,7 +156,7 @@ test('an idle connection stays open', async (t) => {
   const proxy = await openProxy(t, await createDatabase(t))
   const database = openDatabase({ url: proxy.url, statementTimeoutMs })
   await untilItSucceeds(() => database.read(one))
-  // When the first attempt to connect is slow, the service starts another one. Wait until one is left.
+  // When an attempt to connect is slow, the service starts a second one. Wait until one connection is left.
   while (proxy.connections().now > 1) await delay(10)
   proxy.forgetMost()
   await delay(1100)
@@ -168,7 +168,7 @@ test('an idle connection stays open', async (t) => {
 test('an unresponsive connection is replaced any number of times', async (t) => {
   const proxy = await openProxy(t, await createDatabase(t))
   const database = openDatabase({ url: proxy.url, statementTimeoutMs })
-  // There are more rounds than connections that may be open at a time.
+  // Use more rounds than the number of connections that the service may open at the same time.
   for (let round = 0; round < 5; round++) {
     await untilItSucceeds(() => database.read(one))
     proxy.silence()
@@ -255,19 +255,19 @@ test('the probe fails while lists have no connection, although other connections
   await database.close()
 })
 
-// Runs alone, because it blocks the event loop.
+// This test does not run in parallel with others, because it blocks the event loop.
 t.test('a lagging event loop does not count as an unresponsive database', async (t) => {
   const proxy = await openProxy(t, await createDatabase(t))
   const database = openDatabase({ url: proxy.url, statementTimeoutMs })
   const warnings = new EventEmitter()
   database.onWarning((what, details) => { if (what.includes('event loop')) warnings.emit('lag', details) })
   await untilItSucceeds(() => database.read(one))
-  // When the first attempt to connect is slow, the service starts another one. Wait until one is left.
+  // When an attempt to connect is slow, the service starts a second one. Wait until one connection is left.
   while (proxy.connections().now > 1) await delay(10)
   proxy.forgetMost()
   const rows = database.read(one)
   const lagged = once(warnings, 'lag')
-  // Blocks the event loop without using the processor.
+  // Block the event loop without using the processor.
   Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 1500)
   t.match(await lagged, [{ lagMs: Number }])
   t.strictSame(await rows, [['1']])

@@ -1,5 +1,5 @@
-// A primary, its synchronous standby, and a service that knows both.
-// Each test continues where the previous one ended.
+// Tests a service that knows a primary and its synchronous standby. Each test continues where the previous
+// test ended.
 import { once } from 'node:events'
 import { createServer, type AddressInfo } from 'node:net'
 import { setTimeout as delay } from 'node:timers/promises'
@@ -20,7 +20,7 @@ const fern = { id: 1, name: 'Fern' }
 const moss = { id: 2, name: 'Moss' }
 const whichPort = { name: 'port', text: "select current_setting('port')" }
 
-/** Returns the port of the server that requests use. */
+/** Returns the port of the server that the service chooses. */
 async function findPort (url: string): Promise<string | null | undefined> {
   const database = openDatabase({ url, statementTimeoutMs: 1000 })
   try {
@@ -115,12 +115,12 @@ t.test('a server that takes no writes is rejected unless target_session_attrs is
 
 t.test('when a standby is promoted beside a running primary, requests go to the standby', async (t) => {
   t.strictSame((await alice.list()).json(), [{ name: 'Fern' }])
-  // Concurrent writes open two connections.
+  // These concurrent writes make the service open two connections.
   await Promise.all([alice.create({ id: 4, name: 'Oak' }), alice.delete(4), alice.delete(5)])
   await alice.delete(4)
   await pair.promote()
-  // The old primary waits for its standby, so this connection is unresponsive.
-  // Another connection finds the standby.
+  // The old primary waits for its standby, so it does not respond to this create. Another connection of the
+  // service finds the promoted standby.
   const lost = alice.create(moss).then()
   const waiting = "select from pg_stat_activity where wait_event = 'SyncRep'"
   while ((await sql(primaryUrl, waiting)).length === 0) await delay(10)
@@ -141,7 +141,7 @@ t.test('while no server takes writes, requests are rejected and the service is n
   t.equal((await alice.list()).statusCode, 200, 'the token is cached, and the connection is open')
   await sql(standbyUrl, 'alter system set default_transaction_read_only = on')
   await sql(standbyUrl, 'select pg_reload_conf()')
-  // PostgreSQL reports the change to a connection only with the next result, so some lists still succeed.
+  // A connection learns of the change only with its next result. So some lists still succeed.
   while ((await alice.list()).statusCode !== 503) await delay(10)
   t.equal((await alice.create(moss)).statusCode, 503)
   t.equal(await isReady(), 503)
@@ -150,7 +150,7 @@ t.test('while no server takes writes, requests are rejected and the service is n
   await sql(standbyUrl, 'alter system reset default_transaction_read_only')
   await sql(standbyUrl, 'select pg_reload_conf()')
   while (await isReady() !== 200) await delay(10)
-  // A rejected connection looks for a server again after 100 ms.
+  // The service looks for a server again 100 ms after it has rejected a connection.
   while ((await alice.create(moss)).statusCode !== 200) await delay(10)
   t.strictSame((await alice.list()).json(), [{ name: 'Fern' }, { name: 'Moss' }, { name: 'Ivy' }])
 })

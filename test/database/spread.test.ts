@@ -1,4 +1,5 @@
-// Checks, without Citus, the rules of a database that distributes plants over several servers by owner.
+// A distributed database such as Citus stores the plants of each owner on one of several servers. These tests
+// check that the statements and migrations follow its rules. They need no Citus.
 import { glob, readdir, readFile } from 'node:fs/promises'
 import pg from 'pg'
 import t, { type Test } from 'tap'
@@ -51,7 +52,7 @@ async function sendAll (t: Test): Promise<void> {
   await tokens.revoke({ user: 'alice' })
 }
 
-/** Finds the names under which the source prepares statements, without numbers of rows. */
+/** Finds the names of all prepared statements in the source. Leaves out the number of rows in a name. */
 async function namesInSource (): Promise<string[]> {
   const names = []
   for await (const file of glob('src/**/*.ts', { cwd: root })) {
@@ -79,7 +80,7 @@ t.test('every statement on plants concerns one user, unless the service can do w
 
 t.test('migrate rejects a worker of Citus and names the coordinator', async (t) => {
   const DATABASE_URL = await createDatabase(t, { template: 'template0' })
-  // Citus has this table. On the coordinator groupid is 0.
+  // Citus has this table. On the coordinator groupid is 0, on a worker another number.
   await sql(DATABASE_URL, `create table pg_dist_local_group (groupid int);
     insert into pg_dist_local_group values (2)`)
   const stderr = /worker of Citus\. Run migrate on the coordinator/
@@ -93,7 +94,7 @@ t.test('migrate rejects a worker of Citus and names the coordinator', async (t) 
 })
 
 t.test('each migration of distributed tables is one statement', async (t) => {
-  // These migrations create the tables, which are not distributed yet.
+  // These migrations create the tables. A table is distributed only after its creation.
   const first = ['0001_plants.sql', '0002_tokens.sql']
   for (const file of await readdir(new URL('migrations/', root))) {
     if (first.includes(file)) continue

@@ -1,4 +1,4 @@
-// Limits on the connections, unfinished bodies and unread responses of all clients together.
+// Tests the limits on the connections, unfinished bodies and unread responses of all clients together.
 import { once } from 'node:events'
 import { connect, type Server, type Socket } from 'node:net'
 import t, { type Test } from 'tap'
@@ -15,7 +15,7 @@ function open (t: Test, address: string): Socket {
   return socket
 }
 
-// One of the tests waits for a timeout.
+// One test waits for a timeout, so the other tests run in parallel with it.
 t.jobs = 3
 
 const live = 'GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n'
@@ -51,7 +51,7 @@ t.test('a body that does not fit in the memory budget is rejected before it is r
       `Authorization: ${authorization}\r\n${framing}\r\n\r\n`)
     return { socket, response: once(socket, 'data').then(([bytes]) => String(bytes).slice(0, 12)) }
   }
-  // One user may hold half of the budget. A body of unknown length counts as a body of the maximum size.
+  // One user's bodies may use half of the budget. A body of unknown length counts with the maximum size.
   const begun = Array.from({ length: 64 }, (_, index) =>
     beginCreate(alice, index % 2 === 0 ? 'Transfer-Encoding: chunked' : undefined))
   for (const { response } of begun) t.equal(await response, 'HTTP/1.1 100')
@@ -139,7 +139,7 @@ t.test('neither an unread list nor an unfinished body delays a shutdown', async 
       'Content-Type: application/json\r\nContent-Length: 9\r\n\r\n{'
   )
   while (lister.writableLength === 0 || creator.bytesRead === 0) await new Promise(setImmediate)
-  // The shutdown has its own timeout. Otherwise this would take 30 s, until the timeout of the request.
+  // The shutdown has its own timeout. With only the timeout of the request this close would take 30 s.
   await app.close()
   t.ok(lister.destroyed && creator.destroyed)
 })
@@ -153,7 +153,7 @@ t.test('a shutdown force-closes a slow list at forceCloseAt and logs a warning',
   const lister = open(t, address).pause()
   lister.write(`GET /plants HTTP/1.1\r\nHost: x\r\nAuthorization: ${authorization}\r\n\r\n`)
   await once(lister, 'readable')
-  // At this rate the whole list would take some 15 s.
+  // The client reads so slowly that the whole list would take some 15 s.
   const reading = setInterval(() => { lister.read(65_536) }, 50)
   t.teardown(() => clearInterval(reading))
   Object.assign(lifecycle, { forceCloseAt: performance.now() + 100 })

@@ -1,4 +1,4 @@
-// HTTP conformance, case by case. docs/conformance.md lists the same cases in a table.
+// Tests that the service conforms to HTTP. docs/conformance.md lists the same cases in a table.
 import { once } from 'node:events'
 import type { Socket } from 'node:net'
 import t from 'tap'
@@ -95,7 +95,8 @@ t.test('a client that expects 100 Continue gets an error of its headers at once'
     [post(json, length, expect).replace('POST', 'PUT'), 40501]
   ]
   for (const [request, number] of rejected) {
-    // The client may or may not send the body, so the service cannot tell the body from the next request.
+    // A client may leave out the body after such a request, so the service cannot know where the next request
+    // begins.
     for (const rest of ['', body + get('/livez')]) {
       const responses = await exchange(address, [request + rest])
       t.same(responses.map(({ status, headers: { connection }, body }) =>

@@ -1,4 +1,4 @@
-// A second domain. Pots and plants share only the authentication.
+// Adds a second domain to the service: pots. Pots and plants share only the authentication.
 import { Type } from '@sinclair/typebox'
 import type { FastifyPluginAsyncTypebox } from '@fastify/type-provider-typebox'
 import t, { type Test } from 'tap'
@@ -81,7 +81,7 @@ t.test('every 64-bit integer keeps its exact value, in any field and at any dept
   const { create, show } = await startPots(t)
   t.equal((await create(good)).body, good)
   t.equal((await show('9007199254740993')).body, '{"serial":9007199254740993}')
-  // A double can hold the integer 7. One body also has a fraction in an unknown field.
+  // A double holds the integer 7 exactly. One body also has a fraction in an unknown field.
   const small = good.replaceAll(/\d{16,}/g, '7')
   t.equal((await create(small.replace('{', '{"other":0.5,'))).body, small)
   t.equal((await create(small.replace('7', '70e-1'))).body, small)

@@ -1,4 +1,4 @@
-// The log of error responses: its fields and its limits.
+// Tests the log lines of error responses: their fields, and the limits on their number.
 import { once } from 'node:events'
 import { connect } from 'node:net'
 import { setTimeout as delay } from 'node:timers/promises'

@@ -5,9 +5,9 @@ import { startApp } from '../support/app.ts'
 import { sql } from '../support/database.ts'
 import { withoutHooks } from '../support/program.ts'
 
-// Prism is a proxy that knows only openapi.json. It adds a header to each response.
-// The header lists all violations of the document in the request and the response.
-// Prism reads numbers as doubles, so int64.test.ts covers larger ids.
+// Prism is a proxy that knows only openapi.json. Prism adds a header to each response. This header lists
+// where the request or the response violates openapi.json. Prism reads numbers as doubles, so int64.test.ts
+// tests larger ids.
 
 /** Starts Prism in front of the service and resolves to its address. */
 async function startPrism (address: string): Promise<string> {

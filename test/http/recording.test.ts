@@ -1,5 +1,5 @@
-// Compares raw responses of a service without optional settings with a recording of an earlier version.
-// `RECORD=yes npm test -- --disable-coverage test/http/recording.test.ts` writes the recording anew.
+// Compares the raw responses of a service without optional settings to the responses of an earlier version in
+// recording.txt. `RECORD=yes npm test -- --disable-coverage test/http/recording.test.ts` replaces this file.
 import { readFile, writeFile } from 'node:fs/promises'
 import { connect } from 'node:net'
 import { join } from 'node:path'
@@ -19,7 +19,7 @@ const tokens: Record<string, string> = {
 const origin = ['Origin: https://app.example.com']
 const preflight = [...origin, 'Access-Control-Request-Method: POST']
 
-/** Request line, user of the token, further headers, body. */
+/** A request line. Optional: the user who sends the request, more headers, the body. */
 const requests: Array<[line: string, user?: string, headers?: string[], body?: string]> = [
   ['GET /livez'],
   ['GET /readyz'],

@@ -17,7 +17,7 @@ const { as, url, listen, log } = await startApp(t)
 const address = await listen()
 const { authorization } = await as('alice')
 
-/** The text of a request. Omitted parts are as in a valid request. */
+/** Returns the text of a request. The request has a Host header and a valid token. */
 const request = (line: string, headers: string[] = [], body = '') =>
   [line, 'Host: x', `Authorization: ${authorization}`, ...headers, '', body].join('\r\n')
 const last = request('GET /livez HTTP/1.1', ['Connection: close'])
@@ -335,7 +335,7 @@ t.test('headers and parameters cannot override the method or the path', async (t
 
 t.test('every rejected request is logged, none as an error of the service', async (t) => {
   const lines = log.map((line) => JSON.parse(line))
-  // Lines without an error are about the process, such as a lag on a busy machine.
+  // A line without an error number concerns the process, for example event-loop lag on a busy machine.
   t.same(lines.filter(({ error, level }) => error !== undefined && /warn|error|fatal/.test(level)), [])
   for (const number of [40001, 40002, 40003, 41401, 41701, 43101, 40401, 40501, 50101]) {
     t.ok(lines.some(({ error, level, remoteAddress }) =>

@@ -12,7 +12,7 @@ const range = (length: number) => Array.from({ length }, (_, index) => index)
 const statuses = (responses: Array<{ statusCode: number }>) => responses.map(({ statusCode }) => statusCode)
 const small = (count: number) => range(count).map((id) => ({ id, name: `plant ${id}` }))
 
-/** Returns the number of plants that each statement has stored, in ascending order. */
+/** Returns how many plants each statement has stored, in ascending order. */
 async function sizesOfStatements (url: string): Promise<number[]> {
   const sizes = await sql(url, 'select count(*)::int as size from plants group by xmin order by 1')
   return sizes.map(({ size }) => size as number)
@@ -66,7 +66,7 @@ for (const [WRITE_BATCH, plants, largest] of sizeLimits) {
     const { sendBlocked, unblock, url, alice } = await startBlocked(t, settings)
     const [first, ...others] = wanted.map((plant) => () => alice.create(plant))
     const [held] = await sendBlocked(first as typeof others[0])
-    // Send all at once. A busy machine would send 600 requests one by one so slowly that some expire.
+    // Send all requests at once. If a busy machine sent 600 requests one by one, some would expire.
     const started = handlersStarted(t, others.length)
     const queued = others.map((create) => create())
     await started
@@ -75,7 +75,7 @@ for (const [WRITE_BATCH, plants, largest] of sizeLimits) {
     const sizes = await sizesOfStatements(url)
     t.equal(sizes.reduce((sum, size) => sum + size), plants)
     t.ok(Math.max(...sizes) <= largest, sizes.join())
-    // When a batch hangs for a second, others may start. So a busy machine makes more and smaller batches.
+    // When a batch takes a second, other batches may start. So a busy machine makes more and smaller batches.
     t.ok(largest === 1 || sizes.length < plants / 2, sizes.join())
     t.strictSame((await alice.list()).json(), wanted.map(({ name }) => ({ name })))
   })
@@ -100,7 +100,7 @@ t.test('a create is rejected at once when MAX_QUEUED others are queued', async (
 t.test('two creates with a taken id in a batch are rejected, even when the id becomes free', async (t) => {
   const { sendBlocked, unblock, alice, url, client } = await startBlocked(t)
   await alice.create({ id: 1, name: 'Fern' })
-  // If the service tries to insert Moss, this trigger holds the insert until the id of Fern is free.
+  // If the service tries to insert Moss, this trigger delays the insert until the id of Fern is free.
   await sql(url, `
     create function wait () returns trigger language plpgsql as
       $$ begin perform pg_advisory_xact_lock(1); return new; end $$;

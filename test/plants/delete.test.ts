@@ -52,7 +52,8 @@ t.test('after a deadlock each plant of a batch of deletes is deleted by itself',
   const client = new pg.Client(url)
   await client.connect()
   t.teardown(() => client.end())
-  // PostgreSQL aborts the first transaction that checks for a deadlock. This one must not be the first.
+  // PostgreSQL aborts the transaction that first checks for a deadlock. With this long timeout another
+  // transaction checks first, so PostgreSQL does not abort the transaction of this client.
   await client.query("set deadlock_timeout = '1min'")
   const lock = (ids: number[]) =>
     client.query(`select from plants where id in (${ids.join()}) and owner = 'alice' for update`)
@@ -80,8 +81,9 @@ t.test('a delete that waits too long for a locked table gets the error of a slow
   await client.connect()
   t.teardown(() => client.end())
   await client.query('begin; lock table plants in access exclusive mode')
-  // After the batch the service retries each delete alone. The first retry waits for the lock while its
-  // statement is prepared. The pipelined retries behind it fail because the statement is not prepared.
+  // When the batch fails, the service retries each delete in a statement of its own. The first retry waits
+  // for the lock while PostgreSQL prepares this statement. The later retries fail, because the statement is
+  // not prepared.
   const responses = await Promise.all(range(20).map((id) => alice.delete(id)))
   await client.query('rollback')
   t.strictSame(responses.map((response) => response.json().error), Array(20).fill(50304))

@@ -31,7 +31,7 @@ for (const WRITE_BATCH of ['1', '7', '500']) {
     t.test('users and ids that look alike when joined are not confused', async (t) => {
       const names = ['carol', '1carol', '1 carol', 'carol1', 'carol 1']
       const users = await Promise.all(names.map((name) => as(name)))
-      // Cache the tokens, so that the plants arrive together.
+      // Make the service cache the tokens, so that the creates share batches.
       await Promise.all(users.map((user) => user.list()))
       await Promise.all(users.flatMap((user, index) =>
         [1, 11].map((id) => user.create({ id, name: `${index}` }))))

@@ -97,12 +97,12 @@ t.test('a client that disconnects before a long list begins causes no warning an
   t.strictSame(complaints, [])
 })
 
-// Careless handling of arrays, numbers, null or case would confuse some of these users.
+// A service that handled arrays, numbers, null or case carelessly would confuse some of these users.
 const usernames = [
   '1', '2', '01', '1 ', 'a,b', 'a', 'b', '{a,b}', '"a"', 'a"b', 'a\\', 'NULL', 'null', '{}', 'A', 'á', '$1'
 ]
 
-/** Returns plants by position: none, a few, one too large for a short page, or more than one page. */
+/** Returns the plants of a user: none, a few small plants, a large plant, or more than one page. */
 function plantsOf (user: string, place: number) {
   const count = [0, 1, 20, 3, 700][place % 5] as number
   return range(count).map((id) => ({
@@ -117,7 +117,7 @@ async function storeAll (url: string): Promise<void> {
   }
 }
 
-/** Whether one statement read the latest list together with others. */
+/** Returns whether the latest list statement read the lists of several requests. */
 async function isJoinedIn (url: string): Promise<boolean> {
   const [last] = await sql(url, `select query like '%unnest%' as is_joined from pg_stat_activity
     where application_name = 'plant-store' and datname = current_database() and query like '%json_agg%'
@@ -131,7 +131,7 @@ for (const [WRITE_BATCH, isJoined] of [['500', true], ['1', false]] as const) {
     const { as, sendBlocked, unblock, url } = await startBlocked(t, { WRITE_BATCH }, 'lock table plants')
     await storeAll(url)
     const users = await Promise.all(usernames.map((name) => as(name)))
-    // Cache the tokens.
+    // Make the service cache the tokens, so that the lists below share statements.
     await Promise.all(users.map((user) => user.list('?limit=0')))
     const limits = [undefined, 0, 1, 2, 19, 500, 501]
     const wanted = usernames.flatMap((_, place) => limits.map((limit, index) =>
@@ -157,10 +157,10 @@ for (const [WRITE_BATCH, isJoined] of [['500', true], ['1', false]] as const) {
 
 t.test('a user whose last list was slow has the next ones read alone, until one is not slow', async (t) => {
   const { sendBlocked, unblock, alice, url } = await startBlocked(t, {}, 'lock table plants')
-  // The second slow list is read alone.
+  // The service reads the second slow list in a statement of its own.
   for (let count = 0; count < 2; count++) {
     const [slow] = await sendBlocked(() => alice.list())
-    // This is longer than a list may take before it counts as slow.
+    // A list that takes this long counts as slow.
     await delay(200)
     await unblock()
     t.equal((await slow)?.statusCode, 200)
@@ -175,7 +175,7 @@ t.test('queued lists of a user whose list was slow are read alone', async (t) =>
   const { sendBlocked, unblock, alice, url } =
     await startBlocked(t, { MEMORY_BUDGET: '16777216' }, 'lock table plants')
   await storePlants(url, 'alice', [{ id: 1n, name: 'Ivy' }])
-  // Four statements take 49 of the lists. The budget has room for 32 long lists of one user, and no more.
+  // Four statements read 49 of these lists. The budget has room for only 32 long lists of one user.
   const responses = await sendBlocked(...range(120).map(() => () => alice.list()))
   await delay(200)
   await unblock()
@@ -202,7 +202,7 @@ t.test('when a statement for several lists reaches its time limit each list is r
     create view plants as select * from stored where wait_for(owner)`)
   const { as } = await startApp(t, { DATABASE_URL: url, STATEMENT_TIMEOUT: '500ms' })
   const users = await Promise.all([...usernames, 'slow'].map((name) => as(name)))
-  // Cache the tokens, so that the lists arrive together.
+  // Make the service cache the tokens, so that the lists share statements.
   await Promise.all(users.map((user) => user.delete(-1)))
   const lists = await Promise.all(users.map((user) => user.list()))
   for (const [place, name] of usernames.entries()) {

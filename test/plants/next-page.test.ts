@@ -11,7 +11,7 @@ const range = (length: number) => Array.from({ length }, (_, index) => index)
 const { app, as, database, url } = await startApp(t)
 type Client = Awaited<ReturnType<typeof as>>
 
-/** Reads pages until one has no link. Checks the size of each page except the last one. */
+/** Reads pages until a page has no link. Checks the size of each page except the last page. */
 async function readAll (client: Client, limit: number): Promise<unknown[]> {
   const plants: unknown[] = []
   for (let query: string | undefined = `?limit=${limit}`; query !== undefined;) {
@@ -82,7 +82,8 @@ t.test('every other value of after is rejected', async (t) => {
   t.equal((await carol.list(`?after=${encodeURIComponent(cursor).replace('N', '%4E')}`)).statusCode, 200)
 })
 
-// The service reads 101 plants first, then parts of 2,000. It reads two parts before it sends the header.
+// From the database the service first reads 101 plants, then parts of 2,000 plants. It sends the headers
+// after it has read two parts.
 for (const [kind, limits, textOf] of [
   ['short', [1, 99, 100, 101, 102, 1999, 2000, 2001, 2099, 2100, 2101, 2102, 4000, 4728],
     (index: number) => `plant ${index}`],
@@ -206,7 +207,7 @@ t.test('changes while a long page is sent make no other plant appear twice or be
     const { readLong } = database
     let isFound = false
     database.readLong = async (statement, values) => {
-      // This is the first statement after the service has found the end of the page.
+      // The service has just found the end of the page. Change the plants before it reads more of them.
       if (isFound) {
         isFound = false
         await sql(url, change)

@@ -12,7 +12,7 @@ const largest = 2n ** 63n - 1n
 
 const { app, as, database, listen, url } = await startApp(t)
 
-// The service reads 101 plants from the database first, then 2,000 at a time.
+// From the database the service first reads 101 plants, then parts of 2,000 plants.
 for (const count of [99, 100, 101, 102, 2100, 2101, 2102, 4728]) {
   t.test(`a list of ${count} plants is complete and in order, also with a limit`, async (t) => {
     const username = `user with ${count}`
@@ -47,13 +47,13 @@ t.test('a page may end with the largest id', async (t) => {
   }
 })
 
-// The statement for large pages reads a page that has a text of more than 256 bytes.
+// A page is large when one of its texts has more than 256 bytes. Another statement reads large pages.
 t.test('plants too large for a short page appear at their places in the list', async (t) => {
   const large = [0, 1, 50, 98, 249, 250, 499, 500, 501, 504, 749, 1248, 1249]
   const rows = Array.from({ length: 1250 }, (_, index) => {
     const id = BigInt(index)
     if (!large.includes(index)) return { id, name: `plant ${index}`, tag: `tag ${index}` }
-    // A plant is large because of its name, its tag or both, or because few characters have many bytes.
+    // These plants are large because of the name, the tag, both, or characters of four bytes.
     return [
       { id, name: 'n'.repeat(513), tag: 'small' },
       { id, name: 'small', tag: 't'.repeat(513) },

@@ -3,7 +3,7 @@ import fc from 'fast-check'
 import t, { type Test } from 'tap'
 import { TokenBuckets } from '../../src/scheduling/token-buckets.ts'
 
-/** Replaces the platform's clock. Returns a function that moves it on. */
+/** Replaces `performance.now` by a stopped clock. Returns a function that advances this clock. */
 function stopClock (t: Test): (seconds: number) => void {
   let ms = 5000
   const { now } = performance

@@ -2,7 +2,7 @@ import { setTimeout as delay, setImmediate as nextTick } from 'node:timers/promi
 import t, { type Test } from 'tap'
 import { WorkQueue, type Queued, type Work } from '../../src/scheduling/work-queue.ts'
 
-// Some tests wait for timeouts of the queue.
+// Some tests wait for timeouts of the queue, so the tests run in parallel.
 t.jobs = 4
 const test = (title: string, run: (t: Test) => Promise<void>) => t.test(title, { buffered: true }, run)
 
@@ -23,7 +23,7 @@ function startQueue (t: Test, { maxItems = 1, maxInFlight = 1, maxQueued = 1000 
     inFlight,
     rejected,
 
-    /** The user is the first letter of the name. */
+    /** Adds items with these names. The first letter of a name is the user. */
     add (names: string, work: Partial<Item> = {}): void {
       for (const name of names.split(' ')) {
         const item = { user: name.charAt(0), name, ...work }
@@ -31,7 +31,7 @@ function startQueue (t: Test, { maxItems = 1, maxInFlight = 1, maxQueued = 1000 
       }
     },
 
-    /** Waits for a group to start and finishes the oldest one. */
+    /** Waits until a group has started, then finishes the oldest started group. */
     async finishNext (): Promise<string> {
       while (inFlight.length === 0) await nextTick()
       const [{ names, finish }] = inFlight.splice(0, 1) as [typeof inFlight[0]]

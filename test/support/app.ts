@@ -8,7 +8,7 @@ import { createDatabase } from './database.ts'
 
 export type TestApp = Awaited<ReturnType<typeof startApp>>
 
-/** Builds the app as `serve` does. It has a new database unless the environment names one. */
+/** Builds the app as the command `serve` does. Creates a database unless the environment names a database. */
 export async function startApp (
   t: Test, environment: Record<string, string> = {}, domains?: Parameters<typeof buildApp>[1]
 ) {

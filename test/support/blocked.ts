@@ -1,4 +1,4 @@
-// Blocks a request with a lock in the database, so that the requests behind it share a batch.
+// Blocks a request with a lock in the database, so that later requests are queued and share a batch.
 import { subscribe } from 'node:diagnostics_channel'
 import { EventEmitter, once } from 'node:events'
 import { setTimeout as delay } from 'node:timers/promises'
@@ -10,7 +10,7 @@ import { waitingForLocks } from './database.ts'
 const handlers = new EventEmitter()
 subscribe('tracing:fastify.request.handler:start', () => { handlers.emit('start') })
 
-/** Sends requests one by one. Resolves when their handlers have started in this order. */
+/** Sends each request after the handler of the previous request has started. Does not wait for responses. */
 async function send<Result> (requests: Array<() => Promise<Result>>): Promise<Array<Promise<Result>>> {
   const responses = []
   for (const request of requests) {
@@ -32,7 +32,7 @@ export async function startBlocked (
   await client.connect()
   t.teardown(() => client.end())
 
-  /** The id of the server process that waits for the lock. */
+  /** Returns the id of the PostgreSQL process that waits for the lock. */
   async function findBlocked (): Promise<number> {
     for (;;) {
       const { rows: [blocked] } = await client.query(waitingForLocks)
@@ -56,9 +56,10 @@ export async function startBlocked (
 }
 
 /**
- * Locks plants 0 and 2, then calls `act` for 0 alone and for 3, 2, 1 as a batch. A batch in key order has
- * locked plant 1 and waits for 2, so plant 3 is still free. The test proves this by locking 3. The timeout is
- * shorter than PostgreSQL's deadlock check (1 s), which could abort the batch. Returns the results of `act`.
+ * Checks that a batch locks plants in the order of their ids. First locks plants 0 and 2. Then calls `act`
+ * for plant 0, and for plants 3, 2 and 1 as a batch. The batch must wait for plant 2 before it locks plant 3,
+ * so this client can lock plant 3. The lock timeout is shorter than PostgreSQL's deadlock check (1 s): that
+ * check could abort the batch. Returns the results of `act`.
  */
 export async function runInKeyOrder<Result> (
   t: Test, url: string, act: (id: number) => Promise<Result>, lock: (ids: number[]) => string

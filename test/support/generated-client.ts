@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import { createClient as generate } from '@hey-api/openapi-ts'
 import type { Test } from 'tap'
 
-/** Generates a TypeScript client from the text of a document. */
+/** Generates a TypeScript client from the text of an OpenAPI document. */
 export async function generateClient (t: Test, document: string) {
   const folder = await mkdtemp(join(tmpdir(), 'plant-store-client-'))
   t.teardown(() => rm(folder, { recursive: true }))
@@ -27,6 +27,6 @@ export async function generateClient (t: Test, document: string) {
 // TypeScript does not know `rawJSON` yet (https://github.com/tc39/proposal-json-parse-with-source).
 export const { rawJSON } = JSON as unknown as { rawJSON (text: string): unknown }
 
-/** Serializes a bigint as a JSON number. JSON.stringify throws, and the generated client sends a string. */
+/** Writes a bigint as a JSON number. Otherwise JSON.stringify throws, or the client sends a string. */
 export const exactIntegers = (body: unknown) =>
   JSON.stringify(body, (_key, value) => typeof value === 'bigint' ? rawJSON(String(value)) : value)

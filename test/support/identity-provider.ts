@@ -1,4 +1,4 @@
-// Identity providers for tests: a real one, and one with responses that the test decides.
+// Two identity providers for tests: the package oidc-provider, and a server with replaceable responses.
 import { once } from 'node:events'
 import { createServer, type RequestListener } from 'node:http'
 import type { AddressInfo } from 'node:net'
@@ -47,7 +47,7 @@ async function createKey (alg: string) {
   }
 }
 
-/** Starts a certified provider. Each client has the name of the algorithm that signs its tokens. */
+/** Starts oidc-provider. Each client has the name of the algorithm that signs the client's tokens. */
 export async function startProvider (t: Scope, algorithms: string[]) {
   let listener: RequestListener = () => {}
   const { issuer, stop, restart } = await startServer(t, (request, response) => listener(request, response))
@@ -115,7 +115,7 @@ const json = (value: unknown): RequestListener => (_request, response) => {
   response.end(JSON.stringify(value))
 }
 
-/** Starts a provider with one ES256 key. A test may replace its keys and its responses by path. */
+/** Starts a provider with one ES256 key. A test may change the `keys`, and the response of each path. */
 export async function startKeyServer (t: Scope) {
   const requests: string[] = []
   const key = await createKey('ES256')
@@ -139,7 +139,7 @@ export async function startKeyServer (t: Scope) {
     requests,
     responses,
 
-    /** Signs a valid token. Claims and header fields that are undefined are left out. */
+    /** Signs a valid token. Leaves out claims and header fields that are undefined. */
     sign (claims: JWTPayload = {}, header: object = {}, privateKey = key.privateKey) {
       const exp = Math.floor(Date.now() / 1000) + 300
       return new SignJWT({ iss: issuer, aud: audience, sub: 'alice', scope: allScopes, exp, ...claims })

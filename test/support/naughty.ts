@@ -1,4 +1,4 @@
-// Texts that break careless parsers and serializers, after the Big List of Naughty Strings.
+// Texts that break careless parsers and serializers. The Big List of Naughty Strings is the model.
 export const naughty = [
   '', ' ', '  both ends  ', '\t', '\n', '\r', '\r\n', 'two\nlines', 'two\r\nlines',
   'ends in a return\r', '\u0001\u001F', '\u007F', '\u0085', '\u00A0\u2003', '\u2028\u2029', '\uFEFF',

@@ -1,4 +1,4 @@
-// Stores plants directly in the database, for tests of lists.
+// Helpers for tests of lists: they store plants directly in the database and follow the links of pages.
 import { sql } from './database.ts'
 
 /** The `after` parameter of a list that begins at this id. */
@@ -8,7 +8,7 @@ export const cursorAt = (id: bigint | number) => Buffer.from(String(id)).toStrin
 export const linkTo = (limit: number | bigint, id: bigint | number) =>
   `<?limit=${limit}&after=${cursorAt(id)}>; rel="next"`
 
-/** The query for the page after this response. Undefined for the last page. */
+/** Returns the query for the page after this response, or undefined when this page is the last one. */
 export const nextQuery = ({ headers: { link } }: { headers: Record<string, unknown> }) =>
   link === undefined ? undefined : /^<(.*)>; rel="next"$/.exec(String(link))?.[1] as string
 
@@ -20,6 +20,6 @@ export async function storePlants (url: string, user: string, plants: StoredPlan
   [user, plants.map(({ id }) => id), plants.map(({ name }) => name), plants.map(({ tag }) => tag)])
 }
 
-/** The plants as in the response to a list. */
+/** Returns the plants as a response to a list shows them. */
 export const shown = (plants: StoredPlant[]) =>
   plants.map(({ name, tag }) => ({ name, ...tag !== undefined && { tag } }))

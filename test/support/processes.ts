@@ -3,17 +3,17 @@ import { readdirSync, readFileSync } from 'node:fs'
 import { readdir, readFile, readlink } from 'node:fs/promises'
 import { setTimeout } from 'node:timers/promises'
 
-/** The children of a process. */
+/** Returns the ids of the children of a process. */
 export async function findChildren (pid: number | undefined): Promise<number[]> {
   const listed = await readFile(`/proc/${pid}/task/${pid}/children`, 'utf8')
   return listed.split(' ').filter(Boolean).map(Number)
 }
 
-/** The resident memory of a process (VmRSS), or the peak of that memory (VmHWM). */
+/** Returns the resident memory of a process now (VmRSS), or its peak so far (VmHWM). */
 export const memoryMiB = (pid: number, field: 'VmRSS' | 'VmHWM' = 'VmRSS') =>
   Number(new RegExp(`${field}:\\s+(\\d+)`).exec(readFileSync(`/proc/${pid}/status`, 'utf8'))?.[1]) / 1024
 
-/** The processor time of a process and its threads so far. */
+/** Returns the processor time that a process and its threads have used so far. */
 export function processorMs (pid: number): number {
   const threads = `/proc/${pid}/task`
   const nanoseconds = readdirSync(threads).map((thread) =>
@@ -22,8 +22,9 @@ export function processorMs (pid: number): number {
 }
 
 /**
- * Waits up to 10 s for the processes of the folder, then kills them and returns their command lines.
- * A process of the folder works inside it or names it in the environment, which PostgreSQL overwrites.
+ * Waits up to 10 s until no process uses the folder. Then kills the remaining processes and returns their
+ * command lines. A process uses the folder when its environment names the folder, or when its working
+ * directory is inside the folder. PostgreSQL overwrites its environment, so only its directory counts.
  */
 export async function endLeftovers (folder: string): Promise<string[]> {
   const giveUp = Date.now() + 10_000
@@ -36,7 +37,7 @@ export async function endLeftovers (folder: string): Promise<string[]> {
     try {
       process.kill(pid, 'SIGKILL')
     } catch {
-      // The process ended when an earlier one was killed.
+      // The process has already ended, for example with a process that this loop has killed.
     }
   }
   return left.map(({ pid, command }) => `${pid} ${command}`)

@@ -7,19 +7,19 @@ import type { Test } from 'tap'
 import manifest from '../../package.json' with { type: 'json' }
 
 const root = join(import.meta.dirname, '../..')
-/** The options for Node that `npm start` and the image give. */
+/** The options that `npm start` and the image pass to Node. */
 export const nodeOptions = manifest.scripts.start.split(' ').filter((word) => word.startsWith('--'))
-/** The command line of the program. */
+/** The command line that starts the program. */
 export const program = [process.execPath, ...nodeOptions, join(root, 'src/main.ts')]
-// Measure coverage without the cache: V8 does not report every line of cached functions.
+// A program uses the cache only without coverage: V8 does not report every line of cached functions.
 const compileCache = join(root, 'node_modules/.cache/node')
 
-/** A test, or a run of the fault suite. Everything that a scope starts ends with the scope. */
+/** A test, or a run of the fault suite. A program that is started for a scope ends with the scope. */
 export type Scope = Pick<Test, 'teardown'>
 
 type Environment = Record<string, string | undefined>
 
-/** Returns functions that start the program by this command line. */
+/** Returns functions that start the program with the given command line. */
 export function startedBy (commandLine: string[]) {
   const [file = '', ...words] = commandLine
 
@@ -33,10 +33,10 @@ export function startedBy (commandLine: string[]) {
     return { child, ended }
   }
 
-  /** Runs a command of the program to its end. */
+  /** Runs a command of the program until it ends. */
   const run = (args: string[], environment?: Environment) => start(args, environment).ended
 
-  /** Starts `serve` on a free port and resolves when it logs `until`. Kills it when the scope ends. */
+  /** Starts `serve` on a free port and waits until it logs `until`. Kills the process when the scope ends. */
   async function serve (
     scope: Scope, environment: Environment, until = 'ready', { detached = false }: SpawnOptions = {}
   ) {
@@ -48,7 +48,7 @@ export function startedBy (commandLine: string[]) {
     child.stderr.on('data', (chunk) => { stderr += chunk })
     const exited = once(child, 'exit') as Promise<[number | null, NodeJS.Signals | null]>
 
-    /** Resolves with the first log line, past or future, with a message that starts with the text. */
+    /** Resolves to the first log line with a message that starts with the text. Waits until it is logged. */
     function logged (text: string): Promise<Record<string, unknown>> {
       const matches = (line: Record<string, unknown>) => String(line.msg).startsWith(text)
       const past = log.find(matches)
@@ -74,10 +74,10 @@ export function startedBy (commandLine: string[]) {
 
 export const { start, run, serve } = startedBy(program)
 
-/** Arguments for `env`: a program starts in half the time when its coverage is not measured. */
+/** Arguments for `env` that turn coverage off. The program then starts in half the time. */
 export const withoutHooks = ['-u', 'NODE_OPTIONS']
 
-/** Arguments for `env`: the program starts from the compile cache, as in the image. */
+/** Arguments for `env` that turn coverage off and use a compile cache, as the image does. */
 export const asShipped = [...withoutHooks, `NODE_COMPILE_CACHE=${compileCache}`]
 
 /** Functions that start the program without measuring coverage. */

@@ -27,7 +27,7 @@ export async function exchange (
   const socket = connect({ host: hostname, port: Number(port), allowHalfOpen: true })
   const received: Buffer[] = []
   socket.on('data', (chunk) => { received.push(chunk) })
-  // Errors may also come after the end: the service may close its side before all parts are sent.
+  // The service may close its side before it has received all parts. Then an error may follow 'end'.
   socket.on('error', () => {})
   const ended = once(socket, 'end')
   // The promise may reject before the code below awaits it.

@@ -4,7 +4,7 @@ export const guardedRoutes = {
   '/plants/:id': ['DELETE']
 }
 
-/** Routes that need no token, besides the page at /docs. */
+/** The routes that need no token, except the page at /docs. */
 export const openRoutes = {
   '/': ['GET', 'HEAD'],
   '/livez': ['GET', 'HEAD'],
@@ -12,7 +12,7 @@ export const openRoutes = {
   '/openapi.json': ['GET', 'HEAD']
 }
 
-/** An example path of each route and its `Allow` header. */
+/** Maps an example path of each route to the `Allow` header of the route. */
 export const examplePaths: Record<string, string> = Object.fromEntries(
   Object.entries({ ...guardedRoutes, ...openRoutes })
     .map(([url, methods]) => [url.replaceAll(/:\w+/g, '1'), methods.toSorted().join(', ')]))

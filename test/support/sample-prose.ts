@@ -1,4 +1,4 @@
-// Draws 60 comments of the code and 30 sentences of the documents, to read them as a newcomer does:
+// Prints 60 random comments of the code and 30 random sentences of the documents, for a newcomer to judge:
 // node test/support/sample-prose.ts --seed 1
 import { hash } from 'node:crypto'
 import { glob, readFile } from 'node:fs/promises'
@@ -7,7 +7,7 @@ import ts from 'typescript'
 
 const { values: { seed } } = parseArgs({ options: { seed: { type: 'string', default: '1' } } })
 
-/** The comments of TypeScript code. Line comments without code between them are one comment. */
+/** Returns the comments of TypeScript code. Line comments without code between them are one comment. */
 function commentsOf (code: string): string[] {
   const source = ts.createSourceFile('code.ts', code, ts.ScriptTarget.Latest, true)
   const ranges = new Map<number, number>()

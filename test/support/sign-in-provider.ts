@@ -1,4 +1,4 @@
-// An OpenID provider that signs in every visitor as dave, without a question.
+// An OpenID provider that signs in every visitor as dave, without asking for a password.
 import { once } from 'node:events'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
@@ -7,7 +7,7 @@ import { allScopes, audience } from './identity-provider.ts'
 
 interface Context { oidc: { client: { clientId: string }, session: { accountId: string } } }
 
-/** Resolves to the issuer. The client `browser` is public, so it must use PKCE. */
+/** Starts the provider and resolves to its URL. The client `browser` is public, so it must use PKCE. */
 export async function openProvider (t: Test, redirectUri: string): Promise<string> {
   const server = createServer().listen(0, '127.0.0.1')
   await once(server, 'listening')

@@ -1,4 +1,4 @@
-/** A Markdown table. All columns but the first are aligned to the right. */
+/** Returns a Markdown table. All columns except the first are aligned to the right. */
 export function table (head: string[], rows: (string | number)[][]) {
   const line = (cells: (string | number)[]) => `| ${cells.join(' | ')} |`
   const rule = head.map((_, column) => column === 0 ? '---' : '--:')

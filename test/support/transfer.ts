@@ -1,4 +1,4 @@
-// Runs import and export as processes.
+// Helpers for tests that run the program's commands in processes.
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { setTimeout as delay } from 'node:timers/promises'
@@ -8,14 +8,14 @@ import { program, type unmeasured } from './program.ts'
 type Start = typeof unmeasured.start
 type Environment = Record<string, string>
 
-/** Starts a command with this standard input. */
+/** Starts a command and writes `input` to its standard input. */
 export function feed (start: Start, args: string[], environment: Environment, input: string) {
   const { child, ended } = start(args, environment)
   child.stdin?.end(input)
   return ended
 }
 
-/** Runs the program on a terminal. Types the answer when the question appears. */
+/** Runs the program in a terminal. When the question appears, types the answer. */
 export async function onTerminal (
   args: string[], environment: Environment, { question = '', answer = '' } = {}
 ): Promise<{ code: number, shown: string }> {
@@ -34,7 +34,7 @@ export async function onTerminal (
   return { code, shown }
 }
 
-/** Waits until the condition holds in the database. */
+/** Waits until the SQL condition is true. */
 export async function until (url: string, condition: string): Promise<void> {
   while ((await sql(url, `select ${condition} as holds`))[0]?.holds !== true) await delay(10)
 }

@@ -36,7 +36,7 @@ t.test('concurrent probes share one statement', async (t) => {
   await client.query('commit')
   t.equal((await created).statusCode, 200)
   const statuses = new Set((await Promise.all(probes)).map(({ statusCode }) => statusCode))
-  // All probes have one status: 200, or 503 when the shared statement timed out on a busy machine.
+  // All probes share a statement, so they have the same status: 200, or 503 when the statement timed out.
   t.equal(statuses.size, 1)
 })
 

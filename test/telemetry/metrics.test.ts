@@ -21,7 +21,7 @@ async function scrape (url: string | undefined): Promise<Series> {
   }))
 }
 
-/** Scrapes until `isNew` accepts the values. The service renders them at most once a second. */
+/** Scrapes until `isNew` accepts the values. The service updates the values at most once a second. */
 async function scrapeUntil (url: string | undefined, isNew: (series: Series) => boolean): Promise<Series> {
   const series = await scrape(url)
   return isNew(series) ? series : scrapeUntil(url, isNew)
@@ -122,8 +122,8 @@ t.test('the start fails with one line when the metrics port is taken', async (t)
 })
 
 /**
- * Connects to the metrics port and sends `text`. When the connection closes, `closed` resolves to everything
- * received.
+ * Connects to the metrics port and sends `text`. `closed` resolves to the received text when the connection
+ * closes.
  */
 function connectTo (url: string, text: string) {
   const { hostname, port } = new URL(url)

@@ -40,7 +40,7 @@ async function traced (t: Test, environment: Record<string, string> = {}) {
       scopeSpans.flatMap(({ spans }) => spans)))
     response.end('{}')
   }))
-  // The exporter reads these variables itself.
+  // The exporter reads these variables from the environment of this process.
   Object.assign(process.env, { OTEL_EXPORTER_OTLP_ENDPOINT: collector, ...environment })
   t.teardown(() => {
     for (const name of Object.keys(process.env)) {
@@ -59,7 +59,7 @@ async function traced (t: Test, environment: Record<string, string> = {}) {
       headers: { authorization: alice.authorization, 'content-type': 'application/json', ...headers },
       payload: `{"id":${id},"name":"x"}`
     }),
-    /** Sends all queued spans. Resolves to all spans that the collector has received. */
+    /** Makes the app send its queued spans. Resolves to all spans that the collector has received. */
     async sent (): Promise<Span[]> {
       for (const observer of service.observers) await observer.close()
       return spans

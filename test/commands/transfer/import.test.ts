@@ -29,7 +29,7 @@ async function file (name: string, content: string | Buffer): Promise<string> {
   return join(folder, name)
 }
 
-/** Runs a command in this process. Returns the exit code and the report that the program would give. */
+/** Runs a command in this process. Returns the exit code and the lines that the program would print. */
 async function ended (command: () => Promise<void>): Promise<{ code: unknown, report: string[] }> {
   const printed = t.capture(console, 'error')
   const error = await command().catch((error) => error)

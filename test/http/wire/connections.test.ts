@@ -26,7 +26,7 @@ function open (): Socket {
   return connect({ host: hostname, port: Number(port), allowHalfOpen: true })
 }
 
-/** Sends `start`, then `drop` every 20 ms until the socket emits `last`. Resolves to everything received. */
+/** Sends `start`, then `drop` every 20 ms until the socket emits `last`. Resolves to the received text. */
 async function trickle (start: string, drop: string, last: 'end' | 'close' = 'end'): Promise<string> {
   const socket = open()
   socket.write(start)
@@ -87,7 +87,7 @@ t.test('a malformed request gets one response, however much input follows it', a
   }
   await send(`${list()}garbage\r\n\r\n`)
   for (let part = 0; part < 30; part++) await send('more\r\n\r\n')
-  // Once the request is late, Node emits clientError every second. The test emits these events itself.
+  // Node emits clientError every second after a request is late. To save time, the test emits these events.
   for (let second = 0; second < 30; second++) app.server.emit('clientError', new Error('late'), socket)
   client.end()
   await once(socket, 'close')
@@ -189,7 +189,7 @@ t.test('a client that disconnects at any point causes no error and no warning', 
     }))
   }
   t.equal((await alice.list()).statusCode, 200)
-  // A busy machine may cause lines about event-loop lag.
+  // On a busy machine the log may also have lines about event-loop lag.
   const lines = log.map((line) => JSON.parse(line)).filter(({ msg }) => !msg.startsWith('event loop lag'))
   t.same(lines.filter(({ level }) => /warn|error|fatal/.test(level)), [])
 })
@@ -248,7 +248,7 @@ t.test('a client that stops reading is disconnected', async (t) => {
     const [socket] = await accepted
     while (socket.writableLength === 0) await new Promise(setImmediate)
     t.equal(socket.timeout, 60_000, behind)
-    // Shorten the timeout for the test.
+    // The assertion has checked the real timeout. Now shorten the timeout, so that the test ends soon.
     socket.setTimeout(200)
     await once(socket, 'close')
     client.destroy()
@@ -288,7 +288,7 @@ t.test('a shutdown closes idle connections and lets a client finish reading its 
     while (socket.bytesRead < part.length) await new Promise(setImmediate)
     return { client, socket }
   }
-  // The list is larger than the buffers of the sockets.
+  // Make the list larger than the buffers of the sockets, so that sending it cannot end.
   for (let id = 1; id <= 16; id++) await alice.create({ id, name: 'x'.repeat(1_000_000) })
   const reading = await send(list() + list('?limit=1').repeat(2))
   while (reading.socket.writableLength === 0) await new Promise(setImmediate)

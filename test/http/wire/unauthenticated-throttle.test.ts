@@ -1,4 +1,4 @@
-// Many simultaneous requests on connections that have not shown a valid token.
+// Tests many simultaneous requests on connections that have not sent a valid token yet.
 import { once } from 'node:events'
 import { connect, type Socket } from 'node:net'
 import { buffer } from 'node:stream/consumers'
@@ -8,7 +8,7 @@ import { startApp } from '../../support/app.ts'
 import { parseResponses } from '../../support/raw.ts'
 
 const together = 200
-// In one tick the service starts eight of the requests that arrive, and eight queued requests.
+// In one tick the service starts at most eight requests that have just arrived, and eight queued requests.
 const maxPerTick = 16
 
 async function start (t: Test) {
@@ -34,7 +34,7 @@ async function start (t: Test) {
     request: (line: string, headers = `Authorization: ${authorization}\r\n`) =>
       `${line} HTTP/1.1\r\nHost: x\r\n${headers}\r\n`,
 
-    /** The log lines of responses so far, in order. */
+    /** Returns the log lines of all responses so far, in order. */
     completed: () => log.map((line) => JSON.parse(line)).filter(({ msg }) => msg === 'request completed'),
 
     async openAll (): Promise<Socket[]> {
@@ -43,7 +43,7 @@ async function start (t: Test) {
       return sockets
     },
 
-    /** When the requests of all sockets have arrived, calls `act` in the same tick and resolves. */
+    /** Calls `act` in the tick in which the requests of all sockets have arrived. Then resolves. */
     onceArrived: (act: () => void) => new Promise<void>((resolve) => {
       const until = arrived + together
       app.server.on('request', () => {
@@ -107,7 +107,7 @@ t.test('queued requests of clients that disconnect are not started', async (t) =
   const arrived = onceArrived(() => { for (const socket of sockets) socket.resetAndDestroy() })
   for (const socket of sockets) socket.write(request('GET /plants'))
   await arrived
-  // The service starts this request after the queued ones.
+  // The service starts this request only after all queued requests.
   const next = await open()
   next.write(request('GET /openapi.json'))
   await once(next, 'data')
