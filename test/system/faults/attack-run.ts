@@ -27,7 +27,6 @@ export interface AttackOptions {
   restMs: number
 }
 
-const otherUsers = 5
 export const maxShutdownMs = 9000
 const bodyLimit = Number(settings.BODY_LIMIT.initial)
 
@@ -65,7 +64,8 @@ export async function measure (
 ) {
   const named = (name: string, count: number) =>
     Array.from({ length: Math.ceil(count) }, (_, index) => `${name} ${index}`)
-  const [attackers, others] = [named('mallory', share * (attack.users ?? 1)), named('other', otherUsers)]
+  const attackers = named('mallory', share * (attack.users ?? 1))
+  const others = named('other', attack.others ?? 5)
   const tokens = await createUsers(postgres.url, attackers)
   const otherTokens = await createUsers(postgres.url, others)
   const held = new pg.Client(postgres.url)
@@ -77,8 +77,9 @@ export async function measure (
   const tickFile = join(tmpdir(), `ticks-${process.pid}-${Date.now()}`)
   const observed = attack.observed &&
     { METRICS_PORT: '0', OTEL_EXPORTER_OTLP_ENDPOINT: await openSilentCollector(scope) }
-  const environment = { DATABASE_URL: postgres.url, DRAIN_DELAY: '0', TICK_FILE: tickFile, ...observed }
-  const service = await serve(scope, environment)
+  const service = await serve(scope, {
+    DATABASE_URL: postgres.url, DRAIN_DELAY: '0', TICK_FILE: tickFile, ...observed, ...attack.settings
+  })
   const metrics = String(service.log.find(({ msg }) => msg === 'metrics')?.url ?? '')
   const connections = Math.ceil(attack.connections * share)
   const target = { address: service.address, metrics, tokens, connections }

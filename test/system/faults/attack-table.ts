@@ -16,6 +16,10 @@ export interface Attack {
   plants?: string
   /** Starts the service with metrics, and with traces for a collector that never responds. */
   observed?: boolean
+  /** The service's settings for this attack. */
+  settings?: Record<string, string>
+  /** The number of other users, 5 by default. */
+  others?: number
   otherNameLength?: number
   /** Sets the log level to debug and stops reading the log before the shutdown. */
   stallsLog?: boolean
@@ -246,5 +250,13 @@ export const attacks: Attack[] = [
     connections: 3000,
     limitedBy: 'queue of unauthenticated requests',
     start: (target) => burst(target, () => 'GET / HTTP/1.1\r\nbad header\r\n\r\n', 1000)
+  },
+  {
+    name: 'lists at ten times the rate limit',
+    connections: 20,
+    others: 20,
+    limitedBy: 'USER_RATE',
+    settings: { USER_RATE: '200/s' },
+    start: (target) => flood(target, () => ({}), { perSecond: 2000 })
   }
 ]
