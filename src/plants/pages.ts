@@ -26,7 +26,7 @@ export interface Page {
   next?: Cursor | undefined
   /** On the last page: the id of the first plant beyond the limit. */
   beyond?: string | undefined
-  /** Parses the JSON: expensive for large pages. */
+  /** Parses the JSON: expensive for large pages. Call it once, because it releases the memory of the JSON. */
   toPlants (): Plant[]
 }
 
@@ -160,12 +160,17 @@ function toPage ({ limit, to }: PageRequest, [count, last, ...columns]: Row): Pa
   if (count !== '0' && columns[0] == null) return undefined
   const hasMore = Number(count) > limit
   const plants = hasMore ? limit : Number(count)
+  let texts = columns as string[]
   return {
     count: plants,
-    bytes: columns.reduce((sum, json) => sum + (json?.length ?? 0), 0),
+    bytes: texts.reduce((sum, json) => sum + (json?.length ?? 0), 0),
     next: hasMore ? undefined : cursorAfter(last, limit - plants, to),
     beyond: hasMore ? last as string : undefined,
-    toPlants: () => plants === 0 ? [] : parseColumns(columns as string[], plants)
+    toPlants: () => {
+      const parsed = plants === 0 ? [] : parseColumns(texts, plants)
+      texts = []
+      return parsed
+    }
   }
 }
 
