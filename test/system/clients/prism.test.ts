@@ -1,9 +1,9 @@
 import { spawn } from 'node:child_process'
 import { createInterface } from 'node:readline'
 import t from 'tap'
-import { startApp } from '../support/app.ts'
-import { sql } from '../support/database.ts'
-import { withoutHooks } from '../support/program.ts'
+import { startApp } from '../../support/app.ts'
+import { sql } from '../../support/database.ts'
+import { withoutHooks } from '../../support/program.ts'
 
 // Prism is a proxy that knows only openapi.json. It adds a header to each response.
 // The header lists all violations of the document in the request and the response.
