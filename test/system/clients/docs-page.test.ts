@@ -15,7 +15,7 @@ const openDocs = async (page: Page, home: string) => {
   await page.getByRole('heading', { name: 'Plant store' }).waitFor()
 }
 
-/** Scrolls to each section, because Scalar renders a section only then. */
+/** Scrolls to each section, because Scalar renders a section only when it becomes visible. */
 async function renderAll (page: Page): Promise<void> {
   const renderNext = `new Promise((resolve) => {
     const section = document.querySelector('[data-placeholder=true]')
@@ -26,7 +26,7 @@ async function renderAll (page: Page): Promise<void> {
   await page.locator('.markdown pre button').last().waitFor()
 }
 
-/** Returns the essential parts of the page that are not visible without scrolling. */
+/** Returns those essential parts of the page that a visitor must scroll to. */
 async function findHidden (page: Page, home: string, height: number): Promise<string[]> {
   const essentials = [
     page.getByRole('heading', { name: 'Plant store' }), page.getByText(home, { exact: true }),
@@ -91,7 +91,8 @@ t.test('tabs choose the language of the samples, and buttons copy them', needsBr
 })
 
 /**
- * Fills in and sends a request in the dialog of an operation. Returns the response when the dialog shows it.
+ * Opens the dialog of an operation, fills it in and sends the request. Returns the response when the dialog
+ * shows the status.
  */
 async function send (
   page: Page, operation: string,
