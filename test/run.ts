@@ -83,7 +83,12 @@ console.log(`# test database: ${server.kind}`)
 // Ctrl-C also reaches tap. Ignore it here, because the server must stop after tap.
 process.on('SIGINT', () => {})
 try {
-  const [browser] = await Promise.all([findBrowser().catch(warn), createTemplate(server)])
+  // Only these tests open pages. Starting the browser takes a second.
+  const opensPages = process.argv.some((argument) => argument.includes('test/system/clients/'))
+  const [browser] = await Promise.all([
+    opensPages ? findBrowser().catch(warn) : undefined,
+    createTemplate(server)
+  ])
   const tap = spawn('tap', process.argv.slice(2), {
     stdio: 'inherit',
     env: { ...process.env, TEST_DATABASE_URL: server.url, TEST_BROWSER: browser && JSON.stringify(browser) }

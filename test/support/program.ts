@@ -1,6 +1,7 @@
 import { spawn, type SpawnOptions } from 'node:child_process'
 import { once } from 'node:events'
 import { cp, symlink } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import type { Test } from 'tap'
@@ -93,5 +94,7 @@ export async function copyProgram (folder: string) {
   const copied = ['package.json', 'migrations', 'src']
   await Promise.all(copied.map((name) => cp(join(root, name), join(folder, name), { recursive: true })))
   await symlink(join(root, 'node_modules'), join(folder, 'node_modules'))
-  return startedBy(['env', ...withoutHooks, process.execPath, join(folder, 'src/main.ts')])
+  // The cache belongs to this run, because each copy adds its own files. Copies share the packages.
+  const cache = `NODE_COMPILE_CACHE=${join(tmpdir(), 'compile-cache')}`
+  return startedBy(['env', ...withoutHooks, cache, process.execPath, join(folder, 'src/main.ts')])
 }

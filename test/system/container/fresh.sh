@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the README's `npm ci && npm test` in a container that has only Node: npm run test:fresh
+# Runs the README's `npm ci && npm test`, and the system suite, in a container that has only Node: npm run test:fresh
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 # --init adds an init process. Without it, an ended process without a parent would stay a zombie.
@@ -7,4 +7,5 @@ git ls-files -z | tar --create --null --files-from=- |
   docker run --rm --interactive --init --env=CI=true node:24-slim bash -ec '
     mkdir /srv/plant-store && cd /srv/plant-store
     tar --extract --no-same-owner
-    npm ci && npm test'
+    npm ci && npm test
+    npm run test:system'

@@ -3,10 +3,10 @@ import { connect } from 'node:net'
 import { buffer } from 'node:stream/consumers'
 import { setTimeout } from 'node:timers/promises'
 import t, { type Test } from 'tap'
-import { startApp } from '../support/app.ts'
-import { createDatabase, sql } from '../support/database.ts'
-import { unmeasured } from '../support/program.ts'
-import { parseResponses } from '../support/raw.ts'
+import { startApp } from '../../support/app.ts'
+import { createDatabase, sql } from '../../support/database.ts'
+import { unmeasured } from '../../support/program.ts'
+import { parseResponses } from '../../support/raw.ts'
 
 const { run, serve } = unmeasured
 

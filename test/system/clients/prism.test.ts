@@ -1,9 +1,9 @@
 import { spawn } from 'node:child_process'
 import { createInterface } from 'node:readline'
 import t from 'tap'
-import { startApp } from '../support/app.ts'
-import { sql } from '../support/database.ts'
-import { withoutHooks } from '../support/program.ts'
+import { startApp } from '../../support/app.ts'
+import { sql } from '../../support/database.ts'
+import { withoutHooks } from '../../support/program.ts'
 
 // Prism is a proxy that knows only openapi.json. Prism adds a header to each response. This header lists
 // where the request or the response violates openapi.json. Prism reads numbers as doubles, so int64.test.ts

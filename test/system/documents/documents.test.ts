@@ -38,13 +38,14 @@ const runbookLines = Object.values(runbook).flat().flatMap((block) => commandsIn
 /** Commands that another test runs, in the same or in other words. */
 const runBy: Record<string, string[]> = {
   'test/system/container/fresh.sh': ['npm ci', 'npm ci && npm test', 'npm test'],
-  'test/system/program/starts.test.ts': ['npm ci && npm start', 'npm run dev'],
+  'test/system/documents/starts.test.ts': ['npm ci && npm start', 'npm run dev'],
   'test/api-docs/openapi.test.ts': ['npm run openapi'],
   'test/system/deploy/release.test.ts': ['npm version 1.1.0', 'npm version 1.1.1-dev --no-git-tag-version'],
-  '.github/workflows/ci.yml': ['npm run check', 'npm run test:container', 'npm run test:scale'],
+  '.github/workflows/ci.yml': ['npm run check', 'npm run test:system', 'npm run test:container',
+    'npm run test:scale'],
   'test/system/faults/short.test.ts': ['npm run test:faults', 'npm run test:faults -- --seed 20261128',
     'npm run test:faults -- --only attacks'],
-  'test/browser-example.test.ts': [
+  'test/system/clients/browser-example.test.ts': [
     'python3 -m http.server 8080 --directory examples/browser', 'CORS_ORIGIN=http://localhost:8080 npm start'
   ],
   'test/system/container/compose.test.ts': [

@@ -4,9 +4,9 @@ import { readFile, symlink, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
 import t from 'tap'
-import { startApp } from '../support/app.ts'
-import { exactIntegers, generateClient, rawJSON } from '../support/generated-client.ts'
-import { withoutHooks } from '../support/program.ts'
+import { startApp } from '../../support/app.ts'
+import { exactIntegers, generateClient, rawJSON } from '../../support/generated-client.ts'
+import { withoutHooks } from '../../support/program.ts'
 
 const { folder, operations, createClient } = await generateClient(t, await readFile('openapi.json', 'utf8'))
 const { createPlant, listPlants, deletePlant } = operations
@@ -21,7 +21,7 @@ const orvalProject = (name: string, useBigInt: boolean) => ({
   input: './openapi.json',
   output: { target: `./${name}.ts`, client: 'fetch', baseUrl, override: { useBigInt } }
 })
-await symlink(join(import.meta.dirname, '../../node_modules'), join(folder, 'node_modules'))
+await symlink(join(import.meta.dirname, '../../../node_modules'), join(folder, 'node_modules'))
 await writeFile(join(folder, 'orval.config.mjs'), `export default ${JSON.stringify({
   numbers: orvalProject('orval-numbers', false),
   bigints: orvalProject('orval-bigints', true)

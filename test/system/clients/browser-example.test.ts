@@ -5,11 +5,11 @@ import { createServer, request, type RequestListener } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import type { Locator, Page } from 'playwright-core'
 import t, { type Test } from 'tap'
-import { findViolations } from './support/accessibility.ts'
-import { startApp } from './support/app.ts'
-import { browserOf, needsBrowser } from './support/browser.ts'
-import { acceptingJwts } from './support/identity-provider.ts'
-import { openProvider } from './support/sign-in-provider.ts'
+import { findViolations } from '../../support/accessibility.ts'
+import { startApp } from '../../support/app.ts'
+import { browserOf, needsBrowser } from '../../support/browser.ts'
+import { acceptingJwts } from '../../support/identity-provider.ts'
+import { openProvider } from '../../support/sign-in-provider.ts'
 
 const openPage = browserOf(t)
 const html = await readFile('examples/browser/index.html')
