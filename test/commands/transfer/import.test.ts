@@ -8,7 +8,7 @@ import { exportPlants } from '../../../src/commands/transfer/export.ts'
 import { importPlants, type ImportOptions } from '../../../src/commands/transfer/import.ts'
 import { createDatabase, sql } from '../../support/database.ts'
 import { naughty } from '../../support/naughty.ts'
-import { start, unmeasured } from '../../support/program.ts'
+import { run, start } from '../../support/program.ts'
 import { feed } from '../../support/transfer.ts'
 
 const DATABASE_URL = await createDatabase(t)
@@ -226,7 +226,9 @@ t.test('a file of all users names the user in each line', async (t) => {
   }
   t.match(await exportFile(undefined, 'all.out.ndjson'), { code: 0 })
   t.ok((await readFile(join(folder, 'all.out.ndjson'), 'utf8')).includes(all))
-  const { stdout } = await unmeasured.run(['export', '--all', '--format', 'csv'], environment)
+  const { stdout } = await run(['export', '--all', '--format', 'csv'], environment)
   t.ok(stdout.startsWith('user,id,name,tag\n'), 'nothing but data on standard output')
   t.ok(stdout.includes('hal 1,1,a,\nhal 2,1,b,""\n'))
+  const { report } = await importFile(undefined, 'all.csv', stdout)
+  t.match(report, [/^0 created, \d+ existing, 0 rejected$/])
 })

@@ -13,7 +13,7 @@ import { onTerminal, until } from '../../support/transfer.ts'
 const folder = t.testdir()
 const lines = (count: number) =>
   Array.from({ length: count }, (_, id) => `{"id":${id},"name":"plant ${id}","tag":"indoor"}\n`).join('')
-const many = 50_000
+const many = 20_000
 const manyLines = lines(many)
 const file = join(folder, 'many.ndjson')
 await writeFile(file, manyLines)
@@ -50,8 +50,8 @@ t.test('many plants come in and go out in every format', async (t) => {
   const { stdout, stderr } = await promisify(execFile)('bash', ['-c', head], { env })
   t.strictSame([stdout, stderr], [lines(1), ''], 'a reader that ends early is no error')
 
-  const shown = await onTerminal(['import', 'cat', file], { DATABASE_URL })
-  const last = /\d+ lines, \d+ a second, \d+ s left.*50000 created, 0 existing, 0 rejected\r\n$/s
+  const shown = await onTerminal(['import', 'cat', file, '--rate', '40000'], { DATABASE_URL })
+  const last = /\d+ lines, \d+ a second, \d+ s left.*20000 created, 0 existing, 0 rejected\r\n$/s
   t.match(shown, { code: 0, shown: last })
 })
 
@@ -117,9 +117,9 @@ t.test('an export is one snapshot and blocks nothing; Ctrl-C leaves no file', as
 
   const out = join(folder, 'out.ndjson.gz')
   await sql(DATABASE_URL, `insert into plants (owner, id, name)
-    select owner, id + 100000 * n, name from plants, generate_series(1, 8) n`)
+    select owner, id + 100000 * n, name from plants, generate_series(1, 21) n`)
   const shown = await onTerminal(['export', '--all', out], { DATABASE_URL })
-  t.match(shown, { code: 0, shown: /\d+ lines, \d+ a second.*225000 exported\r\n$/s })
+  t.match(shown, { code: 0, shown: /\d+ lines, \d+ a second.*220000 exported\r\n$/s })
   await rm(out)
   const { child: export_, ended } = start(['export', '--all', out], { DATABASE_URL })
   await until(DATABASE_URL, copying)
