@@ -1,4 +1,4 @@
-// Builds the service without its socket, signals and database.
+// Builds the Fastify app. commands/serve.ts opens the database, listens, and handles signals.
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import { randomUUID } from 'node:crypto'
 import Fastify, { LogController, type FastifyInstance, type FastifyReply, type FastifyRequest } from 'fastify'
@@ -33,7 +33,7 @@ export interface AppOptions {
   logStream?: { write (line: string): void }
 }
 
-/** Registers each domain behind the bearer token. A new domain is a line here. */
+/** Registers the routes of each domain, which all require a bearer token. Add new domains here. */
 async function registerDomains (
   guarded: FastifyInstance, { config, database }: AppOptions, budget: MemoryBudget
 ): Promise<void> {
@@ -42,19 +42,19 @@ async function registerDomains (
   await guarded.register(plantsRoutes, { plants })
 }
 
-/** The order of registration is the order in which the parts see a request. */
+/** The hooks of a request run in the order in which this function registers them. */
 export async function buildApp (options: AppOptions, register = registerDomains) {
   const { config, database, lifecycle, observers = [], logStream } = options
   const app = Fastify({
     ...serverLimits,
-    // `Connection: close` announces a shutdown. Fastify would also send a 503 with a body of its own.
+    // Serve requests during a shutdown. Fastify would reject them, with a 503 in its own format.
     return503OnClosing: false,
     clientErrorHandler: handleClientError,
     frameworkErrors: handleError,
     logger: {
       level: config.LOG_LEVEL,
       stream: logStream,
-      // Names of levels and ISO times, because log systems do not know pino's numbers.
+      // Log systems understand names of levels and ISO times, but not pino's numbers.
       formatters: { level: (level) => ({ level }) },
       timestamp: () => `,"time":"${new Date().toISOString()}"`
     },
@@ -67,7 +67,7 @@ export async function buildApp (options: AppOptions, register = registerDomains)
       return log.child({ ...bindings, ...ids }, options)
     },
     bodyLimit: config.BODY_LIMIT,
-    // With setValidatorCompiler a plugin that calls addSchema would get Fastify's default, Ajv.
+    // setValidatorCompiler does not reach plugins that call addSchema: Fastify would give them Ajv.
     schemaController: { compilersFactory: { buildValidator: () => compileValidator as never } }
   }).withTypeProvider<TypeBoxTypeProvider>()
 
@@ -106,13 +106,13 @@ export async function buildApp (options: AppOptions, register = registerDomains)
 
 const debugLevels = new Set(['debug', 'trace'])
 
-/** Logs one line at debug for each request. Fastify's own two lines at info cost as much as the request. */
+/** Logs one debug line per request. Fastify's own two info lines take as much time as the request itself. */
 class DebugRequestLog extends LogController {
   override incomingRequest (): void {}
   override requestCompleted (_error: unknown, request: FastifyRequest, reply: FastifyReply): void {
-    // Collecting the fields costs more than everything else that the log does for a successful request.
+    // Return early: collecting the fields is the most expensive part of logging a successful request.
     if (!debugLevels.has(request.server.log.level)) return
-    // The route's pattern, because the URL may hold a token.
+    // Log the route's pattern, not the URL, which may contain a token.
     const { method, routeOptions: { url: route } } = request
     request.log.debug({ method, route, status: reply.statusCode, ms: reply.elapsedTime }, 'request completed')
   }

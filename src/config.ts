@@ -6,7 +6,7 @@ import { normalizeSslMode, parseServers, urlForm } from './database/connection-s
 import type { Rate } from './scheduling/token-buckets.ts'
 import { duration, number, oneOf, optional, text, type Setting } from './setting-types.ts'
 
-// A number of hops is not accepted: on a shorter path a client could choose any address.
+// Rejects a number of hops: a client that bypasses one of the proxies could then forge its address.
 const areNetworks = (text: string) => text.split(',').map((item) => item.trim()).every((item) => {
   const [address = '', bits = '32', ...rest] = item.split('/')
   const maxBits = isIP(address) === 4 ? 32 : 128
@@ -24,7 +24,7 @@ const rate = (meaning: string): Setting<Rate | undefined> => ({
   }
 })
 
-// Exactly as browsers send an origin. A wildcard would match none.
+// Requires the exact form in which browsers send an origin. A wildcard would match no origin.
 const areOrigins = (text: string) => text.split(',').map((item) => item.trim()).every((item) =>
   /^https?:[^*]+$/.test(item) && URL.canParse(item) && new URL(item).origin === item)
 
@@ -85,14 +85,14 @@ export const settings = {
   ...jwtSettings
 }
 
-/** The former names of settings. They work until the next version. */
+/** Maps settings to their former names, which work until the next version. */
 const formerNames: Record<string, string> = { MAX_QUEUED: 'MAX_WAITING' }
 
 export type Config = {
   [Name in keyof typeof settings]: (typeof settings)[Name] extends Setting<infer Value> ? Value : never
 }
 
-/** Throws an Error with a line for each variable that is wrong. */
+/** Throws an Error with a line for each invalid variable. */
 export function readConfig (environment: NodeJS.ProcessEnv): Config {
   const faults: string[] = []
   const values = Object.entries<Setting<unknown>>(settings).map(([name, { initial, values, parse }]) => {
@@ -134,7 +134,7 @@ export function findConfigWarnings (environment: NodeJS.ProcessEnv): string[] {
   ]
 }
 
-/** Short names allow fewer than two edits. Otherwise the service would suggest PORT for POST. */
+/** A short name may differ by one edit only. With two edits the service would suggest PORT for POST. */
 function isNearly (name: string, setting: string): boolean {
   const edits = diff(name, setting).filter(([kind]) => kind !== 0).length
   return edits <= Math.min(2, setting.length / 4)

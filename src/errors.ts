@@ -92,7 +92,7 @@ export const errors = defineErrors({
   }
 })
 
-/** Names the missing scope in the challenge (RFC 6750, section 3). */
+/** TOKEN_SCOPE_MISSING with a challenge that names the scope (RFC 6750, section 3). */
 export const scopeMissing = (scope: string): ErrorDefinition => ({
   ...errors.TOKEN_SCOPE_MISSING as ErrorDefinition,
   headers: bearer(`, error="insufficient_scope", scope="${scope}"`)
@@ -103,7 +103,7 @@ export const ErrorSchema = Type.Object({
   message: Type.String({ description: 'What is wrong, in words for people' })
 }, { $id: 'Error', description: 'The body of every response that is not a success' })
 
-/** Handlers throw it. `cause` goes to the log and never to the client. */
+/** The error that handlers throw. Only the log shows `cause`; the client never gets it. */
 export class ApiError extends Error {
   readonly number: number
   readonly status: number
@@ -118,12 +118,12 @@ export class ApiError extends Error {
   }
 }
 
-/** Shared, because a stack for each of thousands a second would cost more than the responses. */
+/** A shared instance: under overload, stack traces for each error would cost more than the responses. */
 export const overloaded = new ApiError(errors.OVERLOADED)
 
-/** The same error with another Retry-After, and without the cost of a new stack. */
+/** Returns an error like `error` with another Retry-After, without the cost of a new stack trace. */
 export const retryAfter = (error: ApiError, seconds: number): ApiError =>
   Object.create(error, { headers: { value: { 'retry-after': String(seconds) } } })
 
-/** For the log only. */
+/** Only the log shows this error, because the client has closed its connection. */
 export const clientClosedRequest = new ApiError(errors.HTTP_MALFORMED, { cause: 'the client has gone' })

@@ -1,4 +1,4 @@
-// Events for metrics and traces. Without a listener an event costs one test of `hasSubscribers`.
+// Events for metrics and traces. An event without subscribers costs almost no time.
 import { AsyncLocalStorage } from 'node:async_hooks'
 import { channel } from 'node:diagnostics_channel'
 
@@ -13,23 +13,23 @@ const events = <Event>(name: string) => channel(`plant-store.${name}`) as unknow
 
 export interface StatementEvent {
   name: string
-  /** By performance.now(). */
+  /** A time of `performance.now()`. */
   startedAt: number
   error?: unknown
   /** The value of `requestContext` when the statement was sent. */
   requestContext: unknown
 }
 
-/** A statement that ended. */
+/** Published when a statement has succeeded or failed. */
 export const statementEvents = events<StatementEvent>('statement')
 
-/** Items that share a statement. */
+/** Published when a batch is sent. Its `items` share one statement. */
 export const batchEvents = events<{ name: string, items: number }>('batch')
 
-/** `timed_out`: the connection was closed because it was unresponsive. */
+/** Published for database connections. `timed_out`: the service closed an unresponsive connection. */
 export const connectionEvents = events<{ event: 'opened' | 'lost' | 'timed_out' }>('connection')
 
-/** A look-up in the token cache. */
+/** Published for each look-up in the token cache. */
 export const tokenEvents = events<{ hit: boolean }>('token')
 
 /** Why a JWT is rejected. */
@@ -37,11 +37,11 @@ export const jwtRejections = ['malformed', 'algorithm', 'unknown_key', 'signatur
   'audience', 'not_yet_valid', 'expired', 'user'] as const
 export type JwtRejection = (typeof jwtRejections)[number]
 
-/** A JWT that was checked: `cached` without a check of its signature. */
+/** Published for each check of a JWT. `cached`: accepted from the cache without a check of its signature. */
 export const jwtEvents = events<{ result: 'verified' | 'cached' | 'rejected' | 'unavailable' }>('jwt')
 
-/** A fetch of the identity provider's keys. */
+/** Published for each fetch of the identity provider's keys. */
 export const keyEvents = events<{ result: 'succeeded' | 'failed' }>('jwt-keys')
 
-/** The request that the current code serves, as traces know it. In a batch: an array of all its requests. */
+/** The span of the current request, set by traces.ts. In a batch: an array of the spans of its requests. */
 export const requestContext = new AsyncLocalStorage<unknown>()

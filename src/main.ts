@@ -1,5 +1,5 @@
 #!/usr/bin/env node
-// The command line: names and options of the commands. commands/ has what they do.
+// The command line: the names and options of the commands. The folder commands/ implements them.
 import { Argument, Command, CommanderError, Option } from 'commander'
 import manifest from '../package.json' with { type: 'json' }
 import { isPrintable } from './access/token-format.ts'
@@ -20,7 +20,7 @@ const program = new Command('plant-store')
   .description('Stores plants: an HTTP JSON service on PostgreSQL. ' +
     'Environment variables configure it, see docs/operating.md.')
   .version(manifest.version, '--version')
-  // Throws instead of exiting, so that every command ends at the end of this file.
+  // Throw instead of exiting: the end of this file sets the exit code of every command.
   .exitOverride()
   .configureOutput({ outputError: (text, write) => write(`${text.trim().replaceAll(/\p{C}+/gu, ' ')}\n`) })
 
@@ -28,7 +28,7 @@ program.command('serve')
   .description('serve HTTP until a signal; the default command; ' +
     'in a checkout it starts a PostgreSQL server when DATABASE_URL is not set')
   .action(async () => {
-    // Loaded on demand: the other commands start in half the time without it.
+    // Load serve on demand: the other commands start in half the time without it.
     const { serve } = await import('./commands/serve.ts')
     await serve(loadConfig())
   })
@@ -131,7 +131,7 @@ transfer('export', 'write the plants of one moment')
 
 try {
   const words = process.argv.slice(2)
-  // commander's own default command would take a misspelled command for an argument.
+  // commander's own default command would treat a misspelled command as an argument.
   await program.parseAsync(words.length === 0 ? ['serve'] : words, { from: 'user' })
 } catch (error) {
   if (error instanceof CommanderError) {

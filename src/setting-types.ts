@@ -1,4 +1,4 @@
-// The kinds of settings: which values they accept, in words, and how these are parsed.
+// The types of settings: which values each type accepts, and how it parses them.
 
 /** A setting that an environment variable gives. */
 export interface Setting<Value> {
@@ -6,7 +6,7 @@ export interface Setting<Value> {
   /** The accepted values in words. */
   values: string
   meaning: string
-  /** Undefined for a value that is not accepted. */
+  /** Returns undefined for a value that is not accepted. */
   parse: (text: string) => Value | undefined
 }
 
@@ -26,7 +26,7 @@ export const text = (
 export const oneOf = (initial: string, words: string[], meaning: string) =>
   text(initial, words.join(', '), meaning, (word) => words.includes(word))
 
-// Number() alone would take '' for 0 and '0x10' for 16.
+// `form` rejects texts that Number() accepts: '' as 0 and '0x10' as 16.
 export const number = (
   initial: string | undefined, [min, max]: [number, number], meaning: string, form = /^(0|[1-9]\d*)$/
 ): Setting<number> => ({

@@ -14,26 +14,26 @@ export interface Identity {
 }
 
 /**
- * Rejects with TOKEN_INVALID and a cause for the log, or with a 503 when it cannot tell.
- * Calls `admit` before it looks up or verifies a token that is not cached. `admit` may throw.
+ * Rejects with TOKEN_INVALID for an invalid token, and with a 503 when the check itself is not possible.
+ * Calls `admit` before checking a token that is not cached. `admit` throws to reject the request.
  */
 export type Authenticate = (token: string, admit?: () => void) => Promise<Identity>
 
 declare module 'fastify' {
   interface FastifyContextConfig {
-    /** The scope that a JWT needs for this operation. Without one the operation rejects every JWT. */
+    /** The scope that a JWT needs for this operation. An operation without a scope rejects every JWT. */
     scope?: `${string}:${'read' | 'write'}`
   }
   interface FastifyRequest {
     identity: Identity
-    /** Authenticates again after a second. Await it before each effect: tokens may be revoked meanwhile. */
+    /** Checks the token again if the last check is over a second old. Await it before each write or page. */
     revalidate: () => Promise<unknown> | undefined
   }
 }
 
 const revalidateAfterMs = 1000
 
-/** Guards every route of the instance. Authentication precedes all reading of parameters and bodies. */
+/** Requires a valid bearer token on all routes of `app`. Checks the token before the body is read. */
 export async function requireBearer (
   app: FastifyInstance, authenticate: Authenticate, admit?: (request: FastifyRequest) => void
 ): Promise<void> {
@@ -59,7 +59,7 @@ export async function requireBearer (
   app.addHook('onRequest', app.verifyBearerAuth as NonNullable<typeof app.verifyBearerAuth>)
 }
 
-/** An onRequest hook. Register it behind requireBearer. */
+/** An onRequest hook: checks the scopes or the write access of a token. Register it after requireBearer. */
 export function requireScope (
   { identity, routeOptions }: FastifyRequest, _reply: FastifyReply, done: HookHandlerDoneFunction
 ): void {

@@ -7,21 +7,21 @@ import { discoveryUrl, isSecureUrl } from './jwt-settings.ts'
 
 interface KeySource {
   issuer: string
-  /** Discovery names it when it is undefined. */
+  /** Found by OpenID discovery when undefined. */
   jwksUrl: string | undefined
-  /** How long keys are used after the last fetch that succeeded. */
+  /** How long keys stay in use after the last successful fetch. */
   maxAgeMs: number
 }
 
 export type Keys = ReturnType<typeof createKeys>
 
 const maxBytes = 262_144
-// The pause after a failure doubles from `retryMs` to `cooldownMs`.
+// The pause after a failed fetch doubles each time, from `retryMs` up to `cooldownMs`.
 const defaults = { refreshMs: 600_000, retryMs: 1000, cooldownMs: 30_000, timeoutMs: 5000 }
 
 /**
- * Keeps the keys while refreshes fail, and bounds the number of fetches also then. jose's own remote key set
- * does neither.
+ * Keeps the old keys while fetches fail, and limits how often it fetches. jose's own remote key set does
+ * neither.
  */
 export function createKeys (source: KeySource, log: FastifyBaseLogger, times = defaults) {
   const closed = new AbortController()
@@ -38,7 +38,7 @@ export function createKeys (source: KeySource, log: FastifyBaseLogger, times = d
   }
 
   function succeed (text: string): void {
-    // An unchanged set stays the same object, since the token cache depends on it.
+    // Keep the object when the keys are unchanged: a new object would empty the cache of JWTs.
     const set = text === keys?.text ? keys.set : createLocalJWKSet(JSON.parse(text))
     if (keys === undefined || failure !== undefined) log.info('the keys of the identity provider are fetched')
     keys = { text, set }
@@ -59,14 +59,14 @@ export function createKeys (source: KeySource, log: FastifyBaseLogger, times = d
   }
 
   return {
-    /** Fetches the keys now, and again and again until `close`. */
+    /** Fetches the keys now, and then regularly until `close`. */
     refresh,
 
-    /** Undefined before the first fetch has succeeded, and when the keys are too old. */
+    /** Undefined before the first successful fetch, and when the keys are older than `maxAgeMs`. */
     current: (): LocalJWKSet | undefined =>
       performance.now() - fetchedAt <= source.maxAgeMs ? keys?.set : undefined,
 
-    /** Resolves to the newest keys. However often it is called, it starts one fetch in `cooldownMs`. */
+    /** Fetches the keys, at most once per `cooldownMs`. Further calls get the result of the last fetch. */
     async refetch (): Promise<LocalJWKSet> {
       if (fetching === undefined && performance.now() - refetchedAt >= times.cooldownMs) {
         refetchedAt = performance.now()
@@ -93,7 +93,7 @@ async function fetchKeys ({ issuer, jwksUrl }: KeySource, signal: AbortSignal): 
   return fetchText(discovered, signal)
 }
 
-/** Follows no redirect: it could lead to a host inside of the network. */
+/** Follows no redirects: a redirect could lead to a host inside the operator's network. */
 async function fetchText (url: string, signal: AbortSignal): Promise<string> {
   const { body, ok, status } = await fetch(url, { redirect: 'error', signal })
   const chunks: Uint8Array[] = []

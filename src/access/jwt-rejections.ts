@@ -2,7 +2,7 @@
 import { ApiError, errors } from '../errors.ts'
 import { jwtRejections, type JwtRejection } from '../events.ts'
 
-/** By jose's code, or by the claim that failed its check. */
+/** The keys are jose's error codes, and the names of claims that can fail their check. */
 const reasons: Record<string, JwtRejection> = {
   ERR_JOSE_ALG_NOT_ALLOWED: 'algorithm',
   ERR_JOSE_NOT_SUPPORTED: 'malformed',
@@ -20,13 +20,13 @@ const reasons: Record<string, JwtRejection> = {
   typ: 'type'
 }
 
-// Clients can cause thousands of these errors a second. Shared instances save their stack traces.
+// Clients can cause thousands of these errors a second. Shared instances avoid a stack trace for each.
 const rejections = Object.fromEntries(jwtRejections.map((cause) =>
   [cause, new ApiError(errors.TOKEN_INVALID, { cause })])) as Record<JwtRejection, ApiError>
 
 export const rejectionFor = (reason: JwtRejection): ApiError => rejections[reason]
 
-/** An error that is no fault of the token is a fault of a key. Then the token may be valid. */
+/** Any error missing from `reasons` is a problem of the keys. It becomes a 503: the token may be valid. */
 export function toRejection (error: unknown): ApiError {
   if (error instanceof ApiError) return error
   const { code, claim } = error as { code: string, claim?: string }

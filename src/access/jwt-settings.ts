@@ -4,7 +4,7 @@ import { duration, oneOf, optional, text, type Setting } from '../setting-types.
 const algorithms = ['RS256', 'RS384', 'RS512', 'PS256', 'PS384', 'PS512', 'ES256', 'ES384', 'ES512',
   'EdDSA', 'Ed25519']
 
-/** Keys that arrive over plain HTTP could have been replaced, except on this machine. */
+/** True for https, and for http on this machine: elsewhere an attacker could replace keys sent over HTTP. */
 export function isSecureUrl (text: unknown): text is string {
   if (typeof text !== 'string' || /\s/.test(text) || !URL.canParse(text)) return false
   const { protocol, hostname, username, password } = new URL(text)
@@ -16,7 +16,7 @@ export function isSecureUrl (text: unknown): text is string {
 export const discoveryUrl = (issuer: string) =>
   `${issuer.replace(/\/$/, '')}/.well-known/openid-configuration`
 
-/** RFC 8414, section 2, allows neither query nor fragment. The user's name follows after a bar. */
+/** RFC 8414, section 2, forbids query and fragment. `|` separates issuer and name in the name of a user. */
 const isIssuer = (text: string) => isSecureUrl(text) && !/[?#|]/.test(text)
 
 const algorithmList: Setting<string[]> = {
@@ -46,7 +46,7 @@ export const jwtSettings = {
     'how long keys stay in use while the provider cannot be reached', '20m')
 }
 
-/** Returns a line for each variable without which the given ones have no effect. */
+/** Returns an error line for each required variable that is missing although another JWT variable is set. */
 export function findMissingJwtSettings (environment: NodeJS.ProcessEnv): string[] {
   const given = Object.keys(jwtSettings).find((name) => name in environment)
   if (given === undefined) return []

@@ -1,4 +1,4 @@
-// Authenticates JWT access tokens of an identity provider (RFC 9068). Loaded only where JWT_ISSUER is set.
+// Authenticates JWT access tokens of an identity provider (RFC 9068). Loaded only if JWT_ISSUER is set.
 import type { FastifyInstance } from 'fastify'
 import { jwtVerify, type JWTPayload, type LocalJWKSet } from 'jose'
 import { LRUCache } from 'lru-cache'
@@ -11,15 +11,15 @@ import { serveResourceMetadata } from './resource-metadata.ts'
 import { hashToken, isPrintable } from './token-format.ts'
 
 const maxTokens = 10_000
-/** A JWT cannot be revoked. A withdrawn key empties the cache. */
+/** How long a verified JWT is cached, unless the keys of the identity provider change before that. */
 const cacheMs = 60_000
 const clockToleranceSeconds = 30
-// Decoders skip other characters, so one token could fill the cache under many spellings.
+// Base64 decoders skip other characters. With these a client could fill the cache by variants of one JWT.
 const format = /^[\w-]+\.[\w-]+\.[\w-]*$/
 
 interface Entry { identity: Identity, notBefore: number, expires: number, cachedUntil: number }
 
-/** Accepts JWTs beside the service's own tokens. A token with a dot is a JWT: own tokens have no dot. */
+/** Returns a function for both JWTs and the service's own tokens. Only JWTs contain a dot. */
 export function acceptJwts (
   app: FastifyInstance, guarded: FastifyInstance, config: Config, own: Authenticate
 ): Authenticate {
@@ -37,12 +37,12 @@ export function acceptJwts (
   return (text, admit) => text.includes('.') ? authenticate(text, admit) : own(text, admit)
 }
 
-/** Caches valid tokens, with the known of their scopes, for as long as the keys stay the same. */
+/** Caches valid JWTs until the keys change. Ignores all scopes of a JWT that are not in `scopes`. */
 export function createJwtAuthenticate (keys: Keys, config: Config, scopes: Set<string>): Authenticate {
   const cache = new LRUCache<string, Entry>({ max: maxTokens })
   let cachedFor: LocalJWKSet | undefined
 
-  /** Fetches the keys when the set lacks the token's key. */
+  /** Fetches the keys again when `set` lacks the key that signed the JWT. */
   async function verify (text: string, set: LocalJWKSet): Promise<Entry> {
     try {
       const { payload } = await jwtVerify(text, set, {
@@ -76,7 +76,7 @@ export function createJwtAuthenticate (keys: Keys, config: Config, scopes: Set<s
     if (!format.test(text)) throw rejectionFor('malformed')
     if (cached === undefined) admit?.()
     const entry = await verify(text, set)
-    // Otherwise the entry may depend on a withdrawn key.
+    // If the keys have changed meanwhile, the provider may have withdrawn the key that signed this JWT.
     if (keys.current() === set) cache.set(hash, entry)
     jwtEvents.publish({ result: 'verified' })
     return entry.identity
@@ -89,17 +89,17 @@ export function createJwtAuthenticate (keys: Keys, config: Config, scopes: Set<s
   })
 }
 
-/** jose checks the times of a token when it verifies the signature. */
+/** Checks the times of a cached JWT. For other JWTs jose checks the times together with the signature. */
 function checkTimes ({ notBefore, expires }: Entry): void {
   const seconds = Date.now() / 1000
   if (seconds >= expires + clockToleranceSeconds) throw rejectionFor('expired')
   if (seconds < notBefore - clockToleranceSeconds) throw rejectionFor('not_yet_valid')
 }
 
-/** The issuer is part of the user's name, so that no provider can act for a user of an own token. */
+/** Prefixes the user with the issuer, so that a JWT never acts for a user of the service's own tokens. */
 function toEntry (payload: JWTPayload, config: Config, known: Set<string>): Entry {
   const name = payload[config.JWT_USER_CLAIM]
-  // jose also accepts numbers, null and empty strings.
+  // jose does not check this claim: it may be a number, null or an empty string.
   const user = typeof name === 'string' && name !== '' ? `${config.JWT_ISSUER}|${name}` : ''
   if (!isPrintable(user)) throw rejectionFor('user')
   const scopes = readScopes(payload, config.JWT_SCOPE_CLAIM).intersection(known)
@@ -111,7 +111,7 @@ function toEntry (payload: JWTPayload, config: Config, known: Set<string>): Entr
   }
 }
 
-/** Scopes are a string with spaces (RFC 9068, section 2.2.3), or an array of strings. */
+/** Reads scopes from a space-separated string (RFC 9068, section 2.2.3) or from an array of strings. */
 function readScopes (payload: JWTPayload, claim: string | undefined): Set<string> {
   const scopes = claim === undefined ? payload.scope ?? payload.scp : payload[claim]
   return new Set([scopes].flat().flatMap((scope) => typeof scope === 'string' ? scope.split(' ') : []))

@@ -1,4 +1,4 @@
-// Limits the requests of a user and the invalid tokens of a client address. Loaded only where one is set.
+// Limits how many requests a user and how many invalid tokens a client address may send. Loaded on demand.
 import { isIPv6 } from 'node:net'
 import type { FastifyInstance, FastifyRequest } from 'fastify'
 import { ApiError, errors, retryAfter } from '../errors.ts'
@@ -9,8 +9,8 @@ const rateLimited = new ApiError(errors.RATE_LIMITED)
 const addressLimited = new ApiError(errors.ADDRESS_LIMITED)
 
 /**
- * Adds the header fields of draft-ietf-httpapi-ratelimit-headers-11 to each response that the limit governs.
- * Call this after requireBearer.
+ * Rejects a user's requests beyond `rate`. Adds the header fields of draft-ietf-httpapi-ratelimit-headers-11
+ * to the responses. Call this after requireBearer.
  */
 export function limitUsers (
   app: FastifyInstance, rate: Rate, burst = Math.ceil(rate.count / rate.seconds)
@@ -25,7 +25,7 @@ export function limitUsers (
   })
 }
 
-/** Returns the function `admit` for requireBearer, and counts the invalid tokens of each address. */
+/** Counts the invalid tokens of each address. Returns requireBearer's `admit`, which throws beyond `rate`. */
 export function limitFailedAuth (app: FastifyInstance, rate: Rate): (request: FastifyRequest) => void {
   const buckets = new TokenBuckets(rate, rate.count)
   app.addHook('onError', (request, _reply, { name }, done) => {
@@ -38,11 +38,11 @@ export function limitFailedAuth (app: FastifyInstance, rate: Rate): (request: Fa
   }
 }
 
-/** An IPv4 address, or the /64 of an IPv6 address: one client may use every address of its /64. */
+/** Returns an IPv4 address, or the /64 of an IPv6 address: one client may use all addresses of its /64. */
 function networkOf (address: string): string {
   if (!isIPv6(address)) return address
   const { hostname } = new URL(`http://[${address.replace(/%.*/, '')}]`)
-  // A socket for both families shows IPv4 clients as ::ffff:a.b.c.d.
+  // A dual-stack socket reports IPv4 clients as ::ffff:a.b.c.d.
   if (hostname.startsWith('[::ffff:')) return hostname
   const [left = [], right = []] =
     hostname.slice(1, -1).split('::').map((part) => part.split(':').filter(Boolean))

@@ -3,11 +3,11 @@ import type { FastifyInstance } from 'fastify'
 
 const wellKnown = '/.well-known/oauth-protected-resource'
 
-/** Also names the metadata in the challenges of guarded routes. `resource` is the audience of tokens. */
+/** Serves the metadata and adds its URL to `WWW-Authenticate` headers. `resource` is the audience of JWTs. */
 export function serveResourceMetadata (
   app: FastifyInstance, guarded: FastifyInstance, issuer: string, resource: string, scopes: Set<string>
 ): void {
-  // Only an https URL has metadata. The router would take an asterisk for a wildcard.
+  // RFC 9728 defines metadata only for https URLs. The router would treat an asterisk as a wildcard.
   if (!/^https:\/\/[^\s?#*]+$/.test(resource) || !URL.canParse(resource)) return
   const { origin, pathname } = new URL(resource)
   const path = wellKnown + pathname.replace(/\/$/, '')

@@ -1,4 +1,4 @@
-// Authenticates tokens through a cache of look-ups.
+// Authenticates the service's own tokens, and caches their look-ups.
 import { LRUCache } from 'lru-cache'
 import { ApiError, errors } from '../errors.ts'
 import { tokenEvents } from '../events.ts'
@@ -8,38 +8,38 @@ import { tokenState, type Token, type Tokens } from './tokens.ts'
 
 const maxTokens = 10_000
 
-/** In parts of the TTL. */
+/** As fractions of the TTL: the age at which a token is refreshed, and how often refreshes are sent. */
 const [refreshAge, refreshInterval] = [2 / 3, 1 / 12]
 
-// Clients can cause thousands of these errors a second. A shared instance saves their stack traces.
+// Clients can cause thousands of these errors a second. Shared instances avoid a stack trace for each.
 const malformed = new ApiError(errors.TOKEN_INVALID, { cause: 'malformed' })
 const unknown = new ApiError(errors.TOKEN_INVALID, { cause: 'unknown' })
 
 interface Entry { token: Token, refreshAt: number, expiresAt: number }
 
-/** Serves each token from memory for `ttlMs`, counted from the start of its look-up. */
+/** Accepts a cached token for `ttlMs` after its look-up began. */
 export function createAuthenticate (tokens: Tokens, ttlMs: number): Authenticate {
   const cache = createCache(tokens, ttlMs)
   const refreshIntervalMs = refreshInterval * ttlMs
   const lookUp = (hash: string) => cache.forceFetch(hash, { forceRefresh: true })
 
   function refreshSoon (hash: string, entry: Entry, now: number): void {
-    // An entry is refreshed once. If that fails, the entry expires, and the next request looks the token up.
+    // Refresh an entry only once. If that fails, the entry expires, and the next request looks the token up.
     entry.refreshAt = Infinity
-    // Refreshes start together at the end of an interval, to share a statement.
+    // All refreshes of an interval start together at its end, to share a statement.
     setTimeout(() => lookUp(hash).catch(() => {}), refreshIntervalMs - now % refreshIntervalMs).unref()
   }
 
   async function find (hash: string, now: number): Promise<Entry> {
     const entry = await lookUp(hash)
-    // A look-up that began more than `ttlMs` before this request is too old for it.
+    // Requests share a look-up in flight. Repeat one that began more than `ttlMs` before this request.
     return entry.expiresAt < now ? lookUp(hash) : entry
   }
 
   return async (text, admit) => {
     const hash = hashToken(text)
     const now = performance.now()
-    // Unlike `get`, `peek` records no use. The refreshes of a token in use keep it from eviction.
+    // `peek` does not mark the entry as recently used. Its refreshes do, which prevents its eviction.
     const cached = cache.peek(hash)
     const hit = cached !== undefined && now < cached.expiresAt
     if (!hit && !isWellFormedToken(text)) throw malformed
@@ -49,7 +49,7 @@ export function createAuthenticate (tokens: Tokens, ttlMs: number): Authenticate
     const { token } = hit ? cached : await find(hash, now)
     const state = tokenState(token)
     if (state === 'active') return token
-    // The log names the user of a token that is no longer valid.
+    // With `identity` the log names the user of a revoked or expired token.
     throw Object.assign(new ApiError(errors.TOKEN_INVALID, { cause: state }), { identity: token })
   }
 }
@@ -57,7 +57,7 @@ export function createAuthenticate (tokens: Tokens, ttlMs: number): Authenticate
 function createCache (tokens: Tokens, ttlMs: number): LRUCache<string, Entry> {
   return new LRUCache({
     max: maxTokens,
-    // A failed refresh keeps the entry. An eviction does not fail the requests that await a look-up.
+    // Keep the entry when its refresh fails. Finish a look-up even when its entry is evicted.
     noDeleteOnFetchRejection: true,
     ignoreFetchAbort: true,
     fetchMethod: async (hash, known) => {

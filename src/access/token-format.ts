@@ -1,16 +1,16 @@
-// The format of tokens and of user names: creation, check and hash.
+// Creates, checks and hashes tokens, and checks user names.
 import { hash, randomBytes } from 'node:crypto'
 import { crc32 } from 'node:zlib'
 
 const prefix = 'plant_'
-// 50 and 7 base-36 digits hold 256 and 32 bits.
+// 50 base-36 digits hold the 256 random bits, 7 hold the CRC-32.
 const format = /^plant_[0-9a-z]{57}$/
 
 const checksum = (text: string) => crc32(text).toString(36).padStart(7, '0')
 
 /**
- * Returns a new token: a prefix, 256 random bits and a CRC-32, in base 36. A double click selects all of it.
- * Secret scanners recognize the prefix, and the checksum reveals a typing error without a look-up. See
+ * Returns a new token: `plant_`, then 256 random bits and a CRC-32 in base 36. A double click selects the
+ * whole token. Scanners for leaked secrets recognize the prefix. The CRC-32 reveals typing errors. See
  * https://github.blog/engineering/platform-security/behind-githubs-new-authentication-token-formats/
  */
 export function createToken (): string {
@@ -18,15 +18,15 @@ export function createToken (): string {
   return prefix + digits + checksum(prefix + digits)
 }
 
-/** Checks the format only: such a token need not exist. */
+/** Checks only the format and the checksum, not whether the token exists. */
 export function isWellFormedToken (text: string): boolean {
   return format.test(text) && text.endsWith(checksum(text.slice(0, -7)))
 }
 
-/** Returns the SHA-256 in hexadecimal. 256 random bits need no slow hash. */
+/** Returns the SHA-256 in hexadecimal. Tokens with 256 random bits do not need a slow hash. */
 export function hashToken (token: string): string {
   return hash('sha256', token, 'hex')
 }
 
-/** Other characters could break a terminal or a log; longer user names do not fit into the index. */
+/** Control characters could break a terminal or a log. Longer user names do not fit into the index. */
 export const isPrintable = (text: string) => /^[^\p{C}\p{Zl}\p{Zp}]{1,255}$/u.test(text)

@@ -1,4 +1,4 @@
-// Stores bearer tokens in the database.
+// Creates, finds and revokes the service's own bearer tokens in the database.
 import type { Database, Row } from '../database/database.ts'
 import { wasRolledBack } from '../database/pg-errors.ts'
 import { Batcher } from '../scheduling/batcher.ts'
@@ -23,7 +23,7 @@ const columns = `id, username, label, read_only,
 
 const limits = { maxItems: 64, maxInFlight: 4 }
 
-/** Requests use `find` only. `maxQueued`: look-ups that may be queued before one is rejected. */
+/** HTTP requests use only `find`; the commands use the rest. `maxQueued` limits the queued look-ups. */
 export function createTokens (database: Database, maxQueued = Infinity) {
   const lookUps = new Batcher((items: Array<{ user: string, hash: string }>) =>
     findAll(database, items.map(({ hash }) => hash)), {
@@ -32,14 +32,14 @@ export function createTokens (database: Database, maxQueued = Infinity) {
   database.addProbe('tokens', selectByHash, [[]])
 
   return {
-    /** Resolves to the text of the new token, which is not stored. */
+    /** Resolves to the new token. The database stores only its hash. */
     async create ({ user, label, readOnly, expires }: NewToken): Promise<string> {
       const token = createToken()
       await database.write(insert, [`\\x${hashToken(token)}`, user, label, readOnly, expires?.toISOString()])
       return token
     },
 
-    /** Finds revoked tokens, too. Look-ups of unknown tokens do not delay the look-up of a `known` one. */
+    /** Also finds revoked tokens. A `known` token has its user's own queue, apart from unknown tokens. */
     find: (hash: string, known?: Token) => lookUps.add({ user: known?.user ?? '', hash }),
 
     async list (user?: string): Promise<Token[]> {

@@ -1,4 +1,4 @@
-// Serves the OpenAPI document, and the links to it.
+// Serves the OpenAPI document, and links to it at /.
 import { readFile } from 'node:fs/promises'
 import swagger from '@fastify/swagger'
 import type { FastifyInstance } from 'fastify'
@@ -7,7 +7,7 @@ import { ErrorSchema } from '../errors.ts'
 import { serveDocs } from './docs-page.ts'
 import { describeErrors, describeRoute, jwtScheme } from './openapi.ts'
 
-/** Describes the routes with a tag that are registered later, at /openapi.json and perhaps at /docs. */
+/** Documents all tagged routes at /openapi.json, and at /docs if `docs`. Call this before adding routes. */
 export async function registerApiDocs (
   app: FastifyInstance, { docs, issuer }: { docs: boolean, issuer: string | undefined }
 ): Promise<void> {
@@ -23,7 +23,7 @@ export async function registerApiDocs (
         description,
         license: { name: 'MIT, for the software', identifier: 'MIT' }
       },
-      // A tag without operations is a section of the page.
+      // A tag without operations becomes a section of text on the page.
       tags: sections.map((section) => {
         const [name, description] = section.split(/\n+(.*)/s) as [string, string]
         return { name, description }
@@ -49,7 +49,7 @@ export async function registerApiDocs (
     refResolver: { buildLocalReference: ({ $id }) => String($id) },
     transform: ({ schema, url, route }) =>
       ({ url, schema: schema?.tags === undefined ? schema : describeRoute(schema, route, issuer) }),
-    // A relative URL is right below any prefix of a proxy.
+    // A relative URL stays correct when a proxy adds a path prefix.
     transformObject: (given) => ({
       ...(given as { openapiObject: object }).openapiObject,
       servers: [{ url: '.', description: 'The service this document comes from' }]

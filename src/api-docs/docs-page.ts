@@ -7,7 +7,7 @@ import { gzip } from 'node:zlib'
 import type { FastifyInstance } from 'fastify'
 import { clientWork } from '../scheduling/tick-limiter.ts'
 
-// Scalar inserts style elements, so inline styles must be allowed. Inline scripts and other hosts are not.
+// Scalar inserts style elements, so inline styles are allowed. Inline scripts and other hosts are forbidden.
 const contentSecurityPolicy = [
   "default-src 'none'", "script-src 'self'", "style-src 'self' 'unsafe-inline'", "img-src 'self' data:",
   "connect-src 'self'", "base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'"
@@ -50,7 +50,7 @@ async function load (read: () => Promise<Buffer>) {
   return { plain, packed, hash: createHash('sha256').update(plain).digest('base64url').slice(0, 22) }
 }
 
-// The samples for JavaScript's fetch are valid TypeScript, too, as in the quick start.
+// Label the samples that use `fetch` as TypeScript, like the quick start: they are valid in both languages.
 const languageTitle = ['key:`js`,title:`JavaScript`', 'key:`js`,title:`TypeScript`'] as const
 
 /** Scalar's package ships its browser script only as a string literal in the module of its Fastify plugin. */

@@ -9,16 +9,16 @@ Scalar.createApiReference('#app', {
   hideClientButton: true,
   hideDarkModeToggle: true,
   showDeveloperTools: 'never',
-  // Scalar would call foreign hosts for each of these.
+  // Each of these features would send requests to other hosts.
   withDefaultFonts: false,
   telemetry: false,
   agent: { disabled: true },
   mcp: { disabled: true },
-  // The token stays in memory.
+  // Keep the user's token in memory only.
   persistAuth: false
 })
 
-// Scalar has copy buttons only in the samples of operations.
+// Scalar has copy buttons only in the samples of operations. Add them to the code blocks of the text.
 new MutationObserver(() => {
   for (const pre of document.querySelectorAll('.markdown pre:not(:has(button))')) {
     const text = pre.textContent

@@ -1,4 +1,4 @@
-// Describes each route, and the errors that it can end in, for the OpenAPI document.
+// Describes each route and its possible errors for the OpenAPI document.
 import type { FastifySchema, RouteOptions } from 'fastify'
 import { catalogue, errors, scopeMissing, type ErrorDefinition } from '../errors.ts'
 
@@ -16,7 +16,7 @@ interface Schema {
   examples?: unknown[]
   items?: Schema
   properties?: Record<string, Schema>
-  /** Of the response. */
+  /** Only in the schema of a response. */
   headers?: object
 }
 
@@ -50,7 +50,7 @@ const headerDescriptions: Record<string, string> = {
 /** The name of the security scheme for JWTs. */
 export const jwtScheme = 'identityProvider'
 
-/** Completes a route's schema with every response, each with examples. With an `issuer` JWTs are accepted. */
+/** Adds all possible responses, with examples, to a route's schema. With an `issuer` it documents JWTs. */
 export function describeRoute (
   { body, response, ...schema }: FastifySchema, route: RouteOptions, issuer: string | undefined
 ) {
@@ -83,7 +83,7 @@ export function describeRoute (
 const jsonContent = (schema: Schema, examples = {}) =>
   ({ 'application/json': { schema: toReference(schema), ...examples } })
 
-/** Generated clients get one type for each schema that has an id. */
+/** References each schema that has an id, so that generated clients have one type for it. */
 function toReference ({ $id, items, ...schema }: Schema): object {
   if ($id !== undefined) return { $ref: `${$id}#` }
   return items === undefined ? schema : { ...schema, items: toReference(items) }
@@ -121,7 +121,7 @@ function retryAdvice (definition: ErrorDefinition): string {
   return isClientError ? 'no' : 'yes; a write may have happened'
 }
 
-/** Builds an example from the examples of the fields. Leaves out fields without one. */
+/** Builds an example from the examples of the fields. Leaves out fields without an example. */
 function exampleOf ({ examples, items, properties }: Schema): unknown {
   if (examples !== undefined) return examples[0]
   if (items !== undefined) return [exampleOf(items)]

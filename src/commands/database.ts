@@ -1,10 +1,10 @@
-// Finds the database that a command works on.
+// Opens the database that a command uses.
 import { resolve } from 'node:path'
 import type { Config } from '../config.ts'
 import { openDatabase, type Database } from '../database/database.ts'
 import { migrate } from '../database/migrate.ts'
 
-/** Rejects where there is no server for development, as in the image. */
+/** Loads the embedded server for development. Rejects in the container image, which has no such server. */
 export function loadEmbedded (): Promise<typeof import('../../dev/embedded-postgres.ts')> {
   return import('../../dev/embedded-postgres.ts').catch(() => {
     throw new Error('DATABASE_URL is not set: expected a PostgreSQL database, ' +
@@ -12,11 +12,11 @@ export function loadEmbedded (): Promise<typeof import('../../dev/embedded-postg
   })
 }
 
-/** Without DATABASE_URL it starts the server for development, unless it is running, and stops it again. */
+/** Calls `work` with DATABASE_URL or with the embedded server, which it starts and stops if necessary. */
 export async function withDatabase (config: Config, work: (url: string) => Promise<void>): Promise<void> {
   if (config.DATABASE_URL !== undefined) return work(config.DATABASE_URL)
   const { findRunning, startEmbedded } = await loadEmbedded()
-  // Standard output is for a token or JSON.
+  // Standard output is reserved for the command's result, such as a token or JSON.
   console.error(`DATABASE_URL is not set: using the PostgreSQL server in ${resolve(config.DATA_DIR)}`)
   const running = await findRunning(config.DATA_DIR)
   if (running !== undefined) return work(running.url)
@@ -28,7 +28,7 @@ export async function withDatabase (config: Config, work: (url: string) => Promi
   }
 }
 
-/** Creates tables in the server for development only: a named database may be the wrong one. */
+/** Creates tables only in the embedded server, because DATABASE_URL may name the wrong database. */
 export function withTables (config: Config, work: (url: string) => Promise<void>): Promise<void> {
   return withDatabase(config, async (url) => {
     if (config.DATABASE_URL === undefined && config.MIGRATE === 'on') await migrate(url, 'up')

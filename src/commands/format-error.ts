@@ -3,7 +3,7 @@
 const ca = 'Name the file of the authority that signed it in DATABASE_URL: ' +
   '…?sslmode=verify-full&sslrootcert=/path/to/ca.pem'
 
-/** What to do, by the error code of Node, OpenSSL or PostgreSQL. */
+/** What the operator can do, by the error code of Node, OpenSSL or PostgreSQL. */
 const remedies: Record<string, string> = {
   SELF_SIGNED_CERT_IN_CHAIN: ca,
   DEPTH_ZERO_SELF_SIGNED_CERT: ca,
@@ -16,13 +16,13 @@ const remedies: Record<string, string> = {
 
 type Cause = AggregateError & { code?: string }
 
-/** Returns the error with its remedy, or with everything that caused it. */
+/** Returns the error's message with a remedy, or with the messages of all its causes. */
 export function formatError (error: unknown): string {
   const { code = '', message, cause, errors } = error as Cause
-  // Node suggests an option that the program does not have.
+  // Remove Node's advice to set an option that this program does not have.
   const [text = ''] = message.split('; if the root CA is installed locally', 1)
   if (code in remedies) return `${text.replace(/\.?$/, '.')} ${remedies[code]}`
-  // When a name has several addresses, Node's error has no message of its own, only one for each address.
+  // For a host name with several addresses Node's error has no message, only an error for each address.
   const causes = [cause, errors].flat().filter(Boolean) as Cause[]
   const remedied = causes.find(({ code = '' }) => code in remedies)
   return remedied ? formatError(remedied) : [text, ...causes.map(formatError)].join(' ').trim()

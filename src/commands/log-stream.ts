@@ -1,13 +1,13 @@
 // The destination of the log: standard output.
 
-/** Past this size lines are dropped, so that a stalled reader of the log costs no memory. */
+/** Further lines are dropped, so that a log reader that stalls does not fill the memory. */
 const maxPendingBytes = 2 ** 20
 
-/** Lines are readable on a terminal. Pino's own stream would block the exit when a pipe is full. */
+/** Formats the lines for people on a terminal. Pino's own stream would block the exit on a full pipe. */
 export async function openLogStream () {
   const { stdout } = process
   if (stdout.isTTY) return (await import('pino-pretty')).default({ sync: true })
-  // A log that cannot be written must not end the service.
+  // A log write that fails must not end the service.
   stdout.on('error', () => {})
   let dropped = 0
   return {
@@ -26,5 +26,5 @@ export async function openLogStream () {
   }
 }
 
-/** Resolves when standard output has taken all that was written. */
+/** Resolves when standard output has accepted all earlier log lines. */
 export const flushLog = () => new Promise((resolve) => { process.stdout.write('', resolve) })

@@ -6,14 +6,14 @@ import type { Config } from '../config.ts'
 import type { Lifecycle } from '../http/wire/shutdown.ts'
 import { flushLog } from './log-stream.ts'
 
-// A terminal sends Ctrl-C to npm and to the service, and npm forwards it.
+// On Ctrl-C the terminal signals npm and the service, and npm forwards the signal to the service.
 const sameSignalMs = 1000
 
-// Shares of SHUTDOWN_TIMEOUT: when unfinished lists and bodies are cut, and when the database and
-// telemetry are no longer waited for.
+// As shares of SHUTDOWN_TIMEOUT: when the shutdown cuts unfinished lists and bodies, and when it no longer
+// waits for the database and telemetry to close.
 const [forceCloseShare, releaseShare] = [0.85, 0.95]
 
-/** SIGTERM, SIGINT and uncaught errors end the service. SIGUSR2 switches debug logging. */
+/** SIGTERM, SIGINT and uncaught errors end the service. SIGUSR2 turns debug logging on or off. */
 export function handleSignals (
   app: Pick<FastifyInstance, 'log' | 'close'>, config: Config, lifecycle: Lifecycle,
   release: () => Promise<void>
@@ -24,7 +24,7 @@ export function handleSignals (
   const grace = closeWithGrace({
     delay: shutdownTimeoutMs,
     logger: log,
-    // A start that fails closes everything itself and sets the exit code.
+    // The listeners below handle these signals. Before 'beforeExit' a failed start has closed everything.
     skip: ['SIGTERM', 'SIGINT', 'SIGUSR2', 'beforeExit']
   }, async ({ err, signal = first?.name }) => {
     const deadline = setTimeout(shutdownTimeoutMs * releaseShare)
@@ -32,7 +32,7 @@ export function handleSignals (
     lifecycle.forceCloseAt = performance.now() + shutdownTimeoutMs * forceCloseShare
     if (err) log.fatal({ err }, 'uncaught error')
     else log.info({ signal }, 'stopping')
-    // Load balancers send requests until they have seen /readyz fail.
+    // Load balancers keep sending requests until /readyz has failed.
     if (signal === 'SIGTERM') await setTimeout(drainDelayMs)
     await app.close()
     await Promise.race([release(), deadline])
@@ -52,7 +52,7 @@ export function handleSignals (
   for (const name of ['SIGTERM', 'SIGINT']) process.on(name, end)
   process.on('SIGUSR2', () => {
     const level = log.level === 'debug' ? config.LOG_LEVEL : 'debug'
-    // With this level the log has the next line.
+    // At this level the log contains the next line in any case.
     log.level = 'debug'
     log.info(`SIGUSR2: the log level is ${level} from here on`)
     log.level = level

@@ -28,7 +28,7 @@ export async function listTokens (
   })
 }
 
-/** Succeeds also when the tokens are revoked already. Throws when there is no such token. */
+/** Succeeds even if the tokens are already revoked. Rejects if there is no such token. */
 export async function revokeTokens (config: Config, by: { id: string } | { user: string }): Promise<void> {
   await withTokens(config, async (tokens) => {
     const count = await tokens.revoke(by)

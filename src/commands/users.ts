@@ -7,11 +7,11 @@ import type { Database, Row } from '../database/database.ts'
 import { withOpenDatabase } from './database.ts'
 import { formatTable } from './table.ts'
 
-/** Counting the plants of all users takes longer than a request may. */
+/** Counting the plants of all users may take longer than the timeout of requests allows. */
 const statementTimeoutMs = 600_000
-/** Plants that a statement deletes, next to the requests of other users. */
+/** Plants that one statement deletes: few enough not to delay the requests of other users. */
 const chunk = 1000
-/** An instance notices a revocation at most this long after TOKEN_CACHE_TTL. */
+/** An instance may accept a revoked token for TOKEN_CACHE_TTL plus this time. */
 const revalidateMs = 1000
 
 const statement = (text: string) => ({ name: '', text })
@@ -38,7 +38,7 @@ export async function listUsers (config: Config): Promise<void> {
   })
 }
 
-/** Asks on the terminal unless it is confirmed. Running it again continues an erasure that broke off. */
+/** Asks for confirmation on the terminal unless `isConfirmed`. Run it again to complete a failed erasure. */
 export async function eraseUser (config: Config, user: string, isConfirmed: boolean): Promise<void> {
   await withOpenDatabase(config, statementTimeoutMs, async (database) => {
     const count = async () => {
@@ -52,7 +52,7 @@ export async function eraseUser (config: Config, user: string, isConfirmed: bool
     const revokedAt = performance.now()
     await deleteAllPlants(database, user)
     if (before.tokens !== '0') {
-      // Until then instances may accept the tokens and create plants.
+      // Instances may accept the revoked tokens until then, and create more plants.
       await delay(Math.max(0, revokedAt + config.TOKEN_CACHE_TTL + revalidateMs - performance.now()))
       await deleteAllPlants(database, user)
     }

@@ -1,7 +1,7 @@
-// Reads connection strings by libpq's rules: the servers they name and which of these to use.
+// Parses connection strings by libpq's rules: which servers they name, and which server to connect to.
 import pg from 'pg'
 
-/** `read-write`: neither a standby nor read-only. `primary`: no standby. `any`: the first to respond. */
+/** Which server to use. `read-write`: neither standby nor read-only. `primary`: no standby. `any`: any. */
 const targets = ['read-write', 'primary', 'any'] as const
 
 const words: Record<string, readonly string[]> = {
@@ -11,7 +11,7 @@ const words: Record<string, readonly string[]> = {
   ssl: ['true', '1', '0', 'no-verify'],
   uselibpqcompat: ['true', 'false']
 }
-// pg also reads `replication` and `binary`, which would break the service.
+// The accepted parameters. pg also accepts `replication` and `binary`, but these would break the service.
 const known = [
   'application_name', 'client_encoding', 'fallback_application_name', 'host',
   'idle_in_transaction_session_timeout', 'lock_timeout', 'options', 'password', 'port', 'query_timeout',
@@ -20,12 +20,12 @@ const known = [
 
 export const urlForm = 'postgres://user:password@host:port/database, ' +
   'with / as %2F and ? as %3F in the password'
-// A raw / or ? in the password would make a part of the password the host.
+// With an unescaped / or ? in the password, pg would read a part of the password as the host.
 const rawPassword = /^[^:]*:\/\/[^@/?#]*:[^@/?#]*[/?#][^=]*@/
 const parts = /^(postgres(?:ql)?:\/\/(?:[^/?#]*@)?)(?=.)([^/?#]*)([^?#]*)\??(.*)$/s
 
 /**
- * Reads `postgres://user@one:5432,two/db?target_session_attrs=read-write` into a connection string for each
+ * Splits `postgres://user@one:5432,two/db?target_session_attrs=read-write` into a connection string for each
  * server. The parameters `host` and `port` may be lists, too. Errors show neither user nor password.
  */
 export function parseServers (url: string): { urls: string[], target: typeof targets[number] } {

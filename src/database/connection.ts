@@ -1,38 +1,38 @@
-// One pipelined connection: statements are sent without waiting for the results of earlier ones.
+// One pipelined connection: it sends statements without waiting for the results of earlier statements.
 import { Socket } from 'node:net'
 import pg from 'pg'
 import { isFatal, isNotPrepared, isReadTimeout } from './pg-errors.ts'
 
-// Overrides two private methods of pg, see test/database/wire.test.ts: `Connection.describe` asks for the
-// columns of every statement, and `Query.handleDataRow` makes an object of each row.
+// Replaces two private methods of pg to save time: `Connection.describe` requests the columns of every
+// statement, and `Query.handleDataRow` makes each row an object. test/database/wire.test.ts tests this.
 
-/** A row as the server wrote it: every value as text, in the order of the columns. */
+/** A row as the server sends it: every value as text, in the order of the columns. */
 export type Row = Array<string | null>
 
-/** Each connection plans a statement once and knows it by its name. */
+/** A prepared statement. Each connection prepares it at its first use. */
 export interface Statement {
   name: string
-  /** The name on the connection, for texts that share a name in metrics. */
+  /** The name of the prepared statement, if several texts share one `name` in metrics and traces. */
   preparedAs?: string
   text: string
 }
 
 export interface ConnectionOptions {
   url: string
-  /** 0: the role's own limit. */
+  /** 0 leaves the limit to the database role. */
   statementTimeoutMs: number
 }
 
 export const tickMs = 100
 
-/** Ticks and not milliseconds: a lagging event loop reads results late and ticks late. */
+/** Counts ticks, not milliseconds: when the event loop lags, results and ticks are both late. */
 export const unresponsiveTicks = 8
 
 const closeTimeoutMs = 1000
 
 export class Connection {
   readonly url: string
-  /** Resolves when the connection is closed by either side. */
+  /** Resolves when the service or the server has closed the connection. */
   readonly closed: Promise<void>
   isOpen = true
   /** Statements that were sent and have no result yet. */
@@ -56,23 +56,23 @@ export class Connection {
       keepAliveInitialDelayMillis: 10_000,
       application_name: 'plant-store',
       statement_timeout: statementTimeoutMs,
-      // For an unresponsive server. It ends the connection, so the server's own limit must come first.
+      // For an unresponsive server. This timeout ends the connection, so statement_timeout must come first.
       query_timeout: (statementTimeoutMs === 0 ? 5000 : statementTimeoutMs) + 1000
     })
     Object.assign(this.#client.connection, { describe: () => {} })
     this.closed = new Promise((resolve) => this.#client.once('end', resolve))
-    // An unhandled 'error' event would end the process. Pending statements are rejected separately.
+    // An unhandled 'error' event would crash the process. pg rejects pending statements separately.
     this.#client.on('error', () => this.destroy())
   }
 
-  /** Rejects with the error of the server or the network. Then call `destroy`. */
+  /** Rejects with an error of the server or the network. If it rejects, call `destroy`. */
   connect (): Promise<unknown> {
     return this.#client.connect()
   }
 
   run ({ name, preparedAs = name, text }: Statement, values: unknown[]): Promise<Row[]> {
     const { stream } = this.#client.connection
-    // A busy server gets the statements of a tick in one write.
+    // While results are pending, send all statements of one iteration of the event loop in one write.
     if (this.pending > 0 && stream.writableCorked === 0) {
       stream.cork()
       setImmediate(() => stream.uncork())
@@ -85,7 +85,7 @@ export class Connection {
         this.#unresponsiveTicks = 0
         if (!this.isOpen || isFatal(error)) this.close()
         if (error) reject(this.#causeOf(error, preparedAs))
-        // The result may be out of date when another server takes the writes.
+        // Another server may have become the primary, so this result may be out of date.
         else if (this.#isReadOnly) reject(new Error('the server has become read-only'))
         else {
           this.#preparationErrors.delete(preparedAs)
@@ -97,7 +97,7 @@ export class Connection {
     })
   }
 
-  /** Later statements only learn that they are not prepared, or that the connection has ended. */
+  /** Finds the original error: later statements only report "not prepared" or a closed connection. */
   #causeOf (error: Error, preparedAs: string): Error {
     if (isReadTimeout(error)) this.#timeout = error
     if (this.#timeout !== undefined) return this.#timeout
@@ -106,7 +106,7 @@ export class Connection {
     return error
   }
 
-  /** Must be called every `tickMs`. True when pending statements get no result for `unresponsiveTicks`. */
+  /** Call this every `tickMs`. True when no pending statement has got a result for `unresponsiveTicks`. */
   tick (): boolean {
     this.#unresponsiveTicks = this.pending === 0 ? 0 : this.#unresponsiveTicks + 1
     return this.#unresponsiveTicks >= unresponsiveTicks
@@ -119,7 +119,7 @@ export class Connection {
     })
   }
 
-  /** Takes no more statements, and closes after the results of the pending ones. */
+  /** Marks the connection as not open, and closes it after the results of the pending statements. */
   close (): void {
     this.isOpen = false
     if (this.pending > 0) return

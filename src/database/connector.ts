@@ -1,4 +1,4 @@
-// Connects to the server that takes writes, out of all servers that a connection string names.
+// Connects to the server that accepts writes, among the servers that a connection string names.
 import { setTimeout as delay } from 'node:timers/promises'
 import pg from 'pg'
 import { ApiError, errors } from '../errors.ts'
@@ -6,9 +6,9 @@ import { Connection, type ConnectionOptions } from './connection.ts'
 import { parseServers } from './connection-string.ts'
 
 const timeoutMs = 3000
-/** While an attempt hangs, all servers are tried again this often. */
+/** How often all servers are tried again until one of them connects. */
 const retryMs = 500
-/** How long the other servers may take to report a later timeline. */
+/** After one server has connected, how long the other servers have to report a later timeline. */
 const graceMs = 200
 
 const rejectedWhen = {
@@ -16,13 +16,13 @@ const rejectedWhen = {
   primary: 'pg_is_in_recovery()',
   any: 'false'
 }
-// A promotion begins a timeline. Of two servers that take writes the one with the later timeline is right.
+// Each promotion starts a timeline. When two servers accept writes, the later timeline marks the primary.
 const timelineOf = "case when pg_is_in_recovery() then '' " +
   'else left(pg_walfile_name(pg_current_wal_lsn()), 8) end'
 
 /**
- * Returns a function that connects within 3 s or rejects. All connections made by it know each other:
- * a later timeline closes the connections to servers with an earlier one.
+ * Returns a function that connects within 3 s or rejects. When one of its connections reports a later
+ * timeline, the function closes all its connections to servers with an earlier timeline.
  */
 export function createConnector (options: ConnectionOptions): () => Promise<Connection> {
   const { urls, target } = parseServers(options.url)
@@ -83,19 +83,19 @@ export function createConnector (options: ConnectionOptions): () => Promise<Conn
     const grace = delay(graceMs, undefined, { ref: false })
     if (urls.length > 1) await Promise.race([Promise.allSettled(attempts), grace])
     const [best] = [...opened.filter(({ isOpen }) => isOpen), ...opened] as [Connection]
-    // The other attempts go on without keeping the process alive: they may report a later timeline.
+    // The other attempts continue, since they may report a later timeline, but don't keep the process alive.
     for (const late of attempts) late.then((other) => { if (other !== best) other.close() }, () => {})
     for (const other of connections) if (other !== best) other.unref()
     return best
   }
 }
 
-/** Opens a connection for a command, outside of those of the service. Rejects with DATABASE_UNAVAILABLE. */
+/** Opens a connection of its own for a command or a migration. Rejects with DATABASE_UNAVAILABLE. */
 export async function openClient (url: string, options: pg.ClientConfig): Promise<pg.Client> {
   const unavailable = (cause: unknown) => { throw new ApiError(errors.DATABASE_UNAVAILABLE, { cause }) }
   const connectionString = await findServer(url).catch(unavailable)
   const client = new pg.Client({ connectionString, connectionTimeoutMillis: timeoutMs, ...options })
-  // An unhandled 'error' event would end the process.
+  // An unhandled 'error' event would crash the process.
   client.on('error', () => {})
   await client.connect().catch(unavailable)
   return client

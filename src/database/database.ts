@@ -1,4 +1,4 @@
-// Runs single statements, each on the connection for its kind.
+// Runs single statements on a connection for their kind: reads, long reads, token look-ups or writes.
 import { createConnector } from './connector.ts'
 import { tickMs, unresponsiveTicks, type ConnectionOptions, type Row, type Statement } from './connection.ts'
 import { ManagedConnection } from './managed-connection.ts'
@@ -11,15 +11,15 @@ type WarningListener = (message: string, details: object) => void
 
 interface Probe { table: string, statement: Statement, values: unknown[] }
 
-// A pool would cost twice the processor time: see docs/design/001-one-pipelined-connection.md. Writes have
-// several connections, since a commit or a lock delays the statements behind it.
+// A pool would take twice the processor time: see docs/design/001-one-pipelined-connection.md. Writes use
+// several connections, because a commit or a lock delays later statements on its connection.
 const writeConnections = 4
 
 const maxUnresponsiveMs = unresponsiveTicks * tickMs
 
 /**
- * Each statement is a transaction of its own. Methods reject with the server's error about the statement,
- * and with DATABASE_UNAVAILABLE or DATABASE_SLOW otherwise. The repositories bound how much is pending.
+ * Each statement is a transaction of its own. Methods reject with pg's error if the statement is at fault,
+ * otherwise with a 503 such as DATABASE_UNAVAILABLE. The repositories limit the pending statements.
  */
 export function openDatabase (options: ConnectionOptions) {
   const connect = createConnector(options)
@@ -39,21 +39,21 @@ export function openDatabase (options: ConnectionOptions) {
     /** A read that may take long, on a connection that short reads don't use. */
     readLong: (statement: Statement, values: unknown[]) => longReads.run(statement, values),
 
-    /** A read that is sent again on a new connection when its own is unresponsive: for token look-ups. */
+    /** For token look-ups: sends the read again on a new connection if the first one is unresponsive. */
     readHedged: (statement: Statement, values: unknown[] = []) => tokens.runHedged(statement, values),
 
     /** Resolves after the commit. After DATABASE_UNAVAILABLE or DATABASE_SLOW the outcome is unknown. */
     write: (statement: Statement, values: unknown[] = []) => leastBusy(writes).run(statement, values),
 
-    /** Adds a statement that requests execute to the readiness probe. The values must match no row. */
+    /** Makes the readiness probe execute a statement of the routes. The values must match no row. */
     addProbe (table: string, { name, text }: Statement, values: readonly unknown[]): void {
       probes.push({ table, statement: { name: 'probe', preparedAs: name, text }, values: [...values] })
     },
 
-    /** Whether Citus may spread the tables over several nodes: true until the first connection is open. */
+    /** Whether Citus may distribute the tables over several nodes. True until the first connection opens. */
     isDistributed,
 
-    /** Rejects unless the probes succeed and each kind of statement has a connection. */
+    /** Rejects unless all probes succeed and each kind of statement has an open connection. */
     async probe (): Promise<void> {
       const next = [reads, longReads, tokens, leastBusy(writes)]
       const idle = leastBusy([...writes, reads])
@@ -72,7 +72,7 @@ export function openDatabase (options: ConnectionOptions) {
       write: writes.reduce((sum, connection) => sum + connection.pending(), 0)
     }),
 
-    /** Warnings come at most ten times a second. */
+    /** Sets the listener for warnings, which come at most ten times a second. */
     onWarning (listener: WarningListener): void {
       warn = listener
     },
@@ -98,8 +98,8 @@ function startHealthCheck (connections: ManagedConnection[], warn: WarningListen
   }, tickMs).unref()
 }
 
-// Citus plans this without asking a node, so that a lost node does not make the service unready. A select
-// without a column is an error on Citus.
+// Citus runs this without contacting a node, so that a lost node does not make the service unready. Citus
+// rejects a select without a column.
 const withoutNodes = ({ table }: Probe): Probe =>
   ({ table, statement: { name: `probe-${table}`, text: `select 1 from ${table} where false` }, values: [] })
 

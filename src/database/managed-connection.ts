@@ -1,12 +1,12 @@
-// Keeps one connection: opened when first needed, and replaced when it is lost or unresponsive.
+// Keeps one database connection: opens it at its first use, and replaces it when it is lost or unresponsive.
 import { connectionEvents, requestContext, statementEvents, type StatementEvent } from '../events.ts'
 import type { Connection, Row, Statement } from './connection.ts'
 import { isStalePlan, toDatabaseError } from './pg-errors.ts'
 
-/** Open connections, closing ones included: hanging statements must not use up those of the server. */
+/** Includes closing connections: hanging statements must not use up the connections of the server. */
 const maxOpen = 3
 
-/** How long statements are rejected after a failed attempt to connect, without another attempt. */
+/** For this long after a failed attempt to connect, statements are rejected without another attempt. */
 const retryDelayMs = 100
 
 export class ManagedConnection {
@@ -17,7 +17,7 @@ export class ManagedConnection {
   #waiting = 0
   #failure: { until: number, error: unknown } = { until: -Infinity, error: undefined }
   readonly #hedges = new Set<() => void>()
-  /** Closed by this service; any other connection that ends was lost. */
+  /** The connections that this service closes. Any other connection that ends was lost. */
   readonly #closing = new WeakSet<Connection>()
 
   constructor (connect: () => Promise<Connection>) {
@@ -37,7 +37,7 @@ export class ManagedConnection {
     }
   }
 
-  /** Like `run`, and sent again on the next connection when this one is replaced as unresponsive. */
+  /** Like `run`, but sends the statement again when `tick` replaces the connection. The first result wins. */
   runHedged (statement: Statement, values: unknown[]): Promise<Row[]> {
     const { promise, resolve, reject } = Promise.withResolvers<Row[]>()
     const first = this.run(statement, values)
@@ -49,7 +49,7 @@ export class ManagedConnection {
     return promise
   }
 
-  /** Statements that wait for a connection or a result. Those on a closing connection don't count. */
+  /** Statements that wait for a connection or a result. Statements on a closing connection don't count. */
   pending (): number {
     return this.#waiting + (this.#usable()?.pending ?? 0)
   }
@@ -78,7 +78,7 @@ export class ManagedConnection {
     await connection.closed
   }
 
-  /** A statement with a stale plan was not executed: it is sent once more, on a connection without plans. */
+  /** PostgreSQL does not execute a statement with a stale plan, so send it again on a new connection. */
   async #runOrReplan (statement: Statement, values: unknown[]): Promise<Row[]> {
     const connection = this.#usable() ?? await this.opened()
     try {

@@ -10,7 +10,7 @@ const migrationsTable = 'migrations'
 const lockTimeoutMs = 30_000
 const migrationTimeoutMs = 600_000
 const queryTimeoutMs = 5000
-// The columns of all tables but the system's, each with its type.
+// Selects the columns of all tables except system tables. A column that changes its type gets another id.
 const columnsOfTables = `
   select attrelid::regclass::text as name, format('%s %s %s', attrelid, attnum, atttypid) as id
   from pg_attribute join pg_class on pg_class.oid = attrelid
@@ -19,13 +19,13 @@ const columnsOfTables = `
 const workerMessage = 'This server is a worker of Citus. ' +
   'Run migrate on the coordinator, and serve here with MIGRATE=off.'
 
-/** Asks for the version as a number: 180004 for 18.4. */
+/** Reads the version of PostgreSQL as a number: 180004 for 18.4. */
 export const versionStatement = { name: 'version', text: 'select current_setting(\'server_version_num\')' }
 
 /** Retrying does not help: the operator must choose another server. */
 export class UnsupportedServer extends Error {}
 
-/** Returns the version as people write it. Throws UnsupportedServer when it is too old. */
+/** Returns the version in the form `18.4`. Throws UnsupportedServer when the server is too old. */
 export function supportedVersion (number: unknown): string {
   const [major, minor] = [Math.floor(Number(number) / 10_000), Number(number) % 10_000]
   if (major >= oldestMajorVersion) return `${major}.${minor}`
@@ -34,8 +34,8 @@ export function supportedVersion (number: unknown): string {
 }
 
 /**
- * Runs all missing migrations in one transaction, or undoes the newest one; `withData` allows that to delete
- * data. Instances that start together take turns. Returns the names of the migrations that ran.
+ * Runs all missing migrations in one transaction, or undoes the newest one. Deletes data only if `withData`
+ * is set. Instances that start together take turns. Returns the names of the migrations that ran.
  */
 export async function migrate (url: string, direction: 'up' | 'down', withData = false): Promise<string[]> {
   const client = await openClient(url, {
@@ -49,7 +49,7 @@ export async function migrate (url: string, direction: 'up' | 'down', withData =
     if (direction === 'up' && (await readMigrations()).every((name) => done.includes(name))) return []
     if (await isWorker(client)) throw new UnsupportedServer(workerMessage)
     if (direction === 'down' && !withData) await refuseDataLoss(client, done.at(-1))
-    // Loaded on demand: it takes a quarter of the start time and 10 MiB.
+    // Load the library on demand: loading takes a quarter of the start time, and 10 MiB.
     const { runner } = await import('node-pg-migrate')
     const ran = await runner({
       dbClient: client,
@@ -71,7 +71,7 @@ async function query (client: pg.Client, text: string): Promise<Array<Record<str
   return (await client.query({ text, query_timeout: queryTimeoutMs } as pg.QueryConfig)).rows
 }
 
-/** The coordinator of Citus creates the tables of the workers. */
+/** Whether the server is a worker of Citus. The coordinator creates the tables of its workers. */
 async function isWorker (client: pg.Client): Promise<boolean> {
   const [citus] = await query(client, "select to_regclass('pg_dist_local_group') as groups")
   if (citus?.groups === null) return false
@@ -87,8 +87,8 @@ async function migrationsDone (client: pg.Client): Promise<unknown[]> {
 }
 
 /**
- * Throws when migrating down would delete data: it tries the Down section and compares the columns. The
- * transaction stays open for the library, so that its locks keep other rows from being added meanwhile.
+ * Throws when migrating down would delete data. Runs the Down section, compares the columns, and rolls back.
+ * The transaction stays open for the library: its locks prevent new rows until the migration runs.
  */
 async function refuseDataLoss (client: pg.Client, migration: unknown): Promise<void> {
   const text = await readFile(join(dir, `${migration}.sql`), 'utf8').catch(() => '')

@@ -1,10 +1,10 @@
-// Lets web pages of other origins call the service (Fetch standard, "CORS protocol"). Loaded only where
+// Lets web pages of other origins call the service (Fetch standard, "CORS protocol"). Loaded only if
 // CORS_ORIGIN is set.
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 
 const exposedHeaders = 'WWW-Authenticate, Retry-After, RateLimit, Link, X-Request-Id'
 
-/** Sends the response to a preflight request of an allowed origin. False for any other request. */
+/** Responds to a preflight request of an allowed origin. Returns false for any other request. */
 export type RespondToPreflight = (request: FastifyRequest, reply: FastifyReply, methods: string) => boolean
 
 /** Call this on the root instance before any route is added. */

@@ -6,7 +6,7 @@ declare module 'fastify' {
   interface FastifyInstance { errorLog: ErrorLog }
 }
 
-// In a second. The first line of each error is exempt from the total: a flood of one error hides no other.
+// Per second. The first line of each error is exempt from `maxLines`, so that no error hides another error.
 const [maxLinesPerError, maxLines] = [20, 60]
 
 export function registerErrorLog (app: FastifyInstance): void {
@@ -26,12 +26,12 @@ class ErrorLog {
     this.#log = log
   }
 
-  /** `log` adds the request's id, `client` who sent which request. */
+  /** `log` adds the request's id. `client` has the fields that describe the client and its request. */
   record (error: ApiError, log: FastifyBaseLogger, client: object): void {
     if (log.level === 'silent') return
     this.#timer ??= setTimeout(() => this.flush(), 1000).unref()
     const level = levelOf(error)
-    // The causes of server errors have messages without number: these share one limit.
+    // Server errors have countless different causes, so they share one limit per error number.
     const key = `${error.number} ${level === 'error' ? '' : reasonOf(error)}`
     const entry = this.#errors.get(key) ?? { error, logged: 0, further: 0 }
     this.#errors.set(key, entry)
@@ -45,7 +45,7 @@ class ErrorLog {
     log[level]({ error: error.number, status: error.status, ...why, ...client }, error.message)
   }
 
-  /** Logs how many errors of the current second had no line. */
+  /** Logs how many errors of the current second got no line of their own. */
   flush (): void {
     clearTimeout(this.#timer)
     this.#timer = undefined
@@ -62,6 +62,6 @@ class ErrorLog {
 const levelOf = ({ name, status }: ApiError) =>
   name === 'OVERLOADED' ? 'warn' : status >= 500 && status !== 501 ? 'error' : 'info'
 
-/** The code of a library's error, because its message may quote the client. */
+/** Returns the code of a library's error, because the message may contain text from the client. */
 const reasonOf = ({ name, cause }: ApiError) =>
   typeof cause === 'string' ? cause : (cause as FastifyError | undefined)?.code ?? name

@@ -1,4 +1,4 @@
-// Reads JSON bodies. Integers of 64 bits keep every digit.
+// Reads JSON bodies. Keeps every digit of 64-bit integers.
 import { isUtf8 } from 'node:buffer'
 import type { IncomingHttpHeaders } from 'node:http'
 import type { FastifyInstance } from 'fastify'
@@ -7,12 +7,12 @@ import { inlineBytes, type MemoryBudget } from '../scheduling/memory-budget.ts'
 import { userWork } from '../scheduling/tick-limiter.ts'
 import { exactNumber } from './int64.ts'
 
-/** A plant has three. Parsing 128 KiB of small objects would block the event loop for 40 ms. */
+/** The limit for one body. Parsing 128 KiB of small objects would block the event loop for 40 ms. */
 const maxValues = 100
 
 /**
- * Makes `application/json` the only type of a body, and rejects a body beyond the memory budget before it
- * is read. Call this on the root instance before any route is added.
+ * Accepts only bodies of type `application/json`. Rejects a body before reading it when the memory budget is
+ * used up. Call this on the root instance before any route is added.
  */
 export function readJsonBodies (app: FastifyInstance, budget: MemoryBudget): void {
   const limit = app.initialConfig.bodyLimit as number
@@ -25,14 +25,14 @@ export function readJsonBodies (app: FastifyInstance, budget: MemoryBudget): voi
   })
   app.removeAllContentTypeParsers()
   app.addContentTypeParser('application/json', { parseAs: 'buffer' }, (request, body: Buffer, done) => {
-    // A promise for each small body would take longer than its parsing.
+    // Creating a promise would take longer than parsing a small body.
     if (body.length <= inlineBytes) return done(null, parseJsonBody(body))
     userWork.turn(request.identity.user, body.length).then(() => parseJsonBody(body))
       .then((value) => done(null, value), done)
   })
 }
 
-/** The error of content headers that the service does not support. Fastify checks the media type itself. */
+/** Returns the error for an unsupported charset or content encoding. Fastify checks the media type itself. */
 export function contentHeadersError (headers: IncomingHttpHeaders): ErrorDefinition | undefined {
   const { 'content-type': contentType = '', 'content-encoding': contentEncoding = 'identity' } = headers
   const charset = /;\s*charset\s*=\s*"?([^\s;"]*)/i.exec(contentType)?.[1]
@@ -40,7 +40,7 @@ export function contentHeadersError (headers: IncomingHttpHeaders): ErrorDefinit
   return contentEncoding.toLowerCase() === 'identity' ? undefined : errors.CONTENT_ENCODING_UNSUPPORTED
 }
 
-/** Parses a request body (RFC 8259). Rejects bytes that are not UTF-8. An empty body becomes undefined. */
+/** Parses a request body (RFC 8259). Throws for bytes that are not UTF-8. An empty body becomes undefined. */
 export function parseJsonBody (bytes: Buffer): unknown {
   if (bytes.length === 0) return undefined
   if (!isUtf8(bytes)) throw new ApiError(errors.BODY_NOT_UTF8)
@@ -54,14 +54,14 @@ export function parseJsonBody (bytes: Buffer): unknown {
 }
 
 /**
- * A number beyond 15 digits, a fraction, an exponent, or a key that may be `__proto__`. Other bodies are
- * parsed without the reviver, which makes parsing seven times slower.
+ * Matches a number with over 15 digits, a fraction or an exponent, and a possible key `__proto__`. Any other
+ * body is parsed without the reviver, which makes parsing seven times slower.
  */
 const needsReviver = /(?<!\d)\d{16}|\d[.eE]|\\u|__proto__/
 
 const [comma, brace, bracket, quote, backslash] = Buffer.from(',{["\\')
 
-/** Counts the commas and opening brackets outside of strings, up to one value too many. */
+/** Counts the commas and opening brackets outside strings, and stops at `maxValues` + 1. */
 function countValues (bytes: Buffer): number {
   let values = 0
   for (let at = 0; at < bytes.length && values <= maxValues; at++) {

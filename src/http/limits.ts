@@ -3,20 +3,20 @@ import type { Server } from 'node:http'
 import type { FastifyHttpOptions } from 'fastify'
 
 export const serverLimits = {
-  // Node only enforces the timeout of a request when that of its headers is not the longer one.
+  // Node enforces this timeout only if `headersTimeout` is not longer.
   requestTimeout: 30_000,
-  // Ends a socket without traffic in either direction.
+  // Closes a connection without traffic in either direction.
   connectionTimeout: 60_000,
-  // Longer than the idle timeout of the usual balancers, so that they close first.
+  // Longer than the idle timeout of common load balancers, so that the balancer closes the connection first.
   keepAliveTimeout: 75_000,
   http: {
     headersTimeout: 15_000,
     connectionsCheckingInterval: 1_000,
-    // request-checks.ts checks the header: Node's own response has no body.
+    // request-checks.ts rejects a request without Host. Node's own error response would have no body.
     requireHostHeader: false,
-    // Node would ignore a second Host, Authorization or Content-Type header. The joined headers are invalid.
+    // Node would ignore a second Host, Authorization or Content-Type header. A joined value gets rejected.
     joinDuplicateHeaders: true,
-    // Saves the stream of an absent body: a twentieth of the time of a list.
+    // Creates no stream for an absent body. This saves a twentieth of the time that a list takes.
     optimizeEmptyRequests: true
   },
   routerOptions: { maxParamLength: 1_000 }

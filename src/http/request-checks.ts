@@ -9,11 +9,11 @@ import { contentHeadersError } from './json.ts'
 
 /** Call this on the root instance before any route is added. */
 export function rejectMalformedRequests (app: FastifyInstance, preflight?: RespondToPreflight): void {
-  // Runs before Fastify, which responds to some malformed requests without running a hook.
+  // Listen before Fastify, which responds to some malformed requests without running a hook.
   app.server.prependListener('request', (request, response) => {
-    // The end of such a body is unknown, so nothing can follow it (RFC 9112, section 6.1).
+    // The end of such a body is unknown, so no other request can follow it (RFC 9112, section 6.1).
     if (hasBadFraming(request)) response.shouldKeepAlive = false
-    // Node's parser also accepts the methods of RTSP. The router would log a long warning about them.
+    // Make `validateRequest` reject RTSP methods, which Node accepts. The router would log a long warning.
     if (!METHODS.includes(request.method as string)) Object.assign(request, { method: 'GET', url: '#' })
   })
 
@@ -49,7 +49,7 @@ export function rejectMalformedRequests (app: FastifyInstance, preflight?: Respo
   })
 }
 
-/** Finds what Node accepts but a server must reject (RFC 9112, 2.3, 3.2, 3.2.4 and 6.1; RFC 9110, 10.1.1). */
+/** Finds requests that Node accepts but RFC 9112 (2.3, 3.2, 3.2.4, 6.1) or RFC 9110 (10.1.1) forbids. */
 function validateRequest (request: IncomingMessage): ErrorDefinition | undefined {
   const { httpVersion, url, headers: { host, expect } } = request
   if (httpVersion === '1.1') {
@@ -64,7 +64,7 @@ function validateRequest (request: IncomingMessage): ErrorDefinition | undefined
   return (url as string).includes('#') ? errors.HTTP_MALFORMED : undefined
 }
 
-/** Node decodes no transfer coding but chunked, and HTTP/1.0 has none. */
+/** Node decodes only the transfer coding `chunked`. HTTP/1.0 has no transfer codings. */
 const hasBadFraming = ({ httpVersion, headers: { 'transfer-encoding': coding } }: IncomingMessage) =>
   coding !== undefined && (httpVersion === '1.0' || !/^chunked$/i.test(coding))
 
@@ -78,7 +78,7 @@ function isHost (text: string): boolean {
   return isLiteral !== undefined && (address === undefined || isIPv6(address))
 }
 
-/** The segments of the path as the router reads it: without origin and query, percent escapes decoded. */
+/** The segments of the path as the router sees them: without origin and query, with escapes decoded. */
 function segmentsOf (url: string): string[] {
   const [path] = url.replace(/^https?:\/\/[^/?]*/i, '').split('?', 1)
   return (path || '/').split('/').map(decodeURIComponent)
@@ -88,7 +88,7 @@ const matches = (pattern: string[], path: string[]) =>
   (pattern.length === path.length || pattern.at(-1) === '*') &&
   pattern.every((part, index) => part === path[index] || (/^[:*]/.test(part) && Boolean(path[index])))
 
-/** An onRequest hook. The router leaves malformed escapes in the query as they are. */
+/** An onRequest hook that rejects malformed percent escapes in the query. The router accepts them. */
 export function rejectMalformedQuery (
   request: FastifyRequest, _reply: FastifyReply, done: HookHandlerDoneFunction
 ): void {

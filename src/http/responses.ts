@@ -1,4 +1,4 @@
-// Standard headers, and the response to an error of a route, of Fastify or of Node's parser.
+// Sets the standard headers, and turns errors of routes, Fastify and Node's parser into responses.
 import { randomUUID } from 'node:crypto'
 import { STATUS_CODES } from 'node:http'
 import { isIP } from 'node:net'
@@ -18,11 +18,11 @@ const foreignErrors: Record<string, ErrorDefinition> = {
   FST_ERR_CTP_INVALID_MEDIA_TYPE: errors.CONTENT_TYPE_UNSUPPORTED,
   FST_ERR_CTP_INVALID_CONTENT_LENGTH: errors.HTTP_MALFORMED,
   FST_BEARER_AUTH_MISSING_AUTHORIZATION_HEADER: errors.TOKEN_MISSING,
-  // Means a scheme other than Bearer: the check of the token throws an error of its own.
+  // The scheme is not Bearer. For an invalid bearer token the check of the token throws TOKEN_INVALID.
   FST_BEARER_AUTH_INVALID_AUTHORIZATION_HEADER: errors.TOKEN_MISSING,
-  // The client went away while it sent the body. The log must not report an error of the service.
+  // The client disconnected while sending the body. The log must not report an error of the service.
   ECONNRESET: errors.HTTP_MALFORMED,
-  // The client went away before a long list began.
+  // The client disconnected before a long list began.
   ERR_STREAM_PREMATURE_CLOSE: errors.HTTP_MALFORMED,
   ERR_HTTP_REQUEST_TIMEOUT: errors.REQUEST_TIMEOUT,
   HPE_HEADER_OVERFLOW: errors.HEADERS_TOO_LARGE,
@@ -37,7 +37,7 @@ export function toApiError (error: unknown, otherwise: ErrorDefinition): ApiErro
   return new ApiError(known ?? (statusCode < 500 ? errors.HTTP_MALFORMED : otherwise), { cause: error })
 }
 
-/** Whether the parser stopped in a well-formed request line. Then the method is the only unknown. */
+/** Whether the parser failed in a well-formed request line. In that case only the method is unknown. */
 const hasRequestLine = ({ rawPacket, bytesParsed }: { rawPacket: Buffer, bytesParsed: number }) =>
   /^[\w-]+ \S+ HTTP\/1\.[01]\r\n/.test(
     rawPacket.toString('latin1', rawPacket.lastIndexOf('\n', bytesParsed) + 1))
@@ -49,7 +49,7 @@ export function setStandardHeaders (app: FastifyInstance): void {
     if (!reply.hasHeader('cache-control')) reply.header('cache-control', 'no-store')
     // Fastify adds a charset, which JSON does not have (RFC 8259, section 11).
     if (reply.getHeader('content-type') === 'application/json; charset=utf-8') reply.type('application/json')
-    // HTTP/1.0 has no chunks: a truncated response would look complete.
+    // HTTP/1.0 has no chunked coding, so a truncated response would look complete.
     const isChunked = payload instanceof Readable && !reply.hasHeader('content-length')
     if (isChunked && request.raw.httpVersion === '1.0') {
       payload.destroy()
@@ -59,14 +59,14 @@ export function setStandardHeaders (app: FastifyInstance): void {
   })
 }
 
-/** The last valid address that trusted proxies report. Earlier ones may be anything that the client wrote. */
+/** The client's address as trusted proxies report it. Skips text that is not an address. */
 export const addressOf = ({ ip, ips = [ip] }: FastifyRequest) =>
   ips.findLast((address) => isIP(address) !== 0) as string
 
-/** What an error response costs, in bytes of other work: 32 in a tick. */
+/** The cost of an error response in the tick limiter: 32 responses use up a tick. */
 const errorBytes = 8192
 
-/** The error handler of Fastify. */
+/** Fastify's error handler. */
 export function handleError (error: unknown, request: FastifyRequest, reply: FastifyReply): void {
   const apiError = toApiError(error, errors.INTERNAL)
   const { status, number, headers, message } = apiError
@@ -75,11 +75,11 @@ export function handleError (error: unknown, request: FastifyRequest, reply: Fas
   const identity = request.identity ?? (apiError as Partial<FastifyRequest>).identity
   request.server.errorLog.record(apiError, request.log,
     { method, route, user: identity?.user, tokenId: identity?.id, remoteAddress: addressOf(request) })
-  // Fastify would close the connection after a body that it rejected, and a client that still sends would
-  // lose the response.
+  // After rejecting a body Fastify would close the connection, and a client that is still sending would not
+  // get the response.
   if (!request.raw.complete) discardStream(request.raw, request.raw.socket)
   if (reply.hasHeader('connection') && reply.raw.shouldKeepAlive) reply.header('connection', 'keep-alive')
-  // Fastify runs no hook for a malformed URL. It adds no charset when the reply has its own serializer.
+  // Set all headers here: Fastify runs no hook for a malformed URL. The serializer avoids Fastify's charset.
   reply.code(status).headers({ ...headers, 'cache-control': 'no-store', 'x-request-id': request.id })
   reply.type('application/json').serializer(JSON.stringify)
   // A client that repeats rejected requests on many connections must not keep the event loop busy.
@@ -87,7 +87,7 @@ export function handleError (error: unknown, request: FastifyRequest, reply: Fas
   clientWork.run(`error ${client}`, errorBytes, () => { reply.send({ error: number, message }) })
 }
 
-/** A complete HTTP response for a socket when Node could not parse a request. */
+/** Returns a whole HTTP response to write to the socket, for requests that never reach Fastify. */
 export function rawErrorResponse (
   app: FastifyInstance, error: unknown, remoteAddress?: string, extraHeaders: Record<string, string> = {}
 ): string {

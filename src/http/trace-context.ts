@@ -3,8 +3,8 @@
 const format = /^00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})$/
 
 /**
- * Undefined unless the header follows version 00 exactly. A request with any other header starts
- * a new trace (section 3.2.2.5) and never gets an error.
+ * Returns undefined unless the header follows version 00 exactly. A request with any other header starts a
+ * new trace (section 3.2.2.5) and is not rejected.
  */
 export function readTraceparent (header: string | string[] | undefined) {
   const match = header === undefined ? null : format.exec(header as string)

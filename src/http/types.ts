@@ -1,8 +1,8 @@
-// The types of values that this service adds to those of TypeBox.
+// The value types that this service adds to TypeBox.
 import { Kind, Type, TypeRegistry, type TUnsafe } from '@sinclair/typebox'
 import { int64Range, inInt64Range } from './int64.ts'
 
-/** What a value of each of these types must be. */
+/** Describes the valid values of each type, for error messages. */
 export const typeDescriptions: Record<string, string> = {}
 
 function define<Value> (
@@ -14,12 +14,12 @@ function define<Value> (
     Type.Unsafe({ [Kind]: kind, ...schema, ...options })
 }
 
-/** A 64-bit integer in a JSON body: a bigint beyond 2^53, so convert it before you calculate or compare. */
+/** A 64-bit integer in a JSON body. Beyond 2^53 it is a bigint: convert it before you calculate with it. */
 export const Int64 = define<number | bigint>('Int64', `an integer ${int64Range}`,
   { type: 'integer', format: 'int64' },
   (value) => typeof value === 'bigint' || Number.isSafeInteger(value))
 
-// The length comes first: BigInt takes time quadratic in the number of digits.
+// Check the length first: BigInt takes time quadratic in the number of digits.
 const isInt64 = (value: unknown) => typeof value === 'string' && value.length <= 20 &&
   /^(0|-?[1-9][0-9]*)$/.test(value) && inInt64Range(BigInt(value))
 
@@ -30,7 +30,7 @@ export const Int64Text = define<string>('Int64Text', `a decimal integer ${int64R
 export const writeCursor = (id: string) => Buffer.from(id).toString('base64url')
 export const readCursor = (cursor: string) => Buffer.from(cursor, 'base64url').toString('latin1')
 
-/** A position in a list, from `writeCursor`. Clients can't mistake it for an id or a number of rows. */
+/** A position in a list, encoded by `writeCursor` so that clients don't mistake it for an id or an offset. */
 export const CursorText = define<string>('CursorText', 'the value from the Link header of a list',
   { type: 'string' },
   (value) => typeof value === 'string' && isInt64(readCursor(value)) &&

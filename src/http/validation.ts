@@ -6,7 +6,7 @@ import { ApiError, errors, type ErrorDefinition } from '../errors.ts'
 import { int64Range } from './int64.ts'
 import { typeDescriptions } from './types.ts'
 
-// The keys are Fastify's names of the parts.
+// The keys are Fastify's names for the parts of a request.
 const toApiErrorByPart = { body: bodyError, params: pathError, querystring: queryError }
 
 /**
@@ -54,7 +54,7 @@ function queryError (error: ValueError): ApiError {
 
 const reject = (definition: ErrorDefinition, message: string) => new ApiError(definition, { message })
 
-/** `/maker/name` to `maker.name`. */
+/** Turns `/maker/name` into `maker.name`. */
 const nameOf = ({ path }: ValueError) => path.slice(1).replaceAll('/', '.')
 
 function requirementOf ({ schema, message }: ValueError): string {
@@ -62,6 +62,6 @@ function requirementOf ({ schema, message }: ValueError): string {
   return description === undefined ? `is not valid: ${message}` : `must be ${description}`
 }
 
-/** "id, name, tag (optional)". */
+/** Returns a list such as "id, name, tag (optional)". */
 const fieldsOf = ({ properties, required = [] }: TSchema) =>
   Object.keys(properties).map((name) => required.includes(name) ? name : `${name} (optional)`).join(', ')

@@ -1,4 +1,4 @@
-// The columns of a plant beside its key, written down once for all statements.
+// The columns of a plant except its key. All statements are built from this list.
 import type { Plant } from './schemas.ts'
 
 /** The SQL type of each field's column. A column has the name of its field. */
@@ -12,17 +12,17 @@ export const fields = Object.keys(types) as Array<keyof Plant>
 /** The fields that can be of any length. */
 export const textFields = fields.filter((field) => types[field] === 'text')
 
-/** `, name, tag`, to follow the key. */
+/** `, name, tag`: follows the key columns in a statement. */
 export const columnList = fields.map((field) => `, ${field}`).join('')
 
-/** `($1, $2, $3, $4), ($5, …)`: the keys and fields of some plants. */
+/** Returns `($1, $2, $3, $4), ($5, …)`: placeholders for the keys and fields of so many plants. */
 export function placeholdersOf (plants: number): string {
   const width = 2 + fields.length
   const row = (first: number) => Array.from({ length: width }, (_, column) => `$${first + column}`).join(', ')
   return Array.from({ length: plants }, (_, index) => `(${row(index * width + 1)})`).join(', ')
 }
 
-/** The plant at one position of the columns, in the order of `fields`. */
+/** Builds the plant at a position of the columns. The columns are arrays in the order of `fields`. */
 export const toPlant = ([name = [], tag = []]: unknown[][], position: number) => ({
   name: name[position],
   tag: tag[position] ?? undefined

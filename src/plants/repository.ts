@@ -17,21 +17,21 @@ interface PlantsOptions {
   writeBatch: number | undefined
   /** How many requests of each kind may be queued. */
   maxQueued: number
-  /** The most bytes of a request body, and so of a plant. */
+  /** The maximum size of a request body in bytes, and therefore of a plant. */
   bodyLimit: number
   budget: MemoryBudget
 }
 
-// More first pages in a statement, or more such statements, would delay the lists of new users.
+// Limits for the statements that read first pages. Higher limits would delay the lists of other users.
 const [maxLists, maxListBatches] = [16, 4]
 const defaultWriteBatch = 500
 
-/** Each verb acts on the plants of `user` alone. */
+/** Each function reads or changes only the plants of `user`. */
 export function createPlants (database: Database, options: PlantsOptions) {
   const { writeBatch, maxQueued, bodyLimit, budget } = options
   const batching = (maxItems: number, maxInFlight: number) => {
     const batch = { maxItems: Math.min(maxItems, writeBatch ?? defaultWriteBatch), maxInFlight }
-    // In Citus one lost node would fail the whole batch.
+    // On Citus one lost node would make the whole batch fail.
     const isSingle = () => batch.maxItems === 1 || (writeBatch === undefined && database.isDistributed())
     return { limits: () => isSingle() ? singles : batch, maxQueued, isRetryable: wasRolledBack }
   }
@@ -58,5 +58,5 @@ export function createPlants (database: Database, options: PlantsOptions) {
   }
 }
 
-/** In characters. */
+/** The size of a plant's texts in characters. */
 const sizeOf = (plant: NewPlant) => textFields.reduce((sum, field) => sum + (plant[field]?.length ?? 0), 0)

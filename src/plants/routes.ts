@@ -45,7 +45,7 @@ function createPlant (app: App, plants: Plants): void {
   }, async (request) => {
     await request.revalidate()
     if (!await plants.create(request.identity.user, request.body)) throw new ApiError(ID_TAKEN)
-    // Serialization drops the id and unknown fields.
+    // The response schema drops the id and unknown fields.
     return request.body
   })
 }
@@ -67,7 +67,7 @@ function listPlants (app: App, plants: Plants): void {
     const range = { from: after && readCursor(after), limit: Number(limit ?? Infinity) }
     const { plants: list, beyond } = await plants.list(request.identity.user, range, reply.raw)
     if (beyond !== undefined) {
-      // A relative URL is right below any prefix of a proxy.
+      // A relative URL stays correct when a proxy adds a path prefix.
       reply.header('link', `<?limit=${limit}&after=${writeCursor(beyond)}>; rel="next"`)
     }
     if (Array.isArray(list)) return list
@@ -100,12 +100,12 @@ function deletePlant (app: App, plants: Plants): void {
   })
 }
 
-/** The JSON of a long list, page by page. When the token becomes invalid the stream ends with an error. */
+/** Yields the JSON of a long list, page by page. The stream fails if the token becomes invalid meanwhile. */
 async function * toJson (pages: AsyncIterable<Page>, request: FastifyRequest, reply: FastifyReply) {
   const serialize = reply.getSerializationFunction('200') as unknown as (plants: Plant[]) => string
   let separator = '['
   for await (const page of pages) {
-    // The page before ended with the last plant.
+    // The list has ended with the previous page.
     if (page.count === 0) break
     await request.revalidate()
     await userWork.turn(request.identity.user, page.bytes)
@@ -116,7 +116,7 @@ async function * toJson (pages: AsyncIterable<Page>, request: FastifyRequest, re
   yield ']'
 }
 
-/** Waits until the client has taken the page. Otherwise the stream would read the next page before that. */
+/** Waits until the socket has sent the page. Otherwise the stream would request the next page too early. */
 async function drained ({ socket }: ServerResponse): Promise<void> {
   if (!socket?.writableNeedDrain) return
   const { promise, resolve } = Promise.withResolvers<void>()

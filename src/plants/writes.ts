@@ -10,13 +10,13 @@ export interface PlantToCreate extends PlantKey {
   size: number
 }
 
-/** The most plants that one statement creates. */
+/** The maximum number of plants that one statement creates. */
 export const maxCreates = 512
 
-// All instances write plants in one order, so that batches don't deadlock. Where the planner chooses
-// another order, as in a scan of a small table, PostgreSQL ends one batch and it is retried plant by plant.
+// All instances write plants in the same order, so that batches don't deadlock. If the planner chooses
+// another order, as for a small table, PostgreSQL may abort a batch, and each of its items is retried alone.
 
-// `values` let Citus route each row to its node. Up to 100 rows they cost no more than arrays.
+// With a `values` list Citus can route each row to its node. Up to 100 rows it takes no longer than arrays.
 const inserts: Statement[] = []
 const insertOf = (rows: number): Statement => ({
   name: rows === 1 ? 'plant-insert' : 'plants-insert',
@@ -37,13 +37,13 @@ const deleteMany = {
     where plants.owner = key.owner and plants.id = key.id returning plants.owner, plants.id`
 }
 
-/** For the readiness probe: deletes no user's plant. */
+/** For the readiness probe: deletes a plant of the user '', which does not exist. */
 export const deleteProbe = [deleteOne, ['', '0']] as const
 
 export async function insertAll (database: Database, plants: PlantToCreate[]): Promise<boolean[]> {
   const rows = plants.toSorted(byKey).filter(isFirstOfKey)
   const size = roundUpRows(rows.length)
-  // A repeated row conflicts with itself and is not inserted.
+  // Fill up with copies of the last row. They conflict with that row and are not inserted.
   while (rows.length < size) rows.push(rows.at(-1) as PlantToCreate)
   const values = rows.flatMap(({ user, id, plant }) => [user, id, ...fields.map((field) => plant[field])])
   const insert = inserts[size] ??= insertOf(size)
@@ -59,13 +59,13 @@ export async function deleteAll (database: Database, keys: PlantKey[]): Promise<
   return outcomesOf(keys, rows)
 }
 
-/** Every connection plans each number of rows, so there are few numbers, at most a quarter too large. */
+/** Rounds up by at most a quarter: each connection prepares a statement for every number of rows in use. */
 function roundUpRows (rows: number): number {
   const step = 2 ** Math.max(0, 29 - Math.clz32(rows - 1))
   return Math.ceil(rows / step) * step
 }
 
-/** Any order that is the same everywhere; it need not be the order of the index. */
+/** Any order will do if it is the same in all instances. It need not be the order of the index. */
 function byKey (one: PlantKey, other: PlantKey): number {
   if (one.user !== other.user) return one.user < other.user ? -1 : 1
   if (one.id === other.id) return 0
@@ -75,7 +75,7 @@ function byKey (one: PlantKey, other: PlantKey): number {
 const isFirstOfKey = (key: PlantKey, index: number, sorted: PlantKey[]) =>
   index === 0 || byKey(key, sorted[index - 1] as PlantKey) !== 0
 
-/** Of several requests for the same plant in one batch the first succeeds. */
+/** If several requests of one batch concern the same plant, only the first request succeeds. */
 function outcomesOf (keys: PlantKey[], rows: Row[]): boolean[] {
   if (rows.length === keys.length) return keys.map(() => true)
   const done = new Set(rows.map(([owner, id]) => `${id} ${owner}`))

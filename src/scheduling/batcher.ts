@@ -1,16 +1,16 @@
-// Groups items that arrive together, or while other groups are in flight, into one statement.
+// Combines items that arrive together, or while earlier batches are in flight, into one statement.
 import { batchEvents, requestContext, statementEvents } from '../events.ts'
 import { WorkQueue, type Queued, type Work, type WorkQueueOptions } from './work-queue.ts'
 
 export interface BatcherOptions<Item, Result> extends WorkQueueOptions {
   name: string
-  /** After which errors of a batch each of its items is retried alone. */
+  /** Whether each item of a batch is retried alone after this error of the batch. */
   isRetryable: (error: unknown) => boolean
-  /** How an item is retried alone; as a batch of one by default. */
+  /** Retries one item. By default the item is retried as a batch of one. */
   runAlone?: (item: Item) => Promise<Result>
 }
 
-/** The limits where each item has a statement of its own: enough for pipelining. */
+/** Limits that give each item its own statement, with enough statements in flight for pipelining. */
 export const singles = { maxItems: 1, maxInFlight: 100 }
 
 interface Pending<Item extends Work, Result> extends Queued<Item> {
@@ -18,10 +18,10 @@ interface Pending<Item extends Work, Result> extends Queued<Item> {
   resolve: (result: Result | Promise<Result>) => void
 }
 
-/** Returns the results in the order of the items. A promise among them concerns its own item alone. */
+/** Resolves to the results in the order of the items. If a result is a promise, its item gets that later. */
 type Run<Item, Result> = (items: Item[]) => Promise<Array<Result | Promise<Result>>>
 
-/** See docs/design/002-batches.md. */
+/** Runs items in batches. See docs/design/002-batches.md. */
 export class Batcher<Item extends Work, Result> {
   readonly #run: Run<Item, Result>
   readonly #options: BatcherOptions<Item, Result>
@@ -33,7 +33,7 @@ export class Batcher<Item extends Work, Result> {
     this.#queue = new WorkQueue((batch) => this.#flush(batch), options)
   }
 
-  /** Rejects with OVERLOADED when the item was in no statement. */
+  /** Rejects with OVERLOADED when the queue was full or the item expired in it: no statement was sent. */
   add (item: Item): Promise<Result> {
     return new Promise((resolve, reject) => {
       this.#queue.add({ item, context: requestContext.getStore(), resolve, reject })
@@ -58,7 +58,7 @@ export class Batcher<Item extends Work, Result> {
     await this.#inContextOf([pending], () => runAlone(pending.item)).then(pending.resolve, pending.reject)
   }
 
-  /** Traces link the statement to the requests that it serves. */
+  /** Sets the request context, so that traces can link the statement to the requests of the batch. */
   #inContextOf<T> (batch: Array<Pending<Item, Result>>, run: () => Promise<T>): Promise<T> {
     if (!statementEvents.hasSubscribers) return run()
     return requestContext.run(batch.map(({ context }) => context), run)

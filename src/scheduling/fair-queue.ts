@@ -1,8 +1,8 @@
-// Entries in one queue per user, served by deficit round robin (Shreedhar and Varghese, SIGCOMM 1995).
+// One queue of entries per user, served by deficit round robin (Shreedhar and Varghese, SIGCOMM 1995).
 
 interface UserQueue<Item> {
   entries: Array<{ item: Item, cost: number, queuedAt: number }>
-  /** How much cost the user may still take before other users are served. */
+  /** The cost that the user may still spend before other users are served. */
   deficit: number
 }
 
@@ -11,7 +11,7 @@ export class FairQueue<Item> {
   readonly #quantum: number
   #size = 0
 
-  /** `quantum`: how much cost each user may take in a round. */
+  /** `quantum`: the cost that each user may spend in a round. */
   constructor (quantum = 1) {
     this.#quantum = quantum
   }
@@ -20,7 +20,7 @@ export class FairQueue<Item> {
     return this.#size
   }
 
-  /** `queuedAt` is a time by performance.now(); with Infinity the entry never expires. */
+  /** `queuedAt` is a time of `performance.now()`. With Infinity the entry never expires. */
   add (user: string, item: Item, cost = 1, queuedAt = performance.now()): void {
     let queue = this.#users.get(user)
     if (queue === undefined) this.#users.set(user, queue = { entries: [], deficit: this.#quantum })
@@ -28,9 +28,9 @@ export class FairQueue<Item> {
     this.#size++
   }
 
-  /** Removes the next item; undefined when no entry is left or the next one costs more than `maxCost`. */
+  /** Removes and returns the next item. Undefined if there is none or the next costs more than `maxCost`. */
   next (maxCost = Infinity): Item | undefined {
-    // The iterator also visits the users that are moved to the end meanwhile.
+    // The loop also visits the users that it moves to the end.
     for (const [user, queue] of this.#users) {
       const { cost } = queue.entries[0] as typeof queue.entries[0]
       if (queue.deficit < cost) {
@@ -45,7 +45,7 @@ export class FairQueue<Item> {
     }
   }
 
-  /** Removes the items that were queued before a time by performance.now(). */
+  /** Removes and returns the items that were queued before a time of `performance.now()`. */
   takeExpired (before: number): Item[] {
     const expired: Item[] = []
     for (const [user, queue] of this.#users) {
@@ -56,7 +56,7 @@ export class FairQueue<Item> {
     return expired
   }
 
-  /** Removes the newest item of the user with the most entries; undefined when that is `user`. */
+  /** Removes and returns the newest item of the user with the most entries. Undefined if that is `user`. */
   evictFromLargest (user: string): Item | undefined {
     let [largest, size] = [user, (this.#users.get(user)?.entries.length ?? 0) + 1]
     for (const [other, { entries }] of this.#users) {

@@ -4,15 +4,15 @@ import { FairQueue } from './fair-queue.ts'
 /** The work of one tick: some 4 ms of JSON parsing or serialization. */
 const maxBytesPerTick = 262_144
 
-/** What each user or client address may do before the others get their turn. */
+/** The work of one user or client address before the next one gets its turn. */
 const quantumBytes = 65_536
 
-/** Charges work by its bytes before the work starts. Clocks are too coarse, and wrong on a busy machine. */
+/** Limits work by its bytes, not by its time: clocks are too coarse, and wrong on a busy machine. */
 export class TickLimiter {
   readonly #queue = new FairQueue<() => void>(quantumBytes)
   #spentBytes = 0
 
-  /** Calls `work` at once while this tick has budget left, otherwise in a later tick, fair by `key`. */
+  /** Calls `work` in this tick if its budget allows it, otherwise in a later tick. Keys get fair shares. */
   run (key: string, bytes: number, work: () => void): void {
     if (this.#spentBytes === 0) setImmediate(() => this.#nextTick())
     const charged = () => {
@@ -23,12 +23,12 @@ export class TickLimiter {
     else this.#queue.add(key, charged, bytes)
   }
 
-  /** Resolves when the work may be done, in the same tick. */
+  /** Resolves in the tick in which the work may run. */
   turn (key: string, bytes: number): Promise<void> {
     return new Promise((resolve) => this.run(key, bytes, resolve))
   }
 
-  /** Work beyond the budget of a tick has a tick of its own. */
+  /** Returns Infinity for an unused tick, so that work larger than the budget gets a tick of its own. */
   #left (): number {
     return this.#spentBytes === 0 ? Infinity : maxBytesPerTick - this.#spentBytes
   }
@@ -40,8 +40,8 @@ export class TickLimiter {
   }
 }
 
-/** Bodies and pages of users, by user. */
+/** Parsing and serialization for authenticated users. The key is the user. */
 export const userWork = new TickLimiter()
 
-/** Work for clients that may be unauthenticated, by client address. */
+/** Work for clients that may be unauthenticated. The key contains the client's address. */
 export const clientWork = new TickLimiter()

@@ -1,20 +1,20 @@
 // Token buckets by key: the rate limits of users and of client addresses.
 
-/** 6000/m is a count of 6000 in 60 seconds. */
+/** The setting `6000/m` means a count of 6000 in 60 seconds. */
 export interface Rate { count: number, seconds: number }
 
-/** `left` and `refillSeconds`, the time until there is another token, are whole numbers. */
+/** `left`: the whole tokens in the bucket. `refillSeconds`: the whole seconds until it has one more. */
 interface Bucket { allowed: boolean, left: number, refillSeconds: number }
 
 /** Bounds the memory to some 7 MiB. */
 const maxKeys = 50_000
 
-/** Counts time in tokens: a bucket that was just emptied is full again `burst` tokens later. */
+/** The unit of time is the refill of one token: an empty bucket is full again after `burst` units. */
 export class TokenBuckets {
   readonly #burst: number
   readonly #secondsPerToken: number
-  // The time at which each bucket is full again. Both maps begin anew after the time in which an empty
-  // bucket fills up. So a dropped bucket is full, and no key can displace the bucket of another key.
+  // The time at which each bucket is full again. The older map is discarded when all its buckets are full,
+  // so that many new keys cannot evict a bucket that is not yet full.
   #recent = new Map<string, number>()
   #older = new Map<string, number>()
   #rotateAt = 0
@@ -24,7 +24,7 @@ export class TokenBuckets {
     this.#secondsPerToken = seconds / count
   }
 
-  /** Takes a token unless the bucket is empty. Beyond `maxKeys` a new key has no limit. */
+  /** Takes a token unless the bucket is empty. While there are `maxKeys` buckets, a new key has no limit. */
   take (key: string): Bucket {
     const now = this.#now()
     const missing = this.#missing(key, now)
@@ -34,7 +34,7 @@ export class TokenBuckets {
     return this.#describe(missing + 1, true)
   }
 
-  /** The bucket as it is. */
+  /** Describes the bucket without taking a token. */
   peek (key: string): Bucket {
     const missing = this.#missing(key, this.#now())
     return this.#describe(missing, missing <= this.#burst - 1)
@@ -44,7 +44,7 @@ export class TokenBuckets {
     const now = performance.now() / 1000 / this.#secondsPerToken
     if (now >= this.#rotateAt) {
       const period = Math.max(this.#burst, 1 / this.#secondsPerToken)
-      // After a pause the buckets of both maps are full.
+      // After a whole period without a call the buckets of both maps are full.
       this.#older = now < this.#rotateAt + period ? this.#recent : new Map()
       this.#recent = new Map()
       this.#rotateAt = now + period

@@ -6,9 +6,9 @@ export interface Work {
   user: string
   /** In characters. */
   size?: number
-  /** By performance.now(), when the work was queued before. Infinity: never expires. */
+  /** A time of `performance.now()`, if the work was queued earlier. With Infinity the work never expires. */
   queuedAt?: number
-  /** When the response is closed, its work does not start. */
+  /** Work does not start after its response is closed. */
   response?: { readonly destroyed: boolean }
 }
 
@@ -18,7 +18,7 @@ export interface Queued<Item extends Work> {
 }
 
 export interface WorkQueueOptions {
-  /** How many items start together, and how many groups may be in flight. Citus changes them at run time. */
+  /** The items per group, and the groups in flight. A function, because Citus is detected at run time. */
   limits: () => { maxItems: number, maxInFlight: number }
   maxQueued: number
 }
@@ -28,24 +28,24 @@ const maxQueueMs = 5000
 const tickMs = 100
 
 /**
- * After more ticks without a finished group the groups in flight no longer count: a locked row must not hold
- * up other users. By then an unresponsive connection has been replaced.
+ * After more ticks without a finished group, the groups in flight no longer count toward `maxInFlight`: a
+ * locked row must not delay other users. An unresponsive connection has been replaced by then.
  */
 const maxStalledTicks = 10
 
-/** In characters. Small items do not wait long for large ones of the same group. */
+/** In characters. Limits how long a small item waits for large items of the same group. */
 const maxGroupSize = 262_144
 
-/** The characters that count as much as one small item when users take turns. */
+/** When users take turns, this many characters count as much as one small item. */
 const sizeUnit = 4096
 
-/** Starts queued work in groups, fair by user. `start` settles the items; its promise never rejects. */
+/** Starts queued work in groups, fair by user. `start` must settle all items, and must never reject. */
 export class WorkQueue<Entry extends Queued<Work>> {
   readonly #start: (group: Entry[]) => Promise<void>
   readonly #options: WorkQueueOptions
   readonly #queue = new FairQueue<Entry>()
   #inFlight = 0
-  /** Grows when the groups in flight stop counting. */
+  /** Incremented when the groups in flight stop counting. */
   #generation = 0
   #stalledTicks = 0
   #scheduled: NodeJS.Immediate | undefined
@@ -56,7 +56,7 @@ export class WorkQueue<Entry extends Queued<Work>> {
     this.#options = options
   }
 
-  /** Rejects with OVERLOADED past `maxQueued`: this entry, or one of the user who has the most entries. */
+  /** Past `maxQueued` rejects, with OVERLOADED, this entry or an entry of the user with the most entries. */
   add (entry: Entry): void {
     const { user, size = 0, queuedAt } = entry.item
     if (this.#queue.size >= this.#options.maxQueued) {

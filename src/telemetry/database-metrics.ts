@@ -5,7 +5,7 @@ import { durationBuckets, listen, type Metrics } from './registry.ts'
 
 const batchSizeBuckets = [1, 2, 5, 10, 20, 50, 100, 200, 500]
 
-/** Returns a function that ends the measurement. */
+/** Returns a function that stops the measurement. */
 export function measureDatabase (database: Database, { counter, gauge, histogram }: Metrics): () => void {
   gauge('plant_store_statements_pending', 'Statements that are queued or in flight, by kind', function () {
     for (const [kind, count] of Object.entries(database.pending())) this.set({ kind }, count)

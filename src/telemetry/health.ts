@@ -14,7 +14,7 @@ export const unreadyReasons = ['starting', 'stopping', 'database'] as const
 /** Resolves to the reason why the service is not ready, or to undefined. */
 export type Readiness = () => Promise<{ name: (typeof unreadyReasons)[number], error: ApiError } | undefined>
 
-/** Concurrent checks share one database probe, because unauthenticated clients can ask for them. */
+/** Concurrent calls share one database probe, because unauthenticated clients can request /readyz. */
 export function createReadiness (database: Database, lifecycle: Lifecycle): Readiness {
   let probing: Promise<unknown> | undefined
   const unavailable = (cause: unknown) => new ApiError(errors.DATABASE_UNAVAILABLE, { cause })
@@ -27,7 +27,7 @@ export function createReadiness (database: Database, lifecycle: Lifecycle): Read
 
   return async () => {
     if (lifecycle.stopping) return { name: 'stopping', error: new ApiError(errors.STOPPING) }
-    // The tables of the previous version would satisfy the probe while migrations run.
+    // While migrations run, the tables of the previous version could satisfy the database probe.
     if (lifecycle.starting) return { name: 'starting', error: unavailable('not migrated yet') }
     try {
       probing ??= probe().finally(() => { probing = undefined })
@@ -44,7 +44,7 @@ const StatusSchema = Type.Object({ status: Type.Literal('ok') })
 
 type HealthRoutes = FastifyPluginAsyncTypebox<{ readiness: Readiness }>
 
-/** Needs no token. /livez succeeds while the process runs, /readyz while the service is ready. */
+/** Need no token. /livez succeeds while the process runs, /readyz while the service is ready. */
 export const healthRoutes: HealthRoutes = async (app, { readiness }) => {
   app.get('/livez', {
     schema: { response: { 200: StatusSchema, '4xx': ErrorSchema } }
@@ -54,7 +54,7 @@ export const healthRoutes: HealthRoutes = async (app, { readiness }) => {
 
   let isReady = true
   app.get('/readyz', {
-    // Probes come every second: the log has only the changes.
+    // Probes come every second, so log only changes of readiness.
     logLevel: 'silent',
     schema: { response: { 200: StatusSchema, '4xx': ErrorSchema, '5xx': ErrorSchema } }
   }, async function ready () {

@@ -2,7 +2,7 @@
 import { jwtEvents, keyEvents } from '../events.ts'
 import { listen, type Metrics } from './registry.ts'
 
-/** Returns a function that ends the measurement. */
+/** Returns a function that stops the measurement. */
 export function measureJwts ({ counter, gauge }: Metrics): () => void {
   const checks = counter('plant_store_jwt_checks_total',
     'Checks of JWTs, by result; cached ones check no signature', 'result')

@@ -1,4 +1,4 @@
-// Metrics for Prometheus on a port of their own. Loaded only where METRICS_PORT is set.
+// Serves metrics for Prometheus on a separate port. Loaded only if METRICS_PORT is set.
 import { once } from 'node:events'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
@@ -25,12 +25,12 @@ export interface MetricsOptions {
 
 const renderIntervalMs = 1000
 const maxConnections = 50
-/** Cuts idle connections, requests that do not end and clients that do not read. */
+/** Closes connections that are idle, send an incomplete request or do not read the response. */
 const connectionTimeoutMs = 5000
 
 /**
- * Opens the metrics listener; rejects when the port is taken. Labels get all their
- * values at the start, so that no ratio is empty.
+ * Opens the metrics listener. Rejects when the port is taken. Series start at 0 for all
+ * label values, so that a query for a ratio is never empty.
  */
 export async function openMetrics ({ host, port, version, schema, jwts }: MetricsOptions) {
   const metrics = createMetrics()

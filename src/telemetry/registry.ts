@@ -4,7 +4,7 @@ import {
 } from '@prometheus-io/client'
 import type { Events } from '../events.ts'
 
-// promtool rejects the names of these metrics of Node.
+// promtool rejects the names of these default metrics.
 const misnamed = ['active_handles_total', 'active_requests_total', 'active_resources_total',
   'eventloop_utilization_histogram', 'eventloop_utilization_summary']
 

@@ -17,7 +17,7 @@ export function measureRequests (app: FastifyInstance, metrics: Metrics): void {
     function () { this.set(inFlight) })
 
   app.addHook('onRoute', ({ method, url, schema }) => {
-    // Routes without a tag, such as /docs, get a series at their first request.
+    // Routes without a tag, such as /docs, get their series at the first request.
     if (schema?.tags === undefined) return
     const successes = Object.keys(schema.response as object).filter((status) => status.startsWith('2'))
     for (const status of [...successes, 500, 503]) {
@@ -31,7 +31,7 @@ export function measureRequests (app: FastifyInstance, metrics: Metrics): void {
   app.addHook('onResponse', ({ method, routeOptions: { url: route } }, reply, done) => {
     inFlight--
     const { statusCode: status, elapsedTime } = reply
-    // An unknown path can come with any of 35 methods: one series is enough.
+    // Requests for unknown paths can have any of 35 methods. One series for all of them is enough.
     const labels = route === undefined ? { method: 'any', route: 'none', status } : { method, route, status }
     durations.observe(labels, elapsedTime / 1000)
     done()
@@ -59,7 +59,7 @@ function countErrors (app: FastifyInstance, { counter }: Metrics): void {
     const { name, number, cause } = toApiError(error, errors.INTERNAL)
     responses.inc({ error: number })
     if (name.startsWith('TOKEN_')) {
-      // One of `rejectionReasons`: a label never holds text from the client.
+      // This is one of `rejectionReasons`: a label never contains text from the client.
       rejected.inc({ reason: typeof cause === 'string' ? cause : name.replace('TOKEN_', '').toLowerCase() })
     }
     if (name === 'OVERLOADED') shed.inc({ kind: identity === null ? 'token' : String(schema?.operationId) })

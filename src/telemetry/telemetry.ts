@@ -1,4 +1,4 @@
-// Opens metrics and traces. Each module is loaded only where the configuration asks for it.
+// Opens metrics and traces. Loads each module only if the configuration enables it.
 import type { FastifyInstance } from 'fastify'
 import manifest from '../../package.json' with { type: 'json' }
 import type { Config } from '../config.ts'

@@ -1,5 +1,5 @@
-// Sends spans of requests and statements by OTLP/HTTP. Loaded only where OTEL_EXPORTER_OTLP_ENDPOINT
-// is set. The libraries read their other variables themselves.
+// Sends spans of requests and statements by OTLP/HTTP. Loaded only if OTEL_EXPORTER_OTLP_ENDPOINT is set.
+// The OpenTelemetry libraries read their other environment variables themselves.
 import {
   ROOT_CONTEXT, SpanKind, SpanStatusCode, trace, TraceFlags, type Span, type Tracer
 } from '@opentelemetry/api'
@@ -18,7 +18,7 @@ import { readTraceparent } from '../http/trace-context.ts'
 /** How long a shutdown waits for the collector to accept the last spans. */
 const flushTimeoutMs = 1000
 
-/** Queues up to 2,048 spans for the collector and drops further ones, so that no request waits. */
+/** Queues up to 2,048 spans for the collector and drops further spans, so that no request waits for it. */
 export function openTraces (version: string, sampler: Sampler) {
   const provider = new TracerProvider({
     sampler,
@@ -58,7 +58,7 @@ function traceRequests (app: FastifyInstance, tracer: Tracer): void {
   const spans = new WeakMap<FastifyRequest, Span>()
 
   app.addHook('onRequest', (request, reply, done) => {
-    // The route's pattern, because the URL may hold a token.
+    // Record the route's pattern, not the URL, which may contain a token.
     const { method, routeOptions: { url: route } } = request
     const attributes = { 'http.request.method': method, ...route !== undefined && { 'http.route': route } }
     const name = route === undefined ? method : `${method} ${route}`

@@ -1,4 +1,4 @@
-// The command export: writes plants to a file. PostgreSQL itself writes the lines.
+// The command export: writes plants to a file. PostgreSQL formats the lines.
 import { createWriteStream } from 'node:fs'
 import { rename, rm } from 'node:fs/promises'
 import { pipeline } from 'node:stream/promises'
@@ -10,14 +10,14 @@ import { columnList, fields } from '../../plants/columns.ts'
 import { findFormat } from './files.ts'
 import { runTransfer } from './transfer.ts'
 
-/** Writes to standard output without a file. Without a user it writes the plants of all users. */
+/** Writes to standard output if there is no `file`. Exports the plants of all users if there is no `user`. */
 export async function exportPlants (
   config: Config, user: string | undefined, file: string | undefined, { format }: { format?: string }
 ): Promise<void> {
   const { isCsv, isGzip } = findFormat(file, format)
   await runTransfer(config, async (transfer) => {
     const { client, signal } = transfer
-    // One statement reads one snapshot. It may take longer than the role allows for requests.
+    // A single statement reads one consistent snapshot. It may run longer than the role's statement_timeout.
     await client.query('begin read only; set local statement_timeout = 0')
     const rows = client.query(to(isCsv ? copyCsv(user) : copyJson(user)))
     const completed = new Promise((resolve) => { client.once('drain', resolve) })
@@ -27,7 +27,7 @@ export async function exportPlants (
         yield chunk
       }
     }
-    // The file appears when it is complete.
+    // The output gets the file's final name only when it is complete.
     const part = `${file}.part`
     const output = file === undefined ? process.stdout : createWriteStream(part, { mode: 0o600, flush: true })
     const stages = [rows, countLines, ...isGzip ? [createGzip()] : [], output]
@@ -42,12 +42,12 @@ export async function exportPlants (
 const plantsOf = (user?: string) =>
   `from plants where ${user === undefined ? 'true' : `owner = ${pg.escapeLiteral(user)}`} order by owner, id`
 
-/** An absent value is an empty cell without quotes. */
+/** An empty cell without quotes means an absent value. The cell of an empty string is `""`. */
 const copyCsv = (user?: string) => `copy (
     select ${user === undefined ? 'owner as "user", ' : ''}id${columnList} ${plantsOf(user)}
   ) to stdout (format csv, header)`
 
-// A line has one cell. PostgreSQL quotes no cell, because JSON has neither of the two control characters.
+// Each line is a CSV row of one cell. PostgreSQL never quotes it: JSON contains neither control character.
 const copyJson = (user?: string) => `copy (
     select ${user === undefined ? '\'{"user":\' || to_json(owner) || \',' : "'{"}"id":' || id
       ${fields.map((field) => `|| coalesce(',"${field}":' || to_json(${field}), '')`).join(' ')} || '}'

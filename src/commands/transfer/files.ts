@@ -1,4 +1,4 @@
-// The formats of files, and the readers of their lines: NDJSON or CSV.
+// Detects the format of a file, and reads its lines: NDJSON or CSV.
 import { isUtf8 } from 'node:buffer'
 import { pipeline } from 'node:stream'
 import { CsvError, parse } from 'csv-parse'
@@ -7,7 +7,7 @@ import { parseJsonBody } from '../../http/json.ts'
 import { fields } from '../../plants/columns.ts'
 
 export interface Line {
-  /** From 1. A CSV record of several lines has the number of the last one. */
+  /** Counts from 1. A CSV record of several lines has the number of its last line. */
   number: number
   text: () => string
   /** Throws an ApiError when the line is malformed. */
@@ -16,16 +16,16 @@ export interface Line {
 
 export const invalid = (message: string) => new ApiError(errors.FIELD_INVALID, { message })
 
-/** By default the end of the file's name tells the format. Standard input and output are NDJSON. */
+/** Without `format` the file's extension decides. Standard input and output are NDJSON by default. */
 export function findFormat (file = '.ndjson', format = /\.((?:ndjson|csv)(?:\.gz)?)$/.exec(file)?.[1]) {
   if (format !== undefined) return { isCsv: format.startsWith('csv'), isGzip: format.endsWith('.gz') }
   throw new Error(`${file}: expected --format, or a name that ends in .ndjson, .csv, .ndjson.gz or .csv.gz`)
 }
 
-/** A file of all users names the user in each line. */
+/** In a file for all users each line names its user. */
 const columnsOf = (user?: string) => [...user === undefined ? ['user'] : [], 'id', ...fields]
 
-/** A line of more than `maxBytes` loses its end, so that it takes no more memory. Blank lines are skipped. */
+/** Skips blank lines. Truncates lines of more than `maxBytes` to save memory; their `parse` throws. */
 export async function * readNdjson (chunks: AsyncIterable<Buffer>, maxBytes: number): AsyncGenerator<Line> {
   const parse = (bytes: Buffer) => {
     if (bytes.length <= maxBytes) return parseJsonBody(bytes)
@@ -50,12 +50,12 @@ async function * splitLines (chunks: AsyncIterable<Buffer>, maxBytes: number): A
   yield rest
 }
 
-/** A malformed quote throws: nothing tells where the next line begins. */
+/** Throws on a malformed quote, because the start of the next record is then unknown. */
 export async function * readCsv (
   chunks: AsyncIterable<Buffer>, maxBytes: number, user?: string
 ): AsyncGenerator<Line> {
   const records = pipeline(skipMark(chunks), parse({
-    // Cells are buffers here. One that is not UTF-8 stays a buffer, which the schema rejects.
+    // Makes each cell a buffer. A cell that is not valid UTF-8 stays a buffer, which the schema rejects.
     encoding: null,
     cast: (cell, { quoting }) => isUtf8(cell as never) ? toText(`${cell}`, quoting) : cell,
     info: true,
@@ -76,7 +76,7 @@ export async function * readCsv (
   }
 }
 
-/** An absent cell is empty and has no quotes. */
+/** An empty cell without quotes means an absent value. */
 const toText = (cell: string, quoting: boolean) => quoting || cell !== '' ? cell : undefined
 const toCsv = (record: unknown[]) =>
   record.map((cell) => cell === undefined ? '' : `"${String(cell).replaceAll('"', '""')}"`).join()
@@ -91,7 +91,7 @@ function toObject (columns: string[], record: unknown[]): unknown {
   return Object.fromEntries(columns.map((name, index) => [name, record[index]]))
 }
 
-/** csv-parse can skip a byte order mark, but then replaces bytes that are not UTF-8. */
+/** Skips a byte order mark. With csv-parse's option for this, it would replace bytes that are not UTF-8. */
 async function * skipMark (chunks: AsyncIterable<Buffer>): AsyncGenerator<Buffer> {
   let isFirst = true
   for await (const chunk of chunks) {

@@ -17,11 +17,11 @@ import { runTransfer, type Transfer } from './transfer.ts'
 
 export interface ImportOptions {
   format?: string
-  /** How many plants a transaction has; all of them by default. */
+  /** Plants per transaction. By default one transaction creates all plants. */
   chunk?: number
   /** Plants per second. */
   rate?: number
-  /** The file for rejected lines. Without it the first one ends the import. */
+  /** The file for rejected lines. Without it the first rejected line ends the import. */
   skipErrors?: string
   /** Rejects plants with ids that exist. */
   strict: boolean
@@ -30,23 +30,23 @@ export interface ImportOptions {
 
 interface PlantLine extends Line { user: string, id: string, plant: Plant }
 
-/** The limits of a statement: plants, and characters of their texts. With a rate there are 10 a second. */
+/** The limits of a statement in plants and in characters, and the statements per second with `rate`. */
 const [maxBatchSize, maxBatchLength, batchesPerSecond] = [2000, 2 ** 20, 10]
-/** Bytes of a line beside the body of a create: the user, and more digits of the id. */
+/** A line may exceed BODY_LIMIT by this: it may name the user, and export writes all digits of an id. */
 const extraBytes = 2048
-/** The exit code of an import that is complete except for rejected lines. */
+/** The exit code of an import that completed but rejected some lines. */
 const rejectedCode = 3
 const idTaken = invalid('The user already has a plant with this id.')
 
 const arrays = fields.map((field, index) => `, $${index + 3}::${types[field]}[]`).join('')
-// Where a file repeats an id, its first plant is stored.
+// If a file repeats an id, the first plant with this id is stored.
 const insert = `insert into plants (owner, id${columnList})
   select owner, id${columnList} from unnest($1::text[], $2::bigint[]${arrays})
     with ordinality as plant (owner, id${columnList}, n)
   order by owner collate "C", id, n
   on conflict do nothing returning owner, id`
 
-/** Reads standard input without a file. Without a user each line names its own. */
+/** Reads standard input if there is no `file`. If there is no `user`, each line names its user. */
 export async function importPlants (
   config: Config, user: string | undefined, file: string | undefined, options: ImportOptions
 ): Promise<void> {
@@ -145,7 +145,7 @@ class Import {
     await this.#rejects.appendFile(`${JSON.stringify({ line: number, reason, text: text() })}\n`)
   }
 
-  /** Returns before the plants are stored, so that the next lines are read meanwhile. */
+  /** Resolves before the plants are stored, so that the next lines are read meanwhile. */
   async #send (batch: PlantLine[]): Promise<void> {
     await this.#inserted
     const due = this.#startedAt + this.#transfer.lines * 1000 / (this.#options.rate ?? Infinity)
@@ -158,7 +158,7 @@ class Import {
     this.#transfer.lines += batch.length
   }
 
-  /** Resolves to the number of the last line. */
+  /** Resolves to the number of the last line in the batch. */
   async #insert (batch: PlantLine[]): Promise<number> {
     const values = [
       batch.map(({ user }) => user), batch.map(({ id }) => id),
@@ -175,7 +175,7 @@ class Import {
     return batch.at(-1)?.number as number
   }
 
-  /** PostgreSQL would take a commit behind a failed insert for a rollback, without an error. */
+  /** Awaits the insert: after a failed insert PostgreSQL would roll back on `commit`, without an error. */
   async #commit (): Promise<void> {
     const line = await this.#inserted
     this.#note = '; the outcome of the last commit is unknown: import again'

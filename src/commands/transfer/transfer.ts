@@ -8,9 +8,9 @@ import { formatError } from '../format-error.ts'
 
 export interface Transfer {
   client: Client
-  /** Aborts on Ctrl-C, which also ends the connection. */
+  /** Aborts on SIGINT or SIGTERM, which also end the database connection. */
   signal: AbortSignal
-  /** The lines that are read or written: a CSV record may have several. */
+  /** The progress so far: import counts plants, export counts lines. */
   lines: number
   /** How much of the file is read, from 0 to 1; 0 when its size is unknown. */
   share: () => number
@@ -18,13 +18,13 @@ export interface Transfer {
   summary: () => string
 }
 
-/** The time limit of a statement: an insert may wait for a request that creates the same plant. */
+/** Long enough for an insert that waits for a request which creates the same plant. */
 const statementTimeoutMs = 60_000
 const signals = ['SIGINT', 'SIGTERM']
-/** What a shell reports for a program that SIGINT ended. */
+/** The exit code that shells report for a program that SIGINT has ended. */
 const interruptedCode = 130
 
-// A transfer keeps little of what it allocates. By default V8 uses twice the memory and little less time.
+// A transfer's objects are short-lived. V8's defaults would use twice the memory and save little time.
 for (const flag of ['--semi-space-growth-factor=1', '--heap-growing-percent=50']) setFlagsFromString(flag)
 
 export async function runTransfer (
@@ -43,7 +43,7 @@ export async function runTransfer (
     hideProgress()
     await client.end()
     for (const name of signals) process.off(name, interrupt)
-    // The reader of the output wants no more: export … | head
+    // The reader has closed the pipe, as in `plant-store export … | head`.
     if (error?.code === 'EPIPE') return
     if (error !== undefined) {
       process.exitCode = signal.aborted ? interruptedCode : 1
@@ -54,7 +54,7 @@ export async function runTransfer (
   })
 }
 
-/** Keeps one line on a terminal up to date until the returned function removes it. */
+/** Shows the progress in one line of a terminal. The returned function removes this line. */
 function showProgress (transfer: Transfer): () => void {
   const { stderr } = process
   if (!stderr.isTTY) return () => {}

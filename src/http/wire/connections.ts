@@ -16,7 +16,7 @@ export function manageConnections (app: FastifyInstance, lifecycle: Lifecycle, m
   serializePipelining(app.server)
   closeOnShutdown(app, lifecycle)
   deferContinue(app, lifecycle)
-  // A client that has sent everything may still wait for responses.
+  // A client that has closed its sending side may still wait for responses.
   Object.assign(app.server, { maxConnections, httpAllowHalfOpen: true })
   app.server.on('connection', (socket: HttpSocket) => {
     // Node calls this after the last response of a connection.
@@ -25,21 +25,21 @@ export function manageConnections (app: FastifyInstance, lifecycle: Lifecycle, m
     const error = new ApiError(errors.OVERLOADED, { cause: 'too many connections' })
     app.errorLog.record(error, app.log, { remoteAddress: data?.remoteAddress })
   }).on('connect', (_request: IncomingMessage, socket: HttpSocket) => {
-    // Node has removed its own listeners, and earlier responses may be in flight.
+    // For CONNECT Node has removed its own listeners, but earlier responses may still be in flight.
     socket.on('error', () => socket.destroy()).on('timeout', () => socket.destroy())
     socket.on('drain', () => socket._httpMessage?.emit('drain'))
     respondLast(app, socket, new ApiError(errors.METHOD_NOT_ALLOWED), { allow: 'GET, HEAD, POST, DELETE' })
   })
 }
 
-/** Node would send 100 Continue before the headers are checked, and 417 without a body. */
+/** Sends 100 Continue after the headers are checked. Node would send it before, or a 417 without a body. */
 function deferContinue ({ server }: FastifyInstance, lifecycle: Lifecycle): void {
   function begin (request: IncomingMessage, response: ServerResponse): void {
     const { shouldKeepAlive } = response
-    // Without the 100 a client may send the body or not, so the next bytes are ambiguous
+    // Without a 100 the client may send the body or skip it, so the bytes that follow are ambiguous
     // (RFC 9110, section 10.1.1).
     response.shouldKeepAlive = false
-    // Send the 100 when the body is read. Node also reads the body to discard it after the response.
+    // 'resume' means that the body is read. After the response Node also resumes, to discard the body.
     request.once('resume', () => {
       if (response.headersSent) return
       response.shouldKeepAlive = shouldKeepAlive && !lifecycle.stopping
@@ -52,7 +52,7 @@ function deferContinue ({ server }: FastifyInstance, lifecycle: Lifecycle): void
 
 const reported = new WeakSet<Socket>()
 
-/** Handles errors of Node's parser, which reports a late request every second. */
+/** Handles one error of Node's parser per connection. Node reports a late request again every second. */
 export function handleClientError (this: FastifyInstance, error: Error, socket: HttpSocket): void {
   if (reported.has(socket)) return
   reported.add(socket)
@@ -61,7 +61,7 @@ export function handleClientError (this: FastifyInstance, error: Error, socket: 
 
 /**
  * Sends the last response of a connection, after the responses to earlier requests. An incomplete request
- * that has its response gets no second one.
+ * that already has a response gets no second response.
  */
 function respondLast (
   app: FastifyInstance, socket: HttpSocket, error: Error, headers?: Record<string, string>

@@ -1,5 +1,5 @@
-// Reads on after the last response of a connection. A close with unread bytes would reset the connection,
-// and the client could not read the response.
+// Keeps reading after the last response of a connection. A close with unread bytes would reset the
+// connection, and the client could lose the response.
 import type { Socket } from 'node:net'
 import type { Readable } from 'node:stream'
 import { clientWork } from '../../scheduling/tick-limiter.ts'
@@ -9,7 +9,7 @@ import type { HttpSocket } from './node-internals.ts'
 export const lingerIdleMs = 2000
 const lingerMs = 5000
 
-/** What a discarded chunk costs, in bytes of other work: eight chunks of up to 64 KiB in a tick. */
+/** The cost of a discarded chunk in the tick limiter: eight chunks of up to 64 KiB use up a tick. */
 const chunkBytes = 32_768
 
 export function lingeringClose (socket: HttpSocket): void {
@@ -29,7 +29,7 @@ export function discardInput (socket: HttpSocket): void {
   socket.resume()
 }
 
-/** Node alone would read the input of a hundred clients before it serves another client. */
+/** Discards input in turns. Otherwise Node could read from a hundred clients before it serves a request. */
 export function discardStream (stream: Readable, { remoteAddress }: Socket): void {
   stream.on('data', () => {
     stream.pause()

@@ -5,13 +5,13 @@ import type { Socket } from 'node:net'
 export type HttpSocket = Socket & {
   /** The response in flight. */
   _httpMessage?: ServerResponse | null
-  /** Node sets this flag when it pauses the socket. It clears the flag and reads on after a response. */
+  /** Node sets this flag when it pauses the socket. After a response Node clears the flag and reads on. */
   _paused?: boolean
-  /** Absent after a CONNECT and after the end. */
+  /** Absent after a CONNECT request and after the end of the connection. */
   parser?: {
     /** The newest request. */
     incoming: IncomingMessage | null
-    /** 2 makes the parser discard the rest of the chunk. */
+    /** When this returns 2, the parser discards the rest of the chunk. */
     onIncoming: (request: IncomingMessage & { upgrade?: boolean }, keepAlive: boolean) => 0 | 1 | 2
     resume (): void
     /** The chunk that is being parsed. */

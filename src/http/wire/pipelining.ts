@@ -1,11 +1,11 @@
-// Starts one request of a connection at a time: pipelined requests wait for the responses before them
+// Starts one request of a connection at a time: pipelined requests wait for the responses to earlier requests
 // (RFC 9112, section 9.3.2).
 import type { IncomingMessage, Server } from 'node:http'
 import { Socket } from 'node:net'
 import { discardInput } from './lingering-close.ts'
 import type { HttpSocket } from './node-internals.ts'
 
-/** Requests that may wait on a connection. One chunk of 64 KiB can have thousands. */
+/** How many requests may wait on a connection. A single chunk of 64 KiB can contain thousands of requests. */
 const maxPipelined = 16
 
 /** Call this before the server listens. */
@@ -13,7 +13,7 @@ export function serializePipelining (server: Server): void {
   server.on('connection', serializeConnection)
 }
 
-/** While requests wait the service reads nothing more, so that neither requests nor bodies pile up. */
+/** Stops reading from the connection while requests wait, so that neither requests nor bodies pile up. */
 function serializeConnection (socket: HttpSocket): void {
   const parser = socket.parser as NonNullable<HttpSocket['parser']>
   const begin = parser.onIncoming
@@ -21,10 +21,10 @@ function serializeConnection (socket: HttpSocket): void {
   let isFull = false
 
   parser.onIncoming = (request, mayStay) => {
-    // The parser discards the bytes that follow an Upgrade header in the same chunk.
+    // After an Upgrade header the parser discards the rest of the chunk. If it has a rest, don't keep alive.
     const keepAlive = mayStay && (!request.upgrade || isAlone(parser.getCurrentBuffer()))
     if (!socket._httpMessage || request.method === 'CONNECT') return begin(request, keepAlive)
-    // Otherwise Node would hand the connection over to an upgrade.
+    // Otherwise Node would treat the connection as upgraded and stop parsing HTTP.
     request.upgrade = false
     if (waiting.length === maxPipelined) {
       isFull = true
@@ -36,13 +36,13 @@ function serializeConnection (socket: HttpSocket): void {
     socket._httpMessage.once('finish', next)
     return 0
   }
-  // Node resumes reading whenever a part of the response has been sent.
+  // Node calls this whenever it has sent a part of the response. Don't resume while requests wait.
   socket.resume = () => waiting.length > 0 ? socket : Socket.prototype.resume.call(socket)
 
   function next (): void {
     const [request, keepAlive] = waiting.shift() as (typeof waiting)[0]
     const isLast = waiting.length === 0
-    // The previous response was the connection's last. The client knows that these requests had no effect.
+    // The previous response announced the close, so the client knows that the waiting requests never started.
     if (socket.writableEnded) return
     if (isLast && isFull) discardInput(socket)
     else if (isLast) {
@@ -55,5 +55,5 @@ function serializeConnection (socket: HttpSocket): void {
   }
 }
 
-/** Whether a chunk ends with the only head in it. */
+/** Whether a chunk contains a single request head and nothing after it. */
 const isAlone = (chunk: Buffer) => chunk.indexOf('\r\n\r\n') === chunk.length - 4

@@ -17,25 +17,25 @@ export function closeOnShutdown (app: FastifyInstance, lifecycle: Lifecycle): vo
     sockets.add(socket)
     socket.once('close', () => sockets.delete(socket))
   })
-  // Listen before Fastify, which responds to some malformed requests without any hook.
+  // Listen before Fastify, which responds to some malformed requests without running a hook.
   app.server.prependListener('request', (_request, response) => {
     if (lifecycle.stopping) response.shouldKeepAlive = false
   })
-  // Node's own method leaves connections without a complete request open, and the server waits for them.
+  // Node's own method leaves connections with an incomplete request open, and the server waits for them.
   app.server.closeIdleConnections = () => {
     for (const socket of sockets) {
       if (socket._httpMessage || socket.writableEnded) continue
-      // The response was sent before the request was complete.
+      // The request is incomplete but already has its response.
       if (socket.parser?.incoming) lingeringClose(socket)
       else socket.destroy()
     }
   }
 
-  // Clients can repeat lists and incomplete bodies. Other requests stay: a client could not know the outcome.
+  // Cut lists and incomplete bodies, which clients can repeat. Cutting other requests hides their outcome.
   function closePartial (): void {
     const partial = [...sockets].filter(isPartial)
     if (performance.now() < (lifecycle.forceCloseAt ?? Infinity)) {
-      // Stalled connections end soon, the others at `forceCloseAt`.
+      // Stalled connections time out soon. The other connections are cut at `forceCloseAt`.
       for (const socket of partial) if (socket.timeout !== lingerIdleMs) socket.setTimeout(lingerIdleMs)
     } else if (partial.length > 0) {
       app.log.warn({ connections: partial.length }, 'the shutdown cuts unfinished lists and bodies')
@@ -44,7 +44,7 @@ export function closeOnShutdown (app: FastifyInstance, lifecycle: Lifecycle): vo
   }
 
   app.addHook('preClose', (done) => {
-    // A response that has begun can no longer announce that it is the last of its connection.
+    // A response that has begun cannot send `Connection: close`. Close its connection right after it instead.
     app.server.keepAliveTimeout = 1
     for (const { _httpMessage: response } of sockets) if (response) response.shouldKeepAlive = false
     closePartial()
@@ -54,7 +54,7 @@ export function closeOnShutdown (app: FastifyInstance, lifecycle: Lifecycle): vo
   })
 }
 
-/** Whether a response or a body has begun and is not complete. */
+/** Whether the response or the request body has begun but is not complete. */
 function isPartial ({ _httpMessage: response, writableLength }: HttpSocket): boolean {
   return response?.headersSent || writableLength > 0 || response?.req.complete === false
 }

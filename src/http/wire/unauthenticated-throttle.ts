@@ -1,24 +1,24 @@
-// Spreads requests of unauthenticated connections over several ticks.
+// Spreads requests of unauthenticated connections over several ticks (iterations of the event loop).
 import type { FastifyInstance } from 'fastify'
 import type { Socket } from 'node:net'
 import { clientWork } from '../../scheduling/tick-limiter.ts'
 
 type ClientConnection = Socket & {
-  /** The client's address until a request has had a valid token. */
+  /** The client's address, until a request of this connection has had a valid token. */
   unauthenticated?: string | undefined
 }
 
-/** What an unauthenticated or malformed request costs, in bytes of other work: eight in a tick. */
+/** The cost of an unauthenticated or malformed request in the tick limiter: eight use up a tick. */
 export const requestBytes = 32_768
 
-/** Call this for a request with a valid token: further requests of the connection don't wait. */
+/** Call this for a request with a valid token. Later requests of the connection are not throttled. */
 export function markAuthenticated (connection: ClientConnection): void {
   connection.unauthenticated = undefined
 }
 
 /**
- * A tick may bring a thousand requests. Those of unauthenticated clients take turns, by address. Probes
- * take turns of their own, since they use new connections and may share an attacker's address.
+ * Starts the requests of unauthenticated connections in turns, fair by client address. Probes have turns of
+ * their own, since they use new connections and may share an attacker's address.
  */
 export function throttleUnauthenticated ({ server, routing }: FastifyInstance, probePaths: string[]): void {
   // Read `remoteAddress` on every socket right away: Node caches it as a property. Reading it later on some
