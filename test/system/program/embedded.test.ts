@@ -12,7 +12,7 @@ import { run, serve, unmeasured, type Program } from '../../support/program.ts'
 const DATA_DIR = await createDataDir(t)
 const environment = { DATABASE_URL: undefined, DATA_DIR, DRAIN_DELAY: '0' }
 const start = () => unmeasured.serve(t, environment, 'ready', { detached: true })
-// Starts with coverage. A service that a test kills by SIGKILL reports no coverage, so use `start` for it.
+// Like `start`, and measures coverage. A service that is killed by SIGKILL reports none: use `start` there.
 const startMeasured = () => serve(t, environment, 'ready', { detached: true })
 let service: Program
 const usesEmbedded = `DATABASE_URL is not set: using the PostgreSQL server in ${DATA_DIR}\n`
@@ -157,7 +157,7 @@ await t.test('a stale server.json does not mislead the next start', async (t) =>
 
   const killed = spawn(process.execPath, ['--version'])
   await once(killed, 'exit')
-  // As if another server used this port and this password by now.
+  // server.json now describes another server, as if that server had taken over the port and the password.
   await writeFile(notes, JSON.stringify({ url: process.env.TEST_DATABASE_URL, ownerPid: killed.pid }))
   service = await start()
   t.strictSame(await listPlants(service), names)
@@ -168,7 +168,8 @@ await t.test('a stale server.json does not mislead the next start', async (t) =>
 await t.test('a start waits for a server that is about to end', async (t) => {
   const folder = join(DATA_DIR, 'postgresql')
   const { uid, gid } = await stat(folder)
-  // Two seconds are longer than a start takes, and shorter than a start waits for the old process.
+  // The old process lives for two seconds: longer than a usual start takes, but less than a start waits for
+  // such a process.
   const leaving = spawn('sleep', ['2'], { uid, gid })
   await writeFile(join(folder, 'postmaster.pid'), `${leaving.pid}\n`)
   service = await startMeasured()
