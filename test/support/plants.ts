@@ -20,6 +20,6 @@ export async function storePlants (url: string, user: string, plants: StoredPlan
   [user, plants.map(({ id }) => id), plants.map(({ name }) => name), plants.map(({ tag }) => tag)])
 }
 
-/** Returns the plants in the shape in which a list responds with them. */
+/** Returns the plants as they appear in the response to a list. */
 export const shown = (plants: StoredPlant[]) =>
   plants.map(({ name, tag }) => ({ name, ...tag !== undefined && { tag } }))
