@@ -1,5 +1,5 @@
 # docker run IMAGE [serve | migrate | token create alice]; inside a container: plant-store [command]
-# Between releases pass another version: --build-arg VERSION=1.1.1-dev.$(git rev-parse --short HEAD)
+# To build between releases, pass another version: --build-arg VERSION=1.1.1-dev.$(git rev-parse --short HEAD)
 ARG VERSION=1.1.0
 
 FROM node:24-slim AS packages

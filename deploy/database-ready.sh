@@ -1,6 +1,7 @@
 #!/bin/sh
-# The health check of the database. /tmp is empty after each start. The first successful check then sets the
-# role's password from .env, so a changed DATABASE_PASSWORD applies to the service and the database together.
+# The health check of the database. The first successful check after each start sets the role's password from
+# .env, so a changed DATABASE_PASSWORD applies to the service and the database together. Later checks find a
+# file in /tmp, which is empty after each start.
 set -e
 # Check over TCP, because on the first start a temporary server listens only on the socket.
 pg_isready --host=127.0.0.1 --username=plant_store --quiet

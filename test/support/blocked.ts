@@ -57,9 +57,10 @@ export async function startBlocked (
 
 /**
  * Checks that a batch locks plants in the order of their ids. First locks plants 0 and 2. Then calls `act`
- * for plant 0, and for plants 3, 2 and 1 as a batch. The batch must wait for plant 2 before it locks plant 3,
- * so this client can lock plant 3. The lock timeout is shorter than PostgreSQL's deadlock check (1 s): that
- * check could abort the batch. Returns the results of `act`.
+ * for plant 0, and for plants 3, 2 and 1 as a batch. In the right order the batch waits for plant 2 before it
+ * locks plant 3, so this function can lock plant 3. In another order its attempt times out after 100 ms.
+ * This timeout is shorter than 1 s, after which PostgreSQL would find a deadlock and could abort the batch.
+ * Returns the results of `act`.
  */
 export async function runInKeyOrder<Result> (
   t: Test, url: string, act: (id: number) => Promise<Result>, lock: (ids: number[]) => string

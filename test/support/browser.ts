@@ -6,7 +6,7 @@ import type { Test } from 'tap'
 export type Browser = Pick<LaunchOptions, 'executablePath' | 'channel' | 'env'>
 
 interface PageOptions {
-  /** The service's URL. If set, the test process sends all requests. Otherwise the browser sends them. */
+  /** The service's URL. If set, the test process sends the page's requests, instead of the browser. */
   home?: string
   colorScheme?: 'light' | 'dark'
   viewport?: { width: number, height: number }

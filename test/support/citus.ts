@@ -1,4 +1,4 @@
-// A proxy in front of PostgreSQL that sends errors as the coordinator of Citus 13.2.2 does.
+// A proxy in front of PostgreSQL. The proxy makes statements fail with the errors of Citus 13.2.2.
 import { once } from 'node:events'
 import { connect, createServer, type AddressInfo } from 'node:net'
 import type { Test } from 'tap'
@@ -23,7 +23,7 @@ export function statementsOf (text: string): number {
   return bare.split(';').filter((statement) => statement.trim() !== '').length
 }
 
-/** Starts the proxy. `lose` and `freeze` act on the worker that holds the plants of the given users. */
+/** Starts the proxy. `lose` and `freeze` simulate that a worker with the users' plants is lost or frozen. */
 export async function startCitus (t: Test) {
   const database = await createDatabase(t)
   await sql(database, `update pg_extension set extname = 'citus' where extname = 'plpgsql';
@@ -41,8 +41,8 @@ export async function startCitus (t: Test) {
   }
 
   /**
-   * Returns the message to send to the server, changed when the statement must fail. Returns undefined for a
-   * frozen user, so that the client gets no response.
+   * Returns the message to send to the server: the client's message, or a message that raises an error.
+   * Returns undefined for a frozen user, so that the client gets no response.
    */
   function replace (message: Buffer): Buffer | undefined {
     const kind = String.fromCharCode(message[0] as number)
@@ -67,7 +67,7 @@ export async function startCitus (t: Test) {
       one.on('error', () => {}).on('close', () => other.destroy())
     }
     let received = Buffer.alloc(0)
-    // The first message of a connection does not begin with a letter.
+    // The first message of a connection begins with its length. Later messages begin with a type letter.
     let hasStarted = false
     near.on('data', (chunk) => {
       received = Buffer.concat([received, chunk])

@@ -23,7 +23,7 @@ export async function sql (
 export const waitingForLocks = `select pid from pg_locks where not granted and pid in (
   select pid from pg_locks where database = (select oid from pg_database where datname = current_database()))`
 
-/** Creates a database from a template, by default with all tables. Drops it when the test ends. */
+/** Copies a template, by default the one with all tables. Drops the copy when the test ends. */
 export async function createDatabase (t: Test, { template = 'plants_template' } = {}): Promise<string> {
   const serverUrl = process.env.TEST_DATABASE_URL
   if (serverUrl === undefined) {

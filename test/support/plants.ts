@@ -8,7 +8,7 @@ export const cursorAt = (id: bigint | number) => Buffer.from(String(id)).toStrin
 export const linkTo = (limit: number | bigint, id: bigint | number) =>
   `<?limit=${limit}&after=${cursorAt(id)}>; rel="next"`
 
-/** Returns the query for the page after this response, or undefined when this page is the last one. */
+/** Returns the query for the page that follows this response, or undefined if none follows. */
 export const nextQuery = ({ headers: { link } }: { headers: Record<string, unknown> }) =>
   link === undefined ? undefined : /^<(.*)>; rel="next"$/.exec(String(link))?.[1] as string
 
@@ -20,6 +20,6 @@ export async function storePlants (url: string, user: string, plants: StoredPlan
   [user, plants.map(({ id }) => id), plants.map(({ name }) => name), plants.map(({ tag }) => tag)])
 }
 
-/** Returns the plants as a response to a list shows them. */
+/** Returns the plants as they appear in the response to a list. */
 export const shown = (plants: StoredPlant[]) =>
   plants.map(({ name, tag }) => ({ name, ...tag !== undefined && { tag } }))

@@ -37,7 +37,7 @@ export async function endLeftovers (folder: string): Promise<string[]> {
     try {
       process.kill(pid, 'SIGKILL')
     } catch {
-      // The process has already ended, for example with a process that this loop has killed.
+      // The process has already ended, for example because this loop has killed its parent.
     }
   }
   return left.map(({ pid, command }) => `${pid} ${command}`)

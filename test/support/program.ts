@@ -49,7 +49,7 @@ export function startedBy (commandLine: string[]) {
     child.stderr.on('data', (chunk) => { stderr += chunk })
     const exited = once(child, 'exit') as Promise<[number | null, NodeJS.Signals | null]>
 
-    /** Resolves to the first log line with a message that starts with the text. Waits until it is logged. */
+    /** Resolves to the first line of the log, past or future, whose message starts with the text. */
     function logged (text: string): Promise<Record<string, unknown>> {
       const matches = (line: Record<string, unknown>) => String(line.msg).startsWith(text)
       const past = log.find(matches)
@@ -94,7 +94,8 @@ export async function copyProgram (folder: string) {
   const copied = ['package.json', 'migrations', 'src']
   await Promise.all(copied.map((name) => cp(join(root, name), join(folder, name), { recursive: true })))
   await symlink(join(root, 'node_modules'), join(folder, 'node_modules'))
-  // The cache belongs to this run, because each copy adds its own files. Copies share the packages.
+  // Each copy adds its own files to the cache, so use a cache in this run's temporary folder. All copies of
+  // the run share its compiled packages.
   const cache = `NODE_COMPILE_CACHE=${join(tmpdir(), 'compile-cache')}`
   return startedBy(['env', ...withoutHooks, cache, process.execPath, join(folder, 'src/main.ts')])
 }

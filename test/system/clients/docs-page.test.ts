@@ -91,8 +91,8 @@ t.test('tabs choose the language of the samples, and buttons copy them', needsBr
 })
 
 /**
- * Opens the dialog of an operation, fills it in and sends the request. Returns the response when the dialog
- * shows the status.
+ * Opens the dialog of an operation, fills it in and sends the request. Waits until the dialog shows the
+ * response's status, then returns the response.
  */
 async function send (
   page: Page, operation: string,

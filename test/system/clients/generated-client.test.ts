@@ -31,8 +31,8 @@ await Promise.all([
   runInFolder('openapi-typescript', 'openapi.json', '--output', 'openapi-typescript.ts')
 ])
 
-// In each program `use` creates, lists and deletes plant 42, then deletes it again. No test calls `rejected`:
-// it only has to compile.
+// In each program `use` creates, lists and deletes plant 42, then deletes it again. `rejected` has calls that
+// must be type errors. It is compiled and never run.
 const uses: Record<string, string> = {
   'hey-api': `
     import { createPlant, deletePlant, listPlants, type Error, type NewPlant } from './client/index.ts'

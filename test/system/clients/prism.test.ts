@@ -7,7 +7,7 @@ import { withoutHooks } from '../../support/program.ts'
 
 // Prism is a proxy that knows only openapi.json. Prism adds a header to each response. This header lists
 // where the request or the response violates openapi.json. Prism reads numbers as doubles, so int64.test.ts
-// tests larger ids.
+// tests the ids that a double cannot hold.
 
 /** Starts Prism in front of the service and resolves to its address. */
 async function startPrism (address: string): Promise<string> {

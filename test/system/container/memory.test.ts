@@ -17,7 +17,7 @@ t.test('a container with 512 MiB survives each attack, and then serves another u
   await project.healthy('database')
   const container = await run('run', '--detach', `--network=${project.network}`,
     '--memory=512m', '--memory-swap=512m', `--env=DATABASE_URL=${databaseUrl}`, image)
-  // Use the container's own address. The proxy of a published port fails at a thousand connections.
+  // Use the container's own address. Docker's proxy for published ports fails at a thousand connections.
   const format = '{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}'
   const address = await run('inspect', `--format=${format}`, container)
   const url = `http://${address}:3000`

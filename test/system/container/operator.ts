@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import type { Test } from 'tap'
 import { buildImage, composeFiles, findImage, openProject, waitForStatus } from './support.ts'
 
-/** Opens a Compose project with files of deploy/compose, and a folder for files that the commands write. */
+/** Opens a Compose project with these overlays, and creates a folder for files that the commands write. */
 export async function openOperator (t: Test, ...overlays: string[]) {
   await buildImage()
   const folder = t.testdir()

@@ -44,8 +44,8 @@ export async function buildNextImage (tag: string, migration: string) {
   ].join('\n'))
 }
 
-// Substitutes for official images: a package of Debian and the lines of a Dockerfile. The packages read the
-// same configuration as the official images.
+// Substitutes for official images. Each list has a package of Debian, then more lines for the Dockerfile. The
+// packages read the same configuration as the official images.
 const substitutes: Record<string, string[]> = {
   'haproxy:3.4': ['haproxy', 'USER haproxy',
     'CMD ["haproxy", "-W", "-db", "-f", "/usr/local/etc/haproxy/haproxy.cfg"]'],
@@ -54,7 +54,7 @@ const substitutes: Record<string, string[]> = {
     'CMD ["nginx", "-g", "daemon off;"]'],
   'registry:3': ['docker-registry', "RUN sed -i '/^auth:/,/path:/d' /etc/docker/registry/config.yml",
     'CMD ["docker-registry", "serve", "/etc/docker/registry/config.yml"]'],
-  // Puts PostgreSQL 15 with all its programs into the image postgres:18, when the check fails in that image.
+  // PostgreSQL 15 with all its programs, added to the image postgres:18 if a `check` fails in that image.
   'postgres:18': ['postgresql-15', 'ENV PATH=/usr/lib/postgresql/15/bin:$PATH',
     'RUN printf "listen_addresses = \'*\'\\nunix_socket_directories = \'/var/run/postgresql\'\\n"' +
       ' >> /usr/share/postgresql/15/postgresql.conf.sample']
@@ -81,7 +81,7 @@ export async function findImage (name: string, check?: string): Promise<string> 
 
 const newName = () => `plant-store-test-${randomBytes(4).toString('hex')}`
 
-/** Opens a network. A separate process removes it and its containers after the test, even after SIGKILL. */
+/** Opens a network. A separate process removes it and its containers, even if the test process is killed. */
 export async function openNetwork (t: Test) {
   const name = newName()
   const network = `${name}_default`
@@ -167,8 +167,8 @@ export async function openProject (t: Test, ...overlays: string[]) {
   }
 }
 
-// A separate shell waits for the end of its input. The input ends when the test process ends, even by
-// SIGKILL. Then the shell removes the containers, volumes and network.
+// A separate shell waits for the end of its input. The input ends with the test, and also when the test
+// process is killed. Then the shell removes the containers, volumes and network.
 function removeWhenOver (t: Test, name: string, before: () => Promise<void>) {
   const project = `--filter label=com.docker.compose.project=${name}`
   const remover = spawn('sh', ['-c', `cat

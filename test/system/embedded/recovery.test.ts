@@ -104,7 +104,7 @@ await t.test('a stale server.json does not mislead the next start', async (t) =>
 
   const killed = spawn(process.execPath, ['--version'])
   await once(killed, 'exit')
-  // As if another server used this port and this password by now.
+  // server.json now describes another server, as if that server had taken over the port and the password.
   await writeFile(notes, JSON.stringify({ url: process.env.TEST_DATABASE_URL, ownerPid: killed.pid }))
   service = await start()
   t.strictSame(await listPlants(service), names)
@@ -115,7 +115,8 @@ await t.test('a stale server.json does not mislead the next start', async (t) =>
 await t.test('a start waits for a server that is about to end', async (t) => {
   const folder = join(DATA_DIR, 'postgresql')
   const { uid, gid } = await stat(folder)
-  // Two seconds are longer than a start takes, and shorter than a start waits for the old process.
+  // The old process lives for two seconds: longer than a usual start takes, but less than a start waits for
+  // such a process.
   const leaving = spawn('sleep', ['2'], { uid, gid })
   await writeFile(join(folder, 'postmaster.pid'), `${leaving.pid}\n`)
   service = await start()

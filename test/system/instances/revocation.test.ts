@@ -104,8 +104,8 @@ t.test('a token revoked before the body arrives changes nothing', { buffered: tr
   const { as, listen, log, tokens } = await startApp(t, { TOKEN_CACHE_TTL: '1500ms' })
   const address = await listen()
   await (await as('alice')).create({ id: 1, name: 'Monstera' })
-  // Each request below has its own token. The service looks up the token when the head arrives, and caches it
-  // for more than 1 s.
+  // Each request below has its own token. The service accepts the token when the head arrives. The bodies are
+  // sent only after the service has noticed the revocation.
   const [creator, deleter, bob] = [await as('alice'), await as('alice'), await as('bob')]
   const ivy = '{"id":2,"name":"Ivy"}'
   const [finishCreate, finishDelete, finishBobs] = await Promise.all([

@@ -87,7 +87,7 @@ const faults: Fault[] = [
 
 for (const { title, begin, end, alerts, clients, areWriting = false } of faults) {
   t.test(`${title} fires the expected alerts only, and they clear`, async (t) => {
-    // Each fault has its own Prometheus, because alerts also count the errors of earlier faults.
+    // Each fault has its own Prometheus: the alerts of a shared one would still count earlier faults' errors.
     const prometheus = await startPrometheus(t, programs, metrics)
     const isScraped = async () => (await prometheus.query('plant_store_unready')).length > 0
     await until(isScraped, 'the first scrape')

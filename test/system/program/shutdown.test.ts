@@ -14,11 +14,11 @@ const main = join(import.meta.dirname, '../../../src/main.ts')
 const DATABASE_URL = await createDatabase(t)
 const environment = { DATABASE_URL, LOG_LEVEL: 'debug', SHUTDOWN_TIMEOUT: '3s', DRAIN_DELAY: '0' }
 
-/** Starts the service with an unread pipe as its log. Some 300 lines fill the pipe. */
+/** Starts the service with an unread pipe as its log, and makes it log `lines` lines. Some 300 fill it. */
 async function startStalled (t: Test, lines: number) {
   const path = join(t.testdir(), 'log')
   execFileSync('mkfifo', [path])
-  // Without O_NONBLOCK, because a shell opens pipes without it.
+  // Open the pipe as a shell does, without O_NONBLOCK.
   const pipe = openSync(path, constants.O_RDWR)
   const reader = openSync(path, constants.O_RDONLY | constants.O_NONBLOCK)
   const address = `http://127.0.0.1:${await freePort()}`
