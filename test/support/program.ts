@@ -94,7 +94,8 @@ export async function copyProgram (folder: string) {
   const copied = ['package.json', 'migrations', 'src']
   await Promise.all(copied.map((name) => cp(join(root, name), join(folder, name), { recursive: true })))
   await symlink(join(root, 'node_modules'), join(folder, 'node_modules'))
-  // The cache belongs to this run, because each copy adds its own files. Copies share the packages.
+  // All copies of a run share this cache, so packages are compiled once. The cache ends with the run: a
+  // lasting cache would grow, because each copy adds its own files.
   const cache = `NODE_COMPILE_CACHE=${join(tmpdir(), 'compile-cache')}`
   return startedBy(['env', ...withoutHooks, cache, process.execPath, join(folder, 'src/main.ts')])
 }
