@@ -240,7 +240,7 @@ t.test('a user with large lists has them read alone until they are short again',
 })
 
 t.test('a long list that exceeds the memory budget is rejected, and a short one is not', async (t) => {
-  // A list reserves 256 KiB. One user may reserve half of the budget, so 32 lists fit.
+  // A long list reserves 256 KiB. One user may reserve half of the budget, so 32 of these lists fit.
   const { app, as, listen, url } = await startApp(t, { MEMORY_BUDGET: '16777216' })
   const address = await listen()
   await sql(url, `insert into plants

@@ -20,6 +20,6 @@ export async function storePlants (url: string, user: string, plants: StoredPlan
   [user, plants.map(({ id }) => id), plants.map(({ name }) => name), plants.map(({ tag }) => tag)])
 }
 
-/** Returns the plants as a response to a list shows them. */
+/** Returns the plants as the body of a list response. */
 export const shown = (plants: StoredPlant[]) =>
   plants.map(({ name, tag }) => ({ name, ...tag !== undefined && { tag } }))
