@@ -93,8 +93,8 @@ function bun (): Contender {
 }
 
 /**
- * Returns a program outside the project. This program uses Fastify, pg and the service's tables, and shows
- * what the libraries cost. The environment variable FLOOR names the folder that contains its `main.mjs`.
+ * Returns a program that is not part of the project and uses only Fastify, pg and the service's tables. Its
+ * figures show the cost of these libraries alone. The variable FLOOR names the folder of its `main.mjs`.
  */
 function floor (): Contender {
   const source = process.env.FLOOR

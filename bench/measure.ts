@@ -16,7 +16,7 @@ export interface Figures {
   /** Median and 99th percentile of the latency in ms. NaN for pgbench. */
   p50: number
   p99: number
-  /** Processor time of a request in µs: `own` of the contender, `postgres` of all PostgreSQL processes. */
+  /** Processor time of a request in µs: that of the contender, and that of all PostgreSQL processes. */
   own: number
   postgres: number
 }
@@ -47,7 +47,7 @@ export function spread (values: number[]) {
   return `${round(median(values))} [${round(Math.min(...values))}–${round(Math.max(...values))}]`
 }
 
-/** Returns the processor time of a process and its running and ended children. A tick of Linux is 10 ms. */
+/** Returns the processor time of a process and its running or ended children. Linux counts in 10 ms ticks. */
 function processorSeconds (pid: number): number {
   const fields = readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ')[1]?.split(' ') ?? []
   const children = readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8').trim().split(' ').filter(Boolean)
@@ -75,7 +75,7 @@ export async function run (program: string, args: string[], { pid, postgres }: E
   return { output, processor }
 }
 
-/** Rejects when a request fails, when a status is 400 or more, or when no request completes. */
+/** Measures a load. Rejects when a request fails, when a status is 400 or more, or when none completes. */
 export async function wrk (entry: Entry, load: Load, options: Options): Promise<Figures> {
   const { connections, seconds, firstId } = options
   const threads = String(Math.min(2, connections))
@@ -105,8 +105,8 @@ delete from plants where owner = :writer and id = :id;`
 }
 
 /**
- * Runs prepared statements without a service, one at a time on each connection. PostgreSQL is fastest with
- * 16 connections. With the contenders' 64 connections its processes would compete for the processor.
+ * Sends prepared statements directly to PostgreSQL, one at a time on each connection. Uses 16 connections,
+ * because PostgreSQL is fastest then. With the contenders' 64 its processes would compete for the processor.
  */
 export async function pgbench (entry: Entry, load: Load, { seconds, firstId }: Options): Promise<Figures> {
   const connections = 16

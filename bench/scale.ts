@@ -62,7 +62,7 @@ async function measureOwner (owner: string) {
   ]
 }
 
-// Existing plants have even ids. The creates below use odd ids that are spread over the same range.
+// These plants have even ids. `measureOwner` creates plants with odd ids from the same range.
 for (let from = 0; from < plants; from += 1_000_000) {
   await sql(url, `insert into plants (owner, id, name, tag)
     select 'giant', 2 * n, 'Monstera deliciosa', 'tropical' from generate_series($1::int, $2::int) as n`,
@@ -99,7 +99,7 @@ const clients: pg.Client[] = []
 for (let opened = 0; opened < connections; opened++) {
   const client = new pg.Client(url)
   await client.connect()
-  // An idle connection of the service has planned a statement and mapped the pages that it read. Do the same.
+  // Idle connections of the service have planned a statement and mapped pages. So execute a statement here.
   await client.query({ name: 'list', text: list, values: ['dwarf'] })
   clients.push(client)
 }

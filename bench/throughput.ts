@@ -62,10 +62,10 @@ export async function throughput (entries: Entry[], options: Options): Promise<R
     const seconds = turn === 0 ? Math.min(2, options.seconds) : options.seconds
     for (const load of options.loads) {
       for (const { entry, past } of runs) {
-        // Use new ids in each run, because a request that is in flight at the end may arrive in the next run.
+        // Use new ids in each run: requests in flight at the end of a run may be executed in the next run.
         firstId += 1_000_000_000
         const share = { list: 0, create: 0, delete: 1, mix: 0.05 }[load]
-        // Store enough plants to delete for a run that is three times as fast as the fastest earlier run.
+        // Store three times the plants that a run at the highest rate so far would delete.
         const fastest = Math.max(20_000, ...past[load].map(({ perSecond }) => perSecond))
         await refill(entry.database, firstId, Math.ceil(fastest * seconds * share * 3))
         const figures = await checked(entry, load, { ...options, seconds, firstId })
@@ -89,7 +89,7 @@ async function checked (
   const figures = await (entry.pid === undefined ? pgbench : wrk)(entry, load, options)
   const after = await count(entry.database)
   const changed = after.moved - before.moved
-  // The contender also executes requests that are in flight at the end. The load generator ignores these.
+  // The contender also executes requests that are in flight when the load ends. These are not counted.
   const unaccounted = {
     list: 0, create: changed - figures.requests, delete: -changed - figures.requests, mix: 0
   }[load]

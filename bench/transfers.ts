@@ -91,7 +91,7 @@ Latency of lists of 20 plants, one after the other, in ms:
 ${table(['', 'median', '99th percentile'], latencies)}`
 }
 
-/** Measures the latency of short lists: first without an import, then during imports with three options. */
+/** Measures the latency of short lists: first without an import, then during three imports. */
 async function besideImports (url: string, service: Contender, own: (...words: string[]) => string[]) {
   await withClient(url, (client) => client.query(`insert into plants (owner, id, name, tag)
     select '${collector.username}', id, 'Monstera', 'indoor' from generate_series(1, 20) id`))

@@ -59,14 +59,14 @@ export async function findRunning (folder: string): Promise<RunningServer | unde
   return isRunning ? running : undefined
 }
 
-/** Puts an error into one line. For a missing permission, adds a hint about the user of PostgreSQL. */
+/** Puts an error into one line. If a permission is missing, adds which user runs PostgreSQL. */
 function inOneLine (error: string): string {
   const line = error.trim().replaceAll(/\s+/g, ' ')
   const hint = 'started by root, PostgreSQL runs as the user postgres'
   return line.replace(/permission denied.*|EACCES$/i, `$& (${hint})`)
 }
 
-/** Returns false when there is no such process. */
+/** Sends a signal, or with 0 only checks that the process exists. Returns false when it does not exist. */
 function signal (pid: number, name: NodeJS.Signals | 0): boolean {
   try {
     // The id 0 would signal every process of this process group.

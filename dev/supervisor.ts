@@ -23,7 +23,7 @@ process.once('disconnect', async () => {
   await server?.stop()
   process.exit()
 })
-// When the package cannot run PostgreSQL at all, its error rejects no promise. So report the error here.
+// When PostgreSQL cannot be executed at all, the package rejects no promise. So report the uncaught error.
 process.once('uncaughtException', fail)
 
 // When root runs the supervisor, the server runs as another user. That user needs access to the folder.
@@ -64,7 +64,10 @@ function findReason (piece: string): void {
   reason ??= /(?:FATAL|error): +(.+)\n/.exec(log)?.[1]
 }
 
-/** Retries while the lock file exists: a killed server counts as running until its parent reaps it. */
+/**
+ * Starts a server. Retries while the lock file names a killed server: PostgreSQL takes that server for
+ * running until the parent process has reaped it.
+ */
 async function start (candidate: EmbeddedPostgres): Promise<void> {
   const deadline = Date.now() + waitForLockMs
   for (;;) {

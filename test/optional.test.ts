@@ -1,7 +1,7 @@
 import { registerHooks } from 'node:module'
 import t from 'tap'
 
-// The hook sees only later imports, so the tests import the app below.
+// The hook sees only later imports. So import the app after the hook is registered.
 const loaded: string[] = []
 registerHooks({
   load (url, context, next) {

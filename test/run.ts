@@ -73,7 +73,7 @@ function warn ({ message }: Error): undefined {
   console.log(`# NO BROWSER: tests of pages are skipped, and fail when CI is set\n${message}`)
 }
 
-// All temporary files of the run are in this folder. Its name identifies leftover processes.
+// All temporary files of the run are here. A process that uses this folder after the tests is a leftover.
 const folder = await mkdtemp(join(process.env.TMPDIR ?? await findFolder(), 'plant-store-run-'))
 // When root runs the tests, PostgreSQL runs as another user. That user needs access to the folder.
 await chmod(folder, 0o755)
@@ -83,7 +83,7 @@ console.log(`# test database: ${server.kind}`)
 // Ctrl-C also reaches tap. Ignore it here, because the server must stop after tap.
 process.on('SIGINT', () => {})
 try {
-  // Only these tests open pages. Starting the browser takes a second.
+  // Only the tests in this folder open pages. For others skip the search for a browser, which takes a second.
   const opensPages = process.argv.some((argument) => argument.includes('test/system/clients/'))
   const [browser] = await Promise.all([
     opensPages ? findBrowser().catch(warn) : undefined,

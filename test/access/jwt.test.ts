@@ -33,8 +33,8 @@ const lacks = (scope: string) => ({
   body: { error: 40302, message: 'The bearer token lacks the scope that this operation needs.' }
 })
 
-// When two providers use the same port one after the other, their users have the same names. So each test
-// that creates plants needs its own database.
+// The database of the tests that create no plants. A test that creates plants needs its own database: when
+// two providers use the same port one after the other, their users have the same names.
 const shared = await createDatabase(t)
 
 /** Starts a service that accepts the tokens of the issuer. */
@@ -308,7 +308,7 @@ function countChecks (t: Test): Record<string, number> {
   return counts
 }
 
-/** Starts a provider. Checks its tokens without a service. Each token with an unknown key causes a fetch. */
+/** Starts a provider. `authenticate` checks tokens without a service. Each unknown key causes a fetch. */
 async function startChecks (t: Test) {
   const provider = await startKeyServer(t)
   const { issuer } = provider

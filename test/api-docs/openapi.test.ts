@@ -67,7 +67,7 @@ const errorsSection: string =
 t.test('the document lists every error, and has an example in each operation that it concerns', async (t) => {
   for (const { name, number, message } of catalogue.values()) {
     t.match(errorsSection.replaceAll('\\', ''), `| ${number} | ${name} | ${message} |`)
-    // No operation of the document has these errors. Unknown paths, unknown methods and probes have them.
+    // These errors belong to no operation of the document, but to unknown paths, wrong methods and probes.
     if (['PATH_UNKNOWN', 'METHOD_NOT_ALLOWED', 'METHOD_UNKNOWN', 'STOPPING'].includes(name)) continue
     const examples = responses.flatMap((response) => exampleOf(response, number) ?? [])
     t.ok(examples.length > 0, name)

@@ -14,7 +14,7 @@ import { createDatabase, sql, waitingForLocks } from '../support/database.ts'
 t.jobs = 4
 const test = (title: string, run: (t: Test) => Promise<void>) => t.test(title, { buffered: true }, run)
 
-/** The statement timeout for tests of other behavior. The timeout is long enough for a busy machine. */
+/** The statement timeout of tests that do not test this timeout. It is long enough for a busy machine. */
 const statementTimeoutMs = 60_000
 
 const one = { name: 'one', text: 'select 1' }
@@ -99,7 +99,7 @@ test('a failed attempt to connect leaves no socket open and causes no unhandled 
 
   const uncertified = `${proxy.url}?sslmode=verify-full&sslrootcert=nowhere.pem`
   const unreadable = openDatabase({ url: uncertified, statementTimeoutMs })
-  // If the service tried to connect again, an unhandled error would end this process.
+  // This certificate cannot be read. An error that the service leaves unhandled would end this process.
   await t.rejects(unreadable.read(one), { name: 'DATABASE_UNAVAILABLE', cause: { code: 'ENOENT' } })
 })
 

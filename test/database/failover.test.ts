@@ -150,7 +150,7 @@ t.test('while no server takes writes, requests are rejected and the service is n
   await sql(standbyUrl, 'alter system reset default_transaction_read_only')
   await sql(standbyUrl, 'select pg_reload_conf()')
   while (await isReady() !== 200) await delay(10)
-  // The service looks for a server again 100 ms after it has rejected a connection.
+  // For 100 ms after a failed attempt to connect, the service makes no other. So the first creates may fail.
   while ((await alice.create(moss)).statusCode !== 200) await delay(10)
   t.strictSame((await alice.list()).json(), [{ name: 'Fern' }, { name: 'Moss' }, { name: 'Ivy' }])
 })

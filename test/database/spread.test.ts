@@ -52,7 +52,7 @@ async function sendAll (t: Test): Promise<void> {
   await tokens.revoke({ user: 'alice' })
 }
 
-/** Finds the names of all prepared statements in the source. Leaves out the number of rows in a name. */
+/** Finds the names of all prepared statements in the source, without a number of rows at the end. */
 async function namesInSource (): Promise<string[]> {
   const names = []
   for await (const file of glob('src/**/*.ts', { cwd: root })) {

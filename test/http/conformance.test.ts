@@ -95,8 +95,8 @@ t.test('a client that expects 100 Continue gets an error of its headers at once'
     [post(json, length, expect).replace('POST', 'PUT'), 40501]
   ]
   for (const [request, number] of rejected) {
-    // A client may leave out the body after such a request, so the service cannot know where the next request
-    // begins.
+    // After such an early rejection a client may leave out the body, so the service cannot know where the
+    // next request begins.
     for (const rest of ['', body + get('/livez')]) {
       const responses = await exchange(address, [request + rest])
       t.same(responses.map(({ status, headers: { connection }, body }) =>

@@ -81,9 +81,9 @@ t.test('a delete that waits too long for a locked table gets the error of a slow
   await client.connect()
   t.teardown(() => client.end())
   await client.query('begin; lock table plants in access exclusive mode')
-  // When the batch fails, the service retries each delete in a statement of its own. The first retry waits
-  // for the lock while PostgreSQL prepares this statement. The later retries fail, because the statement is
-  // not prepared.
+  // The batch waits for the lock until its timeout. Then the service retries each delete in a statement of
+  // its own. PostgreSQL needs the lock to prepare this statement, so the first retry times out, too. The
+  // later retries fail, because the statement is not prepared.
   const responses = await Promise.all(range(20).map((id) => alice.delete(id)))
   await client.query('rollback')
   t.strictSame(responses.map((response) => response.json().error), Array(20).fill(50304))

@@ -136,7 +136,7 @@ for (const [WRITE_BATCH, isJoined] of [['500', true], ['1', false]] as const) {
     const limits = [undefined, 0, 1, 2, 19, 500, 501]
     const wanted = usernames.flatMap((_, place) => limits.map((limit, index) =>
       ({ place, limit, from: (place + index) % 3 })))
-      // Neighbors belong to different users, and each user appears several times.
+      // Mix the requests: neighbors belong to different users, and each user appears several times.
       .toSorted((a, b) => (a.place * 31 + (a.limit ?? 7)) % 17 - (b.place * 31 + (b.limit ?? 7)) % 17)
     const responses = await sendBlocked(...wanted.map(({ place, limit, from }) => () => {
       const after = from === 0 ? '' : `after=${cursorAt(from)}`
@@ -157,7 +157,7 @@ for (const [WRITE_BATCH, isJoined] of [['500', true], ['1', false]] as const) {
 
 t.test('a user whose last list was slow has the next ones read alone, until one is not slow', async (t) => {
   const { sendBlocked, unblock, alice, url } = await startBlocked(t, {}, 'lock table plants')
-  // The service reads the second slow list in a statement of its own.
+  // Make two lists slow. Because the first is slow, the service reads the second in a statement of its own.
   for (let count = 0; count < 2; count++) {
     const [slow] = await sendBlocked(() => alice.list())
     // A list that takes this long counts as slow.
@@ -175,7 +175,8 @@ t.test('queued lists of a user whose list was slow are read alone', async (t) =>
   const { sendBlocked, unblock, alice, url } =
     await startBlocked(t, { MEMORY_BUDGET: '16777216' }, 'lock table plants')
   await storePlants(url, 'alice', [{ id: 1n, name: 'Ivy' }])
-  // Four statements read 49 of these lists. The budget has room for only 32 long lists of one user.
+  // Four statements read 49 of these lists, and 71 lists stay queued. The service must not read the queued
+  // lists as long lists, because the budget has room for only 32 long lists of one user.
   const responses = await sendBlocked(...range(120).map(() => () => alice.list()))
   await delay(200)
   await unblock()
@@ -239,7 +240,7 @@ t.test('a user with large lists has them read alone until they are short again',
 })
 
 t.test('a long list that exceeds the memory budget is rejected, and a short one is not', async (t) => {
-  // A list reserves 256 KiB. One user may reserve half of the budget, so 32 lists fit.
+  // A long list reserves 256 KiB. One user may reserve half of the budget, so 32 of these lists fit.
   const { app, as, listen, url } = await startApp(t, { MEMORY_BUDGET: '16777216' })
   const address = await listen()
   await sql(url, `insert into plants

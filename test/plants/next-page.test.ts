@@ -82,8 +82,8 @@ t.test('every other value of after is rejected', async (t) => {
   t.equal((await carol.list(`?after=${encodeURIComponent(cursor).replace('N', '%4E')}`)).statusCode, 200)
 })
 
-// From the database the service first reads 101 plants, then parts of 2,000 plants. It sends the headers
-// after it has read two parts.
+// The service first reads 101 plants from the database, then parts of at most 2,000 plants. It sends the
+// headers after the second read.
 for (const [kind, limits, textOf] of [
   ['short', [1, 99, 100, 101, 102, 1999, 2000, 2001, 2099, 2100, 2101, 2102, 4000, 4728],
     (index: number) => `plant ${index}`],

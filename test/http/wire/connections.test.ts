@@ -288,7 +288,7 @@ t.test('a shutdown closes idle connections and lets a client finish reading its 
     while (socket.bytesRead < part.length) await new Promise(setImmediate)
     return { client, socket }
   }
-  // Make the list larger than the buffers of the sockets, so that sending it cannot end.
+  // Make the list larger than the sockets' buffers. Then sending the list cannot end before the client reads.
   for (let id = 1; id <= 16; id++) await alice.create({ id, name: 'x'.repeat(1_000_000) })
   const reading = await send(list() + list('?limit=1').repeat(2))
   while (reading.socket.writableLength === 0) await new Promise(setImmediate)
