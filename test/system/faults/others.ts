@@ -1,4 +1,4 @@
-// Measures what an attack costs other users, and the memory and the ticks of the service.
+// Measures the response times of other users during an attack, and the memory and the ticks of the service.
 import type { ChildProcess } from 'node:child_process'
 import { readFileSync } from 'node:fs'
 import { setTimeout as delay } from 'node:timers/promises'

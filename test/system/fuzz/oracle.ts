@@ -1,5 +1,5 @@
 // A slow, simple model of the service. It computes the expected responses in other ways than the service:
-// with a fatal TextDecoder, a reviver for every body, and fractions of BigInts.
+// with a TextDecoder that throws, a reviver of JSON.parse for every body, and BigInt arithmetic.
 
 export interface Plant { name: string, tag?: string }
 export type Plants = Map<bigint, Plant>
