@@ -25,7 +25,7 @@ export interface Attack {
   stallsLog?: boolean
   /** Runs before the attack. */
   setup?: (database: Database) => Promise<unknown>
-  /** Runs beside the attack until it is over. */
+  /** Runs beside the attack, until the attack is over. */
   beside?: (database: Database, over: AbortSignal) => Promise<unknown>
   start: (target: Target) => unknown
 }

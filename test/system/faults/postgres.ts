@@ -109,7 +109,10 @@ export async function startPostgres (scope: Scope) {
     ...server,
     url,
 
-    /** Kills a backend of the service. Resolves, like `start`, once the server has recovered. */
+    /**
+     * Kills a backend of the service, so the server ends all backends and recovers. Resolves with the time at
+     * which it accepts connections again.
+     */
     async killBackend (): Promise<number> {
       const [backend] = await sql(url,
         'select pid from pg_stat_activity where application_name = \'plant-store\' limit 1')

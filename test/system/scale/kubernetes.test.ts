@@ -1,5 +1,5 @@
 // Runs the pods of the rendered Job and Deployment with Podman, where Podman is installed. Podman calls no
-// probes, so the tests do. Other features of the manifests need a cluster and are not tested here.
+// probes, so the tests call them. Other features of the manifests need a cluster and are not tested here.
 import { execFile } from 'node:child_process'
 import { writeFile } from 'node:fs/promises'
 import { join, relative } from 'node:path'
