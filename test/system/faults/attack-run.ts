@@ -49,7 +49,7 @@ export function plantsFor ({ plants }: Attack, users: string[]): string[] {
 export async function startAttack (
   scope: Scope, attack: Attack, target: Omit<Target, 'bodyLimit'>
 ): Promise<ChildProcess> {
-  // Without the test runner's module loader the process starts in a quarter of the time.
+  // `asShipped` turns off the test runner's module loader, so the process starts in a quarter of the time.
   const options = { execPath: 'env', execArgv: [...asShipped, process.execPath] }
   const attacker = fork(join(import.meta.dirname, 'attacker.ts'), options)
   scope.teardown(() => { attacker.kill() })
@@ -106,7 +106,7 @@ export async function measure (
   const faults = [...during.faults, ...await findFaults(service, clients, postgres, counts)]
 
   const again = await startAttack(scope, attack, target)
-  // When nothing reads the log, the log must fill the pipe before the shutdown.
+  // An attack that stalls the log runs longer: the unread lines must fill the pipe before the shutdown.
   const lastsMs = attack.stallsLog ? watchMs : watchMs / 4
   const watched = watch(lastsMs)
   if (attack.stallsLog) {
@@ -125,7 +125,10 @@ export async function measure (
   return { alone, during, left, logLines, code, shutdownMs, counts, faults }
 }
 
-/** Sends SIGTERM. After twice `maxShutdownMs` kills the service; then `code` is null. */
+/**
+ * Sends SIGTERM. If the service still runs after twice `maxShutdownMs`, sends SIGKILL too, and returns null
+ * as `code`.
+ */
 async function shutDown ({ child, exited }: Program) {
   const since = performance.now()
   child.kill('SIGTERM')

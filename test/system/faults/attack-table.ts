@@ -25,7 +25,7 @@ export interface Attack {
   stallsLog?: boolean
   /** Runs before the attack. */
   setup?: (database: Database) => Promise<unknown>
-  /** Runs beside the attack until it is over. */
+  /** Runs beside the attack, until the attack is over. */
   beside?: (database: Database, over: AbortSignal) => Promise<unknown>
   start: (target: Target) => unknown
 }
@@ -42,8 +42,8 @@ const longList = `select id, repeat('n', 512), repeat('t', 512) from generate_se
 // 500 plants. Most attacks list them with `limit=500`.
 const fullPage = (character: string) =>
   `select id, repeat(${character}, 512), repeat(${character}, 512) from generate_series(1, 500) id`
-// Each list has 5 MB of JSON, more than the buffers of a connection hold. The table `large` stores the name,
-// so PostgreSQL compresses it only once.
+// Each list has 5 MB of JSON, more than the buffers of a connection hold. The table `large` holds the name in
+// compressed form. Otherwise PostgreSQL would compress the name again for each plant.
 const stalledList = 'select id, large.name, null from generate_series(1, 40) id, large'
 const compressed = 'create table large as select repeat(chr(1), 21000) as name'
 

@@ -11,7 +11,10 @@ const shown = 8
 /** How much more processor time a body may use than a body of the same size with a plain name. */
 const maxMs = 10
 
-/** Measures the processor time of expensive bodies of the largest accepted size, and of a plain name. */
+/**
+ * Measures the processor time of expensive bodies and of a body with a plain name. All bodies have the
+ * largest accepted size.
+ */
 export async function bodies (
   scope: Scope, postgres: Postgres, { rounds }: { rounds: number }
 ): Promise<Report> {

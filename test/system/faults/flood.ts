@@ -8,7 +8,7 @@ export interface Target {
   address: string
   /** The address of the metrics listener. Empty unless the attack uses metrics. */
   metrics: string
-  /** The connections use these tokens in turn. */
+  /** Each connection uses one of these tokens, assigned in turn. */
   tokens: string[]
   connections: number
   bodyLimit: number
@@ -45,7 +45,7 @@ function send (address: string, { method = 'GET', path = '/plants', token, body 
   })
 }
 
-/** Each connection sends one request after the other. `perSecond` limits all connections together. */
+/** Each connection sends one request after the other. `perSecond` limits all their requests together. */
 export async function flood (
   target: Target, toRequest: (token: string) => Request, { perSecond = Infinity } = {}
 ): Promise<void> {
@@ -59,7 +59,7 @@ export async function flood (
   }))
 }
 
-/** Each connection sends its parts once and reads nothing. */
+/** Each connection sends the parts for its token once, and reads nothing. */
 export function hold (
   target: Target, toParts: (token: string) => Array<string | Buffer>, address = target.address
 ): void {
@@ -74,7 +74,7 @@ export function hold (
 }
 
 /**
- * Opens all connections, then sends the text on all of them in one tick. Repeats this once all connections
+ * Opens all connections, then sends the text on all of them in one tick. Starts again when all connections
  * are closed and `everyMs` have passed.
  */
 export async function burst (

@@ -14,7 +14,7 @@ const chunk = 1000
 const sessions = `select from pg_stat_activity
   where backend_type = 'client backend' and datname = current_database() and pid <> pg_backend_pid()`
 
-/** Kills imports and their server at random moments. The next import has to complete each of them. */
+/** At a random moment kills an import or its server. Another import must then store the missing plants. */
 export async function imports (
   scope: Scope, postgres: Postgres, { seed, rounds, plants }: Options
 ): Promise<Report> {

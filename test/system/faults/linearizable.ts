@@ -14,12 +14,12 @@ export interface Operation {
   done?: boolean
 }
 
-/** One possible state: the plant's name, and the open operations that have taken effect. */
+/** One possible state: the plant's name, and the operations that have taken effect without a response yet. */
 interface Possibility { name: string | null, taken: Set<Operation> }
 
 /**
- * Returns the plant's name after the operation. Undefined when the response contradicts `name`, or when an
- * operation of unknown outcome would change nothing.
+ * Returns the plant's name after an operation. `name` is the name before the operation. Returns undefined
+ * when the response contradicts `name`, or when an operation of unknown outcome would change nothing.
  */
 function after (name: string | null, { act, name: other, done }: Operation): string | null | undefined {
   if (act === 'see') return name === other ? name : undefined
@@ -31,14 +31,16 @@ function after (name: string | null, { act, name: other, done }: Operation): str
 }
 
 /**
- * Returns the first operation, by the time of its response, that no order explains. Returns undefined when an
- * order explains every response. In every order, an operation that ended before another one began comes
- * before it. At the beginning the plant does not exist.
+ * Looks for an order of the operations that explains all responses. In this order, an operation that ended
+ * before another one began comes first. At the beginning the plant does not exist. Returns undefined when
+ * there is such an order. Otherwise goes through the responses by time, and returns the first operation at
+ * which no order explains the responses so far.
  *
  * The search goes from response to response and keeps all possible states. An operation is open from its
  * beginning to its response. By its response it must have taken effect, perhaps after other open operations.
- * Two rules keep the search small. Unknown operations of one kind have the same effect, so the search tries
- * only one of them. `openSieve` drops redundant states.
+ * Three rules keep the search small. `applyReads` lets operations that change nothing take effect first.
+ * `steps` tries only one of several operations of unknown outcome with the same effect on the responses.
+ * `openSieve` drops redundant states.
  */
 export function findUnexplained (operations: Operation[]): Operation | undefined {
   const seen = new Set(operations.filter(({ act }) => act === 'see').map(({ name }) => name))
@@ -58,7 +60,10 @@ export function findUnexplained (operations: Operation[]): Operation | undefined
   return undefined
 }
 
-/** All beginnings and responses by time. Of one moment beginnings come first, so the operations overlap. */
+/**
+ * Returns all beginnings and responses, sorted by time. At equal times beginnings come first, so that the
+ * operations overlap.
+ */
 function inTime (operations: Operation[]) {
   const completed = operations.filter(({ until }) => until < Infinity)
   return [
@@ -67,7 +72,7 @@ function inTime (operations: Operation[]) {
   ].sort((a, b) => a.at - b.at || Number(a.isResponse) - Number(b.isResponse))
 }
 
-/** Returns all states in which the operation has taken effect. */
+/** Lets open operations take effect until `operation` is one of them. Returns all states that can result. */
 function advance (
   from: Possibility[], operation: Operation, open: Set<Operation>, kindOf: (operation: Operation) => string
 ) {
@@ -85,7 +90,7 @@ function advance (
   return advanced
 }
 
-/** Lets open operations that fit the state and change nothing take effect at once. */
+/** Marks as taken all open operations with a known outcome that fit the state and don't change it. */
 function applyReads ({ name, taken }: Possibility, open: Set<Operation>): Possibility {
   const reads = [...open]
     .filter((one) => one.until < Infinity && !taken.has(one) && after(name, one) === name)
@@ -109,9 +114,9 @@ function steps (
 }
 
 /**
- * Drops a state that an earlier state makes redundant. The two states have the same name, and in both, the
- * same operations with a response have taken effect. The operations of unknown outcome that took effect in
- * the earlier state are a subset of those that took effect in the later state.
+ * Drops a state that an earlier state makes redundant. That is so under three conditions. Both states have
+ * the same name. The same operations of known outcome have taken effect in both. All operations of unknown
+ * outcome that took effect in the earlier state also took effect in the later one.
  */
 function openSieve () {
   const passed = new Map<string, Possibility[]>()

@@ -44,9 +44,9 @@ export async function locks (
   const responses: HttpResponse[] = []
   for (let round = 0; round < rounds; round++) {
     for (const verb of ['create', 'delete'] as const) {
-      // The first write of each instance waits for this lock, and its other writes wait in the queue. After
-      // the commit both instances send the queued writes in batches at the same time. Each instance has its
-      // writes in another random order.
+      // In each instance the first write waits for this lock, and the other writes wait in the queue. After
+      // the commit both instances send the queued writes in batches at the same time. Each instance gets its
+      // writes in a random order of its own.
       await operator.query('begin; lock table plants in exclusive mode')
       const sent = clients.flatMap((ofInstance) =>
         random.shuffled(ofInstance.flatMap((client) => plantIds.map((id) => ({ client, id }))))

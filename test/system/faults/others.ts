@@ -1,4 +1,4 @@
-// Measures what an attack costs other users, and the memory and the ticks of the service.
+// Measures the response times of other users during an attack, and the memory and the ticks of the service.
 import type { ChildProcess } from 'node:child_process'
 import { readFileSync } from 'node:fs'
 import { setTimeout as delay } from 'node:timers/promises'
@@ -20,7 +20,7 @@ export async function observe (
   const [began, end] = [Date.now(), performance.now() + ms]
   const memory = watchMemory(service.child)
   const prober = createClient(service.address)
-  // Closing a client cuts its requests in flight.
+  // Requests may stall. Closing the clients cuts those that are in flight `patienceMs` after the end.
   const closeAll = () => { for (const client of [prober, ...clients]) client.close() }
   const giveUp = setTimeout(closeAll, ms + patienceMs)
   const probing = (async () => {

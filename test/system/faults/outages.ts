@@ -20,7 +20,7 @@ export interface OutageOptions {
   statementTimeoutMs: number
 }
 
-// The promises of docs/reliability.md.
+// The bounds that docs/reliability.md promises.
 const longestWaitMs = 10_000
 const longestRecoveryMs = 1000
 /** How long /readyz may still be 200 after a fault begins. One probe may be in flight at the beginning. */
@@ -40,7 +40,7 @@ const role = 'outages'
 export async function outages (scope: Scope, postgres: Postgres, options: OutageOptions): Promise<Report> {
   const { lastsMs, watchMs, perSecond, statementTimeoutMs } = options
   const [token = ''] = await createUsers(postgres.url, [role])
-  // PostgreSQL does not limit the connections of a superuser.
+  // The service uses a role that is no superuser: PostgreSQL does not limit the connections of superusers.
   await sql(postgres.url, `create role ${role} login password '${role}';
     grant all on plants, tokens to ${role}`)
   const terminate = () => sql(postgres.url,
@@ -102,7 +102,8 @@ export async function outages (scope: Scope, postgres: Postgres, options: Outage
     await begin()
     const began = performance.now()
     await delay(lastsMs)
-    // On a busy machine the first 503 may come late.
+    // On a busy machine the first 503 may come late. A total fault then goes on until a request fails,
+    // for up to ten more periods of `lastsMs`.
     const maxRounds = isTotal ? 10 : 0
     for (let longer = 0; longer < maxRounds && !load.hasFailed(); longer++) await delay(lastsMs)
     const during = memoryMiB(service.child.pid as number)

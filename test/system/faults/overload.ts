@@ -87,6 +87,9 @@ export async function overloads (
   }
 }
 
-/** Successes during the measurement. Later responses do not count: no new requests compete with them. */
+/**
+ * Returns the successes during the measurement. Later ones do not count, because by then the client has
+ * stopped sending requests.
+ */
 const accepted = (responses: HttpResponse[], began: number, measureMs: number) =>
   responses.filter(({ status, startedAt, ms }) => status === 200 && startedAt + ms < began + measureMs)

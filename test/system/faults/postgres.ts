@@ -11,7 +11,7 @@ import { sql } from '../../support/database.ts'
 import { findChildren } from '../../support/processes.ts'
 import type { Scope } from '../../support/program.ts'
 
-/** The command that starts a server in an existing folder, and the ids of its system user. */
+/** The command that starts a server in an existing folder, and the ids of the user and group that run it. */
 interface Command { file: string, args: string[], uid: number, gid: number }
 
 /** Creates a server with the tables and stops it. Returns its URL, its folder and its command. */
@@ -53,7 +53,7 @@ export async function runServer (scope: Scope, { file, args, uid, gid }: Command
 
   const untilReady = () => once(events, 'ready').then(() => performance.now())
 
-  // Every backend leads its own session, so a signal to the server's process group does not reach it.
+  // A signal to the server's process group would not reach the backends: each has a group of its own.
   async function processes (): Promise<number[]> {
     return [...await findChildren(server.pid).catch(() => []), server.pid as number]
   }
@@ -109,7 +109,10 @@ export async function startPostgres (scope: Scope) {
     ...server,
     url,
 
-    /** Kills a backend of the service. The server ends all backends and recovers. Resolves like `start`. */
+    /**
+     * Kills a backend of the service, so the server ends all backends and recovers. Resolves with the time at
+     * which it accepts connections again.
+     */
     async killBackend (): Promise<number> {
       const [backend] = await sql(url,
         'select pid from pg_stat_activity where application_name = \'plant-store\' limit 1')

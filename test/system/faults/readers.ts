@@ -152,7 +152,7 @@ async function breakMidway (scope: Scope, proxy: Proxy, service: Program, token:
   return isComplete(end) ? ['an incomplete list looked complete'] : []
 }
 
-/** More lists than MAX_QUEUED are in flight, and all readers resume at once. The service rejects no list. */
+/** More lists than MAX_QUEUED are in flight. All readers resume at once. The service must not cut a list. */
 async function resumeTogether (scope: Scope, postgres: Postgres, token: string): Promise<string[]> {
   const maxQueued = 2
   const service = await serve(scope, { DATABASE_URL: postgres.url, MAX_QUEUED: String(maxQueued) })

@@ -10,7 +10,10 @@ const { serve } = unmeasured
 const clients = 32
 const plantsPerClient = 20
 const sampleMs = 250
-/** Memory may grow by this factor after the second minute. Garbage collection alone makes memory vary. */
+/**
+ * The factor by which memory may grow after the second minute. Even without a leak, memory varies with
+ * garbage collection.
+ */
 const maxGrowth = 1.15
 
 /** Clients create, list and delete plants for minutes. Some of their requests are invalid. */

@@ -1,5 +1,5 @@
-// `node --import` loads this file into the service. It records ticks of the event loop of 10 ms or more of
-// processor time.
+// `node --import` loads this file into the service. It records each tick of the event loop that uses at least
+// 10 ms of processor time.
 import { appendFileSync, writeFileSync } from 'node:fs'
 
 // The timer runs once in each tick that lasts longer than the timer's interval. So the processor time between

@@ -12,7 +12,7 @@ const workersPerUser = 8
 // With so few plants several workers often write the same plant, and lists stay short.
 const plantsPerUser = 160
 
-/** Starts the workers, which take the addresses in turn. */
+/** Starts the workers. Each worker sends all its requests to one of the addresses. */
 export async function startWriters (databaseUrl: string, addresses: string[], random: Random) {
   const tokens = await createUsers(databaseUrl, users)
   const ledger = openLedger()

@@ -1,4 +1,5 @@
-// Compares responses with the oracle. Checks the responses to mutated bytes only for consistency.
+// Compares responses with those that the oracle expects. For mutated bytes, checks only that the responses
+// fit the stored plants.
 import { isDeepStrictEqual } from 'node:util'
 // This import fills the catalogue with the errors of all domains.
 import '../../../src/app.ts'

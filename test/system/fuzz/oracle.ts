@@ -1,5 +1,5 @@
 // A slow, simple model of the service. It computes the expected responses in other ways than the service:
-// with a fatal TextDecoder, a reviver for every body, and fractions of BigInts.
+// with a TextDecoder that throws, a reviver of JSON.parse for every body, and BigInt arithmetic.
 
 export interface Plant { name: string, tag?: string }
 export type Plants = Map<bigint, Plant>
@@ -140,7 +140,8 @@ export function readInteger (source: string): bigint | undefined {
   const numerator = BigInt(whole.replace('-', '') + fraction)
   if (numerator === 0n) return 0n
   const power = BigInt(exponent) - BigInt(fraction.length)
-  // Beyond these powers the value is a fraction or too large. Computing it would take too long.
+  // Below the first power the value is a fraction, above the second it is too large. In both cases computing
+  // the value would take too long.
   if (power < -100_000n) return undefined
   if (power > 100_000n) return largest + 1n
   const sign = whole.startsWith('-') ? -1n : 1n

@@ -81,7 +81,10 @@ export function split (random: Random, bytes: Buffer): Buffer[] {
     .filter((part) => part.length > 0)
 }
 
-/** Escapes bytes for a URL, at times more bytes than necessary. In half of the calls percent signs stay. */
+/**
+ * Escapes bytes for a URL, at times more bytes than necessary. In half of the calls leaves percent signs
+ * unescaped.
+ */
 export function escapeUrl (random: Random, bytes: Buffer, allowed: RegExp, forbidden: RegExp): string {
   const keepsPercents = random.chance(0.5)
   return [...bytes.subarray(0, 5000)].map((byte) => {

@@ -42,8 +42,8 @@ const losses: Loss[] = [
     begin: ({ inside }) => inside('one', 'psql', '--username=postgres', '--quiet',
       '--command=alter system set default_transaction_read_only = on', '--command=select pg_reload_conf()')
   },
-  // Use one instance, because an instance without writes may go on reading from the old primary. Only fencing
-  // the old primary prevents that.
+  // Uses one instance. If there were two, an instance that sends no writes for a while might go on reading
+  // from the old primary. Only fencing the old primary prevents that.
   {
     how: 'alive and not fenced, with one instance',
     isSynchronous: true,

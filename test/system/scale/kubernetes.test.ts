@@ -1,5 +1,5 @@
-// Runs the pods of the rendered Job and Deployment with Podman, where Podman is installed. The tests call the
-// probes themselves, because Podman does not. Other features of the manifests need a cluster.
+// Runs the pods of the rendered Job and Deployment with Podman, where Podman is installed. Podman calls no
+// probes, so the tests call them. Other features of the manifests need a cluster and are not tested here.
 import { execFile } from 'node:child_process'
 import { writeFile } from 'node:fs/promises'
 import { join, relative } from 'node:path'
@@ -65,7 +65,7 @@ t.test('the pods of the manifests migrate, serve within their limits, and stop',
       image: ${loadedPostgres}
       env: [{ name: POSTGRES_PASSWORD, value: plants }]`))
   const database = `${pods.database}-postgres`
-  // Over TCP, because the image first starts a temporary server, which listens only on the socket.
+  // Uses TCP, because the temporary server that the image starts first listens only on a Unix socket.
   const sql = (text: string) =>
     podman('exec', database, 'psql', '--host=127.0.0.1', '--username=postgres', `--command=${text}`)
   const createRole = () => sql("create role plant_store login password 'plants'").catch(() => '')

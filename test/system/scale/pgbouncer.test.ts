@@ -1,5 +1,5 @@
-// Tests PgBouncer between the service and the database. There, several connections of the service share one
-// database connection.
+// Tests PgBouncer between the service and the database. In PgBouncer several connections of the service share
+// one connection to PostgreSQL.
 import { execFile } from 'node:child_process'
 import { promisify } from 'node:util'
 import t from 'tap'

@@ -4,7 +4,7 @@ import { buildImage, openProject, run, urlOf, waitForStatus } from '../container
 
 export type Project = Awaited<ReturnType<typeof startProject>>
 
-/** Returns why to skip a test: an image cannot be pulled. Returns false when all images are available. */
+/** Returns the reason to skip a test if an image cannot be pulled. Returns false if all are available. */
 export async function missing (...images: string[]): Promise<string | false> {
   for (const image of images) {
     try {
@@ -18,7 +18,7 @@ export async function missing (...images: string[]): Promise<string | false> {
 
 let imageBuilt: Promise<void> | undefined
 
-/** Starts two instances with the databases of a file in deploy/compose, and waits until both are ready. */
+/** Starts two instances and the databases of a compose overlay. Waits until both instances are ready. */
 export async function startProject (t: Test, overlay: string, env: Record<string, string> = {}) {
   imageBuilt ??= buildImage()
   await imageBuilt
