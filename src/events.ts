@@ -23,10 +23,10 @@ export interface StatementEvent {
 /** Published when a statement has succeeded or failed. */
 export const statementEvents = events<StatementEvent>('statement')
 
-/** Published when a batch is sent. Its `items` share one statement. */
+/** Published when a batch is sent. `items` is the number of items that share its statement. */
 export const batchEvents = events<{ name: string, items: number }>('batch')
 
-/** Published for database connections. `timed_out`: the service closed an unresponsive connection. */
+/** Published when a database connection opens or ends. `timed_out`: the connection was unresponsive. */
 export const connectionEvents = events<{ event: 'opened' | 'lost' | 'timed_out' }>('connection')
 
 /** Published for each look-up in the token cache. */

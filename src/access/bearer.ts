@@ -26,7 +26,7 @@ declare module 'fastify' {
   }
   interface FastifyRequest {
     identity: Identity
-    /** Checks the token again if the last check is over a second old. Await it before each write or page. */
+    /** Checks the token again if the last check is over 1 s old. Await it before each write and list page. */
     revalidate: () => Promise<unknown> | undefined
   }
 }

@@ -7,7 +7,7 @@ import { discoveryUrl, isSecureUrl } from './jwt-settings.ts'
 
 interface KeySource {
   issuer: string
-  /** Found by OpenID discovery when undefined. */
+  /** If undefined, OpenID discovery finds the URL. */
   jwksUrl: string | undefined
   /** How long keys stay in use after the last successful fetch. */
   maxAgeMs: number

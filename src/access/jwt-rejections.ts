@@ -26,7 +26,7 @@ const rejections = Object.fromEntries(jwtRejections.map((cause) =>
 
 export const rejectionFor = (reason: JwtRejection): ApiError => rejections[reason]
 
-/** Any error missing from `reasons` is a problem of the keys. It becomes a 503: the token may be valid. */
+/** An error that is not in `reasons` is a problem with the keys. It becomes a 503: the token may be valid. */
 export function toRejection (error: unknown): ApiError {
   if (error instanceof ApiError) return error
   const { code, claim } = error as { code: string, claim?: string }

@@ -16,7 +16,7 @@ export function isSecureUrl (text: unknown): text is string {
 export const discoveryUrl = (issuer: string) =>
   `${issuer.replace(/\/$/, '')}/.well-known/openid-configuration`
 
-/** RFC 8414, section 2, forbids query and fragment. `|` separates issuer and name in the name of a user. */
+/** RFC 8414, section 2, forbids query and fragment. `|` is reserved for user names such as `issuer|name`. */
 const isIssuer = (text: string) => isSecureUrl(text) && !/[?#|]/.test(text)
 
 const algorithmList: Setting<string[]> = {

@@ -14,12 +14,12 @@ const maxTokens = 10_000
 /** How long a verified JWT is cached, unless the keys of the identity provider change before that. */
 const cacheMs = 60_000
 const clockToleranceSeconds = 30
-// Base64 decoders skip other characters. With these a client could fill the cache by variants of one JWT.
+// Base64 decoders skip other characters, so a client could fill the cache with variants of one JWT.
 const format = /^[\w-]+\.[\w-]+\.[\w-]*$/
 
 interface Entry { identity: Identity, notBefore: number, expires: number, cachedUntil: number }
 
-/** Returns a function for both JWTs and the service's own tokens. Only JWTs contain a dot. */
+/** Returns a function that authenticates JWTs and the service's own tokens. Only JWTs contain a dot. */
 export function acceptJwts (
   app: FastifyInstance, guarded: FastifyInstance, config: Config, own: Authenticate
 ): Authenticate {

@@ -1,4 +1,4 @@
-// Limits how many requests a user and how many invalid tokens a client address may send. Loaded on demand.
+// Rate limits for the requests of each user and the invalid tokens of each client address. Loaded on demand.
 import { isIPv6 } from 'node:net'
 import type { FastifyInstance, FastifyRequest } from 'fastify'
 import { ApiError, errors, retryAfter } from '../errors.ts'

@@ -32,14 +32,14 @@ export function createAuthenticate (tokens: Tokens, ttlMs: number): Authenticate
 
   async function find (hash: string, now: number): Promise<Entry> {
     const entry = await lookUp(hash)
-    // Requests share a look-up in flight. Repeat one that began more than `ttlMs` before this request.
+    // Requests share a look-up in flight. Repeat a look-up that began over `ttlMs` before this request.
     return entry.expiresAt < now ? lookUp(hash) : entry
   }
 
   return async (text, admit) => {
     const hash = hashToken(text)
     const now = performance.now()
-    // `peek` does not mark the entry as recently used. Its refreshes do, which prevents its eviction.
+    // `peek` does not mark the entry as recently used. Refreshes of the entry do, and prevent its eviction.
     const cached = cache.peek(hash)
     const hit = cached !== undefined && now < cached.expiresAt
     if (!hit && !isWellFormedToken(text)) throw malformed

@@ -39,7 +39,7 @@ export function createTokens (database: Database, maxQueued = Infinity) {
       return token
     },
 
-    /** Also finds revoked tokens. A `known` token has its user's own queue, apart from unknown tokens. */
+    /** Also finds revoked tokens. With `known` the look-up is queued for its user, not among unknown ones. */
     find: (hash: string, known?: Token) => lookUps.add({ user: known?.user ?? '', hash }),
 
     async list (user?: string): Promise<Token[]> {

@@ -24,7 +24,7 @@ const files = {
   '/docs/scalar.js': { type: 'text/javascript; charset=utf-8', read: readScalar }
 }
 
-/** Registers the routes of the page. The URLs are relative, so the page works below a proxy's prefix. */
+/** Registers the routes of the page. Its relative URLs stay correct when a proxy adds a path prefix. */
 export function serveDocs (app: FastifyInstance): void {
   for (const [url, { type, read }] of Object.entries(files)) {
     let loading: ReturnType<typeof load> | undefined

@@ -1,6 +1,6 @@
 // The destination of the log: standard output.
 
-/** Further lines are dropped, so that a log reader that stalls does not fill the memory. */
+/** While more is pending, lines are dropped, so that a stalled log reader does not fill the memory. */
 const maxPendingBytes = 2 ** 20
 
 /** Formats the lines for people on a terminal. Pino's own stream would block the exit on a full pipe. */

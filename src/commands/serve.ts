@@ -19,7 +19,7 @@ import { handleSignals } from './signals.ts'
 export async function serve (config: Config): Promise<void> {
   const opened = new AsyncDisposableStack()
   try {
-    // Pass Fastify an address: for the name localhost it opens a second server, which buildApp does not see.
+    // Resolve the name: for localhost Fastify would open a second server, which buildApp would not see.
     const { address: host } = await lookup(config.HOST, { order: 'ipv4first' }).catch(() => {
       throw new Error(`HOST: expected an address or a host name, got ${JSON.stringify(config.HOST)}`)
     })

@@ -52,7 +52,7 @@ export function handleSignals (
   for (const name of ['SIGTERM', 'SIGINT']) process.on(name, end)
   process.on('SIGUSR2', () => {
     const level = log.level === 'debug' ? config.LOG_LEVEL : 'debug'
-    // At this level the log contains the next line in any case.
+    // The log must contain the next line at every level.
     log.level = 'debug'
     log.info(`SIGUSR2: the log level is ${level} from here on`)
     log.level = level

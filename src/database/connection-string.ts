@@ -1,7 +1,7 @@
 // Parses connection strings by libpq's rules: which servers they name, and which server to connect to.
 import pg from 'pg'
 
-/** Which server to use. `read-write`: neither standby nor read-only. `primary`: no standby. `any`: any. */
+/** Which server to use. `read-write`: not a standby and not read-only. `primary`: not a standby. */
 const targets = ['read-write', 'primary', 'any'] as const
 
 const words: Record<string, readonly string[]> = {

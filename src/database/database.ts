@@ -12,7 +12,7 @@ type WarningListener = (message: string, details: object) => void
 interface Probe { table: string, statement: Statement, values: unknown[] }
 
 // A pool would take twice the processor time: see docs/design/001-one-pipelined-connection.md. Writes use
-// several connections, because a commit or a lock delays later statements on its connection.
+// several connections, because a commit or a lock delays later statements on the same connection.
 const writeConnections = 4
 
 const maxUnresponsiveMs = unresponsiveTicks * tickMs

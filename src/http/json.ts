@@ -7,7 +7,7 @@ import { inlineBytes, type MemoryBudget } from '../scheduling/memory-budget.ts'
 import { userWork } from '../scheduling/tick-limiter.ts'
 import { exactNumber } from './int64.ts'
 
-/** The limit for one body. Parsing 128 KiB of small objects would block the event loop for 40 ms. */
+/** How many values a body may have. Parsing 128 KiB of small objects would block the event loop for 40 ms. */
 const maxValues = 100
 
 /**

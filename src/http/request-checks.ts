@@ -11,9 +11,9 @@ import { contentHeadersError } from './json.ts'
 export function rejectMalformedRequests (app: FastifyInstance, preflight?: RespondToPreflight): void {
   // Listen before Fastify, which responds to some malformed requests without running a hook.
   app.server.prependListener('request', (request, response) => {
-    // The end of such a body is unknown, so no other request can follow it (RFC 9112, section 6.1).
+    // Without good framing the end of the body is unknown, so no request can follow (RFC 9112, section 6.1).
     if (hasBadFraming(request)) response.shouldKeepAlive = false
-    // Make `validateRequest` reject RTSP methods, which Node accepts. The router would log a long warning.
+    // Node accepts RTSP methods. Let `validateRequest` reject them, as the router would log a long warning.
     if (!METHODS.includes(request.method as string)) Object.assign(request, { method: 'GET', url: '#' })
   })
 

@@ -66,7 +66,6 @@ export const addressOf = ({ ip, ips = [ip] }: FastifyRequest) =>
 /** The cost of an error response in the tick limiter: 32 responses use up a tick. */
 const errorBytes = 8192
 
-/** Fastify's error handler. */
 export function handleError (error: unknown, request: FastifyRequest, reply: FastifyReply): void {
   const apiError = toApiError(error, errors.INTERNAL)
   const { status, number, headers, message } = apiError
@@ -79,7 +78,7 @@ export function handleError (error: unknown, request: FastifyRequest, reply: Fas
   // get the response.
   if (!request.raw.complete) discardStream(request.raw, request.raw.socket)
   if (reply.hasHeader('connection') && reply.raw.shouldKeepAlive) reply.header('connection', 'keep-alive')
-  // Set all headers here: Fastify runs no hook for a malformed URL. The serializer avoids Fastify's charset.
+  // Set all headers here: Fastify runs no hook for a malformed URL. With a serializer it adds no charset.
   reply.code(status).headers({ ...headers, 'cache-control': 'no-store', 'x-request-id': request.id })
   reply.type('application/json').serializer(JSON.stringify)
   // A client that repeats rejected requests on many connections must not keep the event loop busy.

@@ -15,14 +15,14 @@ export const textFields = fields.filter((field) => types[field] === 'text')
 /** `, name, tag`: follows the key columns in a statement. */
 export const columnList = fields.map((field) => `, ${field}`).join('')
 
-/** Returns `($1, $2, $3, $4), ($5, …)`: placeholders for the keys and fields of so many plants. */
+/** Returns `($1, $2, $3, $4), ($5, …)`: a row of placeholders for the key and fields of each plant. */
 export function placeholdersOf (plants: number): string {
   const width = 2 + fields.length
   const row = (first: number) => Array.from({ length: width }, (_, column) => `$${first + column}`).join(', ')
   return Array.from({ length: plants }, (_, index) => `(${row(index * width + 1)})`).join(', ')
 }
 
-/** Builds the plant at a position of the columns. The columns are arrays in the order of `fields`. */
+/** Builds the plant from the values at `position` in the columns, which have the order of `fields`. */
 export const toPlant = ([name = [], tag = []]: unknown[][], position: number) => ({
   name: name[position],
   tag: tag[position] ?? undefined

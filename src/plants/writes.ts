@@ -37,7 +37,7 @@ const deleteMany = {
     where plants.owner = key.owner and plants.id = key.id returning plants.owner, plants.id`
 }
 
-/** For the readiness probe: deletes a plant of the user '', which does not exist. */
+/** For the readiness probe: deletes a plant of '', a name that no user can have. */
 export const deleteProbe = [deleteOne, ['', '0']] as const
 
 export async function insertAll (database: Database, plants: PlantToCreate[]): Promise<boolean[]> {
@@ -59,7 +59,7 @@ export async function deleteAll (database: Database, keys: PlantKey[]): Promise<
   return outcomesOf(keys, rows)
 }
 
-/** Rounds up by at most a quarter: each connection prepares a statement for every number of rows in use. */
+/** Rounds up by at most a quarter, because each connection prepares a statement for every number of rows. */
 function roundUpRows (rows: number): number {
   const step = 2 ** Math.max(0, 29 - Math.clz32(rows - 1))
   return Math.ceil(rows / step) * step

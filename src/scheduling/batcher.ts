@@ -4,7 +4,7 @@ import { WorkQueue, type Queued, type Work, type WorkQueueOptions } from './work
 
 export interface BatcherOptions<Item, Result> extends WorkQueueOptions {
   name: string
-  /** Whether each item of a batch is retried alone after this error of the batch. */
+  /** Whether to retry each item alone after a batch has failed with this error. */
   isRetryable: (error: unknown) => boolean
   /** Retries one item. By default the item is retried as a batch of one. */
   runAlone?: (item: Item) => Promise<Result>
@@ -18,7 +18,7 @@ interface Pending<Item extends Work, Result> extends Queued<Item> {
   resolve: (result: Result | Promise<Result>) => void
 }
 
-/** Resolves to the results in the order of the items. If a result is a promise, its item gets that later. */
+/** Resolves to the results in the order of the items. A result may be a promise that settles later. */
 type Run<Item, Result> = (items: Item[]) => Promise<Array<Result | Promise<Result>>>
 
 /** Runs items in batches. See docs/design/002-batches.md. */
@@ -33,7 +33,7 @@ export class Batcher<Item extends Work, Result> {
     this.#queue = new WorkQueue((batch) => this.#flush(batch), options)
   }
 
-  /** Rejects with OVERLOADED when the queue was full or the item expired in it: no statement was sent. */
+  /** Rejects with OVERLOADED if the queue is full or the item expires. No statement was sent in this case. */
   add (item: Item): Promise<Result> {
     return new Promise((resolve, reject) => {
       this.#queue.add({ item, context: requestContext.getStore(), resolve, reject })

@@ -12,7 +12,7 @@ export class TickLimiter {
   readonly #queue = new FairQueue<() => void>(quantumBytes)
   #spentBytes = 0
 
-  /** Calls `work` in this tick if its budget allows it, otherwise in a later tick. Keys get fair shares. */
+  /** Calls `work` at once if the tick's budget allows it, otherwise in a later tick. Keys get fair shares. */
   run (key: string, bytes: number, work: () => void): void {
     if (this.#spentBytes === 0) setImmediate(() => this.#nextTick())
     const charged = () => {

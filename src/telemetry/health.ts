@@ -1,4 +1,4 @@
-// Liveness and readiness.
+// Serves the liveness and readiness probes, /livez and /readyz.
 import { setTimeout as delay } from 'node:timers/promises'
 import type { FastifyPluginAsyncTypebox } from '@fastify/type-provider-typebox'
 import { Type } from '@sinclair/typebox'
@@ -44,7 +44,7 @@ const StatusSchema = Type.Object({ status: Type.Literal('ok') })
 
 type HealthRoutes = FastifyPluginAsyncTypebox<{ readiness: Readiness }>
 
-/** Need no token. /livez succeeds while the process runs, /readyz while the service is ready. */
+/** No route needs a token. /livez succeeds while the process runs, /readyz while the service is ready. */
 export const healthRoutes: HealthRoutes = async (app, { readiness }) => {
   app.get('/livez', {
     schema: { response: { 200: StatusSchema, '4xx': ErrorSchema } }

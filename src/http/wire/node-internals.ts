@@ -9,7 +9,7 @@ export type HttpSocket = Socket & {
   _paused?: boolean
   /** Absent after a CONNECT request and after the end of the connection. */
   parser?: {
-    /** The newest request. */
+    /** The request that was parsed last. */
     incoming: IncomingMessage | null
     /** When this returns 2, the parser discards the rest of the chunk. */
     onIncoming: (request: IncomingMessage & { upgrade?: boolean }, keepAlive: boolean) => 0 | 1 | 2

@@ -31,7 +31,7 @@ export function closeOnShutdown (app: FastifyInstance, lifecycle: Lifecycle): vo
     }
   }
 
-  // Cut lists and incomplete bodies, which clients can repeat. Cutting other requests hides their outcome.
+  // Cut lists and incomplete bodies: clients can repeat them. The outcome of a cut write would be unknown.
   function closePartial (): void {
     const partial = [...sockets].filter(isPartial)
     if (performance.now() < (lifecycle.forceCloseAt ?? Infinity)) {
