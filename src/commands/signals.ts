@@ -24,7 +24,7 @@ export function handleSignals (
   const grace = closeWithGrace({
     delay: shutdownTimeoutMs,
     logger: log,
-    // The listeners below handle these signals. Before 'beforeExit' a failed start has closed everything.
+    // Other listeners handle signals. 'beforeExit' follows a failed start, which closes everything itself.
     skip: ['SIGTERM', 'SIGINT', 'SIGUSR2', 'beforeExit']
   }, async ({ err, signal = first?.name }) => {
     const deadline = setTimeout(shutdownTimeoutMs * releaseShare)

@@ -25,30 +25,30 @@ interface ListRequest extends PageRequest {
   queuedAt: number
 }
 
-/** Undefined when the page has more than `inlineBytes`. */
+/** Undefined for a page of more than `inlineBytes`, which has to be read as a long list. */
 type MaybePage = Page | undefined
 
-/** All plants of a list of one page, or the pages of a longer one. */
 interface List {
+  /** The plants of a list that fits into one page, or the pages of a long list. */
   plants: Plant[] | AsyncIterable<Page>
   /** The id of the first plant beyond the limit, if there is one. */
   beyond?: string | undefined
 }
 
-/** The limits of a page of a long list: some 2 ms of JSON. */
+/** The limits of a page, in plants and in bytes, for long lists. Parsing 128 KiB of JSON takes some 2 ms. */
 const [maxPageSize, maxPageBytes, maxFirstPageBytes] = [2000, 131_072, 65_536]
 
-/** The plants that one statement skips: some 1 ms. */
+/** How many plants one statement skips to find the end of a list. Skipping them takes some 1 ms. */
 const maxSkipped = 10_000
 
-/** A list is slow when it takes longer than this time, and several times as long as others. */
+/** A list is slow when it takes over 100 ms and over four times as long as the average list. */
 const [slowMs, slowFactor] = [100, 4]
 
 export class Lists {
   readonly #options: ListsOptions
-  /** Users with a slow last list. The next one is read alone, so that it delays no short list. */
+  /** Users whose last list was slow. Their next list is read alone, so that it delays no other user. */
   readonly #slow = new LRUCache<string, true>({ max: 10_000, ttl: 10_000 })
-  /** Users with a large last list. The short lists would read the next one in vain. */
+  /** Users whose last list was large. Their next list is read as a long list right away. */
   readonly #large = new LRUCache<string, true>({ max: 10_000, ttl: 10_000 })
   readonly #shortLists: Batcher<ListRequest, MaybePage>
   readonly #slowLists: Batcher<ListRequest, MaybePage>
@@ -65,10 +65,10 @@ export class Lists {
       runAlone: (list) => this.#slowLists.add(list)
     })
     const alone = { ...options.batch, limits: () => oneAtATime }
-    // A slow batch may contain lists of other users: these must not wait for large lists.
+    // Not the queue of long lists: a slow batch also marks users whose own lists are fast.
     this.#slowLists = new Batcher(async ([list]) => [await this.#readSlow(list as ListRequest)],
       { ...alone, name: 'slow_list' })
-    // The memory budget bounds the queues: a long list has two entries at most.
+    // No limit is needed: each long list holds a part of the memory budget and has at most two entries.
     const long = { ...alone, maxQueued: Infinity }
     this.#longLists = new Batcher(async ([list]) => [await this.#readLarge(list as ListRequest)],
       { ...long, name: 'long_list' })
@@ -83,7 +83,7 @@ export class Lists {
     if (page !== undefined && page.next === undefined) return { plants: page.toPlants(), beyond: page.beyond }
 
     const { budget, maxPlantBytes } = this.#options
-    // For two pages: one is being sent, one is prefetched.
+    // A long list holds two pages at a time: one that is being sent and one that is prefetched.
     const bytes = 2 * Math.max(maxPageBytes, maxPlantBytes)
     if (!budget.reserve(user, bytes, response)) throw overloaded
     const first = page ?? await this.#longLists.add(request)
@@ -92,15 +92,16 @@ export class Lists {
       return { plants: first.toPlants(), beyond: first.beyond }
     }
     if (range.limit === Infinity) return { plants: this.#pages(request, first) }
-    // The header precedes the plants and says whether more follow.
+    // The header `Link` is sent before the plants, so find the end of the list first.
     const second = await (this.#prefetch(request, first) as Promise<Page>)
     const beyond = second.next === undefined ? second.beyond : await this.#setEnd(request, second.next)
     return { plants: this.#pages(request, first, second), beyond }
   }
 
   /**
-   * Lets the list end before the first plant beyond the limit, and returns its id. If the list ended by the
-   * number of plants, new ones could push others out, which would then be in neither page.
+   * Ends the list before the first plant beyond its limit, and returns the id of that plant. An end by number
+   * of plants would be wrong: plants created meanwhile would push others out of this page, and the next page
+   * would not have those plants either.
    */
   async #setEnd (request: ListRequest, next: Cursor): Promise<string | undefined> {
     let end: string | undefined = next.from
@@ -124,7 +125,7 @@ export class Lists {
     }
   }
 
-  /** A list that has begun neither expires nor is rejected. */
+  /** Requests the next page. Its time in the queue is not limited, because the list has begun. */
   #prefetch (request: ListRequest, { next, count, bytes }: Page): Promise<Page> | undefined {
     if (next === undefined) return undefined
     const affordable = Math.floor(maxPageBytes / (bytes / count))
@@ -137,7 +138,7 @@ export class Lists {
   }
 
   async #readTogether (lists: ListRequest[]): Promise<Array<MaybePage | Promise<MaybePage>>> {
-    // Since these lists were queued, other lists of their users may have been slow or large.
+    // Users may have become slow or large while these lists were queued.
     const short = lists.filter(({ user }) => !this.#slow.has(user) && !this.#large.has(user))
     const pages = new Map(short.length > 0 ? await this.#readShort(short) : [])
     return lists.map((list) => {
@@ -159,7 +160,7 @@ export class Lists {
     })
   }
 
-  /** Pipelined statements run one after the other: a statement began when the one before ended. */
+  /** The run time of a statement. PostgreSQL begins a pipelined statement when the previous one has ended. */
   #since (sentAt: number): number {
     const now = performance.now()
     const ms = now - Math.max(sentAt, this.#lastResultAt)

@@ -22,7 +22,7 @@ interface PlantsOptions {
   budget: MemoryBudget
 }
 
-// Limits for the statements that read first pages. Higher limits would delay the lists of other users.
+/** First pages in a statement, and such statements in flight. Higher limits would delay other users. */
 const [maxLists, maxListBatches] = [16, 4]
 const defaultWriteBatch = 500
 

@@ -1,17 +1,17 @@
-// One fixed limit for the memory of large request bodies and long lists together. Users share it.
+// A fixed limit for the total memory of large request bodies and long lists. All users share it.
 import { finished, type Writable } from 'node:stream'
 
-/** Bodies and lists up to this size are not counted: the number of connections bounds them. */
+/** The budget ignores smaller bodies and lists, because the number of connections limits their memory. */
 export const inlineBytes = 16_384
 
-/** The service collects garbage after a burst, because an idle process would keep the memory. */
+/** Collect garbage a second after more than 16 MiB were in use. V8 would not do so in an idle process. */
 const [collectBytes, collectMs] = [16_777_216, 1000]
 
-/** Any other collection keeps the freed pages in a pool of the process. This one takes some 60 ms. */
+/** Returns the memory to the system. Other collections keep it in V8's pool. This one takes some 60 ms. */
 const collectAll = { execution: 'async', flavor: 'last-resort' } as const
 
 /**
- * Each user may hold as much as is still free: one user gets half of the total, two get a third each.
+ * Each user may hold as much as is still free: a single user half of the total, two users a third each.
  * See docs/design/009-memory-budget-and-tick-limiter.md.
  */
 export class MemoryBudget {
@@ -24,7 +24,7 @@ export class MemoryBudget {
     this.#maxBytes = maxBytes
   }
 
-  /** False when the bytes don't fit. They are released when the response ends. */
+  /** Returns false when the bytes don't fit. The reservation ends when the response ends. */
   reserve (user: string, bytes: number, response: Writable): boolean {
     const held = this.#heldBy.get(user) ?? 0
     if (held + bytes > this.#maxBytes - this.#total - bytes) return false
