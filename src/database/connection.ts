@@ -42,7 +42,7 @@ export class Connection {
   readonly #client: pg.Client
   #unresponsiveTicks = 0
   #isReadOnly = false
-  /** The first error of each statement that could not be prepared. */
+  /** By `preparedAs`: the error of a statement's last run, until a run succeeds. Explains `isNotPrepared`. */
   readonly #preparationErrors = new Map<string, Error>()
   #timeout: Error | undefined
 

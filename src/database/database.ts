@@ -98,8 +98,8 @@ function startHealthCheck (connections: ManagedConnection[], warn: WarningListen
   }, tickMs).unref()
 }
 
-// Citus runs this without contacting a node, so that a lost node does not make the service unready. Citus
-// rejects a select without a column.
+// Citus runs this statement without contacting a node, so a lost node does not make the service unready.
+// It is `select 1`, because Citus rejects some selects without a column.
 const withoutNodes = ({ table }: Probe): Probe =>
   ({ table, statement: { name: `probe-${table}`, text: `select 1 from ${table} where false` }, values: [] })
 

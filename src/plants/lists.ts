@@ -138,7 +138,7 @@ export class Lists {
   }
 
   async #readTogether (lists: ListRequest[]): Promise<Array<MaybePage | Promise<MaybePage>>> {
-    // Users may have become slow or large while these lists were queued.
+    // While these lists were queued, another list of the same user may have been slow or large.
     const short = lists.filter(({ user }) => !this.#slow.has(user) && !this.#large.has(user))
     const pages = new Map(short.length > 0 ? await this.#readShort(short) : [])
     return lists.map((list) => {
@@ -160,7 +160,7 @@ export class Lists {
     })
   }
 
-  /** The run time of a statement. PostgreSQL begins a pipelined statement when the previous one has ended. */
+  /** The ms that a statement ran. PostgreSQL begins a pipelined statement when the previous one has ended. */
   #since (sentAt: number): number {
     const now = performance.now()
     const ms = now - Math.max(sentAt, this.#lastResultAt)

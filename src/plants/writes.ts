@@ -16,7 +16,8 @@ export const maxCreates = 512
 // All instances write plants in the same order, so that batches don't deadlock. If the planner chooses
 // another order, as for a small table, PostgreSQL may abort a batch, and each of its items is retried alone.
 
-// With a `values` list Citus can route each row to its node. Up to 100 rows it takes no longer than arrays.
+// Unlike `unnest` of arrays, a `values` list lets Citus route each row to its node. Up to 100 rows the list
+// takes no longer than arrays.
 const inserts: Statement[] = []
 const insertOf = (rows: number): Statement => ({
   name: rows === 1 ? 'plant-insert' : 'plants-insert',
@@ -59,7 +60,7 @@ export async function deleteAll (database: Database, keys: PlantKey[]): Promise<
   return outcomesOf(keys, rows)
 }
 
-/** Rounds up by at most a quarter, because each connection prepares a statement for every number of rows. */
+/** Rounds up to one of 32 numbers, by at most a quarter: each connection prepares a statement for each. */
 function roundUpRows (rows: number): number {
   const step = 2 ** Math.max(0, 29 - Math.clz32(rows - 1))
   return Math.ceil(rows / step) * step

@@ -4,7 +4,7 @@ export const guardedRoutes = {
   '/plants/:id': ['DELETE']
 }
 
-/** The routes that need no token, except the page at /docs. */
+/** The routes that need no token. The page at /docs needs none either, but is not in this list. */
 export const openRoutes = {
   '/': ['GET', 'HEAD'],
   '/livez': ['GET', 'HEAD'],

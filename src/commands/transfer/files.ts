@@ -91,7 +91,7 @@ function toObject (columns: string[], record: unknown[]): unknown {
   return Object.fromEntries(columns.map((name, index) => [name, record[index]]))
 }
 
-/** Skips a byte order mark. With csv-parse's option for this, it would replace bytes that are not UTF-8. */
+/** Skips a byte order mark. After a mark, csv-parse's own option `bom` would replace invalid UTF-8. */
 async function * skipMark (chunks: AsyncIterable<Buffer>): AsyncGenerator<Buffer> {
   let isFirst = true
   for await (const chunk of chunks) {

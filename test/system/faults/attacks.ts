@@ -1,5 +1,5 @@
-// Runs the attacks. Reports the response times of other users, and the memory, ticks and log lines of the
-// service, beside their bounds.
+// Runs the attacks. Reports the response times of other users, and the service's memory, longest tick of the
+// event loop and log lines per second. Marks the figures that exceed their bounds.
 import type { Scope } from '../../support/program.ts'
 import { round } from '../../support/table.ts'
 import { maxShutdownMs, measure, type AttackOptions } from './attack-run.ts'

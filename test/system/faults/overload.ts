@@ -10,7 +10,7 @@ import { quantile, type Report } from './report.ts'
 const { serve } = unmeasured
 
 export interface OverloadOptions {
-  /** The highest rate of data on one database connection. */
+  /** The proxy limits each direction of each database connection to this rate. */
   bytesPerSecond: number
   measureMs: number
 }
