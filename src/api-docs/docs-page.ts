@@ -50,7 +50,7 @@ async function load (read: () => Promise<Buffer>) {
   return { plain, packed, hash: createHash('sha256').update(plain).digest('base64url').slice(0, 22) }
 }
 
-// Label the samples that use `fetch` as TypeScript, like the quick start: they are valid in both languages.
+// Scalar labels its samples for `fetch` JavaScript. They are valid TypeScript, which the page's text uses.
 const languageTitle = ['key:`js`,title:`JavaScript`', 'key:`js`,title:`TypeScript`'] as const
 
 /** Scalar's package ships its browser script only as a string literal in the module of its Fastify plugin. */

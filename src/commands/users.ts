@@ -52,7 +52,7 @@ export async function eraseUser (config: Config, user: string, isConfirmed: bool
     const revokedAt = performance.now()
     await deleteAllPlants(database, user)
     if (before.tokens !== '0') {
-      // Instances may accept the revoked tokens until then, and create more plants.
+      // Instances may accept the revoked tokens for this long. Then delete the plants created meanwhile.
       await delay(Math.max(0, revokedAt + config.TOKEN_CACHE_TTL + revalidateMs - performance.now()))
       await deleteAllPlants(database, user)
     }

@@ -56,7 +56,7 @@ export class Connection {
       keepAliveInitialDelayMillis: 10_000,
       application_name: 'plant-store',
       statement_timeout: statementTimeoutMs,
-      // For an unresponsive server. This timeout ends the connection, so statement_timeout must come first.
+      // For an unresponsive server. This timeout ends the connection, so it is longer than the one above.
       query_timeout: (statementTimeoutMs === 0 ? 5000 : statementTimeoutMs) + 1000
     })
     Object.assign(this.#client.connection, { describe: () => {} })

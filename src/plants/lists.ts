@@ -1,4 +1,4 @@
-// Short lists share statements. Long lists are read page by page, one statement at a time.
+// Short lists share statements. Long lists are read page by page, and one page of all long lists at a time.
 import type { Writable } from 'node:stream'
 import { LRUCache } from 'lru-cache'
 import type { Database } from '../database/database.ts'

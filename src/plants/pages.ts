@@ -102,7 +102,8 @@ const selectEnd = {
 
 export function firstPage (user: string, range: ListRange, maxBytes: number): PageRequest {
   const { from = firstId, limit } = range
-  // With a limit of 0 a size of 1 would set `beyond`, and the next page would be the same empty page.
+  // Read one plant more than the limit, to tell whether more follow. With a limit of 0 read none: otherwise
+  // each empty page would link to the next empty page, without end.
   const size = limit === 0 ? 0 : Math.min(maxFirstPageSize, limit + 1)
   return { user, from, limit, size, maxBytes }
 }

@@ -33,8 +33,8 @@ const lacks = (scope: string) => ({
   body: { error: 40302, message: 'The bearer token lacks the scope that this operation needs.' }
 })
 
-// The database of the tests that create no plants. A test that creates plants needs its own database: when
-// two providers use the same port one after the other, their users have the same names.
+// The tests that create no plants share this database. A test that creates plants needs its own: a user name
+// contains the URL of the provider, and a later provider with the same port has users of the same names.
 const shared = await createDatabase(t)
 
 /** Starts a service that accepts the tokens of the issuer. */

@@ -90,7 +90,7 @@ function advance (
   return advanced
 }
 
-/** Marks as taken all open operations with a known outcome that fit the state and don't change it. */
+/** Takes all open operations that have a known outcome, agree with the state and leave it unchanged. */
 function applyReads ({ name, taken }: Possibility, open: Set<Operation>): Possibility {
   const reads = [...open]
     .filter((one) => one.until < Infinity && !taken.has(one) && after(name, one) === name)
