@@ -50,7 +50,7 @@ export function openDatabase (options: ConnectionOptions) {
       probes.push({ table, statement: { name: 'probe', preparedAs: name, text }, values: [...values] })
     },
 
-    /** Whether Citus may distribute the tables over several nodes. True until the first connection opens. */
+    /** Whether the server has Citus, which may use several nodes. True until a connection has found out. */
     isDistributed,
 
     /** Rejects unless all probes succeed and each kind of statement has an open connection. */

@@ -27,6 +27,6 @@ export async function generateClient (t: Test, document: string) {
 // TypeScript does not know `rawJSON` yet (https://github.com/tc39/proposal-json-parse-with-source).
 export const { rawJSON } = JSON as unknown as { rawJSON (text: string): unknown }
 
-/** Writes bigints as JSON numbers. JSON.stringify would throw, and the client's default sends strings. */
+/** Writes bigints as JSON numbers. The generated client's own serializer would write them as strings. */
 export const exactIntegers = (body: unknown) =>
   JSON.stringify(body, (_key, value) => typeof value === 'bigint' ? rawJSON(String(value)) : value)

@@ -47,7 +47,8 @@ const copyCsv = (user?: string) => `copy (
     select ${user === undefined ? 'owner as "user", ' : ''}id${columnList} ${plantsOf(user)}
   ) to stdout (format csv, header)`
 
-// Each line is a CSV row of one cell. PostgreSQL never quotes it: JSON contains neither control character.
+// Each line is a CSV row of one cell. The delimiter and the quote are control characters, which JSON never
+// contains, so PostgreSQL never quotes the cell.
 const copyJson = (user?: string) => `copy (
     select ${user === undefined ? '\'{"user":\' || to_json(owner) || \',' : "'{"}"id":' || id
       ${fields.map((field) => `|| coalesce(',"${field}":' || to_json(${field}), '')`).join(' ')} || '}'

@@ -76,7 +76,7 @@ export function startLoad (t: Test, { url, token, clients = 8, oneConnection = f
   return {
     /** Resolves when the first response with `Connection: close` arrives. */
     firstClosing: () => once(events, 'closing'),
-    /** With `oneConnection`: resolves when every client has ended. */
+    /** Resolves when every client has ended. Only with `oneConnection` they end before `stop`. */
     ended: async () => { await all; return result() },
     stop: async () => { over.abort(); await all; return result() }
   }

@@ -35,7 +35,7 @@ function commandsIn (text: string): string[] {
 // The container suite runs all blocks of the runbook: test/system/deploy/files.test.ts checks this.
 const runbookLines = Object.values(runbook).flat().flatMap((block) => commandsIn(`\`\`\`sh\n${block}\`\`\``))
 
-/** Commands that another test runs, in the same or in other words. */
+/** The commands of the documents that other files run, by file. */
 const runBy: Record<string, string[]> = {
   'test/system/container/fresh.sh': ['npm ci', 'npm ci && npm test', 'npm test'],
   'test/system/documents/starts.test.ts': ['npm ci && npm start', 'npm run dev'],
@@ -125,7 +125,7 @@ t.test('a test runs every command line of the documents, or a reason is given', 
   t.strictSame(gone, [], 'every command listed here appears in a document')
   for (const [file, lines] of Object.entries(runBy)) {
     const text = await read(file)
-    // Tests in TypeScript run the commands in other words, so their text does not contain the lines.
+    // A test in TypeScript may write a command differently, for example as an array of words.
     if (!file.endsWith('.ts')) for (const line of lines) t.ok(text.includes(line), line)
   }
 })

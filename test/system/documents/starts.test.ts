@@ -21,7 +21,7 @@ const ways: Record<string, { words: string[], hasOptions: boolean }> = {
   'a link to src/main.ts, as npm and the image have one': { words: [bin], hasOptions: false }
 }
 
-/** Starts the service. `logged` reads the log until the line with the text. */
+/** Starts the service. The returned `logged(text)` reads the log up to the line with this message. */
 async function start (t: Test, words: string[]) {
   const child = spawn('env', [...asShipped, ...words], {
     cwd: root,

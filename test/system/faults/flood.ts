@@ -59,7 +59,7 @@ export async function flood (
   }))
 }
 
-/** Each connection sends the parts for its token once, and reads nothing. */
+/** Opens a connection for each token, sends what `toParts` returns for the token, and reads nothing. */
 export function hold (
   target: Target, toParts: (token: string) => Array<string | Buffer>, address = target.address
 ): void {

@@ -140,8 +140,8 @@ export function readInteger (source: string): bigint | undefined {
   const numerator = BigInt(whole.replace('-', '') + fraction)
   if (numerator === 0n) return 0n
   const power = BigInt(exponent) - BigInt(fraction.length)
-  // Below the first power the value is a fraction, above the second it is too large. In both cases computing
-  // the value would take too long.
+  // With a power below -100,000 the value is a fraction, and with a power above 100,000 it is too large. To
+  // compute such a value would take too long.
   if (power < -100_000n) return undefined
   if (power > 100_000n) return largest + 1n
   const sign = whole.startsWith('-') ? -1n : 1n
