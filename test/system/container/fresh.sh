@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs the README's `npm ci && npm test`, and the system suite, in a container that has only Node: npm run test:fresh
+# Runs the README's `npm ci && npm test`, and the system suite, in a container that has only Node.
+# Usage: npm run test:fresh
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 # --init adds an init process. Without it, an ended process without a parent would stay a zombie.

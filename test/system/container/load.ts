@@ -7,7 +7,10 @@ type Options = {
   url: string
   token: string
   clients?: number
-  /** If true, each client ends after a response with `Connection: close` or after a failed request. */
+  /**
+   * If true, each client ends after a response with `Connection: close` or after a failed request. Otherwise
+   * the clients go on until `stop`.
+   */
   oneConnection?: boolean
 }
 
@@ -76,7 +79,7 @@ export function startLoad (t: Test, { url, token, clients = 8, oneConnection = f
   return {
     /** Resolves when the first response with `Connection: close` arrives. */
     firstClosing: () => once(events, 'closing'),
-    /** Resolves when every client has ended. Only with `oneConnection` they end before `stop`. */
+    /** Resolves when every client has ended by itself, which happens only with `oneConnection`. */
     ended: async () => { await all; return result() },
     stop: async () => { over.abort(); await all; return result() }
   }
@@ -88,7 +91,8 @@ async function send (
   const headers: Record<string, string> = { authorization: `Bearer ${token}` }
   if (body !== undefined) headers['content-type'] = 'application/json'
   const outgoing = request(url + path, { agent, method, headers })
-  // A cut connection may cause another error after the error with which `once` rejects.
+  // `once` handles only the first error of a cut connection. Without this listener a second error would crash
+  // the process.
   outgoing.on('error', () => {})
   outgoing.end(body === undefined ? undefined : JSON.stringify(body))
   const [response] = await once(outgoing, 'response') as [IncomingMessage]

@@ -23,7 +23,7 @@ export async function openOperator (t: Test, ...overlays: string[]) {
     project,
     database,
     folder,
-    /** Runs a block of command lines from the runbook in the folder. */
+    /** Runs a block of command lines from the runbook. The commands run in `folder`. */
     follow: (lines: string | undefined, environment?: NodeJS.ProcessEnv) =>
       project.sh(lines as string, environment, folder),
     plants: () => project.sql('select string_agg(name, \',\' order by id) from plants'),

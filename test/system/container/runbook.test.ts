@@ -110,8 +110,8 @@ await t.test('another database is used with verify-full and its own certificate 
   await until(log, (log) => log.includes("does not match certificate's altnames"))
   t.equal((await fetch(`${await project.url()}/readyz`)).status, 503)
 
-  // Each host of a list is checked against its own name. `db.example.org` still fails, but `db.example.com`
-  // is enough.
+  // In a list of hosts, the certificate must match the name of the host in use. `db.example.org` still fails,
+  // so the service uses `db.example.com`.
   await connect('db.example.org,db.example.com')
   await ready()
 })

@@ -54,7 +54,7 @@ const substitutes: Record<string, string[]> = {
     'CMD ["nginx", "-g", "daemon off;"]'],
   'registry:3': ['docker-registry', "RUN sed -i '/^auth:/,/path:/d' /etc/docker/registry/config.yml",
     'CMD ["docker-registry", "serve", "/etc/docker/registry/config.yml"]'],
-  // PostgreSQL 15 with all its programs, added to the image postgres:18 if a `check` fails in that image.
+  // Adds PostgreSQL 15 with all its programs to the image postgres:18, if the `check` of `findImage` fails.
   'postgres:18': ['postgresql-15', 'ENV PATH=/usr/lib/postgresql/15/bin:$PATH',
     'RUN printf "listen_addresses = \'*\'\\nunix_socket_directories = \'/var/run/postgresql\'\\n"' +
       ' >> /usr/share/postgresql/15/postgresql.conf.sample']
@@ -95,7 +95,7 @@ export async function openNetwork (t: Test) {
   }
 }
 
-/** The paths of docker-compose.yml and of files in deploy/compose. */
+/** The paths of docker-compose.yml and of the overlays in deploy/compose. */
 export const composeFiles = (...overlays: string[]) =>
   ['docker-compose.yml', ...overlays.map((name) => `deploy/compose/${name}.yml`)]
     .map((name) => join(root, name))
@@ -125,7 +125,7 @@ export async function openProject (t: Test, ...overlays: string[]) {
   })
 
   const network = `${name}_default`
-  // Where possible use the engine directly, because a compose command takes a second of processor time.
+  // Where possible use plain `docker`, because a `docker compose` command takes a second of processor time.
   const containers = async (service: string) => {
     const filters = [`project=${name}`, `service=${service}`]
       .map((label) => `--filter=label=com.docker.compose.${label}`)

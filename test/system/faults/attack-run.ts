@@ -1,4 +1,4 @@
-// Runs one attack against a service of its own and measures it.
+// Starts a service, runs one attack against it, and measures the effects on the service and its users.
 import { fork, type ChildProcess } from 'node:child_process'
 import { once } from 'node:events'
 import { readFileSync } from 'node:fs'
@@ -30,7 +30,7 @@ export interface AttackOptions {
 export const maxShutdownMs = 9000
 const bodyLimit = Number(settings.BODY_LIMIT.initial)
 
-// The image sets a variable for the C library. The attacked service gets the same variable.
+// The Dockerfile sets an environment variable that configures malloc. The attacked service gets the same one.
 const dockerfile = readFileSync(join(import.meta.dirname, '../../../Dockerfile'), 'utf8')
 const malloc = /MALLOC_\w+=\d+/.exec(dockerfile)?.slice(0, 1) ?? []
 const probe = `NODE_OPTIONS=--import=${join(import.meta.dirname, 'tick-probe.ts')}`
@@ -45,7 +45,7 @@ export function plantsFor ({ plants }: Attack, users: string[]): string[] {
     cross join (${plants}) as plant (id, name, tag)`, 'checkpoint']
 }
 
-/** Starts an attack in a process of its own. That process responds to 'stop' with its counts. */
+/** Starts an attack in its own process. On the message 'stop', the process sends its counts of responses. */
 export async function startAttack (
   scope: Scope, attack: Attack, target: Omit<Target, 'bodyLimit'>
 ): Promise<ChildProcess> {
@@ -106,7 +106,8 @@ export async function measure (
   const faults = [...during.faults, ...await findFaults(service, clients, postgres, counts)]
 
   const again = await startAttack(scope, attack, target)
-  // An attack that stalls the log runs longer: the unread lines must fill the pipe before the shutdown.
+  // The second run is short, unless the attack stalls the log. Then the unread lines must fill the pipe
+  // before the shutdown.
   const lastsMs = attack.stallsLog ? watchMs : watchMs / 4
   const watched = watch(lastsMs)
   if (attack.stallsLog) {

@@ -3,14 +3,14 @@ import { setTimeout as delay } from 'node:timers/promises'
 import { createToken } from '../../../src/access/token-format.ts'
 import { burst, flood, hold, type Target } from './flood.ts'
 
-/** Both functions run SQL. `session` uses one connection, which stays open until the attack is over. */
+/** Runs SQL: `query` on a new connection each time, `session` on one connection that stays open. */
 type Database = Record<'query' | 'session', (sql: string) => Promise<unknown>>
 
 export interface Attack {
   name: string
   limitedBy: string
   connections: number
-  /** How many users attack, 1 by default. The connections use the tokens of these users in turn. */
+  /** How many users attack, 1 by default. The connections are divided evenly among these users. */
   users?: number
   /** A select with the columns id, name and tag. Each attacking user gets a copy of these plants. */
   plants?: string
@@ -18,14 +18,14 @@ export interface Attack {
   observed?: boolean
   /** The service's settings for this attack. */
   settings?: Record<string, string>
-  /** The number of other users, 5 by default. */
+  /** How many other users send requests, 5 by default. Their response times are measured. */
   others?: number
   otherNameLength?: number
-  /** Sets the log level to debug and stops reading the log before the shutdown. */
+  /** Before the shutdown, sets the log level to debug and stops reading the log. */
   stallsLog?: boolean
   /** Runs before the attack. */
   setup?: (database: Database) => Promise<unknown>
-  /** Runs beside the attack, until the attack is over. */
+  /** Runs at the same time as the attack, and ends once `over` is aborted. */
   beside?: (database: Database, over: AbortSignal) => Promise<unknown>
   start: (target: Target) => unknown
 }
@@ -42,8 +42,8 @@ const longList = `select id, repeat('n', 512), repeat('t', 512) from generate_se
 // 500 plants. Most attacks list them with `limit=500`.
 const fullPage = (character: string) =>
   `select id, repeat(${character}, 512), repeat(${character}, 512) from generate_series(1, 500) id`
-// Each list has 5 MB of JSON, more than the buffers of a connection hold. The table `large` holds the name in
-// compressed form. Otherwise PostgreSQL would compress the name again for each plant.
+// Each list has 5 MB of JSON, more than the buffers of a connection hold. The plants copy their name from the
+// table `large`, which holds it compressed. PostgreSQL would compress a computed name again for each plant.
 const stalledList = 'select id, large.name, null from generate_series(1, 40) id, large'
 const compressed = 'create table large as select repeat(chr(1), 21000) as name'
 

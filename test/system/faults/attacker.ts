@@ -1,9 +1,10 @@
-// Runs one attacker in a process of its own, so that its work does not slow down the clients of other users.
+// Runs one attack in a process of its own. In the process with the clients of other users, the attack would
+// slow down these clients.
 import { attacks } from './attack-table.ts'
 import { counts, first, type Target } from './flood.ts'
 
-// After 'stop' the process waits for at least one response, then sends its counts and ends. An attack that
-// reads no responses does not wait.
+// After the message 'stop' the process sends its counts of responses and ends. If no response has arrived
+// yet, the process first waits for one, unless the attack reads no responses.
 process.on('message', async (message: 'stop' | { index: number, target: Target }) => {
   if (message !== 'stop') {
     attacks[message.index]?.start(message.target)

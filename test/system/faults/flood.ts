@@ -45,7 +45,10 @@ function send (address: string, { method = 'GET', path = '/plants', token, body 
   })
 }
 
-/** Each connection sends one request after the other. `perSecond` limits all their requests together. */
+/**
+ * Each connection repeatedly sends a request and waits for the response. `perSecond` limits the requests of
+ * all connections together.
+ */
 export async function flood (
   target: Target, toRequest: (token: string) => Request, { perSecond = Infinity } = {}
 ): Promise<void> {
@@ -59,7 +62,7 @@ export async function flood (
   }))
 }
 
-/** Opens a connection for each token, sends what `toParts` returns for the token, and reads nothing. */
+/** Opens all connections, sends on each the parts that `toParts` returns for its token, and reads nothing. */
 export function hold (
   target: Target, toParts: (token: string) => Array<string | Buffer>, address = target.address
 ): void {
@@ -74,8 +77,8 @@ export function hold (
 }
 
 /**
- * Opens all connections, then sends the text on all of them in one tick. Starts again when all connections
- * are closed and `everyMs` have passed.
+ * Opens all connections, then sends the text on all of them in one tick. Repeats this when all connections
+ * are closed and at least `everyMs` have passed since the sending.
  */
 export async function burst (
   target: Target, toText: (token: string) => string, everyMs: number

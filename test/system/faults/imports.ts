@@ -14,7 +14,7 @@ const chunk = 1000
 const sessions = `select from pg_stat_activity
   where backend_type = 'client backend' and datname = current_database() and pid <> pg_backend_pid()`
 
-/** At a random moment kills an import or its server. Another import must then store the missing plants. */
+/** Kills an import or PostgreSQL at a random moment. A second import must store the missing plants. */
 export async function imports (
   scope: Scope, postgres: Postgres, { seed, rounds, plants }: Options
 ): Promise<Report> {
@@ -35,7 +35,7 @@ export async function imports (
     const user = `import-${round}`
     const words = ['import', user, file, ...inChunks ? ['--chunk', String(chunk)] : []]
     const { child, ended } = unmeasured.start(words, environment)
-    // An import of 50,000 plants takes about a second, or longer on a busy machine.
+    // Up to 2.5 s, because an import of 50,000 plants takes about a second, or longer on a busy machine.
     await delay(random.below(2500))
     if (victim === 'import') child.kill('SIGKILL')
     else await postgres.kill()

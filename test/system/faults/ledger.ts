@@ -4,19 +4,19 @@ import { findUnexplained, type Operation } from './linearizable.ts'
 
 const idTaken = 40014
 const plantNotFound = 40402
-/** The database is unavailable, slow or full: the outcome of the write is unknown. */
+/** Errors of an unavailable, slow or full database. After one of them the outcome of a write is unknown. */
 const databaseErrors = [50301, 50304, 50305]
 
 interface PlantRow { user: string, id: number, name: string }
 
-/** All plants of a user. Each plant was read at one moment between `from` and `until`. */
+/** All plants of a user. The plants may have been read at different moments between `from` and `until`. */
 interface Snapshot { user: string, from: number, until: number, names: Map<number, string> }
 
 /**
- * Checks three rules that clients rely on. An acknowledged write happened, and a rejected write did not. Any
- * other write may have happened. A list shows all writes that were acknowledged before its request.
+ * Checks rules that clients rely on. An acknowledged write happened. A rejected write did not happen. Any
+ * other write may have happened. A list shows all writes that were acknowledged before the list request.
  *
- * Lists have no ids, so each name begins with the id of its plant and a space.
+ * The plants in a list have no ids. So scenarios must begin each name with the plant's id and a space.
  */
 export function openLedger () {
   const writes = new Map<string, Map<number, Operation[]>>()
@@ -30,8 +30,9 @@ export function openLedger () {
   }
 
   /**
-   * Returns the time by which the write took effect, and whether it changed the plant. Returns undefined for
-   * a write that was not sent, and for a write that the service rejected without trying it.
+   * Returns as `until` the time by which the write took effect, and as `done` whether it changed the plant.
+   * If the outcome is unknown, `until` is Infinity and `done` is missing. Returns undefined for a write that
+   * was not sent, and for a write that the service rejected without trying it.
    */
   function outcomeOf (
     response: HttpResponse, success: number, unchanged: number

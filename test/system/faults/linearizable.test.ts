@@ -1,4 +1,4 @@
-// Tests of the checker: it accepts possible histories and finds impossible ones.
+// Tests that `findUnexplained` accepts possible histories and finds the culprit in impossible ones.
 import t from 'tap'
 import { createRandom } from './random.ts'
 import { findUnexplained, type Operation } from './linearizable.ts'

@@ -14,7 +14,10 @@ export interface Operation {
   done?: boolean
 }
 
-/** One possible state: the plant's name, and the operations that have taken effect without a response yet. */
+/**
+ * One possible state: the plant's name, null if there is no plant, and the operations that have taken effect
+ * although their responses are still to come.
+ */
 interface Possibility { name: string | null, taken: Set<Operation> }
 
 /**
@@ -31,15 +34,15 @@ function after (name: string | null, { act, name: other, done }: Operation): str
 }
 
 /**
- * Looks for an order of the operations that explains all responses. In this order, an operation that ended
- * before another one began comes first. At the beginning the plant does not exist. Returns undefined when
- * there is such an order. Otherwise goes through the responses by time, and returns the first operation at
- * which no order explains the responses so far.
+ * Looks for an order of the operations that explains all responses. If one operation ended before another
+ * began, the order must keep them in this sequence. At the beginning the plant does not exist. Returns
+ * undefined when there is such an order. Otherwise goes through the responses by time, and returns the first
+ * operation for which no order explains the responses up to its own.
  *
  * The search goes from response to response and keeps all possible states. An operation is open from its
  * beginning to its response. By its response it must have taken effect, perhaps after other open operations.
- * Three rules keep the search small. `applyReads` lets operations that change nothing take effect first.
- * `steps` tries only one of several operations of unknown outcome with the same effect on the responses.
+ * Three functions keep the search small. `applyReads` lets operations that change nothing take effect first.
+ * If no response can tell several operations of unknown outcome apart, `steps` tries only one of them.
  * `openSieve` drops redundant states.
  */
 export function findUnexplained (operations: Operation[]): Operation | undefined {
@@ -72,7 +75,7 @@ function inTime (operations: Operation[]) {
   ].sort((a, b) => a.at - b.at || Number(a.isResponse) - Number(b.isResponse))
 }
 
-/** Lets open operations take effect until `operation` is one of them. Returns all states that can result. */
+/** Tries all orders in which open operations take effect, up to `operation`. Returns the resulting states. */
 function advance (
   from: Possibility[], operation: Operation, open: Set<Operation>, kindOf: (operation: Operation) => string
 ) {
@@ -90,7 +93,7 @@ function advance (
   return advanced
 }
 
-/** Takes all open operations that have a known outcome, agree with the state and leave it unchanged. */
+/** Marks as taken all open operations with a known outcome that agree with the state and do not change it. */
 function applyReads ({ name, taken }: Possibility, open: Set<Operation>): Possibility {
   const reads = [...open]
     .filter((one) => one.until < Infinity && !taken.has(one) && after(name, one) === name)
@@ -114,9 +117,9 @@ function steps (
 }
 
 /**
- * Drops a state that an earlier state makes redundant. That is so under three conditions. Both states have
- * the same name. The same operations of known outcome have taken effect in both. All operations of unknown
- * outcome that took effect in the earlier state also took effect in the later one.
+ * Drops states that an earlier state makes redundant. A state is redundant if three things hold. The earlier
+ * state has the same name. In both states the same operations of known outcome have taken effect. Each
+ * operation of unknown outcome that took effect in the earlier state also did so in the later state.
  */
 function openSieve () {
   const passed = new Map<string, Possibility[]>()

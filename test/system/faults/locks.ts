@@ -45,8 +45,8 @@ export async function locks (
   for (let round = 0; round < rounds; round++) {
     for (const verb of ['create', 'delete'] as const) {
       // In each instance the first write waits for this lock, and the other writes wait in the queue. After
-      // the commit both instances send the queued writes in batches at the same time. Each instance gets its
-      // writes in a random order of its own.
+      // the commit both instances send the queued writes in batches at the same time. The instances get the
+      // same writes in different random orders.
       await operator.query('begin; lock table plants in exclusive mode')
       const sent = clients.flatMap((ofInstance) =>
         random.shuffled(ofInstance.flatMap((client) => plantIds.map((id) => ({ client, id }))))

@@ -10,8 +10,8 @@ const pauseMs = 25
 const patienceMs = 10_000
 
 /**
- * Each client creates, lists and deletes a plant in turn. Returns the responses to the clients, the responses
- * of /livez, the peak of the service's memory, and its longest tick.
+ * Each client repeatedly creates a plant, lists its plants and deletes the plant. Returns the responses to
+ * the clients, the responses of /livez, the peak of the service's memory, and the service's longest tick.
  */
 export async function observe (
   service: Program, clients: Client[], name: string, ms: number, tickFile: string
@@ -20,7 +20,7 @@ export async function observe (
   const [began, end] = [Date.now(), performance.now() + ms]
   const memory = watchMemory(service.child)
   const prober = createClient(service.address)
-  // Requests may stall. Closing the clients cuts those that are in flight `patienceMs` after the end.
+  // A request may stall forever. So `patienceMs` after the end, all requests still in flight are cut.
   const closeAll = () => { for (const client of [prober, ...clients]) client.close() }
   const giveUp = setTimeout(closeAll, ms + patienceMs)
   const probing = (async () => {

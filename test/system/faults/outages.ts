@@ -15,7 +15,7 @@ export interface OutageOptions {
   lastsMs: number
   /** How long to watch the service after each fault. */
   watchMs: number
-  /** How many requests of each kind to send a second. They do not wait for earlier responses. */
+  /** How many creates to send a second, and as many lists and deletes. None waits for earlier responses. */
   perSecond: number
   statementTimeoutMs: number
 }
@@ -23,14 +23,17 @@ export interface OutageOptions {
 // The bounds that docs/reliability.md promises.
 const longestWaitMs = 10_000
 const longestRecoveryMs = 1000
-/** How long /readyz may still be 200 after a fault begins. One probe may be in flight at the beginning. */
+/**
+ * How long /readyz may still be 200 after a fault begins. A request may share a database probe that began
+ * before the fault.
+ */
 const noticedMs = 1000
 
 interface Fault {
   title: string
   begin: () => unknown
   end: () => unknown
-  /** Whether no request can succeed during the fault. */
+  /** Whether the fault makes all requests to the database fail. */
   isTotal: boolean
 }
 

@@ -20,7 +20,7 @@ export async function makeServer (scope: Scope) {
   scope.teardown(() => rm(folder, { recursive: true }))
   // When root runs the tests, the server runs as another user. That user needs to read the folder.
   await chmod(folder, 0o755)
-  // The embedded server creates the folder and records its command line. Later starts use that command line.
+  // The embedded server creates the data directory and records there the command line for later starts.
   const embedded = await startEmbedded(folder)
   const dataDir = join(folder, 'postgresql')
   const options = await readFile(join(dataDir, 'postmaster.opts'), 'utf8')
@@ -37,9 +37,9 @@ export async function runServer (scope: Scope, { file, args, uid, gid }: Command
   const events = new EventEmitter()
   let server: ChildProcess
 
-  /** Resolves with the time at which the server accepts connections. */
+  /** Starts the server. Resolves with the time at which the server accepts connections. */
   async function start (): Promise<number> {
-    // A new server cannot start until the backends of the killed one have released its shared memory.
+    // Retry, because a server cannot start while backends of a killed server still use its shared memory.
     for (let attempt = 0; attempt < 50; attempt++) {
       server = spawn(file, args, { uid, gid, stdio: ['ignore', 'ignore', 'pipe'] })
       createInterface(server.stderr as NodeJS.ReadableStream).on('line', (line) => {
@@ -110,8 +110,8 @@ export async function startPostgres (scope: Scope) {
     url,
 
     /**
-     * Kills a backend of the service, so the server ends all backends and recovers. Resolves with the time at
-     * which it accepts connections again.
+     * Kills one backend that serves the service. PostgreSQL then ends all backends and recovers. Resolves
+     * with the time at which PostgreSQL accepts connections again.
      */
     async killBackend (): Promise<number> {
       const [backend] = await sql(url,

@@ -3,7 +3,10 @@ import { connect, createServer, type AddressInfo, type Socket } from 'node:net'
 import { setTimeout as delay } from 'node:timers/promises'
 import type { Scope } from '../../support/program.ts'
 
-/** In the mode `silent` the proxy accepts connections and bytes, forwards nothing and closes nothing. */
+/**
+ * What the proxy does with new connections: `open` forwards them, `closed` resets them, and `silent` accepts
+ * them and their bytes but forwards nothing and never closes them.
+ */
 type Mode = 'open' | 'closed' | 'silent'
 
 export type Proxy = Awaited<ReturnType<typeof openProxy>>

@@ -1,6 +1,6 @@
 export type Random = ReturnType<typeof createRandom>
 
-/** Returns the same numbers for the same seed (mulberry32), so that a run can be repeated. */
+/** Creates a random number generator (mulberry32). The same seed gives the same numbers in each run. */
 export function createRandom (seed: number) {
   let state = seed >>> 0
   const next = () => {

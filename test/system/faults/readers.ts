@@ -152,7 +152,7 @@ async function breakMidway (scope: Scope, proxy: Proxy, service: Program, token:
   return isComplete(end) ? ['an incomplete list looked complete'] : []
 }
 
-/** More lists than MAX_QUEUED are in flight. All readers resume at once. The service must not cut a list. */
+/** More stalled lists than MAX_QUEUED are in flight. All readers resume at once. No list may be cut. */
 async function resumeTogether (scope: Scope, postgres: Postgres, token: string): Promise<string[]> {
   const maxQueued = 2
   const service = await serve(scope, { DATABASE_URL: postgres.url, MAX_QUEUED: String(maxQueued) })
@@ -163,7 +163,7 @@ async function resumeTogether (scope: Scope, postgres: Postgres, token: string):
     const start = socket.read(12)
     socket.unshift(start)
     if (String(start) === 'HTTP/1.1 200') sockets.push(socket)
-    // The service has rejected this list, because earlier lists are still filling the socket buffers.
+    // The service rejected this list: earlier lists fill the queue until their socket buffers are full.
     else socket.destroy()
   }
   const ends = await Promise.all(sockets.map(readEnds))

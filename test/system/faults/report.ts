@@ -9,9 +9,9 @@ export interface Report {
   rows: Cell[][]
   /** Sentences below the table. */
   notes?: string[]
-  /** Broken promises. They do not depend on the speed of the machine. */
+  /** Promises that the service broke. A slow or busy machine is never the cause. */
   breaches: string[]
-  /** Times or sizes above their bound. A busy machine can cause them. */
+  /** Times or sizes above their bound. A slow or busy machine can be the cause. */
   misses: string[]
 }
 

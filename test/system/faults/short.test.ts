@@ -1,4 +1,5 @@
-// A short form of the fault suite. `npm run test:faults` runs the full form and measures.
+// A short form of the fault suite. It checks no times or sizes, because they depend on the load of the
+// machine. `npm run test:faults` runs the full form, which checks them too.
 // Locks are not part of the short form: test/plants/create.test.ts and delete.test.ts test them.
 import t from 'tap'
 import type { Scope } from '../../support/program.ts'

@@ -14,7 +14,10 @@ const { serve } = unmeasured
 interface Fault {
   title: string
   begin: (proxy: Proxy) => unknown
-  /** Resolves once the service has met the fault: it logs the fault, connects, or waits for the lock. */
+  /**
+   * Resolves once the fault affects the service. The sign depends on the fault: a log line of the service,
+   * its connection to the proxy, or its wait for a lock.
+   */
   noticed: (proxy: Proxy, service: Program) => Promise<unknown>
   end: (proxy: Proxy) => unknown
 }

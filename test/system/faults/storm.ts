@@ -12,7 +12,7 @@ interface StormOptions {
   kills: number
   /**
    * How many acknowledged writes to await after the last kill. Before each kill the scenario awaits 50 writes
-   * and up to this many more.
+   * plus a random number of writes below this number.
    */
   writes: number
 }

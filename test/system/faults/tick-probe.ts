@@ -1,10 +1,10 @@
-// `node --import` loads this file into the service. It records each tick of the event loop that uses at least
-// 10 ms of processor time.
+// `node --import` loads this probe into the service. The probe records each tick of the event loop that uses
+// at least 10 ms of processor time.
 import { appendFileSync, writeFileSync } from 'node:fs'
 
 // The timer runs once in each tick that lasts longer than the timer's interval. So the processor time between
-// two runs is the time of one long tick, plus at most the interval. Linux counts the processor time of a
-// thread in steps of 4 ms.
+// two runs is the time of one long tick, plus at most the interval. The result is no more exact than 4 ms,
+// because Linux counts the processor time of a thread in such steps.
 const intervalMs = 2
 const recordedMs = 10
 

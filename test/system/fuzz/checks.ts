@@ -1,5 +1,5 @@
-// Compares responses with those that the oracle expects. For mutated bytes, checks only that the responses
-// fit the stored plants.
+// Compares each response with the response that the oracle expects. The oracle cannot interpret a stream of
+// requests with mutated bytes. So for such streams, checks only that the responses fit the stored plants.
 import { isDeepStrictEqual } from 'node:util'
 // This import fills the catalogue with the errors of all domains.
 import '../../../src/app.ts'
@@ -39,7 +39,7 @@ function checkError ({ status, headers, body }: RawResponse): void {
   }
 }
 
-/** Throws unless the responses to mutated bytes fit the difference between the plants before and after. */
+/** Throws unless the responses to mutated bytes explain how the plants changed from `before` to `after`. */
 export function explain (bytes: Buffer, responses: RawResponse[], before: Plants, after: Plants): void {
   const text = bytes.toString('latin1')
   const finals = responses.filter(({ status }) => status !== 100)

@@ -20,7 +20,7 @@ export interface CreateRequest {
 const maxBodyBytes = 128 * 1024
 const maxValues = 100
 
-/** Creates the plant in the model. */
+/** Returns the expected outcome of a create. On success adds the plant to the model. */
 export function create (plants: Plants, request: CreateRequest): Verdict {
   const { contentType, contentEncoding, body, query } = request
   if (!isDecodable(query ?? '')) return { number: 40002 }
@@ -45,7 +45,10 @@ export function create (plants: Plants, request: CreateRequest): Verdict {
   return { status: 200, body: plant }
 }
 
-/** Deletes the plant from the model. `id` is the undecoded segment of the path. */
+/**
+ * Returns the expected outcome of a delete. On success removes the plant from the model. `id` is the
+ * undecoded segment of the path.
+ */
 export function remove (plants: Plants, id: string, query: string | undefined): Verdict {
   if (!isDecodable(id)) return { number: 40002 }
   const decoded = decodeURIComponent(id)
@@ -62,7 +65,7 @@ function readId (text: string): bigint | undefined {
   return BigInt(text) >= smallest && BigInt(text) <= largest ? BigInt(text) : undefined
 }
 
-/** `query` is the part after the question mark; undefined when there is none. */
+/** Returns the expected outcome of a list. `query` is undefined when the URL has no question mark. */
 export function list (plants: Plants, query: string | undefined): Verdict {
   if (!isDecodable(query ?? '')) return { number: 40002 }
   const parameters = parametersOf(query)
@@ -100,7 +103,7 @@ export function isDecodable (url: string): boolean {
 
 const isText = (value: unknown) => typeof value === 'string' && !/\0|[\uD800-\uDFFF]/u.test(value)
 
-/** Parses JSON text. Integers become bigints. */
+/** Parses JSON text, with integers as bigints. Returns the number of the error if the text is rejected. */
 function parse (bytes: Buffer): { value: unknown } | { number: number } {
   let text
   try {
@@ -121,7 +124,7 @@ function parse (bytes: Buffer): { value: unknown } | { number: number } {
   }
 }
 
-/** Counts the commas and opening brackets outside strings. The text need not be valid JSON. */
+/** Counts the characters `,`, `[` and `{` outside strings. The text need not be valid JSON. */
 function countValues (text: string): number {
   let count = 0
   let isInside = false
@@ -140,8 +143,8 @@ export function readInteger (source: string): bigint | undefined {
   const numerator = BigInt(whole.replace('-', '') + fraction)
   if (numerator === 0n) return 0n
   const power = BigInt(exponent) - BigInt(fraction.length)
-  // With a power below -100,000 the value is a fraction, and with a power above 100,000 it is too large. To
-  // compute such a value would take too long.
+  // The value is `numerator` times ten to the `power`. If `power` is below -100,000, treat the value as a
+  // fraction, and above 100,000 as too large. To compute such a value would take too long.
   if (power < -100_000n) return undefined
   if (power > 100_000n) return largest + 1n
   const sign = whole.startsWith('-') ? -1n : 1n

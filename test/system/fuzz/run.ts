@@ -154,7 +154,8 @@ export async function fuzz (scope: Scope, options: FuzzOptions): Promise<FuzzRep
     const responses =
       await send(Buffer.concat([head('POST', withQuery('/plants', query), authorization, headers), framed]))
     if (isExpecting && responses[0]?.status === 100) responses.shift()
-    // The service cannot know that a chunked body is empty, so it always rejects the missing content type.
+    // When the service checks the content type, it cannot know whether a chunked body is empty. So it reports
+    // a missing content type even for an empty body.
     if (isChunked && contentType === undefined && isDecodable(query ?? '')) {
       return expectOnly(responses, { number: 40004 })
     }

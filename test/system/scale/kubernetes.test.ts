@@ -51,7 +51,7 @@ t.test('the pods of the manifests migrate, serve within their limits, and stop',
     return podman('inspect', '--format={{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}', infra)
   }
 
-  // Also removes pods and secrets that an earlier, killed test has left.
+  // An earlier test that was killed may have left pods and secrets, so remove them before the test, too.
   await remove()
   t.teardown(remove)
   await buildImage()
@@ -65,8 +65,8 @@ t.test('the pods of the manifests migrate, serve within their limits, and stop',
       image: ${loadedPostgres}
       env: [{ name: POSTGRES_PASSWORD, value: plants }]`))
   const database = `${pods.database}-postgres`
-  // Uses TCP, which reaches only the final server. During its initialization the image runs a temporary
-  // server on a Unix socket.
+  // Connects over TCP, because only the final server listens on TCP. Before it, the image runs a temporary
+  // server that listens only on a Unix socket.
   const sql = (text: string) =>
     podman('exec', database, 'psql', '--host=127.0.0.1', '--username=postgres', `--command=${text}`)
   const createRole = () => sql("create role plant_store login password 'plants'").catch(() => '')

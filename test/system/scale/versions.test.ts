@@ -1,5 +1,5 @@
 // Runs tests on the oldest supported version of PostgreSQL, and on a version between the oldest and the
-// newest. All other tests use the newest version.
+// newest. Almost all other tests use the newest version.
 import { execFile } from 'node:child_process'
 import { promisify } from 'node:util'
 import t from 'tap'
