@@ -95,7 +95,7 @@ export async function openNetwork (t: Test) {
   }
 }
 
-/** The paths of docker-compose.yml and of the overlays in deploy/compose. */
+/** The paths of docker-compose.yml and of these overlays in deploy/compose. */
 export const composeFiles = (...overlays: string[]) =>
   ['docker-compose.yml', ...overlays.map((name) => `deploy/compose/${name}.yml`)]
     .map((name) => join(root, name))

@@ -36,7 +36,7 @@ const malloc = /MALLOC_\w+=\d+/.exec(dockerfile)?.slice(0, 1) ?? []
 const probe = `NODE_OPTIONS=--import=${join(import.meta.dirname, 'tick-probe.ts')}`
 const { serve } = startedBy(['env', ...asShipped, ...malloc, probe, ...program])
 
-/** The statements that give the attackers their plants. */
+/** Returns the statements that create the plants of the attackers: none unless the attack has plants. */
 export function plantsFor ({ plants }: Attack, users: string[]): string[] {
   if (plants === undefined) return []
   const attackers = users.map((user) => `'${user}'`).join()
@@ -106,7 +106,7 @@ export async function measure (
   const faults = [...during.faults, ...await findFaults(service, clients, postgres, counts)]
 
   const again = await startAttack(scope, attack, target)
-  // The second run is short, unless the attack stalls the log. Then the unread lines must fill the pipe
+  // A short second run is enough, unless the attack stalls the log: unread lines must then fill the pipe
   // before the shutdown.
   const lastsMs = attack.stallsLog ? watchMs : watchMs / 4
   const watched = watch(lastsMs)

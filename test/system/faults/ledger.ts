@@ -13,8 +13,8 @@ interface PlantRow { user: string, id: number, name: string }
 interface Snapshot { user: string, from: number, until: number, names: Map<number, string> }
 
 /**
- * Checks rules that clients rely on. An acknowledged write happened. A rejected write did not happen. Any
- * other write may have happened. A list shows all writes that were acknowledged before the list request.
+ * Checks rules that clients rely on. An acknowledged write happened. A rejected write did not happen. A
+ * write of unknown outcome may have happened. A list shows all writes acknowledged before the list request.
  *
  * The plants in a list have no ids. So scenarios must begin each name with the plant's id and a space.
  */

@@ -15,7 +15,7 @@ export interface Operation {
 }
 
 /**
- * One possible state: the plant's name, null if there is no plant, and the operations that have taken effect
+ * One possible state: the plant's name (null if there is no plant), and the operations that have taken effect
  * although their responses are still to come.
  */
 interface Possibility { name: string | null, taken: Set<Operation> }
@@ -117,9 +117,9 @@ function steps (
 }
 
 /**
- * Drops states that an earlier state makes redundant. A state is redundant if three things hold. The earlier
- * state has the same name. In both states the same operations of known outcome have taken effect. Each
- * operation of unknown outcome that took effect in the earlier state also did so in the later state.
+ * Opens a filter that drops redundant states. A state is redundant if it resembles an earlier state in three
+ * ways. Both states have the same name. The same operations of known outcome have taken effect in both. All
+ * operations of unknown outcome that took effect in the earlier state also took effect in the later state.
  */
 function openSieve () {
   const passed = new Map<string, Possibility[]>()

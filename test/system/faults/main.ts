@@ -26,7 +26,8 @@ const scenarios = {
   bodies: () => bodies(scope, postgres, { rounds: 15 }),
   imports: (seed: number) => imports(scope, postgres, { seed, rounds: 20, plants: 50_000 }),
   overload: () => overloads(scope, postgres, { bytesPerSecond: 25_000, measureMs: 8000 }),
-  // V8 collects all garbage after 8 s without requests. The measurement after `restMs` follows it.
+  // V8 collects all garbage after 8 s without requests. `restMs` is longer, so the last measurement of memory
+  // comes after this collection.
   attacks: () => attacks(scope, postgres, { share: 1, rows: values.row, watchMs: 8000, restMs: 12_000 }),
   soak: () => soak(scope, postgres, { minutes: 10 })
 }

@@ -20,7 +20,7 @@ export async function observe (
   const [began, end] = [Date.now(), performance.now() + ms]
   const memory = watchMemory(service.child)
   const prober = createClient(service.address)
-  // A request may stall forever. So `patienceMs` after the end, all requests still in flight are cut.
+  // Requests may stall. So all requests that are in flight `patienceMs` after the measurement are cut.
   const closeAll = () => { for (const client of [prober, ...clients]) client.close() }
   const giveUp = setTimeout(closeAll, ms + patienceMs)
   const probing = (async () => {

@@ -15,7 +15,7 @@ export interface OutageOptions {
   lastsMs: number
   /** How long to watch the service after each fault. */
   watchMs: number
-  /** How many creates to send a second, and as many lists and deletes. None waits for earlier responses. */
+  /** How many requests of each kind (create, list, delete) to send a second. None waits for a response. */
   perSecond: number
   statementTimeoutMs: number
 }
@@ -33,7 +33,7 @@ interface Fault {
   title: string
   begin: () => unknown
   end: () => unknown
-  /** Whether the fault makes all requests to the database fail. */
+  /** Whether every request that needs the database fails during the fault. */
   isTotal: boolean
 }
 

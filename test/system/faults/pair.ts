@@ -8,7 +8,7 @@ import { freePort } from '../../support/free-port.ts'
 import type { Scope } from '../../support/program.ts'
 import { makeServer, runServer } from './postgres.ts'
 
-/** Starts a primary with the tables, and a standby. Commits wait for the standby. */
+/** Starts a primary with the tables of the service, and a standby. Commits wait for the standby. */
 export async function startPair (scope: Scope) {
   const { url, folder, dataDir, command } = await makeServer(scope)
   const copy = join(folder, 'standby')

@@ -14,7 +14,7 @@ import type { Scope } from '../../support/program.ts'
 /** The command that starts a server in an existing folder, and the ids of the user and group that run it. */
 interface Command { file: string, args: string[], uid: number, gid: number }
 
-/** Creates a server with the tables and stops it. Returns its URL, its folder and its command. */
+/** Creates a server with the service's tables and stops it. Returns its URL, its folder and its command. */
 export async function makeServer (scope: Scope) {
   const folder = await mkdtemp(join(tmpdir(), 'plant-store-faults-'))
   scope.teardown(() => rm(folder, { recursive: true }))

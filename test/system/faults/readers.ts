@@ -14,7 +14,7 @@ const { serve } = unmeasured
 
 export interface ReadersOptions {
   plants: number
-  /** The length of a name. All plants together must exceed the system's socket buffers of some 10 MB. */
+  /** The length of a name. A list of all plants must exceed the socket buffers of the system, some 10 MB. */
   characters: number
   stalledReaders: number
   halfOpenRequests: number

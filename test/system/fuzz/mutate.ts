@@ -17,7 +17,7 @@ const tokens = [
   'ffffffff\r\n', '5;x=y\r\n'
 ].map((token) => Buffer.from(token, 'latin1'))
 
-/** Puts one to four random faults into the bytes. Some faults replace the end by the end of `other`. */
+/** Puts one to four random faults into the bytes. Some replace the end of the bytes by the end of `other`. */
 export function mutate (random: Random, bytes: Buffer, other: Buffer = bytes): Buffer {
   let result = bytes
   for (let faults = 1 + random.below(4); faults > 0; faults--) {

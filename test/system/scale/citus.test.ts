@@ -1,4 +1,5 @@
-// Plants distributed over a coordinator and two workers of Citus. CITUS_IMAGE names the image to use.
+// Tests plants that are distributed over a coordinator and two workers of Citus. CITUS_IMAGE names the image.
+// Without CITUS_IMAGE the tests are skipped.
 import { setTimeout as delay } from 'node:timers/promises'
 import t from 'tap'
 import { run } from '../container/support.ts'

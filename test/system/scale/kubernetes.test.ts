@@ -65,8 +65,8 @@ t.test('the pods of the manifests migrate, serve within their limits, and stop',
       image: ${loadedPostgres}
       env: [{ name: POSTGRES_PASSWORD, value: plants }]`))
   const database = `${pods.database}-postgres`
-  // Connects over TCP, because only the final server listens on TCP. Before it, the image runs a temporary
-  // server that listens only on a Unix socket.
+  // Connects over TCP, because only the final server listens on TCP. The temporary server that initializes
+  // the database listens only on a Unix socket.
   const sql = (text: string) =>
     podman('exec', database, 'psql', '--host=127.0.0.1', '--username=postgres', `--command=${text}`)
   const createRole = () => sql("create role plant_store login password 'plants'").catch(() => '')

@@ -10,7 +10,7 @@ import { missing } from './support.ts'
 
 t.setTimeout(300_000)
 
-// The files with tests of code that contains SQL.
+// Tests of code that contains SQL.
 const files = [...['create', 'delete', 'list', 'pages', 'next-page'].map((verb) => `plants/${verb}.test.ts`),
   'commands/tokens.test.ts', 'system/program/migrate.test.ts']
 
