@@ -16,7 +16,7 @@ export interface Figures {
   /** Median and 99th percentile of the latency in ms. NaN for pgbench. */
   p50: number
   p99: number
-  /** Processor time of a request in µs: that of the contender, and that of all PostgreSQL processes. */
+  /** Processor time per request in µs: of the contender, and of all PostgreSQL processes together. */
   own: number
   postgres: number
 }
