@@ -24,7 +24,7 @@ process.once('disconnect', async () => {
   await server?.stop()
   process.exit()
 })
-// When PostgreSQL cannot be executed at all, an uncaught error occurs instead of a rejection. Report it too.
+// When PostgreSQL cannot be executed at all, an uncaught error occurs, not a rejection. Report that error.
 process.once('uncaughtException', fail)
 
 // When root runs the supervisor, the server runs as another user. That user needs access to the folder.

@@ -125,7 +125,7 @@ t.test('a test runs every command line of the documents, or a reason is given', 
   t.strictSame(gone, [], 'every command listed here appears in a document')
   for (const [file, lines] of Object.entries(runBy)) {
     const text = await read(file)
-    // A test in TypeScript may write a command differently, for example as an array of words.
+    // Skip TypeScript: a test there may write a command differently, for example as an array of words.
     if (!file.endsWith('.ts')) for (const line of lines) t.ok(text.includes(line), line)
   }
 })
