@@ -49,7 +49,8 @@ export const before = (checkout: string): Contender => ({
 
 /** Fills the compile cache, as the build of the image does. */
 export function fillCompileCache ({ command, env }: Contender) {
-  // If the start takes more than five seconds, the first measured start fills the cache instead.
+  // After five seconds SIGINT stops the service, and Node writes the cache. If the service has not started by
+  // then, the first measured start fills the cache instead.
   spawnSync('timeout', ['--signal=INT', '5', ...command], {
     env: { ...process.env, ...env, DATABASE_URL: 'postgres://127.0.0.1/none', PORT: '0' },
     stdio: 'ignore'

@@ -16,7 +16,7 @@ export interface Figures {
   /** Median and 99th percentile of the latency in ms. NaN for pgbench. */
   p50: number
   p99: number
-  /** Processor time of a request in µs: that of the contender, and that of all PostgreSQL processes. */
+  /** Processor time per request in µs: of the contender, and of all PostgreSQL processes together. */
   own: number
   postgres: number
 }
@@ -75,7 +75,7 @@ export async function run (program: string, args: string[], { pid, postgres }: E
   return { output, processor }
 }
 
-/** Measures a load. Rejects when a request fails, when a status is 400 or more, or when none completes. */
+/** Measures a load. Rejects when a request fails, when a status is 400 or more, or without any response. */
 export async function wrk (entry: Entry, load: Load, options: Options): Promise<Figures> {
   const { connections, seconds, firstId } = options
   const threads = String(Math.min(2, connections))
@@ -106,7 +106,8 @@ delete from plants where owner = :writer and id = :id;`
 
 /**
  * Sends prepared statements directly to PostgreSQL, one at a time on each connection. Uses 16 connections,
- * because PostgreSQL is fastest then. With the contenders' 64 its processes would compete for the processor.
+ * because PostgreSQL is fastest with 16. With 64 connections, as the contenders have, its processes would
+ * compete for the processor.
  */
 export async function pgbench (entry: Entry, load: Load, { seconds, firstId }: Options): Promise<Figures> {
   const connections = 16

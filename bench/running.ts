@@ -120,7 +120,7 @@ export async function withClient<T> (url: string, work: (client: pg.Client) => P
   }
 }
 
-/** Runs contenders at the same time while `work` measures them. A database has the name of its contender. */
+/** Runs contenders at once while `work` measures them. Each contender has a database of the same name. */
 export async function alongside (
   postgres: Postgres,
   chosen: Contender[],

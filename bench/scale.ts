@@ -99,7 +99,8 @@ const clients: pg.Client[] = []
 for (let opened = 0; opened < connections; opened++) {
   const client = new pg.Client(url)
   await client.connect()
-  // Idle connections of the service have planned a statement and mapped pages. So execute a statement here.
+  // The service's idle connections have executed statements: their server processes keep plans and mapped
+  // memory pages. So execute a statement here too.
   await client.query({ name: 'list', text: list, values: ['dwarf'] })
   clients.push(client)
 }

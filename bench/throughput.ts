@@ -62,7 +62,8 @@ export async function throughput (entries: Entry[], options: Options): Promise<R
     const seconds = turn === 0 ? Math.min(2, options.seconds) : options.seconds
     for (const load of options.loads) {
       for (const { entry, past } of runs) {
-        // Use new ids in each run: requests in flight at the end of a run may be executed in the next run.
+        // Use new ids in each run: requests in flight at the end of a run may be executed in the next run,
+        // and must not touch its plants.
         firstId += 1_000_000_000
         const share = { list: 0, create: 0, delete: 1, mix: 0.05 }[load]
         // Store three times the plants that a run at the highest rate so far would delete.
@@ -89,7 +90,8 @@ async function checked (
   const figures = await (entry.pid === undefined ? pgbench : wrk)(entry, load, options)
   const after = await count(entry.database)
   const changed = after.moved - before.moved
-  // The contender also executes requests that are in flight when the load ends. These are not counted.
+  // The contender also executes requests that are in flight when the load ends. `figures.requests` does not
+  // count these requests.
   const unaccounted = {
     list: 0, create: changed - figures.requests, delete: -changed - figures.requests, mix: 0
   }[load]
@@ -117,7 +119,7 @@ export const latencyTable = (results: Result[]) => resultTable(results, (rounds)
 export const processorTable = (results: Result[]) => resultTable(results, (rounds) =>
   `${round(median(rounds.map(processor)))} (${round(median(rounds.map(({ own }) => own)))})`)
 
-/** Compares the requests per second of each round with the yardstick's. Returns a table and bars to plot. */
+/** Divides each round's rate by the yardstick's rate in that round. Returns a table and bars to plot. */
 export function compare (results: Result[], yardstick: string) {
   const base = results.find(({ title }) => title === yardstick)?.rounds
   const relative = (rounds: Figures[], load: Load) =>

@@ -66,7 +66,7 @@ function inOneLine (error: string): string {
   return line.replace(/permission denied.*|EACCES$/i, `$& (${hint})`)
 }
 
-/** Sends a signal, or with 0 only checks that the process exists. Returns false when it does not exist. */
+/** Sends a signal. The signal 0 only checks the process. Returns false when there is no such process. */
 function signal (pid: number, name: NodeJS.Signals | 0): boolean {
   try {
     // The id 0 would signal every process of this process group.

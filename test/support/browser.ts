@@ -6,7 +6,7 @@ import type { Test } from 'tap'
 export type Browser = Pick<LaunchOptions, 'executablePath' | 'channel' | 'env'>
 
 interface PageOptions {
-  /** The service's URL. If set, the test process sends the page's requests, instead of the browser. */
+  /** The service's URL. If set, the test process, not the browser, sends the page's requests. */
   home?: string
   colorScheme?: 'light' | 'dark'
   viewport?: { width: number, height: number }

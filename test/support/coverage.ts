@@ -4,8 +4,9 @@ import { join } from 'node:path'
 const root = join(import.meta.dirname, '../..').replaceAll(/\W/g, '\\$&')
 
 // tap records each file that a process loads, and looks for the file's source map. For packages this takes a
-// quarter of a test's processor time, so this pattern excludes packages. tap starts to measure at the first
-// recorded file. That file must belong to tap, so the pattern does not exclude tap's packages.
+// quarter of a test's processor time, so this pattern excludes packages. tap starts to measure when it
+// records the first file, and that must happen before files of src load. So the pattern does not exclude
+// tap's packages, which load first.
 // tap has set a pattern of its own before it imports this module. This assignment replaces that pattern.
 process.env._TAPJS_PROCESSINFO_EXCLUDE_ =
   String(new RegExp(`^(node|tapmock):|^${root}\\/(node_modules\\/(?!@tapjs\\/)|dev\\/|test\\/|\\.tap\\/)`))

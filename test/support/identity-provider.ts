@@ -139,7 +139,7 @@ export async function startKeyServer (t: Scope) {
     requests,
     responses,
 
-    /** Signs a token that is valid unless the arguments change it. Leaves out fields that are undefined. */
+    /** Signs a token that is valid by default. The arguments replace fields; undefined removes a field. */
     sign (claims: JWTPayload = {}, header: object = {}, privateKey = key.privateKey) {
       const exp = Math.floor(Date.now() / 1000) + 300
       return new SignJWT({ iss: issuer, aud: audience, sub: 'alice', scope: allScopes, exp, ...claims })

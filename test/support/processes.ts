@@ -24,7 +24,8 @@ export function processorMs (pid: number): number {
 /**
  * Waits up to 10 s until no process uses the folder. Then kills the remaining processes and returns their
  * command lines. A process uses the folder when its environment names the folder, or when its working
- * directory is inside the folder. PostgreSQL overwrites its environment, so only its directory counts.
+ * directory is inside the folder. PostgreSQL overwrites its environment, so for PostgreSQL only the working
+ * directory counts.
  */
 export async function endLeftovers (folder: string): Promise<string[]> {
   const giveUp = Date.now() + 10_000

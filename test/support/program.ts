@@ -94,8 +94,8 @@ export async function copyProgram (folder: string) {
   const copied = ['package.json', 'migrations', 'src']
   await Promise.all(copied.map((name) => cp(join(root, name), join(folder, name), { recursive: true })))
   await symlink(join(root, 'node_modules'), join(folder, 'node_modules'))
-  // Each copy adds its own files to the cache, so use a cache in this run's temporary folder. All copies of
-  // the run share its compiled packages.
+  // A copy has a new path in each run, so its code would pile up in a permanent cache. Use a cache in the
+  // temporary folder of this run. There all copies share the compiled packages.
   const cache = `NODE_COMPILE_CACHE=${join(tmpdir(), 'compile-cache')}`
   return startedBy(['env', ...withoutHooks, cache, process.execPath, join(folder, 'src/main.ts')])
 }

@@ -9,7 +9,7 @@ export interface RawResponse {
 }
 
 export interface ExchangeOptions {
-  /** The indexes of responses to HEAD requests. */
+  /** The indexes of the responses to HEAD requests, which have no body. */
   heads?: number[]
   /** Whether to close the sending side after the last part. */
   halfClose?: boolean

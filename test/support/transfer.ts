@@ -1,4 +1,4 @@
-// Helpers for tests that run the program's commands in processes.
+// Helpers for tests that run the program's commands in separate processes.
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { setTimeout as delay } from 'node:timers/promises'

@@ -32,7 +32,7 @@ await Promise.all([
 ])
 
 // In each program `use` creates, lists and deletes plant 42, then deletes it again. `rejected` has calls that
-// must be type errors. It is compiled and never run.
+// must be type errors: TypeScript checks `rejected`, and nothing runs it.
 const uses: Record<string, string> = {
   'hey-api': `
     import { createPlant, deletePlant, listPlants, type Error, type NewPlant } from './client/index.ts'

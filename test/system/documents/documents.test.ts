@@ -35,7 +35,7 @@ function commandsIn (text: string): string[] {
 // The container suite runs all blocks of the runbook: test/system/deploy/files.test.ts checks this.
 const runbookLines = Object.values(runbook).flat().flatMap((block) => commandsIn(`\`\`\`sh\n${block}\`\`\``))
 
-/** The commands of the documents that other files run, by file. */
+/** The documented commands that other files run, by file. */
 const runBy: Record<string, string[]> = {
   'test/system/container/fresh.sh': ['npm ci', 'npm ci && npm test', 'npm test'],
   'test/system/documents/starts.test.ts': ['npm ci && npm start', 'npm run dev'],
@@ -65,7 +65,7 @@ const runBy: Record<string, string[]> = {
   ]
 }
 
-/** Commands that no test runs, by reason. */
+/** Documented commands that no test runs, by reason. */
 const notRun: Record<string, string[]> = {
   'It changes the checkout or the machine.':
     ['git pull', 'git push --follow-tags', 'npm install --global bun'],
@@ -125,7 +125,7 @@ t.test('a test runs every command line of the documents, or a reason is given', 
   t.strictSame(gone, [], 'every command listed here appears in a document')
   for (const [file, lines] of Object.entries(runBy)) {
     const text = await read(file)
-    // A test in TypeScript may write a command differently, for example as an array of words.
+    // Skip TypeScript: a test there may write a command differently, for example as an array of words.
     if (!file.endsWith('.ts')) for (const line of lines) t.ok(text.includes(line), line)
   }
 })

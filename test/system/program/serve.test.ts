@@ -155,7 +155,7 @@ t.test('on a terminal the log is readable, and Ctrl-C ends the service', async (
 
 const tooOld = 'PostgreSQL 14.9 is too old. The service needs PostgreSQL 15 or later.\n'
 
-/** Creates a database in which the server reports an older version. */
+/** Creates a database in which PostgreSQL reports an older version of itself. */
 async function createOld (t: Test): Promise<string> {
   const url = await createDatabase(t, { template: 'template0' })
   await sql(url, `create function public.current_setting (name text) returns text language sql

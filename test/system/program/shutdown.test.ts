@@ -14,7 +14,10 @@ const main = join(import.meta.dirname, '../../../src/main.ts')
 const DATABASE_URL = await createDatabase(t)
 const environment = { DATABASE_URL, LOG_LEVEL: 'debug', SHUTDOWN_TIMEOUT: '3s', DRAIN_DELAY: '0' }
 
-/** Starts the service with an unread pipe as its log, and makes it log `lines` lines. Some 300 fill it. */
+/**
+ * Starts the service with an unread pipe as its log, and makes the service log `lines` lines. Some 300 lines
+ * fill the pipe.
+ */
 async function startStalled (t: Test, lines: number) {
   const path = join(t.testdir(), 'log')
   execFileSync('mkfifo', [path])

@@ -25,7 +25,7 @@ const copying = `exists (
   select from pg_stat_activity where datname = current_database() and query like 'copy (%')`
 const gone = `not ${idle.replace("and state = 'idle in transaction'", 'and pid <> pg_backend_pid()')}`
 
-/** Starts an import, writes these lines to its standard input, and keeps the input open. */
+/** Starts an import, writes `text` to its standard input, and keeps the input open. */
 async function startImport (t: Test, options: string[], text: string) {
   const url = await createDatabase(t)
   const { child, ended } = start(['import', 'ann', ...options], { DATABASE_URL: url })
