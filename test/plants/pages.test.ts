@@ -47,7 +47,7 @@ t.test('a page may end with the largest id', async (t) => {
   }
 })
 
-// A page is large when one of its texts has more than 256 bytes. Another statement reads large pages.
+// A page is large when one of its texts has more than 256 bytes. Large pages have a statement of their own.
 t.test('plants too large for a short page appear at their places in the list', async (t) => {
   const large = [0, 1, 50, 98, 249, 250, 499, 500, 501, 504, 749, 1248, 1249]
   const rows = Array.from({ length: 1250 }, (_, index) => {
