@@ -63,8 +63,8 @@ for (const fault of lostWorker) {
       await Promise.all(range(10).map((id) => user.create({ id, name: 'Fern' })))
     }
 
-    // Lose the worker of the user '', too. On PostgreSQL without Citus the readiness probe reads this user's
-    // plants. On Citus the probe must not need any worker, so the service stays ready.
+    // Also lose the worker of the user '', whose plants the readiness probe reads on PostgreSQL without Citus.
+    // On Citus the probe must not need any worker, so the service stays ready.
     citus.lose(['alice', ''], fault)
     t.same(await sendTogether(alice, bob), [Array(30).fill(50301), range(10).flatMap(() => [200, 200, 204])])
     t.equal((await app.inject('/readyz')).statusCode, 200)

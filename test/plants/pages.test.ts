@@ -12,7 +12,7 @@ const largest = 2n ** 63n - 1n
 
 const { app, as, database, listen, url } = await startApp(t)
 
-// From the database the service first reads 101 plants, then parts of 2,000 plants.
+// The service first reads 101 plants from the database, then parts of at most 2,000 plants.
 for (const count of [99, 100, 101, 102, 2100, 2101, 2102, 4728]) {
   t.test(`a list of ${count} plants is complete and in order, also with a limit`, async (t) => {
     const username = `user with ${count}`
