@@ -15,7 +15,7 @@ interface Statement { name: string, text: string }
 const root = new URL('../../', import.meta.url)
 const range = (length: number) => Array.from({ length }, (_, index) => index)
 
-// Each of these statements serves several users. On Citus the service can do without them: see citus.test.ts.
+// Statements for several users at once. The service needs none of them on Citus: see citus.test.ts.
 const ofSeveralUsers = ['plants-delete', 'plants-first-pages', 'plants-pages']
 
 /** Collects the text of each statement sent from now on, by name. */
