@@ -308,7 +308,7 @@ function countChecks (t: Test): Record<string, number> {
   return counts
 }
 
-/** Starts a provider, but no service: tests call `authenticate`. Each unknown key makes it fetch the keys. */
+/** Starts a provider, but no service: tests call `authenticate`, which fetches the keys at each unknown key. */
 async function startChecks (t: Test) {
   const provider = await startKeyServer(t)
   const { issuer } = provider

@@ -63,7 +63,7 @@ for (const fault of lostWorker) {
       await Promise.all(range(10).map((id) => user.create({ id, name: 'Fern' })))
     }
 
-    // Also lose the worker of the user ''. Except on Citus, the readiness probe reads the plants of this user.
+    // Also lose the worker of the user ''. Without Citus the readiness probe reads the plants of this user.
     // On Citus the probe must not need any worker, so the service stays ready.
     citus.lose(['alice', ''], fault)
     t.same(await sendTogether(alice, bob), [Array(30).fill(50301), range(10).flatMap(() => [200, 200, 204])])
