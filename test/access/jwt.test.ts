@@ -308,7 +308,7 @@ function countChecks (t: Test): Record<string, number> {
   return counts
 }
 
-/** Starts a provider, but no service: tests call `authenticate`, which fetches the keys at each unknown key. */
+/** Starts a provider, but no service: tests call `authenticate`, which fetches keys for each unknown key. */
 async function startChecks (t: Test) {
   const provider = await startKeyServer(t)
   const { issuer } = provider
