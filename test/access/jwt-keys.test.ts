@@ -6,7 +6,8 @@ import { createKeys } from '../../src/access/jwt-keys.ts'
 import { keyEvents } from '../../src/events.ts'
 import { startKeyServer } from '../support/identity-provider.ts'
 
-// These times keep the service from fetching keys by itself. Each test decides when the service fetches keys.
+// The service's timers of one hour do not fire during a test. With a cooldown of 0 ms each `refetch` fetches
+// the keys.
 const never = { refreshMs: 3_600_000, retryMs: 3_600_000, cooldownMs: 0, timeoutMs: 5000 }
 
 /** Starts a provider and the part of the service that fetches the provider's keys. Collects log lines. */
@@ -24,7 +25,7 @@ async function start (
   return { provider, keys, log }
 }
 
-/** Resolves to the result of the next fetch when this fetch has ended. */
+/** Waits until the next fetch of keys has ended. Resolves to the result of that fetch. */
 async function nextFetch (): Promise<string> {
   const { promise, resolve } = Promise.withResolvers<string>()
   const listener = ({ result }: { result: string }) => resolve(result)

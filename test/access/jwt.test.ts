@@ -33,8 +33,8 @@ const lacks = (scope: string) => ({
   body: { error: 40302, message: 'The bearer token lacks the scope that this operation needs.' }
 })
 
-// The tests that create no plants share this database. A test that creates plants needs its own: a user name
-// contains the URL of the provider, and a later provider with the same port has users of the same names.
+// The tests that create no plants share this database. A test that creates plants needs its own. Otherwise a
+// later test could see the plants: its provider may have the same URL, which is a part of the user names.
 const shared = await createDatabase(t)
 
 /** Starts a service that accepts the tokens of the issuer. */
@@ -308,7 +308,7 @@ function countChecks (t: Test): Record<string, number> {
   return counts
 }
 
-/** Starts a provider. `authenticate` checks tokens without a service. Each unknown key causes a fetch. */
+/** Starts a provider, but no service: tests call `authenticate`, which fetches keys for each unknown key. */
 async function startChecks (t: Test) {
   const provider = await startKeyServer(t)
   const { issuer } = provider

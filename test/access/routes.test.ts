@@ -5,7 +5,7 @@ import { createToken } from '../../src/access/token-format.ts'
 import { startApp } from '../support/app.ts'
 import { guardedRoutes, openRoutes } from '../support/routes.ts'
 
-// Fastify announces every new instance on this channel. So the hook below sees each route of the app.
+// Fastify announces new instances on the channel below. So the hook `onRoute` sees each route of the app.
 const routes: Array<{ method: HTTPMethods, url: string }> = []
 subscribe('fastify.initialization', (message) => {
   const { fastify } = message as { fastify: FastifyInstance }

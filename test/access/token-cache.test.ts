@@ -27,7 +27,7 @@ async function lockTokens (t: Test, url: string) {
   return () => client.query('commit')
 }
 
-/** Waits until a database connection waits for the lock, then ends this connection. */
+/** Waits until the lock blocks a database connection, then terminates the blocked connection. */
 async function endWaiting (t: Test, url: string): Promise<void> {
   const client = new pg.Client(url)
   await client.connect()

@@ -11,11 +11,12 @@ const run = promisify(execFile)
 const { app, as, listen, url } = await startApp(t)
 const alice = await as('alice')
 const env = { ...process.env, BASE: await listen(), TOKEN: alice.authorization.replace('Bearer ', '') }
-// Await this command before the first test, because tap ends the file as soon as no test is left to run.
+// Await this command before the first test. During an `await` after a test, tap could find no test left to
+// run and end the file.
 const hasPython = await run('python3', ['--version']).then(() => true, () => false)
 const { tags } = (await app.inject('/openapi.json')).json()
 
-/** Returns the code blocks of one language in a section of the page. */
+/** Returns the code blocks of one language in a section of the reference page. */
 const codeOf = (section: string, language: string): string[] =>
   [...tags.find(({ name }: { name: string }) => name === section).description.matchAll(
     new RegExp(`\`\`\`${language}\n(.*?)\`\`\``, 'gs')

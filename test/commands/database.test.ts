@@ -3,7 +3,7 @@ import t from 'tap'
 import { withDatabase } from '../../src/commands/database.ts'
 import { readConfig } from '../../src/config.ts'
 
-// Hides the folder dev/, because the image does not contain it.
+// Makes the import from the folder dev/ fail, as in the image, which does not contain this folder.
 registerHooks({
   resolve: (specifier, context, next) =>
     next(specifier.replace('/dev/embedded-postgres.ts', '/dev/missing.ts'), context)

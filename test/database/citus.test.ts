@@ -1,4 +1,5 @@
-// Tests the service on Citus. A proxy returns the errors of Citus: see test/support/citus.ts.
+// Tests the service on a simulated Citus: PostgreSQL behind a proxy that causes the errors of Citus. See
+// test/support/citus.ts.
 import { writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { PassThrough } from 'node:stream'
@@ -62,8 +63,8 @@ for (const fault of lostWorker) {
       await Promise.all(range(10).map((id) => user.create({ id, name: 'Fern' })))
     }
 
-    // On other databases the readiness probe reads plants of the user ''. This test loses the worker of that
-    // user, too. The service must stay ready, because its probe on Citus needs no worker.
+    // Also lose the worker of the user ''. Without Citus the readiness probe reads the plants of this user.
+    // On Citus the probe must not need any worker, so the service stays ready.
     citus.lose(['alice', ''], fault)
     t.same(await sendTogether(alice, bob), [Array(30).fill(50301), range(10).flatMap(() => [200, 200, 204])])
     t.equal((await app.inject('/readyz')).statusCode, 200)

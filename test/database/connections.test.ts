@@ -99,7 +99,7 @@ test('a failed attempt to connect leaves no socket open and causes no unhandled 
 
   const uncertified = `${proxy.url}?sslmode=verify-full&sslrootcert=nowhere.pem`
   const unreadable = openDatabase({ url: uncertified, statementTimeoutMs })
-  // This certificate cannot be read. An error that the service leaves unhandled would end this process.
+  // The certificate file does not exist. If the service left that error unhandled, this process would end.
   await t.rejects(unreadable.read(one), { name: 'DATABASE_UNAVAILABLE', cause: { code: 'ENOENT' } })
 })
 

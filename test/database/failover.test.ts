@@ -119,8 +119,8 @@ t.test('when a standby is promoted beside a running primary, requests go to the 
   await Promise.all([alice.create({ id: 4, name: 'Oak' }), alice.delete(4), alice.delete(5)])
   await alice.delete(4)
   await pair.promote()
-  // The old primary waits for its standby, so it does not respond to this create. Another connection of the
-  // service finds the promoted standby.
+  // The old primary does not respond to this create, because it waits until a standby confirms the commit.
+  // Another connection of the service finds the promoted standby.
   const lost = alice.create(moss).then()
   const waiting = "select from pg_stat_activity where wait_event = 'SyncRep'"
   while ((await sql(primaryUrl, waiting)).length === 0) await delay(10)
@@ -141,7 +141,7 @@ t.test('while no server takes writes, requests are rejected and the service is n
   t.equal((await alice.list()).statusCode, 200, 'the token is cached, and the connection is open')
   await sql(standbyUrl, 'alter system set default_transaction_read_only = on')
   await sql(standbyUrl, 'select pg_reload_conf()')
-  // A connection learns of the change only with its next result. So some lists still succeed.
+  // With its next result a connection learns that its server has become read-only. Until then lists succeed.
   while ((await alice.list()).statusCode !== 503) await delay(10)
   t.equal((await alice.create(moss)).statusCode, 503)
   t.equal(await isReady(), 503)
@@ -150,7 +150,7 @@ t.test('while no server takes writes, requests are rejected and the service is n
   await sql(standbyUrl, 'alter system reset default_transaction_read_only')
   await sql(standbyUrl, 'select pg_reload_conf()')
   while (await isReady() !== 200) await delay(10)
-  // For 100 ms after a failed attempt to connect, the service makes no other. So the first creates may fail.
+  // After a failed attempt to connect, the service waits 100 ms before the next. Creates may fail until then.
   while ((await alice.create(moss)).statusCode !== 200) await delay(10)
   t.strictSame((await alice.list()).json(), [{ name: 'Fern' }, { name: 'Moss' }, { name: 'Ivy' }])
 })

@@ -43,7 +43,7 @@ t.test('a body that does not fit in the memory budget is rejected before it is r
   const address = await listen()
   const [alice, bob] = await Promise.all([as('alice'), as('bob')])
 
-  /** Sends the head of a create of 128 KiB. */
+  /** Sends only the head of a create. Its body would have 128 KiB. */
   function beginCreate ({ authorization }: typeof alice, framing = 'Content-Length: 131072') {
     const socket = open(t, address)
     socket.write('POST /plants HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n' +
@@ -51,7 +51,7 @@ t.test('a body that does not fit in the memory budget is rejected before it is r
       `Authorization: ${authorization}\r\n${framing}\r\n\r\n`)
     return { socket, response: once(socket, 'data').then(([bytes]) => String(bytes).slice(0, 12)) }
   }
-  // One user's bodies may use half of the budget. A body of unknown length counts with the maximum size.
+  // One user's bodies may use half of the budget. A body of unknown length counts as 128 KiB (BODY_LIMIT).
   const begun = Array.from({ length: 64 }, (_, index) =>
     beginCreate(alice, index % 2 === 0 ? 'Transfer-Encoding: chunked' : undefined))
   for (const { response } of begun) t.equal(await response, 'HTTP/1.1 100')
@@ -139,7 +139,7 @@ t.test('neither an unread list nor an unfinished body delays a shutdown', async 
       'Content-Type: application/json\r\nContent-Length: 9\r\n\r\n{'
   )
   while (lister.writableLength === 0 || creator.bytesRead === 0) await new Promise(setImmediate)
-  // The shutdown has its own timeout. With only the timeout of the request this close would take 30 s.
+  // A shutdown shortens the timeouts. With the usual timeout of a request, this close would take 30 s.
   await app.close()
   t.ok(lister.destroyed && creator.destroyed)
 })

@@ -95,8 +95,8 @@ t.test('a client that expects 100 Continue gets an error of its headers at once'
     [post(json, length, expect).replace('POST', 'PUT'), 40501]
   ]
   for (const [request, number] of rejected) {
-    // After such an early rejection a client may leave out the body, so the service cannot know where the
-    // next request begins.
+    // The service rejects these requests before the body arrives. The client may then leave out the body. So
+    // the service closes the connection, because it cannot know where the next request begins.
     for (const rest of ['', body + get('/livez')]) {
       const responses = await exchange(address, [request + rest])
       t.same(responses.map(({ status, headers: { connection }, body }) =>

@@ -81,7 +81,8 @@ t.test('every 64-bit integer keeps its exact value, in any field and at any dept
   const { create, show } = await startPots(t)
   t.equal((await create(good)).body, good)
   t.equal((await show('9007199254740993')).body, '{"serial":9007199254740993}')
-  // These bodies have the integer 7: once beside a fraction in an unknown field, once written as 70e-1.
+  // Replace the long integers by 7. The first body also has a fraction in an unknown field. The second body
+  // writes a 7 as 70e-1.
   const small = good.replaceAll(/\d{16,}/g, '7')
   t.equal((await create(small.replace('{', '{"other":0.5,'))).body, small)
   t.equal((await create(small.replace('7', '70e-1'))).body, small)

@@ -1,5 +1,5 @@
-// Compares the raw responses of a service without optional settings to recording.txt, the responses of an
-// earlier version. To replace recording.txt:
+// Starts a service without optional settings. Compares its raw responses with those of an earlier version, in
+// recording.txt. To replace recording.txt:
 // RECORD=yes npm test -- --disable-coverage test/http/recording.test.ts
 import { readFile, writeFile } from 'node:fs/promises'
 import { connect } from 'node:net'

@@ -75,7 +75,8 @@ for (const [WRITE_BATCH, plants, largest] of sizeLimits) {
     const sizes = await sizesOfStatements(url)
     t.equal(sizes.reduce((sum, size) => sum + size), plants)
     t.ok(Math.max(...sizes) <= largest, sizes.join())
-    // When a batch takes a second, the service starts others. So a busy machine makes more, smaller batches.
+    // If a batch takes over a second, the service starts the next batch meanwhile. So on a busy machine there
+    // are more and smaller batches.
     t.ok(largest === 1 || sizes.length < plants / 2, sizes.join())
     t.strictSame((await alice.list()).json(), wanted.map(({ name }) => ({ name })))
   })
@@ -135,7 +136,7 @@ t.test('a plant that the database rejects does not make the rest of its batch fa
 t.test('a create whose connection is lost has an unknown outcome and is not sent again', async (t) => {
   const { sendBlocked, unblock, alice, url, client, findBlocked } = await startBlocked(t)
   const [first, ...others] = await sendBlocked(...small(5).map((plant) => () => alice.create(plant)))
-  // PostgreSQL grants the lock in this order: to the first create, to this client, to the other creates.
+  // PostgreSQL grants the lock to the first create, then to the client `next`, then to the other creates.
   const next = new pg.Client(url)
   await next.connect()
   t.teardown(() => next.end())

@@ -52,8 +52,8 @@ t.test('after a deadlock each plant of a batch of deletes is deleted by itself',
   const client = new pg.Client(url)
   await client.connect()
   t.teardown(() => client.end())
-  // PostgreSQL aborts the transaction that first checks for a deadlock. With this long timeout another
-  // transaction checks first, so PostgreSQL does not abort the transaction of this client.
+  // In a deadlock PostgreSQL aborts the transaction whose deadlock_timeout ends first. This client has a long
+  // timeout, so PostgreSQL aborts the transaction of the service.
   await client.query("set deadlock_timeout = '1min'")
   const lock = (ids: number[]) =>
     client.query(`select from plants where id in (${ids.join()}) and owner = 'alice' for update`)
@@ -81,9 +81,9 @@ t.test('a delete that waits too long for a locked table gets the error of a slow
   await client.connect()
   t.teardown(() => client.end())
   await client.query('begin; lock table plants in access exclusive mode')
-  // The batch waits for the lock until its timeout. Then the service retries each delete in a statement of
-  // its own. PostgreSQL needs the lock to prepare this statement, so the first retry times out, too. The
-  // later retries fail, because the statement is not prepared.
+  // The batch waits for the table until its timeout. Then the service retries each delete alone, with another
+  // prepared statement. PostgreSQL needs the table to prepare that statement, so the first retry also times
+  // out. The later retries fail, because that statement is not prepared.
   const responses = await Promise.all(range(20).map((id) => alice.delete(id)))
   await client.query('rollback')
   t.strictSame(responses.map((response) => response.json().error), Array(20).fill(50304))

@@ -157,10 +157,10 @@ for (const [WRITE_BATCH, isJoined] of [['500', true], ['1', false]] as const) {
 
 t.test('a user whose last list was slow has the next ones read alone, until one is not slow', async (t) => {
   const { sendBlocked, unblock, alice, url } = await startBlocked(t, {}, 'lock table plants')
-  // Make two lists slow. Because the first is slow, the service reads the second in a statement of its own.
+  // Make two lists of alice slow. After the first one the service reads each list of alice alone.
   for (let count = 0; count < 2; count++) {
     const [slow] = await sendBlocked(() => alice.list())
-    // A list that takes this long counts as slow.
+    // A list that takes 200 ms counts as slow.
     await delay(200)
     await unblock()
     t.equal((await slow)?.statusCode, 200)

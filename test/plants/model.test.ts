@@ -38,7 +38,7 @@ const user = fc.constantFrom(...users)
 const text = fc.oneof(fc.string({ unit: 'binary' }), fc.string({ unit: 'grapheme' }))
 const isText = (value: unknown) => typeof value === 'string' && value.isWellFormed() && !value.includes('\0')
 
-/** Each function writes an integer in JSON in another way. */
+/** Each function has its own notation for an integer in JSON. */
 const spellings: Array<(digits: string, sign: string, zeros: number) => string> = [
   (digits, sign) => `${sign}${digits}`,
   (digits, sign, zeros) => `${sign}${digits}.${'0'.repeat(zeros + 1)}`,

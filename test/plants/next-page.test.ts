@@ -11,7 +11,7 @@ const range = (length: number) => Array.from({ length }, (_, index) => index)
 const { app, as, database, url } = await startApp(t)
 type Client = Awaited<ReturnType<typeof as>>
 
-/** Reads pages until a page has no link. Checks the size of each page except the last page. */
+/** Reads pages until a page links to no next page. Checks the size of each page except the last page. */
 async function readAll (client: Client, limit: number): Promise<unknown[]> {
   const plants: unknown[] = []
   for (let query: string | undefined = `?limit=${limit}`; query !== undefined;) {
@@ -207,7 +207,7 @@ t.test('changes while a long page is sent make no other plant appear twice or be
     const { readLong } = database
     let isFound = false
     database.readLong = async (statement, values) => {
-      // The service has just found the end of the page. Change the plants before it reads more of them.
+      // The service has just found the end of the page. Change the plants before the service reads the rest.
       if (isFound) {
         isFound = false
         await sql(url, change)

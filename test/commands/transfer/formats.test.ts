@@ -17,7 +17,7 @@ const rows = fc.uniqueArray(fc.tuple(id, text, fc.option(text)), { selector: ([i
 
 const sizes = fc.array(fc.integer({ min: 3, max: 40 }), { minLength: 1 })
 
-/** Yields the bytes in parts that have the given sizes in turn. */
+/** Splits the bytes into parts of these sizes. After the last size, starts again with the first size. */
 async function * split (bytes: Buffer, sizes: number[]): AsyncGenerator<Buffer> {
   for (let from = 0, turn = 0; from < bytes.length; turn++) {
     const to = from + (sizes[turn % sizes.length] ?? 1)

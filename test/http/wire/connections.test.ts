@@ -41,7 +41,7 @@ async function trickle (start: string, drop: string, last: 'end' | 'close' = 'en
   return received
 }
 
-// These connections take some seconds to close, so open them before the first test.
+// The service closes these connections only after some seconds, so open them before the first test.
 const neverIdle = ['garbage\r\n\r\n', 'CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n'].map((fault) =>
   trickle(fault, 'x', 'close'))
 
@@ -87,7 +87,7 @@ t.test('a malformed request gets one response, however much input follows it', a
   }
   await send(`${list()}garbage\r\n\r\n`)
   for (let part = 0; part < 30; part++) await send('more\r\n\r\n')
-  // Node emits clientError every second after a request is late. To save time, the test emits these events.
+  // When a request is late, Node emits clientError every second. To save time, the test emits these events.
   for (let second = 0; second < 30; second++) app.server.emit('clientError', new Error('late'), socket)
   client.end()
   await once(socket, 'close')
@@ -200,7 +200,7 @@ t.test('slow requests time out', async (t) => {
   t.ok(headersTimeout > 0 && headersTimeout <= requestTimeout && requestTimeout < timeout)
   t.same({ headersTimeout, requestTimeout, timeout, keepAliveTimeout },
     { headersTimeout: 15_000, requestTimeout: 30_000, timeout: 60_000, keepAliveTimeout: 75_000 })
-  // Node reads these values at each check, so the test can shorten them.
+  // Node reads these timeouts anew each time it looks for late requests, so the test can shorten them.
   Object.assign(app.server, { headersTimeout: 200, requestTimeout: 400 })
   t.teardown(() => Object.assign(app.server, { headersTimeout, requestTimeout }))
   const late = [40801, 'The request did not arrive in time.'] as const

@@ -43,7 +43,7 @@ async function start (t: Test) {
       return sockets
     },
 
-    /** Calls `act` in the tick in which the last socket's request arrives. Then resolves. */
+    /** Calls `act` in the tick in which the last of the sockets' requests arrives. Then resolves. */
     onceArrived: (act: () => void) => new Promise<void>((resolve) => {
       const until = arrived + together
       app.server.on('request', () => {
