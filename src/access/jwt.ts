@@ -37,7 +37,7 @@ export function acceptJwts (
   return (text, admit) => text.includes('.') ? authenticate(text, admit) : own(text, admit)
 }
 
-/** Caches valid JWTs for `cacheMs` or until the keys change. Ignores a JWT's scopes that are not in `scopes`. */
+/** Caches valid JWTs for `cacheMs` or until the keys change. Ignores a JWT's scopes outside of `scopes`. */
 export function createJwtAuthenticate (keys: Keys, config: Config, scopes: Set<string>): Authenticate {
   const cache = new LRUCache<string, Entry>({ max: maxTokens })
   let cachedFor: LocalJWKSet | undefined
