@@ -37,7 +37,7 @@ export class ManagedConnection {
     }
   }
 
-  /** If `tick` replaces the connection, also sends the statement on the next. The first success counts. */
+  /** If `tick` replaces the connection, the next one also gets the statement. The first success counts. */
   runHedged (statement: Statement, values: unknown[]): Promise<Row[]> {
     const { promise, resolve, reject } = Promise.withResolvers<Row[]>()
     const first = this.run(statement, values)

@@ -22,7 +22,7 @@ interface PlantsOptions {
   budget: MemoryBudget
 }
 
-/** The most first pages in a statement, and such statements in flight. More would delay other users. */
+/** Limits: first pages in a statement, and such statements in flight. More would delay other users. */
 const [maxLists, maxListBatches] = [16, 4]
 const defaultWriteBatch = 500
 
