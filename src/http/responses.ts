@@ -78,7 +78,7 @@ export function handleError (error: unknown, request: FastifyRequest, reply: Fas
   // get the response.
   if (!request.raw.complete) discardStream(request.raw, request.raw.socket)
   if (reply.hasHeader('connection') && reply.raw.shouldKeepAlive) reply.header('connection', 'keep-alive')
-  // Set all headers here, since Fastify runs no hook for a malformed URL. A serializer avoids Fastify's charset.
+  // Set all headers here: Fastify runs no hook for a malformed URL. A serializer avoids Fastify's charset.
   reply.code(status).headers({ ...headers, 'cache-control': 'no-store', 'x-request-id': request.id })
   reply.type('application/json').serializer(JSON.stringify)
   // A client that repeats rejected requests on many connections must not keep the event loop busy.
