@@ -6,7 +6,7 @@ import { normalizeSslMode, parseServers, urlForm } from './database/connection-s
 import type { Rate } from './scheduling/token-buckets.ts'
 import { duration, number, oneOf, optional, text, type Setting } from './setting-types.ts'
 
-// Rejects a number of hops: a client that bypasses one of the proxies could then forge its address.
+// Rejects a number of hops: with it, a client that bypasses one of the proxies could forge its address.
 const areNetworks = (text: string) => text.split(',').map((item) => item.trim()).every((item) => {
   const [address = '', bits = '32', ...rest] = item.split('/')
   const maxBits = isIP(address) === 4 ? 32 : 128
@@ -134,7 +134,7 @@ export function findConfigWarnings (environment: NodeJS.ProcessEnv): string[] {
   ]
 }
 
-/** A short name may differ by one edit only. With two edits the service would suggest PORT for POST. */
+/** Allows two edits, but one for a setting of under 8 characters: with two, POST would suggest PORT. */
 function isNearly (name: string, setting: string): boolean {
   const edits = diff(name, setting).filter(([kind]) => kind !== 0).length
   return edits <= Math.min(2, setting.length / 4)

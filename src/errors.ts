@@ -118,7 +118,7 @@ export class ApiError extends Error {
   }
 }
 
-/** A shared instance: under overload, stack traces for each error would cost more than the responses. */
+/** A shared instance: under overload, a stack trace for each error would cost more than the responses. */
 export const overloaded = new ApiError(errors.OVERLOADED)
 
 /** Returns an error like `error` with another Retry-After, without the cost of a new stack trace. */

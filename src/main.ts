@@ -105,7 +105,7 @@ const transfer = (name: string, description: string) => program.command(name)
   .addOption(new Option('--format <format>', 'by default the file name tells it; without a file ndjson')
     .choices(['ndjson', 'csv', 'ndjson.gz', 'csv.gz']))
 
-/** With `--all` the first argument is the file. */
+/** With `--all` the only argument is the file. Otherwise the user comes before the file. */
 function userAndFile (first: string | undefined, second: string | undefined, all: boolean) {
   if (all && second === undefined) return { file: first }
   if (!all && first !== undefined && isPrintable(first)) return { user: first, file: second }

@@ -1,6 +1,6 @@
 // The types of settings: which values each type accepts, and how it parses them.
 
-/** A setting that an environment variable gives. */
+/** A setting that the service reads from an environment variable. */
 export interface Setting<Value> {
   initial: string | undefined
   /** The accepted values in words. */

@@ -51,7 +51,7 @@ export async function requireBearer (
     keys: new Set<string>(),
     // RFC 9110, section 11.1: the scheme's name is case-insensitive. The plugin's default is case-sensitive.
     specCompliance: 'rfc6749',
-    // The plugin's own hook would send and log errors in another format.
+    // The plugin's own hook would send and log errors in a format other than the API's.
     addHook: false,
     verifyErrorLogLevel: 'trace',
     auth: check
@@ -59,7 +59,7 @@ export async function requireBearer (
   app.addHook('onRequest', app.verifyBearerAuth as NonNullable<typeof app.verifyBearerAuth>)
 }
 
-/** An onRequest hook: checks the scopes or the write access of a token. Register it after requireBearer. */
+/** An onRequest hook after requireBearer: checks a JWT's scopes, or a service token's write access. */
 export function requireScope (
   { identity, routeOptions }: FastifyRequest, _reply: FastifyReply, done: HookHandlerDoneFunction
 ): void {

@@ -19,10 +19,7 @@ const maxBytes = 262_144
 // The pause after a failed fetch doubles each time, from `retryMs` up to `cooldownMs`.
 const defaults = { refreshMs: 600_000, retryMs: 1000, cooldownMs: 30_000, timeoutMs: 5000 }
 
-/**
- * Keeps the old keys while fetches fail, and limits how often it fetches. jose's own remote key set does
- * neither.
- */
+/** Unlike jose's remote key set, keeps the old keys while fetches fail, and limits how often it fetches. */
 export function createKeys (source: KeySource, log: FastifyBaseLogger, times = defaults) {
   const closed = new AbortController()
   let keys: { set: LocalJWKSet, text: string } | undefined

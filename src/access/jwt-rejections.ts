@@ -2,7 +2,7 @@
 import { ApiError, errors } from '../errors.ts'
 import { jwtRejections, type JwtRejection } from '../events.ts'
 
-/** The keys are jose's error codes, and the names of claims that can fail their check. */
+/** Maps jose's error codes, and the names of claims that can fail their check, to reasons. */
 const reasons: Record<string, JwtRejection> = {
   ERR_JOSE_ALG_NOT_ALLOWED: 'algorithm',
   ERR_JOSE_NOT_SUPPORTED: 'malformed',

@@ -14,7 +14,7 @@ const maxTokens = 10_000
 /** How long a verified JWT is cached, unless the keys of the identity provider change before that. */
 const cacheMs = 60_000
 const clockToleranceSeconds = 30
-// Base64 decoders skip other characters, so a client could fill the cache with variants of one JWT.
+// Allows only base64url. Decoders skip other characters, so variants of one JWT could fill the cache.
 const format = /^[\w-]+\.[\w-]+\.[\w-]*$/
 
 interface Entry { identity: Identity, notBefore: number, expires: number, cachedUntil: number }
@@ -37,7 +37,7 @@ export function acceptJwts (
   return (text, admit) => text.includes('.') ? authenticate(text, admit) : own(text, admit)
 }
 
-/** Caches valid JWTs until the keys change. Ignores all scopes of a JWT that are not in `scopes`. */
+/** Caches valid JWTs for `cacheMs` or until the keys change. Ignores a JWT's scopes outside of `scopes`. */
 export function createJwtAuthenticate (keys: Keys, config: Config, scopes: Set<string>): Authenticate {
   const cache = new LRUCache<string, Entry>({ max: maxTokens })
   let cachedFor: LocalJWKSet | undefined

@@ -1,4 +1,4 @@
-// Rate limits for the requests of each user and the invalid tokens of each client address. Loaded on demand.
+// Limits each user's requests and each client address's invalid tokens. Loaded only if such a limit is set.
 import { isIPv6 } from 'node:net'
 import type { FastifyInstance, FastifyRequest } from 'fastify'
 import { ApiError, errors, retryAfter } from '../errors.ts'

@@ -8,7 +8,7 @@ import { tokenState, type Token, type Tokens } from './tokens.ts'
 
 const maxTokens = 10_000
 
-/** Fractions of the TTL: the age of an entry that is refreshed on use, and the time between refreshes. */
+/** Fractions of the TTL: the age from which a use refreshes an entry, and the time between refreshes. */
 const [refreshAge, refreshInterval] = [2 / 3, 1 / 12]
 
 // Clients can cause thousands of these errors a second. Shared instances avoid a stack trace for each.

@@ -28,5 +28,5 @@ export function hashToken (token: string): string {
   return hash('sha256', token, 'hex')
 }
 
-/** Control characters could break a terminal or a log. Longer user names may not fit into an index. */
+/** Control characters could break a terminal or a log. Names of over 255 characters may not fit an index. */
 export const isPrintable = (text: string) => /^[^\p{C}\p{Zl}\p{Zp}]{1,255}$/u.test(text)

@@ -39,7 +39,7 @@ export function createTokens (database: Database, maxQueued = Infinity) {
       return token
     },
 
-    /** Also finds revoked tokens. With `known` the look-up is queued for its user, not among unknown ones. */
+    /** Also finds revoked tokens. Queues the look-up under the user of `known`, or among unknown tokens. */
     find: (hash: string, known?: Token) => lookUps.add({ user: known?.user ?? '', hash }),
 
     async list (user?: string): Promise<Token[]> {

@@ -7,7 +7,7 @@ import { ErrorSchema } from '../errors.ts'
 import { serveDocs } from './docs-page.ts'
 import { describeErrors, describeRoute, jwtScheme } from './openapi.ts'
 
-/** Documents all tagged routes at /openapi.json, and at /docs if `docs`. Call this before adding routes. */
+/** Documents all tagged routes at /openapi.json, and at /docs if `docs` is set. Call before adding routes. */
 export async function registerApiDocs (
   app: FastifyInstance, { docs, issuer }: { docs: boolean, issuer: string | undefined }
 ): Promise<void> {

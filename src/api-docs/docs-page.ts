@@ -50,7 +50,7 @@ async function load (read: () => Promise<Buffer>) {
   return { plain, packed, hash: createHash('sha256').update(plain).digest('base64url').slice(0, 22) }
 }
 
-// Scalar labels its samples for `fetch` JavaScript. They are valid TypeScript, which the page's text uses.
+// Label Scalar's `fetch` samples as TypeScript, like the samples in the page's text. They are valid as both.
 const languageTitle = ['key:`js`,title:`JavaScript`', 'key:`js`,title:`TypeScript`'] as const
 
 /** Scalar's package ships its browser script only as a string literal in the module of its Fastify plugin. */

@@ -50,7 +50,7 @@ const headerDescriptions: Record<string, string> = {
 /** The name of the security scheme for JWTs. */
 export const jwtScheme = 'identityProvider'
 
-/** Adds all possible responses, with examples, to a route's schema. With an `issuer` it documents JWTs. */
+/** Adds all possible responses, with examples, to a route's schema. Documents JWTs only with an `issuer`. */
 export function describeRoute (
   { body, response, ...schema }: FastifySchema, route: RouteOptions, issuer: string | undefined
 ) {

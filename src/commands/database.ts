@@ -12,7 +12,7 @@ export function loadEmbedded (): Promise<typeof import('../../dev/embedded-postg
   })
 }
 
-/** Calls `work` with DATABASE_URL or with the embedded server, which it starts and stops if necessary. */
+/** Calls `work` with DATABASE_URL or the embedded server's URL. Starts and stops this server if necessary. */
 export async function withDatabase (config: Config, work: (url: string) => Promise<void>): Promise<void> {
   if (config.DATABASE_URL !== undefined) return work(config.DATABASE_URL)
   const { findRunning, startEmbedded } = await loadEmbedded()

@@ -1,9 +1,9 @@
 // The destination of the log: standard output.
 
-/** While more is pending, lines are dropped, so that a stalled log reader does not fill the memory. */
+/** While more bytes than this are pending, lines are dropped: a stalled reader must not fill the memory. */
 const maxPendingBytes = 2 ** 20
 
-/** Formats the lines for people on a terminal. Pino's own stream would block the exit on a full pipe. */
+/** Formats lines for a terminal. Elsewhere replaces pino's stream, which blocks the exit on a full pipe. */
 export async function openLogStream () {
   const { stdout } = process
   if (stdout.isTTY) return (await import('pino-pretty')).default({ sync: true })

@@ -6,7 +6,7 @@ import type { Config } from '../config.ts'
 import type { Lifecycle } from '../http/wire/shutdown.ts'
 import { flushLog } from './log-stream.ts'
 
-// On Ctrl-C the terminal signals npm and the service, and npm forwards the signal to the service.
+// Ctrl-C can signal the service twice: by the terminal and by npm. Within this time both count as one.
 const sameSignalMs = 1000
 
 // As shares of SHUTDOWN_TIMEOUT: when the shutdown cuts unfinished lists and bodies, and when it no longer
@@ -24,7 +24,7 @@ export function handleSignals (
   const grace = closeWithGrace({
     delay: shutdownTimeoutMs,
     logger: log,
-    // Other listeners handle signals. 'beforeExit' follows a failed start, which closes everything itself.
+    // The code below handles signals. 'beforeExit' follows a failed start, which closes everything itself.
     skip: ['SIGTERM', 'SIGINT', 'SIGUSR2', 'beforeExit']
   }, async ({ err, signal = first?.name }) => {
     const deadline = setTimeout(shutdownTimeoutMs * releaseShare)

@@ -38,7 +38,7 @@ export async function listUsers (config: Config): Promise<void> {
   })
 }
 
-/** Asks for confirmation on the terminal unless `isConfirmed`. Run it again to complete a failed erasure. */
+/** Asks for confirmation on the terminal unless `isConfirmed`. A second run completes a failed erasure. */
 export async function eraseUser (config: Config, user: string, isConfirmed: boolean): Promise<void> {
   await withOpenDatabase(config, statementTimeoutMs, async (database) => {
     const count = async () => {
@@ -52,7 +52,7 @@ export async function eraseUser (config: Config, user: string, isConfirmed: bool
     const revokedAt = performance.now()
     await deleteAllPlants(database, user)
     if (before.tokens !== '0') {
-      // Instances may accept the revoked tokens for this long. Then delete the plants created meanwhile.
+      // Wait until no instance accepts the revoked tokens. Then delete the plants created meanwhile.
       await delay(Math.max(0, revokedAt + config.TOKEN_CACHE_TTL + revalidateMs - performance.now()))
       await deleteAllPlants(database, user)
     }

@@ -62,7 +62,7 @@ export function parseServers (url: string): { urls: string[], target: typeof tar
 const unexpected = (expected: string, got: string) =>
   new Error(`expected ${expected}, got ${JSON.stringify(got)}`)
 
-/** Replaces the sslmodes that pg treats as `verify-full`, to avoid pg's long warning. */
+/** Replaces the sslmodes that pg treats like `verify-full` with `verify-full`, to avoid pg's long warning. */
 export const normalizeSslMode = (url: string): string =>
   url.includes('uselibpqcompat=')
     ? url

@@ -42,7 +42,7 @@ export class Connection {
   readonly #client: pg.Client
   #unresponsiveTicks = 0
   #isReadOnly = false
-  /** By `preparedAs`: the error of a statement's last run, until a run succeeds. Explains `isNotPrepared`. */
+  /** By `preparedAs`: a statement's last error until a success. It causes later "not prepared" errors. */
   readonly #preparationErrors = new Map<string, Error>()
   #timeout: Error | undefined
 

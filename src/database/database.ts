@@ -11,8 +11,8 @@ type WarningListener = (message: string, details: object) => void
 
 interface Probe { table: string, statement: Statement, values: unknown[] }
 
-// A pool would take twice the processor time: see docs/design/001-one-pipelined-connection.md. Writes use
-// several connections, because a commit or a lock delays later statements on the same connection.
+// Each kind of read has one connection: a pool would take twice the processor time. Writes use several,
+// because a commit or a lock delays statements after it. See docs/design/001-one-pipelined-connection.md.
 const writeConnections = 4
 
 const maxUnresponsiveMs = unresponsiveTicks * tickMs

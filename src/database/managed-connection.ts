@@ -37,7 +37,7 @@ export class ManagedConnection {
     }
   }
 
-  /** Like `run`, but sends the statement again when `tick` replaces the connection. The first result wins. */
+  /** If `tick` replaces the connection, the next one also gets the statement. The first success counts. */
   runHedged (statement: Statement, values: unknown[]): Promise<Row[]> {
     const { promise, resolve, reject } = Promise.withResolvers<Row[]>()
     const first = this.run(statement, values)

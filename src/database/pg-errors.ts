@@ -9,7 +9,7 @@ const unavailable = new RegExp('^(' + [
   '28', '3D000', // no access to the server or the database
   '40', // deadlock or serialization failure
   '53', '57', '58', // out of resources, cancelled or shutting down, system error
-  '26000', '42P05', '42P01' // missing tables (before a migration), and statements that fail because of them
+  '26000', '42P05', '42P01' // prepared statement missing or duplicate; table missing (before a migration)
 ].join('|') + ')')
 
 /** Deadlocks, serialization failures and timeouts. Another transaction may be the cause. */

@@ -62,6 +62,6 @@ class ErrorLog {
 const levelOf = ({ name, status }: ApiError) =>
   name === 'OVERLOADED' ? 'warn' : status >= 500 && status !== 501 ? 'error' : 'info'
 
-/** The reason for the log: of a library's error its code, as its message may contain text from the client. */
+/** Returns the reason to log: for a library's error its code, as its message may contain a client's text. */
 const reasonOf = ({ name, cause }: ApiError) =>
   typeof cause === 'string' ? cause : (cause as FastifyError | undefined)?.code ?? name

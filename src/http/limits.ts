@@ -14,7 +14,7 @@ export const serverLimits = {
     connectionsCheckingInterval: 1_000,
     // request-checks.ts rejects a request without Host. Node's own error response would have no body.
     requireHostHeader: false,
-    // Node would ignore a second Host, Authorization or Content-Type header. The service rejects joined ones.
+    // Node would ignore a second Host, Authorization or Content-Type header. A joined value gets rejected.
     joinDuplicateHeaders: true,
     // Creates no stream for an absent body. This saves a twentieth of the time that a list takes.
     optimizeEmptyRequests: true

@@ -37,7 +37,7 @@ export function toApiError (error: unknown, otherwise: ErrorDefinition): ApiErro
   return new ApiError(known ?? (statusCode < 500 ? errors.HTTP_MALFORMED : otherwise), { cause: error })
 }
 
-/** Whether the parser failed in a well-formed request line. In that case only the method is unknown. */
+/** Whether the parser failed in a well-formed request line. If so, the only error is an unknown method. */
 const hasRequestLine = ({ rawPacket, bytesParsed }: { rawPacket: Buffer, bytesParsed: number }) =>
   /^[\w-]+ \S+ HTTP\/1\.[01]\r\n/.test(
     rawPacket.toString('latin1', rawPacket.lastIndexOf('\n', bytesParsed) + 1))
@@ -78,7 +78,7 @@ export function handleError (error: unknown, request: FastifyRequest, reply: Fas
   // get the response.
   if (!request.raw.complete) discardStream(request.raw, request.raw.socket)
   if (reply.hasHeader('connection') && reply.raw.shouldKeepAlive) reply.header('connection', 'keep-alive')
-  // Set all headers here: Fastify runs no hook for a malformed URL. With a serializer it adds no charset.
+  // Set all headers here: Fastify runs no hook for a malformed URL. A serializer avoids Fastify's charset.
   reply.code(status).headers({ ...headers, 'cache-control': 'no-store', 'x-request-id': request.id })
   reply.type('application/json').serializer(JSON.stringify)
   // A client that repeats rejected requests on many connections must not keep the event loop busy.

@@ -1,4 +1,4 @@
-// Short lists share statements. Long lists are read page by page, and one page of all long lists at a time.
+// Short lists share statements. Long lists are read in pages. Only one such page is read at any time.
 import type { Writable } from 'node:stream'
 import { LRUCache } from 'lru-cache'
 import type { Database } from '../database/database.ts'
@@ -65,7 +65,7 @@ export class Lists {
       runAlone: (list) => this.#slowLists.add(list)
     })
     const alone = { ...options.batch, limits: () => oneAtATime }
-    // Not the queue of long lists: a slow batch also marks users whose own lists are fast.
+    // Slow lists have a queue of their own, since a slow batch also marks users whose own lists are fast.
     this.#slowLists = new Batcher(async ([list]) => [await this.#readSlow(list as ListRequest)],
       { ...alone, name: 'slow_list' })
     // No limit is needed: each long list holds a part of the memory budget and has at most two entries.
@@ -99,9 +99,9 @@ export class Lists {
   }
 
   /**
-   * Ends the list before the first plant beyond its limit, and returns the id of that plant. An end by number
-   * of plants would be wrong: plants created meanwhile would push others out of this page, and the next page
-   * would not have those plants either.
+   * Ends the list before the first plant beyond its limit, and returns the id of that plant. Ending after
+   * `limit` plants would lose some: plants created meanwhile would push others past the end of this list, but
+   * the next list starts at the returned id.
    */
   async #setEnd (request: ListRequest, next: Cursor): Promise<string | undefined> {
     let end: string | undefined = next.from

@@ -42,7 +42,7 @@ const jsonBytes = textFields.map((field) => `coalesce(octet_length(to_json(${fie
 /** In bytes. `selectLargePage` reads the pages that contain a longer text. */
 const largeText = 256
 
-/** Selects the count, the last id if more plants may follow, and the columns: null for a page too large. */
+/** Selects the count, the last id if more plants may follow, and the columns (null for too large a page). */
 const pageOf = (condition: string, size: string, maxBytes: string | number) => `
   select count, case when count = ${size} then last_id end as last_id,
     ${fields.map((field) => `case when not has_large

@@ -22,7 +22,7 @@ interface PlantsOptions {
   budget: MemoryBudget
 }
 
-/** First pages in a statement, and such statements in flight. Higher limits would delay other users. */
+/** Limits: first pages in a statement, and such statements in flight. More would delay other users. */
 const [maxLists, maxListBatches] = [16, 4]
 const defaultWriteBatch = 500
 

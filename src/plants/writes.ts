@@ -60,7 +60,7 @@ export async function deleteAll (database: Database, keys: PlantKey[]): Promise<
   return outcomesOf(keys, rows)
 }
 
-/** Rounds up to one of 32 numbers, by at most a quarter: each connection prepares a statement for each. */
+/** Rounds up by at most a quarter, to one of 32 numbers. Each connection prepares 32 statements at most. */
 function roundUpRows (rows: number): number {
   const step = 2 ** Math.max(0, 29 - Math.clz32(rows - 1))
   return Math.ceil(rows / step) * step

@@ -45,7 +45,7 @@ export class WorkQueue<Entry extends Queued<Work>> {
   readonly #options: WorkQueueOptions
   readonly #queue = new FairQueue<Entry>()
   #inFlight = 0
-  /** Incremented when the groups in flight stop counting. */
+  /** Incremented when the groups in flight no longer count toward `maxInFlight`. */
   #generation = 0
   #stalledTicks = 0
   #scheduled: NodeJS.Immediate | undefined
@@ -56,7 +56,7 @@ export class WorkQueue<Entry extends Queued<Work>> {
     this.#options = options
   }
 
-  /** Past `maxQueued` rejects, with OVERLOADED, this entry or an entry of the user with the most entries. */
+  /** If the queue is full, rejects with OVERLOADED: this entry, or one of the user with the most entries. */
   add (entry: Entry): void {
     const { user, size = 0, queuedAt } = entry.item
     if (this.#queue.size >= this.#options.maxQueued) {

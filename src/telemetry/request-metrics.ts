@@ -59,7 +59,7 @@ function countErrors (app: FastifyInstance, { counter }: Metrics): void {
     const { name, number, cause } = toApiError(error, errors.INTERNAL)
     responses.inc({ error: number })
     if (name.startsWith('TOKEN_')) {
-      // This is one of `rejectionReasons`: a label never contains text from the client.
+      // The reason is one of `rejectionReasons`: a label never contains text from the client.
       rejected.inc({ reason: typeof cause === 'string' ? cause : name.replace('TOKEN_', '').toLowerCase() })
     }
     if (name === 'OVERLOADED') shed.inc({ kind: identity === null ? 'token' : String(schema?.operationId) })

@@ -90,7 +90,7 @@ function parentOf ({ headers }: FastifyRequest) {
     })
 }
 
-/** The span of a batch belongs to the trace of its first request and links to the others. */
+/** The span of a batch belongs to the trace of its first request, and links to the other requests' spans. */
 function traceStatement (tracer: Tracer, { name, startedAt, error, requestContext }: StatementEvent): void {
   const spans = [requestContext].flat() as Array<Span | undefined>
   const requests = spans.filter((span) => span?.isRecording()) as Span[]

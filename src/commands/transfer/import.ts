@@ -73,7 +73,7 @@ export async function importPlants (
   })
 }
 
-/** Returns a function that checks a line as POST /plants checks a body. It throws an ApiError. */
+/** Returns a function that checks a line as POST /plants checks a body: throws an ApiError if invalid. */
 function createCheck (isCsv: boolean, user?: string): (line: Line) => PlantLine {
   const { properties } = NewPlantSchema
   const owner = user === undefined && { user: properties.name }

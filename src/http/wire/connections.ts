@@ -32,12 +32,12 @@ export function manageConnections (app: FastifyInstance, lifecycle: Lifecycle, m
   })
 }
 
-/** Sends 100 Continue after the headers are checked. Node would send it before, or a 417 without a body. */
+// Sends 100 Continue after the header checks. By default, Node sends it before the checks, and responds to
+// any other expectation with a 417 without a body.
 function deferContinue ({ server }: FastifyInstance, lifecycle: Lifecycle): void {
   function begin (request: IncomingMessage, response: ServerResponse): void {
     const { shouldKeepAlive } = response
-    // Without a 100 the client may send the body or skip it, so the bytes that follow are ambiguous
-    // (RFC 9110, section 10.1.1).
+    // Without a 100 the client may send the body or skip it: the next bytes are ambiguous (RFC 9110, 10.1.1).
     response.shouldKeepAlive = false
     // 'resume' means that the body is read. After the response Node also resumes, to discard the body.
     request.once('resume', () => {

@@ -21,7 +21,7 @@ function serializeConnection (socket: HttpSocket): void {
   let isFull = false
 
   parser.onIncoming = (request, mayStay) => {
-    // After an Upgrade header the parser discards the rest of the chunk. Close the connection in this case.
+    // The parser discards all bytes after an upgrade request in its chunk. Close unless the request is alone.
     const keepAlive = mayStay && (!request.upgrade || isAlone(parser.getCurrentBuffer()))
     if (!socket._httpMessage || request.method === 'CONNECT') return begin(request, keepAlive)
     // Otherwise Node would treat the connection as upgraded and stop parsing HTTP.

@@ -31,7 +31,8 @@ export function closeOnShutdown (app: FastifyInstance, lifecycle: Lifecycle): vo
     }
   }
 
-  // Cut lists and incomplete bodies: clients can repeat them. The outcome of a cut write would be unknown.
+  // Cuts unfinished lists and bodies, because clients can repeat these requests. Leaves other requests alone:
+  // if a write were cut, its client could not know the outcome.
   function closePartial (): void {
     const partial = [...sockets].filter(isPartial)
     if (performance.now() < (lifecycle.forceCloseAt ?? Infinity)) {
