@@ -46,9 +46,9 @@ const [slowMs, slowFactor] = [100, 4]
 
 export class Lists {
   readonly #options: ListsOptions
-  /** Users whose last list was slow. Their next list is read alone, so that it delays no other user. */
+  /** Users with a slow last list. Their next list is read alone, so that it delays no other user. */
   readonly #slow = new LRUCache<string, true>({ max: 10_000, ttl: 10_000 })
-  /** Users whose last list was large. Their next list is read as a long list right away. */
+  /** Users with a large last list. Their next list is read as a long list right away. */
   readonly #large = new LRUCache<string, true>({ max: 10_000, ttl: 10_000 })
   readonly #shortLists: Batcher<ListRequest, MaybePage>
   readonly #slowLists: Batcher<ListRequest, MaybePage>
@@ -65,7 +65,7 @@ export class Lists {
       runAlone: (list) => this.#slowLists.add(list)
     })
     const alone = { ...options.batch, limits: () => oneAtATime }
-    // Slow lists have a queue of their own, since a slow batch also marks users whose own lists are fast.
+    // Slow lists have a queue of their own, since a slow batch also marks users with fast lists.
     this.#slowLists = new Batcher(async ([list]) => [await this.#readSlow(list as ListRequest)],
       { ...alone, name: 'slow_list' })
     // No limit is needed: each long list holds a part of the memory budget and has at most two entries.

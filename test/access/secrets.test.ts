@@ -57,7 +57,7 @@ await sql(DATABASE_URL, 'alter table hidden rename to tokens')
 t.test('no column of any table holds a token', async (t) => {
   const tables = await sql(DATABASE_URL,
     'select oid::regclass::text as name from pg_class where relkind in (\'r\', \'m\')')
-  // A row that is cast to text has `bytea` in hexadecimal. So search for the token and its hexadecimal form.
+  // A row that is cast to text has the hash in hexadecimal. So search for the token and its hexadecimal form.
   const holders = tables.map(({ name }) =>
     `select '${name}' as name where exists (select from ${name} as t where strpos(t::text, $1) > 0 or ` +
       'strpos(t::text, encode($1::bytea, \'hex\')) > 0)')

@@ -52,8 +52,8 @@ t.test('after a deadlock each plant of a batch of deletes is deleted by itself',
   const client = new pg.Client(url)
   await client.connect()
   t.teardown(() => client.end())
-  // In a deadlock PostgreSQL aborts the transaction whose deadlock_timeout ends first. This client has a long
-  // timeout, so PostgreSQL aborts the transaction of the service.
+  // In a deadlock PostgreSQL aborts the transaction with the deadlock_timeout that ends first. This client's
+  // timeout is long, so PostgreSQL aborts the transaction of the service.
   await client.query("set deadlock_timeout = '1min'")
   const lock = (ids: number[]) =>
     client.query(`select from plants where id in (${ids.join()}) and owner = 'alice' for update`)

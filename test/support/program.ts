@@ -49,7 +49,7 @@ export function startedBy (commandLine: string[]) {
     child.stderr.on('data', (chunk) => { stderr += chunk })
     const exited = once(child, 'exit') as Promise<[number | null, NodeJS.Signals | null]>
 
-    /** Resolves to the first line of the log, past or future, whose message starts with the text. */
+    /** Resolves to the first line of the log, past or future, with a message that starts with the text. */
     function logged (text: string): Promise<Record<string, unknown>> {
       const matches = (line: Record<string, unknown>) => String(line.msg).startsWith(text)
       const past = log.find(matches)
