@@ -15,7 +15,7 @@ const unavailable = new RegExp('^(' + [
 /** Deadlocks, serialization failures and timeouts. Another transaction may be the cause. */
 const rolledBack = /^(40001|40P01|57014)$/
 
-/** SQLSTATEs that do not become DATABASE_UNAVAILABLE, because the server is reachable. */
+/** The SQLSTATEs of `unavailable` that have an error of their own. The others become DATABASE_UNAVAILABLE. */
 const numbered: Record<string, ErrorDefinition> = { 57014: errors.DATABASE_SLOW, 53100: errors.DATABASE_FULL }
 
 const sqlStateOf = (error: unknown) => error instanceof pg.DatabaseError ? error.code as string : ''

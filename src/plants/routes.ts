@@ -95,7 +95,7 @@ function deletePlant (app: App, plants: Plants): void {
     await request.revalidate()
     const wasDeleted = await plants.delete(request.identity.user, request.params.id)
     if (!wasDeleted) throw new ApiError(PLANT_NOT_FOUND)
-    // Sending `null` would make Fastify serialize it as JSON first.
+    // Return nothing, not `null`: Fastify would serialize `null` as JSON, although a 204 has no body.
     reply.code(204)
   })
 }

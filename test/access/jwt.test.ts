@@ -33,8 +33,8 @@ const lacks = (scope: string) => ({
   body: { error: 40302, message: 'The bearer token lacks the scope that this operation needs.' }
 })
 
-// The tests that create no plants share this database. A test that creates plants needs its own. Otherwise a
-// later test could see the plants: its provider may have the same URL, which is a part of the user names.
+// The tests that create no plants share this database. A test that creates plants needs one of its own:
+// user names begin with the provider's URL, and the provider of a later test may get the same port.
 const shared = await createDatabase(t)
 
 /** Starts a service that accepts the tokens of the issuer. */

@@ -77,8 +77,10 @@ t.test('a list that needs a frozen worker fails with 50304, as do the lists behi
   const [alice, bob] = [await as('alice'), await as('bob')]
   await Promise.all([alice.list(), bob.list()])
 
-  citus.freeze(['alice'])
-  const lost = [alice.list(), bob.list()]
+  const isFrozen = citus.freeze(['alice'])
+  const first = alice.list()
+  await isFrozen
+  const lost = [first, bob.list()]
   t.equal((await bob.create({ id: 1, name: 'Fern' })).statusCode, 200)
   while (!log.some((line) => line.includes('replacing connections'))) await delay(10)
   t.same((await bob.list()).json(), [{ name: 'Fern' }])

@@ -31,6 +31,7 @@ export async function startCitus (t: Test) {
       as $$ begin raise exception using errcode = $1, message = $2; end $$`)
   let lost: { users: string[], fault: Fault } | undefined
   let frozen: string[] = []
+  let noticeFrozen = () => {}
   const statements = new Set<string>()
 
   function faultOf (statement: string, values: string[]): Fault | undefined {
@@ -54,7 +55,10 @@ export async function startCitus (t: Test) {
     if (kind !== 'B') return message
     const { statement, values } = readBind(message)
     statements.add(statement)
-    if (statement.startsWith('plant') && frozen.some((user) => values.includes(user))) return undefined
+    if (statement.startsWith('plant') && frozen.some((user) => values.includes(user))) {
+      noticeFrozen()
+      return undefined
+    }
     const fault = faultOf(statement, values)
     return fault === undefined ? message : Buffer.concat([parse('', raise(fault)), bindWithoutValues])
   }
@@ -94,7 +98,11 @@ export async function startCitus (t: Test) {
     /** The names of all prepared statements that have been executed. */
     statements,
     lose (users: string[], fault: Fault) { lost = { users, fault } },
-    freeze (users: string[]) { frozen = users }
+    /** Resolves when the proxy has received a statement for one of the users. */
+    freeze (users: string[]): Promise<void> {
+      frozen = users
+      return new Promise((resolve) => { noticeFrozen = resolve })
+    }
   }
 }
 

@@ -106,8 +106,8 @@ export async function measure (
   const faults = [...during.faults, ...await findFaults(service, clients, postgres, counts)]
 
   const again = await startAttack(scope, attack, target)
-  // A short second run is enough, unless the attack stalls the log: unread lines must then fill the pipe
-  // before the shutdown.
+  // The second run may be short, except with `stallsLog`: then unread log lines must fill the pipe before the
+  // shutdown.
   const lastsMs = attack.stallsLog ? watchMs : watchMs / 4
   const watched = watch(lastsMs)
   if (attack.stallsLog) {

@@ -2,9 +2,9 @@
 // at least 10 ms of processor time.
 import { appendFileSync, writeFileSync } from 'node:fs'
 
-// The timer runs once in each tick that lasts longer than the timer's interval. So the processor time between
-// two runs is the time of one long tick, plus at most the interval. The result is no more exact than 4 ms,
-// because Linux counts the processor time of a thread in such steps.
+// After a tick longer than the interval the timer runs before the next tick. So between two runs there is at
+// most one long tick, and before it short ticks of at most the interval in total. The result is no more exact
+// than 4 ms, because Linux counts the processor time of a thread in such steps.
 const intervalMs = 2
 const recordedMs = 10
 
