@@ -16,6 +16,8 @@ import { storm } from './storm.ts'
 
 const scenarios = {
   storm: (seed: number) => storm(scope, postgres, { seed, kills: 20, writes: 500 }),
+  // Kills the server, so it must precede the scenarios that keep connections of their own.
+  imports: (seed: number) => imports(scope, postgres, { seed, rounds: 20, plants: 50_000 }),
   outages: () =>
     outages(scope, postgres, { lastsMs: 8000, watchMs: 3000, perSecond: 100, statementTimeoutMs: 5000 }),
   starts: () => starts(scope, postgres),
@@ -24,7 +26,6 @@ const scenarios = {
     plants: 300_000, characters: 30, stalledReaders: 200, halfOpenRequests: 1000, measureMs: 8000
   }),
   bodies: () => bodies(scope, postgres, { rounds: 15 }),
-  imports: (seed: number) => imports(scope, postgres, { seed, rounds: 20, plants: 50_000 }),
   overload: () => overloads(scope, postgres, { bytesPerSecond: 25_000, measureMs: 8000 }),
   // V8 collects all garbage after 8 s without requests. `restMs` is longer, so the last measurement of memory
   // comes after this collection.
