@@ -55,9 +55,9 @@ t.test('plants too large for a short page appear at their places in the list', a
     if (!large.includes(index)) return { id, name: `plant ${index}`, tag: `tag ${index}` }
     // These plants are large because of the name, the tag, both, or characters of four bytes.
     return [
-      { id, name: 'n'.repeat(513), tag: 'small' },
-      { id, name: 'small', tag: 't'.repeat(513) },
-      { id, name: 'n'.repeat(513), tag: 't'.repeat(513) },
+      { id, name: 'n'.repeat(257), tag: 'small' },
+      { id, name: 'small', tag: 't'.repeat(257) },
+      { id, name: 'n'.repeat(257), tag: 't'.repeat(257) },
       { id, name: '🌵'.repeat(129) },
       { id, name: 'n'.repeat(100_000), tag: '' }
     ][index % 5] as StoredPlant
@@ -71,9 +71,9 @@ t.test('plants too large for a short page appear at their places in the list', a
 })
 
 for (const [kind, plant] of Object.entries({
-  'a name': { name: 'n'.repeat(513) },
+  'a name': { name: 'n'.repeat(257) },
   'a name of few characters': { name: '🌵'.repeat(129) },
-  'a tag': { name: '', tag: 't'.repeat(513) }
+  'a tag': { name: '', tag: 't'.repeat(257) }
 })) {
   t.test(`a plant that is large by ${kind} is listed between small ones`, async (t) => {
     const rows = [{ id: 1n, name: 'before', tag: 'small' }, { id: 2n, ...plant }, { id: 3n, name: 'after' }]
@@ -84,9 +84,9 @@ for (const [kind, plant] of Object.entries({
 
 t.test('plants at the size limit of a short page are listed', async (t) => {
   const rows = [
-    { id: 1n, name: 'n'.repeat(512) },
-    { id: 2n, name: '', tag: 't'.repeat(512) },
-    { id: 3n, name: '🌵'.repeat(128), tag: '' }
+    { id: 1n, name: 'n'.repeat(256) },
+    { id: 2n, name: '', tag: 't'.repeat(256) },
+    { id: 3n, name: '🌵'.repeat(64), tag: '' }
   ]
   await storePlants(url, 'frank', rows)
   t.strictSame((await (await as('frank')).list()).json(), shown(rows))

@@ -23,7 +23,7 @@ export async function exportPlants (
     const completed = new Promise((resolve) => { client.once('drain', resolve) })
     async function * countLines (chunks: AsyncIterable<Buffer>) {
       for await (const chunk of chunks) {
-        for (let at = -1; (at = chunk.indexOf('\n', at + 1)) !== -1;) transfer.lines++
+        for (let at = -1; (at = chunk.indexOf('\n', at + 1)) !== -1;) transfer.progress++
         yield chunk
       }
     }

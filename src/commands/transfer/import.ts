@@ -148,14 +148,14 @@ class Import {
   /** Resolves before the plants are stored, so that the next lines are read meanwhile. */
   async #send (batch: PlantLine[]): Promise<void> {
     await this.#inserted
-    const due = this.#startedAt + this.#transfer.lines * 1000 / (this.#options.rate ?? Infinity)
+    const due = this.#startedAt + this.#transfer.progress * 1000 / (this.#options.rate ?? Infinity)
     const { signal } = this.#transfer
     if (due > performance.now()) await delay(due - performance.now(), undefined, { signal })
     if (this.#uncommitted === 0) await this.#transfer.client.query('begin')
     this.#inserted = this.#insert(batch)
     this.#inserted.catch(() => {})
     this.#uncommitted += batch.length
-    this.#transfer.lines += batch.length
+    this.#transfer.progress += batch.length
   }
 
   /** Resolves to the number of the last line in the batch. */

@@ -10,8 +10,8 @@ export interface Transfer {
   client: Client
   /** Aborts on SIGINT or SIGTERM, which also end the database connection. */
   signal: AbortSignal
-  /** The progress so far: import counts plants, export counts lines. */
-  lines: number
+  /** How much is done: import counts plants, export counts lines. */
+  progress: number
   /** How much of the file is read, from 0 to 1; 0 when its size is unknown. */
   share: () => number
   /** The last line of the report; empty when there is nothing to report. */
@@ -37,7 +37,7 @@ export async function runTransfer (
   await withTables(config, async (url) => {
     const client = await openClient(url, { statement_timeout: statementTimeoutMs })
     signal.addEventListener('abort', () => client.end())
-    const transfer: Transfer = { client, signal, lines: 0, share: () => 0, summary: () => '' }
+    const transfer: Transfer = { client, signal, progress: 0, share: () => 0, summary: () => '' }
     const hideProgress = showProgress(transfer)
     const error = await run(transfer).catch((error) => error)
     hideProgress()
@@ -63,7 +63,8 @@ function showProgress (transfer: Transfer): () => void {
     const seconds = (performance.now() - startedAt) / 1000
     const share = transfer.share()
     const left = share > 0 ? `, ${Math.ceil(seconds / share - seconds)} s left` : ''
-    stderr.write(`\r\u001B[K${transfer.lines} lines, ${Math.round(transfer.lines / seconds)} a second${left}`)
+    const { progress } = transfer
+    stderr.write(`\r\u001B[K${progress} lines, ${Math.round(progress / seconds)} a second${left}`)
   }, 200)
   return () => {
     clearInterval(timer)
