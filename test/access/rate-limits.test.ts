@@ -58,7 +58,7 @@ t.test('a rejected create stores nothing, and its body is not read', async (t) =
 })
 
 t.test('a user far beyond the limit is served up to the limit, and other users are served', async (t) => {
-  const { as, listen } = await startApp(t, { USER_RATE: '20/m', USER_BURST: '20' })
+  const { as, listen } = await startApp(t, { USER_RATE: '1/m', USER_BURST: '20' })
   const url = `${await listen()}/plants`
   const list = async (authorization: string) => {
     const response = await fetch(url, { headers: { authorization } })

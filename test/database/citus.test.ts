@@ -71,11 +71,18 @@ for (const fault of lostWorker) {
   })
 }
 
+/** After a list of over 100 ms the service reads the user's next list on another connection. */
+async function untilFast (list: () => Promise<unknown>): Promise<void> {
+  const startedAt = performance.now()
+  await list()
+  if (performance.now() - startedAt > 100) await untilFast(list)
+}
+
 t.test('a list that needs a frozen worker fails with 50304, as do the lists behind it', async (t) => {
   const citus = await startCitus(t)
   const { app, as, log } = await startApp(t, { DATABASE_URL: citus.url, STATEMENT_TIMEOUT: '1s' })
   const [alice, bob] = [await as('alice'), await as('bob')]
-  await Promise.all([alice.list(), bob.list()])
+  for (const user of [alice, bob]) await untilFast(() => user.list())
 
   const isFrozen = citus.freeze(['alice'])
   const first = alice.list()
