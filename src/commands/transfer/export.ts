@@ -1,4 +1,5 @@
 // The command export: writes plants to a file. PostgreSQL formats the lines.
+import { once } from 'node:events'
 import { createWriteStream } from 'node:fs'
 import { rename, rm } from 'node:fs/promises'
 import { pipeline } from 'node:stream/promises'
@@ -20,7 +21,9 @@ export async function exportPlants (
     // A single statement reads one consistent snapshot. It may run longer than the role's statement_timeout.
     await client.query('begin read only; set local statement_timeout = 0')
     const rows = client.query(to(isCsv ? copyCsv(user) : copyJson(user)))
-    const completed = new Promise((resolve) => { client.once('drain', resolve) })
+    // Rejects if the connection is lost before the server has confirmed the export.
+    const completed = once(client, 'drain')
+    completed.catch(() => {})
     async function * countLines (chunks: AsyncIterable<Buffer>) {
       for await (const chunk of chunks) {
         for (let at = -1; (at = chunk.indexOf('\n', at + 1)) !== -1;) transfer.progress++
@@ -31,10 +34,9 @@ export async function exportPlants (
     const part = `${file}.part`
     const output = file === undefined ? process.stdout : createWriteStream(part, { mode: 0o600, flush: true })
     const stages = [rows, countLines, ...isGzip ? [createGzip()] : [], output]
-    const written = pipeline(stages as NodeJS.ReadWriteStream[], { signal })
+    const written = pipeline(stages as NodeJS.ReadWriteStream[], { signal }).then(() => completed)
     if (file === undefined) await written
     else await written.then(() => rename(part, file)).finally(() => rm(part, { force: true }))
-    await completed
     transfer.summary = () => `${rows.rowCount} exported`
   })
 }

@@ -1,6 +1,7 @@
 import { execFile, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { readdir, readFile, rm, writeFile } from 'node:fs/promises'
+import { connect, createServer, type AddressInfo } from 'node:net'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
 import { gunzipSync } from 'node:zlib'
@@ -100,6 +101,28 @@ t.test('an import that loses its connection in the commit says that the outcome 
   await client.end()
   const counts = '0 created, 0 existing, 0 rejected; the outcome of the last commit is unknown: import again'
   t.match(await ended, { code: 1, stderr: new RegExp(`^terminating connection.*\\n${counts}\\n$`) })
+})
+
+t.test('an export that loses its connection before the server confirms it leaves no file', async (t) => {
+  const url = new URL(await createDatabase(t))
+  await sql(url.href, "insert into plants (owner, id, name) values ('ann', 1, 'Fern')")
+  const { port, hostname } = url
+  const copyDone = Buffer.from('c\0\0\0\x04')
+  const proxy = createServer((near) => {
+    const far = connect(Number(port), hostname)
+    near.pipe(far).on('error', () => {})
+    far.on('data', (chunk) => {
+      const at = chunk.indexOf(copyDone)
+      if (at === -1) near.write(chunk)
+      else near.end(chunk.subarray(0, at + copyDone.length))
+    })
+  }).listen(0, '127.0.0.1')
+  await once(proxy, 'listening')
+  t.teardown(() => proxy.close())
+  url.host = `127.0.0.1:${(proxy.address() as AddressInfo).port}`
+  const result = await run(['export', 'ann', join(folder, 'lost.ndjson')], { DATABASE_URL: url.href })
+  t.match(result, { code: 1, stderr: 'Connection terminated unexpectedly\n' })
+  t.notOk((await readdir(folder)).some((name) => name.startsWith('lost')))
 })
 
 t.test('an export is one snapshot and blocks nothing; Ctrl-C leaves no file', async (t) => {
