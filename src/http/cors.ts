@@ -1,5 +1,5 @@
-// Lets web pages of other origins call the service (Fetch standard, "CORS protocol"). Loaded only if
-// CORS_ORIGIN is set.
+// Lets web pages of other origins call the service (Fetch standard, "CORS protocol"). The service loads this
+// file only if CORS_ORIGIN is set.
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 
 const exposedHeaders = 'WWW-Authenticate, Retry-After, RateLimit, Link, X-Request-Id'
@@ -7,7 +7,7 @@ const exposedHeaders = 'WWW-Authenticate, Retry-After, RateLimit, Link, X-Reques
 /** Responds to a preflight request of an allowed origin. Returns false for any other request. */
 export type RespondToPreflight = (request: FastifyRequest, reply: FastifyReply, methods: string) => boolean
 
-/** Call this on the root instance before any route is added. */
+/** `app` must be the root instance, still without routes. */
 export function allowOrigins (app: FastifyInstance, list: string): RespondToPreflight {
   const origins = list.split(',').map((origin) => origin.trim())
   const isAllowed = ({ headers: { origin } }: FastifyRequest) => origins.includes(origin as string)

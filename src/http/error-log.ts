@@ -1,4 +1,4 @@
-// Logs error responses: the first few of each error in a second, then how many more there were.
+// Logs error responses: for each error, the first few in a second, and then the number of further ones.
 import type { FastifyBaseLogger, FastifyError, FastifyInstance } from 'fastify'
 import type { ApiError } from '../errors.ts'
 
@@ -6,7 +6,7 @@ declare module 'fastify' {
   interface FastifyInstance { errorLog: ErrorLog }
 }
 
-// Per second. The first line of each error is exempt from `maxLines`, so that no error hides another error.
+// Per second. `maxLines` never drops the first line of an error, so frequent errors don't hide rare errors.
 const [maxLinesPerError, maxLines] = [20, 60]
 
 export function registerErrorLog (app: FastifyInstance): void {
@@ -26,12 +26,12 @@ class ErrorLog {
     this.#log = log
   }
 
-  /** `log` adds the request's id. `client` has the fields that describe the client and its request. */
+  /** `log` adds the request's id to the line. `client` has fields about the client and the request. */
   record (error: ApiError, log: FastifyBaseLogger, client: object): void {
     if (log.level === 'silent') return
     this.#timer ??= setTimeout(() => this.flush(), 1000).unref()
     const level = levelOf(error)
-    // Server errors have countless different causes, so they share one limit per error number.
+    // Limit server errors by number only: server errors of one number can have countless different causes.
     const key = `${error.number} ${level === 'error' ? '' : reasonOf(error)}`
     const entry = this.#errors.get(key) ?? { error, logged: 0, further: 0 }
     this.#errors.set(key, entry)
@@ -62,6 +62,6 @@ class ErrorLog {
 const levelOf = ({ name, status }: ApiError) =>
   name === 'OVERLOADED' ? 'warn' : status >= 500 && status !== 501 ? 'error' : 'info'
 
-/** Returns the reason to log: for a library's error its code, as its message may contain a client's text. */
+/** Returns the reason to log. For a library's error: its code, as its message may contain a client's text. */
 const reasonOf = ({ name, cause }: ApiError) =>
   typeof cause === 'string' ? cause : (cause as FastifyError | undefined)?.code ?? name

@@ -1,4 +1,4 @@
-// Parses numbers of a JSON body so that 64-bit integers keep their exact value.
+// Parses the numbers of a JSON body, and keeps 64-bit integers exact.
 
 const smallest = -(2n ** 63n)
 const largest = 2n ** 63n - 1n
@@ -7,9 +7,9 @@ export const int64Range = `from ${smallest} to ${largest}`
 export const inInt64Range = (value: bigint) => value >= smallest && value <= largest
 
 /**
- * Returns the value of a JSON number (RFC 8259, section 6) from its text and the double that JSON.parse made.
- * A 64-bit integer beyond 2^53 becomes a bigint. A fraction that was rounded to an integer becomes NaN. Any
- * other number stays a double. Takes time linear in the length of the text.
+ * Returns the value of a JSON number (RFC 8259, section 6). `double` is the result of JSON.parse. `source` is
+ * the number's text. Returns a bigint for a 64-bit integer beyond ±2^53, and NaN for a fraction that
+ * JSON.parse rounded to an integer. Returns `double` for all other numbers. Takes linear time.
  */
 export function exactNumber (double: number, source: string): number | bigint {
   if (!Number.isInteger(double)) return double
@@ -21,7 +21,7 @@ export function exactNumber (double: number, source: string): number | bigint {
   const [text] = significant
   const zeros = Number(exponent) + whole.length - significant.index - text.length
   if (zeros < 0) return NaN
-  // Check the length before calling BigInt, which takes time quadratic in the number of digits.
+  // Check the length first: BigInt takes time quadratic in the number of digits.
   if (Number.isSafeInteger(double) || text.length + zeros > 19) return double
   const value = BigInt(`${sign}${text}${'0'.repeat(zeros)}`)
   return inInt64Range(value) ? value : double

@@ -1,4 +1,4 @@
-// Reads JSON bodies. Keeps every digit of 64-bit integers.
+// Reads JSON bodies, and keeps 64-bit integers exact.
 import { isUtf8 } from 'node:buffer'
 import type { IncomingHttpHeaders } from 'node:http'
 import type { FastifyInstance } from 'fastify'
@@ -7,12 +7,15 @@ import { inlineBytes, type MemoryBudget } from '../scheduling/memory-budget.ts'
 import { userWork } from '../scheduling/tick-limiter.ts'
 import { exactNumber } from './int64.ts'
 
-/** How many values a body may have. Parsing 128 KiB of small objects would block the event loop for 40 ms. */
+/**
+ * How many values a body may have. Without this limit, parsing 128 KiB of small objects would block the event
+ * loop for 40 ms.
+ */
 const maxValues = 100
 
 /**
- * Accepts only bodies of type `application/json`. Rejects a body before reading it when the memory budget is
- * used up. Call this on the root instance before any route is added.
+ * Accepts only bodies of type `application/json`. Rejects a body unread if the memory budget has no room for
+ * the body. `app` must be the root instance, still without routes.
  */
 export function readJsonBodies (app: FastifyInstance, budget: MemoryBudget): void {
   const limit = app.initialConfig.bodyLimit as number
@@ -25,7 +28,7 @@ export function readJsonBodies (app: FastifyInstance, budget: MemoryBudget): voi
   })
   app.removeAllContentTypeParsers()
   app.addContentTypeParser('application/json', { parseAs: 'buffer' }, (request, body: Buffer, done) => {
-    // Creating a promise would take longer than parsing a small body.
+    // Parse a small body without a promise: creating a promise takes longer than the parsing.
     if (body.length <= inlineBytes) return done(null, parseJsonBody(body))
     userWork.turn(request.identity.user, body.length).then(() => parseJsonBody(body))
       .then((value) => done(null, value), done)
@@ -54,8 +57,8 @@ export function parseJsonBody (bytes: Buffer): unknown {
 }
 
 /**
- * Matches a body that may have a number with over 15 digits, a fraction or an exponent, or a key `__proto__`.
- * Any other body is parsed without the reviver, which makes parsing seven times slower.
+ * Matches a body that may need the reviver: for a number with over 15 digits, a fraction or an exponent, or
+ * for the key `__proto__`. Parsing with the reviver takes seven times as long as parsing without the reviver.
  */
 const needsReviver = /(?<!\d)\d{16}|\d[.eE]|\\u|__proto__/
 
@@ -74,7 +77,7 @@ function countValues (bytes: Buffer): number {
   return values
 }
 
-// TypeScript does not know the third parameter yet.
+// TypeScript's type for a reviver lacks the third parameter.
 function revive (key: string, value: unknown, { source }: { source: string }): unknown {
   if (key === '__proto__') throw new ApiError(errors.BODY_KEY_FORBIDDEN)
   return typeof value === 'number' ? exactNumber(value, source) : value

@@ -1,22 +1,23 @@
-// The timeouts and limits of Fastify's HTTP server.
+// The timeouts (in ms) and limits of Fastify's HTTP server.
 import type { Server } from 'node:http'
 import type { FastifyHttpOptions } from 'fastify'
 
 export const serverLimits = {
-  // Node enforces this timeout only if `headersTimeout` is not longer.
+  // Node enforces `requestTimeout` only if `headersTimeout` is not longer.
   requestTimeout: 30_000,
-  // Closes a connection without traffic in either direction.
+  // Closes a connection that has no traffic during a request.
   connectionTimeout: 60_000,
-  // Longer than the idle timeout of common load balancers, so that the balancer closes the connection first.
+  // Longer than the idle timeout of common load balancers: the balancer closes an idle connection first.
   keepAliveTimeout: 75_000,
   http: {
     headersTimeout: 15_000,
     connectionsCheckingInterval: 1_000,
-    // request-checks.ts rejects a request without Host. Node's own error response would have no body.
+    // request-checks.ts rejects requests without a Host header. Node's own error response would have no body.
     requireHostHeader: false,
-    // Node would ignore a second Host, Authorization or Content-Type header. A joined value gets rejected.
+    // Joins two Host, Authorization or Content-Type headers into a value that the service rejects.
+    // By default, Node ignores the second header.
     joinDuplicateHeaders: true,
-    // Creates no stream for an absent body. This saves a twentieth of the time that a list takes.
+    // If a request has no body, Node creates no body stream. Lists then take 5 % less time.
     optimizeEmptyRequests: true
   },
   routerOptions: { maxParamLength: 1_000 }

@@ -7,13 +7,14 @@ import { ApiError, errors, type ErrorDefinition } from '../errors.ts'
 import type { RespondToPreflight } from './cors.ts'
 import { contentHeadersError } from './json.ts'
 
-/** Call this on the root instance before any route is added. */
+/** `app` must be the root instance, still without routes. */
 export function rejectMalformedRequests (app: FastifyInstance, preflight?: RespondToPreflight): void {
-  // Listen before Fastify, which responds to some malformed requests without running a hook.
+  // Run before Fastify's own listener, which responds to some malformed requests without running a hook.
   app.server.prependListener('request', (request, response) => {
-    // Without good framing the end of the body is unknown, so no request can follow (RFC 9112, section 6.1).
+    // Bad framing hides the end of the body, so close after the response (RFC 9112, section 6.1).
     if (hasBadFraming(request)) response.shouldKeepAlive = false
-    // Node accepts RTSP methods. Let `validateRequest` reject them, as the router would log a long warning.
+    // Node's parser accepts RTSP methods, and the router would log a long warning for such a method. With the
+    // URL `#`, `validateRequest` rejects the request.
     if (!METHODS.includes(request.method as string)) Object.assign(request, { method: 'GET', url: '#' })
   })
 
@@ -21,7 +22,7 @@ export function rejectMalformedRequests (app: FastifyInstance, preflight?: Respo
     if (headers['content-type'] === undefined || method === 'GET' || method === 'HEAD') return done()
     const error = contentHeadersError(headers)
     if (error !== undefined) return done(new ApiError(error))
-    // Node has already ended the stream of an absent body. Fastify would wait for its end forever.
+    // The stream of an absent body has already ended: Fastify would wait forever. Pass a new empty stream.
     done(null, payload.readableEnded ? Readable.from([]) : payload)
   })
 
@@ -49,7 +50,7 @@ export function rejectMalformedRequests (app: FastifyInstance, preflight?: Respo
   })
 }
 
-/** Finds requests that Node accepts but RFC 9112 (2.3, 3.2, 3.2.4, 6.1) or RFC 9110 (10.1.1) forbids. */
+/** Rejects what Node accepts but RFC 9112 (2.3, 3.2, 3.2.4, 6.1) or RFC 9110 (10.1.1) forbids. */
 function validateRequest (request: IncomingMessage): ErrorDefinition | undefined {
   const { httpVersion, url, headers: { host, expect } } = request
   if (httpVersion === '1.1') {
@@ -68,7 +69,7 @@ function validateRequest (request: IncomingMessage): ErrorDefinition | undefined
 const hasBadFraming = ({ httpVersion, headers: { 'transfer-encoding': coding } }: IncomingMessage) =>
   coding !== undefined && (httpVersion === '1.0' || !/^chunked$/i.test(coding))
 
-// RFC 3986, section 3.2.2. Node joins two Host headers with ", ", which is not a host either.
+// RFC 3986, section 3.2.2. Neither pattern matches two Host headers, which Node joins with ", ".
 const ipLiteral = /^\[(?:([\da-f:.]+)|v[\da-f]+\.[\w.~!$&'()*+,;=:-]+)\](?::\d*)?$/i
 const registeredName = /^(?:[\w.~!$&'()*+,;=-]|%[\da-f]{2})*(?::\d*)?$/i
 
@@ -78,7 +79,7 @@ function isHost (text: string): boolean {
   return isLiteral !== undefined && (address === undefined || isIPv6(address))
 }
 
-/** The segments of the path as the router sees them: without origin and query, with escapes decoded. */
+/** Returns the path's segments, without origin and query. Decodes percent escapes, as the router does. */
 function segmentsOf (url: string): string[] {
   const [path] = url.replace(/^https?:\/\/[^/?]*/i, '').split('?', 1)
   return (path || '/').split('/').map(decodeURIComponent)
@@ -88,7 +89,7 @@ const matches = (pattern: string[], path: string[]) =>
   (pattern.length === path.length || pattern.at(-1) === '*') &&
   pattern.every((part, index) => part === path[index] || (/^[:*]/.test(part) && Boolean(path[index])))
 
-/** An onRequest hook that rejects malformed percent escapes in the query. The router accepts them. */
+/** An onRequest hook that rejects malformed percent escapes in the query, because the router accepts them. */
 export function rejectMalformedQuery (
   request: FastifyRequest, _reply: FastifyReply, done: HookHandlerDoneFunction
 ): void {

@@ -18,9 +18,9 @@ const foreignErrors: Record<string, ErrorDefinition> = {
   FST_ERR_CTP_INVALID_MEDIA_TYPE: errors.CONTENT_TYPE_UNSUPPORTED,
   FST_ERR_CTP_INVALID_CONTENT_LENGTH: errors.HTTP_MALFORMED,
   FST_BEARER_AUTH_MISSING_AUTHORIZATION_HEADER: errors.TOKEN_MISSING,
-  // The scheme is not Bearer. For an invalid bearer token the check of the token throws TOKEN_INVALID.
+  // The header's scheme is not Bearer. For an invalid bearer token, the error is TOKEN_INVALID instead.
   FST_BEARER_AUTH_INVALID_AUTHORIZATION_HEADER: errors.TOKEN_MISSING,
-  // The client disconnected while sending the body. The log must not report an error of the service.
+  // The client disconnected while sending the body. The error is not a fault of the service.
   ECONNRESET: errors.HTTP_MALFORMED,
   // The client disconnected before a long list began.
   ERR_STREAM_PREMATURE_CLOSE: errors.HTTP_MALFORMED,
@@ -37,19 +37,19 @@ export function toApiError (error: unknown, otherwise: ErrorDefinition): ApiErro
   return new ApiError(known ?? (statusCode < 500 ? errors.HTTP_MALFORMED : otherwise), { cause: error })
 }
 
-/** Whether the parser failed in a well-formed request line. If so, the only error is an unknown method. */
+/** Whether the request line is well-formed. If so, the parser failed only because the method is unknown. */
 const hasRequestLine = ({ rawPacket, bytesParsed }: { rawPacket: Buffer, bytesParsed: number }) =>
   /^[\w-]+ \S+ HTTP\/1\.[01]\r\n/.test(
     rawPacket.toString('latin1', rawPacket.lastIndexOf('\n', bytesParsed) + 1))
 
-/** Call this on the root instance before any route is added. */
+/** `app` must be the root instance, still without routes. */
 export function setStandardHeaders (app: FastifyInstance): void {
   app.addHook('onSend', (request, reply, payload, done) => {
     reply.header('x-request-id', request.id)
     if (!reply.hasHeader('cache-control')) reply.header('cache-control', 'no-store')
-    // Fastify adds a charset, which JSON does not have (RFC 8259, section 11).
+    // Remove the charset that Fastify adds: `application/json` has none (RFC 8259, section 11).
     if (reply.getHeader('content-type') === 'application/json; charset=utf-8') reply.type('application/json')
-    // HTTP/1.0 has no chunked coding, so a truncated response would look complete.
+    // HTTP/1.0 has no chunked coding: its clients cannot tell a truncated response from a complete response.
     const isChunked = payload instanceof Readable && !reply.hasHeader('content-length')
     if (isChunked && request.raw.httpVersion === '1.0') {
       payload.destroy()
@@ -59,34 +59,35 @@ export function setStandardHeaders (app: FastifyInstance): void {
   })
 }
 
-/** The client's address as trusted proxies report it. Skips text that is not an address. */
+/** Returns the client's address as reported by trusted proxies. Skips entries that are not IP addresses. */
 export const addressOf = ({ ip, ips = [ip] }: FastifyRequest) =>
   ips.findLast((address) => isIP(address) !== 0) as string
 
-/** The cost of an error response in the tick limiter: 32 responses use up a tick. */
+/** The cost of an error response in the tick limiter. A tick's budget covers 32 error responses. */
 const errorBytes = 8192
 
 export function handleError (error: unknown, request: FastifyRequest, reply: FastifyReply): void {
   const apiError = toApiError(error, errors.INTERNAL)
   const { status, number, headers, message } = apiError
   const { method, routeOptions: { url: route } } = request
-  // The error of a revoked or expired token names the user.
+  // An error about a revoked or expired token carries the token's identity.
   const identity = request.identity ?? (apiError as Partial<FastifyRequest>).identity
   request.server.errorLog.record(apiError, request.log,
     { method, route, user: identity?.user, tokenId: identity?.id, remoteAddress: addressOf(request) })
-  // After rejecting a body Fastify would close the connection, and a client that is still sending would not
-  // get the response.
+  // Discard the rest of the body and keep the connection. If Fastify closed the connection, a client that
+  // still sends the body would lose the response.
   if (!request.raw.complete) discardStream(request.raw, request.raw.socket)
   if (reply.hasHeader('connection') && reply.raw.shouldKeepAlive) reply.header('connection', 'keep-alive')
-  // Set all headers here: Fastify runs no hook for a malformed URL. A serializer avoids Fastify's charset.
+  // Set all headers here, because Fastify runs no hook for a malformed URL. With a serializer, Fastify adds
+  // no charset.
   reply.code(status).headers({ ...headers, 'cache-control': 'no-store', 'x-request-id': request.id })
   reply.type('application/json').serializer(JSON.stringify)
-  // A client that repeats rejected requests on many connections must not keep the event loop busy.
+  // Without the tick limiter, a client could keep the event loop busy with rejected requests.
   const client = request.identity?.user ?? request.ip
   clientWork.run(`error ${client}`, errorBytes, () => { reply.send({ error: number, message }) })
 }
 
-/** Returns a whole HTTP response to write to the socket, for requests that never reach Fastify. */
+/** Returns a complete HTTP response as text, for a request that never reaches Fastify. */
 export function rawErrorResponse (
   app: FastifyInstance, error: unknown, remoteAddress?: string, extraHeaders: Record<string, string> = {}
 ): string {

@@ -3,8 +3,8 @@
 const format = /^00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})$/
 
 /**
- * Returns undefined unless the header follows version 00 exactly. A request with any other header starts a
- * new trace (section 3.2.2.5) and is not rejected.
+ * Returns undefined without a valid header of version 00. The service accepts the request, which then starts
+ * a new trace (section 3.2.2.5).
  */
 export function readTraceparent (header: string | string[] | undefined) {
   const match = header === undefined ? null : format.exec(header as string)

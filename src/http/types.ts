@@ -14,7 +14,7 @@ function define<Value> (
     Type.Unsafe({ [Kind]: kind, ...schema, ...options })
 }
 
-/** A 64-bit integer in a JSON body. Beyond 2^53 it is a bigint: convert it before you calculate with it. */
+/** A 64-bit integer in a JSON body. Integers beyond ±2^53 are bigints, all other integers are numbers. */
 export const Int64 = define<number | bigint>('Int64', `an integer ${int64Range}`,
   { type: 'integer', format: 'int64' },
   (value) => typeof value === 'bigint' || Number.isSafeInteger(value))
@@ -30,7 +30,7 @@ export const Int64Text = define<string>('Int64Text', `a decimal integer ${int64R
 export const writeCursor = (id: string) => Buffer.from(id).toString('base64url')
 export const readCursor = (cursor: string) => Buffer.from(cursor, 'base64url').toString('latin1')
 
-/** A position in a list, encoded by `writeCursor` so that clients don't mistake it for an id or an offset. */
+/** A position in a list, encoded by `writeCursor`. Clients cannot mistake the text for an id or an offset. */
 export const CursorText = define<string>('CursorText', 'the value from the Link header of a list',
   { type: 'string' },
   (value) => typeof value === 'string' && isInt64(readCursor(value)) &&

@@ -1,4 +1,4 @@
-// Checks the parts of a request against the schemas of its route.
+// Checks the body, path parameters and query of a request against the schemas of its route.
 import { Kind, type TSchema } from '@sinclair/typebox'
 import { TypeCompiler, ValueErrorType, type ValueError } from '@sinclair/typebox/compiler'
 import type { FastifySchemaCompiler } from 'fastify'
@@ -6,12 +6,12 @@ import { ApiError, errors, type ErrorDefinition } from '../errors.ts'
 import { int64Range } from './int64.ts'
 import { typeDescriptions } from './types.ts'
 
-// The keys are Fastify's names for the parts of a request.
+// The keys are Fastify's values of `httpPart`.
 const toApiErrorByPart = { body: bodyError, params: pathError, querystring: queryError }
 
 /**
- * Checks a part of a request and converts nothing. TypeBox's own compiler for Fastify and Ajv convert values:
- * with either of them DELETE /plants/1.5 would delete plant 1.
+ * Checks values without converting them. Fastify's default, Ajv, would convert the name 5 to "5". TypeBox's
+ * compiler for Fastify would convert the id in DELETE /plants/1.5 to 1.
  */
 export const compileValidator: FastifySchemaCompiler<TSchema> = ({ schema, httpPart }) => {
   const check = TypeCompiler.Compile(schema)
@@ -47,7 +47,7 @@ function queryError (error: ValueError): ApiError {
     return reject(errors.QUERY_PARAMETER_INVALID, `${name} ${requirementOf(error)}, given once.`)
   }
   const known = Object.keys(error.schema.properties).join(' or ') || 'none'
-  // A longer name may be a token, which must not get into the log.
+  // Log no longer name: a client may have sent a token as the name.
   const shown = /^\w{1,20}$/.test(name) ? name : 'This name'
   return reject(errors.QUERY_PARAMETER_INVALID, `${shown} is not a parameter here: use ${known}.`)
 }

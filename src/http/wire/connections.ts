@@ -1,4 +1,4 @@
-// Manages client connections, so that each client can read the last response of its connection.
+// Manages client connections. Before a connection closes, its client can read the last response.
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { DropArgument, Socket } from 'node:net'
 import type { FastifyInstance } from 'fastify'
@@ -11,35 +11,36 @@ import { serializePipelining } from './pipelining.ts'
 import { closeOnShutdown, type Lifecycle } from './shutdown.ts'
 import { requestBytes } from './unauthenticated-throttle.ts'
 
-/** Call this on the root instance before any route is added. */
+/** `app` must be the root instance, still without routes. */
 export function manageConnections (app: FastifyInstance, lifecycle: Lifecycle, maxConnections: number): void {
   serializePipelining(app.server)
   closeOnShutdown(app, lifecycle)
   deferContinue(app, lifecycle)
-  // A client that has closed its sending side may still wait for responses.
+  // With `httpAllowHalfOpen`, a client that has closed its sending side still gets its responses.
   Object.assign(app.server, { maxConnections, httpAllowHalfOpen: true })
   app.server.on('connection', (socket: HttpSocket) => {
-    // Node calls this after the last response of a connection.
+    // Node calls `destroySoon` after the last response of a connection.
     socket.destroySoon = () => lingeringClose(socket)
   }).on('drop', (data?: DropArgument) => {
     const error = new ApiError(errors.OVERLOADED, { cause: 'too many connections' })
     app.errorLog.record(error, app.log, { remoteAddress: data?.remoteAddress })
   }).on('connect', (_request: IncomingMessage, socket: HttpSocket) => {
-    // For CONNECT Node has removed its own listeners, but earlier responses may still be in flight.
+    // For CONNECT, Node removes its listeners from the socket. Replace those that earlier responses need.
     socket.on('error', () => socket.destroy()).on('timeout', () => socket.destroy())
     socket.on('drain', () => socket._httpMessage?.emit('drain'))
     respondLast(app, socket, new ApiError(errors.METHOD_NOT_ALLOWED), { allow: 'GET, HEAD, POST, DELETE' })
   })
 }
 
-// Sends 100 Continue after the header checks. By default, Node sends it before the checks, and responds to
-// any other expectation with a 417 without a body.
+// Sends `100 Continue` after the header checks. By default, Node sends `100 Continue` before the checks.
+// Node's own response to any other expectation would be a 417 without a body.
 function deferContinue ({ server }: FastifyInstance, lifecycle: Lifecycle): void {
   function begin (request: IncomingMessage, response: ServerResponse): void {
     const { shouldKeepAlive } = response
-    // Without a 100 the client may send the body or skip it: the next bytes are ambiguous (RFC 9110, 10.1.1).
+    // Close the connection unless a 100 is sent. Without a 100 the client may send or skip the body, so the
+    // next bytes may be the body or a new request (RFC 9110, section 10.1.1).
     response.shouldKeepAlive = false
-    // 'resume' means that the body is read. After the response Node also resumes, to discard the body.
+    // Fastify resumes the stream to read the body. After the response, Node resumes it to discard the body.
     request.once('resume', () => {
       if (response.headersSent) return
       response.shouldKeepAlive = shouldKeepAlive && !lifecycle.stopping
@@ -52,7 +53,7 @@ function deferContinue ({ server }: FastifyInstance, lifecycle: Lifecycle): void
 
 const reported = new WeakSet<Socket>()
 
-/** Handles one error of Node's parser per connection. Node reports a late request again every second. */
+/** Handles only the first error of a connection. Node repeats the error of a late request every second. */
 export function handleClientError (this: FastifyInstance, error: Error, socket: HttpSocket): void {
   if (reported.has(socket)) return
   reported.add(socket)
@@ -60,8 +61,8 @@ export function handleClientError (this: FastifyInstance, error: Error, socket: 
 }
 
 /**
- * Sends the last response of a connection, after the responses to earlier requests. An incomplete request
- * that already has a response gets no second response.
+ * Sends an error as the last response of a connection, after the responses to earlier requests. Sends no
+ * error if the connection's incomplete request already got a response.
  */
 function respondLast (
   app: FastifyInstance, socket: HttpSocket, error: Error, headers?: Record<string, string>

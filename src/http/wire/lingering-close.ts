@@ -1,15 +1,15 @@
-// Keeps reading after the last response of a connection. A close with unread bytes would reset the
+// Keeps reading after the last response of a connection. Closing with unread input would reset the
 // connection, and the client could lose the response.
 import type { Socket } from 'node:net'
 import type { Readable } from 'node:stream'
 import { clientWork } from '../../scheduling/tick-limiter.ts'
 import type { HttpSocket } from './node-internals.ts'
 
-/** How long a client may pause before its connection is destroyed. */
+/** How long a connection may have no traffic before the service destroys the connection. */
 export const lingerIdleMs = 2000
 const lingerMs = 5000
 
-/** The cost of a discarded chunk in the tick limiter: eight chunks of up to 64 KiB use up a tick. */
+/** The cost of a discarded chunk in the tick limiter. A tick's budget covers eight chunks of up to 64 KiB. */
 const chunkBytes = 32_768
 
 export function lingeringClose (socket: HttpSocket): void {
@@ -29,7 +29,7 @@ export function discardInput (socket: HttpSocket): void {
   socket.resume()
 }
 
-/** Discards input in turns. Otherwise Node could read from a hundred clients before it serves a request. */
+/** Discards input in turns. Without turns, Node could read from 100 clients before it serves a request. */
 export function discardStream (stream: Readable, { remoteAddress }: Socket): void {
   stream.on('data', () => {
     stream.pause()

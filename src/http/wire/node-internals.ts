@@ -5,13 +5,13 @@ import type { Socket } from 'node:net'
 export type HttpSocket = Socket & {
   /** The response in flight. */
   _httpMessage?: ServerResponse | null
-  /** Node sets this flag when it pauses the socket. After a response Node clears the flag and reads on. */
+  /** Whether Node has paused the socket. After a response, Node clears the flag and resumes reading. */
   _paused?: boolean
   /** Absent after a CONNECT request and after the end of the connection. */
   parser?: {
-    /** The request that was parsed last. */
+    /** The most recently parsed request. */
     incoming: IncomingMessage | null
-    /** When this returns 2, the parser discards the rest of the chunk. */
+    /** If `onIncoming` returns 2, the parser discards the rest of the chunk. */
     onIncoming: (request: IncomingMessage & { upgrade?: boolean }, keepAlive: boolean) => 0 | 1 | 2
     resume (): void
     /** The chunk that is being parsed. */

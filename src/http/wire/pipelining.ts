@@ -1,14 +1,14 @@
-// Starts one request of a connection at a time: pipelined requests wait for the responses to earlier requests
+// Runs one request of a connection at a time. Pipelined requests wait for the responses to earlier requests
 // (RFC 9112, section 9.3.2).
 import type { IncomingMessage, Server } from 'node:http'
 import { Socket } from 'node:net'
 import { discardInput } from './lingering-close.ts'
 import type { HttpSocket } from './node-internals.ts'
 
-/** How many requests may wait on a connection. A single chunk of 64 KiB can contain thousands of requests. */
+/** How many requests of a connection may wait. A chunk of 64 KiB can contain thousands of requests. */
 const maxPipelined = 16
 
-/** Call this before the server listens. */
+/** `server` must not listen yet. */
 export function serializePipelining (server: Server): void {
   server.on('connection', serializeConnection)
 }
@@ -21,10 +21,11 @@ function serializeConnection (socket: HttpSocket): void {
   let isFull = false
 
   parser.onIncoming = (request, mayStay) => {
-    // The parser discards all bytes after an upgrade request in its chunk. Close unless the request is alone.
+    // The parser discards all bytes that follow an upgrade request in the same chunk. Close the connection
+    // after the response unless the chunk contains nothing but the request.
     const keepAlive = mayStay && (!request.upgrade || isAlone(parser.getCurrentBuffer()))
     if (!socket._httpMessage || request.method === 'CONNECT') return begin(request, keepAlive)
-    // Otherwise Node would treat the connection as upgraded and stop parsing HTTP.
+    // If `upgrade` stayed true, Node would stop parsing HTTP on the connection.
     request.upgrade = false
     if (waiting.length === maxPipelined) {
       isFull = true
@@ -36,13 +37,13 @@ function serializeConnection (socket: HttpSocket): void {
     socket._httpMessage.once('finish', next)
     return 0
   }
-  // Node calls this whenever it has sent a part of the response. Don't resume while requests wait.
+  // Node calls `resume` whenever a part of the response is sent. Keep the socket paused while requests wait.
   socket.resume = () => waiting.length > 0 ? socket : Socket.prototype.resume.call(socket)
 
   function next (): void {
     const [request, keepAlive] = waiting.shift() as (typeof waiting)[0]
     const isLast = waiting.length === 0
-    // The previous response announced the close, so the client knows that the waiting requests never started.
+    // The previous response had `Connection: close`, so the client knows that no later request will run.
     if (socket.writableEnded) return
     if (isLast && isFull) discardInput(socket)
     else if (isLast) {
@@ -55,5 +56,5 @@ function serializeConnection (socket: HttpSocket): void {
   }
 }
 
-/** Whether a chunk contains a single request head and nothing after it. */
+/** Whether a chunk contains one request head and nothing else. */
 const isAlone = (chunk: Buffer) => chunk.indexOf('\r\n\r\n') === chunk.length - 4

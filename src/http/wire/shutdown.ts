@@ -6,22 +6,22 @@ import type { HttpSocket } from './node-internals.ts'
 export interface Lifecycle {
   starting?: boolean
   stopping: boolean
-  /** The time of `performance.now()` when a shutdown cuts unfinished lists and bodies. */
+  /** When a shutdown cuts unfinished lists and bodies, as a time of `performance.now()`. */
   forceCloseAt?: number
 }
 
-/** During a shutdown each response is the last of its connection. Call this before adding routes. */
+/** Makes each response the last of its connection during a shutdown. `app` must have no routes yet. */
 export function closeOnShutdown (app: FastifyInstance, lifecycle: Lifecycle): void {
   const sockets = new Set<HttpSocket>()
   app.server.on('connection', (socket: HttpSocket) => {
     sockets.add(socket)
     socket.once('close', () => sockets.delete(socket))
   })
-  // Listen before Fastify, which responds to some malformed requests without running a hook.
+  // Run before Fastify's own listener, which responds to some malformed requests without running a hook.
   app.server.prependListener('request', (_request, response) => {
     if (lifecycle.stopping) response.shouldKeepAlive = false
   })
-  // Node's own method leaves connections with an incomplete request open, and the server waits for them.
+  // Node's own method keeps a connection with an incomplete request open, which delays the shutdown.
   app.server.closeIdleConnections = () => {
     for (const socket of sockets) {
       if (socket._httpMessage || socket.writableEnded) continue
@@ -36,7 +36,7 @@ export function closeOnShutdown (app: FastifyInstance, lifecycle: Lifecycle): vo
   function closePartial (): void {
     const partial = [...sockets].filter(isPartial)
     if (performance.now() < (lifecycle.forceCloseAt ?? Infinity)) {
-      // Stalled connections time out soon. The other connections are cut at `forceCloseAt`.
+      // Before `forceCloseAt`, cut only stalled connections, by a short timeout.
       for (const socket of partial) if (socket.timeout !== lingerIdleMs) socket.setTimeout(lingerIdleMs)
     } else if (partial.length > 0) {
       app.log.warn({ connections: partial.length }, 'the shutdown cuts unfinished lists and bodies')
@@ -45,7 +45,7 @@ export function closeOnShutdown (app: FastifyInstance, lifecycle: Lifecycle): vo
   }
 
   app.addHook('preClose', (done) => {
-    // A response that has begun cannot send `Connection: close`. Close its connection right after it instead.
+    // A response that has begun can no longer send `Connection: close`. Close the connection soon afterwards.
     app.server.keepAliveTimeout = 1
     for (const { _httpMessage: response } of sockets) if (response) response.shouldKeepAlive = false
     closePartial()

@@ -4,25 +4,25 @@ import type { Socket } from 'node:net'
 import { clientWork } from '../../scheduling/tick-limiter.ts'
 
 type ClientConnection = Socket & {
-  /** The client's address, until a request of this connection has had a valid token. */
+  /** The client's address. Undefined after a request with a valid token on this connection. */
   unauthenticated?: string | undefined
 }
 
-/** The cost of an unauthenticated or malformed request in the tick limiter: eight use up a tick. */
+/** The cost of an unauthenticated or malformed request. The tick limiter runs eight of these in a tick. */
 export const requestBytes = 32_768
 
-/** Call this for a request with a valid token. Later requests of the connection are not throttled. */
+/** Ends the throttling of a connection. Call `markAuthenticated` after a request had a valid token. */
 export function markAuthenticated (connection: ClientConnection): void {
   connection.unauthenticated = undefined
 }
 
 /**
- * Starts the requests of unauthenticated connections in turns, fair by client address. Probes have turns of
- * their own, since they use new connections and may share an attacker's address.
+ * Starts the requests of unauthenticated connections in turns, fair by client address. Health probes have no
+ * token and may share an attacker's address, so health probes have turns of their own.
  */
 export function throttleUnauthenticated ({ server, routing }: FastifyInstance, probePaths: string[]): void {
-  // Read `remoteAddress` on every socket right away: Node caches it as a property. Reading it later on some
-  // sockets gives them a second hidden class, and V8 deoptimizes Node's socket code.
+  // Read `remoteAddress` on every new socket, because the first read adds a property to the socket. Sockets
+  // with and without the property have different hidden classes, and V8 deoptimizes Node's socket code.
   server.on('connection', (socket: ClientConnection) => {
     socket.unauthenticated = String(socket.remoteAddress)
   })
