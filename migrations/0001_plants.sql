@@ -1,12 +1,11 @@
 -- Up Migration
 
--- Every statement names the owner, and the table has no sequence, foreign key or trigger.
--- Citus can therefore distribute the table by owner without changes.
+-- Citus can distribute the table by owner: every statement names the owner, and the table has no sequence,
+-- foreign key or trigger.
 create table plants (
-  -- The user that the plant belongs to. The collation "C" sorts bytewise, so the order is the same on every
-  -- server. Batches lock their rows in this order.
+  -- The user that the plant belongs to. With the collation "C", the order is the same on every server.
   owner text collate "C" not null,
-  -- The client chooses the id. Ids are unique per owner, so a user cannot find out the ids of other users.
+  -- Chosen by the client. Ids are unique per owner, so a user cannot find out the ids of other users.
   id bigint not null,
   name text not null,
   tag text,

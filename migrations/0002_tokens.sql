@@ -1,9 +1,9 @@
 -- Up Migration
 
 create table tokens (
-  -- The SHA-256 of the token. The token itself is not stored.
+  -- The SHA-256 of the token, which is not stored itself.
   hash bytea primary key constraint tokens_hash_length check (octet_length(hash) = 32),
-  -- Operators use the id to name the token. The id does not reveal the token.
+  -- Operators name the token by its id, which does not reveal the token.
   id text not null generated always as (left(encode(hash, 'hex'), 16)) stored,
   username text not null constraint tokens_username_length check (char_length(username) between 1 and 255),
   label text,

@@ -1,7 +1,7 @@
 // The columns of a plant except its key. All statements are built from this list.
 import type { Plant } from './schemas.ts'
 
-/** The SQL type of each field's column. A column has the name of its field. */
+/** The SQL type of each column. A column has the name of its field. */
 export const types: Record<keyof Plant, string> = {
   name: 'text',
   tag: 'text'
@@ -12,7 +12,7 @@ export const fields = Object.keys(types) as Array<keyof Plant>
 /** The fields that can be of any length. */
 export const textFields = fields.filter((field) => types[field] === 'text')
 
-/** `, name, tag`: follows the key columns in a statement. */
+/** `, name, tag`: to append to the key columns in a statement. */
 export const columnList = fields.map((field) => `, ${field}`).join('')
 
 /** Returns `($1, $2, $3, $4), ($5, …)`: a row of placeholders for the key and fields of each plant. */
@@ -22,7 +22,7 @@ export function placeholdersOf (plants: number): string {
   return Array.from({ length: plants }, (_, index) => `(${row(index * width + 1)})`).join(', ')
 }
 
-/** Builds the plant from the values at `position` in the columns, which have the order of `fields`. */
+/** Builds a plant from the value at `position` of each column. The columns have the order of `fields`. */
 export const toPlant = ([name = [], tag = []]: unknown[][], position: number) => ({
   name: name[position],
   tag: tag[position] ?? undefined

@@ -1,4 +1,4 @@
-// Short lists share statements. Long lists are read in pages. Only one such page is read at any time.
+// Short lists share statements. Long lists are read in pages, one page at a time for all users.
 import type { Writable } from 'node:stream'
 import { LRUCache } from 'lru-cache'
 import type { Database } from '../database/database.ts'
@@ -16,7 +16,7 @@ interface ListsOptions {
   database: Database
   budget: MemoryBudget
   maxPlantBytes: number
-  /** For the statements of first pages. */
+  /** Options for the statements that read first pages. */
   batch: Pick<BatcherOptions<ListRequest, MaybePage>, 'limits' | 'maxQueued' | 'isRetryable'>
 }
 
@@ -25,30 +25,30 @@ interface ListRequest extends PageRequest {
   queuedAt: number
 }
 
-/** Undefined for a page of more than `inlineBytes`, which has to be read as a long list. */
+/** Undefined if the page is too large for the statement. The list is then read as a long list. */
 type MaybePage = Page | undefined
 
 interface List {
-  /** The plants of a list that fits into one page, or the pages of a long list. */
+  /** All plants if the list fits into one page, otherwise the pages of the list. */
   plants: Plant[] | AsyncIterable<Page>
   /** The id of the first plant beyond the limit, if there is one. */
   beyond?: string | undefined
 }
 
-/** The limits of a page, in plants and in bytes, for long lists. Parsing 128 KiB of JSON takes some 2 ms. */
+/** The limits of a page in plants and bytes, and of a first page in bytes. Parsing 128 KiB takes 2 ms. */
 const [maxPageSize, maxPageBytes, maxFirstPageBytes] = [2000, 131_072, 65_536]
 
-/** How many plants one statement skips to find the end of a list. Skipping them takes some 1 ms. */
+/** How many plants one statement may skip to find the end of a list. Skipping 10,000 plants takes 1 ms. */
 const maxSkipped = 10_000
 
-/** A list is slow when it takes over 100 ms and over four times as long as the average list. */
+/** A batch is slow if it takes over 100 ms and over four times the average of recent batches. */
 const [slowMs, slowFactor] = [100, 4]
 
 export class Lists {
   readonly #options: ListsOptions
-  /** Users with a slow last list. Their next list is read alone, so that it delays no other user. */
+  /** Users with a slow list in the last 10 s. The service reads their lists alone, to delay no other user. */
   readonly #slow = new LRUCache<string, true>({ max: 10_000, ttl: 10_000 })
-  /** Users with a large last list. Their next list is read as a long list right away. */
+  /** Users with a large first page in the last 10 s. The service reads their lists as long lists at once. */
   readonly #large = new LRUCache<string, true>({ max: 10_000, ttl: 10_000 })
   readonly #shortLists: Batcher<ListRequest, MaybePage>
   readonly #slowLists: Batcher<ListRequest, MaybePage>
@@ -65,10 +65,10 @@ export class Lists {
       runAlone: (list) => this.#slowLists.add(list)
     })
     const alone = { ...options.batch, limits: () => oneAtATime }
-    // Slow lists have a queue of their own, since a slow batch also marks users with fast lists.
+    // A slow batch also marks users with fast lists, so slow lists don't share the queue of long lists.
     this.#slowLists = new Batcher(async ([list]) => [await this.#readSlow(list as ListRequest)],
       { ...alone, name: 'slow_list' })
-    // No limit is needed: each long list holds a part of the memory budget and has at most two entries.
+    // The memory budget already limits the number of long lists. A long list has at most two entries.
     const long = { ...alone, maxQueued: Infinity }
     this.#longLists = new Batcher(async ([list]) => [await this.#readLarge(list as ListRequest)],
       { ...long, name: 'long_list' })
@@ -83,7 +83,7 @@ export class Lists {
     if (page !== undefined && page.next === undefined) return { plants: page.toPlants(), beyond: page.beyond }
 
     const { budget, maxPlantBytes } = this.#options
-    // A long list holds two pages at a time: one that is being sent and one that is prefetched.
+    // A long list holds two pages: the page that is being sent, and the prefetched next page.
     const bytes = 2 * Math.max(maxPageBytes, maxPlantBytes)
     if (!budget.reserve(user, bytes, response)) throw overloaded
     const first = page ?? await this.#longLists.add(request)
@@ -92,16 +92,16 @@ export class Lists {
       return { plants: first.toPlants(), beyond: first.beyond }
     }
     if (range.limit === Infinity) return { plants: this.#pages(request, first) }
-    // The header `Link` is sent before the plants, so find the end of the list first.
+    // Find the end of the list first, because the header `Link` is sent before the plants.
     const second = await (this.#prefetch(request, first) as Promise<Page>)
     const beyond = second.next === undefined ? second.beyond : await this.#setEnd(request, second.next)
     return { plants: this.#pages(request, first, second), beyond }
   }
 
   /**
-   * Ends the list before the first plant beyond its limit, and returns the id of that plant. Ending after
-   * `limit` plants would lose some: plants created meanwhile would push others past the end of this list, but
-   * the next list starts at the returned id.
+   * Finds the first plant beyond the limit, and ends the list before this plant. Returns the plant's id: the
+   * client's next list starts there. If the list ended after `limit` plants, a plant created meanwhile could
+   * push another plant out of both lists.
    */
   async #setEnd (request: ListRequest, next: Cursor): Promise<string | undefined> {
     let end: string | undefined = next.from
@@ -125,20 +125,20 @@ export class Lists {
     }
   }
 
-  /** Requests the next page. Its time in the queue is not limited, because the list has begun. */
+  /** Requests the next page. The request never expires in the queue, because the list has begun. */
   #prefetch (request: ListRequest, { next, count, bytes }: Page): Promise<Page> | undefined {
     if (next === undefined) return undefined
     const affordable = Math.floor(maxPageBytes / (bytes / count))
     const size = Math.max(1, Math.min(maxPageSize, next.limit + 1, affordable))
     const cursor = { ...next, size, maxBytes: maxPageBytes }
     const page = this.#longLists.add({ ...request, ...cursor, queuedAt: Infinity })
-    // Nothing awaits the page when the client has gone. An unhandled rejection would crash the process.
+    // After a disconnect, no code awaits the page. An unhandled rejection would crash the process.
     page.catch(() => {})
     return page
   }
 
   async #readTogether (lists: ListRequest[]): Promise<Array<MaybePage | Promise<MaybePage>>> {
-    // While these lists were queued, another list of the same user may have been slow or large.
+    // While a list was queued, an earlier list of its user may have been slow or large.
     const short = lists.filter(({ user }) => !this.#slow.has(user) && !this.#large.has(user))
     const pages = new Map(short.length > 0 ? await this.#readShort(short) : [])
     return lists.map((list) => {
@@ -160,7 +160,7 @@ export class Lists {
     })
   }
 
-  /** The ms that a statement ran. PostgreSQL begins a pipelined statement when the previous one has ended. */
+  /** Returns how many ms a statement ran. PostgreSQL runs the statements of a connection one by one. */
   #since (sentAt: number): number {
     const now = performance.now()
     const ms = now - Math.max(sentAt, this.#lastResultAt)

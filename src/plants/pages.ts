@@ -4,7 +4,7 @@ import { inlineBytes } from '../scheduling/memory-budget.ts'
 import { columnList, fields, textFields, toPlant } from './columns.ts'
 import type { Plant } from './schemas.ts'
 
-/** The next page starts at the id `from`. The list may have `limit` more plants, with ids up to `to`. */
+/** The rest of a list: at most `limit` plants. Their ids begin at `from` and end at `to`. */
 export interface Cursor { from: string, limit: number, to?: string | undefined }
 
 /** The plants that a client requests. Without `from` the list starts at the first plant. */
@@ -14,7 +14,7 @@ export interface PageRequest extends Cursor {
   user: string
   /** In plants. */
   size: number
-  /** The limit for the JSON of all texts. A larger plant gets a page of its own. */
+  /** The limit for the JSON of a page's texts. A plant that exceeds the limit gets a page of its own. */
   maxBytes: number
 }
 
@@ -26,23 +26,26 @@ export interface Page {
   next?: Cursor | undefined
   /** On the last page: the id of the first plant beyond the limit. */
   beyond?: string | undefined
-  /** Parses the JSON: expensive for large pages. Call it once, because it releases the memory of the JSON. */
+  /** Parses and releases the JSON, so call `toPlants` only once. Parsing a large page is expensive. */
   toPlants (): Plant[]
 }
 
-/** 100 plants, and one more to tell whether the list goes on. */
+/** 100 plants, and one more plant that shows whether the list goes on. */
 const maxFirstPageSize = 101
 const [firstId, lastId] = ['-9223372036854775808', '9223372036854775807']
 
-// A page is one row with a JSON array per field. Compared with a row per plant, a page of 20 plants takes
-// the service a sixth less time, and PostgreSQL 8 µs more. JSON objects would take PostgreSQL twice as long.
+// A page is one row with a JSON array per field. For 20 plants, the service then takes a sixth less time than
+// with a row per plant. See docs/design/004-lists-in-pages.md.
 const textBytes = textFields.map((field) => `coalesce(octet_length(${field}), 0)`)
 const jsonBytes = textFields.map((field) => `coalesce(octet_length(to_json(${field})::text), 0)`)
 
-/** In bytes. `selectLargePage` reads the pages that contain a longer text. */
+/** In bytes. A page with a longer text is read by `selectLargePage`. */
 const largeText = 256
 
-/** Selects the count, the last id if more plants may follow, and the columns (null for too large a page). */
+/**
+ * Selects the count, the last id if more plants may follow, and the columns. In a page that is too large, all
+ * columns are null.
+ */
 const pageOf = (condition: string, size: string, maxBytes: string | number) => `
   select count, case when count = ${size} then last_id end as last_id,
     ${fields.map((field) => `case when not has_large
@@ -59,7 +62,7 @@ const pageOf = (condition: string, size: string, maxBytes: string | number) => `
 
 const selectPage = { name: 'plants-page', text: pageOf('owner = $1 and id between $2 and $5', '$3', '$4') }
 
-// The subselects hide the arrays' lengths from the planner. Otherwise PostgreSQL replans most calls.
+// Without the subselects, the planner would see the arrays' lengths, and PostgreSQL would replan most calls.
 const pagesOf = (arrays: string, columns: string, condition: string) => `select n, page.*
   from unnest((select $1::text[]), (select $2::bigint[])${arrays}) with ordinality as list (${columns}, n)
   cross join lateral (${pageOf(condition, 'list.size', inlineBytes)}) as page`
@@ -69,14 +72,14 @@ const selectFirstPages = {
   text: pagesOf('', 'owner, size', 'owner = list.owner')
 }
 
-// For lists that start at a cursor: takes PostgreSQL 0.5 µs more per list than `selectFirstPages`.
+// For lists that start at a cursor. PostgreSQL takes 0.5 µs more per list than for `selectFirstPages`.
 const selectPages = {
   name: 'plants-pages',
   text: pagesOf(', (select $3::bigint[])', 'owner, size, first', 'owner = list.owner and id >= list.first')
 }
 
-// Stops before the plant that would exceed $4 bytes of JSON. The condition on `bytes_before` needs only the
-// stored lengths, so that PostgreSQL does not read large texts that `json_bytes` would exclude.
+// Ends the page before the plant that would exceed $4 bytes of JSON. The condition on `bytes_before` uses
+// stored lengths only, so that PostgreSQL does not read large texts beyond the page.
 const selectLargePage = {
   name: 'plants-large-page',
   text: `with plant as (
@@ -94,7 +97,7 @@ const selectLargePage = {
     from written where json_bytes <= $4::bigint or n = 1`
 }
 
-// Reads index entries only.
+// Reads only index entries, no rows of the table.
 const selectEnd = {
   name: 'plants-end',
   text: 'select id from plants where owner = $1 and id >= $2 order by id offset $3 limit 1'
@@ -102,8 +105,8 @@ const selectEnd = {
 
 export function firstPage (user: string, range: ListRange, maxBytes: number): PageRequest {
   const { from = firstId, limit } = range
-  // Read one plant more than the limit, to tell whether more follow. With a limit of 0 read none: otherwise
-  // each empty page would link to the next empty page, without end.
+  // Read one plant beyond the limit, to find out whether more plants follow. Read none for a limit of 0: a
+  // link would lead to the same empty page.
   const size = limit === 0 ? 0 : Math.min(maxFirstPageSize, limit + 1)
   return { user, from, limit, size, maxBytes }
 }
@@ -112,8 +115,8 @@ const valuesOf = ({ user, from, size, maxBytes, to = lastId }: PageRequest) =>
   [user, from, size, maxBytes, to]
 
 /**
- * Reads the first pages of several lists with one statement. A page of more than `inlineBytes` is undefined:
- * read it with `readPage`.
+ * Reads the first page of each list, with one statement. Returns undefined for a page that is too large for
+ * the statement: read such a page with `readPage`.
  */
 export async function readFirstPages (
   database: Database, lists: PageRequest[]
@@ -133,7 +136,7 @@ export async function readFirstPages (
   return lists.map((list, index) => toPage(list, rows.get(index + 1) as Row))
 }
 
-/** Reads the first page of a single list. Undefined if the page has more than `inlineBytes`. */
+/** Reads the first page of one list. Returns undefined for a page of more than `inlineBytes`. */
 export async function readSmallPage (database: Database, list: PageRequest): Promise<Page | undefined> {
   const [row] = await database.readLong(selectPage, valuesOf({ ...list, maxBytes: inlineBytes }))
   return toPage(list, row as Row)
@@ -147,7 +150,7 @@ export async function readPage (database: Database, request: PageRequest): Promi
   return toPage(request, large as Row) as Page
 }
 
-/** Reads the id of the first plant beyond the limit, if there is one. */
+/** Returns the id of the first plant beyond the limit, or undefined if there is none. */
 export async function readEnd (
   database: Database, { user, from, limit }: PageRequest
 ): Promise<string | undefined> {
@@ -155,7 +158,7 @@ export async function readEnd (
   return row?.[0] as string | undefined
 }
 
-/** Undefined when the page has more bytes than the statement may return. */
+/** Returns undefined if the page is too large for the statement. */
 function toPage ({ limit, to }: PageRequest, [count, last, ...columns]: Row): Page | undefined {
   if (count !== '0' && columns[0] == null) return undefined
   const hasMore = Number(count) > limit

@@ -22,11 +22,11 @@ interface PlantsOptions {
   budget: MemoryBudget
 }
 
-/** Limits: first pages in a statement, and such statements in flight. More would delay other users. */
+/** The first pages that a statement reads, and such statements in flight. More would delay other users. */
 const [maxLists, maxListBatches] = [16, 4]
 const defaultWriteBatch = 500
 
-/** Each function reads or changes only the plants of `user`. */
+/** The returned functions read and change only the plants of `user`. */
 export function createPlants (database: Database, options: PlantsOptions) {
   const { writeBatch, maxQueued, bodyLimit, budget } = options
   const batching = (maxItems: number, maxInFlight: number) => {
@@ -46,14 +46,14 @@ export function createPlants (database: Database, options: PlantsOptions) {
   database.addProbe('plants', ...deleteProbe)
 
   return {
-    /** False when the user already has a plant with this id; that plant is unchanged. */
+    /** Returns false, and changes nothing, if the user already has a plant with this id. */
     create: (user: string, plant: NewPlant): Promise<boolean> =>
       creates.add({ user, id: plant.id.toString(), plant, size: sizeOf(plant) }),
 
-    /** False when the user has no plant with this id. */
+    /** Returns false if the user has no plant with this id. */
     delete: (user: string, id: string): Promise<boolean> => deletes.add({ user, id }),
 
-    /** The plants of a short list, or the pages of a long one, in ascending order of id. */
+    /** Returns the plants of a short list, or the pages of a long list, in ascending order of id. */
     list: (user: string, range: ListRange, response: Writable) => lists.list(user, range, response)
   }
 }

@@ -67,12 +67,12 @@ function listPlants (app: App, plants: Plants): void {
     const range = { from: after && readCursor(after), limit: Number(limit ?? Infinity) }
     const { plants: list, beyond } = await plants.list(request.identity.user, range, reply.raw)
     if (beyond !== undefined) {
-      // A relative URL stays correct when a proxy adds a path prefix.
+      // A relative URL also works behind a proxy that strips a path prefix.
       reply.header('link', `<?limit=${limit}&after=${writeCursor(beyond)}>; rel="next"`)
     }
     if (Array.isArray(list)) return list
     reply.type('application/json')
-    // Fastify would read the whole stream for a HEAD request and discard it.
+    // For a HEAD request, Fastify would read the whole stream and discard the data.
     const chunks = request.method === 'HEAD' ? [] : toJson(list, request, reply)
     return Readable.from(chunks, { objectMode: false }) as never
   })
@@ -100,12 +100,12 @@ function deletePlant (app: App, plants: Plants): void {
   })
 }
 
-/** Yields the JSON of a long list, page by page. The stream fails if the token becomes invalid meanwhile. */
+/** Yields the JSON of a long list, page by page. Throws if the token becomes invalid meanwhile. */
 async function * toJson (pages: AsyncIterable<Page>, request: FastifyRequest, reply: FastifyReply) {
   const serialize = reply.getSerializationFunction('200') as unknown as (plants: Plant[]) => string
   let separator = '['
   for await (const page of pages) {
-    // The list has ended with the previous page.
+    // The previous page was the last page with plants.
     if (page.count === 0) break
     await request.revalidate()
     await userWork.turn(request.identity.user, page.bytes)
@@ -116,7 +116,7 @@ async function * toJson (pages: AsyncIterable<Page>, request: FastifyRequest, re
   yield ']'
 }
 
-/** Waits until the socket has sent the page. Otherwise the stream would request the next page too early. */
+/** Waits until the socket has sent the page. Otherwise the service would read pages ahead of the client. */
 async function drained ({ socket }: ServerResponse): Promise<void> {
   if (!socket?.writableNeedDrain) return
   const { promise, resolve } = Promise.withResolvers<void>()

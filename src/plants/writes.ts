@@ -13,11 +13,11 @@ export interface PlantToCreate extends PlantKey {
 /** The maximum number of plants that one statement creates. */
 export const maxCreates = 512
 
-// All instances write plants in the same order, so that batches don't deadlock. If the planner chooses
-// another order, as for a small table, PostgreSQL may abort a batch, and each of its items is retried alone.
+// All instances write plants in the same order, so that batches don't deadlock. For a small table, the
+// planner may choose another order. If PostgreSQL then aborts a batch, the service retries each item alone.
 
-// Unlike `unnest` of arrays, a `values` list lets Citus route each row to its node. Up to 100 rows the list
-// takes no longer than arrays.
+// Citus can route each row of a `values` list to its node, but not the rows of `unnest`. Up to 100 rows,
+// `values` is as fast as `unnest`.
 const inserts: Statement[] = []
 const insertOf = (rows: number): Statement => ({
   name: rows === 1 ? 'plant-insert' : 'plants-insert',
@@ -29,8 +29,8 @@ const deleteOne = {
   name: 'plant-delete',
   text: 'delete from plants where owner = $1 and id = $2 returning owner, id'
 }
-// The subselects hide the arrays' lengths from the planner. Otherwise PostgreSQL replans small batches,
-// which takes as long as the batch itself.
+// Without the subselects, the planner would see the arrays' lengths. PostgreSQL would replan small batches,
+// which almost doubles their time.
 const deleteMany = {
   name: 'plants-delete',
   text: `delete from plants
@@ -44,7 +44,7 @@ export const deleteProbe = [deleteOne, ['', '0']] as const
 export async function insertAll (database: Database, plants: PlantToCreate[]): Promise<boolean[]> {
   const rows = plants.toSorted(byKey).filter(isFirstOfKey)
   const size = roundUpRows(rows.length)
-  // Fill up with copies of the last row. They conflict with that row and are not inserted.
+  // Fill up with copies of the last row. PostgreSQL skips the copies, because of `on conflict do nothing`.
   while (rows.length < size) rows.push(rows.at(-1) as PlantToCreate)
   const values = rows.flatMap(({ user, id, plant }) => [user, id, ...fields.map((field) => plant[field])])
   const insert = inserts[size] ??= insertOf(size)
@@ -60,13 +60,13 @@ export async function deleteAll (database: Database, keys: PlantKey[]): Promise<
   return outcomesOf(keys, rows)
 }
 
-/** Rounds up by at most a quarter, to one of 32 numbers. Each connection prepares 32 statements at most. */
+/** Rounds up by at most a quarter, to one of 32 numbers. A connection prepares at most 32 inserts. */
 function roundUpRows (rows: number): number {
   const step = 2 ** Math.max(0, 29 - Math.clz32(rows - 1))
   return Math.ceil(rows / step) * step
 }
 
-/** Any order will do if it is the same in all instances. It need not be the order of the index. */
+/** All instances must sort alike. The order may differ from the order of the index. */
 function byKey (one: PlantKey, other: PlantKey): number {
   if (one.user !== other.user) return one.user < other.user ? -1 : 1
   if (one.id === other.id) return 0
