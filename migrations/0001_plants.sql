@@ -10,7 +10,7 @@ create table plants (
   name text not null,
   tag text,
   created_at timestamptz not null default now(),
-  -- The index of the key serves deletes, lists in the order of ids, and the check whether an id is taken.
+  -- The index of the key serves creates, deletes and lists.
   constraint plants_pkey primary key (owner, id)
 );
 

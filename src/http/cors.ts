@@ -7,7 +7,6 @@ const exposedHeaders = 'WWW-Authenticate, Retry-After, RateLimit, Link, X-Reques
 /** Responds to a preflight request of an allowed origin. Returns false for any other request. */
 export type RespondToPreflight = (request: FastifyRequest, reply: FastifyReply, methods: string) => boolean
 
-/** `app` must be the root instance, still without routes. */
 export function allowOrigins (app: FastifyInstance, list: string): RespondToPreflight {
   const origins = list.split(',').map((origin) => origin.trim())
   const isAllowed = ({ headers: { origin } }: FastifyRequest) => origins.includes(origin as string)

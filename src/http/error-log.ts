@@ -26,7 +26,7 @@ class ErrorLog {
     this.#log = log
   }
 
-  /** `log` adds the request's id to the line. `client` has fields about the client and the request. */
+  /** `log` adds the request's id. `client` describes the client and the request. */
   record (error: ApiError, log: FastifyBaseLogger, client: object): void {
     if (log.level === 'silent') return
     this.#timer ??= setTimeout(() => this.flush(), 1000).unref()

@@ -14,8 +14,8 @@ import { exactNumber } from './int64.ts'
 const maxValues = 100
 
 /**
- * Accepts only bodies of type `application/json`. Rejects a body unread if the memory budget has no room for
- * the body. `app` must be the root instance, still without routes.
+ * Accepts only bodies of type `application/json`. If the memory budget has no room for a body, rejects the
+ * request before reading the body.
  */
 export function readJsonBodies (app: FastifyInstance, budget: MemoryBudget): void {
   const limit = app.initialConfig.bodyLimit as number

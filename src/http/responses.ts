@@ -42,7 +42,6 @@ const hasRequestLine = ({ rawPacket, bytesParsed }: { rawPacket: Buffer, bytesPa
   /^[\w-]+ \S+ HTTP\/1\.[01]\r\n/.test(
     rawPacket.toString('latin1', rawPacket.lastIndexOf('\n', bytesParsed) + 1))
 
-/** `app` must be the root instance, still without routes. */
 export function setStandardHeaders (app: FastifyInstance): void {
   app.addHook('onSend', (request, reply, payload, done) => {
     reply.header('x-request-id', request.id)

@@ -23,7 +23,7 @@ export const Int64 = define<number | bigint>('Int64', `an integer ${int64Range}`
 const isInt64 = (value: unknown) => typeof value === 'string' && value.length <= 20 &&
   /^(0|-?[1-9][0-9]*)$/.test(value) && inInt64Range(BigInt(value))
 
-/** A 64-bit integer in a URL, as text: decimal, no plus sign, no leading zeros. */
+/** A 64-bit integer in a URL, as text. */
 export const Int64Text = define<string>('Int64Text', `a decimal integer ${int64Range}`,
   { type: 'integer', format: 'int64' }, isInt64)
 
@@ -36,7 +36,7 @@ export const CursorText = define<string>('CursorText', 'the value from the Link 
   (value) => typeof value === 'string' && isInt64(readCursor(value)) &&
     writeCursor(readCursor(value)) === value)
 
-/** A count in a query string, as text: decimal, no plus sign, no leading zeros. */
+/** A count in a query string, as text. */
 export const LimitText = define<string>('LimitText', 'a decimal integer from 0 to 2147483647',
   { type: 'integer', format: 'int32', minimum: 0 },
   (value) => typeof value === 'string' && /^(0|[1-9][0-9]{0,9})$/.test(value) && Number(value) <= 2147483647)

@@ -9,7 +9,6 @@ export const types: Record<keyof Plant, string> = {
 
 export const fields = Object.keys(types) as Array<keyof Plant>
 
-/** The fields that can be of any length. */
 export const textFields = fields.filter((field) => types[field] === 'text')
 
 /** `, name, tag`: to append to the key columns in a statement. */

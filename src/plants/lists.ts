@@ -35,10 +35,10 @@ interface List {
   beyond?: string | undefined
 }
 
-/** The limits of a page in plants and bytes, and of a first page in bytes. Parsing 128 KiB takes 2 ms. */
+/** Parsing 128 KiB of JSON takes about 2 ms. */
 const [maxPageSize, maxPageBytes, maxFirstPageBytes] = [2000, 131_072, 65_536]
 
-/** How many plants one statement may skip to find the end of a list. Skipping 10,000 plants takes 1 ms. */
+/** How many plants one statement may skip to find the end of a list. Skipping 10,000 takes about 1 ms. */
 const maxSkipped = 10_000
 
 /** A batch is slow if it takes over 100 ms and over four times the average of recent batches. */

@@ -187,5 +187,5 @@ function cursorAfter (id: string | null | undefined, limit: number, to?: string)
   return { from: (BigInt(id) + 1n).toString(), limit, to }
 }
 
-/** For the readiness probe: lists the plants of '', a name that no user can have. */
+/** For the readiness probe. No user can have the name ''. */
 export const listProbe = [selectPage, ['', firstId, 1, inlineBytes, lastId]] as const

@@ -38,7 +38,7 @@ const deleteMany = {
     where plants.owner = key.owner and plants.id = key.id returning plants.owner, plants.id`
 }
 
-/** For the readiness probe: deletes a plant of '', a name that no user can have. */
+/** For the readiness probe. No user can have the name ''. */
 export const deleteProbe = [deleteOne, ['', '0']] as const
 
 export async function insertAll (database: Database, plants: PlantToCreate[]): Promise<boolean[]> {

@@ -11,7 +11,6 @@ import { serializePipelining } from './pipelining.ts'
 import { closeOnShutdown, type Lifecycle } from './shutdown.ts'
 import { requestBytes } from './unauthenticated-throttle.ts'
 
-/** `app` must be the root instance, still without routes. */
 export function manageConnections (app: FastifyInstance, lifecycle: Lifecycle, maxConnections: number): void {
   serializePipelining(app.server)
   closeOnShutdown(app, lifecycle)

@@ -8,7 +8,6 @@ import type { HttpSocket } from './node-internals.ts'
 /** How many requests of a connection may wait. A chunk of 64 KiB can contain thousands of requests. */
 const maxPipelined = 16
 
-/** `server` must not listen yet. */
 export function serializePipelining (server: Server): void {
   server.on('connection', serializeConnection)
 }

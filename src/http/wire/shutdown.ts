@@ -10,7 +10,7 @@ export interface Lifecycle {
   forceCloseAt?: number
 }
 
-/** Makes each response the last of its connection during a shutdown. `app` must have no routes yet. */
+/** Makes each response the last of its connection during a shutdown. */
 export function closeOnShutdown (app: FastifyInstance, lifecycle: Lifecycle): void {
   const sockets = new Set<HttpSocket>()
   app.server.on('connection', (socket: HttpSocket) => {
