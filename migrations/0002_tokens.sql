@@ -1,7 +1,7 @@
 -- Up Migration
 
 create table tokens (
-  -- The SHA-256 of the token, which is not stored itself.
+  -- The SHA-256 of the token. The token itself is not stored.
   hash bytea primary key constraint tokens_hash_length check (octet_length(hash) = 32),
   -- Operators name the token by its id, which does not reveal the token.
   id text not null generated always as (left(encode(hash, 'hex'), 16)) stored,
@@ -11,7 +11,7 @@ create table tokens (
   created_at timestamptz not null default now(),
   -- Null if the token never expires.
   expires_at timestamptz,
-  -- Null if the token is not revoked. Revoked tokens are kept, so that operators can trace a leaked token.
+  -- Revoked tokens are kept, so that operators can trace a leaked token.
   revoked_at timestamptz
 );
 

@@ -1,5 +1,4 @@
-// Lets web pages of other origins call the service (Fetch standard, "CORS protocol"). The service loads this
-// file only if CORS_ORIGIN is set.
+// Lets web pages of other origins call the service (Fetch standard, "CORS protocol").
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 
 const exposedHeaders = 'WWW-Authenticate, Retry-After, RateLimit, Link, X-Request-Id'

@@ -1,4 +1,4 @@
-// Logs error responses: for each error, the first few in a second, and then the number of further ones.
+// Logs the first few responses of each error in a second, and then the number of further responses.
 import type { FastifyBaseLogger, FastifyError, FastifyInstance } from 'fastify'
 import type { ApiError } from '../errors.ts'
 
@@ -62,6 +62,6 @@ class ErrorLog {
 const levelOf = ({ name, status }: ApiError) =>
   name === 'OVERLOADED' ? 'warn' : status >= 500 && status !== 501 ? 'error' : 'info'
 
-/** Returns the reason to log. For a library's error: its code, as its message may contain a client's text. */
+/** For a library's error, returns the code, because the message may contain a client's text. */
 const reasonOf = ({ name, cause }: ApiError) =>
   typeof cause === 'string' ? cause : (cause as FastifyError | undefined)?.code ?? name

@@ -57,8 +57,8 @@ export function parseJsonBody (bytes: Buffer): unknown {
 }
 
 /**
- * Matches a body that may need the reviver: for a number with over 15 digits, a fraction or an exponent, or
- * for the key `__proto__`. Parsing with the reviver takes seven times as long as parsing without the reviver.
+ * Matches a body that may contain a number of over 15 digits, a fraction, an exponent or the key `__proto__`.
+ * Only such a body needs the reviver. Parsing with the reviver takes seven times as long as without.
  */
 const needsReviver = /(?<!\d)\d{16}|\d[.eE]|\\u|__proto__/
 

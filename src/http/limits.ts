@@ -5,7 +5,7 @@ import type { FastifyHttpOptions } from 'fastify'
 export const serverLimits = {
   // Node enforces `requestTimeout` only if `headersTimeout` is not longer.
   requestTimeout: 30_000,
-  // Closes a connection that has no traffic during a request.
+  // Closes a connection after this time without traffic during a request.
   connectionTimeout: 60_000,
   // Longer than the idle timeout of common load balancers: the balancer closes an idle connection first.
   keepAliveTimeout: 75_000,
@@ -17,7 +17,7 @@ export const serverLimits = {
     // Joins two Host, Authorization or Content-Type headers into a value that the service rejects.
     // By default, Node ignores the second header.
     joinDuplicateHeaders: true,
-    // If a request has no body, Node creates no body stream. Lists then take 5 % less time.
+    // Creates no stream for a request without a body, so that lists take 5 % less time.
     optimizeEmptyRequests: true
   },
   routerOptions: { maxParamLength: 1_000 }

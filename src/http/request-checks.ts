@@ -13,8 +13,8 @@ export function rejectMalformedRequests (app: FastifyInstance, preflight?: Respo
   app.server.prependListener('request', (request, response) => {
     // Bad framing hides the end of the body, so close after the response (RFC 9112, section 6.1).
     if (hasBadFraming(request)) response.shouldKeepAlive = false
-    // Node's parser accepts RTSP methods, and the router would log a long warning for such a method. With the
-    // URL `#`, `validateRequest` rejects the request.
+    // Node's parser accepts RTSP methods, but the router would log a long warning. The URL `#` makes
+    // `validateRequest` reject the request.
     if (!METHODS.includes(request.method as string)) Object.assign(request, { method: 'GET', url: '#' })
   })
 
@@ -50,7 +50,7 @@ export function rejectMalformedRequests (app: FastifyInstance, preflight?: Respo
   })
 }
 
-/** Rejects what Node accepts but RFC 9112 (2.3, 3.2, 3.2.4, 6.1) or RFC 9110 (10.1.1) forbids. */
+/** Checks rules of RFC 9112 (2.3, 3.2, 3.2.4, 6.1) and RFC 9110 (10.1.1) that Node does not enforce. */
 function validateRequest (request: IncomingMessage): ErrorDefinition | undefined {
   const { httpVersion, url, headers: { host, expect } } = request
   if (httpVersion === '1.1') {
@@ -89,7 +89,7 @@ const matches = (pattern: string[], path: string[]) =>
   (pattern.length === path.length || pattern.at(-1) === '*') &&
   pattern.every((part, index) => part === path[index] || (/^[:*]/.test(part) && Boolean(path[index])))
 
-/** An onRequest hook that rejects malformed percent escapes in the query, because the router accepts them. */
+/** An onRequest hook. Rejects malformed percent escapes in the query, which the router accepts. */
 export function rejectMalformedQuery (
   request: FastifyRequest, _reply: FastifyReply, done: HookHandlerDoneFunction
 ): void {

@@ -2,7 +2,7 @@
 import { Kind, Type, TypeRegistry, type TUnsafe } from '@sinclair/typebox'
 import { int64Range, inInt64Range } from './int64.ts'
 
-/** Describes the valid values of each type, for error messages. */
+/** For error messages. */
 export const typeDescriptions: Record<string, string> = {}
 
 function define<Value> (

@@ -1,7 +1,7 @@
 // The columns of a plant except its key. All statements are built from this list.
 import type { Plant } from './schemas.ts'
 
-/** The SQL type of each column. A column has the name of its field. */
+/** The SQL type of each column. */
 export const types: Record<keyof Plant, string> = {
   name: 'text',
   tag: 'text'

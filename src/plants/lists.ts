@@ -48,7 +48,7 @@ export class Lists {
   readonly #options: ListsOptions
   /** Users with a slow list in the last 10 s. The service reads their lists alone, to delay no other user. */
   readonly #slow = new LRUCache<string, true>({ max: 10_000, ttl: 10_000 })
-  /** Users with a large first page in the last 10 s. The service reads their lists as long lists at once. */
+  /** Users with a large first page in the last 10 s. Their lists are read as long lists from the start. */
   readonly #large = new LRUCache<string, true>({ max: 10_000, ttl: 10_000 })
   readonly #shortLists: Batcher<ListRequest, MaybePage>
   readonly #slowLists: Batcher<ListRequest, MaybePage>
@@ -65,7 +65,7 @@ export class Lists {
       runAlone: (list) => this.#slowLists.add(list)
     })
     const alone = { ...options.batch, limits: () => oneAtATime }
-    // A slow batch also marks users with fast lists, so slow lists don't share the queue of long lists.
+    // A slow batch also marks users with fast lists. These users must not wait in the queue of long lists.
     this.#slowLists = new Batcher(async ([list]) => [await this.#readSlow(list as ListRequest)],
       { ...alone, name: 'slow_list' })
     // The memory budget already limits the number of long lists. A long list has at most two entries.
@@ -83,7 +83,7 @@ export class Lists {
     if (page !== undefined && page.next === undefined) return { plants: page.toPlants(), beyond: page.beyond }
 
     const { budget, maxPlantBytes } = this.#options
-    // A long list holds two pages: the page that is being sent, and the prefetched next page.
+    // For the page that is being sent, and the prefetched next page.
     const bytes = 2 * Math.max(maxPageBytes, maxPlantBytes)
     if (!budget.reserve(user, bytes, response)) throw overloaded
     const first = page ?? await this.#longLists.add(request)
@@ -138,7 +138,7 @@ export class Lists {
   }
 
   async #readTogether (lists: ListRequest[]): Promise<Array<MaybePage | Promise<MaybePage>>> {
-    // While a list was queued, an earlier list of its user may have been slow or large.
+    // While a list was queued, another list of its user may have been slow or large.
     const short = lists.filter(({ user }) => !this.#slow.has(user) && !this.#large.has(user))
     const pages = new Map(short.length > 0 ? await this.#readShort(short) : [])
     return lists.map((list) => {

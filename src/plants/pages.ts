@@ -4,10 +4,10 @@ import { inlineBytes } from '../scheduling/memory-budget.ts'
 import { columnList, fields, textFields, toPlant } from './columns.ts'
 import type { Plant } from './schemas.ts'
 
-/** The rest of a list: at most `limit` plants. Their ids begin at `from` and end at `to`. */
+/** The rest of a list: at most `limit` plants, with ids of at least `from` and at most `to`. */
 export interface Cursor { from: string, limit: number, to?: string | undefined }
 
-/** The plants that a client requests. Without `from` the list starts at the first plant. */
+/** Without `from`, the list starts at the first plant. */
 export interface ListRange { from?: string | undefined, limit: number }
 
 export interface PageRequest extends Cursor {
@@ -34,8 +34,6 @@ export interface Page {
 const maxFirstPageSize = 101
 const [firstId, lastId] = ['-9223372036854775808', '9223372036854775807']
 
-// A page is one row with a JSON array per field. For 20 plants, the service then takes a sixth less time than
-// with a row per plant. See docs/design/004-lists-in-pages.md.
 const textBytes = textFields.map((field) => `coalesce(octet_length(${field}), 0)`)
 const jsonBytes = textFields.map((field) => `coalesce(octet_length(to_json(${field})::text), 0)`)
 
@@ -43,8 +41,9 @@ const jsonBytes = textFields.map((field) => `coalesce(octet_length(to_json(${fie
 const largeText = 256
 
 /**
- * Selects the count, the last id if more plants may follow, and the columns. In a page that is too large, all
- * columns are null.
+ * Selects a page as one row: the count, the last id if more plants may follow, and a JSON array per field. If
+ * the page is too large, the arrays are null. A row per plant would take the service longer to read: see
+ * docs/design/004-lists-in-pages.md.
  */
 const pageOf = (condition: string, size: string, maxBytes: string | number) => `
   select count, case when count = ${size} then last_id end as last_id,
@@ -72,14 +71,14 @@ const selectFirstPages = {
   text: pagesOf('', 'owner, size', 'owner = list.owner')
 }
 
-// For lists that start at a cursor. PostgreSQL takes 0.5 µs more per list than for `selectFirstPages`.
+// For lists that start at a cursor. PostgreSQL takes 0.5 µs more per list than with `selectFirstPages`.
 const selectPages = {
   name: 'plants-pages',
   text: pagesOf(', (select $3::bigint[])', 'owner, size, first', 'owner = list.owner and id >= list.first')
 }
 
 // Ends the page before the plant that would exceed $4 bytes of JSON. The condition on `bytes_before` uses
-// stored lengths only, so that PostgreSQL does not read large texts beyond the page.
+// only stored lengths, so PostgreSQL does not read large texts of later plants.
 const selectLargePage = {
   name: 'plants-large-page',
   text: `with plant as (
@@ -97,7 +96,7 @@ const selectLargePage = {
     from written where json_bytes <= $4::bigint or n = 1`
 }
 
-// Reads only index entries, no rows of the table.
+// PostgreSQL reads only index entries.
 const selectEnd = {
   name: 'plants-end',
   text: 'select id from plants where owner = $1 and id >= $2 order by id offset $3 limit 1'

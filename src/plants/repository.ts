@@ -1,4 +1,4 @@
-// The plants in the database: create, delete, list.
+// Creates, deletes and lists plants in the database.
 import type { Writable } from 'node:stream'
 import type { Database } from '../database/database.ts'
 import { wasRolledBack } from '../database/pg-errors.ts'
@@ -22,7 +22,7 @@ interface PlantsOptions {
   budget: MemoryBudget
 }
 
-/** The first pages that a statement reads, and such statements in flight. More would delay other users. */
+/** First pages per statement, and such statements in flight. More would delay other users. */
 const [maxLists, maxListBatches] = [16, 4]
 const defaultWriteBatch = 500
 
@@ -31,7 +31,7 @@ export function createPlants (database: Database, options: PlantsOptions) {
   const { writeBatch, maxQueued, bodyLimit, budget } = options
   const batching = (maxItems: number, maxInFlight: number) => {
     const batch = { maxItems: Math.min(maxItems, writeBatch ?? defaultWriteBatch), maxInFlight }
-    // On Citus one lost node would make the whole batch fail.
+    // On Citus, a lost node would make the whole batch fail.
     const isSingle = () => batch.maxItems === 1 || (writeBatch === undefined && database.isDistributed())
     return { limits: () => isSingle() ? singles : batch, maxQueued, isRetryable: wasRolledBack }
   }
@@ -58,5 +58,5 @@ export function createPlants (database: Database, options: PlantsOptions) {
   }
 }
 
-/** The size of a plant's texts in characters. */
+/** In characters. */
 const sizeOf = (plant: NewPlant) => textFields.reduce((sum, field) => sum + (plant[field]?.length ?? 0), 0)

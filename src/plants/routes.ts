@@ -116,7 +116,7 @@ async function * toJson (pages: AsyncIterable<Page>, request: FastifyRequest, re
   yield ']'
 }
 
-/** Waits until the socket has sent the page. Otherwise the service would read pages ahead of the client. */
+/** Waits until the socket has sent the page. Otherwise more than two pages could be in memory. */
 async function drained ({ socket }: ServerResponse): Promise<void> {
   if (!socket?.writableNeedDrain) return
   const { promise, resolve } = Promise.withResolvers<void>()

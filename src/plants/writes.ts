@@ -10,7 +10,7 @@ export interface PlantToCreate extends PlantKey {
   size: number
 }
 
-/** The maximum number of plants that one statement creates. */
+/** Per statement. */
 export const maxCreates = 512
 
 // All instances write plants in the same order, so that batches don't deadlock. For a small table, the
@@ -44,7 +44,7 @@ export const deleteProbe = [deleteOne, ['', '0']] as const
 export async function insertAll (database: Database, plants: PlantToCreate[]): Promise<boolean[]> {
   const rows = plants.toSorted(byKey).filter(isFirstOfKey)
   const size = roundUpRows(rows.length)
-  // Fill up with copies of the last row. PostgreSQL skips the copies, because of `on conflict do nothing`.
+  // Fill up with copies of the last row, which `on conflict do nothing` skips.
   while (rows.length < size) rows.push(rows.at(-1) as PlantToCreate)
   const values = rows.flatMap(({ user, id, plant }) => [user, id, ...fields.map((field) => plant[field])])
   const insert = inserts[size] ??= insertOf(size)
@@ -60,13 +60,13 @@ export async function deleteAll (database: Database, keys: PlantKey[]): Promise<
   return outcomesOf(keys, rows)
 }
 
-/** Rounds up by at most a quarter, to one of 32 numbers. A connection prepares at most 32 inserts. */
+/** Rounds up to one of 32 numbers, by at most a quarter. A connection thus prepares at most 32 inserts. */
 function roundUpRows (rows: number): number {
   const step = 2 ** Math.max(0, 29 - Math.clz32(rows - 1))
   return Math.ceil(rows / step) * step
 }
 
-/** All instances must sort alike. The order may differ from the order of the index. */
+/** All instances must sort in the same order. The order of the index is not required. */
 function byKey (one: PlantKey, other: PlantKey): number {
   if (one.user !== other.user) return one.user < other.user ? -1 : 1
   if (one.id === other.id) return 0

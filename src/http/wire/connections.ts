@@ -52,7 +52,7 @@ function deferContinue ({ server }: FastifyInstance, lifecycle: Lifecycle): void
 
 const reported = new WeakSet<Socket>()
 
-/** Handles only the first error of a connection. Node repeats the error of a late request every second. */
+/** Handles only the first error of a connection. Node repeats a request's timeout error every second. */
 export function handleClientError (this: FastifyInstance, error: Error, socket: HttpSocket): void {
   if (reported.has(socket)) return
   reported.add(socket)

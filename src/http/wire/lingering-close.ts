@@ -29,7 +29,7 @@ export function discardInput (socket: HttpSocket): void {
   socket.resume()
 }
 
-/** Discards input in turns. Without turns, Node could read from 100 clients before it serves a request. */
+/** Discards input in small steps. Otherwise Node could read from 100 clients before it serves a request. */
 export function discardStream (stream: Readable, { remoteAddress }: Socket): void {
   stream.on('data', () => {
     stream.pause()

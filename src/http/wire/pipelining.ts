@@ -1,5 +1,4 @@
-// Runs one request of a connection at a time. Pipelined requests wait for the responses to earlier requests
-// (RFC 9112, section 9.3.2).
+// Runs the pipelined requests of a connection one at a time (RFC 9112, section 9.3.2).
 import type { IncomingMessage, Server } from 'node:http'
 import { Socket } from 'node:net'
 import { discardInput } from './lingering-close.ts'
@@ -20,8 +19,8 @@ function serializeConnection (socket: HttpSocket): void {
   let isFull = false
 
   parser.onIncoming = (request, mayStay) => {
-    // The parser discards all bytes that follow an upgrade request in the same chunk. Close the connection
-    // after the response unless the chunk contains nothing but the request.
+    // The parser discards the bytes after an upgrade request in the same chunk. If there may be such bytes,
+    // close the connection after the response.
     const keepAlive = mayStay && (!request.upgrade || isAlone(parser.getCurrentBuffer()))
     if (!socket._httpMessage || request.method === 'CONNECT') return begin(request, keepAlive)
     // If `upgrade` stayed true, Node would stop parsing HTTP on the connection.

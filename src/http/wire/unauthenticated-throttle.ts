@@ -8,17 +8,17 @@ type ClientConnection = Socket & {
   unauthenticated?: string | undefined
 }
 
-/** The cost of an unauthenticated or malformed request. The tick limiter runs eight of these in a tick. */
+/** The cost of an unauthenticated or malformed request. The tick limiter starts at most eight in a tick. */
 export const requestBytes = 32_768
 
-/** Ends the throttling of a connection. Call `markAuthenticated` after a request had a valid token. */
+/** Ends the throttling of a connection that has sent a valid token. */
 export function markAuthenticated (connection: ClientConnection): void {
   connection.unauthenticated = undefined
 }
 
 /**
- * Starts the requests of unauthenticated connections in turns, fair by client address. Health probes have no
- * token and may share an attacker's address, so health probes have turns of their own.
+ * Queues the requests of unauthenticated connections, fair by client address. Health probes are queued apart:
+ * they have no token, and an attacker may share their address.
  */
 export function throttleUnauthenticated ({ server, routing }: FastifyInstance, probePaths: string[]): void {
   // Read `remoteAddress` on every new socket, because the first read adds a property to the socket. Sockets
