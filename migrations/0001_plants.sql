@@ -3,7 +3,7 @@
 -- Citus can distribute the table by owner: every statement names the owner, and the table has no sequence,
 -- foreign key or trigger.
 create table plants (
-  -- The user that the plant belongs to. With the collation "C", the order is the same on every server.
+  -- The user that the plant belongs to. With the collation "C", the sort order is the same on every server.
   owner text collate "C" not null,
   -- Chosen by the client. Ids are unique per owner, so a user cannot find out the ids of other users.
   id bigint not null,

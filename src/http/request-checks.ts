@@ -11,7 +11,7 @@ import { contentHeadersError } from './json.ts'
 export function rejectMalformedRequests (app: FastifyInstance, preflight?: RespondToPreflight): void {
   // Run before Fastify's own listener, which responds to some malformed requests without running a hook.
   app.server.prependListener('request', (request, response) => {
-    // Bad framing hides the end of the body, so close after the response (RFC 9112, section 6.1).
+    // Bad framing hides the end of the body, so close the connection after the response (RFC 9112, 6.1).
     if (hasBadFraming(request)) response.shouldKeepAlive = false
     // Node's parser accepts RTSP methods, but the router would log a long warning. The URL `#` makes
     // `validateRequest` reject the request.

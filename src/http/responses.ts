@@ -18,7 +18,7 @@ const foreignErrors: Record<string, ErrorDefinition> = {
   FST_ERR_CTP_INVALID_MEDIA_TYPE: errors.CONTENT_TYPE_UNSUPPORTED,
   FST_ERR_CTP_INVALID_CONTENT_LENGTH: errors.HTTP_MALFORMED,
   FST_BEARER_AUTH_MISSING_AUTHORIZATION_HEADER: errors.TOKEN_MISSING,
-  // The header has another scheme than Bearer.
+  // The header `Authorization` does not use the scheme Bearer.
   FST_BEARER_AUTH_INVALID_AUTHORIZATION_HEADER: errors.TOKEN_MISSING,
   // The client disconnected while sending the body. The error is not a fault of the service.
   ECONNRESET: errors.HTTP_MALFORMED,

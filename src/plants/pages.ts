@@ -96,7 +96,7 @@ const selectLargePage = {
     from written where json_bytes <= $4::bigint or n = 1`
 }
 
-// PostgreSQL reads only index entries.
+// For this statement, PostgreSQL reads only index entries.
 const selectEnd = {
   name: 'plants-end',
   text: 'select id from plants where owner = $1 and id >= $2 order by id offset $3 limit 1'

@@ -100,7 +100,7 @@ function deletePlant (app: App, plants: Plants): void {
   })
 }
 
-/** Yields the JSON of a long list, page by page. Throws if the token becomes invalid meanwhile. */
+/** Yields the JSON of a long list, page by page. Throws if the token becomes invalid before the end. */
 async function * toJson (pages: AsyncIterable<Page>, request: FastifyRequest, reply: FastifyReply) {
   const serialize = reply.getSerializationFunction('200') as unknown as (plants: Plant[]) => string
   let separator = '['

@@ -32,7 +32,7 @@ export function manageConnections (app: FastifyInstance, lifecycle: Lifecycle, m
 }
 
 // Sends `100 Continue` after the header checks. By default, Node sends `100 Continue` before the checks.
-// Node's own response to any other expectation would be a 417 without a body.
+// Node's own response to an unknown `Expect` header would be a 417 without a body.
 function deferContinue ({ server }: FastifyInstance, lifecycle: Lifecycle): void {
   function begin (request: IncomingMessage, response: ServerResponse): void {
     const { shouldKeepAlive } = response

@@ -22,7 +22,7 @@ export function markAuthenticated (connection: ClientConnection): void {
  */
 export function throttleUnauthenticated ({ server, routing }: FastifyInstance, probePaths: string[]): void {
   // Read `remoteAddress` on every new socket, because the first read adds a property to the socket. Sockets
-  // with and without the property have different hidden classes, and V8 deoptimizes Node's socket code.
+  // with and without the property have different hidden classes: V8 then deoptimizes Node's socket code.
   server.on('connection', (socket: ClientConnection) => {
     socket.unauthenticated = String(socket.remoteAddress)
   })
