@@ -42,8 +42,7 @@ const largeText = 256
 
 /**
  * Selects a page as one row: the count, the last id if more plants may follow, and a JSON array per field. If
- * the page is too large, the arrays are null. A row per plant would take the service longer to read: see
- * docs/design/004-lists-in-pages.md.
+ * the page is too large, the arrays are null. See docs/design/004-lists-in-pages.md.
  */
 const pageOf = (condition: string, size: string, maxBytes: string | number) => `
   select count, case when count = ${size} then last_id end as last_id,

@@ -13,11 +13,10 @@ export interface PlantToCreate extends PlantKey {
 /** Per statement. */
 export const maxCreates = 512
 
-// All instances write plants in the same order, so that batches don't deadlock. For a small table, the
-// planner may choose another order. If PostgreSQL then aborts a batch, the service retries each item alone.
+// All instances write plants in the same order, so batches rarely deadlock. If PostgreSQL aborts a batch, the
+// service retries each item alone.
 
-// Citus can route each row of a `values` list to its node, but not the rows of `unnest`. Up to 100 rows,
-// `values` is as fast as `unnest`.
+// Citus can route each row of a `values` list to its node, but not the rows of `unnest`.
 const inserts: Statement[] = []
 const insertOf = (rows: number): Statement => ({
   name: rows === 1 ? 'plant-insert' : 'plants-insert',

@@ -21,8 +21,8 @@ export function markAuthenticated (connection: ClientConnection): void {
  * they have no token, and an attacker may share their address.
  */
 export function throttleUnauthenticated ({ server, routing }: FastifyInstance, probePaths: string[]): void {
-  // Read `remoteAddress` on every new socket, because the first read adds a property to the socket. Sockets
-  // with and without the property have different hidden classes: V8 then deoptimizes Node's socket code.
+  // Read `remoteAddress` on every new socket: the first read adds a property. If only some sockets had this
+  // property, V8 would deoptimize Node's socket code.
   server.on('connection', (socket: ClientConnection) => {
     socket.unauthenticated = String(socket.remoteAddress)
   })
