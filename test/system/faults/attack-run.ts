@@ -1,4 +1,4 @@
-// Starts a service, runs one attack against it, and measures the effects on the service and its users.
+// Runs one attack against a new service. Measures the effects on the service and on other users.
 import { fork, type ChildProcess } from 'node:child_process'
 import { once } from 'node:events'
 import { readFileSync } from 'node:fs'
@@ -19,24 +19,24 @@ import { observe } from './others.ts'
 import { createUsers, type Postgres } from './postgres.ts'
 
 export interface AttackOptions {
-  /** Multiplies the numbers of the attack's connections and users. */
+  /** The fraction of the attack's connections and users to use. 1 runs the full attack. */
   share: number
   /** How long to watch the service before the attack, and again during the attack. */
   watchMs: number
-  /** The time between the end of the attack and the last measurement of memory. */
+  /** How long to wait after the attack before the last measurement of memory. */
   restMs: number
 }
 
 export const maxShutdownMs = 9000
 const bodyLimit = Number(settings.BODY_LIMIT.initial)
 
-// The Dockerfile sets an environment variable that configures malloc. The attacked service gets the same one.
+// The attacked service gets the malloc setting of the Dockerfile.
 const dockerfile = readFileSync(join(import.meta.dirname, '../../../Dockerfile'), 'utf8')
 const malloc = /MALLOC_\w+=\d+/.exec(dockerfile)?.slice(0, 1) ?? []
 const probe = `NODE_OPTIONS=--import=${join(import.meta.dirname, 'tick-probe.ts')}`
 const { serve } = startedBy(['env', ...asShipped, ...malloc, probe, ...program])
 
-/** Returns the statements that create the plants of the attackers: none unless the attack has plants. */
+/** Returns the SQL statements that store the attackers' plants, or none if the attack needs no plants. */
 export function plantsFor ({ plants }: Attack, users: string[]): string[] {
   if (plants === undefined) return []
   const attackers = users.map((user) => `'${user}'`).join()
@@ -45,11 +45,11 @@ export function plantsFor ({ plants }: Attack, users: string[]): string[] {
     cross join (${plants}) as plant (id, name, tag)`, 'checkpoint']
 }
 
-/** Starts an attack in its own process. On the message 'stop', the process sends its counts of responses. */
+/** Starts an attack in a new process. On 'stop' the process sends its counts of responses and ends. */
 export async function startAttack (
   scope: Scope, attack: Attack, target: Omit<Target, 'bodyLimit'>
 ): Promise<ChildProcess> {
-  // `asShipped` turns off the test runner's module loader, so the process starts in a quarter of the time.
+  // `asShipped` removes the test runner's module loader. The process then starts in a quarter of the time.
   const options = { execPath: 'env', execArgv: [...asShipped, process.execPath] }
   const attacker = fork(join(import.meta.dirname, 'attacker.ts'), options)
   scope.teardown(() => { attacker.kill() })
@@ -58,7 +58,7 @@ export async function startAttack (
   return attacker
 }
 
-/** Runs the attack twice against one service. Measures the first attack, and a shutdown during the second. */
+/** Measures the attack. Then starts the attack again and measures how the service shuts down. */
 export async function measure (
   scope: Scope, postgres: Postgres, attack: Attack, { watchMs, restMs, share }: AttackOptions
 ) {
@@ -106,8 +106,7 @@ export async function measure (
   const faults = [...during.faults, ...await findFaults(service, clients, postgres, counts)]
 
   const again = await startAttack(scope, attack, target)
-  // The second run may be short, except with `stallsLog`: then unread log lines must fill the pipe before the
-  // shutdown.
+  // With `stallsLog` the second run is as long as the first: unread log lines must fill the pipe.
   const lastsMs = attack.stallsLog ? watchMs : watchMs / 4
   const watched = watch(lastsMs)
   if (attack.stallsLog) {
@@ -126,10 +125,7 @@ export async function measure (
   return { alone, during, left, logLines, code, shutdownMs, counts, faults }
 }
 
-/**
- * Sends SIGTERM. If the service still runs after twice `maxShutdownMs`, sends SIGKILL too, and returns null
- * as `code`.
- */
+/** Sends SIGTERM, and SIGKILL after twice `maxShutdownMs`. `code` is null if SIGKILL ended the service. */
 async function shutDown ({ child, exited }: Program) {
   const since = performance.now()
   child.kill('SIGTERM')
@@ -147,10 +143,7 @@ async function openSilentCollector (scope: Scope): Promise<string> {
   return `http://127.0.0.1:${(server.address() as AddressInfo).port}`
 }
 
-/**
- * Checks the service after an attack. The service must be ready and must batch writes. It must not have
- * closed a healthy database connection, nor sent a 500 to the attacker.
- */
+/** Checks the service after an attack. Returns a text for each fault. */
 async function findFaults (
   service: Program, clients: Client[], postgres: Postgres, counts: Counts
 ): Promise<string[]> {

@@ -1,31 +1,29 @@
-// The attacks: what each one does, and which part of the service limits its cost.
+// All attacks. `limitedBy` names the mechanism in the service that bounds the cost of the attack.
 import { setTimeout as delay } from 'node:timers/promises'
 import { createToken } from '../../../src/access/token-format.ts'
 import { burst, flood, hold, type Target } from './flood.ts'
 
-/** Runs SQL: `query` on a new connection each time, `session` on one connection that stays open. */
+/** `query` runs SQL on a new connection. `session` runs SQL on one connection that stays open. */
 type Database = Record<'query' | 'session', (sql: string) => Promise<unknown>>
 
 export interface Attack {
   name: string
   limitedBy: string
   connections: number
-  /** How many users attack, 1 by default. The connections are divided evenly among these users. */
+  /** How many users attack, 1 by default. Each user gets an equal part of the connections. */
   users?: number
-  /** A select with the columns id, name and tag. Each attacking user gets a copy of these plants. */
+  /** A select of plants (id, name, tag). The test stores these plants for each attacking user. */
   plants?: string
-  /** Starts the service with metrics, and with traces for a collector that never responds. */
+  /** Turns on metrics and traces in the service. The trace collector never responds. */
   observed?: boolean
-  /** The service's settings for this attack. */
   settings?: Record<string, string>
-  /** How many other users send requests, 5 by default. Their response times are measured. */
+  /** How many other users send requests during the attack, 5 by default. */
   others?: number
   otherNameLength?: number
-  /** Before the shutdown, sets the log level to debug and stops reading the log. */
+  /** Before the shutdown, the test turns on debug logging and stops reading the log. */
   stallsLog?: boolean
-  /** Runs before the attack. */
   setup?: (database: Database) => Promise<unknown>
-  /** Runs at the same time as the attack, and ends once `over` is aborted. */
+  /** Runs during the attack. Must end after `over` is aborted. */
   beside?: (database: Database, over: AbortSignal) => Promise<unknown>
   start: (target: Target) => unknown
 }
@@ -36,14 +34,13 @@ const get = (path: string, token: string) => `${head(`GET ${path}`, token)}\r\n`
 
 // A list of 1 MB.
 const largePlants = 'select id, repeat(\'n\', 130000), null from generate_series(1, 8) id'
-// A list of more bytes than the system's socket buffers hold.
+// A list larger than the socket buffers of the system.
 const longList = `select id, repeat('n', 512), repeat('t', 512) from generate_series(1, 20000) id
   union all select id, repeat('n', 130000), null from generate_series(20001, 20080) id`
-// 500 plants. Most attacks list them with `limit=500`.
 const fullPage = (character: string) =>
   `select id, repeat(${character}, 512), repeat(${character}, 512) from generate_series(1, 500) id`
-// Each list has 5 MB of JSON, more than the buffers of a connection hold. The plants copy their name from the
-// table `large`, which holds it compressed. PostgreSQL would compress a computed name again for each plant.
+// A list of 5 MB of JSON, more than the buffers of a connection hold. The table `large` stores the compressed
+// name. Otherwise PostgreSQL would compress the name again for each plant.
 const stalledList = 'select id, large.name, null from generate_series(1, 40) id, large'
 const compressed = 'create table large as select repeat(chr(1), 21000) as name'
 
@@ -76,7 +73,7 @@ const sendEscapedKeys = (target: Target, perSecond?: number) =>
 const askMetrics = (target: Target, times: number) =>
   hold(target, (token) => [get('/metrics', token).repeat(times)], target.metrics)
 
-/** Once a second, changes the types of columns that prepared statements return. */
+/** Once a second, changes the types of columns that prepared statements of the service return. */
 async function changeTypes ({ query }: Database, over: AbortSignal): Promise<void> {
   const change = (type: string) => query(`alter table tokens alter column label type ${type};
     alter table plants alter column owner type ${type} collate "C"`)
@@ -87,7 +84,7 @@ async function changeTypes ({ query }: Database, over: AbortSignal): Promise<voi
   await change('text')
 }
 
-/** Deletes 500,000 plants. An old snapshot keeps PostgreSQL from removing the dead rows. */
+/** Deletes 500,000 plants. An open transaction keeps VACUUM from removing the dead rows. */
 async function leaveDeadRows ({ query, session }: Database): Promise<void> {
   await session('begin isolation level repeatable read')
   await session('select from plants')

@@ -1,10 +1,9 @@
-// Runs one attack in a process of its own. In the process with the clients of other users, the attack would
-// slow down these clients.
+// Runs one attack in a separate process, so that the attack does not slow down the clients of other users.
 import { attacks } from './attack-table.ts'
 import { counts, first, type Target } from './flood.ts'
 
-// After the message 'stop' the process sends its counts of responses and ends. If no response has arrived
-// yet, the process first waits for one, unless the attack reads no responses.
+// On 'stop', an attack that reads responses waits until it has received a response. Then the process sends
+// its counts of responses and ends.
 process.on('message', async (message: 'stop' | { index: number, target: Target }) => {
   if (message !== 'stop') {
     attacks[message.index]?.start(message.target)

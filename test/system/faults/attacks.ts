@@ -1,5 +1,4 @@
-// Runs the attacks. Reports the response times of other users, and the service's memory, longest tick of the
-// event loop and log lines per second. Marks the figures that exceed their bounds.
+// Runs the attacks and reports their effects. Marks figures that exceed their bounds.
 import type { Scope } from '../../support/program.ts'
 import { round } from '../../support/table.ts'
 import { maxShutdownMs, measure, type AttackOptions } from './attack-run.ts'
@@ -9,7 +8,7 @@ import type { Postgres } from './postgres.ts'
 import { quantile, type Cell, type Report } from './report.ts'
 
 export interface AttacksOptions extends AttackOptions {
-  /** Selects attacks by row number or by the beginning of their titles. By default all attacks run. */
+  /** Row numbers of attacks, or beginnings of their titles. By default all attacks run. */
   rows?: string[] | undefined
 }
 
@@ -57,7 +56,6 @@ export async function attacks (
   return report
 }
 
-/** Compares the figures with their bounds. */
 function judge (
   { alone, during, left, logLines, code, shutdownMs, counts, faults }: Awaited<ReturnType<typeof measure>>
 ) {

@@ -8,13 +8,10 @@ import { quantile, type Report } from './report.ts'
 const { serve } = unmeasured
 const shown = 8
 
-/** How much more processor time a body may use than a body of the same size with a plain name. */
+/** How much more processor time an expensive body may use than `plainBody`. */
 const maxMs = 10
 
-/**
- * Measures the processor time of expensive bodies and of a body with a plain name. All bodies have the
- * largest accepted size.
- */
+/** Measures the processor time that the service uses for expensive bodies and for a plain body. */
 export async function bodies (
   scope: Scope, postgres: Postgres, { rounds }: { rounds: number }
 ): Promise<Report> {
@@ -28,7 +25,7 @@ export async function bodies (
       const before = processorMs(service.child.pid as number)
       const responses = await Promise.all(Array.from({ length: 4 }, async () =>
         (await fetch(`${service.address}/plants`, { method: 'POST', headers, body })).text()))
-      // The first round compiles code and creates the plants, so it does not count.
+      // Skip the first round: the service compiles code and creates the plants.
       const used = processorMs(service.child.pid as number) - before
       if (index > 0) costs.get(title)?.push(used / responses.length)
     }

@@ -1,4 +1,3 @@
-// A client of the service that reports every way in which a request can end.
 import { Agent, request, type IncomingMessage, type OutgoingHttpHeaders } from 'node:http'
 import { text } from 'node:stream/consumers'
 
@@ -17,7 +16,7 @@ export interface HttpResponse {
 
 export type Client = ReturnType<typeof createClient>
 
-/** Creates a client that keeps its connections open. Its promises never reject. */
+/** Creates a client with keep-alive connections. All its promises resolve, also when a request fails. */
 export function createClient (address: string, token?: string, { maxSockets = Infinity } = {}) {
   const agent = new Agent({ keepAlive: true, maxSockets })
 
@@ -55,7 +54,7 @@ export function createClient (address: string, token?: string, { maxSockets = In
   }
 }
 
-/** Returns the number in an Error body, and undefined for any other body. */
+/** Returns the error number from an Error body, or undefined for any other body. */
 export function errorNumber ({ body }: HttpResponse): number | undefined {
   try {
     const parsed = JSON.parse(body)
@@ -66,6 +65,5 @@ export function errorNumber ({ body }: HttpResponse): number | undefined {
   }
 }
 
-/** Describes a response in a few words for a report. */
 export const describe = ({ outcome, status, body, ms }: HttpResponse) =>
   `${outcome} ${status} ${body.slice(0, 200)} after ${Math.round(ms)} ms`

@@ -1,4 +1,4 @@
-// The ways in which an attack uses its connections.
+// Three ways to attack: `flood`, `hold` and `burst`.
 import { once } from 'node:events'
 import { Agent, request } from 'node:http'
 import { connect } from 'node:net'
@@ -8,7 +8,7 @@ export interface Target {
   address: string
   /** The address of the metrics listener. Empty unless the attack uses metrics. */
   metrics: string
-  /** Each connection uses one of these tokens, assigned in turn. */
+  /** Each connection gets one of these tokens, in turn. */
   tokens: string[]
   connections: number
   bodyLimit: number
@@ -16,7 +16,7 @@ export interface Target {
 
 export interface Request { method?: string, path?: string, token?: string, body?: string | undefined }
 
-/** The number of responses by status. The status 0 stands for requests without a response. */
+/** The number of responses by status. Status 0 counts requests without a response. */
 export type Counts = Record<number, number>
 
 export const counts: Counts = {}
@@ -45,10 +45,7 @@ function send (address: string, { method = 'GET', path = '/plants', token, body 
   })
 }
 
-/**
- * Each connection repeatedly sends a request and waits for the response. `perSecond` limits the requests of
- * all connections together.
- */
+/** Sends requests on each connection, one at a time. `perSecond` limits the rate over all connections. */
 export async function flood (
   target: Target, toRequest: (token: string) => Request, { perSecond = Infinity } = {}
 ): Promise<void> {
@@ -62,7 +59,7 @@ export async function flood (
   }))
 }
 
-/** Opens all connections, sends on each the parts that `toParts` returns for its token, and reads nothing. */
+/** Opens all connections and sends `toParts(token)` on each connection. Never reads a response. */
 export function hold (
   target: Target, toParts: (token: string) => Array<string | Buffer>, address = target.address
 ): void {
@@ -77,8 +74,8 @@ export function hold (
 }
 
 /**
- * Opens all connections, then sends the text on all of them in one tick. Repeats this when all connections
- * are closed and at least `everyMs` have passed since the sending.
+ * Opens all connections, then sends a request on each connection in one tick. Repeats once all connections
+ * have closed, but after `everyMs` at the earliest.
  */
 export async function burst (
   target: Target, toText: (token: string) => string, everyMs: number

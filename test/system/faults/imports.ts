@@ -14,7 +14,7 @@ const chunk = 1000
 const sessions = `select from pg_stat_activity
   where backend_type = 'client backend' and datname = current_database() and pid <> pg_backend_pid()`
 
-/** Kills an import or PostgreSQL at a random moment. A second import must store the missing plants. */
+/** Kills an import or PostgreSQL at a random moment. A second import must then store the missing plants. */
 export async function imports (
   scope: Scope, postgres: Postgres, { seed, rounds, plants }: Options
 ): Promise<Report> {
@@ -35,7 +35,7 @@ export async function imports (
     const user = `import-${round}`
     const words = ['import', user, file, ...inChunks ? ['--chunk', String(chunk)] : []]
     const { child, ended } = unmeasured.start(words, environment)
-    // Up to 2.5 s, because an import of 50,000 plants takes about a second, or longer on a busy machine.
+    // An import of 50,000 plants takes about 1 s, and longer on a busy machine.
     await delay(random.below(2500))
     if (victim === 'import') child.kill('SIGKILL')
     else await postgres.kill()
@@ -43,7 +43,7 @@ export async function imports (
     if (victim === 'server') await postgres.start()
     const complaints: string[] = []
     const acknowledged = Number(/stored up to line (\d+)/.exec(stderr)?.[1] ?? (code === 0 ? plants : 0))
-    // The server may still execute the last statement of a killed import.
+    // PostgreSQL may still execute the last statement of a killed import. Wait until its session ends.
     while ((await sql(postgres.url, sessions)).length > 0) await delay(10)
     const found = await stored(user)
     if (found < acknowledged) complaints.push(`${acknowledged} acknowledged, ${found} stored`)

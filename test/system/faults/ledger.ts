@@ -1,22 +1,22 @@
-// Records all responses to clients and finds those that no order of the requests explains.
+// Records all responses, and finds responses that no order of the requests explains.
 import { errorNumber, type HttpResponse } from './client.ts'
 import { findUnexplained, type Operation } from './linearizable.ts'
 
 const idTaken = 40014
 const plantNotFound = 40402
-/** Errors of an unavailable, slow or full database. After one of them the outcome of a write is unknown. */
+/** The database is unavailable, slow or full. After these errors the outcome of a write is unknown. */
 const databaseErrors = [50301, 50304, 50305]
 
 interface PlantRow { user: string, id: number, name: string }
 
-/** All plants of a user. The plants may have been read at different moments between `from` and `until`. */
+/** All plants of a user. The service read each plant at some moment between `from` and `until`. */
 interface Snapshot { user: string, from: number, until: number, names: Map<number, string> }
 
 /**
- * Checks rules that clients rely on. An acknowledged write happened. A rejected write did not happen. A
- * write of unknown outcome may have happened. A list shows all writes acknowledged before the list request.
+ * Checks that acknowledged writes happened, and that rejected writes did not happen. A list must show all
+ * writes that the service acknowledged before the list request.
  *
- * The plants in a list have no ids. So scenarios must begin each name with the plant's id and a space.
+ * Each name must begin with the plant's id and a space, because a list contains no ids.
  */
 export function openLedger () {
   const writes = new Map<string, Map<number, Operation[]>>()
@@ -29,11 +29,7 @@ export function openLedger () {
     return plants
   }
 
-  /**
-   * Returns as `until` the time by which the write took effect, and as `done` whether it changed the plant.
-   * If the outcome is unknown, `until` is Infinity and `done` is missing. Returns undefined for a write that
-   * was not sent, and for a write that the service rejected without trying it.
-   */
+  /** Returns undefined for a write that the client did not send or that the service rejected untried. */
   function outcomeOf (
     response: HttpResponse, success: number, unchanged: number
   ): Pick<Operation, 'until' | 'done'> | undefined {
@@ -71,7 +67,7 @@ export function openLedger () {
       write(user, id, { from: response.startedAt, act: 'delete', name: null, ...known })
     },
 
-    /** Records the response to a list of all plants of the user. */
+    /** Records the response to a request for all plants of the user. */
     listed (user: string, response: HttpResponse): void {
       if (response.outcome !== 'complete' || response.status !== 200) return
       counts.listed++
@@ -80,7 +76,7 @@ export function openLedger () {
       snapshots.push({ user, from: response.startedAt, until: response.startedAt + response.ms, names })
     },
 
-    /** Records the rows that are in the database after all requests. */
+    /** Records all rows of the database after the last request. */
     audit (rows: PlantRow[]): void {
       const now = performance.now()
       for (const { user } of rows) plantsOf(user)
@@ -90,7 +86,7 @@ export function openLedger () {
       }
     },
 
-    /** Describes each plant with a history that no order of requests explains. */
+    /** Returns a text for each plant with responses that no order of the requests explains. */
     breaches (): string[] {
       return [...writes.keys()].flatMap((user) => {
         const ofUser = snapshots.filter((snapshot) => snapshot.user === user)
@@ -107,7 +103,6 @@ export function openLedger () {
   }
 }
 
-/** Names the culprit and up to eight operations that began before its response. */
 function describe (culprit: Operation, operations: Operation[]): string {
   const before = operations.filter(({ from }) => from <= culprit.until).sort((a, b) => a.from - b.from)
   const shown = before.slice(-8).map((one) => JSON.stringify(one)).join(', ')

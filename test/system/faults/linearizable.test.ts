@@ -1,4 +1,3 @@
-// Tests that `findUnexplained` accepts possible histories and finds the culprit in impossible ones.
 import t from 'tap'
 import { createRandom } from './random.ts'
 import { findUnexplained, type Operation } from './linearizable.ts'
@@ -63,7 +62,7 @@ for (const [title, operations, culprit] of doctored) {
 
 const seeds = Array.from({ length: 200 }, (_, index) => index + 1)
 
-/** Makes a possible history. Each request takes effect at a moment between its beginning and its response. */
+/** Generates a random history that some order of the requests explains. */
 function play (seed: number): Operation[] {
   const random = createRandom(seed)
   let name: string | null = null

@@ -1,4 +1,4 @@
-// Decides whether some order of the requests for one plant explains all their responses.
+// Checks whether some order of the requests for one plant explains all responses.
 
 /**
  * One request as its client saw it. The request took effect at one moment between `from` and `until`. If the
@@ -8,21 +8,18 @@ export interface Operation {
   from: number
   until: number
   act: 'create' | 'delete' | 'see'
-  /** The name that a create gives or a list showed. Null for a delete, and for a list without the plant. */
+  /** The name in the create or in the list. Null for a delete, and for a list without the plant. */
   name: string | null
   /** Whether a create or delete changed the plant. Undefined for a list, and when the outcome is unknown. */
   done?: boolean
 }
 
-/**
- * One possible state: the plant's name (null if there is no plant), and the operations that have taken effect
- * although their responses are still to come.
- */
+/** A possible state. `taken` holds the operations that have taken effect and have no response yet. */
 interface Possibility { name: string | null, taken: Set<Operation> }
 
 /**
- * Returns the plant's name after an operation. `name` is the name before the operation. Returns undefined
- * when the response contradicts `name`, or when an operation of unknown outcome would change nothing.
+ * Returns the plant's name after an operation on a plant named `name`. Returns undefined if the response
+ * contradicts `name`, or if an operation of unknown outcome would change nothing.
  */
 function after (name: string | null, { act, name: other, done }: Operation): string | null | undefined {
   if (act === 'see') return name === other ? name : undefined
@@ -34,16 +31,12 @@ function after (name: string | null, { act, name: other, done }: Operation): str
 }
 
 /**
- * Looks for an order of the operations that explains all responses. If one operation ended before another
- * began, the order must keep them in this sequence. At the beginning the plant does not exist. Returns
- * undefined when there is such an order. Otherwise goes through the responses by time, and returns the first
- * operation for which no order explains the responses up to its own.
+ * Returns undefined if some order of the operations explains all responses. Otherwise returns the operation
+ * with the earliest response that no order explains. Operations that do not overlap in time keep their order.
+ * At the beginning the plant does not exist.
  *
- * The search goes from response to response and keeps all possible states. An operation is open from its
- * beginning to its response. By its response it must have taken effect, perhaps after other open operations.
- * Three functions keep the search small. `applyReads` lets operations that change nothing take effect first.
- * If no response can tell several operations of unknown outcome apart, `steps` tries only one of them.
- * `openSieve` drops redundant states.
+ * The search computes all possible states after each response. An operation is open from its beginning to its
+ * response. `applyReads`, `steps` and `openSieve` keep the number of states small.
  */
 export function findUnexplained (operations: Operation[]): Operation | undefined {
   const seen = new Set(operations.filter(({ act }) => act === 'see').map(({ name }) => name))
@@ -63,10 +56,7 @@ export function findUnexplained (operations: Operation[]): Operation | undefined
   return undefined
 }
 
-/**
- * Returns all beginnings and responses, sorted by time. At equal times beginnings come first, so that the
- * operations overlap.
- */
+/** Returns all beginnings and responses by time. At equal times a beginning precedes a response. */
 function inTime (operations: Operation[]) {
   const completed = operations.filter(({ until }) => until < Infinity)
   return [
@@ -75,7 +65,7 @@ function inTime (operations: Operation[]) {
   ].sort((a, b) => a.at - b.at || Number(a.isResponse) - Number(b.isResponse))
 }
 
-/** Tries all orders in which open operations take effect, up to `operation`. Returns the resulting states. */
+/** Applies open operations in all orders until `operation` has taken effect. Returns the possible states. */
 function advance (
   from: Possibility[], operation: Operation, open: Set<Operation>, kindOf: (operation: Operation) => string
 ) {
@@ -93,7 +83,7 @@ function advance (
   return advanced
 }
 
-/** Marks as taken all open operations with a known outcome that agree with the state and do not change it. */
+/** Adds to `taken` the open operations of known outcome that fit the name and do not change the name. */
 function applyReads ({ name, taken }: Possibility, open: Set<Operation>): Possibility {
   const reads = [...open]
     .filter((one) => one.until < Infinity && !taken.has(one) && after(name, one) === name)
@@ -107,6 +97,7 @@ function steps (
   return [...open].flatMap((one): Possibility[] => {
     const next = after(name, one)
     if (taken.has(one) || next === undefined) return []
+    // Responses cannot show which operation of a kind took effect. So one of unknown outcome is enough.
     if (one.until === Infinity) {
       const kind = kindOf(one)
       if (tried.has(kind)) return []
@@ -117,9 +108,8 @@ function steps (
 }
 
 /**
- * Opens a filter that drops redundant states. A state is redundant if it resembles an earlier state in three
- * ways. Both states have the same name. The same operations of known outcome have taken effect in both. All
- * operations of unknown outcome that took effect in the earlier state also took effect in the later state.
+ * Opens a filter for redundant states. A state is redundant if an earlier state has the same name and the
+ * same `taken`. The redundant state may also have taken further operations of unknown outcome.
  */
 function openSieve () {
   const passed = new Map<string, Possibility[]>()

@@ -35,7 +35,7 @@ export async function locks (
   const stored = async () => (await ofUsers('select owner, id::int from plants where owner = any($1)'))
     .map(({ owner, id }) => `${owner} ${id}`).sort()
 
-  /** The largest number of plants that one statement stored. */
+  /** Returns the largest number of plants that one statement stored. */
   const largestBatch = async () => Number((await ofUsers(`select max(plants) from
     (select count(*) as plants from plants where owner = any($1) group by xmin) as statement`))[0]?.max)
 
@@ -44,9 +44,8 @@ export async function locks (
   const responses: HttpResponse[] = []
   for (let round = 0; round < rounds; round++) {
     for (const verb of ['create', 'delete'] as const) {
-      // In each instance the first write waits for this lock, and the other writes wait in the queue. After
-      // the commit both instances send the queued writes in batches at the same time. The instances get the
-      // same writes in different random orders.
+      // While the operator holds this lock, both instances queue writes. After the commit both instances
+      // flush their batches at the same time. Each instance has the same writes in another random order.
       await operator.query('begin; lock table plants in exclusive mode')
       const sent = clients.flatMap((ofInstance) =>
         random.shuffled(ofInstance.flatMap((client) => plantIds.map((id) => ({ client, id }))))

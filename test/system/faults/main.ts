@@ -16,7 +16,7 @@ import { storm } from './storm.ts'
 
 const scenarios = {
   storm: (seed: number) => storm(scope, postgres, { seed, kills: 20, writes: 500 }),
-  // Kills the server, so it must precede the scenarios that keep connections of their own.
+  // Kills PostgreSQL. `starts` and `locks` come later, because they keep database connections open.
   imports: (seed: number) => imports(scope, postgres, { seed, rounds: 20, plants: 50_000 }),
   outages: () =>
     outages(scope, postgres, { lastsMs: 8000, watchMs: 3000, perSecond: 100, statementTimeoutMs: 5000 }),
@@ -27,8 +27,7 @@ const scenarios = {
   }),
   bodies: () => bodies(scope, postgres, { rounds: 15 }),
   overload: () => overloads(scope, postgres, { bytesPerSecond: 25_000, measureMs: 8000 }),
-  // V8 collects all garbage after 8 s without requests. `restMs` is longer, so the last measurement of memory
-  // comes after this collection.
+  // `restMs` leaves time for V8's full garbage collection, which starts after 8 s without requests.
   attacks: () => attacks(scope, postgres, { share: 1, rows: values.row, watchMs: 8000, restMs: 12_000 }),
   soak: () => soak(scope, postgres, { minutes: 10 })
 }

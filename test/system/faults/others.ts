@@ -1,4 +1,3 @@
-// Measures the response times of other users during an attack, and the memory and the ticks of the service.
 import type { ChildProcess } from 'node:child_process'
 import { readFileSync } from 'node:fs'
 import { setTimeout as delay } from 'node:timers/promises'
@@ -10,8 +9,8 @@ const pauseMs = 25
 const patienceMs = 10_000
 
 /**
- * Each client repeatedly creates a plant, lists its plants and deletes the plant. Returns the responses to
- * the clients, the responses of /livez, the peak of the service's memory, and the service's longest tick.
+ * Each client repeatedly creates, lists and deletes a plant for `ms`. Returns all responses, the responses of
+ * /livez, and the peak memory and the longest tick of the service.
  */
 export async function observe (
   service: Program, clients: Client[], name: string, ms: number, tickFile: string
@@ -20,7 +19,7 @@ export async function observe (
   const [began, end] = [Date.now(), performance.now() + ms]
   const memory = watchMemory(service.child)
   const prober = createClient(service.address)
-  // Requests may stall. So all requests that are in flight `patienceMs` after the measurement are cut.
+  // Cuts requests that are still in flight `patienceMs` after the measurement.
   const closeAll = () => { for (const client of [prober, ...clients]) client.close() }
   const giveUp = setTimeout(closeAll, ms + patienceMs)
   const probing = (async () => {
@@ -47,13 +46,13 @@ export async function observe (
   return { writes, lists, live, memory: memory.peak(), tickMs: longestTick(tickFile, began), faults }
 }
 
-/** Returns the longest tick, in ms, that the probe recorded in the file after `since`. */
+/** Returns the longest tick in ms that the probe recorded after `since`, or 0 if there is none. */
 function longestTick (file: string, since: number): number {
   const ticks = readFileSync(file, 'utf8').split('\n').map((line) => line.split(' ').map(Number))
   return Math.max(0, ...ticks.filter(([at = 0]) => at > since).map(([, used = 0]) => used))
 }
 
-/** Samples the memory of a process. `peak` ends the sampling and returns the largest sample. */
+/** Samples the memory of a process. `peak` stops the sampling and returns the largest sample in MiB. */
 export function watchMemory (child: ChildProcess) {
   let most = 0
   const sample = () => {

@@ -11,22 +11,18 @@ import { quantile, type Report } from './report.ts'
 const { serve } = unmeasured
 
 export interface OutageOptions {
-  /** How long each fault lasts. */
   lastsMs: number
   /** How long to watch the service after each fault. */
   watchMs: number
-  /** How many requests of each kind (create, list, delete) to send a second. None waits for a response. */
+  /** How many requests of each kind (create, list, delete) to send a second, without awaiting responses. */
   perSecond: number
   statementTimeoutMs: number
 }
 
-// The bounds that docs/reliability.md promises.
 const longestWaitMs = 10_000
+// docs/reliability.md promises a recovery within this time.
 const longestRecoveryMs = 1000
-/**
- * How long /readyz may still be 200 after a fault begins. A request may share a database probe that began
- * before the fault.
- */
+/** How long /readyz may stay 200 after a fault begins: a database probe may have begun before the fault. */
 const noticedMs = 1000
 
 interface Fault {
@@ -39,11 +35,11 @@ interface Fault {
 
 const role = 'outages'
 
-/** The database fails under load in eight ways in turn. The service recovers each time without a restart. */
+/** Causes eight faults of the database under load. The service must recover without a restart. */
 export async function outages (scope: Scope, postgres: Postgres, options: OutageOptions): Promise<Report> {
   const { lastsMs, watchMs, perSecond, statementTimeoutMs } = options
   const [token = ''] = await createUsers(postgres.url, [role])
-  // The service uses a role that is no superuser: PostgreSQL does not limit the connections of superusers.
+  // The role is no superuser, because PostgreSQL ignores `connection limit` for superusers.
   await sql(postgres.url, `create role ${role} login password '${role}';
     grant all on plants, tokens to ${role}`)
   const terminate = () => sql(postgres.url,
@@ -105,8 +101,7 @@ export async function outages (scope: Scope, postgres: Postgres, options: Outage
     await begin()
     const began = performance.now()
     await delay(lastsMs)
-    // On a busy machine the first 503 may come late. A total fault then goes on until a request fails,
-    // for up to ten more periods of `lastsMs`.
+    // On a busy machine the first 503 may come late. So a total fault lasts until a request fails.
     const maxRounds = isTotal ? 10 : 0
     for (let longer = 0; longer < maxRounds && !load.hasFailed(); longer++) await delay(lastsMs)
     const during = memoryMiB(service.child.pid as number)
@@ -158,7 +153,6 @@ export async function outages (scope: Scope, postgres: Postgres, options: Outage
   }
 }
 
-/** Sends every kind of request at a steady rate. */
 function startLoad (client: ReturnType<typeof createClient>, perSecond: number) {
   const tickMs = 10
   const pending: Array<Promise<unknown>> = []
@@ -192,7 +186,7 @@ function startLoad (client: ReturnType<typeof createClient>, perSecond: number) 
 
 let nextId = 1
 
-/** 404 is normal, because the deletes name plant -1, which no user has. */
+/** 404 is normal: `startLoad` deletes plant -1, which no user has. */
 const isNormal = ({ status }: HttpResponse) => status === 200 || status === 404
 
 const first = ([response]: HttpResponse[]) => response && describe(response)

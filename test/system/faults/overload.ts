@@ -87,9 +87,6 @@ export async function overloads (
   }
 }
 
-/**
- * Returns the successful responses that arrived during the measurement. Later responses do not count, because
- * by then the client has stopped sending requests.
- */
+/** Returns the successful responses that arrived during the measurement. */
 const accepted = (responses: HttpResponse[], began: number, measureMs: number) =>
   responses.filter(({ status, startedAt, ms }) => status === 200 && startedAt + ms < began + measureMs)

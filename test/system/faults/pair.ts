@@ -1,4 +1,3 @@
-// A primary and its standby for tests of failover.
 import { execFile } from 'node:child_process'
 import { appendFile, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
@@ -8,11 +7,11 @@ import { freePort } from '../../support/free-port.ts'
 import type { Scope } from '../../support/program.ts'
 import { makeServer, runServer } from './postgres.ts'
 
-/** Starts a primary with the tables of the service, and a standby. Commits wait for the standby. */
+/** Starts a primary and a standby with the service's tables. Commits wait for the standby. */
 export async function startPair (scope: Scope) {
   const { url, folder, dataDir, command } = await makeServer(scope)
   const copy = join(folder, 'standby')
-  // The server is stopped, so a copy of its folder is a valid backup.
+  // `makeServer` has stopped the server, so a copy of the data directory is a valid backup.
   await promisify(execFile)('cp', ['--archive', dataDir, copy])
   const port = await freePort()
   const { username, password, hostname, port: primaryPort } = new URL(url)

@@ -11,16 +11,16 @@ import { sql } from '../../support/database.ts'
 import { findChildren } from '../../support/processes.ts'
 import type { Scope } from '../../support/program.ts'
 
-/** The command that starts a server in an existing folder, and the ids of the user and group that run it. */
+/** The command line of a server, and the user and group that the server runs as. */
 interface Command { file: string, args: string[], uid: number, gid: number }
 
-/** Creates a server with the service's tables and stops it. Returns its URL, its folder and its command. */
+/** Creates a server with the service's tables, and stops the server. `runServer` starts the server again. */
 export async function makeServer (scope: Scope) {
   const folder = await mkdtemp(join(tmpdir(), 'plant-store-faults-'))
   scope.teardown(() => rm(folder, { recursive: true }))
-  // When root runs the tests, the server runs as another user. That user needs to read the folder.
+  // If root runs the tests, the server runs as another user, who needs to read the folder.
   await chmod(folder, 0o755)
-  // The embedded server creates the data directory and records there the command line for later starts.
+  // PostgreSQL writes its command line to postmaster.opts. Later starts use the same command line.
   const embedded = await startEmbedded(folder)
   const dataDir = join(folder, 'postgresql')
   const options = await readFile(join(dataDir, 'postmaster.opts'), 'utf8')
@@ -37,9 +37,9 @@ export async function runServer (scope: Scope, { file, args, uid, gid }: Command
   const events = new EventEmitter()
   let server: ChildProcess
 
-  /** Starts the server. Resolves with the time at which the server accepts connections. */
+  /** Starts the server. Resolves with the time at which the server begins to accept connections. */
   async function start (): Promise<number> {
-    // Retry, because a server cannot start while backends of a killed server still use its shared memory.
+    // PostgreSQL cannot start while backends of a killed server still use its shared memory. So retry.
     for (let attempt = 0; attempt < 50; attempt++) {
       server = spawn(file, args, { uid, gid, stdio: ['ignore', 'ignore', 'pipe'] })
       createInterface(server.stderr as NodeJS.ReadableStream).on('line', (line) => {
@@ -53,7 +53,7 @@ export async function runServer (scope: Scope, { file, args, uid, gid }: Command
 
   const untilReady = () => once(events, 'ready').then(() => performance.now())
 
-  // A signal to the server's process group would not reach the backends: each has a group of its own.
+  // Each backend has its own process group, so a signal to one group cannot reach all processes.
   async function processes (): Promise<number[]> {
     return [...await findChildren(server.pid).catch(() => []), server.pid as number]
   }
@@ -80,14 +80,14 @@ export async function runServer (scope: Scope, { file, args, uid, gid }: Command
     start,
     untilReady,
 
-    /** Kills all processes at once, like a loss of power. */
+    /** Kills the postmaster and all backends at once. */
     async kill (): Promise<void> {
       const exited = once(server, 'exit')
       await signal('SIGKILL')
       await exited
     },
 
-    /** Kills only the postmaster. The backends notice its death and end themselves. */
+    /** Kills only the postmaster. The backends then exit by themselves. */
     async killPostmaster (): Promise<void> {
       const exited = once(server, 'exit')
       server.kill('SIGKILL')
@@ -101,7 +101,7 @@ export async function runServer (scope: Scope, { file, args, uid, gid }: Command
 
 export type Postgres = Awaited<ReturnType<typeof startPostgres>>
 
-/** Starts a PostgreSQL server with the tables of the service. It keeps its port across restarts. */
+/** Starts a PostgreSQL server with the service's tables. A restart does not change the server's port. */
 export async function startPostgres (scope: Scope) {
   const { url, command } = await makeServer(scope)
   const server = await runServer(scope, command)
@@ -109,10 +109,7 @@ export async function startPostgres (scope: Scope) {
     ...server,
     url,
 
-    /**
-     * Kills one backend that serves the service. PostgreSQL then ends all backends and recovers. Resolves
-     * with the time at which PostgreSQL accepts connections again.
-     */
+    /** Kills one backend of the service. Resolves with the time at which PostgreSQL has recovered. */
     async killBackend (): Promise<number> {
       const [backend] = await sql(url,
         'select pid from pg_stat_activity where application_name = \'plant-store\' limit 1')
@@ -123,7 +120,7 @@ export async function startPostgres (scope: Scope) {
   }
 }
 
-/** Creates a token for each user, stores the tokens by one statement, and returns them. */
+/** Creates, stores and returns a token for each user. */
 export async function createUsers (url: string, users: string[]): Promise<string[]> {
   const tokens = users.map(() => createToken())
   const hashes = tokens.map((token) => `\\x${hashToken(token)}`)

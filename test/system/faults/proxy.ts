@@ -4,14 +4,14 @@ import { setTimeout as delay } from 'node:timers/promises'
 import type { Scope } from '../../support/program.ts'
 
 /**
- * What the proxy does with new connections: `open` forwards them, `closed` resets them, and `silent` accepts
- * them and their bytes but forwards nothing and never closes them.
+ * How the proxy treats new connections. `open` forwards their data. `closed` resets the connections. `silent`
+ * accepts the connections and reads their data, but forwards nothing.
  */
 type Mode = 'open' | 'closed' | 'silent'
 
 export type Proxy = Awaited<ReturnType<typeof openProxy>>
 
-/** Opens a TCP proxy on loopback in front of the server of the URL. It simulates faults of networks. */
+/** Opens a TCP proxy in front of the database server of the URL, to simulate network faults. */
 export async function openProxy (scope: Scope, url: string) {
   const { hostname, port } = new URL(url)
   const pairs = new Set<{ sockets: Socket[], isDead: boolean }>()
@@ -55,7 +55,7 @@ export async function openProxy (scope: Scope, url: string) {
 
   const cut = () => {
     for (const socket of [...pairs].flatMap(({ sockets }) => sockets)) {
-      // Node cannot reset a socket that is shutting down; `resetAndDestroy` would wait forever.
+      // `resetAndDestroy` would wait forever for a socket that is shutting down.
       if (socket.writableEnded) socket.destroy()
       else socket.resetAndDestroy()
     }
@@ -66,16 +66,16 @@ export async function openProxy (scope: Scope, url: string) {
   })
 
   return {
-    /** The URL of the same database through the proxy. */
+    /** The URL that reaches the database through the proxy. */
     url: proxied.href,
-    /** The number of open connections, and the most connections that were open at a time. */
+    /** `now` counts open connections. `most` is the largest number of connections open at the same time. */
     connections: () => ({ now: pairs.size, most }),
-    /** Sets `most` back to the number of open connections. */
+    /** Resets `most` to the number of open connections. */
     forgetMost () { most = pairs.size },
     set (wanted: Mode) { mode = wanted },
     /** Resets all connections. */
     cut,
-    /** Stops forwarding on the open connections for good, without closing them. */
+    /** Permanently stops forwarding data on the open connections. The connections stay open. */
     silence () { for (const pair of pairs) pair.isDead = true },
     /** Delays every chunk of data by `ms`. Limits each direction of a connection to `rate` bytes a second. */
     slow (ms: number, rate = Infinity) {

@@ -1,6 +1,6 @@
 export type Random = ReturnType<typeof createRandom>
 
-/** Creates a random number generator (mulberry32). The same seed gives the same numbers in each run. */
+/** Creates a seeded random number generator (mulberry32). */
 export function createRandom (seed: number) {
   let state = seed >>> 0
   const next = () => {

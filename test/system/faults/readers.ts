@@ -14,11 +14,11 @@ const { serve } = unmeasured
 
 export interface ReadersOptions {
   plants: number
-  /** The length of a name. A list of all plants must exceed the socket buffers of the system, some 10 MB. */
+  /** The length of a name. The list of all plants must be larger than the socket buffers, some 10 MB. */
   characters: number
   stalledReaders: number
   halfOpenRequests: number
-  /** How long to measure the responses to other clients: first without stalled readers, then beside them. */
+  /** How long to measure other clients, first without and then with stalled readers. */
   measureMs: number
 }
 
@@ -26,10 +26,7 @@ const maxMemoryMiB = 256
 const maxSlowdown = 4
 const clients = 16
 
-/**
- * Some clients stop reading a long list, and some never finish a request. Measures the responses to other
- * clients meanwhile.
- */
+/** Measures clients while other clients stop reading a long list or never finish a request. */
 export async function readers (scope: Scope, postgres: Postgres, options: ReadersOptions): Promise<Report> {
   const { plants, characters, stalledReaders, halfOpenRequests, measureMs } = options
   const [collector = '', other = ''] = await createUsers(postgres.url, ['collector', 'other'])
@@ -97,7 +94,7 @@ export async function readers (scope: Scope, postgres: Postgres, options: Reader
   }
 }
 
-/** Returns the responses to the other clients. Each client awaits a response before its next request. */
+/** Each client sends one request at a time for `ms`. Returns the responses to all clients. */
 async function measure (client: Client, ms: number): Promise<HttpResponse[]> {
   const responses: HttpResponse[] = []
   const end = performance.now() + ms
@@ -124,7 +121,7 @@ async function openSocket (scope: Scope, service: Program, text: string): Promis
   return socket
 }
 
-/** Reads to the end of the response. Returns its first and its last 100 characters. */
+/** Reads the whole response. Returns the first and the last 100 characters of the response. */
 async function readEnds (socket: Socket): Promise<{ start: string, end: string }> {
   let [start, end] = ['', '']
   try {
@@ -133,14 +130,14 @@ async function readEnds (socket: Socket): Promise<{ start: string, end: string }
       end = (end + String(chunk)).slice(-100)
     }
   } catch {
-    // A reset also shows the client that the list is not complete.
+    // A connection reset also tells the client that the list is incomplete.
   }
   return { start, end }
 }
 
 const isComplete = (end: string) => end.endsWith(']\r\n0\r\n\r\n')
 
-/** The database goes away in the middle of a list. The client must notice that the list is not complete. */
+/** Disconnects the database in the middle of a list. The response must not look complete. */
 async function breakMidway (scope: Scope, proxy: Proxy, service: Program, token: string): Promise<string[]> {
   const socket = await openSocket(scope, service, getPlants(token))
   await once(socket, 'readable')
@@ -152,7 +149,7 @@ async function breakMidway (scope: Scope, proxy: Proxy, service: Program, token:
   return isComplete(end) ? ['an incomplete list looked complete'] : []
 }
 
-/** More stalled lists than MAX_QUEUED are in flight. All readers resume at once. No list may be cut. */
+/** Stalls more lists than MAX_QUEUED, then reads all lists at once. The service must complete every list. */
 async function resumeTogether (scope: Scope, postgres: Postgres, token: string): Promise<string[]> {
   const maxQueued = 2
   const service = await serve(scope, { DATABASE_URL: postgres.url, MAX_QUEUED: String(maxQueued) })
@@ -163,7 +160,7 @@ async function resumeTogether (scope: Scope, postgres: Postgres, token: string):
     const start = socket.read(12)
     socket.unshift(start)
     if (String(start) === 'HTTP/1.1 200') sockets.push(socket)
-    // The service rejected this list: earlier lists fill the queue until their socket buffers are full.
+    // The queue was full, so the service rejected this list. An earlier list leaves the queue once it stalls.
     else socket.destroy()
   }
   const ends = await Promise.all(sockets.map(readEnds))

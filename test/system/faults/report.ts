@@ -2,7 +2,6 @@ import { round, table } from '../../support/table.ts'
 
 export type Cell = string | number
 
-/** The findings of a scenario. */
 export interface Report {
   title: string
   head: string[]
@@ -26,6 +25,5 @@ export const printed = ({ title, head, rows, notes = [], breaches, misses }: Rep
 export const quantile = (values: number[], fraction: number): number =>
   values.toSorted((a, b) => a - b)[Math.ceil(fraction * values.length) - 1] ?? NaN
 
-/** Returns the median and the highest value as text. */
 export const spread = (values: number[]) =>
   `${round(quantile(values, 0.5))}, at most ${round(Math.max(...values))}`

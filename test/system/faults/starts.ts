@@ -14,15 +14,12 @@ const { serve } = unmeasured
 interface Fault {
   title: string
   begin: (proxy: Proxy) => unknown
-  /**
-   * Resolves once the fault affects the service. The sign depends on the fault: a log line of the service,
-   * its connection to the proxy, or its wait for a lock.
-   */
+  /** Resolves once the fault affects the service. */
   noticed: (proxy: Proxy, service: Program) => Promise<unknown>
   end: (proxy: Proxy) => unknown
 }
 
-/** The service starts while its database is unusable, and becomes ready once the database is back. */
+/** Starts the service while its database is unusable. The service must be ready once the database works. */
 export async function starts (scope: Scope, postgres: Postgres): Promise<Report> {
   const operator = new pg.Client(postgres.url)
   await operator.connect()

@@ -8,18 +8,15 @@ const { serve } = unmeasured
 
 interface StormOptions {
   seed: number
-  /** How many times to kill the service. PostgreSQL is killed as many times, by three methods. */
+  /** How many times to kill the service. The scenario kills PostgreSQL equally often. */
   kills: number
-  /**
-   * How many acknowledged writes to await after the last kill. Before each kill the scenario awaits 50 writes
-   * plus a random number of writes below this number.
-   */
+  /** How many acknowledged writes to await after the last kill. Before each kill the number is random. */
   writes: number
 }
 
 /**
- * Kills PostgreSQL and the service again and again while users create, delete and list plants. Some order of
- * the requests must explain every response and every row.
+ * Kills PostgreSQL and the service repeatedly while users send requests. Some order of the requests must
+ * explain all responses and all rows.
  */
 export async function storm (scope: Scope, postgres: Postgres, options: StormOptions): Promise<Report> {
   const { seed, kills, writes } = options
@@ -71,7 +68,6 @@ export async function storm (scope: Scope, postgres: Postgres, options: StormOpt
   }
 }
 
-/** Describes the outcomes of the requests. */
 export const counted = ({ created, deleted, listed, rejected, unknown, unsent }: Record<string, number>) =>
   `Acknowledged: ${created} creates and ${deleted} deletes. Lists: ${listed}. Rejected: ${rejected}. ` +
   `Outcome unknown: ${unknown}. Not sent, without a connection: ${unsent}.`

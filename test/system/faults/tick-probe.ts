@@ -1,10 +1,9 @@
-// `node --import` loads this probe into the service. The probe records each tick of the event loop that uses
-// at least 10 ms of processor time.
+// `node --import` loads this probe into the service. The probe records ticks of the event loop that use at
+// least 10 ms of processor time.
 import { appendFileSync, writeFileSync } from 'node:fs'
 
-// After a tick longer than the interval the timer runs before the next tick. So between two runs there is at
-// most one long tick, and before it short ticks of at most the interval in total. The result is no more exact
-// than 4 ms, because Linux counts the processor time of a thread in such steps.
+// The timer fires after each tick that is longer than this interval, so a measurement covers one long tick.
+// Linux counts the processor time of a thread in steps of 4 ms.
 const intervalMs = 2
 const recordedMs = 10
 

@@ -1,4 +1,4 @@
-// Users who create, delete and list plants without pause while a scenario disturbs the service.
+// Users who create, delete and list plants while a scenario disturbs the service.
 import { EventEmitter, once } from 'node:events'
 import { setTimeout as delay } from 'node:timers/promises'
 import { sql } from '../../support/database.ts'
@@ -9,7 +9,7 @@ import type { Random } from './random.ts'
 
 const users = ['storm-ada', 'storm-bo', 'storm-cy']
 const workersPerUser = 8
-// With so few plants several workers often write the same plant, and lists stay short.
+// Few plants, so that several workers often write the same plant, and lists stay short.
 const plantsPerUser = 160
 
 /** Starts the workers. Each worker sends all its requests to one of the addresses. */
@@ -57,13 +57,13 @@ export async function startWriters (databaseUrl: string, addresses: string[], ra
   return {
     ledger,
 
-    /** Resolves once `further` more writes have been acknowledged. */
+    /** Resolves once the service has acknowledged `further` more writes. */
     async acknowledged (further: number): Promise<void> {
       const goal = acknowledgedSoFar() + further
       while (acknowledgedSoFar() < goal) await once(events, 'acknowledged')
     },
 
-    /** Ends the workers. Compares all responses with the rows in the database and returns contradictions. */
+    /** Stops the workers. Returns all contradictions among the responses and the rows in the database. */
     async stop (url = databaseUrl): Promise<string[]> {
       over.abort()
       await Promise.all(workers)
