@@ -30,13 +30,13 @@ export interface AttackOptions {
 export const maxShutdownMs = 9000
 const bodyLimit = Number(settings.BODY_LIMIT.initial)
 
-// The attacked service gets the malloc setting of the Dockerfile.
+// The attacked service uses the malloc setting of the Dockerfile.
 const dockerfile = readFileSync(join(import.meta.dirname, '../../../Dockerfile'), 'utf8')
 const malloc = /MALLOC_\w+=\d+/.exec(dockerfile)?.slice(0, 1) ?? []
 const probe = `NODE_OPTIONS=--import=${join(import.meta.dirname, 'tick-probe.ts')}`
 const { serve } = startedBy(['env', ...asShipped, ...malloc, probe, ...program])
 
-/** Returns the SQL statements that store the attackers' plants, or none if the attack needs no plants. */
+/** Returns SQL statements that store the attackers' plants. Empty if the attack needs no plants. */
 export function plantsFor ({ plants }: Attack, users: string[]): string[] {
   if (plants === undefined) return []
   const attackers = users.map((user) => `'${user}'`).join()
@@ -45,11 +45,11 @@ export function plantsFor ({ plants }: Attack, users: string[]): string[] {
     cross join (${plants}) as plant (id, name, tag)`, 'checkpoint']
 }
 
-/** Starts an attack in a new process. On 'stop' the process sends its counts of responses and ends. */
+/** Starts an attack in a new process. After the message 'stop' the process sends its `Counts` and ends. */
 export async function startAttack (
   scope: Scope, attack: Attack, target: Omit<Target, 'bodyLimit'>
 ): Promise<ChildProcess> {
-  // `asShipped` removes the test runner's module loader. The process then starts in a quarter of the time.
+  // `asShipped` removes the test runner's module loader. With this loader the start takes four times as long.
   const options = { execPath: 'env', execArgv: [...asShipped, process.execPath] }
   const attacker = fork(join(import.meta.dirname, 'attacker.ts'), options)
   scope.teardown(() => { attacker.kill() })
@@ -58,7 +58,7 @@ export async function startAttack (
   return attacker
 }
 
-/** Measures the attack. Then starts the attack again and measures how the service shuts down. */
+/** Measures the attack. Then starts the attack again, and measures a shutdown during the second attack. */
 export async function measure (
   scope: Scope, postgres: Postgres, attack: Attack, { watchMs, restMs, share }: AttackOptions
 ) {
@@ -106,7 +106,7 @@ export async function measure (
   const faults = [...during.faults, ...await findFaults(service, clients, postgres, counts)]
 
   const again = await startAttack(scope, attack, target)
-  // With `stallsLog` the second run is as long as the first: unread log lines must fill the pipe.
+  // With `stallsLog` both attacks take equally long: the unread log lines need time to fill the pipe.
   const lastsMs = attack.stallsLog ? watchMs : watchMs / 4
   const watched = watch(lastsMs)
   if (attack.stallsLog) {
@@ -125,7 +125,7 @@ export async function measure (
   return { alone, during, left, logLines, code, shutdownMs, counts, faults }
 }
 
-/** Sends SIGTERM, and SIGKILL after twice `maxShutdownMs`. `code` is null if SIGKILL ended the service. */
+/** Sends SIGTERM. Kills the service after twice `maxShutdownMs`. `code` is null for a killed service. */
 async function shutDown ({ child, exited }: Program) {
   const since = performance.now()
   child.kill('SIGTERM')
@@ -143,7 +143,7 @@ async function openSilentCollector (scope: Scope): Promise<string> {
   return `http://127.0.0.1:${(server.address() as AddressInfo).port}`
 }
 
-/** Checks the service after an attack. Returns a text for each fault. */
+/** Checks the service after an attack. Returns a description of each fault. */
 async function findFaults (
   service: Program, clients: Client[], postgres: Postgres, counts: Counts
 ): Promise<string[]> {

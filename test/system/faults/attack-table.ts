@@ -1,4 +1,4 @@
-// All attacks. `limitedBy` names the mechanism in the service that bounds the cost of the attack.
+// All attacks. `limitedBy` names the mechanism of the service that limits the cost of an attack.
 import { setTimeout as delay } from 'node:timers/promises'
 import { createToken } from '../../../src/access/token-format.ts'
 import { burst, flood, hold, type Target } from './flood.ts'
@@ -12,7 +12,7 @@ export interface Attack {
   connections: number
   /** How many users attack, 1 by default. Each user gets an equal part of the connections. */
   users?: number
-  /** A select of plants (id, name, tag). The test stores these plants for each attacking user. */
+  /** SQL that selects plants (id, name, tag). The test stores these plants for each attacking user. */
   plants?: string
   /** Turns on metrics and traces in the service. The trace collector never responds. */
   observed?: boolean
@@ -32,15 +32,15 @@ const head = (line: string, token: string) =>
   `${line} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer ${token}\r\n`
 const get = (path: string, token: string) => `${head(`GET ${path}`, token)}\r\n`
 
-// A list of 1 MB.
+// Plants for a list of 1 MB.
 const largePlants = 'select id, repeat(\'n\', 130000), null from generate_series(1, 8) id'
-// A list larger than the socket buffers of the system.
+// Plants for a list that is larger than the socket buffers.
 const longList = `select id, repeat('n', 512), repeat('t', 512) from generate_series(1, 20000) id
   union all select id, repeat('n', 130000), null from generate_series(20001, 20080) id`
 const fullPage = (character: string) =>
   `select id, repeat(${character}, 512), repeat(${character}, 512) from generate_series(1, 500) id`
-// A list of 5 MB of JSON, more than the buffers of a connection hold. The table `large` stores the compressed
-// name. Otherwise PostgreSQL would compress the name again for each plant.
+// Plants for a list of 5 MB of JSON, more than the buffers of a connection hold. PostgreSQL compresses the
+// name once, in the table `large`. PostgreSQL would compress a computed name again for each plant.
 const stalledList = 'select id, large.name, null from generate_series(1, 40) id, large'
 const compressed = 'create table large as select repeat(chr(1), 21000) as name'
 

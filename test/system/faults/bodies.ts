@@ -25,7 +25,7 @@ export async function bodies (
       const before = processorMs(service.child.pid as number)
       const responses = await Promise.all(Array.from({ length: 4 }, async () =>
         (await fetch(`${service.address}/plants`, { method: 'POST', headers, body })).text()))
-      // Skip the first round: the service compiles code and creates the plants.
+      // Skip the first round, in which the service also compiles code and creates the plants.
       const used = processorMs(service.child.pid as number) - before
       if (index > 0) costs.get(title)?.push(used / responses.length)
     }

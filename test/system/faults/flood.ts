@@ -74,8 +74,8 @@ export function hold (
 }
 
 /**
- * Opens all connections, then sends a request on each connection in one tick. Repeats once all connections
- * have closed, but after `everyMs` at the earliest.
+ * Opens all connections, then sends one request per connection, all in one tick. Repeats once all connections
+ * have closed, but not before `everyMs` have passed.
  */
 export async function burst (
   target: Target, toText: (token: string) => string, everyMs: number

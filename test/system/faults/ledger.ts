@@ -29,7 +29,7 @@ export function openLedger () {
     return plants
   }
 
-  /** Returns undefined for a write that the client did not send or that the service rejected untried. */
+  /** Returns undefined if the write did not reach the database. */
   function outcomeOf (
     response: HttpResponse, success: number, unchanged: number
   ): Pick<Operation, 'until' | 'done'> | undefined {

@@ -32,8 +32,8 @@ function after (name: string | null, { act, name: other, done }: Operation): str
 
 /**
  * Returns undefined if some order of the operations explains all responses. Otherwise returns the operation
- * with the earliest response that no order explains. Operations that do not overlap in time keep their order.
- * At the beginning the plant does not exist.
+ * with the earliest response that no order explains. Every order keeps the sequence of operations that do not
+ * overlap in time. At the beginning the plant does not exist.
  *
  * The search computes all possible states after each response. An operation is open from its beginning to its
  * response. `applyReads`, `steps` and `openSieve` keep the number of states small.
@@ -83,7 +83,7 @@ function advance (
   return advanced
 }
 
-/** Adds to `taken` the open operations of known outcome that fit the name and do not change the name. */
+/** Adds to `taken` the open operations of known outcome that agree with `name` and leave `name` unchanged. */
 function applyReads ({ name, taken }: Possibility, open: Set<Operation>): Possibility {
   const reads = [...open]
     .filter((one) => one.until < Infinity && !taken.has(one) && after(name, one) === name)
@@ -97,7 +97,7 @@ function steps (
   return [...open].flatMap((one): Possibility[] => {
     const next = after(name, one)
     if (taken.has(one) || next === undefined) return []
-    // Responses cannot show which operation of a kind took effect. So one of unknown outcome is enough.
+    // Responses cannot distinguish unknown operations of the same kind. So try one operation of each kind.
     if (one.until === Infinity) {
       const kind = kindOf(one)
       if (tried.has(kind)) return []
@@ -108,8 +108,8 @@ function steps (
 }
 
 /**
- * Opens a filter for redundant states. A state is redundant if an earlier state has the same name and the
- * same `taken`. The redundant state may also have taken further operations of unknown outcome.
+ * Opens a filter that drops redundant states. A state is redundant if an earlier state has the same name and
+ * `taken`. Additional operations of unknown outcome in `taken` do not make a later state new.
  */
 function openSieve () {
   const passed = new Map<string, Possibility[]>()

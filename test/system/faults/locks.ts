@@ -45,7 +45,7 @@ export async function locks (
   for (let round = 0; round < rounds; round++) {
     for (const verb of ['create', 'delete'] as const) {
       // While the operator holds this lock, both instances queue writes. After the commit both instances
-      // flush their batches at the same time. Each instance has the same writes in another random order.
+      // flush batches at the same time. The instances have the same writes, in different random orders.
       await operator.query('begin; lock table plants in exclusive mode')
       const sent = clients.flatMap((ofInstance) =>
         random.shuffled(ofInstance.flatMap((client) => plantIds.map((id) => ({ client, id }))))

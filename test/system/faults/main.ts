@@ -16,7 +16,7 @@ import { storm } from './storm.ts'
 
 const scenarios = {
   storm: (seed: number) => storm(scope, postgres, { seed, kills: 20, writes: 500 }),
-  // Kills PostgreSQL. `starts` and `locks` come later, because they keep database connections open.
+  // Must precede `starts` and `locks`: `imports` kills PostgreSQL and would break their open connections.
   imports: (seed: number) => imports(scope, postgres, { seed, rounds: 20, plants: 50_000 }),
   outages: () =>
     outages(scope, postgres, { lastsMs: 8000, watchMs: 3000, perSecond: 100, statementTimeoutMs: 5000 }),

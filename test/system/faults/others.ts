@@ -8,10 +8,7 @@ import { createClient, describe, type Client, type HttpResponse } from './client
 const pauseMs = 25
 const patienceMs = 10_000
 
-/**
- * Each client repeatedly creates, lists and deletes a plant for `ms`. Returns all responses, the responses of
- * /livez, and the peak memory and the longest tick of the service.
- */
+/** For `ms`, each client repeatedly creates, lists and deletes a plant. Measures the service meanwhile. */
 export async function observe (
   service: Program, clients: Client[], name: string, ms: number, tickFile: string
 ) {

@@ -101,7 +101,7 @@ export async function outages (scope: Scope, postgres: Postgres, options: Outage
     await begin()
     const began = performance.now()
     await delay(lastsMs)
-    // On a busy machine the first 503 may come late. So a total fault lasts until a request fails.
+    // On a busy machine the first 503 may come late. So extend a total fault until a request fails.
     const maxRounds = isTotal ? 10 : 0
     for (let longer = 0; longer < maxRounds && !load.hasFailed(); longer++) await delay(lastsMs)
     const during = memoryMiB(service.child.pid as number)

@@ -53,7 +53,7 @@ export async function runServer (scope: Scope, { file, args, uid, gid }: Command
 
   const untilReady = () => once(events, 'ready').then(() => performance.now())
 
-  // Each backend has its own process group, so a signal to one group cannot reach all processes.
+  // Each backend has its own process group. So each process must get its own signal.
   async function processes (): Promise<number[]> {
     return [...await findChildren(server.pid).catch(() => []), server.pid as number]
   }

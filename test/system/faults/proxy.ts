@@ -3,10 +3,7 @@ import { connect, createServer, type AddressInfo, type Socket } from 'node:net'
 import { setTimeout as delay } from 'node:timers/promises'
 import type { Scope } from '../../support/program.ts'
 
-/**
- * How the proxy treats new connections. `open` forwards their data. `closed` resets the connections. `silent`
- * accepts the connections and reads their data, but forwards nothing.
- */
+/** `open` forwards new connections. `closed` resets them. `silent` accepts them but forwards no data. */
 type Mode = 'open' | 'closed' | 'silent'
 
 export type Proxy = Awaited<ReturnType<typeof openProxy>>

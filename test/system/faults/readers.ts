@@ -18,7 +18,7 @@ export interface ReadersOptions {
   characters: number
   stalledReaders: number
   halfOpenRequests: number
-  /** How long to measure other clients, first without and then with stalled readers. */
+  /** How long to measure normal clients, first without and then with stalled readers. */
   measureMs: number
 }
 
@@ -26,7 +26,7 @@ const maxMemoryMiB = 256
 const maxSlowdown = 4
 const clients = 16
 
-/** Measures clients while other clients stop reading a long list or never finish a request. */
+/** Measures normal clients while other clients stop reading a long list or never finish a request. */
 export async function readers (scope: Scope, postgres: Postgres, options: ReadersOptions): Promise<Report> {
   const { plants, characters, stalledReaders, halfOpenRequests, measureMs } = options
   const [collector = '', other = ''] = await createUsers(postgres.url, ['collector', 'other'])
@@ -137,7 +137,7 @@ async function readEnds (socket: Socket): Promise<{ start: string, end: string }
 
 const isComplete = (end: string) => end.endsWith(']\r\n0\r\n\r\n')
 
-/** Disconnects the database in the middle of a list. The response must not look complete. */
+/** Cuts the database connections in the middle of a list. The response must not look complete. */
 async function breakMidway (scope: Scope, proxy: Proxy, service: Program, token: string): Promise<string[]> {
   const socket = await openSocket(scope, service, getPlants(token))
   await once(socket, 'readable')

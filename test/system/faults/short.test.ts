@@ -1,5 +1,4 @@
-// A short form of `npm run test:faults`. Ignores the `misses` of a report: times and sizes depend on the load
-// of the machine.
+// A short form of `npm run test:faults`. Checks no times and sizes: both depend on the load of the machine.
 import t from 'tap'
 import type { Scope } from '../../support/program.ts'
 import { attacks } from './attacks.ts'

@@ -10,7 +10,7 @@ const { serve } = unmeasured
 const clients = 32
 const plantsPerClient = 20
 const sampleMs = 250
-/** How much memory may grow after the second minute. Garbage collection makes memory vary without a leak. */
+/** The factor by which memory may grow after the second minute. Garbage collection makes memory vary. */
 const maxGrowth = 1.15
 
 /** Clients create, list and delete plants for minutes. Some of their requests are invalid. */

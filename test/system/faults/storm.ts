@@ -14,10 +14,7 @@ interface StormOptions {
   writes: number
 }
 
-/**
- * Kills PostgreSQL and the service repeatedly while users send requests. Some order of the requests must
- * explain all responses and all rows.
- */
+/** Kills PostgreSQL and the service under load. Some order of the requests must explain all responses. */
 export async function storm (scope: Scope, postgres: Postgres, options: StormOptions): Promise<Report> {
   const { seed, kills, writes } = options
   const random = createRandom(seed)

@@ -9,7 +9,7 @@ import type { Random } from './random.ts'
 
 const users = ['storm-ada', 'storm-bo', 'storm-cy']
 const workersPerUser = 8
-// Few plants, so that several workers often write the same plant, and lists stay short.
+// With few plants, several workers often write the same plant.
 const plantsPerUser = 160
 
 /** Starts the workers. Each worker sends all its requests to one of the addresses. */
