@@ -1,5 +1,5 @@
-// Lists the contenders: the programs that the benchmark measures. When a contender cannot run here, the
-// benchmark prints the reason and continues without this contender.
+// Lists the contenders, the programs that the benchmark measures. The benchmark skips a contender that cannot
+// be built or found on this machine, and prints the reason.
 import { execFileSync, spawnSync } from 'node:child_process'
 import { cpSync, symlinkSync } from 'node:fs'
 import { join } from 'node:path'
@@ -13,7 +13,6 @@ const peer = (file: string) => join(here, 'peers', file)
 
 const nodeOptions = manifest.scripts.start.split(' ').filter((word) => word.startsWith('--'))
 
-/** Returns the command line with which `npm start` runs the service of a checkout. */
 const serviceIn = (checkout: string) => [process.execPath, ...nodeOptions, join(checkout, 'src/main.ts')]
 
 export const service: Contender = {
@@ -21,14 +20,14 @@ export const service: Contender = {
   title: 'this service',
   command: serviceIn(join(here, '..')),
   ready: '/readyz',
-  // The image sets the same variables.
+  // The Docker image sets these variables too.
   env: { NODE_ENV: 'production', NODE_COMPILE_CACHE: join(folder, 'compile-cache') }
 }
 
 export const withSettings = (name: string, title: string, env: Record<string, string>): Contender =>
   ({ ...service, name, title, env: { ...service.env, ...env } })
 
-/** Returns variants of the service with metrics or traces, which are off by default. */
+/** Returns variants of the service with metrics or traces turned on. */
 export const watched = (OTEL_EXPORTER_OTLP_ENDPOINT: string): Contender[] => [
   withSettings('metrics', 'with metrics', { METRICS_PORT: '0' }),
   withSettings('traced', 'with traces of one request in a hundred', {
@@ -39,7 +38,7 @@ export const watched = (OTEL_EXPORTER_OTLP_ENDPOINT: string): Contender[] => [
   withSettings('all_traced', 'with traces of all', { OTEL_EXPORTER_OTLP_ENDPOINT })
 ]
 
-/** Returns the service of another checkout. That checkout needs its own node_modules. */
+/** Returns the service of another checkout. Run `npm ci` in that checkout first. */
 export const before = (checkout: string): Contender => ({
   ...service,
   name: 'before',
@@ -47,10 +46,9 @@ export const before = (checkout: string): Contender => ({
   command: serviceIn(checkout)
 })
 
-/** Fills the compile cache, as the build of the image does. */
+/** Fills Node's compile cache with a short run of the service. */
 export function fillCompileCache ({ command, env }: Contender) {
-  // After five seconds SIGINT stops the service, and Node writes the cache. If the service has not started by
-  // then, the first measured start fills the cache instead.
+  // Node writes the cache when SIGINT stops the service after five seconds.
   spawnSync('timeout', ['--signal=INT', '5', ...command], {
     env: { ...process.env, ...env, DATABASE_URL: 'postgres://127.0.0.1/none', PORT: '0' },
     stdio: 'ignore'
@@ -62,7 +60,7 @@ const inNode = (name: string, title: string): Contender =>
 
 export const yardstick = inNode('fastify', 'Fastify + pg')
 
-// Needs Debian's packages golang and golang-github-jackc-pgx-v4-dev.
+// Needs the Debian packages golang and golang-github-jackc-pgx-v4-dev.
 function go (): Contender {
   const binary = join(folder, 'plants')
   execFileSync('go', ['build', '-o', binary, peer('plants.go')], {
@@ -72,7 +70,7 @@ function go (): Contender {
   return { name: 'go', title: 'Go + pgx', command: [binary], ready: '/livez' }
 }
 
-// Needs Debian's packages cargo and
+// Needs the Debian packages cargo and
 // librust-{hyper,tokio-postgres,tokio,serde,serde-json,sha2,futures-util}-dev.
 function rust (): Contender {
   const source = join(folder, 'rust')
@@ -86,7 +84,7 @@ function rust (): Contender {
   return { name: 'rust', title: 'Rust + tokio-postgres', command, ready: '/livez' }
 }
 
-// Needs npm's package `bun`, installed globally.
+// Needs the npm package `bun`, installed globally.
 function bun (): Contender {
   if (!found('bun')) throw new Error('bun is not found')
   const command = ['bun', peer('bun.ts')]
@@ -94,8 +92,8 @@ function bun (): Contender {
 }
 
 /**
- * Returns a program that is not part of the project and uses only Fastify, pg and the service's tables. Its
- * figures show the cost of these libraries alone. The variable FLOOR names the folder of its `main.mjs`.
+ * Returns a program from outside of this repository, which uses only Fastify, pg and the service's tables.
+ * The program shows the cost of Fastify and pg alone. FLOOR names the folder of the program's `main.mjs`.
  */
 function floor (): Contender {
   const source = process.env.FLOOR

@@ -1,5 +1,5 @@
-// Compares requests with cached JWTs to requests with the service's own tokens. Also measures how much
-// processor time the check of a JWT takes.
+// Compares requests with cached JWTs and requests with the service's own tokens. Also measures the processor
+// time that the check of a JWT takes.
 import { once } from 'node:events'
 import { writeFileSync } from 'node:fs'
 import { createServer } from 'node:http'
@@ -41,7 +41,7 @@ async function startProvider () {
 
 type Provider = Awaited<ReturnType<typeof startProvider>>
 
-/** Returns for each round the processor time of a check in µs: for an uncached, then for a cached token. */
+/** Returns two processor times for each round, in µs: a check of an uncached and of a cached token. */
 async function checks ({ issuer, environment, signAll }: Provider, rounds: number): Promise<number[][]> {
   const source = { issuer, jwksUrl: environment.JWT_JWKS_URL, maxAgeMs: 3_600_000 }
   const keys = createKeys(source, Fastify().log)
@@ -49,7 +49,7 @@ async function checks ({ issuer, environment, signAll }: Provider, rounds: numbe
   const scopes = new Set(['plants:read', 'plants:write'])
   const authenticate = createJwtAuthenticate(keys, readConfig(environment), scopes)
   const figures: number[][] = []
-  // Round 0 only warms up the code. Its figures do not count.
+  // Round 0 warms up the code and does not count.
   for (let turn = 0; turn <= rounds; turn++) {
     const tokens = await signAll()
     figures.push([])

@@ -3,8 +3,8 @@ import type { Duration } from './measure.ts'
 import { alongside, createDatabase, withClient, type Contender, type Postgres } from './running.ts'
 import { keepStore, throughput, type Result } from './throughput.ts'
 
-// Each load uses 1,000 tokens. In the small store 50 users share these tokens. In the large store the tokens
-// belong to 1,000 users: every 500th user has one of these tokens.
+// `username` maps the index of a token to a user. In the small store, all 50 users have tokens. In the large
+// store, every 500th user has tokens.
 const sizes = [
   { name: 'small', title: '1,000 plants', users: 50, username: (token: number) => String(token % 50) },
   {

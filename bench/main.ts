@@ -1,8 +1,8 @@
 // npm run bench -- [--seconds 5] [--rounds 5] [--only <parts>] [--large]
-// <parts> are separated by commas. By default the benchmark runs all of these parts:
+// <parts> is a comma-separated list. By default, the benchmark runs these parts:
 // list, create, delete, mix, single, unbounded, pages, start, watched, jwt, transfer
 // --large also measures a store of 10,000,000 plants.
-// BEFORE=<checkout> npm run bench -- --only before: compares this version with another checkout.
+// To compare this version with another checkout: BEFORE=<checkout> npm run bench -- --only before
 import { once } from 'node:events'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
@@ -145,8 +145,8 @@ ${conditions}`)
 }
 
 /**
- * Measures variants of this service and prints their rates relative to the first variant.
- * Returns the text of a section with their processor times.
+ * Measures variants of this service. Prints the rate of each variant, relative to the first variant.
+ * Returns Markdown with the processor times.
  */
 async function variants (chosen: Contender[], of: Load[]): Promise<string> {
   for (const { name } of chosen) {
@@ -167,7 +167,7 @@ ${conditions}`
 }
 
 if (parts.includes('watched')) {
-  // This collector of traces accepts every request.
+  // This trace collector accepts and discards all traces.
   const collector = createServer((request, response) => {
     request.resume().on('end', () => response.end())
   }).listen(0, '127.0.0.1')

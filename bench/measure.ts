@@ -1,4 +1,4 @@
-// Runs a load on a contender and measures rate, latency and processor time.
+// Sends a load to a contender and measures rate, latency and processor time.
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { readFileSync, writeFileSync } from 'node:fs'
@@ -13,10 +13,10 @@ export const loads: Load[] = ['list', 'create', 'delete', 'mix']
 export interface Figures {
   requests: number
   perSecond: number
-  /** Median and 99th percentile of the latency in ms. NaN for pgbench. */
+  /** Latency in ms: the median and the 99th percentile. NaN for pgbench. */
   p50: number
   p99: number
-  /** Processor time per request in µs: of the contender, and of all PostgreSQL processes together. */
+  /** Processor time per request in µs: `own` of the contender, `postgres` of all PostgreSQL processes. */
   own: number
   postgres: number
 }
@@ -41,13 +41,13 @@ export function median (values: number[]) {
 export const quantile = (values: number[], fraction: number) =>
   values.toSorted((a, b) => a - b)[Math.floor((values.length - 1) * fraction)] ?? NaN
 
-/** Formats the median of the rounds, then the lowest and the highest round in brackets. */
+/** Returns the text `median [lowest–highest]`, or a dash when a value is NaN. */
 export function spread (values: number[]) {
   if (values.some(Number.isNaN)) return '–'
   return `${round(median(values))} [${round(Math.min(...values))}–${round(Math.max(...values))}]`
 }
 
-/** Returns the processor time of a process and its running or ended children. Linux counts in 10 ms ticks. */
+/** Returns the processor time of a process and all its descendants. Linux counts in ticks of 10 ms. */
 function processorSeconds (pid: number): number {
   const fields = readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ')[1]?.split(' ') ?? []
   const children = readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8').trim().split(' ').filter(Boolean)
@@ -75,7 +75,7 @@ export async function run (program: string, args: string[], { pid, postgres }: E
   return { output, processor }
 }
 
-/** Measures a load. Rejects when a request fails, when a status is 400 or more, or without any response. */
+/** Measures a load. Rejects when a request fails, a status is 400 or more, or no response arrives. */
 export async function wrk (entry: Entry, load: Load, options: Options): Promise<Figures> {
   const { connections, seconds, firstId } = options
   const threads = String(Math.min(2, connections))
@@ -105,9 +105,8 @@ delete from plants where owner = :writer and id = :id;`
 }
 
 /**
- * Sends prepared statements directly to PostgreSQL, one at a time on each connection. Uses 16 connections,
- * because PostgreSQL is fastest with 16. With 64 connections, as the contenders have, its processes would
- * compete for the processor.
+ * Sends prepared statements directly to PostgreSQL, one at a time on each connection. Uses 16 connections:
+ * with 64, PostgreSQL executes fewer statements per second.
  */
 export async function pgbench (entry: Entry, load: Load, { seconds, firstId }: Options): Promise<Figures> {
   const connections = 16

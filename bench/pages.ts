@@ -1,4 +1,4 @@
-// Compares the first page of a user's plants with the last page.
+// Measures requests for the first page of a user's plants and requests for the last page.
 import { table } from '../test/support/table.ts'
 import { writeCursor } from '../src/http/types.ts'
 import { processor, run, spread, type Duration } from './measure.ts'
@@ -26,7 +26,7 @@ export async function pages (postgres: Postgres, service: Contender, { seconds, 
   })
   const past = new Map([1, lastPage].map((page) => [page, [] as Array<Awaited<ReturnType<typeof measure>>>]))
   await alongside(postgres, [service], async ([entry]) => {
-    // Turn 0 only warms up the service. Its figures do not count.
+    // Turn 0 warms up the service and does not count.
     for (let turn = 0; turn <= rounds; turn++) {
       for (const [page, figures] of past) {
         const figure = await measure(entry as Entry, page, seconds)

@@ -1,4 +1,4 @@
-// Writes docs/performance.md and its plot. A benchmark run replaces only the sections that it measured.
+// Writes docs/performance.md and its plot. A benchmark run replaces only the sections that the run measured.
 import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 
@@ -15,7 +15,7 @@ export function writeSection (title: string, body: string) {
 
 export interface Bar { title: string, value: number, label: string }
 
-/** Draws groups of horizontal bars. The first bar of a group is highlighted. */
+/** Draws groups of horizontal bars and highlights the first bar of each group. */
 export function writePlot (title: string, groups: Map<string, Bar[]>) {
   const [left, width, bar, gap] = [270, 680, 18, 34]
   const longest = Math.max(...[...groups.values()].flat().map(({ value }) => value))

@@ -1,4 +1,4 @@
-// Runs contenders and the PostgreSQL server that they share. Each contender has its own database.
+// Runs contenders and one PostgreSQL server, which has a database for each contender.
 import { spawn, type ChildProcess } from 'node:child_process'
 import { createHash } from 'node:crypto'
 import { once } from 'node:events'
@@ -17,10 +17,10 @@ export interface Contender {
   name: string
   title: string
   command: string[]
-  /** A path that responds with a status below 500 when the contender serves requests. */
+  /** The benchmark requests this path until the status is below 500. Then the contender is ready. */
   ready: string
   env?: Record<string, string>
-  /** The file with the tokens that the load sends. By default they are the service's own tokens, not JWTs. */
+  /** A file with the tokens that the load sends. Default: a file with the service's own tokens, not JWTs. */
   tokensFile?: string
 }
 
@@ -47,7 +47,7 @@ const tokens = Array.from({ length: 2001 }, () => createToken())
 export const tokensFile = join(folder, 'tokens')
 writeFileSync(tokensFile, tokens.join('\n'))
 
-/** The user of the last token. Parts of the benchmark give this user 100,000 plants. */
+/** The user of the last token. `pages.ts` and `unbounded.ts` give this user 100,000 plants. */
 export const collector = { username: '2000', token: tokens[2000] ?? '' }
 
 const children = new Set<ChildProcess>()
@@ -61,7 +61,7 @@ export function interrupt () {
 
 const isReady = (url: string) => fetch(url).then(({ status }) => status < 500, () => false)
 
-/** Starts a contender and waits until it is ready. Writes its log to a file. */
+/** Starts a contender and waits until it is ready. */
 export async function start (contender: Contender, databaseUrl: string): Promise<Running> {
   if (interrupted) throw new Error('interrupted')
   const port = await freePort()
@@ -97,7 +97,7 @@ export type Postgres = Awaited<ReturnType<typeof startPostgres>>
 
 /** Starts a temporary PostgreSQL server with default settings, so fsync is on. */
 export async function startPostgres () {
-  // When root runs the benchmark, PostgreSQL runs as the user postgres. That user needs access to the folder.
+  // When root runs the benchmark, the user postgres runs PostgreSQL and needs access to the folder.
   await chmod(folder, 0o755)
   const server = await startEmbedded(folder)
   return {
@@ -120,7 +120,7 @@ export async function withClient<T> (url: string, work: (client: pg.Client) => P
   }
 }
 
-/** Runs contenders at once while `work` measures them. Each contender has a database of the same name. */
+/** Runs all chosen contenders while `work` measures them. Each contender has a database of its name. */
 export async function alongside (
   postgres: Postgres,
   chosen: Contender[],

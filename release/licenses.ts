@@ -1,11 +1,11 @@
-// Fails when a package of the image has a license that is not in `accepted`: node release/licenses.ts
+// Fails when `accepted` lacks the license of a package in the image. Usage: node release/licenses.ts
 import { readFile } from 'node:fs/promises'
 
 const accepted = ['0BSD', 'Apache-2.0', 'BlueOak-1.0.0', 'BSD-2-Clause', 'BSD-3-Clause', 'ISC', 'MIT']
 
 interface Package { dev?: boolean, license?: string }
 
-// A choice such as (MIT OR CC0-1.0) is accepted when one of its licenses is accepted.
+// For a choice such as (MIT OR CC0-1.0), one accepted license is enough.
 const isAccepted = (license = '') =>
   license.replaceAll(/[()]/g, '').split(' OR ').some((name) => accepted.includes(name))
 

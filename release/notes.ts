@@ -1,4 +1,4 @@
-// Prints the section of a version in CHANGELOG.md, as its release notes: node release/notes.ts 1.1.0
+// Prints the release notes of a version from CHANGELOG.md. Usage: node release/notes.ts 1.1.0
 import { readFile } from 'node:fs/promises'
 
 const version = process.argv[2]

@@ -1,6 +1,6 @@
-// Prints the SBOM of the packages in the image, in CycloneDX: node release/sbom.ts
-// `npm sbom --omit=dev` also leaves out packages that both development and the image need.
-// So npm reads a copy of the project without development dependencies.
+// Prints an SBOM of the packages in the image, in CycloneDX. Usage: node release/sbom.ts
+// npm reads a copy of the project without development dependencies. `npm sbom --omit=dev` would also omit
+// packages that both development and the image need.
 import { execFile } from 'node:child_process'
 import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'

@@ -1,7 +1,7 @@
-// Copies the version of package.json into the other files that contain it. `npm version` runs this script.
+// Copies the version from package.json into the files in `places`. `npm version` runs this script.
 import { readFile, writeFile } from 'node:fs/promises'
 
-/** The pattern that finds the version in each file. */
+/** Maps a file to the pattern that finds the version in this file. */
 export const places = {
   Dockerfile: /(?<=^ARG VERSION=).*/m,
   'deploy/service.yml': /(?<=localhost\/plant-store:)[^}]+/,

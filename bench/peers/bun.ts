@@ -1,4 +1,4 @@
-// Bun with its own server and SQL client. The client prepares and pipelines statements. Tokens are cached.
+// Uses Bun's own server and SQL client. The client prepares and pipelines statements. Caches tokens.
 import { isNewPlant, readId, readLimit, cacheUsers, toPlant } from './tokens.ts'
 
 type Row = { name: string, tag: string | null } & { username: string }
@@ -6,7 +6,7 @@ type Rows = Row[] & { count: number }
 type Result = Promise<Response>
 type Route = (request: Request & { params: { id: string } }) => Result | Response
 
-// Bun's type package would add its globals to the whole project, so declare the needed globals here.
+// Declares the globals that this file needs. Bun's type package would add globals to the whole project.
 declare const Bun: {
   SQL: new (url: string, options: { max: number }) => (text: TemplateStringsArray, ...values: unknown[]) =>
   Promise<Rows>

@@ -1,4 +1,4 @@
-// Express 5 with a pool of pg. Each request looks up its token in the database.
+// Uses Express 5 and a pool of pg. Looks up the token of each request in the database.
 import { createHash } from 'node:crypto'
 import express, { type NextFunction, type Request, type Response } from 'express'
 import pg from 'pg'

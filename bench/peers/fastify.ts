@@ -1,4 +1,4 @@
-// The yardstick of the benchmark: Fastify and pg, used as in their guides. Each request looks up its token.
+// The yardstick of the benchmark. Uses Fastify and pg as their guides do. Looks up the token of each request.
 import { createHash } from 'node:crypto'
 import Fastify from 'fastify'
 import pg from 'pg'

@@ -1,4 +1,4 @@
-// Hono on Node with postgres.js, which prepares and pipelines statements. Tokens are cached.
+// Uses Hono on Node and postgres.js, which prepares and pipelines statements. Caches tokens.
 import { serve } from '@hono/node-server'
 import { Hono, type Context } from 'hono'
 import { bodyLimit } from 'hono/body-limit'

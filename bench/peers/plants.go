@@ -1,4 +1,4 @@
-// Go's net/http and pgx with prepared statements. Tokens are cached for three seconds.
+// Uses Go's net/http and pgx with prepared statements. Caches tokens for three seconds.
 package main
 
 import (

@@ -1,12 +1,9 @@
-// A token cache and input checks for the peers in JavaScript. The cache keeps a token for three seconds.
+// Provides a token cache and input checks for the contenders in JavaScript.
 import { createHash } from 'node:crypto'
 
 const cacheMs = 3000
 
-/**
- * Returns a function that finds the user of an Authorization header. For an unknown token this function
- * resolves to undefined.
- */
+/** Returns a function that finds the user of an Authorization header, or undefined for an unknown token. */
 export function cacheUsers (find: (hash: Buffer) => Promise<string | undefined>) {
   const users = new Map<string, { user: string, until: number }>()
   return async (header = ''): Promise<string | undefined> => {

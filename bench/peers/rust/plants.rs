@@ -1,5 +1,5 @@
-// Rust with hyper and tokio-postgres. Statements are prepared once and pipelined over a few connections.
-// Tokens are cached for three seconds.
+// Uses Rust's hyper and tokio-postgres. Prepares statements once and pipelines them over a few connections.
+// Caches tokens for three seconds.
 use futures_util::future::try_join_all;
 use hyper::service::{make_service_fn, service_fn};
 use hyper::{body, header, Body, Method, Request, Response, Server};
