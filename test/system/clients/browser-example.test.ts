@@ -1,4 +1,4 @@
-// Opens examples/browser/index.html in a real browser, from another origin than the service.
+// Opens examples/browser/index.html in a real browser. The page and the service have different origins.
 import { once } from 'node:events'
 import { readFile } from 'node:fs/promises'
 import { createServer, request, type RequestListener } from 'node:http'
@@ -119,7 +119,7 @@ t.test('the keyboard alone signs in, creates, deletes and signs out', needsBrows
   t.notMatch(stored, tokenOf(alice))
 })
 
-/** Starts a proxy that removes the Link header, so that the page sees a service without links. */
+/** Starts a proxy that removes the Link header from the service's responses. */
 const withoutLinks = (t: Test) => listen(t, async (incoming, response) => {
   const { method, url, headers } = incoming
   const outgoing = request(service + url, { method, headers })

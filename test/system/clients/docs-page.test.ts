@@ -15,7 +15,7 @@ const openDocs = async (page: Page, home: string) => {
   await page.getByRole('heading', { name: 'Plant store' }).waitFor()
 }
 
-/** Scrolls to each section, because Scalar renders a section only when it becomes visible. */
+/** Scrolls to every section: Scalar, the page's library, renders a section only when it becomes visible. */
 async function renderAll (page: Page): Promise<void> {
   const renderNext = `new Promise((resolve) => {
     const section = document.querySelector('[data-placeholder=true]')
@@ -26,7 +26,7 @@ async function renderAll (page: Page): Promise<void> {
   await page.locator('.markdown pre button').last().waitFor()
 }
 
-/** Returns those essential parts of the page that a visitor must scroll to. */
+/** Returns the essential elements that are not visible without scrolling. */
 async function findHidden (page: Page, home: string, height: number): Promise<string[]> {
   const essentials = [
     page.getByRole('heading', { name: 'Plant store' }), page.getByText(home, { exact: true }),
@@ -69,7 +69,7 @@ t.test('tabs choose the language of the samples, and buttons copy them', needsBr
   const home = await listen()
   const { page } = await openPage(t, { home, viewport: { width: 1280, height: 900 } })
   await page.context().grantPermissions(['clipboard-read', 'clipboard-write'])
-  /** Returns the text that a click on the button puts into the clipboard. */
+  /** Clicks the button and returns the text that the page copies into the clipboard. */
   async function copyBy (button: ReturnType<Page['locator']>): Promise<string> {
     await page.evaluate("navigator.clipboard.writeText('')")
     await button.click()
@@ -91,8 +91,8 @@ t.test('tabs choose the language of the samples, and buttons copy them', needsBr
 })
 
 /**
- * Opens the dialog of an operation, fills it in and sends the request. Waits until the dialog shows the
- * response's status, then returns the response.
+ * Sends a request from the dialog of an operation. Returns the response after the dialog has shown the
+ * response's status.
  */
 async function send (
   page: Page, operation: string,
@@ -169,7 +169,7 @@ t.test('the keyboard alone reaches an operation and sends a request', needsBrows
   t.equal(response.status(), 401)
 })
 
-/** Starts a proxy that serves the service under /api and strips this prefix. */
+/** Starts a proxy that forwards /api/… to the service without the prefix /api. */
 async function startProxy (t: Test, service: string): Promise<string> {
   const proxy = createServer(async (incoming, response) => {
     const path = /^\/api(\/.*)$/.exec(incoming.url as string)?.[1]

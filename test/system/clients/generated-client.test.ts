@@ -1,4 +1,4 @@
-// Tests clients that three generators make from openapi.json: hey-api, orval, and openapi-typescript.
+// Tests clients that hey-api, orval and openapi-typescript generate from openapi.json.
 import { execFile } from 'node:child_process'
 import { readFile, symlink, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
@@ -31,8 +31,8 @@ await Promise.all([
   runInFolder('openapi-typescript', 'openapi.json', '--output', 'openapi-typescript.ts')
 ])
 
-// In each program `use` creates, lists and deletes plant 42, then deletes it again. `rejected` has calls that
-// must be type errors: TypeScript checks `rejected`, and nothing runs it.
+// Maps a generator to a program. `use` creates and lists plant 42, then deletes plant 42 twice. `rejected`
+// never runs. TypeScript must report each call in `rejected` as an error.
 const uses: Record<string, string> = {
   'hey-api': `
     import { createPlant, deletePlant, listPlants, type Error, type NewPlant } from './client/index.ts'

@@ -5,11 +5,10 @@ import { startApp } from '../../support/app.ts'
 import { sql } from '../../support/database.ts'
 import { withoutHooks } from '../../support/program.ts'
 
-// Prism is a proxy that knows only openapi.json. Prism adds a header to each response. This header lists
-// where the request or the response violates openapi.json. Prism reads numbers as doubles, so int64.test.ts
-// tests the ids that a double cannot hold.
+// Prism is a proxy that checks requests and responses against openapi.json. A response header of Prism lists
+// the violations. Prism reads numbers as doubles, so int64.test.ts tests ids that a double cannot hold.
 
-/** Starts Prism in front of the service and resolves to its address. */
+/** Starts Prism in front of the service. Resolves to the URL of Prism. */
 async function startPrism (address: string): Promise<string> {
   const prism = spawn('env', [...withoutHooks, 'prism', 'proxy', 'openapi.json', address, '--port', '0'],
     { stdio: ['ignore', 'pipe', 'inherit'] })

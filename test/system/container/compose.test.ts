@@ -121,7 +121,7 @@ await t.test('stopped under load, the service completes all requests, then close
 })
 
 await t.test('a changed DATABASE_PASSWORD applies to the service and the database', async t => {
-  // In a URL these characters would need percent-encoding.
+  // These characters would need percent-encoding in a URL.
   project.env.DATABASE_PASSWORD = "p/a?s'#1"
   await project.compose('up', '--detach')
   await waitForStatus(`${await project.url()}/readyz`, 200)

@@ -8,16 +8,15 @@ type Options = {
   token: string
   clients?: number
   /**
-   * If true, each client ends after a response with `Connection: close` or after a failed request. Otherwise
-   * the clients go on until `stop`.
+   * If true, a client ends after a response with `Connection: close` and after a failed request. If false,
+   * the clients run until `stop`.
    */
   oneConnection?: boolean
 }
 
 /**
- * Starts clients that create, list and delete plants. Each client sends one request at a time on a connection
- * of its own. `ended` and `stop` return the failures, and the plants that the acknowledged requests must have
- * stored.
+ * Starts clients that create, list and delete plants. Each client sends one request at a time on its own
+ * connection. `ended` and `stop` resolve to the failures and to the plants that the service must have stored.
  */
 export function startLoad (t: Test, { url, token, clients = 8, oneConnection = false }: Options) {
   const events = new EventEmitter()
@@ -79,7 +78,7 @@ export function startLoad (t: Test, { url, token, clients = 8, oneConnection = f
   return {
     /** Resolves when the first response with `Connection: close` arrives. */
     firstClosing: () => once(events, 'closing'),
-    /** Resolves when every client has ended by itself, which happens only with `oneConnection`. */
+    /** Resolves when all clients have ended. Use `ended` only with `oneConnection`. */
     ended: async () => { await all; return result() },
     stop: async () => { over.abort(); await all; return result() }
   }
@@ -91,8 +90,7 @@ async function send (
   const headers: Record<string, string> = { authorization: `Bearer ${token}` }
   if (body !== undefined) headers['content-type'] = 'application/json'
   const outgoing = request(url + path, { agent, method, headers })
-  // `once` handles only the first error of a cut connection. Without this listener a second error would crash
-  // the process.
+  // `once` handles only one error. A cut connection may emit a second error, which would crash the process.
   outgoing.on('error', () => {})
   outgoing.end(body === undefined ? undefined : JSON.stringify(body))
   const [response] = await once(outgoing, 'response') as [IncomingMessage]

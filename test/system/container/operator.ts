@@ -4,11 +4,11 @@ import { join } from 'node:path'
 import type { Test } from 'tap'
 import { buildImage, composeFiles, findImage, openProject, waitForStatus } from './support.ts'
 
-/** Opens a Compose project with these overlays, and creates a folder for files that the commands write. */
+/** Opens a Compose project with these overlays. `follow` writes files to a new folder. */
 export async function openOperator (t: Test, ...overlays: string[]) {
   await buildImage()
   const folder = t.testdir()
-  // The local image postgres:18 may be a substitute with client programs of another version than its server.
+  // Check pg_dump: a local substitute for postgres:18 may have client programs older than the server.
   const database = await findImage('postgres:18', 'pg_dump --version | grep -q " 18"')
   const override = join(folder, 'database.yml')
   const services = overlays.includes('backup') ? ['database', 'backup'] : ['database']
@@ -16,14 +16,14 @@ export async function openOperator (t: Test, ...overlays: string[]) {
   await writeFile(override, `services: { ${images.join(', ')} }`)
   const project = await openProject(t)
   project.env.COMPOSE_FILE = [...composeFiles(...overlays), override].join(':')
-  // There is no load, so an instance may stop at once.
+  // Without load, an instance may stop at once.
   project.env.DRAIN_DELAY = '0'
 
   return {
     project,
     database,
     folder,
-    /** Runs a block of command lines from the runbook. The commands run in `folder`. */
+    /** Runs command lines of the runbook in `folder`. */
     follow: (lines: string | undefined, environment?: NodeJS.ProcessEnv) =>
       project.sh(lines as string, environment, folder),
     plants: () => project.sql('select string_agg(name, \',\' order by id) from plants'),

@@ -1,4 +1,4 @@
-// Tests the proxies of deploy/ in front of a server that fails in ways in which the service does not fail.
+// Tests the proxies of deploy/ in front of a server with faults that the service does not have.
 import { execFile } from 'node:child_process'
 import { readFile } from 'node:fs/promises'
 import { join } from 'node:path'
@@ -24,7 +24,7 @@ const upstream = await start('--network-alias=plant-store-1', '--publish=127.0.0
 
 type RawResponse = { status: number, headers: string, body: string }
 
-/** Sends the text as it is and reads until the proxy closes the connection. */
+/** Sends the text unchanged and reads until the proxy closes the connection. */
 async function exchange (port: number, secure: boolean, request: string): Promise<RawResponse> {
   const host = '127.0.0.1'
   const socket = secure ? connectTls({ port, host, rejectUnauthorized: false }) : connect(port, host)
@@ -61,7 +61,7 @@ async function startNginx () {
   const [key, certificate] = [join(certificates, 'plants.key'), join(certificates, 'plants.crt')]
   await promisify(execFile)('openssl', ['req', '-x509', '-newkey', 'rsa:2048', '-nodes',
     '-subj=/CN=plants.example.com', '-keyout', key, '-out', certificate])
-  // The proxy shares the upstream's network namespace, as if both ran on one machine.
+  // nginx shares the upstream's network namespace, as if nginx and the upstream ran on one machine.
   const id = await start(`--network=container:${upstream}`, `--volume=${certificates}:/etc/nginx/tls:ro`,
     `--volume=${deploy}/nginx.conf:/etc/nginx/conf.d/default.conf:ro`, await findImage('nginx:1.28'))
   const port = await portOf(upstream, 443)

@@ -1,4 +1,4 @@
-// Uses a release as an operator without a checkout does. The archive's compose files pull the released image.
+// Installs a release as an operator without a checkout does. The archive's Compose files pull the image.
 import { join } from 'node:path'
 import t from 'tap'
 import {

@@ -110,8 +110,7 @@ await t.test('another database is used with verify-full and its own certificate 
   await until(log, (log) => log.includes("does not match certificate's altnames"))
   t.equal((await fetch(`${await project.url()}/readyz`)).status, 503)
 
-  // In a list of hosts, the certificate must match the name of the host in use. `db.example.org` still fails,
-  // so the service uses `db.example.com`.
+  // The certificate does not match `db.example.org`. So the service connects to the second host of the list.
   await connect('db.example.org,db.example.com')
   await ready()
 })

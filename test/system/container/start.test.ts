@@ -6,7 +6,7 @@ import {
 
 t.setTimeout(180_000)
 
-// The image of a next version. Its migration waits for the advisory lock 1.
+// An image with one more migration, which waits for the advisory lock 1.
 const slow = 'localhost/plant-store:test-slow'
 
 await buildImage()
@@ -16,7 +16,7 @@ const project = await openProject(t)
 const locks = (condition: string) =>
   project.sql(`select count(*) from pg_locks where locktype = 'advisory' and ${condition}`)
 
-/** Takes the lock that the migration waits for, and returns the function that releases it. */
+/** Takes the advisory lock 1. Returns a function that releases the lock. */
 async function holdMigration () {
   const held = project.sql('select pg_advisory_lock(1), pg_sleep(600)').catch(() => {})
   await until(() => locks('granted'), count => count === '1')

@@ -16,7 +16,7 @@ const read = (name: string) => readFile(join(root, name), 'utf8')
 t.test('Compose passes every setting of .env to the service', async (t) => {
   const service = (await read('deploy/service.yml')).split('  database:', 1)[0] as string
   const passed = new Set([...service.matchAll(/^ {6}([A-Z_]+):/gm)].map(([, name]) => name))
-  // Compose need not pass three settings: the image sets HOST, Compose publishes PORT, and only the embedded
+  // Compose does not pass these settings: the image sets HOST, Compose publishes PORT, and only the embedded
   // PostgreSQL uses DATA_DIR.
   const fixed = ['HOST', 'PORT', 'DATA_DIR']
   // test/config.test.ts compares the table of docs/operating.md with the settings of the program.

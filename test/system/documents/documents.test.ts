@@ -1,5 +1,5 @@
-// Runs the command lines of the documents. For each command that does not run here, this file names the test
-// that runs it, or the reason why no test does.
+// Runs command lines of the documents. `runBy` lists the commands that other files run. `notRun` lists the
+// commands that no test runs.
 import { execFile } from 'node:child_process'
 import { access, readdir, readFile } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
@@ -21,7 +21,7 @@ const isCommand = new RegExp(`^([A-Z_]+=\\S+ )*(${programs}) \\S`)
 function commandsIn (text: string): string[] {
   const blocks = [...text.matchAll(/^```sh\n(.*?)^```|^ {4}(\S[^\n]*)$/gms)]
     .map(([, lines, line]) => lines ?? line as string)
-  // A line that ends in \ or | continues in the next line.
+  // A line that ends with \ or | continues on the next line.
   const lines = blocks.flatMap((block) => block.replaceAll(/\\\n\s*|(?<=\|)\n\s*/g, ' ').split('\n'))
   const sentences = text.replaceAll(/^```.*?^```/gms, '')
   const inline = [...sentences.matchAll(/`([^`]+)`/g)]
@@ -32,10 +32,10 @@ function commandsIn (text: string): string[] {
     .filter((line) => line !== '')
 }
 
-// The container suite runs all blocks of the runbook: test/system/deploy/files.test.ts checks this.
+// test/system/deploy/files.test.ts checks that the container suite runs all blocks of the runbook.
 const runbookLines = Object.values(runbook).flat().flatMap((block) => commandsIn(`\`\`\`sh\n${block}\`\`\``))
 
-/** The documented commands that other files run, by file. */
+/** Maps a file to the documented commands that this file runs. */
 const runBy: Record<string, string[]> = {
   'test/system/container/fresh.sh': ['npm ci', 'npm ci && npm test', 'npm test'],
   'test/system/documents/starts.test.ts': ['npm ci && npm start', 'npm run dev'],
@@ -65,7 +65,7 @@ const runBy: Record<string, string[]> = {
   ]
 }
 
-/** Documented commands that no test runs, by reason. */
+/** Documented commands that no test runs. The keys are the reasons. */
 const notRun: Record<string, string[]> = {
   'It changes the checkout or the machine.':
     ['git pull', 'git push --follow-tags', 'npm install --global bun'],
@@ -125,7 +125,7 @@ t.test('a test runs every command line of the documents, or a reason is given', 
   t.strictSame(gone, [], 'every command listed here appears in a document')
   for (const [file, lines] of Object.entries(runBy)) {
     const text = await read(file)
-    // Skip TypeScript: a test there may write a command differently, for example as an array of words.
+    // Skip TypeScript files, which may write a command as an array of words.
     if (!file.endsWith('.ts')) for (const line of lines) t.ok(text.includes(line), line)
   }
 })
@@ -157,7 +157,7 @@ t.test('the commands of the documents succeed', async (t) => {
   const [bobs] = await tokens.list('bob')
   const carol = await as('carol')
   const address = await listen()
-  // The files that docs/data.md names.
+  // docs/data.md names these files.
   const folder = t.testdir({
     'plants.csv': 'id,name\n41,Fern\n',
     'everything.ndjson.gz': gzipSync('{"user":"dave","id":1,"name":"Oak"}\n')
@@ -168,7 +168,7 @@ t.test('the commands of the documents succeed', async (t) => {
   for (const command of commands) {
     if (!runHere.test(command)) continue
     const line = command.replace('<id>', bobs?.id as string).replace('<user>', 'bob')
-      // Replace npx, which takes two seconds. commands.test.ts tests it once.
+      // Replace npx, which takes two seconds. commands.test.ts tests npx.
       .replace(/^(npx )?plant-store/, program.join(' '))
       .replace('localhost:3000', `--silent --show-error --fail ${address}`)
     const done = promisify(execFile)('env', [...asShipped, 'sh', '-c', line], { cwd: folder, env })

@@ -13,7 +13,7 @@ const DATABASE_URL = await createDatabase(t)
 const bin = join(t.testdir(), 'plant-store')
 await symlink(join(root, 'src/main.ts'), bin)
 
-/** The documented ways to start the service, and whether they pass the options for Node. */
+/** Documented ways to start the service. `hasOptions`: the command line contains the options for Node. */
 const ways: Record<string, { words: string[], hasOptions: boolean }> = {
   'npm start': { words: ['npm', 'start'], hasOptions: true },
   'npm run dev': { words: ['npm', 'run', 'dev'], hasOptions: true },
@@ -21,7 +21,7 @@ const ways: Record<string, { words: string[], hasOptions: boolean }> = {
   'a link to src/main.ts, as npm and the image have one': { words: [bin], hasOptions: false }
 }
 
-/** Starts the service. The returned `logged(text)` reads the log up to the line with this message. */
+/** Starts the service. `logged(text)` reads the log up to the message `text`. */
 async function start (t: Test, words: string[]) {
   const child = spawn('env', [...asShipped, ...words], {
     cwd: root,
@@ -29,7 +29,7 @@ async function start (t: Test, words: string[]) {
     stdio: ['ignore', 'pipe', 'inherit'],
     detached: true
   })
-  // Ends the whole process group when a test fails early.
+  // Kill the whole process group when a test fails early.
   t.teardown(() => { if (child.exitCode === null) process.kill(-(child.pid as number), 'SIGKILL') })
   const exited = once(child, 'exit')
   const log: Array<{ msg: string, pid: number }> = []
@@ -39,7 +39,7 @@ async function start (t: Test, words: string[]) {
     for (;;) {
       const { value, done } = await lines.next()
       if (done) throw new Error(`ended before it logged ${text}`)
-      // npm prints lines of its own, which are not JSON.
+      // npm also prints lines, which are not JSON.
       if (value.startsWith('{')) log.push(JSON.parse(value))
       if (log.at(-1)?.msg === text) return log.at(-1) as { msg: string, pid: number }
     }

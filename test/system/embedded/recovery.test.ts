@@ -7,7 +7,7 @@ import { createDataDir, findServer, isRunning } from '../../support/embedded.ts'
 import { findChildren } from '../../support/processes.ts'
 import { unmeasured, type Program } from '../../support/program.ts'
 
-// All tests use one folder. Each test continues where the previous one ended.
+// The tests run in order. Each test continues with the data of the previous test.
 const DATA_DIR = await createDataDir(t)
 const environment = { DATABASE_URL: undefined, DATA_DIR, DRAIN_DELAY: '0' }
 const start = () => unmeasured.serve(t, environment, 'ready', { detached: true })
@@ -18,7 +18,7 @@ const usesEmbedded = `DATABASE_URL is not set: using the PostgreSQL server in ${
 
 const names: string[] = []
 
-/** Creates 20 more plants, which must never be lost afterwards. */
+/** Creates 20 more plants. Later checks expect all created plants. */
 async function createPlants ({ address }: Program): Promise<void> {
   await Promise.all(Array.from({ length: 20 }, async (_, index) => {
     const id = names.length + index
@@ -88,7 +88,7 @@ await t.test('a start with a port in use stops the database again', async (t) =>
   const settings = { ...environment, PORT: String(port).trim() }
   const { code, stdout, stderr } = await unmeasured.run(['serve'], settings)
   t.strictSame({ code, stderr }, { code: 1, stderr: `port ${String(port).trim()} on 127.0.0.1 is in use\n` })
-  // Other lines of stdout may differ: on a busy machine some are about event-loop lag.
+  // On a busy machine, stdout also has lines about event-loop lag.
   t.notMatch(stdout, 'listening')
   t.notOk(isRunning(DATA_DIR))
 })
@@ -104,7 +104,7 @@ await t.test('a stale server.json does not mislead the next start', async (t) =>
 
   const killed = spawn(process.execPath, ['--version'])
   await once(killed, 'exit')
-  // server.json now describes another server, as if that server had taken over the port and the password.
+  // Make server.json describe a server that does not use this folder.
   await writeFile(notes, JSON.stringify({ url: process.env.TEST_DATABASE_URL, ownerPid: killed.pid }))
   service = await start()
   t.strictSame(await listPlants(service), names)
@@ -115,8 +115,7 @@ await t.test('a stale server.json does not mislead the next start', async (t) =>
 await t.test('a start waits for a server that is about to end', async (t) => {
   const folder = join(DATA_DIR, 'postgresql')
   const { uid, gid } = await stat(folder)
-  // The old process lives for two seconds: longer than a usual start takes, but less than a start waits for
-  // such a process.
+  // The old process ends after two seconds. A start waits up to five seconds for such a process.
   const leaving = spawn('sleep', ['2'], { uid, gid })
   await writeFile(join(folder, 'postmaster.pid'), `${leaving.pid}\n`)
   service = await start()

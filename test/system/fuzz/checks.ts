@@ -1,5 +1,5 @@
-// Compares each response with the response that the oracle expects. The oracle cannot interpret a stream of
-// requests with mutated bytes. So for such streams, checks only that the responses fit the stored plants.
+// Compares responses with the responses that the oracle expects. The oracle cannot interpret mutated bytes.
+// So `explain` checks only that the responses to mutated bytes fit the stored plants.
 import { isDeepStrictEqual } from 'node:util'
 // This import fills the catalogue with the errors of all domains.
 import '../../../src/app.ts'
@@ -10,7 +10,7 @@ import { readInteger, type Plants, type Verdict } from './oracle.ts'
 const statuses = new Set([200, 204, 400, 401, 404, 405, 408, 414, 417, 431, 501])
 const numbers = new Set(catalogue.keys())
 
-/** Throws unless there is one response, and it is the response that the oracle expects. */
+/** Throws unless there is exactly one response and the oracle expects this response. */
 export function expectOnly (responses: RawResponse[], verdict: Verdict): string[] {
   const [response] = responses
   if (responses.length !== 1 || response === undefined) throw new Error(`${responses.length} responses`)

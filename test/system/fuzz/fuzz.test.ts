@@ -2,7 +2,7 @@ import t from 'tap'
 import { createDatabase } from '../../support/database.ts'
 import { fuzz } from './run.ts'
 
-// Each run has another seed. `npm run fuzz` sends more requests.
+// `npm run fuzz` sends more requests.
 const count = 300
 
 t.test('every response to random requests is the one that the oracle expects', async (t) => {

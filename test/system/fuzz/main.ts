@@ -1,5 +1,5 @@
-// A long fuzz run: npm run fuzz -- [--seed 1] [--count 20000] [--only <case>]
-// It starts a database of its own unless DATABASE_URL is set.
+// Runs many fuzz cases. Usage: npm run fuzz -- [--seed 1] [--count 20000] [--only <case>]
+// Starts a temporary PostgreSQL server unless DATABASE_URL is set.
 import { chmod, mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -21,7 +21,7 @@ const scope = { teardown: (work: () => unknown) => stack.defer(async () => { awa
 async function startDatabase (): Promise<string> {
   const folder = await mkdtemp(join(tmpdir(), 'plant-store-fuzz-'))
   scope.teardown(() => rm(folder, { recursive: true }))
-  // When root runs the program, the server runs as another user. That user needs to read the folder.
+  // When root runs this program, the user postgres runs the server and needs access to the folder.
   await chmod(folder, 0o755)
   const { url, close } = await startEmbedded(folder)
   scope.teardown(close)

@@ -1,5 +1,5 @@
-// A slow, simple model of the service. It computes the expected responses in other ways than the service:
-// with a TextDecoder that throws, a reviver of JSON.parse for every body, and BigInt arithmetic.
+// A slow, simple model of the service, which predicts responses. The model uses other methods than the
+// service: a TextDecoder that throws, a JSON.parse reviver for every body, and BigInt arithmetic.
 
 export interface Plant { name: string, tag?: string }
 export type Plants = Map<bigint, Plant>
@@ -20,7 +20,7 @@ export interface CreateRequest {
 const maxBodyBytes = 128 * 1024
 const maxValues = 100
 
-/** Returns the expected outcome of a create. On success adds the plant to the model. */
+/** Returns the expected outcome of a create. On success, adds the plant to the model. */
 export function create (plants: Plants, request: CreateRequest): Verdict {
   const { contentType, contentEncoding, body, query } = request
   if (!isDecodable(query ?? '')) return { number: 40002 }
@@ -46,8 +46,8 @@ export function create (plants: Plants, request: CreateRequest): Verdict {
 }
 
 /**
- * Returns the expected outcome of a delete. On success removes the plant from the model. `id` is the
- * undecoded segment of the path.
+ * Returns the expected outcome of a delete. On success, removes the plant from the model. `id` is the path
+ * segment before percent-decoding.
  */
 export function remove (plants: Plants, id: string, query: string | undefined): Verdict {
   if (!isDecodable(id)) return { number: 40002 }
@@ -103,7 +103,7 @@ export function isDecodable (url: string): boolean {
 
 const isText = (value: unknown) => typeof value === 'string' && !/\0|[\uD800-\uDFFF]/u.test(value)
 
-/** Parses JSON text, with integers as bigints. Returns the number of the error if the text is rejected. */
+/** Parses JSON text, with integers as bigints. For rejected text, returns the number of the error. */
 function parse (bytes: Buffer): { value: unknown } | { number: number } {
   let text
   try {
@@ -136,15 +136,15 @@ function countValues (text: string): number {
   return count
 }
 
-/** Returns the value of a JSON number if the value is an integer, else undefined. */
+/** Returns the value of a JSON number, or undefined if the value is not an integer. */
 export function readInteger (source: string): bigint | undefined {
   const [mantissa = '', exponent = '0'] = source.toLowerCase().split('e')
   const [whole = '', fraction = ''] = mantissa.split('.')
   const numerator = BigInt(whole.replace('-', '') + fraction)
   if (numerator === 0n) return 0n
   const power = BigInt(exponent) - BigInt(fraction.length)
-  // The value is `numerator` times ten to the `power`. If `power` is below -100,000, treat the value as a
-  // fraction, and above 100,000 as too large. To compute such a value would take too long.
+  // The value is `numerator` * 10 ** `power`. Extreme powers would take too long to compute. So treat a very
+  // small value as a fraction, and a very large value as out of range.
   if (power < -100_000n) return undefined
   if (power > 100_000n) return largest + 1n
   const sign = whole.startsWith('-') ? -1n : 1n

@@ -72,7 +72,7 @@ export function plantText (random: Random): string {
 export const chunk = (bytes: Buffer) =>
   Buffer.concat([Buffer.from(`${bytes.length.toString(16)}\r\n`), bytes, Buffer.from('\r\n')])
 
-/** Splits bytes into one to four parts, none of them empty. */
+/** Splits bytes into one to four non-empty parts. */
 export function split (random: Random, bytes: Buffer): Buffer[] {
   const cuts = random.chance(0.7)
     ? []
@@ -81,10 +81,7 @@ export function split (random: Random, bytes: Buffer): Buffer[] {
     .filter((part) => part.length > 0)
 }
 
-/**
- * Escapes bytes for a URL, at times more bytes than necessary. In half of the calls leaves percent signs
- * unescaped.
- */
+/** Percent-encodes bytes, sometimes more bytes than necessary. Half of the calls keep percent signs. */
 export function escapeUrl (random: Random, bytes: Buffer, allowed: RegExp, forbidden: RegExp): string {
   const keepsPercents = random.chance(0.5)
   return [...bytes.subarray(0, 5000)].map((byte) => {

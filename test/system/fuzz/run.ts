@@ -29,7 +29,7 @@ export interface FuzzOptions {
 export interface FuzzReport {
   requests: number
   validRequests: number
-  /** How many times each kind of case had each outcome. */
+  /** Counts cases: `outcomes[kind][outcome]`. */
   outcomes: Record<string, Record<string, number>>
   violations: string[]
 }
@@ -37,7 +37,7 @@ export interface FuzzReport {
 const workerCount = 6
 const unknownMethods = ['FOO', 'get', 'POSTS', 'X-Y', 'DELET']
 
-/** Sends random requests to the program, most of them faulty. Reports unexpected responses. */
+/** Sends random requests, most of them faulty, to the service. Reports unexpected responses. */
 export async function fuzz (scope: Scope, options: FuzzOptions): Promise<FuzzReport> {
   const { databaseUrl, seed, count, only } = options
   const provider = await startKeyServer(scope)
@@ -51,7 +51,7 @@ export async function fuzz (scope: Scope, options: FuzzOptions): Promise<FuzzRep
   const names = Array.from({ length: workerCount }, (_, index) => `fuzzed ${index}`)
   const tokens = await createUsers(databaseUrl, names)
   const exp = Math.floor(Date.now() / 1000) + 86_400
-  // Half of the users have a stored token, the other half have a JWT.
+  // Half of the users have a stored token, and half have a JWT.
   const users = await Promise.all(names.map(async (name, index) => index % 2 === 0
     ? { user: name, token: tokens[index] }
     : { user: `${provider.issuer}|${name}`, token: await provider.sign({ sub: name, exp }) }))
@@ -81,7 +81,7 @@ export async function fuzz (scope: Scope, options: FuzzOptions): Promise<FuzzRep
   return report
 
   async function runCase (worker: Worker, index: number): Promise<void> {
-    // Each case has a seed of its own, so `--only` can repeat it without the other cases.
+    // Each case has its own seed, so `--only` can repeat a single case.
     const random = createRandom(seed * 1_000_003 + index)
     const kind = random.pick(kinds)
     let sent: Array<Buffer> = []
@@ -154,8 +154,8 @@ export async function fuzz (scope: Scope, options: FuzzOptions): Promise<FuzzRep
     const responses =
       await send(Buffer.concat([head('POST', withQuery('/plants', query), authorization, headers), framed]))
     if (isExpecting && responses[0]?.status === 100) responses.shift()
-    // When the service checks the content type, it cannot know whether a chunked body is empty. So it reports
-    // a missing content type even for an empty body.
+    // The service checks the content type before a chunked body arrives. Without a content type, the error
+    // is 40004 even if the body is empty.
     if (isChunked && contentType === undefined && isDecodable(query ?? '')) {
       return expectOnly(responses, { number: 40004 })
     }
@@ -224,7 +224,7 @@ export async function fuzz (scope: Scope, options: FuzzOptions): Promise<FuzzRep
   async function unauthenticated (random: Random, { authorization }: Worker, send: Send): Promise<string[]> {
     const wrong = mutate(random, Buffer.from(authorization)).toString('latin1')
       .replace(/[^\t -~]/g, '').trim()
-    // Some bits of a JWT's last character mean nothing, so a JWT with another last character may be valid.
+    // Some bits of a JWT's last character are unused, so a JWT with another last character may be valid.
     const withoutLast = (text: string) => text.includes('.') ? text.slice(0, -1) : text
     const isRight = withoutLast(wrong.replace(/^bearer\s+/i, 'Bearer ')) === withoutLast(authorization)
     if (wrong.length > 10_000 || isRight) return []
@@ -256,7 +256,7 @@ export async function fuzz (scope: Scope, options: FuzzOptions): Promise<FuzzRep
     return ['reset']
   }
 
-  /** Sends pipelined requests with faults anywhere in their bytes. */
+  /** Sends pipelined requests with faults at random places. */
   async function streams (random: Random, worker: Worker, send: Send): Promise<string[]> {
     const { user, authorization } = worker
     const requests = Array.from({ length: 1 + random.below(4) }, () => anyRequest(random, worker))

@@ -14,7 +14,7 @@ const DATABASE_URL = await createDatabase(t)
 const token = (...args: string[]) => run(['token', ...args], { DATABASE_URL })
 const create = async (...args: string[]) => (await token('create', ...args)).stdout.trim()
 
-/** Returns the time when the user's only token was revoked or expires, as the database stores it. */
+/** Returns the stored time of revocation or expiry of the user's only token, in ms. */
 async function timeOf (event: 'revoked' | 'expires', user: string): Promise<number> {
   const [row] = await sql(DATABASE_URL, `select ${event}_at as at from tokens where username = $1`, [user])
   return (row?.at as Date).getTime()
@@ -35,8 +35,8 @@ async function list (address: string, token: string): Promise<number> {
 }
 
 /**
- * Uses a token until the service rejects it, for 10 s at most. Resolves to the time when the last accepted
- * request was sent and the time when the rejection arrived.
+ * Uses a token until the service rejects the token, for 10 s at most. `accepted` is the time when the test
+ * sent the last accepted request. `rejected` is the time when the rejection arrived.
  */
 async function useUp (address: string, token: string): Promise<{ accepted: number, rejected: number }> {
   const deadline = Date.now() + 10_000
@@ -76,7 +76,7 @@ t.test('a token is valid until it expires and no longer, cached or not', { buffe
   }
 })
 
-/** Sends the head of a request. When its token is accepted, resolves to a function that sends the body. */
+/** Sends the head of a request and waits for status 100. Returns a function that sends the body. */
 async function sendHead (t: Test, address: string, request: string, authorization: string, body: string) {
   const { hostname, port } = new URL(address)
   const socket = connect({ host: hostname, port: Number(port) })
@@ -104,8 +104,8 @@ t.test('a token revoked before the body arrives changes nothing', { buffered: tr
   const { as, listen, log, tokens } = await startApp(t, { TOKEN_CACHE_TTL: '1500ms' })
   const address = await listen()
   await (await as('alice')).create({ id: 1, name: 'Monstera' })
-  // Each request below has its own token. The service accepts the token when the head arrives. The bodies are
-  // sent only after the service has noticed the revocation.
+  // Each request has its own token. The service accepts all three tokens when the heads arrive. The test sends
+  // the bodies after the service has noticed the revocation of alice's tokens.
   const [creator, deleter, bob] = [await as('alice'), await as('alice'), await as('bob')]
   const ivy = '{"id":2,"name":"Ivy"}'
   const [finishCreate, finishDelete, finishBobs] = await Promise.all([

@@ -1,6 +1,6 @@
-// Draws the dashboard after a minute of load with an outage of the database:
+// Draws the dashboard after a minute of load with a database outage. Usage:
 // node test/system/observability/draw.ts docs/dashboard.svg
-// Without a path it writes the picture to the folder for temporary files.
+// Without a path, writes the picture to the folder for temporary files.
 import { writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'

@@ -56,7 +56,7 @@ interface Fault {
   end: () => unknown
   alerts: string[]
   clients: number
-  /** Whether the clients also create plants, so that the service uses more database connections. */
+  /** If true, the clients also create plants. The service then uses more database connections. */
   areWriting?: boolean
 }
 
@@ -87,13 +87,13 @@ const faults: Fault[] = [
 
 for (const { title, begin, end, alerts, clients, areWriting = false } of faults) {
   t.test(`${title} fires the expected alerts only, and they clear`, async (t) => {
-    // Each fault has its own Prometheus: the alerts of a shared one would still count earlier faults' errors.
+    // Start a new Prometheus for each fault. A shared Prometheus would still count errors of earlier faults.
     const prometheus = await startPrometheus(t, programs, metrics)
     const isScraped = async () => (await prometheus.query('plant_store_unready')).length > 0
     await until(isScraped, 'the first scrape')
     await until(async () => (await prometheus.firing()).size === 0, 'no alert before the fault')
-    // Cache the token and open the connections. Otherwise requests would wait for a token look-up or for a
-    // connection during the fault, and no statement would time out.
+    // Make the service cache the token and open connections. Otherwise, requests during the fault would wait
+    // before they execute a statement, and no statement would time out.
     await alice.list('?limit=1')
     if (areWriting) await alice.create({ id: 2, name: 'Monstera' })
     const seen = new Set<string>()
@@ -128,7 +128,7 @@ for (const { title, begin, end, alerts, clients, areWriting = false } of faults)
   })
 }
 
-/** Polls Prometheus, which has no events to await. */
+/** Polls until the condition holds. Rejects after `limitMs`. */
 async function until (
   holds: () => Promise<boolean>, what: string | (() => string), limitMs = 40_000
 ): Promise<void> {

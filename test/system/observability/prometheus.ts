@@ -1,4 +1,4 @@
-// Runs Debian's Prometheus on loopback with the files of deploy/observability.
+// Runs Prometheus on loopback with the files of deploy/observability.
 import { execFile, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { cp, mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
@@ -11,14 +11,14 @@ import type { Scope } from '../../support/program.ts'
 const execute = promisify(execFile)
 const deploy = join(import.meta.dirname, '../../../deploy/observability')
 
-/** The tests divide all times of the rules by this number, so that alerts fire within seconds. */
+/** Divides all durations in the alert rules, so that alerts fire within seconds. */
 const speed = 60
 
 export interface Alert { labels: Record<string, string>, state: string }
 
 /**
- * Returns a prefix for the commands prometheus and promtool. The prefix is empty if they are on the PATH.
- * Otherwise it is a folder with Debian's package, or undefined if that package cannot be downloaded.
+ * Returns the folder of prometheus and promtool, or an empty string if they are on the PATH. If necessary,
+ * downloads Debian's package. Returns undefined if the download fails.
  */
 export async function findPrometheus (): Promise<string | undefined> {
   const onPath = await execute('which', ['prometheus', 'promtool']).then(() => '', () => undefined)
@@ -28,13 +28,13 @@ export async function findPrometheus (): Promise<string | undefined> {
   const isUnpacked = await execute(join(programs, 'promtool'), ['--version']).then(() => true, () => false)
   if (isUnpacked) return `${programs}/`
   await mkdir(folder, { recursive: true })
-  // Unpack the package rather than install it, so that nothing outside the folder changes.
+  // Unpack the package without an installation, so that nothing outside the folder changes.
   const unpack = 'apt-get download -qq prometheus && dpkg -x prometheus_*.deb .'
   return await execute('bash', ['-c', unpack], { cwd: folder })
     .then(() => `${programs}/`, () => undefined)
 }
 
-/** Runs promtool in deploy/observability, with `input` as its standard input. */
+/** Runs promtool in deploy/observability with `input` as standard input. */
 export async function promtool (programs: string, args: string[], input = ''): Promise<string> {
   const running = execute(`${programs}promtool`, args, { cwd: deploy })
   running.child.stdin?.end(input)
@@ -47,7 +47,7 @@ const faster = (text: string) => text
     (_, count, unit) => `[${Number(count) * (unit === 'h' ? 3600 : 60) / speed}s]`)
   .replaceAll(/for: (\d+)m/g, (_, count) => `for: ${Number(count) * 60 / speed}s`)
 
-/** Starts a Prometheus that scrapes the target twice a second. Divides the times of its rules by `speed`. */
+/** Starts a Prometheus with faster alert rules. Prometheus scrapes the target twice a second. */
 export async function startPrometheus (scope: Scope, programs: string, target: string) {
   const folder = await mkdtemp(join(tmpdir(), 'plant-store-prometheus-'))
   await cp(deploy, folder, { recursive: true })
@@ -88,13 +88,13 @@ scrape_configs: [{ job_name: plant-store, static_configs: [{ targets: ["${new UR
       return (await get<{ result: Array<{ value: [number, string] }> }>(path)).result
     },
 
-    /** Returns the series of an expression between two times in seconds, with two values a second. */
+    /** Returns the series of an expression, with two values a second. The times are in seconds. */
     async range (expression: string, start: number, end: number) {
       const query = `query=${encodeURIComponent(expression)}&start=${start}&end=${end}&step=0.5`
       return (await get<{ result: Series[] }>(`/api/v1/query_range?${query}`)).result
     },
 
-    /** Returns the names of the alerts that fire now. */
+    /** Returns the names of the firing alerts. */
     async firing (): Promise<Set<string>> {
       const { alerts } = await get<{ alerts: Alert[] }>('/api/v1/alerts')
       const firing = alerts.filter(({ state }) => state === 'firing')
@@ -115,6 +115,6 @@ export async function readPanels (): Promise<Panel[]> {
   return JSON.parse(await readFile(join(deploy, 'grafana/plant-store.json'), 'utf8')).panels
 }
 
-/** Replaces the variables of an expression, as Grafana does. */
+/** Replaces Grafana's variables in an expression. */
 export const filledIn = (expression: string) =>
   expression.replaceAll('$__rate_interval', '5s').replaceAll('$instance', '.*')

@@ -56,7 +56,7 @@ t.test('bad arguments get one line and exit code 2', { buffered: true }, async (
     [['import', 'alice', '--format', 'xml'], /Allowed choices are ndjson, csv, ndjson\.gz, csv\.gz\.$/],
     [['token', 'revoke', 'x', '--user', 'alice'], /^error: expected either the id of a token or --user$/]
   ]
-  // No database listens at this address. The commands fail before they connect.
+  // No database listens at this address: the commands must fail before they connect.
   const unreachable = { DATABASE_URL: 'postgres://127.0.0.1:1/plants' }
   const inMain = ['migrate down', 'token revoke', 'import', 'import alice --chunk 0']
   await Promise.all(lines.map(async ([args, line]) => {

@@ -7,14 +7,14 @@ import t from 'tap'
 import { createDataDir, isRunning } from '../../support/embedded.ts'
 import { run, serve, type Program } from '../../support/program.ts'
 
-// All tests use one folder. Each test continues where the previous one ended.
+// The tests run in order. Each test continues with the data of the previous test.
 const DATA_DIR = await createDataDir(t)
 const environment = { DATABASE_URL: undefined, DATA_DIR, DRAIN_DELAY: '0' }
 const start = () => serve(t, environment)
 let service: Program
 const usesEmbedded = `DATABASE_URL is not set: using the PostgreSQL server in ${DATA_DIR}\n`
 
-/** Returns standard error once it has at least `lines` lines. */
+/** Waits until standard error has `lines` lines, then returns standard error. */
 async function quickStart ({ child, stderr }: Program, lines: number): Promise<string> {
   while (stderr().split('\n').length <= lines) await once(child.stderr, 'data')
   return stderr()

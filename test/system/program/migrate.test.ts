@@ -19,7 +19,7 @@ t.jobs = 3
 test('migrate goes up to the newest migration, and down by one migration', async (t) => {
   const DATABASE_URL = await createEmpty(t)
   const migrate = (...args: string[]) => run(['migrate', ...args], { DATABASE_URL })
-  // The other runs of the command need no coverage, because the run by `migrate` covers the same lines.
+  // Does not measure coverage, because the run by `migrate` covers the same lines.
   const again = (...args: string[]) => unmeasured.run(['migrate', ...args], { DATABASE_URL })
   const prints = (direction: string, names: string[]) => {
     const stdout = names.map((name) => `${direction} ${name}\n`).join('') || 'nothing to do\n'
@@ -61,7 +61,7 @@ test('migrate down deletes no data without --with-data', async (t) => {
     stdout: '',
     stderr: `Undoing ${migration} would delete data from ${table}. Add --with-data to allow that.\n`
   })
-  // Undo all migrations after the first two, which create the tables.
+  // Undo all migrations except the first two, which create the tables.
   for (let newer = migrations.length; newer > 2; newer--) await down()
   await sql(DATABASE_URL, 'insert into plants (owner, id, name) values (\'alice\', 1, \'Monstera\')')
   await sql(DATABASE_URL, 'insert into tokens (hash, username) values (sha256(\'\'), \'alice\')')
@@ -162,7 +162,7 @@ test('migrate waits for another migration and reports a lost connection in one l
   const other = new pg.Client(DATABASE_URL)
   await other.connect()
   t.teardown(() => other.end())
-  // node-pg-migrate takes this advisory lock while it migrates.
+  // node-pg-migrate holds this advisory lock during a migration.
   await other.query('select pg_advisory_lock(7241865325823964)')
   const waiting = unmeasured.run(['migrate'], { DATABASE_URL })
   const end = `select pg_terminate_backend(pid) from (${waitingForLocks}) as waiting`

@@ -18,7 +18,7 @@ const { as } = await startApp(t, { DATABASE_URL })
 const { authorization } = await as('alice')
 const headers = { authorization, 'content-type': 'application/json' }
 
-/** The log without the lines about event-loop lag, which a busy machine causes. */
+/** Returns the log without lines about event-loop lag. A busy machine causes such lines. */
 const linesOf = ({ log }: Program) => log.filter(({ msg }) => !String(msg).includes('event loop'))
 
 /** Starts a create that waits for a lock until `release` is called. */
@@ -48,7 +48,7 @@ t.test('SIGTERM: the service is unready for the delay, finishes its requests and
   t.match(await ready.json(), { error: 50303 })
   t.equal((await fetch(`${address}/livez`)).status, 200)
 
-  // At the end of the delay the service stops listening, and then it waits for the create.
+  // After the drain delay, the service stops listening, but still waits for the create.
   while (await fetch(`${address}/livez`).then(() => true, () => false)) await setTimeout(50)
   await release()
   t.equal((await response).status, 200)
@@ -98,7 +98,7 @@ t.test('a second signal ends the service at once', async (t) => {
   const service = await serve(t, { DATABASE_URL, DRAIN_DELAY: '59s', SHUTDOWN_TIMEOUT: '1m' })
   service.child.kill('SIGTERM')
   await service.logged('stopping')
-  // Signals within a second of the first signal count as the first signal.
+  // The service ignores more signals within a second of the first signal. So repeat the signal.
   while (service.child.exitCode === null) {
     service.child.kill('SIGTERM')
     await setTimeout(100)
@@ -155,7 +155,7 @@ t.test('on a terminal the log is readable, and Ctrl-C ends the service', async (
 
 const tooOld = 'PostgreSQL 14.9 is too old. The service needs PostgreSQL 15 or later.\n'
 
-/** Creates a database in which PostgreSQL reports an older version of itself. */
+/** Creates a database in which PostgreSQL reports the version 14.9. */
 async function createOld (t: Test): Promise<string> {
   const url = await createDatabase(t, { template: 'template0' })
   await sql(url, `create function public.current_setting (name text) returns text language sql

@@ -1,4 +1,4 @@
-// A shutdown ends in time with exit code 0, even when the log or the database stalls.
+// Tests that a shutdown ends in time with exit code 0, even when the log or the database stalls.
 import { execFileSync, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { closeSync, constants, openSync, readSync } from 'node:fs'
@@ -15,8 +15,8 @@ const DATABASE_URL = await createDatabase(t)
 const environment = { DATABASE_URL, LOG_LEVEL: 'debug', SHUTDOWN_TIMEOUT: '3s', DRAIN_DELAY: '0' }
 
 /**
- * Starts the service with an unread pipe as its log, and makes the service log `lines` lines. Some 300 lines
- * fill the pipe.
+ * Starts the service with a pipe as its log, and makes the service log `lines` lines. Only `read` reads the
+ * pipe, and some 300 lines fill the pipe.
  */
 async function startStalled (t: Test, lines: number) {
   const path = join(t.testdir(), 'log')

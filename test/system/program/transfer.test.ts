@@ -45,7 +45,7 @@ t.test('many plants come in and go out in every format', async (t) => {
   t.equal((await run(['export', 'bob'], { DATABASE_URL })).stdout, manyLines)
   t.equal(gunzipSync(await readFile(csv)).toString().split('\n').length, many + 2)
 
-  // bash, because sh has no pipefail.
+  // Use bash, because sh may have no pipefail.
   const head = `set -o pipefail; ${program.join(' ')} export ann | head -1`
   const env = { ...process.env, DATABASE_URL }
   const { stdout, stderr } = await promisify(execFile)('bash', ['-c', head], { env })

@@ -1,4 +1,4 @@
-// The primary is lost in several ways while instances write. Then the standby is promoted.
+// Loses the primary in several ways while instances write, then promotes the standby.
 import { setTimeout as delay } from 'node:timers/promises'
 import t from 'tap'
 import { run } from '../container/support.ts'
@@ -19,7 +19,7 @@ interface Loss {
   how: string
   /** Whether commits wait for the standby. */
   isSynchronous: boolean
-  /** How many instances the clients use, 2 by default. */
+  /** The number of instances that the clients use. The default is 2. */
   instances?: number
   begin: (project: Project) => Promise<unknown>
 }
@@ -42,8 +42,8 @@ const losses: Loss[] = [
     begin: ({ inside }) => inside('one', 'psql', '--username=postgres', '--quiet',
       '--command=alter system set default_transaction_read_only = on', '--command=select pg_reload_conf()')
   },
-  // Uses one instance. If there were two, an instance that sends no writes for a while might go on reading
-  // from the old primary. Only fencing the old primary prevents that.
+  // Uses only one instance. Of two instances, one might send no writes for a while, and continue to read from
+  // the old primary. Only fencing prevents such reads.
   {
     how: 'alive and not fenced, with one instance',
     isSynchronous: true,

@@ -1,5 +1,5 @@
-// Runs the pods of the rendered Job and Deployment with Podman, where Podman is installed. Podman calls no
-// probes, so the tests call them. Other features of the manifests need a cluster and are not tested here.
+// Runs the pods of the rendered Job and Deployment with Podman. Podman does not call the probes, so the tests
+// call the probes. The tests leave out features of the manifests that need a cluster.
 import { execFile } from 'node:child_process'
 import { writeFile } from 'node:fs/promises'
 import { join, relative } from 'node:path'
@@ -12,7 +12,7 @@ import { freePort } from '../../support/free-port.ts'
 t.setTimeout(300_000)
 
 const execute = promisify(execFile)
-// Other versions of Podman read secrets in other ways.
+// The tests need Podman 4.3, because other versions read secrets differently.
 const version = /\b4\.3\./
 const secret = 'plant-store-database'
 const pods = {
@@ -51,7 +51,7 @@ t.test('the pods of the manifests migrate, serve within their limits, and stop',
     return podman('inspect', '--format={{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}', infra)
   }
 
-  // An earlier test that was killed may have left pods and secrets, so remove them before the test, too.
+  // Remove pods and secrets that a killed test has left.
   await remove()
   t.teardown(remove)
   await buildImage()
@@ -65,8 +65,7 @@ t.test('the pods of the manifests migrate, serve within their limits, and stop',
       image: ${loadedPostgres}
       env: [{ name: POSTGRES_PASSWORD, value: plants }]`))
   const database = `${pods.database}-postgres`
-  // Connects over TCP, because only the final server listens on TCP. The temporary server that initializes
-  // the database listens only on a Unix socket.
+  // Connect over TCP. At first, the image starts a temporary server, which listens only on a Unix socket.
   const sql = (text: string) =>
     podman('exec', database, 'psql', '--host=127.0.0.1', '--username=postgres', `--command=${text}`)
   const createRole = () => sql("create role plant_store login password 'plants'").catch(() => '')
@@ -78,7 +77,7 @@ t.test('the pods of the manifests migrate, serve within their limits, and stop',
   await writeFile(join(folder, 'secret.json'), JSON.stringify({ url, 'migration-url': url }))
   await podman('secret', 'create', secret, 'secret.json')
 
-  // Podman publishes each port of the manifest on the machine, so choose free ports.
+  // Podman publishes the manifest's ports on this machine, so choose free ports.
   await writeFile(join(folder, 'kustomization.yaml'), `
     nameSuffix: -test
     resources: [${relative(folder, join(root, 'deploy/kubernetes/production'))}]

@@ -1,5 +1,5 @@
-// Tests PgBouncer between the service and the database. Several connections of the service to PgBouncer share
-// one connection from PgBouncer to PostgreSQL.
+// Tests PgBouncer between the service and PostgreSQL. Several connections of the service share one connection
+// from PgBouncer to PostgreSQL.
 import { execFile } from 'node:child_process'
 import { promisify } from 'node:util'
 import t from 'tap'

@@ -4,7 +4,7 @@ import { buildImage, openProject, run, urlOf, waitForStatus } from '../container
 
 export type Project = Awaited<ReturnType<typeof startProject>>
 
-/** Returns the reason to skip a test if an image cannot be pulled. Returns false if all are available. */
+/** Returns false if all images are available. Otherwise returns the reason to skip the test. */
 export async function missing (...images: string[]): Promise<string | false> {
   for (const image of images) {
     try {
@@ -18,7 +18,7 @@ export async function missing (...images: string[]): Promise<string | false> {
 
 let imageBuilt: Promise<void> | undefined
 
-/** Starts two instances and the databases of a compose overlay. Waits until both instances are ready. */
+/** Starts two instances and the databases of a Compose overlay. Waits until both instances are ready. */
 export async function startProject (t: Test, overlay: string, env: Record<string, string> = {}) {
   imageBuilt ??= buildImage()
   await imageBuilt
@@ -33,7 +33,7 @@ export async function startProject (t: Test, overlay: string, env: Record<string
     ...project,
     addresses,
 
-    /** The URL of a database for tests outside the containers. Only Linux can reach a container's address. */
+    /** Returns a database URL with the container's address. Only Linux can reach it from outside. */
     async databaseUrl (service: string, user = 'plant_store'): Promise<string> {
       const format = `{{(index .NetworkSettings.Networks "${project.network}").IPAddress}}`
       const address = await run('inspect', `--format=${format}`, await project.container(service))

@@ -1,5 +1,4 @@
-// Runs tests on the oldest supported version of PostgreSQL, and on a version between the oldest and the
-// newest. Almost all other tests use the newest version.
+// Runs tests on old versions of PostgreSQL. Almost all other tests use the newest version.
 import { execFile } from 'node:child_process'
 import { promisify } from 'node:util'
 import t from 'tap'
@@ -10,11 +9,11 @@ import { missing } from './support.ts'
 
 t.setTimeout(300_000)
 
-// Tests of code that contains SQL.
+// These files test code that contains SQL.
 const files = [...['create', 'delete', 'list', 'pages', 'next-page'].map((verb) => `plants/${verb}.test.ts`),
   'commands/tokens.test.ts', 'system/program/migrate.test.ts']
 
-/** Returns the official image, else an image with Debian's package of that version, else undefined. */
+/** Returns the official image, or an image with Debian's PostgreSQL 15, or undefined. */
 async function imageOf (version: number): Promise<string | undefined> {
   const name = `postgres:${version}`
   if (await missing(name) === false) return name
