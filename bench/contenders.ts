@@ -1,5 +1,5 @@
-// Lists the contenders, the programs that the benchmark measures. The benchmark skips a contender that cannot
-// be built or found on this machine, and prints the reason.
+// Lists the contenders, the programs that the benchmark measures. Skips a contender that cannot be built or
+// found on this machine, and prints the reason.
 import { execFileSync, spawnSync } from 'node:child_process'
 import { cpSync, symlinkSync } from 'node:fs'
 import { join } from 'node:path'
@@ -46,7 +46,6 @@ export const before = (checkout: string): Contender => ({
   command: serviceIn(checkout)
 })
 
-/** Fills Node's compile cache with a short run of the service. */
 export function fillCompileCache ({ command, env }: Contender) {
   // Node writes the cache when SIGINT stops the service after five seconds.
   spawnSync('timeout', ['--signal=INT', '5', ...command], {
@@ -92,8 +91,8 @@ function bun (): Contender {
 }
 
 /**
- * Returns a program from outside of this repository, which uses only Fastify, pg and the service's tables.
- * The program shows the cost of Fastify and pg alone. FLOOR names the folder of the program's `main.mjs`.
+ * Returns a program from outside of this repository. The program uses only Fastify, pg and the service's
+ * tables, and shows the cost of Fastify and pg alone. FLOOR names the folder of the program's `main.mjs`.
  */
 function floor (): Contender {
   const source = process.env.FLOOR

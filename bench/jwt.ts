@@ -41,7 +41,7 @@ async function startProvider () {
 
 type Provider = Awaited<ReturnType<typeof startProvider>>
 
-/** Returns two processor times for each round, in µs: a check of an uncached and of a cached token. */
+/** Returns for each round the processor times of a check in µs: [uncached token, cached token]. */
 async function checks ({ issuer, environment, signAll }: Provider, rounds: number): Promise<number[][]> {
   const source = { issuer, jwksUrl: environment.JWT_JWKS_URL, maxAgeMs: 3_600_000 }
   const keys = createKeys(source, Fastify().log)

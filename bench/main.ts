@@ -167,7 +167,6 @@ ${conditions}`
 }
 
 if (parts.includes('watched')) {
-  // This trace collector accepts and discards all traces.
   const collector = createServer((request, response) => {
     request.resume().on('end', () => response.end())
   }).listen(0, '127.0.0.1')

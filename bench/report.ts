@@ -15,7 +15,6 @@ export function writeSection (title: string, body: string) {
 
 export interface Bar { title: string, value: number, label: string }
 
-/** Draws groups of horizontal bars and highlights the first bar of each group. */
 export function writePlot (title: string, groups: Map<string, Bar[]>) {
   const [left, width, bar, gap] = [270, 680, 18, 34]
   const longest = Math.max(...[...groups.values()].flat().map(({ value }) => value))

@@ -31,12 +31,12 @@ interface Running {
   [Symbol.asyncDispose]: () => Promise<void>
 }
 
-/** A running contender and its database. */
+/** A running contender, or pgbench, and its database. */
 export interface Entry {
   title: string
   url: string
   database: pg.Client
-  /** Undefined for pgbench, which has no contender process. */
+  /** Undefined for pgbench. */
   pid?: number
   postgres: number
   tokensFile?: string | undefined
@@ -120,7 +120,7 @@ export async function withClient<T> (url: string, work: (client: pg.Client) => P
   }
 }
 
-/** Runs all chosen contenders while `work` measures them. Each contender has a database of its name. */
+/** Runs the chosen contenders while `work` measures them. A contender's database has the contender's name. */
 export async function alongside (
   postgres: Postgres,
   chosen: Contender[],

@@ -33,7 +33,7 @@ stack.defer(() => database.close())
 const app = await buildApp({ config, database, lifecycle: { stopping: false } })
 stack.defer(() => app.close())
 
-/** Sends requests one after the other. Returns the median and the 99th percentile of their latency in ms. */
+/** Sends requests one after the other. Returns the median and the 99th percentile of the latency in ms. */
 async function measure (
   ask: (index: number) => Promise<{ statusCode: number, body: string }>
 ): Promise<string> {
@@ -87,7 +87,7 @@ const postmaster = Number(readFileSync(`${dataDir}/postmaster.pid`, 'utf8').spli
 const proportionalKiB = (pid: number) =>
   Number(/^Pss: +(\d+)/m.exec(readFileSync(`/proc/${pid}/smaps_rollup`, 'utf8'))?.[1])
 
-/** Returns the memory of all PostgreSQL processes together, and counts a shared page once. */
+/** Returns the memory of all PostgreSQL processes together. */
 async function memoryMiB (): Promise<number> {
   const pids = [postmaster, ...await findChildren(postmaster)]
   return pids.reduce((sum, pid) => sum + proportionalKiB(pid), 0) / 1024
@@ -99,8 +99,8 @@ const clients: pg.Client[] = []
 for (let opened = 0; opened < connections; opened++) {
   const client = new pg.Client(url)
   await client.connect()
-  // Execute a statement, as the service's idle connections have done. The statement increases the memory of
-  // the connection's PostgreSQL process.
+  // Execute a statement, as the service's idle connections have done. A statement increases the memory of its
+  // PostgreSQL process.
   await client.query({ name: 'list', text: list, values: ['dwarf'] })
   clients.push(client)
 }

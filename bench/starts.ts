@@ -1,4 +1,4 @@
-// Measures how long a contender takes to start, and how much memory it uses a second later.
+// Measures how long a contender takes to start, and the contender's memory one second after the start.
 import { setTimeout as delay } from 'node:timers/promises'
 import { memoryMiB } from '../test/support/processes.ts'
 import { spread } from './measure.ts'

@@ -12,7 +12,7 @@ import type { Entry } from './running.ts'
 export interface Result { title: string, rounds: Map<Load, Figures[]> }
 type Refill = (database: pg.Client, firstId: number, deletable: number) => Promise<void>
 
-/** Created and deleted plants have this id or a larger id. Plants that are only listed have smaller ids. */
+/** Plants that the loads create or delete have larger ids than this id. All other plants have smaller ids. */
 const movingIds = 1_000_000
 const titles = { list: 'list 20', create: 'create', delete: 'delete', mix: '80/15/5 mix' }
 
@@ -21,10 +21,7 @@ async function settle (database: pg.Client) {
   await database.query('checkpoint')
 }
 
-/**
- * Replaces all plants before a run: 1,000 readers get 20 plants each, and 1,000 writers get the plants to
- * delete. A username is the prefix and a number.
- */
+/** Replaces all plants: 1,000 readers get 20 plants each, and 1,000 writers get the plants to delete. */
 export const thousandUsers = (prefix = ''): Refill => async (database, firstId, deletable) => {
   await database.query(`truncate plants;
     insert into plants (owner, id, name, tag)
@@ -62,8 +59,8 @@ export async function throughput (entries: Entry[], options: Options): Promise<R
     const seconds = turn === 0 ? Math.min(2, options.seconds) : options.seconds
     for (const load of options.loads) {
       for (const { entry, past } of runs) {
-        // Use new ids in each run. A contender may execute the last requests of a run during the next run,
-        // and these requests must not change plants of the next run.
+        // Use new ids in each run. A contender may execute the last requests of the previous run during this
+        // run, and these requests must not change plants of this run.
         firstId += 1_000_000_000
         const share = { list: 0, create: 0, delete: 1, mix: 0.05 }[load]
         // Store three times the plants that the load would delete at the highest rate so far.
@@ -100,7 +97,6 @@ async function checked (
   return figures
 }
 
-/** Returns a table with a row for each contender and a column for each load. */
 export function resultTable (results: Result[], cell: (rounds: Figures[], load: Load) => string) {
   const measured = loads.filter((load) => results[0]?.rounds.has(load))
   const row = ({ title, rounds }: Result) =>

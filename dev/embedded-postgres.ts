@@ -51,7 +51,6 @@ export async function findRunning (folder: string): Promise<RunningServer | unde
     .catch(() => undefined)
   if (running === undefined) return undefined
   const client = new pg.Client({ connectionString: running.url, connectionTimeoutMillis: 3000 })
-  // An unhandled 'error' event would end the process.
   client.on('error', () => {})
   // 57P03: the server is starting or stopping.
   const isRunning = await client.connect().then(() => true, ({ code }) => code === '57P03')
@@ -59,7 +58,6 @@ export async function findRunning (folder: string): Promise<RunningServer | unde
   return isRunning ? running : undefined
 }
 
-/** Puts an error into one line. Adds a hint when a permission is missing. */
 function inOneLine (error: string): string {
   const line = error.trim().replaceAll(/\s+/g, ' ')
   const hint = 'started by root, PostgreSQL runs as the user postgres'

@@ -17,8 +17,8 @@ let server: EmbeddedPostgres | undefined
 let log = ''
 let reason: string | undefined
 
-// The owner process disconnects when it ends or closes the server. Add this listener first, because the owner
-// process may end while the server starts.
+// The owner process disconnects when it ends or closes the server. Listen before the server starts: the owner
+// process may end during the start.
 process.once('disconnect', async () => {
   await server?.stop()
   process.exit()
@@ -58,7 +58,7 @@ async function open (folder: string, password: string, port = 0): Promise<Embedd
   })
 }
 
-/** Finds the reason of a failure in the log. A log line may arrive in several pieces. */
+/** Finds the reason of a failure. A log line may arrive in several pieces. */
 function findReason (piece: string): void {
   log = (log + piece.replace('[STDERR] ', '')).slice(-2000)
   reason ??= /(?:FATAL|error): +(.+)\n/.exec(log)?.[1]

@@ -119,7 +119,6 @@ t.test('the keyboard alone signs in, creates, deletes and signs out', needsBrows
   t.notMatch(stored, tokenOf(alice))
 })
 
-/** Starts a proxy that removes the Link header from the service's responses. */
 const withoutLinks = (t: Test) => listen(t, async (incoming, response) => {
   const { method, url, headers } = incoming
   const outgoing = request(service + url, { method, headers })

@@ -15,7 +15,7 @@ const openDocs = async (page: Page, home: string) => {
   await page.getByRole('heading', { name: 'Plant store' }).waitFor()
 }
 
-/** Scrolls to every section: Scalar, the page's library, renders a section only when it becomes visible. */
+/** Scrolls to every section, because the page renders a section only when the section becomes visible. */
 async function renderAll (page: Page): Promise<void> {
   const renderNext = `new Promise((resolve) => {
     const section = document.querySelector('[data-placeholder=true]')
@@ -69,7 +69,7 @@ t.test('tabs choose the language of the samples, and buttons copy them', needsBr
   const home = await listen()
   const { page } = await openPage(t, { home, viewport: { width: 1280, height: 900 } })
   await page.context().grantPermissions(['clipboard-read', 'clipboard-write'])
-  /** Clicks the button and returns the text that the page copies into the clipboard. */
+  /** Clicks the button and returns the copied text. */
   async function copyBy (button: ReturnType<Page['locator']>): Promise<string> {
     await page.evaluate("navigator.clipboard.writeText('')")
     await button.click()
@@ -90,10 +90,7 @@ t.test('tabs choose the language of the samples, and buttons copy them', needsBr
   t.match(python, /^import json, os\n[^]*call\('DELETE', '\/plants\/42'\)\n$/)
 })
 
-/**
- * Sends a request from the dialog of an operation. Returns the response after the dialog has shown the
- * response's status.
- */
+/** Sends a request from the dialog of an operation. Waits until the dialog shows the status. */
 async function send (
   page: Page, operation: string,
   fill: (dialog: ReturnType<Page['locator']>) => Promise<unknown> = async () => {}

@@ -4,11 +4,11 @@ import { join } from 'node:path'
 import type { Test } from 'tap'
 import { buildImage, composeFiles, findImage, openProject, waitForStatus } from './support.ts'
 
-/** Opens a Compose project with these overlays. `follow` writes files to a new folder. */
+/** Opens a Compose project with these overlays. */
 export async function openOperator (t: Test, ...overlays: string[]) {
   await buildImage()
   const folder = t.testdir()
-  // Check pg_dump: a local substitute for postgres:18 may have client programs older than the server.
+  // Check pg_dump: the local postgres:18 may have client programs of another version than the server.
   const database = await findImage('postgres:18', 'pg_dump --version | grep -q " 18"')
   const override = join(folder, 'database.yml')
   const services = overlays.includes('backup') ? ['database', 'backup'] : ['database']

@@ -24,7 +24,6 @@ const upstream = await start('--network-alias=plant-store-1', '--publish=127.0.0
 
 type RawResponse = { status: number, headers: string, body: string }
 
-/** Sends the text unchanged and reads until the proxy closes the connection. */
 async function exchange (port: number, secure: boolean, request: string): Promise<RawResponse> {
   const host = '127.0.0.1'
   const socket = secure ? connectTls({ port, host, rejectUnauthorized: false }) : connect(port, host)

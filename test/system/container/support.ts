@@ -34,7 +34,7 @@ export async function buildImage () {
   await run('build', '--tag', image, '.')
 }
 
-/** Builds an image with one more migration, as a newer version would have. */
+/** Builds an image with one more migration. */
 export async function buildNextImage (tag: string, migration: string) {
   await docker(['build', '--tag', tag, '-'], process.env, [
     `FROM ${image}`,
@@ -60,7 +60,7 @@ const substitutes: Record<string, string[]> = {
       ' >> /usr/share/postgresql/15/postgresql.conf.sample']
 }
 
-/** Returns the image. Returns a substitute if the pull fails, or if the shell command `check` fails. */
+/** Returns the image, or a substitute if the pull or the shell command `check` fails. */
 export async function findImage (name: string, check?: string): Promise<string> {
   try {
     await run('image', 'inspect', name).catch(() => run('pull', '--quiet', name))
@@ -95,7 +95,6 @@ export async function openNetwork (t: Test) {
   }
 }
 
-/** Returns the paths of docker-compose.yml and of the overlays in deploy/compose. */
 export const composeFiles = (...overlays: string[]) =>
   ['docker-compose.yml', ...overlays.map((name) => `deploy/compose/${name}.yml`)]
     .map((name) => join(root, name))
@@ -145,7 +144,6 @@ export async function openProject (t: Test, ...overlays: string[]) {
     inside,
     token: (user: string, service = 'plant-store') =>
       compose('exec', '-T', service, 'plant-store', 'token', 'create', user),
-    /** Runs shell lines in a folder, with the project's environment. */
     sh: async (lines: string, environment: NodeJS.ProcessEnv = {}, cwd = root) => {
       const { stdout } = await execute('sh', ['-ec', lines], { cwd, env: { ...env, ...environment } })
       return stdout
@@ -188,7 +186,6 @@ export async function urlOf (container: string) {
   return `http://${(await run('port', container, '3000/tcp')).split('\n')[0]}`
 }
 
-/** Waits until the URL responds with the status, and returns the response. */
 export function waitForStatus (url: string, status: number) {
   return until(() => fetch(url).catch(() => undefined), (response) => response?.status === status)
 }

@@ -15,7 +15,6 @@ const root = join(import.meta.dirname, '../../..')
 const read = (file: string) => readFile(join(root, file), 'utf8')
 const packages = Object.entries<{ version?: string, dev?: boolean, license?: string }>(lock.packages)
 
-/** Runs a shell command line in a folder. Resolves to the output. */
 async function run (line: string, cwd = root): Promise<string> {
   const options = { cwd, maxBuffer: 2 ** 24 }
   const { stdout } = await promisify(execFile)('env', [...withoutHooks, 'sh', '-ec', line], options)

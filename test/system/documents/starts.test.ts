@@ -39,7 +39,7 @@ async function start (t: Test, words: string[]) {
     for (;;) {
       const { value, done } = await lines.next()
       if (done) throw new Error(`ended before it logged ${text}`)
-      // npm also prints lines, which are not JSON.
+      // npm prints lines that are not JSON.
       if (value.startsWith('{')) log.push(JSON.parse(value))
       if (log.at(-1)?.msg === text) return log.at(-1) as { msg: string, pid: number }
     }

@@ -46,12 +46,10 @@ export async function fuzz (scope: Scope, options: FuzzOptions): Promise<FuzzRep
   })
   const { address } = service
   const client = new pg.Pool({ connectionString: databaseUrl, max: workerCount })
-  // An unhandled 'error' event of an idle connection would crash the process.
   client.on('error', () => {})
   const names = Array.from({ length: workerCount }, (_, index) => `fuzzed ${index}`)
   const tokens = await createUsers(databaseUrl, names)
   const exp = Math.floor(Date.now() / 1000) + 86_400
-  // Half of the users have a stored token, and half have a JWT.
   const users = await Promise.all(names.map(async (name, index) => index % 2 === 0
     ? { user: name, token: tokens[index] }
     : { user: `${provider.issuer}|${name}`, token: await provider.sign({ sub: name, exp }) }))
@@ -81,7 +79,7 @@ export async function fuzz (scope: Scope, options: FuzzOptions): Promise<FuzzRep
   return report
 
   async function runCase (worker: Worker, index: number): Promise<void> {
-    // Each case has its own seed, so `--only` can repeat a single case.
+    // Each case has its own seed, so that `--only` can repeat a single case.
     const random = createRandom(seed * 1_000_003 + index)
     const kind = random.pick(kinds)
     let sent: Array<Buffer> = []
@@ -106,7 +104,6 @@ export async function fuzz (scope: Scope, options: FuzzOptions): Promise<FuzzRep
     }
   }
 
-  /** Sends a valid list on another connection and compares the response with the oracle. */
   async function sendValidList ({ authorization, plants }: Worker): Promise<void> {
     const response = await fetch(`${address}/plants`, { headers: { authorization } })
     const expected = list(plants, undefined)

@@ -14,7 +14,7 @@ const DATABASE_URL = await createDatabase(t)
 const token = (...args: string[]) => run(['token', ...args], { DATABASE_URL })
 const create = async (...args: string[]) => (await token('create', ...args)).stdout.trim()
 
-/** Returns the stored time of revocation or expiry of the user's only token, in ms. */
+/** Returns the stored time at which the user's only token was revoked or expires, in ms. */
 async function timeOf (event: 'revoked' | 'expires', user: string): Promise<number> {
   const [row] = await sql(DATABASE_URL, `select ${event}_at as at from tokens where username = $1`, [user])
   return (row?.at as Date).getTime()
@@ -104,8 +104,7 @@ t.test('a token revoked before the body arrives changes nothing', { buffered: tr
   const { as, listen, log, tokens } = await startApp(t, { TOKEN_CACHE_TTL: '1500ms' })
   const address = await listen()
   await (await as('alice')).create({ id: 1, name: 'Monstera' })
-  // Each request has its own token. The service accepts all three tokens when the heads arrive. The test sends
-  // the bodies after the service has noticed the revocation of alice's tokens.
+  // Send the heads before the revocation, and the bodies after the service has noticed the revocation.
   const [creator, deleter, bob] = [await as('alice'), await as('alice'), await as('bob')]
   const ivy = '{"id":2,"name":"Ivy"}'
   const [finishCreate, finishDelete, finishBobs] = await Promise.all([

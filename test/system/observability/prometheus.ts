@@ -34,7 +34,6 @@ export async function findPrometheus (): Promise<string | undefined> {
     .then(() => `${programs}/`, () => undefined)
 }
 
-/** Runs promtool in deploy/observability with `input` as standard input. */
 export async function promtool (programs: string, args: string[], input = ''): Promise<string> {
   const running = execute(`${programs}promtool`, args, { cwd: deploy })
   running.child.stdin?.end(input)
@@ -94,7 +93,6 @@ scrape_configs: [{ job_name: plant-store, static_configs: [{ targets: ["${new UR
       return (await get<{ result: Series[] }>(`/api/v1/query_range?${query}`)).result
     },
 
-    /** Returns the names of the firing alerts. */
     async firing (): Promise<Set<string>> {
       const { alerts } = await get<{ alerts: Alert[] }>('/api/v1/alerts')
       const firing = alerts.filter(({ state }) => state === 'firing')

@@ -98,7 +98,7 @@ t.test('a second signal ends the service at once', async (t) => {
   const service = await serve(t, { DATABASE_URL, DRAIN_DELAY: '59s', SHUTDOWN_TIMEOUT: '1m' })
   service.child.kill('SIGTERM')
   await service.logged('stopping')
-  // The service ignores more signals within a second of the first signal. So repeat the signal.
+  // The service ignores signals that arrive within a second of the first signal.
   while (service.child.exitCode === null) {
     service.child.kill('SIGTERM')
     await setTimeout(100)

@@ -43,7 +43,6 @@ async function startStalled (t: Test, lines: number) {
   }
 
   const piece = Buffer.alloc(65_536)
-  /** Returns the next part of the log. */
   const read = () => piece.toString('utf8', 0, readSync(reader, piece))
   return { child, exited, get, read }
 }

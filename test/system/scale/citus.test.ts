@@ -1,5 +1,5 @@
-// Tests the service on Citus: a coordinator and two workers share the plants. Set CITUS_IMAGE to the name of
-// an image. Without CITUS_IMAGE, the tests are skipped.
+// Tests the service on Citus: a coordinator and two workers share the plants. The tests are skipped unless
+// CITUS_IMAGE names an image.
 import { setTimeout as delay } from 'node:timers/promises'
 import t from 'tap'
 import { run } from '../container/support.ts'

@@ -33,7 +33,7 @@ export async function startProject (t: Test, overlay: string, env: Record<string
     ...project,
     addresses,
 
-    /** Returns a database URL with the container's address. Only Linux can reach it from outside. */
+    /** Returns a database URL with the container's address, which only Linux can reach from outside. */
     async databaseUrl (service: string, user = 'plant_store'): Promise<string> {
       const format = `{{(index .NetworkSettings.Networks "${project.network}").IPAddress}}`
       const address = await run('inspect', `--format=${format}`, await project.container(service))
