@@ -7,7 +7,6 @@ import { withoutHooks } from '../../support/program.ts'
 
 // Prism is a proxy that checks requests and responses against openapi.json. A response header of Prism lists
 // the violations. Prism reads numbers as doubles, so int64.test.ts tests ids that a double cannot hold.
-
 async function startPrism (address: string): Promise<string> {
   const prism = spawn('env', [...withoutHooks, 'prism', 'proxy', 'openapi.json', address, '--port', '0'],
     { stdio: ['ignore', 'pipe', 'inherit'] })

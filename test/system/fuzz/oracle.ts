@@ -1,5 +1,5 @@
-// A slow, simple model that predicts the responses of the service. The model and the service share no code: the
-// model uses a TextDecoder that throws, a JSON.parse reviver for every body, and BigInt arithmetic.
+// A slow, simple model that predicts the responses of the service. The model shares no code with the service.
+// The model uses a TextDecoder that throws, a JSON.parse reviver for every body, and BigInt arithmetic.
 
 export interface Plant { name: string, tag?: string }
 export type Plants = Map<bigint, Plant>
