@@ -145,7 +145,7 @@ ${conditions}`)
 }
 
 /**
- * Measures variants of this service. Prints the rate of each variant, relative to the first variant.
+ * Measures variants of this service. Prints rates relative to the rate of the first variant.
  * Returns Markdown with the processor times.
  */
 async function variants (chosen: Contender[], of: Load[]): Promise<string> {

