@@ -63,8 +63,8 @@ export async function buildApp (options: AppOptions, register = registerDomains)
     logController: new DebugRequestLog(),
     childLoggerFactory: (log, bindings, options, { headers }) => {
       const trace = readTraceparent(headers.traceparent)
-      const ids = trace && { trace_id: trace.traceId, span_id: trace.parentId }
-      return log.child({ ...bindings, ...ids }, options)
+      if (trace === undefined) return log.child(bindings, options)
+      return log.child({ ...bindings, trace_id: trace.traceId, span_id: trace.parentId }, options)
     },
     bodyLimit: config.BODY_LIMIT,
     // setValidatorCompiler does not reach plugins that call addSchema: Fastify would give them Ajv.

@@ -1,6 +1,7 @@
 // Reads JSON bodies, and keeps 64-bit integers exact.
 import { isUtf8 } from 'node:buffer'
 import type { IncomingHttpHeaders } from 'node:http'
+import { Readable } from 'node:stream'
 import type { FastifyInstance } from 'fastify'
 import { ApiError, errors, overloaded, type ErrorDefinition } from '../errors.ts'
 import { inlineBytes, type MemoryBudget } from '../scheduling/memory-budget.ts'
@@ -19,12 +20,16 @@ const maxValues = 100
  */
 export function readJsonBodies (app: FastifyInstance, budget: MemoryBudget): void {
   const limit = app.initialConfig.bodyLimit as number
-  app.addHook('preParsing', (request, reply, _payload, done) => {
-    const { 'transfer-encoding': coding, 'content-length': length = 0 } = request.headers
+  app.addHook('preParsing', ({ method, headers, identity }, reply, payload, done) => {
+    if (headers['content-type'] === undefined || method === 'GET' || method === 'HEAD') return done()
+    const error = contentHeadersError(headers)
+    if (error !== undefined) return done(new ApiError(error))
+    const { 'transfer-encoding': coding, 'content-length': length = 0 } = headers
     const bytes = coding === undefined ? Math.min(Number(length), limit) : limit
     // The memory stays reserved until the response ends, because a batch keeps the plant until then.
-    const fits = bytes <= inlineBytes || budget.reserve(request.identity?.user ?? '', bytes, reply.raw)
-    done(fits ? undefined : overloaded)
+    if (bytes > inlineBytes && !budget.reserve(identity.user, bytes, reply.raw)) return done(overloaded)
+    // The stream of an absent body has already ended: Fastify would wait forever. Pass a new empty stream.
+    done(null, payload.readableEnded ? Readable.from([]) : payload)
   })
   app.removeAllContentTypeParsers()
   app.addContentTypeParser('application/json', { parseAs: 'buffer' }, (request, body: Buffer, done) => {
@@ -36,7 +41,7 @@ export function readJsonBodies (app: FastifyInstance, budget: MemoryBudget): voi
 }
 
 /** Returns the error for an unsupported charset or content encoding. Fastify checks the media type itself. */
-export function contentHeadersError (headers: IncomingHttpHeaders): ErrorDefinition | undefined {
+function contentHeadersError (headers: IncomingHttpHeaders): ErrorDefinition | undefined {
   const { 'content-type': contentType = '', 'content-encoding': contentEncoding = 'identity' } = headers
   const charset = /;\s*charset\s*=\s*"?([^\s;"]*)/i.exec(contentType)?.[1]
   if (charset !== undefined && !/^utf-?8$/i.test(charset)) return errors.CONTENT_TYPE_UNSUPPORTED

@@ -1,11 +1,9 @@
 // Rejects malformed requests and unknown paths and methods before any route runs.
 import { METHODS, type IncomingMessage } from 'node:http'
 import { isIPv6 } from 'node:net'
-import { Readable } from 'node:stream'
 import type { FastifyInstance, FastifyReply, FastifyRequest, HookHandlerDoneFunction } from 'fastify'
 import { ApiError, errors, type ErrorDefinition } from '../errors.ts'
 import type { RespondToPreflight } from './cors.ts'
-import { contentHeadersError } from './json.ts'
 
 /** `app` must be the root instance, still without routes. */
 export function rejectMalformedRequests (app: FastifyInstance, preflight?: RespondToPreflight): void {
@@ -16,14 +14,6 @@ export function rejectMalformedRequests (app: FastifyInstance, preflight?: Respo
     // Node's parser accepts RTSP methods, but the router would log a long warning. The URL `#` makes
     // `validateRequest` reject the request.
     if (!METHODS.includes(request.method as string)) Object.assign(request, { method: 'GET', url: '#' })
-  })
-
-  app.addHook('preParsing', ({ method, headers }, _reply, payload, done) => {
-    if (headers['content-type'] === undefined || method === 'GET' || method === 'HEAD') return done()
-    const error = contentHeadersError(headers)
-    if (error !== undefined) return done(new ApiError(error))
-    // The stream of an absent body has already ended: Fastify would wait forever. Pass a new empty stream.
-    done(null, payload.readableEnded ? Readable.from([]) : payload)
   })
 
   const methods = new Map<string, string[]>()
