@@ -1,4 +1,4 @@
-# docker run IMAGE [serve | migrate | token create alice]; inside a container: plant-store [command]
+# Usage: docker run IMAGE [serve | migrate | token create alice]. Inside a container: plant-store [command].
 # To build between releases, pass another version: --build-arg VERSION=1.1.1-dev.$(git rev-parse --short HEAD)
 ARG VERSION=1.1.0
 
@@ -15,16 +15,15 @@ RUN npm pkg set version="$VERSION"
 FROM node:24-slim AS app
 # All of /app belongs to root, so the service cannot change its own code.
 WORKDIR /app
-# The layers that rarely change come first, so that an upgrade transfers only a few kilobytes.
+# Layers that rarely change come first. So an upgrade transfers only a few kilobytes.
 COPY --from=packages /app/node_modules node_modules
 COPY --from=packages /app/package.json ./
 COPY migrations migrations
 COPY src src
 RUN ln -s /app/src/main.ts /usr/local/bin/plant-store
 
-# Compiling the code at build time saves a quarter of the start time and 20 MiB of memory. Node caches only
-# code that has run, so the build starts the service without a database and then stops it. Node keeps a cache
-# for each user id, so the build uses the user id of the image.
+# A compile cache saves a quarter of the start time and 20 MiB of memory. Node caches only code that has run,
+# so the build runs the service without a database. Node keeps a cache for each user id.
 FROM app AS compiled
 ENV NODE_COMPILE_CACHE=/tmp/compile-cache
 USER 1000:1000
@@ -41,8 +40,8 @@ LABEL org.opencontainers.image.title="plant-store" \
       org.opencontainers.image.licenses="MIT" \
       org.opencontainers.image.base.name="docker.io/library/node:24-slim"
 ENV NODE_ENV=production HOST=0.0.0.0 NODE_COMPILE_CACHE=/app/.compile-cache
-# glibc keeps freed memory: 200 MiB after 1,500 large bodies. With this variable, blocks above this many bytes
-# get pages of their own, which glibc returns to the system. Other C libraries ignore the variable.
+# By default glibc keeps freed memory, for example 200 MiB after 1,500 large bodies. With this variable, glibc
+# returns freed blocks of more than 16,384 bytes to the system. Other C libraries ignore the variable.
 ENV MALLOC_MMAP_THRESHOLD_=16384
 COPY --from=compiled --chown=0:0 /tmp/compile-cache .compile-cache
 # The user is a number, because Kubernetes' runAsNonRoot cannot check a name.
@@ -50,8 +49,7 @@ USER 1000:1000
 EXPOSE 3000
 HEALTHCHECK --interval=5s --timeout=3s --start-period=10s --retries=2 \
   CMD ["node", "-e", "fetch(`http://127.0.0.1:${process.env.PORT || 3000}/readyz`).then(({ ok }) => process.exit(ok ? 0 : 1))"]
-# V8 uses 80 % more memory under load with its default options than with these, and is not faster. Pretenuring
-# would allocate the rows of lists in the old generation, where the rows would stay until a full collection.
-# `npm start` in package.json has the same options.
+# With its default options V8 uses 80 % more memory under load and is not faster. With pretenuring, V8 would
+# keep the rows of lists until a full garbage collection. `npm start` has the same options.
 ENTRYPOINT ["node", "--max-semi-space-size=16", "--heap-growing-percent=100", "--no-allocation-site-pretenuring", "--expose-gc", "/app/src/main.ts"]
 CMD ["serve"]

@@ -1,16 +1,16 @@
 #!/bin/sh
-# Backs up the database into /backups, every BACKUP_HOURS, or at once with `backup.sh once`. Keeps the newest
-# BACKUP_KEEP backups with the prefix scheduled-. A failed backup never removes or replaces another backup.
+# Backs up the database into /backups every BACKUP_HOURS. `backup.sh once` makes one backup now. Keeps the
+# newest BACKUP_KEEP backups with the prefix scheduled-. A failed backup leaves the other backups unchanged.
 umask 077
 
 backup () {
   file=/backups/scheduled-$(date -u +%Y%m%dT%H%M%SZ).dump
-  # pg_restore reads the whole dump, so it notices a truncated dump.
+  # pg_restore reads the whole dump, and fails if the dump is truncated.
   if pg_dump --dbname="$DATABASE_URL" --format=custom --file="$file.part" &&
     pg_restore --file=/dev/null "$file.part" && sync "$file.part" && mv "$file.part" "$file"
   then
     echo "stored $file"
-    # The names contain the time, so `ls -r` lists the newest backup first.
+    # `ls -r` lists the newest backup first.
     ls -r /backups/scheduled-*.dump | tail -n "+$((BACKUP_KEEP + 1))" | xargs -r rm
   else
     rm -f "$file.part"

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Runs once, when the primary's volume is empty. Creates the role and the database of the service, and allows
-# replication. There is no standby yet, so commits must not wait for a standby.
+# Runs once, when the primary's volume is empty.
+# Commits must not wait for the standby, which does not exist yet.
 export PGOPTIONS='-c synchronous_commit=local'
 psql --no-psqlrc --set ON_ERROR_STOP=1 --set password="$POSTGRES_PASSWORD" --username postgres <<'SQL'
 create role plant_store login password :'password';

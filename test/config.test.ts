@@ -164,7 +164,7 @@ const values: Record<Variable, { good: Record<string, unknown>, bad: string[] }>
   }
 }
 
-// The service accepts no JWT setting without these two settings.
+// The service rejects a JWT setting unless both of these settings are set.
 const companions = { JWT_ISSUER: 'https://id.example', JWT_AUDIENCE: 'plants' }
 
 t.test('a setting that is not set has its default', async (t) => {
@@ -210,7 +210,7 @@ t.test('this file tests every setting', async (t) => {
   t.strictSame(Object.keys(values), Object.keys(settings))
 })
 
-/** Maps a setting to another setting that it needs. */
+/** Maps a setting to the other settings that must be set with it. */
 const needs: Record<string, Record<string, string>> = { USER_BURST: { USER_RATE: '1/s' } }
 
 for (const [name, { good, bad }] of Object.entries(values)) {

@@ -1,7 +1,7 @@
 import { registerHooks } from 'node:module'
 import t from 'tap'
 
-// The hook sees only later imports. So import the app after the hook is registered.
+// Import the app after this hook is registered, because the hook does not see earlier imports.
 const loaded: string[] = []
 registerHooks({
   load (url, context, next) {

@@ -1,6 +1,6 @@
 // Runs tap on a temporary PostgreSQL server: node test/run.ts [arguments for tap]
 // TEST_DATABASE=container|embedded|<url of a superuser> chooses the server.
-// By default the server is a container, or embedded where there is no container engine.
+// By default the server is a container. If no container starts, the server is embedded.
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { chmod, mkdtemp, rm, statfs } from 'node:fs/promises'
@@ -30,7 +30,7 @@ async function startServer (): Promise<Server> {
 }
 
 async function startContainer (): Promise<Server> {
-  // Loading this package takes a third of a second, so load it only when it is used.
+  // Import this package only when needed, because the import takes a third of a second.
   const { PostgreSqlContainer } = await import('@testcontainers/postgresql')
   const container = await new PostgreSqlContainer('postgres:18').start()
   const url = container.getConnectionUri()
@@ -46,7 +46,7 @@ async function startEmbeddedServer (): Promise<Server> {
 async function createTemplate ({ url, isOurs }: Server): Promise<void> {
   const client = new pg.Client(url)
   await client.connect()
-  // The data need not survive a crash. Tests of durability start servers of their own.
+  // This data need not survive a crash. The tests of durability use other servers.
   if (isOurs) {
     await client.query('alter system set fsync = off')
     await client.query('select pg_reload_conf()')
@@ -59,10 +59,7 @@ async function createTemplate ({ url, isOurs }: Server): Promise<void> {
   await migrate(template.href, 'up')
 }
 
-/**
- * Returns a folder in memory when 1 GiB is free there, otherwise a folder on disk. Creating the 300 files of
- * each database is faster in memory.
- */
+/** Returns /dev/shm if 1 GiB is free there, because PostgreSQL creates databases faster in memory. */
 async function findFolder (): Promise<string> {
   const memory = '/dev/shm'
   const { bavail, bsize } = await statfs(memory).catch(() => ({ bavail: 0, bsize: 0 }))
@@ -73,17 +70,17 @@ function warn ({ message }: Error): undefined {
   console.log(`# NO BROWSER: tests of pages are skipped, and fail when CI is set\n${message}`)
 }
 
-// All temporary files of the run are here. A process that uses this folder after the tests is a leftover.
+// All temporary files are in this folder. After the tests no process may use the folder.
 const folder = await mkdtemp(join(process.env.TMPDIR ?? await findFolder(), 'plant-store-run-'))
-// When root runs the tests, PostgreSQL runs as another user. That user needs access to the folder.
+// If root runs the tests, PostgreSQL runs as another user. Give all users access to the folder.
 await chmod(folder, 0o755)
 process.env.TMPDIR = folder
 const server = await startServer()
 console.log(`# test database: ${server.kind}`)
-// Ctrl-C also reaches tap. Ignore it here, because the server must stop after tap.
+// Ctrl-C also stops tap. Ignore SIGINT in this process, because the server must stop after tap.
 process.on('SIGINT', () => {})
 try {
-  // Only the tests of clients open pages. Other runs skip the search for a browser, which takes a second.
+  // Only test/system/clients/ needs a browser. Other runs skip the search, which takes a second.
   const opensPages = process.argv.some((argument) => argument.includes('test/system/clients/'))
   const [browser] = await Promise.all([
     opensPages ? findBrowser().catch(warn) : undefined,

@@ -6,11 +6,10 @@ import { createKeys } from '../../src/access/jwt-keys.ts'
 import { keyEvents } from '../../src/events.ts'
 import { startKeyServer } from '../support/identity-provider.ts'
 
-// The service's timers of one hour do not fire during a test. With a cooldown of 0 ms each `refetch` fetches
-// the keys.
+// A timer of one hour never fires during a test. The cooldown of 0 ms lets every `refetch` fetch the keys.
 const never = { refreshMs: 3_600_000, retryMs: 3_600_000, cooldownMs: 0, timeoutMs: 5000 }
 
-/** Starts a provider and the part of the service that fetches the provider's keys. Collects log lines. */
+/** Starts an identity provider and the service's key fetcher. `log` receives the log lines. */
 async function start (
   t: Test, times: Partial<typeof never> = {}, source: { jwksUrl?: string, maxAgeMs?: number } = {}
 ) {
@@ -25,12 +24,12 @@ async function start (
   return { provider, keys, log }
 }
 
-/** Waits until the next fetch of keys has ended. Resolves to the result of that fetch. */
+/** Resolves to the result of the next fetch of keys. */
 async function nextFetch (): Promise<string> {
   const { promise, resolve } = Promise.withResolvers<string>()
   const listener = ({ result }: { result: string }) => resolve(result)
   keyEvents.subscribe(listener)
-  // The service's retry timer does not keep this process alive. This timer does.
+  // Keep the test process alive, because the service's retry timer does not.
   const alive = setInterval(() => {}, 1000)
   const result = await promise
   clearInterval(alive)

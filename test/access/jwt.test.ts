@@ -33,15 +33,13 @@ const lacks = (scope: string) => ({
   body: { error: 40302, message: 'The bearer token lacks the scope that this operation needs.' }
 })
 
-// The tests that create no plants share this database. A test that creates plants needs one of its own:
-// user names begin with the provider's URL, and the provider of a later test may get the same port.
+// For tests that create no plants. Tests that create plants use separate databases, because two tests may
+// have a user of the same name.
 const shared = await createDatabase(t)
 
-/** Starts a service that accepts the tokens of the issuer. */
 async function startService (t: Test, issuer: string, environment: Record<string, string> = {}) {
   const service = await startApp(t, { DATABASE_URL: shared, ...acceptingJwts(issuer), ...environment })
 
-  /** Returns functions that send requests with the token. */
   function withToken (token: string) {
     async function send (method: 'GET' | 'POST' | 'DELETE', url: string, payload?: object) {
       const { statusCode, headers, body } = await service.app.inject({
@@ -299,7 +297,7 @@ t.test('hostile tokens', async (t) => {
   })
 })
 
-/** Counts the checks of JWTs from now on, by their results. */
+/** Counts the checks of JWTs from now on, by result. */
 function countChecks (t: Test): Record<string, number> {
   const counts: Record<string, number> = {}
   const count = ({ result }: { result: string }) => { counts[result] = (counts[result] ?? 0) + 1 }
@@ -308,7 +306,7 @@ function countChecks (t: Test): Record<string, number> {
   return counts
 }
 
-/** Starts a provider, but no service: tests call `authenticate`, which fetches keys for each unknown key. */
+/** Starts an identity provider, but no service. The tests call `authenticate` directly. */
 async function startChecks (t: Test) {
   const provider = await startKeyServer(t)
   const { issuer } = provider

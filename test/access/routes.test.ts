@@ -5,7 +5,7 @@ import { createToken } from '../../src/access/token-format.ts'
 import { startApp } from '../support/app.ts'
 import { guardedRoutes, openRoutes } from '../support/routes.ts'
 
-// Fastify announces new instances on the channel below. So the hook `onRoute` sees each route of the app.
+// Records every route. Fastify publishes a new app on this channel before any route is added.
 const routes: Array<{ method: HTTPMethods, url: string }> = []
 subscribe('fastify.initialization', (message) => {
   const { fastify } = message as { fastify: FastifyInstance }
@@ -16,7 +16,7 @@ subscribe('fastify.initialization', (message) => {
 
 const { app } = await startApp(t)
 
-// docs/api.md documents these routes as open.
+// The routes that need no token, according to docs/api.md.
 const isOpen = (url: string) =>
   ['/', '/livez', '/readyz', '/openapi.json'].includes(url) || /^\/docs(\/|$)/.test(url)
 const guarded = routes.filter(({ url }) => !isOpen(url))
@@ -45,7 +45,6 @@ for (const { method, url } of guarded) {
       t.equal(response.statusCode, 401)
       t.match(response.headers['www-authenticate'],
         authorization === '' ? /^Bearer realm="plants"$/ : /error="invalid_token"$/)
-      // The response to a HEAD request has no body.
       if (method !== 'HEAD') t.match(response.json(), { error: authorization === '' ? 40101 : 40102 })
     }
   })

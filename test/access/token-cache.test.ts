@@ -8,7 +8,7 @@ import { startApp } from '../support/app.ts'
 import { openProxy } from '../system/faults/proxy.ts'
 import { createDatabase, sql, waitingForLocks } from '../support/database.ts'
 
-/** Counts token look-ups from now on. One statement may look up several tokens. */
+/** Counts the tokens that the service looks up from now on. */
 function countLookups (t: Test): () => number {
   let lookups = 0
   const count =
@@ -18,7 +18,6 @@ function countLookups (t: Test): () => number {
   return () => lookups
 }
 
-/** Locks the table of tokens. Resolves to a function that unlocks it. */
 async function lockTokens (t: Test, url: string) {
   const client = new pg.Client(url)
   await client.connect()
@@ -27,7 +26,7 @@ async function lockTokens (t: Test, url: string) {
   return () => client.query('commit')
 }
 
-/** Waits until the lock blocks a database connection, then terminates the blocked connection. */
+/** Waits until a database connection waits for a lock, then terminates that connection. */
 async function endWaiting (t: Test, url: string): Promise<void> {
   const client = new pg.Client(url)
   await client.connect()
@@ -119,13 +118,13 @@ t.test('unknown tokens neither delay nor shed the look-up of a known token', asy
     if (name === 'OVERLOADED') shed++
     else settled.push(name)
   })
-  // After this loop four statements with 64 look-ups each are in flight. The other look-ups are queued.
+  // After this loop, four statements with 64 look-ups each are in flight. The other look-ups are queued.
   const unknown = []
   for (const length of [128, 128, 150]) {
     unknown.push(...Array.from({ length }, sendUnknown))
     await nextTick()
   }
-  // Wait longer than the TTL of 1 ms, so that the known token needs a look-up, too.
+  // Wait until the known token has expired from the cache.
   await delay(5)
   const known = authenticate(token).then(({ user }) => { settled.push(user) })
   await unlock()

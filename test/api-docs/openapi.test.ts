@@ -67,7 +67,7 @@ const errorsSection: string =
 t.test('the document lists every error, and has an example in each operation that it concerns', async (t) => {
   for (const { name, number, message } of catalogue.values()) {
     t.match(errorsSection.replaceAll('\\', ''), `| ${number} | ${name} | ${message} |`)
-    // These errors belong to no operation of the document, but to unknown paths, wrong methods and probes.
+    // No documented operation has these errors. They are for unknown paths, wrong methods and probes.
     if (['PATH_UNKNOWN', 'METHOD_NOT_ALLOWED', 'METHOD_UNKNOWN', 'STOPPING'].includes(name)) continue
     const examples = responses.flatMap((response) => exampleOf(response, number) ?? [])
     t.ok(examples.length > 0, name)

@@ -11,8 +11,7 @@ const run = promisify(execFile)
 const { app, as, listen, url } = await startApp(t)
 const alice = await as('alice')
 const env = { ...process.env, BASE: await listen(), TOKEN: alice.authorization.replace('Bearer ', '') }
-// Await this command before the first test. During an `await` after a test, tap could find no test left to
-// run and end the file.
+// Await this command before the first test. During an `await` between two tests, tap may end the file.
 const hasPython = await run('python3', ['--version']).then(() => true, () => false)
 const { tags } = (await app.inject('/openapi.json')).json()
 
@@ -24,7 +23,7 @@ const codeOf = (section: string, language: string): string[] =>
 
 const [sh = '', python = '', ts = ''] = ['sh', 'python', 'ts'].map((language) =>
   codeOf('Quick start', language).join(''))
-// Runs code from a file inside the project, so that Node finds the packages that the code imports.
+// Runs code from a file inside the project, so that Node can resolve the code's imports.
 const script = async (code: string, environment = env) => {
   const file = join(import.meta.dirname, `quick-start-${process.pid}.mts`)
   t.teardown(() => import('node:fs/promises').then(({ rm }) => rm(file, { force: true })))
@@ -88,7 +87,7 @@ t.test('createForSure retries a create and rejects a taken id', async (t) => {
   t.same((await alice.list()).json(), [{ name: 'Fern' }])
   await t.rejects(script(`${call}${rule}await createForSure({ id: 42, name: 'Ivy' })`),
     /You already have a plant with this id/)
-  // This code makes the first attempt lose its response.
+  // With this code the first `fetch` throws after the service has responded.
   const cut = 'let calls = 0; const real = fetch; globalThis.fetch = async (...args) => { const response = ' +
     'await real(...args); if (calls++ === 0) throw new Error(); return response }\n'
   await alice.delete('42')

@@ -6,7 +6,7 @@ import { sql } from '../support/database.ts'
 import { run } from '../support/program.ts'
 import { onTerminal } from '../support/transfer.ts'
 
-/** Starts the service with the plants and tokens of two users. */
+/** Starts an app with two users. Ann has 2,500 plants and bob has one plant. Each user has one token. */
 async function startStore (t: Test) {
   const { url, as, tokens } = await startApp(t)
   const config = readConfig({ DATABASE_URL: url, TOKEN_CACHE_TTL: '0' })
@@ -17,7 +17,6 @@ async function startStore (t: Test) {
   return { url, as, tokens, config, bob }
 }
 
-/** Runs `work` and returns the lines that it prints to standard output. */
 async function printed (t: Test, work: () => Promise<void>): Promise<string[]> {
   const results = t.capture(console, 'log')
   await work()
@@ -60,8 +59,7 @@ t.test('user erase deletes all plants and tokens of a user and nothing else', as
 
 t.test('user erase also deletes what an instance creates before it notices the revocation', async (t) => {
   const { url, config } = await startStore(t)
-  // The trigger runs after each delete statement. When ann has no plant left for the first time, the trigger
-  // creates one plant.
+  // The trigger creates one plant as soon as ann has no plants. The sequence prevents a second plant.
   await sql(url, `create sequence late;
     create function create_late () returns trigger language plpgsql as $$ begin
       if not exists (select from plants where owner = 'ann') and nextval('late') = 1 then

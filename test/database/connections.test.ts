@@ -10,17 +10,17 @@ import { openProxy } from '../system/faults/proxy.ts'
 import { startApp } from '../support/app.ts'
 import { createDatabase, sql, waitingForLocks } from '../support/database.ts'
 
-// These tests spend most of their time waiting, so they run in parallel.
+// These tests mostly wait, so run them in parallel.
 t.jobs = 4
 const test = (title: string, run: (t: Test) => Promise<void>) => t.test(title, { buffered: true }, run)
 
-/** The statement timeout of tests that do not test this timeout. It is long enough for a busy machine. */
+/** Long enough that no statement times out on a busy machine. */
 const statementTimeoutMs = 60_000
 
 const one = { name: 'one', text: 'select 1' }
 const long = { name: 'long', text: 'select pg_sleep(1)' }
 
-/** Repeats `run`, because on a busy machine a connection may need several attempts. */
+/** Calls `run` until it resolves. On a busy machine the first attempts to connect may fail. */
 async function untilItSucceeds (run: () => Promise<unknown>): Promise<void> {
   while (!await run().then(() => true, () => false)) await delay(10)
 }
@@ -67,7 +67,7 @@ test('statements that hang do not use up the connections of the server', async (
     read()
     await once(replaced, 'replaced')
   }
-  // The service has replaced two connections, but does not replace a third. So these statements stay pending.
+  // These statements stay pending on the third connection. The service may open no fourth connection.
   for (let statement = 0; statement < 5; statement++) read()
   while ((await sql(url, waitingForLocks)).length < 3) await delay(50)
   t.equal(database.pending().read, 5)
@@ -90,7 +90,7 @@ test('close resolves when the connection breaks while its statements are pending
 test('a failed attempt to connect leaves no socket open and causes no unhandled error', async (t) => {
   const proxy = await openProxy(t, await createDatabase(t))
   const url = new URL(proxy.url)
-  // The server asks for the password and keeps waiting, because the client has none.
+  // The server asks for a password. The client has no password, so the server keeps waiting.
   url.password = ''
   const locked = openDatabase({ url: url.href, statementTimeoutMs })
   const cause = { message: /password must be a string/ }
@@ -99,7 +99,7 @@ test('a failed attempt to connect leaves no socket open and causes no unhandled 
 
   const uncertified = `${proxy.url}?sslmode=verify-full&sslrootcert=nowhere.pem`
   const unreadable = openDatabase({ url: uncertified, statementTimeoutMs })
-  // The certificate file does not exist. If the service left that error unhandled, this process would end.
+  // The file nowhere.pem does not exist.
   await t.rejects(unreadable.read(one), { name: 'DATABASE_UNAVAILABLE', cause: { code: 'ENOENT' } })
 })
 
@@ -156,7 +156,7 @@ test('an idle connection stays open', async (t) => {
   const proxy = await openProxy(t, await createDatabase(t))
   const database = openDatabase({ url: proxy.url, statementTimeoutMs })
   await untilItSucceeds(() => database.read(one))
-  // When an attempt to connect is slow, the service starts a second one. Wait until one connection is left.
+  // After a slow attempt to connect, the service may have two connections. Wait until one connection is left.
   while (proxy.connections().now > 1) await delay(10)
   proxy.forgetMost()
   await delay(1100)
@@ -168,7 +168,7 @@ test('an idle connection stays open', async (t) => {
 test('an unresponsive connection is replaced any number of times', async (t) => {
   const proxy = await openProxy(t, await createDatabase(t))
   const database = openDatabase({ url: proxy.url, statementTimeoutMs })
-  // Use more rounds than the number of connections that the service may open at the same time.
+  // Use more rounds than the maximum number of open connections.
   for (let round = 0; round < 5; round++) {
     await untilItSucceeds(() => database.read(one))
     proxy.silence()
@@ -255,19 +255,19 @@ test('the probe fails while lists have no connection, although other connections
   await database.close()
 })
 
-// This test does not run in parallel with others, because it blocks the event loop.
+// This test runs alone, because it blocks the event loop.
 t.test('a lagging event loop does not count as an unresponsive database', async (t) => {
   const proxy = await openProxy(t, await createDatabase(t))
   const database = openDatabase({ url: proxy.url, statementTimeoutMs })
   const warnings = new EventEmitter()
   database.onWarning((what, details) => { if (what.includes('event loop')) warnings.emit('lag', details) })
   await untilItSucceeds(() => database.read(one))
-  // When an attempt to connect is slow, the service starts a second one. Wait until one connection is left.
+  // After a slow attempt to connect, the service may have two connections. Wait until one connection is left.
   while (proxy.connections().now > 1) await delay(10)
   proxy.forgetMost()
   const rows = database.read(one)
   const lagged = once(warnings, 'lag')
-  // Block the event loop without using the processor.
+  // Block the event loop for 1.5 s.
   Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 1500)
   t.match(await lagged, [{ lagMs: Number }])
   t.strictSame(await rows, [['1']])

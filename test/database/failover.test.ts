@@ -1,5 +1,5 @@
-// Tests a service that knows a primary and its synchronous standby. Each test continues where the previous
-// test ended.
+// Tests failover from a primary to its synchronous standby. Each test needs the state that the previous test
+// has left.
 import { once } from 'node:events'
 import { createServer, type AddressInfo } from 'node:net'
 import { setTimeout as delay } from 'node:timers/promises'
@@ -119,8 +119,7 @@ t.test('when a standby is promoted beside a running primary, requests go to the 
   await Promise.all([alice.create({ id: 4, name: 'Oak' }), alice.delete(4), alice.delete(5)])
   await alice.delete(4)
   await pair.promote()
-  // The old primary does not respond to this create, because it waits until a standby confirms the commit.
-  // Another connection of the service finds the promoted standby.
+  // The old primary does not respond to this create. The primary waits for a standby to confirm the commit.
   const lost = alice.create(moss).then()
   const waiting = "select from pg_stat_activity where wait_event = 'SyncRep'"
   while ((await sql(primaryUrl, waiting)).length === 0) await delay(10)
@@ -141,7 +140,7 @@ t.test('while no server takes writes, requests are rejected and the service is n
   t.equal((await alice.list()).statusCode, 200, 'the token is cached, and the connection is open')
   await sql(standbyUrl, 'alter system set default_transaction_read_only = on')
   await sql(standbyUrl, 'select pg_reload_conf()')
-  // With its next result a connection learns that its server has become read-only. Until then lists succeed.
+  // PostgreSQL reports with a later result that the server has become read-only. Until then lists succeed.
   while ((await alice.list()).statusCode !== 503) await delay(10)
   t.equal((await alice.create(moss)).statusCode, 503)
   t.equal(await isReady(), 503)
@@ -150,7 +149,7 @@ t.test('while no server takes writes, requests are rejected and the service is n
   await sql(standbyUrl, 'alter system reset default_transaction_read_only')
   await sql(standbyUrl, 'select pg_reload_conf()')
   while (await isReady() !== 200) await delay(10)
-  // After a failed attempt to connect, the service waits 100 ms before the next. Creates may fail until then.
+  // The service waits 100 ms after a failed attempt to connect. During this time creates may fail.
   while ((await alice.create(moss)).statusCode !== 200) await delay(10)
   t.strictSame((await alice.list()).json(), [{ name: 'Fern' }, { name: 'Moss' }, { name: 'Ivy' }])
 })

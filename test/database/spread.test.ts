@@ -1,5 +1,5 @@
-// A distributed database such as Citus stores the plants of each owner on one of several servers, and rejects
-// some statements and migrations. These tests check, without Citus, that the service needs none of these.
+// Citus distributes owners over servers, and rejects some statements and migrations. These tests run without
+// Citus. The tests check that the service does not need such statements and migrations.
 import { glob, readdir, readFile } from 'node:fs/promises'
 import pg from 'pg'
 import t, { type Test } from 'tap'
@@ -15,10 +15,10 @@ interface Statement { name: string, text: string }
 const root = new URL('../../', import.meta.url)
 const range = (length: number) => Array.from({ length }, (_, index) => index)
 
-// Statements for several users at once. The service needs none of them on Citus: see citus.test.ts.
+// Statements for several users at once. On Citus the service does not need these statements (citus.test.ts).
 const ofSeveralUsers = ['plants-delete', 'plants-first-pages', 'plants-pages']
 
-/** Collects the text of each statement sent from now on, by name. */
+/** Maps the name of each statement sent from now on to the statement's text. */
 function watchStatements (t: Test): Map<string, string> {
   const texts = new Map<string, string>()
   const { parse } = pg.Connection.prototype as unknown as { parse: (query: Statement) => void }
@@ -52,7 +52,7 @@ async function sendAll (t: Test): Promise<void> {
   await tokens.revoke({ user: 'alice' })
 }
 
-/** Finds the names of all prepared statements in the source. Leaves out a number of rows at a name's end. */
+/** Returns the names of all prepared statements in src. `plants-insert-${rows}` counts as `plants-insert`. */
 async function namesInSource (): Promise<string[]> {
   const names = []
   for await (const file of glob('src/**/*.ts', { cwd: root })) {
@@ -80,7 +80,7 @@ t.test('every statement on plants concerns one user, unless the service can do w
 
 t.test('migrate rejects a worker of Citus and names the coordinator', async (t) => {
   const DATABASE_URL = await createDatabase(t, { template: 'template0' })
-  // Simulate a worker of Citus. In this table of Citus, groupid is 0 on the coordinator, but not on a worker.
+  // Simulate a Citus worker. In Citus, this table has groupid 0 only on the coordinator.
   await sql(DATABASE_URL, `create table pg_dist_local_group (groupid int);
     insert into pg_dist_local_group values (2)`)
   const stderr = /worker of Citus\. Run migrate on the coordinator/
@@ -94,7 +94,7 @@ t.test('migrate rejects a worker of Citus and names the coordinator', async (t) 
 })
 
 t.test('each migration of distributed tables is one statement', async (t) => {
-  // These migrations may have several statements: they create the tables, which are not distributed yet.
+  // These two migrations run before the tables are distributed, so they may have several statements.
   const first = ['0001_plants.sql', '0002_tokens.sql']
   for (const file of await readdir(new URL('migrations/', root))) {
     if (first.includes(file)) continue

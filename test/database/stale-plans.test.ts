@@ -31,7 +31,7 @@ t.test('a statement that the server has forgotten is prepared again', async (t) 
   const { database, url } = await startApp(t)
   const one = { name: 'one', text: 'select 1' }
   await database.read(one)
-  // Make the server forget the statement, as happens when a pooler switches to another server connection.
+  // Make the server forget the statement, as if a pooler had switched to another server connection.
   await database.read({ name: 'forget', text: 'deallocate one' })
   t.strictSame(await database.read(one), [['1']])
   t.equal((await sql(url, 'select 1')).length, 1)

@@ -6,7 +6,7 @@ import { createDatabase } from '../support/database.ts'
 const one = { name: 'one', text: 'select 1' }
 const two = { name: 'two', text: 'select $1::int' }
 
-/** Collects the kinds of messages (Parse, Bind, Execute, Sync) in each write to the server from now on. */
+/** Records the messages of each write to the server: P is Parse, B is Bind, E is Execute, S is Sync. */
 function watchWrites (t: Test, url: string): string[] {
   const writes: string[] = []
   const watch = (socket: Socket, pieces: Buffer[]) => {
@@ -27,7 +27,7 @@ function watchWrites (t: Test, url: string): string[] {
   return writes
 }
 
-/** Returns the kind of each message. A message is a letter for its kind, then its length and its content. */
+/** Returns the first byte of each message, which is a letter. The next four bytes are the length. */
 function kindsOf (bytes: Buffer): string {
   let kinds = ''
   for (let at = 0; at < bytes.length; at += 1 + bytes.readInt32BE(at + 1)) {

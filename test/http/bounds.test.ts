@@ -1,4 +1,4 @@
-// Tests the limits on the connections, unfinished bodies and unread responses of all clients together.
+// Tests the limits on connections, unfinished bodies and unread responses.
 import { once } from 'node:events'
 import { connect, type Server, type Socket } from 'node:net'
 import t, { type Test } from 'tap'
@@ -15,7 +15,7 @@ function open (t: Test, address: string): Socket {
   return socket
 }
 
-// One test waits for a timeout, so the other tests run in parallel with it.
+// One test waits for a timeout, so run the tests in parallel.
 t.jobs = 3
 
 const live = 'GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n'
@@ -43,7 +43,7 @@ t.test('a body that does not fit in the memory budget is rejected before it is r
   const address = await listen()
   const [alice, bob] = await Promise.all([as('alice'), as('bob')])
 
-  /** Sends only the head of a create. Its body would have 128 KiB. */
+  /** Sends the head of a create, but no body. By default the head announces a body of 128 KiB. */
   function beginCreate ({ authorization }: typeof alice, framing = 'Content-Length: 131072') {
     const socket = open(t, address)
     socket.write('POST /plants HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n' +
@@ -51,7 +51,8 @@ t.test('a body that does not fit in the memory budget is rejected before it is r
       `Authorization: ${authorization}\r\n${framing}\r\n\r\n`)
     return { socket, response: once(socket, 'data').then(([bytes]) => String(bytes).slice(0, 12)) }
   }
-  // One user's bodies may use half of the budget. A body of unknown length counts as 128 KiB (BODY_LIMIT).
+  // 64 bodies of 128 KiB use half of the budget, which is the limit for one user. A chunked body counts as
+  // 128 KiB (BODY_LIMIT).
   const begun = Array.from({ length: 64 }, (_, index) =>
     beginCreate(alice, index % 2 === 0 ? 'Transfer-Encoding: chunked' : undefined))
   for (const { response } of begun) t.equal(await response, 'HTTP/1.1 100')
@@ -139,7 +140,7 @@ t.test('neither an unread list nor an unfinished body delays a shutdown', async 
       'Content-Type: application/json\r\nContent-Length: 9\r\n\r\n{'
   )
   while (lister.writableLength === 0 || creator.bytesRead === 0) await new Promise(setImmediate)
-  // A shutdown shortens the timeouts. With the usual timeout of a request, this close would take 30 s.
+  // A shutdown shortens the timeouts. Otherwise `close` would wait for the request timeout of 30 s.
   await app.close()
   t.ok(lister.destroyed && creator.destroyed)
 })

@@ -1,4 +1,4 @@
-// Tests that the service conforms to HTTP. docs/conformance.md lists the same cases in a table.
+// Tests that the service conforms to HTTP. docs/conformance.md lists the same cases.
 import { once } from 'node:events'
 import type { Socket } from 'node:net'
 import t from 'tap'
@@ -95,8 +95,8 @@ t.test('a client that expects 100 Continue gets an error of its headers at once'
     [post(json, length, expect).replace('POST', 'PUT'), 40501]
   ]
   for (const [request, number] of rejected) {
-    // The service rejects these requests before the body arrives. The client may then leave out the body. So
-    // the service closes the connection, because it cannot know where the next request begins.
+    // After the rejection a client may leave out the body. So the service cannot know where the next request
+    // begins, and closes the connection.
     for (const rest of ['', body + get('/livez')]) {
       const responses = await exchange(address, [request + rest])
       t.same(responses.map(({ status, headers: { connection }, body }) =>

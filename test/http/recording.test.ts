@@ -1,5 +1,5 @@
-// Starts a service without optional settings. Compares its raw responses with those of an earlier version, in
-// recording.txt. To replace recording.txt:
+// Compares raw responses with recording.txt, the responses of an earlier version. The service has no optional
+// settings. To replace recording.txt:
 // RECORD=yes npm test -- --disable-coverage test/http/recording.test.ts
 import { readFile, writeFile } from 'node:fs/promises'
 import { connect } from 'node:net'
@@ -20,7 +20,6 @@ const tokens: Record<string, string> = {
 const origin = ['Origin: https://app.example.com']
 const preflight = [...origin, 'Access-Control-Request-Method: POST']
 
-/** A request line. Optional: the user who sends the request, more headers, the body. */
 const requests: Array<[line: string, user?: string, headers?: string[], body?: string]> = [
   ['GET /livez'],
   ['GET /readyz'],
@@ -64,7 +63,6 @@ async function send ([line, user, headers = [], body = '']: typeof requests[0]):
   return text(socket)
 }
 
-/** Hides the date and the request id, because they differ in every run. */
 const mask = (response: string) => response
   .replace(/^(date): .*/im, '$1: …')
   .replace(/^(x-request-id): .*/im, '$1: …')

@@ -17,13 +17,12 @@ const { as, url, listen, log } = await startApp(t)
 const address = await listen()
 const { authorization } = await as('alice')
 
-/** Returns the text of a request. The request has a Host header and a valid token. */
 const request = (line: string, headers: string[] = [], body = '') =>
   [line, 'Host: x', `Authorization: ${authorization}`, ...headers, '', body].join('\r\n')
 const last = request('GET /livez HTTP/1.1', ['Connection: close'])
 const create = (body: string, headers: string[]) =>
   request('POST /plants HTTP/1.1', ['Content-Type: application/json', ...headers], body)
-/** Sends requests in pipelined groups and returns all responses. */
+/** Sends the requests in pipelined groups of 15. `heads` has the indexes of the HEAD requests. */
 async function exchangeAll (requests: string[], heads: number[] = []): Promise<RawResponse[]> {
   const responses: RawResponse[] = []
   for (let start = 0; start < requests.length; start += 15) {
@@ -335,7 +334,7 @@ t.test('headers and parameters cannot override the method or the path', async (t
 
 t.test('every rejected request is logged, none as an error of the service', async (t) => {
   const lines = log.map((line) => JSON.parse(line))
-  // A line without an error number concerns the process, for example event-loop lag on a busy machine.
+  // Ignore lines without an error number, such as a warning about event-loop lag on a busy machine.
   t.same(lines.filter(({ error, level }) => error !== undefined && /warn|error|fatal/.test(level)), [])
   for (const number of [40001, 40002, 40003, 41401, 41701, 43101, 40401, 40501, 50101]) {
     t.ok(lines.some(({ error, level, remoteAddress }) =>

@@ -12,7 +12,7 @@ const range = (length: number) => Array.from({ length }, (_, index) => index)
 const statuses = (responses: Array<{ statusCode: number }>) => responses.map(({ statusCode }) => statusCode)
 const small = (count: number) => range(count).map((id) => ({ id, name: `plant ${id}` }))
 
-/** Returns how many plants each statement has stored, in ascending order. */
+/** Returns the number of plants that each statement has stored. */
 async function sizesOfStatements (url: string): Promise<number[]> {
   const sizes = await sql(url, 'select count(*)::int as size from plants group by xmin order by 1')
   return sizes.map(({ size }) => size as number)
@@ -66,7 +66,7 @@ for (const [WRITE_BATCH, plants, largest] of sizeLimits) {
     const { sendBlocked, unblock, url, alice } = await startBlocked(t, settings)
     const [first, ...others] = wanted.map((plant) => () => alice.create(plant))
     const [held] = await sendBlocked(first as typeof others[0])
-    // Send all requests at once. If a busy machine sent 600 requests one by one, some would expire.
+    // Send these requests at once. With `sendBlocked`, a busy machine is so slow that some requests expire.
     const started = handlersStarted(t, others.length)
     const queued = others.map((create) => create())
     await started
@@ -75,8 +75,7 @@ for (const [WRITE_BATCH, plants, largest] of sizeLimits) {
     const sizes = await sizesOfStatements(url)
     t.equal(sizes.reduce((sum, size) => sum + size), plants)
     t.ok(Math.max(...sizes) <= largest, sizes.join())
-    // If a batch takes over a second, the service starts the next batch meanwhile. So on a busy machine there
-    // are more and smaller batches.
+    // A busy machine has more batches. When a batch takes longer than 1 s, the service starts another batch.
     t.ok(largest === 1 || sizes.length < plants / 2, sizes.join())
     t.strictSame((await alice.list()).json(), wanted.map(({ name }) => ({ name })))
   })
@@ -101,7 +100,7 @@ t.test('a create is rejected at once when MAX_QUEUED others are queued', async (
 t.test('two creates with a taken id in a batch are rejected, even when the id becomes free', async (t) => {
   const { sendBlocked, unblock, alice, url, client } = await startBlocked(t)
   await alice.create({ id: 1, name: 'Fern' })
-  // If the service tries to insert Moss, this trigger delays the insert until the id of Fern is free.
+  // This trigger delays an insert of Moss until the test has deleted Fern, which has the same id.
   await sql(url, `
     create function wait () returns trigger language plpgsql as
       $$ begin perform pg_advisory_xact_lock(1); return new; end $$;
@@ -189,7 +188,6 @@ t.test('a slow statement and a full disk have errors of their own', async (t) =>
   const slow = { error: 50304, message: 'The database did not answer in time.' }
   t.strictSame(await creates(1), { status: 503, body: slow, retryAfter: '1' })
 
-  // PostgreSQL uses this SQLSTATE when the disk is full.
   await fails('raise exception \'could not extend file\' using errcode = \'disk_full\';')
   const full = { error: 50305, message: 'The database has no room to store anything.' }
   t.strictSame(await creates(2), { status: 503, body: full, retryAfter: '1' })

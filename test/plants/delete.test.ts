@@ -29,7 +29,7 @@ t.test('queued deletes share a batch, and each plant is deleted once', async (t)
   t.strictSame((await alice.list()).json(), small(10).slice(4).map(({ name }) => ({ name })))
 })
 
-/** Starts an app with a large table, so that the planner uses the index for the plants of one user. */
+/** Starts an app. The table is so large that the planner finds a user's plants with the index. */
 async function startAmongMany (t: Test) {
   const app = await startApp(t, { STATEMENT_TIMEOUT: '6s' })
   const alice = await app.as('alice')
@@ -52,8 +52,7 @@ t.test('after a deadlock each plant of a batch of deletes is deleted by itself',
   const client = new pg.Client(url)
   await client.connect()
   t.teardown(() => client.end())
-  // In a deadlock PostgreSQL aborts the transaction with the deadlock_timeout that ends first. This client's
-  // timeout is long, so PostgreSQL aborts the transaction of the service.
+  // With this long timeout PostgreSQL ends a deadlock by aborting the service's transaction.
   await client.query("set deadlock_timeout = '1min'")
   const lock = (ids: number[]) =>
     client.query(`select from plants where id in (${ids.join()}) and owner = 'alice' for update`)
@@ -81,9 +80,9 @@ t.test('a delete that waits too long for a locked table gets the error of a slow
   await client.connect()
   t.teardown(() => client.end())
   await client.query('begin; lock table plants in access exclusive mode')
-  // The batch waits for the table until its timeout. Then the service retries each delete alone, with another
-  // prepared statement. PostgreSQL needs the table to prepare that statement, so the first retry also times
-  // out. The later retries fail, because that statement is not prepared.
+  // The batch times out. Then the service retries each delete alone, with another statement. The first retry
+  // times out, because PostgreSQL needs the table to prepare the statement. The later retries fail without a
+  // prepared statement.
   const responses = await Promise.all(range(20).map((id) => alice.delete(id)))
   await client.query('rollback')
   t.strictSame(responses.map((response) => response.json().error), Array(20).fill(50304))

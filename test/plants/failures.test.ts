@@ -5,7 +5,7 @@ import { sql } from '../support/database.ts'
 const internal = { error: 50001, message: 'Something went wrong inside the service.' }
 const unavailable = { error: 50301, message: 'The database cannot be reached.' }
 
-/** Runs the SQL of `breakage` and then calls every operation. Returns the responses and their log lines. */
+/** Runs the SQL in `breakage`, then calls every operation. Returns the responses with their log lines. */
 async function callAll (t: Test, { as, log, url }: TestApp, breakage: string) {
   const alice = await as('alice')
   await alice.create({ id: 1, name: 'Monstera' })

@@ -97,12 +97,12 @@ t.test('a client that disconnects before a long list begins causes no warning an
   t.strictSame(complaints, [])
 })
 
-// A service that handled arrays, numbers, null or case carelessly would confuse some of these users.
+// Some names look like numbers, arrays, null or SQL parameters. Some names differ only in case or an accent.
 const usernames = [
   '1', '2', '01', '1 ', 'a,b', 'a', 'b', '{a,b}', '"a"', 'a"b', 'a\\', 'NULL', 'null', '{}', 'A', 'á', '$1'
 ]
 
-/** Returns the plants of a user: none, a few small plants, a large plant, or more than one page. */
+/** Returns plants for a user: none, some small plants, one large plant, or more than one page. */
 function plantsOf (user: string, place: number) {
   const count = [0, 1, 20, 3, 700][place % 5] as number
   return range(count).map((id) => ({
@@ -136,7 +136,7 @@ for (const [WRITE_BATCH, isJoined] of [['500', true], ['1', false]] as const) {
     const limits = [undefined, 0, 1, 2, 19, 500, 501]
     const wanted = usernames.flatMap((_, place) => limits.map((limit, index) =>
       ({ place, limit, from: (place + index) % 3 })))
-      // Mix the requests: neighbors belong to different users, and each user appears several times.
+      // Mix the requests, so that neighbors belong to different users.
       .toSorted((a, b) => (a.place * 31 + (a.limit ?? 7)) % 17 - (b.place * 31 + (b.limit ?? 7)) % 17)
     const responses = await sendBlocked(...wanted.map(({ place, limit, from }) => () => {
       const after = from === 0 ? '' : `after=${cursorAt(from)}`
@@ -157,7 +157,7 @@ for (const [WRITE_BATCH, isJoined] of [['500', true], ['1', false]] as const) {
 
 t.test('a user whose last list was slow has the next ones read alone, until one is not slow', async (t) => {
   const { sendBlocked, unblock, alice, url } = await startBlocked(t, {}, 'lock table plants')
-  // Make two lists of alice slow. After the first one the service reads each list of alice alone.
+  // Make two lists of alice slow. After the first slow list, the service reads her lists one by one.
   for (let count = 0; count < 2; count++) {
     const [slow] = await sendBlocked(() => alice.list())
     // A list that takes 200 ms counts as slow.
@@ -175,8 +175,8 @@ t.test('queued lists of a user whose list was slow are read alone', async (t) =>
   const { sendBlocked, unblock, alice, url } =
     await startBlocked(t, { MEMORY_BUDGET: '16777216' }, 'lock table plants')
   await storePlants(url, 'alice', [{ id: 1n, name: 'Ivy' }])
-  // Four statements read 49 of these lists, and 71 lists stay queued. The service must not read the queued
-  // lists as long lists, because the budget has room for only 32 long lists of one user.
+  // Four statements read 49 of these lists, so 71 lists are queued. The memory budget allows only 32 long
+  // lists, so the service must not read the queued lists as long lists.
   const responses = await sendBlocked(...range(120).map(() => () => alice.list()))
   await delay(200)
   await unblock()
@@ -241,7 +241,7 @@ t.test('a user with large lists has them read alone until they are short again',
 })
 
 t.test('a long list that exceeds the memory budget is rejected, and a short one is not', async (t) => {
-  // A long list reserves 256 KiB. One user may reserve half of the budget, so 32 of these lists fit.
+  // One user may reserve half of the budget. That is enough for 32 long lists of 256 KiB.
   const { app, as, listen, url } = await startApp(t, { MEMORY_BUDGET: '16777216' })
   const address = await listen()
   await sql(url, `insert into plants

@@ -3,10 +3,10 @@ import t from 'tap'
 import { startApp } from '../support/app.ts'
 import { cursorAt, linkTo } from '../support/plants.ts'
 
-// Sends random sequences of requests to the service and to a model of the service. Compares the responses.
-// A failed run prints the seed of its sequence. MODEL_RUNS is the number of sequences.
+// Sends random sequences of requests to the service and to a model, and compares the responses. A failed run
+// prints its seed. MODEL_RUNS sets the number of sequences.
 const numRuns = Number(process.env.MODEL_RUNS ?? 20)
-// The URL of a migrated database. Without this variable the test creates a database.
+// The URL of a migrated database. If the variable is not set, the test creates a database.
 const { MODEL_DATABASE_URL: url } = process.env
 const environment: Record<string, string> = url === undefined ? {} : { DATABASE_URL: url }
 
@@ -34,11 +34,11 @@ const beyond = fc.oneof(
   fc.bigInt({ min: -(10n ** 400n), max: smallest - 1n })
 )
 const user = fc.constantFrom(...users)
-// Some of these texts contain lone surrogates or U+0000.
+// Some of these texts contain lone surrogates or U+0000. The service rejects such texts.
 const text = fc.oneof(fc.string({ unit: 'binary' }), fc.string({ unit: 'grapheme' }))
 const isText = (value: unknown) => typeof value === 'string' && value.isWellFormed() && !value.includes('\0')
 
-/** Each function has its own notation for an integer in JSON. */
+/** Each function writes an integer in another JSON notation, such as 1.0 or 10e-1. */
 const spellings: Array<(digits: string, sign: string, zeros: number) => string> = [
   (digits, sign) => `${sign}${digits}`,
   (digits, sign, zeros) => `${sign}${digits}.${'0'.repeat(zeros + 1)}`,
@@ -52,7 +52,6 @@ const spellings: Array<(digits: string, sign: string, zeros: number) => string> 
 const spelling = fc.tuple(fc.constantFrom(...spellings), fc.nat(30)).map(([write, zeros]) =>
   (value: bigint) => write(String(value < 0n ? -value : value), value < 0n ? '-' : '', zeros))
 
-/** Writes a string as JSON and escapes every character. */
 const escaped = (value: string) => {
   const escapes = value.split('').map((unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, '0')}`)
   return `"${escapes.join('')}"`

@@ -11,7 +11,7 @@ const range = (length: number) => Array.from({ length }, (_, index) => index)
 const { app, as, database, url } = await startApp(t)
 type Client = Awaited<ReturnType<typeof as>>
 
-/** Reads pages until a page links to no next page. Checks the size of each page except the last page. */
+/** Returns the plants of all pages. Throws unless every page, except the last page, has `limit` plants. */
 async function readAll (client: Client, limit: number): Promise<unknown[]> {
   const plants: unknown[] = []
   for (let query: string | undefined = `?limit=${limit}`; query !== undefined;) {
@@ -82,8 +82,7 @@ t.test('every other value of after is rejected', async (t) => {
   t.equal((await carol.list(`?after=${encodeURIComponent(cursor).replace('N', '%4E')}`)).statusCode, 200)
 })
 
-// The service first reads 101 plants from the database, then parts of at most 2,000 plants. It sends the
-// headers after the second read.
+// The service first reads 101 plants, and then at most 2,000 plants at a time.
 for (const [kind, limits, textOf] of [
   ['short', [1, 99, 100, 101, 102, 1999, 2000, 2001, 2099, 2100, 2101, 2102, 4000, 4728],
     (index: number) => `plant ${index}`],
@@ -115,7 +114,7 @@ t.test('the end of a very long page is found in steps', async (t) => {
   const count = 32_101
   await sql(url, `insert into plants select 'victor', id, 'n' from generate_series(1, ${count}) as id`)
   const victor = await as('victor')
-  // The service reads 2,101 plants, then looks for the end of the page in steps of 10,000 plants.
+  // After 2,101 plants the service looks for the end of the page in steps of 10,000 plants.
   for (const limit of [12_100, 12_101, 12_102, 22_101, 32_099, 32_100, 32_101, 50_000]) {
     const response = await victor.list(`?limit=${limit}`)
     t.equal(response.json().length, Math.min(limit, count))

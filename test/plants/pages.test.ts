@@ -12,7 +12,7 @@ const largest = 2n ** 63n - 1n
 
 const { app, as, database, listen, url } = await startApp(t)
 
-// The service first reads 101 plants from the database, then parts of at most 2,000 plants.
+// The service first reads 101 plants, and then at most 2,000 plants at a time.
 for (const count of [99, 100, 101, 102, 2100, 2101, 2102, 4728]) {
   t.test(`a list of ${count} plants is complete and in order, also with a limit`, async (t) => {
     const username = `user with ${count}`
@@ -47,13 +47,12 @@ t.test('a page may end with the largest id', async (t) => {
   }
 })
 
-// A page is large when one of its texts has more than 256 bytes. Large pages have a statement of their own.
+// The service uses a different statement for a page with a text of more than 256 bytes.
 t.test('plants too large for a short page appear at their places in the list', async (t) => {
   const large = [0, 1, 50, 98, 249, 250, 499, 500, 501, 504, 749, 1248, 1249]
   const rows = Array.from({ length: 1250 }, (_, index) => {
     const id = BigInt(index)
     if (!large.includes(index)) return { id, name: `plant ${index}`, tag: `tag ${index}` }
-    // These plants are large because of the name, the tag, both, or characters of four bytes.
     return [
       { id, name: 'n'.repeat(257), tag: 'small' },
       { id, name: 'small', tag: 't'.repeat(257) },

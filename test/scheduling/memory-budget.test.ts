@@ -47,7 +47,7 @@ t.test('the heap is collected a second after a burst, and not after less', async
     response.destroy()
     await once(response, 'close')
   }
-  // The timer of the budget does not keep the process alive. This timer does.
+  // Keep the test process alive, because the budget's timer does not.
   const alive = setInterval(() => {}, 100)
   t.strictSame(await collected, { execution: 'async', flavor: 'last-resort' })
   clearInterval(alive)

@@ -3,7 +3,7 @@ import fc from 'fast-check'
 import t, { type Test } from 'tap'
 import { TokenBuckets } from '../../src/scheduling/token-buckets.ts'
 
-/** Replaces `performance.now` by a stopped clock. Returns a function that advances this clock. */
+/** Stops the clock of `performance.now`. Returns a function that advances the clock. */
 function stopClock (t: Test): (seconds: number) => void {
   let ms = 5000
   const { now } = performance
@@ -40,7 +40,7 @@ t.test('every sequence of requests gets what buckets of whole tokens would give'
     fc.integer({ min: 1, max: 5 }),
     fc.array(fc.tuple(key, quarters), { minLength: 100, maxLength: 200 }),
     (burst, steps) => {
-      // The rate is one token per second. The steps are quarters of a second: sums of quarters are exact.
+      // The clock advances in quarters of a second, because floating-point sums of quarters are exact.
       const buckets = new TokenBuckets({ count: 1, seconds: 1 }, burst)
       const model: Record<string, number> = { a: burst, b: burst, c: burst }
       for (const [key, quarters] of steps) {

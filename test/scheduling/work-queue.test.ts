@@ -2,7 +2,7 @@ import { setTimeout as delay, setImmediate as nextTick } from 'node:timers/promi
 import t, { type Test } from 'tap'
 import { WorkQueue, type Queued, type Work } from '../../src/scheduling/work-queue.ts'
 
-// Some tests wait for timeouts of the queue, so the tests run in parallel.
+// Some tests wait for timeouts of the queue, so run the tests in parallel.
 t.jobs = 4
 const test = (title: string, run: (t: Test) => Promise<void>) => t.test(title, { buffered: true }, run)
 
@@ -11,7 +11,7 @@ type Entry = Queued<Item>
 
 const namesOf = (group: Entry[]) => group.map(({ item }) => item.name).join(' ')
 
-/** Starts a queue. The test decides when a group of items finishes. */
+/** Starts a queue. A group of items stays in flight until the test finishes the group. */
 function startQueue (t: Test, { maxItems = 1, maxInFlight = 1, maxQueued = 1000 } = {}) {
   const inFlight: Array<{ names: string, finish: () => void }> = []
   const rejected: string[] = []
@@ -23,7 +23,7 @@ function startQueue (t: Test, { maxItems = 1, maxInFlight = 1, maxQueued = 1000 
     inFlight,
     rejected,
 
-    /** Adds items with these names. The first letter of a name is the user. */
+    /** Adds an item for each word of `names`. The first letter of a name is the item's user. */
     add (names: string, work: Partial<Item> = {}): void {
       for (const name of names.split(' ')) {
         const item = { user: name.charAt(0), name, ...work }
@@ -31,7 +31,7 @@ function startQueue (t: Test, { maxItems = 1, maxInFlight = 1, maxQueued = 1000 
       }
     },
 
-    /** Waits until a group has started, then finishes the oldest started group. */
+    /** Waits until a group is in flight. Then finishes the oldest group and returns its names. */
     async finishNext (): Promise<string> {
       while (inFlight.length === 0) await nextTick()
       const [{ names, finish }] = inFlight.splice(0, 1) as [typeof inFlight[0]]

@@ -4,7 +4,7 @@ import type { Page } from 'playwright-core'
 
 const axe = await readFile(fileURLToPath(import.meta.resolve('axe-core/axe.min.js')), 'utf8')
 
-/** Returns the current violations of WCAG 2.2 A and AA on the page. */
+/** Returns the page's violations of WCAG 2.2, levels A and AA. */
 export async function findViolations (page: Page): Promise<string[]> {
   const tags = ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa']
   const found = await page.evaluate(`(async () => {

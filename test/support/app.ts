@@ -8,7 +8,7 @@ import { createDatabase } from './database.ts'
 
 export type TestApp = Awaited<ReturnType<typeof startApp>>
 
-/** Builds the app as the command `serve` does. Creates a database unless the environment names a database. */
+/** Builds the app as the command `serve` does. Creates a database unless `environment` has DATABASE_URL. */
 export async function startApp (
   t: Test, environment: Record<string, string> = {}, domains?: Parameters<typeof buildApp>[1]
 ) {
@@ -34,18 +34,16 @@ export async function startApp (
     observers,
     lifecycle,
     tokens,
-    /** The lines logged so far. */
     log,
 
-    /** Listens on a free port and resolves to the address. */
     listen: () => app.listen({ host: '127.0.0.1', port: 0 }),
 
-    /** Creates a token of the user and returns functions that send requests with it. */
+    /** Creates a token for the user. Returns functions that send requests with the token. */
     async as (user: string, token: Partial<NewToken> = {}) {
       const authorization = `Bearer ${await tokens.create({ user, readOnly: false, ...token })}`
       return {
         authorization,
-        /** Sends text unchanged, and an object as JSON. */
+        /** Sends a string unchanged, and an object as JSON. */
         create: (plant: object | string) => app.inject({
           method: 'POST',
           url: '/plants',

@@ -1,4 +1,4 @@
-// Blocks a request with a lock in the database, so that later requests are queued and share a batch.
+// Blocks a request with a lock in the database, so that later requests are queued.
 import { subscribe } from 'node:diagnostics_channel'
 import { EventEmitter, once } from 'node:events'
 import { setTimeout as delay } from 'node:timers/promises'
@@ -10,7 +10,7 @@ import { waitingForLocks } from './database.ts'
 const handlers = new EventEmitter()
 subscribe('tracing:fastify.request.handler:start', () => { handlers.emit('start') })
 
-/** Sends each request after the handler of the previous request has started. Does not wait for responses. */
+/** Sends each request after the handler of the previous request has started, without awaiting responses. */
 async function send<Result> (requests: Array<() => Promise<Result>>): Promise<Array<Promise<Result>>> {
   const responses = []
   for (const request of requests) {
@@ -21,7 +21,10 @@ async function send<Result> (requests: Array<() => Promise<Result>>): Promise<Ar
   return responses
 }
 
-/** Starts an app. `sendBlocked` blocks the first request and queues the others until `unblock`. */
+/**
+ * Starts an app. `sendBlocked` sends requests: the first request waits for a lock, the others are queued.
+ * `unblock` releases the lock.
+ */
 export async function startBlocked (
   t: Test, environment: Record<string, string> = {}, lock = 'lock table plants in exclusive mode'
 ) {
@@ -32,7 +35,7 @@ export async function startBlocked (
   await client.connect()
   t.teardown(() => client.end())
 
-  /** Returns the id of the PostgreSQL process that waits for the lock. */
+  /** Waits until a PostgreSQL process waits for the lock. Returns the id of this process. */
   async function findBlocked (): Promise<number> {
     for (;;) {
       const { rows: [blocked] } = await client.query(waitingForLocks)
@@ -56,11 +59,11 @@ export async function startBlocked (
 }
 
 /**
- * Checks that a batch locks plants in the order of their ids. First locks plants 0 and 2. Then calls `act`
- * for plant 0, and for plants 3, 2 and 1 as a batch. In the right order the batch waits for plant 2 before it
- * locks plant 3, so this function can lock plant 3. In another order its attempt times out after 100 ms.
- * This timeout is shorter than 1 s, after which PostgreSQL would find a deadlock and could abort the batch.
- * Returns the results of `act`.
+ * Checks that a batch locks plants in the order of their ids. Returns the results of `act`.
+ *
+ * The function locks plant 2 and lets a batch lock plants 3, 2 and 1. A correct batch waits for plant 2,
+ * so the function can lock plant 3. With a wrong batch, locking plant 3 times out after 100 ms.
+ * PostgreSQL looks for deadlocks only after 1 s, so PostgreSQL does not abort the batch.
  */
 export async function runInKeyOrder<Result> (
   t: Test, url: string, act: (id: number) => Promise<Result>, lock: (ids: number[]) => string

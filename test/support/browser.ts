@@ -1,12 +1,12 @@
-// Opens pages in the real browser that the test runner found.
+// Opens pages in the browser that test/run.ts has found.
 import { chromium, type LaunchOptions, type Page } from 'playwright-core'
 import type { Test } from 'tap'
 
-/** Identifies one of the browsers on the machine. */
+/** Tells Playwright which browser to start. */
 export type Browser = Pick<LaunchOptions, 'executablePath' | 'channel' | 'env'>
 
 interface PageOptions {
-  /** The service's URL. If set, the test process, not the browser, sends the page's requests. */
+  /** The service's URL. If set, the test process sends the page's requests, not the browser. */
   home?: string
   colorScheme?: 'light' | 'dark'
   viewport?: { width: number, height: number }
@@ -20,20 +20,20 @@ export const needsBrowser = { skip: found === undefined && !process.env.CI && 't
 export const launch = ({ env, ...browser }: Browser) => chromium.launch({
   ...browser,
   env: { ...process.env, ...env },
-  // Chromium's sandbox does not work for root, the user in most containers. Most other flags keep
-  // Chromium from sending requests of its own.
+  // Chromium's sandbox does not work for root, the user in most containers. Most other flags turn off
+  // requests that Chromium itself sends, such as update checks.
   args: [
     '--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking',
     '--disable-component-update', '--disable-sync'
   ]
 })
 
-/** Returns a function that opens pages. The first page starts the browser, the end of the file closes it. */
+/** Returns a function that opens pages. The first call starts the browser. */
 export function browserOf (file: Test) {
   let browser: ReturnType<typeof launch> | undefined
   file.teardown(async () => (await browser)?.close())
 
-  /** Opens a page with its own profile. `complaints` lists warnings, errors and requests to other origins. */
+  /** Opens a page with a new profile. `complaints` has warnings, errors and requests to other origins. */
   return async function openPage (t: Test, { home, ...options }: PageOptions) {
     if (found === undefined) throw new Error('There is no browser; the first lines of this run tell why.')
     browser ??= launch(JSON.parse(found))
@@ -47,8 +47,8 @@ export function browserOf (file: Test) {
     })
     page.on('pageerror', (error) => { complaints.push(error.message) })
     if (home === undefined) return { page, complaints }
-    // The test process sends the requests, because Chromium would cut its own connections
-    // whenever a container on the machine starts or ends.
+    // Send the page's requests from the test process. Chromium cuts its own connections whenever a container
+    // on the machine starts or ends.
     await page.route('**', async (route) => {
       if (route.request().url().startsWith(`${home}/`)) {
         return route.fulfill({ response: await route.fetch({ maxRedirects: 0 }) })

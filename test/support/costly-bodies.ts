@@ -22,12 +22,12 @@ const badName = [40012, 'name must be a string of Unicode characters without U+0
 const bigId = [40013, 'id must be from -9223372036854775808 to 9223372036854775807.'] as const
 const notJson = [40008, 'The body is not valid JSON.'] as const
 
-/** A cheap body of the same size. Tests compare the costly bodies with this body. */
+/** A cheap body of the same size, for comparison. */
 export const plainBody = fill('{"id":1,"name":"', 'n', '"}')
 
 type CostlyBody = readonly [body: string, ...error: readonly [] | readonly [number: number, message: string]]
 
-/** Each key says what is expensive about a body. If an error is given, the service must respond with it. */
+/** Each key describes what is costly. If an error follows a body, the service must return this error. */
 export const costlyBodies: Record<string, CostlyBody> = {
   'arrays in arrays': ['['.repeat(size / 2) + ']'.repeat(size / 2), ...tooComplex],
   'arrays without an end': ['['.repeat(size), ...tooComplex],

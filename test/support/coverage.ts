@@ -1,13 +1,11 @@
-// The `coverage-map` of tap names the source files to measure for each test file: all of src, or none.
+// Tells tap which source files to measure for each test file: all of src, or none.
 import { join } from 'node:path'
 
 const root = join(import.meta.dirname, '../..').replaceAll(/\W/g, '\\$&')
 
-// tap records each file that a process loads, and looks for the file's source map. For packages this takes a
-// quarter of a test's processor time, so this pattern excludes packages. tap starts to measure when it
-// records the first file, and that must happen before files of src load. So the pattern does not exclude
-// tap's packages, which load first.
-// tap has set a pattern of its own before it imports this module. This assignment replaces that pattern.
+// Replaces tap's own pattern of files to ignore. The new pattern also ignores packages, because reading the
+// source maps of packages takes a quarter of a test's processor time. tap starts to measure at the first file
+// that is not ignored. So the pattern does not ignore tap's own packages, which load before src.
 process.env._TAPJS_PROCESSINFO_EXCLUDE_ =
   String(new RegExp(`^(node|tapmock):|^${root}\\/(node_modules\\/(?!@tapjs\\/)|dev\\/|test\\/|\\.tap\\/)`))
 

@@ -2,7 +2,7 @@ import { randomBytes } from 'node:crypto'
 import pg from 'pg'
 import type { Test } from 'tap'
 
-/** Runs SQL on a separate connection. */
+/** Runs SQL on a new connection. */
 export async function sql (
   url: string, text: string, values?: unknown[]
 ): Promise<Array<Record<string, unknown>>> {
@@ -16,14 +16,13 @@ export async function sql (
 }
 
 /**
- * Finds the processes of this database that wait for a lock. A row lock has no database in pg_locks,
- * so the query finds the database by other locks of the process. It does not use pg_stat_activity,
- * which always shows the same snapshot within a transaction.
+ * Finds the processes of the current database that wait for a lock. In pg_locks a row lock has no database,
+ * so the query looks at the process's other locks. pg_stat_activity would not change within a transaction.
  */
 export const waitingForLocks = `select pid from pg_locks where not granted and pid in (
   select pid from pg_locks where database = (select oid from pg_database where datname = current_database()))`
 
-/** Copies a template, by default the one with all tables. Drops the copy when the test ends. */
+/** Creates a database from a template, by default the migrated one. Drops the database after the test. */
 export async function createDatabase (t: Test, { template = 'plants_template' } = {}): Promise<string> {
   const serverUrl = process.env.TEST_DATABASE_URL
   if (serverUrl === undefined) {
@@ -32,7 +31,7 @@ export async function createDatabase (t: Test, { template = 'plants_template' } 
     )
   }
   const name = `test_${randomBytes(8).toString('hex')}`
-  // The default strategy is slower, because it also writes the files to the WAL.
+  // The default strategy also writes the copied data to the WAL, and is slower than file_copy.
   await sql(serverUrl, `create database ${name} template ${template} strategy file_copy`)
   t.teardown(() => sql(serverUrl, `drop database ${name} with (force)`))
   const url = new URL(serverUrl)

@@ -24,9 +24,9 @@ export async function generateClient (t: Test, document: string) {
   return { folder, operations, createClient }
 }
 
-// TypeScript does not know `rawJSON` yet (https://github.com/tc39/proposal-json-parse-with-source).
+// TypeScript has no type for `JSON.rawJSON` yet (https://github.com/tc39/proposal-json-parse-with-source).
 export const { rawJSON } = JSON as unknown as { rawJSON (text: string): unknown }
 
-/** Writes bigints as JSON numbers. The generated client's own serializer would write them as strings. */
+/** Writes bigints as JSON numbers. The generated client itself would write bigints as strings. */
 export const exactIntegers = (body: unknown) =>
   JSON.stringify(body, (_key, value) => typeof value === 'bigint' ? rawJSON(String(value)) : value)

@@ -10,7 +10,7 @@ type Scope = Pick<Test, 'teardown'>
 export const audience = 'https://plants.example'
 export const allScopes = 'plants:read plants:write'
 
-/** The environment of a service that accepts the tokens of the issuer. */
+/** Returns the settings of a service that accepts the issuer's tokens. */
 export const acceptingJwts = (issuer: string): Record<string, string> =>
   ({ JWT_ISSUER: issuer, JWT_AUDIENCE: audience })
 
@@ -47,13 +47,13 @@ async function createKey (alg: string) {
   }
 }
 
-/** Starts oidc-provider. Each client has the name of the algorithm that signs the client's tokens. */
+/** Starts oidc-provider with one client for each signing algorithm. The client's id is the algorithm. */
 export async function startProvider (t: Scope, algorithms: string[]) {
   let listener: RequestListener = () => {}
   const { issuer, stop, restart } = await startServer(t, (request, response) => listener(request, response))
 
   async function useNewKeys (): Promise<void> {
-    // The package has no types.
+    // The package has no types. `as string` hides the import from TypeScript.
     const { Provider } = await import('oidc-provider' as string)
     const keys = await Promise.all(algorithms.map(createKey))
     const provider = new Provider(issuer, {
@@ -94,10 +94,8 @@ export async function startProvider (t: Scope, algorithms: string[]) {
     issuer,
     stop,
     restart,
-    /** Replaces all keys of the provider. */
     useNewKeys,
 
-    /** Resolves to an access token of the client. */
     async getToken (client: string, scope = allScopes): Promise<string> {
       const response = await fetch(`${issuer}/token`, {
         method: 'POST',
@@ -115,7 +113,7 @@ const json = (value: unknown): RequestListener => (_request, response) => {
   response.end(JSON.stringify(value))
 }
 
-/** Starts a provider with one ES256 key. A test may change the `keys`, and the response of each path. */
+/** Starts a provider with one ES256 key. A test may change `keys`, or the entry of a path in `responses`. */
 export async function startKeyServer (t: Scope) {
   const requests: string[] = []
   const key = await createKey('ES256')
@@ -139,7 +137,7 @@ export async function startKeyServer (t: Scope) {
     requests,
     responses,
 
-    /** Signs a token that is valid by default. The arguments replace fields; undefined removes a field. */
+    /** Signs a token that is valid by default. The arguments replace fields. Undefined removes a field. */
     sign (claims: JWTPayload = {}, header: object = {}, privateKey = key.privateKey) {
       const exp = Math.floor(Date.now() / 1000) + 300
       return new SignJWT({ iss: issuer, aud: audience, sub: 'alice', scope: allScopes, exp, ...claims })

@@ -1,14 +1,14 @@
-// Helpers for tests of lists: they store plants directly in the database and follow the links of pages.
+// Helpers for tests of lists.
 import { sql } from './database.ts'
 
-/** The `after` parameter of a list that begins at this id. */
+/** Returns the `after` parameter of a list that begins at this id. */
 export const cursorAt = (id: bigint | number) => Buffer.from(String(id)).toString('base64url')
 
-/** The Link header of a page when the next page begins at this id. */
+/** Returns the Link header to a next page that begins at this id. */
 export const linkTo = (limit: number | bigint, id: bigint | number) =>
   `<?limit=${limit}&after=${cursorAt(id)}>; rel="next"`
 
-/** Returns the query for the page that follows this response, or undefined if none follows. */
+/** Returns the query of the next page. Returns undefined if the response is the last page. */
 export const nextQuery = ({ headers: { link } }: { headers: Record<string, unknown> }) =>
   link === undefined ? undefined : /^<(.*)>; rel="next"$/.exec(String(link))?.[1] as string
 

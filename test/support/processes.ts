@@ -1,19 +1,18 @@
-// Reads facts about processes from Linux's /proc, because small systems have no `ps`.
+// Reads facts about processes from Linux's /proc.
 import { readdirSync, readFileSync } from 'node:fs'
 import { readdir, readFile, readlink } from 'node:fs/promises'
 import { setTimeout } from 'node:timers/promises'
 
-/** Returns the ids of the children of a process. */
 export async function findChildren (pid: number | undefined): Promise<number[]> {
   const listed = await readFile(`/proc/${pid}/task/${pid}/children`, 'utf8')
   return listed.split(' ').filter(Boolean).map(Number)
 }
 
-/** Returns the resident memory of a process now (VmRSS), or its peak so far (VmHWM). */
+/** Returns the resident memory of a process: the current value (VmRSS) or the peak (VmHWM). */
 export const memoryMiB = (pid: number, field: 'VmRSS' | 'VmHWM' = 'VmRSS') =>
   Number(new RegExp(`${field}:\\s+(\\d+)`).exec(readFileSync(`/proc/${pid}/status`, 'utf8'))?.[1]) / 1024
 
-/** Returns the processor time that a process and its threads have used so far. */
+/** Returns the processor time of all current threads of a process. */
 export function processorMs (pid: number): number {
   const threads = `/proc/${pid}/task`
   const nanoseconds = readdirSync(threads).map((thread) =>
@@ -23,9 +22,8 @@ export function processorMs (pid: number): number {
 
 /**
  * Waits up to 10 s until no process uses the folder. Then kills the remaining processes and returns their
- * command lines. A process uses the folder when its environment names the folder, or when its working
- * directory is inside the folder. PostgreSQL overwrites its environment, so for PostgreSQL only the working
- * directory counts.
+ * command lines. A process uses the folder if its environment or its working directory names the folder.
+ * PostgreSQL overwrites its environment, so only the working directory identifies PostgreSQL.
  */
 export async function endLeftovers (folder: string): Promise<string[]> {
   const giveUp = Date.now() + 10_000
@@ -38,7 +36,7 @@ export async function endLeftovers (folder: string): Promise<string[]> {
     try {
       process.kill(pid, 'SIGKILL')
     } catch {
-      // The process has already ended, for example because this loop has killed its parent.
+      // The process has already ended.
     }
   }
   return left.map(({ pid, command }) => `${pid} ${command}`)
@@ -47,7 +45,7 @@ export async function endLeftovers (folder: string): Promise<string[]> {
 async function findMarked (folder: string): Promise<Array<{ pid: number, command: string }>> {
   const pids = (await readdir('/proc').catch(() => [])).map(Number).filter(Boolean)
   const looked = pids.map(async (pid) => {
-    // The process may have ended, or belong to another user.
+    // Ignore a process that has ended or belongs to another user.
     const [environment, place, command] = await Promise.all([
       readFile(`/proc/${pid}/environ`, 'utf8'), readlink(`/proc/${pid}/cwd`),
       readFile(`/proc/${pid}/cmdline`, 'utf8')

@@ -10,21 +10,19 @@ import manifest from '../../package.json' with { type: 'json' }
 const root = join(import.meta.dirname, '../..')
 /** The options that `npm start` and the image pass to Node. */
 export const nodeOptions = manifest.scripts.start.split(' ').filter((word) => word.startsWith('--'))
-/** The command line that starts the program. */
 export const program = [process.execPath, ...nodeOptions, join(root, 'src/main.ts')]
-// A program uses the cache only without coverage: V8 does not report every line of cached functions.
+// Only for programs without coverage, because V8 does not report every line of cached functions.
 const compileCache = join(root, 'node_modules/.cache/node')
 
-/** A test, or a run of the fault suite. A program that is started for a scope ends with the scope. */
+/** A test, or a run of the fault suite. */
 export type Scope = Pick<Test, 'teardown'>
 
 type Environment = Record<string, string | undefined>
 
-/** Returns functions that start the program with the given command line. */
+/** Returns functions that start the program with this command line. */
 export function startedBy (commandLine: string[]) {
   const [file = '', ...words] = commandLine
 
-  /** Starts a command of the program. */
   function start (args: string[], environment: Environment = {}) {
     const child = spawn(file, [...words, ...args], { env: { ...process.env, ...environment } })
     let [stdout, stderr] = ['', '']
@@ -34,7 +32,6 @@ export function startedBy (commandLine: string[]) {
     return { child, ended }
   }
 
-  /** Runs a command of the program until it ends. */
   const run = (args: string[], environment?: Environment) => start(args, environment).ended
 
   /** Starts `serve` on a free port and waits until it logs `until`. Kills the process when the scope ends. */
@@ -49,7 +46,7 @@ export function startedBy (commandLine: string[]) {
     child.stderr.on('data', (chunk) => { stderr += chunk })
     const exited = once(child, 'exit') as Promise<[number | null, NodeJS.Signals | null]>
 
-    /** Resolves to the first line of the log, past or future, with a message that starts with the text. */
+    /** Resolves to the first log line, past or future, with a message that starts with `text`. */
     function logged (text: string): Promise<Record<string, unknown>> {
       const matches = (line: Record<string, unknown>) => String(line.msg).startsWith(text)
       const past = log.find(matches)
@@ -81,21 +78,18 @@ export const withoutHooks = ['-u', 'NODE_OPTIONS']
 /** Arguments for `env` that turn coverage off and use a compile cache, as the image does. */
 export const asShipped = [...withoutHooks, `NODE_COMPILE_CACHE=${compileCache}`]
 
-/** Functions that start the program without measuring coverage. */
+/** These functions start the program without measuring coverage. */
 export const unmeasured = startedBy(['env', ...asShipped, ...program])
 
 export type Program = Awaited<ReturnType<typeof serve>>
 
-/**
- * Copies the files of the image into a folder and returns functions that start the program there.
- * A test may add migrations to the folder.
- */
+/** Copies the program into a folder. Returns functions that start the copy. */
 export async function copyProgram (folder: string) {
   const copied = ['package.json', 'migrations', 'src']
   await Promise.all(copied.map((name) => cp(join(root, name), join(folder, name), { recursive: true })))
   await symlink(join(root, 'node_modules'), join(folder, 'node_modules'))
-  // A copy has a new path in each run, so its code would pile up in a permanent cache. Use a cache in the
-  // temporary folder of this run. There all copies share the compiled packages.
+  // Use a cache in the temporary folder of this run. Each copy has a new path, so a permanent cache would
+  // grow with each run.
   const cache = `NODE_COMPILE_CACHE=${join(tmpdir(), 'compile-cache')}`
   return startedBy(['env', ...withoutHooks, cache, process.execPath, join(folder, 'src/main.ts')])
 }

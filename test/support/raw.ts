@@ -1,7 +1,6 @@
 import { once } from 'node:events'
 import { connect } from 'node:net'
 
-/** A response as it was on the wire. */
 export interface RawResponse {
   status: number
   headers: Record<string, string>
@@ -16,8 +15,8 @@ export interface ExchangeOptions {
 }
 
 /**
- * Sends the parts one by one on a new socket and reads until the service closes the socket. Calls and awaits
- * parts that are functions. Rejects when the socket is reset, or when the bytes are not complete responses.
+ * Sends the parts in order on a new socket, and reads until the service closes the socket. Calls and awaits a
+ * part that is a function. Rejects when the socket is reset, or when a response is not complete.
  */
 export async function exchange (
   address: string, parts: Array<string | Buffer | (() => Promise<unknown>)>,
@@ -27,10 +26,10 @@ export async function exchange (
   const socket = connect({ host: hostname, port: Number(port), allowHalfOpen: true })
   const received: Buffer[] = []
   socket.on('data', (chunk) => { received.push(chunk) })
-  // The service may close its side before it has received all parts. Then an error may follow 'end'.
+  // Ignore an error after 'end': the service may close the connection before it has received all parts.
   socket.on('error', () => {})
   const ended = once(socket, 'end')
-  // The promise may reject before the code below awaits it.
+  // Prevent an unhandled rejection before the code below awaits this promise.
   ended.catch(() => {})
   for (const part of parts) {
     if (typeof part === 'function') await part()
@@ -42,7 +41,7 @@ export async function exchange (
   return parseResponses(Buffer.concat(received), heads)
 }
 
-/** Throws unless the bytes are complete responses with nothing before, between or after them. */
+/** Parses the responses. Throws if a response is incomplete, or if the bytes contain anything else. */
 export function parseResponses (bytes: Buffer, heads: number[] = []): RawResponse[] {
   const responses: RawResponse[] = []
   for (let rest = bytes.toString('latin1'); rest !== '';) {

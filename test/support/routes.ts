@@ -1,10 +1,10 @@
-/** The routes that need a token. test/access/routes.test.ts compares them with the registered routes. */
+/** The routes that need a token. test/access/routes.test.ts checks the list. */
 export const guardedRoutes = {
   '/plants': ['GET', 'HEAD', 'POST'],
   '/plants/:id': ['DELETE']
 }
 
-/** The routes that need no token. The page at /docs needs none either, but is not in this list. */
+/** The routes that need no token, except the page at /docs. */
 export const openRoutes = {
   '/': ['GET', 'HEAD'],
   '/livez': ['GET', 'HEAD'],
@@ -12,7 +12,7 @@ export const openRoutes = {
   '/openapi.json': ['GET', 'HEAD']
 }
 
-/** Maps an example path of each route to the `Allow` header of the route. */
+/** Maps an example path of each route to the route's `Allow` header. */
 export const examplePaths: Record<string, string> = Object.fromEntries(
   Object.entries({ ...guardedRoutes, ...openRoutes })
     .map(([url, methods]) => [url.replaceAll(/:\w+/g, '1'), methods.toSorted().join(', ')]))

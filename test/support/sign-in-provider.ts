@@ -7,13 +7,13 @@ import { allScopes, audience } from './identity-provider.ts'
 
 interface Context { oidc: { client: { clientId: string }, session: { accountId: string } } }
 
-/** Starts the provider and resolves to its URL. The client `browser` is public, so it must use PKCE. */
+/** Resolves to the provider's URL. The client `browser` must use PKCE. */
 export async function openProvider (t: Test, redirectUri: string): Promise<string> {
   const server = createServer().listen(0, '127.0.0.1')
   await once(server, 'listening')
   t.teardown(() => { server.close(); server.closeAllConnections() })
   const issuer = `http://127.0.0.1:${(server.address() as AddressInfo).port}`
-  // The package has no types.
+  // The package has no types. `as string` hides the import from TypeScript.
   const { errors, Provider } = await import('oidc-provider' as string)
   const provider = new Provider(issuer, {
     clients: [{

@@ -8,7 +8,6 @@ import { program, type unmeasured } from './program.ts'
 type Start = typeof unmeasured.start
 type Environment = Record<string, string>
 
-/** Starts a command and writes `input` to its standard input. */
 export function feed (start: Start, args: string[], environment: Environment, input: string) {
   const { child, ended } = start(args, environment)
   child.stdin?.end(input)

@@ -6,7 +6,7 @@ import { sql, waitingForLocks } from '../support/database.ts'
 t.test('the log has a line for each change of readiness', async (t) => {
   const { app, log, url } = await startApp(t)
   const probe = async () => (await app.inject('/readyz')).statusCode
-  // On a busy machine the log may also have a line about event-loop lag.
+  // Ignore event-loop lag, which a busy machine may cause.
   const lines = () =>
     log.splice(0).map((line) => JSON.parse(line)).filter(({ msg }) => !msg.includes('event loop'))
 
@@ -36,7 +36,7 @@ t.test('concurrent probes share one statement', async (t) => {
   await client.query('commit')
   t.equal((await created).statusCode, 200)
   const statuses = new Set((await Promise.all(probes)).map(({ statusCode }) => statusCode))
-  // All probes share a statement, so they have the same status: 200, or 503 when the statement timed out.
+  // All probes get the status of the same statement: 200, or 503 if the statement has timed out.
   t.equal(statuses.size, 1)
 })
 

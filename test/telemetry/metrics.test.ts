@@ -10,7 +10,7 @@ import { migrations } from '../support/migrations.ts'
 
 type Series = Record<string, number>
 
-/** Scrapes the metrics. Returns the value of each series. */
+/** Returns the current value of each series. */
 async function scrape (url: string | undefined): Promise<Series> {
   const response = await fetch(url as string)
   t.match(response.headers.get('content-type'), /^text\/plain; version=0\.0\.4/)
@@ -121,10 +121,7 @@ t.test('the start fails with one line when the metrics port is taken', async (t)
     { message: `metrics cannot listen on 127.0.0.1, port ${port}` })
 })
 
-/**
- * Connects to the metrics port and sends `text`. `closed` resolves to the received text when the connection
- * closes.
- */
+/** Sends `text` to the metrics port. `closed` resolves to the received text when the connection closes. */
 function connectTo (url: string, text: string) {
   const { hostname, port } = new URL(url)
   const socket = connect(Number(port), hostname)

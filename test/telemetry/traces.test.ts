@@ -28,7 +28,7 @@ async function listen (server: Server): Promise<string> {
   return `http://127.0.0.1:${(server.address() as AddressInfo).port}`
 }
 
-/** Starts a collector that keeps the spans it receives, and an app that sends spans to the collector. */
+/** Starts a collector, and an app that sends its spans to the collector. */
 async function traced (t: Test, environment: Record<string, string> = {}) {
   const spans: Span[] = []
   const resources: unknown[] = []
@@ -40,7 +40,7 @@ async function traced (t: Test, environment: Record<string, string> = {}) {
       scopeSpans.flatMap(({ spans }) => spans)))
     response.end('{}')
   }))
-  // The exporter reads these variables from the environment of this process.
+  // The exporter reads these variables from `process.env`.
   Object.assign(process.env, { OTEL_EXPORTER_OTLP_ENDPOINT: collector, ...environment })
   t.teardown(() => {
     for (const name of Object.keys(process.env)) {
@@ -72,7 +72,7 @@ const [traceId, parentId] = ['4bf92f3577b34da6a3ce929d0e0e4736', '00f067aa0ba902
 t.test('readTraceparent returns the ids and the sampled flag', async (t) => {
   t.strictSame(readTraceparent(`00-${traceId}-${parentId}-01`), { traceId, parentId, isSampled: true })
   t.strictSame(readTraceparent(`00-${traceId}-${parentId}-00`), { traceId, parentId, isSampled: false })
-  // Only the lowest bit of the flags has a meaning.
+  // Only the lowest bit of the flags has a meaning: sampled.
   t.equal(readTraceparent(`00-${traceId}-${parentId}-03`)?.isSampled, true)
   t.equal(readTraceparent(`00-${traceId}-${parentId}-fe`)?.isSampled, false)
 })
@@ -109,7 +109,6 @@ t.test('a request is a span of the client\'s trace, and its statement is a child
     { kind: 3, attributes: [{ key: 'db.system.name', value: { stringValue: 'postgresql' } }] })
   t.ok(BigInt(statement?.startTimeUnixNano as string) > BigInt(request?.startTimeUnixNano as string))
   t.ok(BigInt(statement?.endTimeUnixNano as string) < BigInt(request?.endTimeUnixNano as string))
-  // The log line of the rejected request has the ids of its trace and span.
   const line = log.map((line) => JSON.parse(line)).find(({ error }) => error === 40014)
   t.match(line, { trace_id: traceId, span_id: rejected?.spanId })
   t.match(JSON.stringify(resources[0]), '"service.name","value":{"stringValue":"plant-store"}')

@@ -23,13 +23,12 @@ const stored = (user: string) =>
   sql(DATABASE_URL, 'select id::text, name, tag from plants where owner = $1 order by plants.id', [user])
 const count = async (user: string) => (await stored(user)).length
 
-/** Writes a file and returns its path. */
 async function file (name: string, content: string | Buffer): Promise<string> {
   await writeFile(join(folder, name), content)
   return join(folder, name)
 }
 
-/** Runs a command in this process. Returns the exit code and the lines that the program would print. */
+/** Runs a command in this process. Returns its exit code and the lines for standard error. */
 async function ended (command: () => Promise<void>): Promise<{ code: unknown, report: string[] }> {
   const printed = t.capture(console, 'error')
   const error = await command().catch((error) => error)

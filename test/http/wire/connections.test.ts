@@ -26,14 +26,14 @@ function open (): Socket {
   return connect({ host: hostname, port: Number(port), allowHalfOpen: true })
 }
 
-/** Sends `start`, then `drop` every 20 ms until the socket emits `last`. Resolves to the received text. */
+/** Sends `start`, then `drop` every 20 ms until the socket emits `last`. Resolves to all received text. */
 async function trickle (start: string, drop: string, last: 'end' | 'close' = 'end'): Promise<string> {
   const socket = open()
   socket.write(start)
   const drip = setInterval(() => socket.write(drop), 20)
   let received = ''
   socket.on('data', (chunk) => { received += chunk })
-  // The service may reset the connection while the last bytes are in flight.
+  // Ignore an error when the service resets the connection.
   socket.on('error', () => {})
   await new Promise((resolve) => socket.on(last, resolve))
   clearInterval(drip)
@@ -41,7 +41,7 @@ async function trickle (start: string, drop: string, last: 'end' | 'close' = 'en
   return received
 }
 
-// The service closes these connections only after some seconds, so open them before the first test.
+// The service closes these connections only after some seconds. Open the connections early to save time.
 const neverIdle = ['garbage\r\n\r\n', 'CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n'].map((fault) =>
   trickle(fault, 'x', 'close'))
 
@@ -60,7 +60,7 @@ t.test('the error of a malformed request follows the responses to the requests b
     ['CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n', 40501]
   ]
   for (const [index, [fault, number]] of faults.entries()) {
-    // The service ignores all input after the fault.
+    // The service ignores `create(100)`, which follows the fault.
     const requests = list() + create(index) + list('?limit=0') + list('?limit=x') + fault + create(100)
     const responses = await exchange(address, [requests], { halfClose: index % 2 === 0 })
     t.same(responses.map(({ status }) => status), [200, 200, 200, 400, Math.floor(number / 100)], `${number}`)
@@ -87,7 +87,7 @@ t.test('a malformed request gets one response, however much input follows it', a
   }
   await send(`${list()}garbage\r\n\r\n`)
   for (let part = 0; part < 30; part++) await send('more\r\n\r\n')
-  // When a request is late, Node emits clientError every second. To save time, the test emits these events.
+  // Node emits clientError every second while a request is late. To save time, emit the events here.
   for (let second = 0; second < 30; second++) app.server.emit('clientError', new Error('late'), socket)
   client.end()
   await once(socket, 'close')
@@ -189,7 +189,7 @@ t.test('a client that disconnects at any point causes no error and no warning', 
     }))
   }
   t.equal((await alice.list()).statusCode, 200)
-  // On a busy machine the log may also have lines about event-loop lag.
+  // Ignore event-loop lag, which a busy machine may cause.
   const lines = log.map((line) => JSON.parse(line)).filter(({ msg }) => !msg.startsWith('event loop lag'))
   t.same(lines.filter(({ level }) => /warn|error|fatal/.test(level)), [])
 })
@@ -200,7 +200,7 @@ t.test('slow requests time out', async (t) => {
   t.ok(headersTimeout > 0 && headersTimeout <= requestTimeout && requestTimeout < timeout)
   t.same({ headersTimeout, requestTimeout, timeout, keepAliveTimeout },
     { headersTimeout: 15_000, requestTimeout: 30_000, timeout: 60_000, keepAliveTimeout: 75_000 })
-  // Node reads these timeouts anew each time it looks for late requests, so the test can shorten them.
+  // Node reads these timeouts at every check for late requests, so the new values apply at once.
   Object.assign(app.server, { headersTimeout: 200, requestTimeout: 400 })
   t.teardown(() => Object.assign(app.server, { headersTimeout, requestTimeout }))
   const late = [40801, 'The request did not arrive in time.'] as const
@@ -248,7 +248,7 @@ t.test('a client that stops reading is disconnected', async (t) => {
     const [socket] = await accepted
     while (socket.writableLength === 0) await new Promise(setImmediate)
     t.equal(socket.timeout, 60_000, behind)
-    // The assertion has checked the real timeout. Now shorten the timeout, so that the test ends soon.
+    // Shorten the timeout to save time.
     socket.setTimeout(200)
     await once(socket, 'close')
     client.destroy()
@@ -288,7 +288,7 @@ t.test('a shutdown closes idle connections and lets a client finish reading its 
     while (socket.bytesRead < part.length) await new Promise(setImmediate)
     return { client, socket }
   }
-  // Make the list larger than the sockets' buffers. Then sending the list cannot end before the client reads.
+  // The list is larger than the sockets' buffers, so the service must wait until the client reads.
   for (let id = 1; id <= 16; id++) await alice.create({ id, name: 'x'.repeat(1_000_000) })
   const reading = await send(list() + list('?limit=1').repeat(2))
   while (reading.socket.writableLength === 0) await new Promise(setImmediate)

@@ -1,4 +1,4 @@
-// Tests pipelining: a client sends requests without waiting for the responses.
+// Tests pipelining: clients send several requests without waiting for responses.
 import { once } from 'node:events'
 import { connect, type Socket } from 'node:net'
 import { buffer } from 'node:stream/consumers'
@@ -25,7 +25,7 @@ const completed = () => log.filter((line) => JSON.parse(line).msg === 'request c
 
 t.beforeEach(() => sql(url, 'delete from plants'))
 
-/** Opens a connection and returns the sockets of both ends. */
+/** Opens a connection. `client` is the client's socket, and `socket` is the service's socket. */
 async function open (): Promise<{ client: Socket, socket: Socket }> {
   const accepted = once(app.server, 'connection') as Promise<[Socket]>
   const { hostname, port } = new URL(address)
@@ -34,11 +34,11 @@ async function open (): Promise<{ client: Socket, socket: Socket }> {
   return { client, socket }
 }
 
-/** Stores plants: their list exceeds all socket buffers, so the service must wait until the client reads. */
+/** Stores so many plants that their list does not fit into the socket buffers. */
 const makeLongList = () =>
   sql(url, "insert into plants select 'alice', id, repeat('x', 4000) from generate_series(1, 5000) as id")
 
-/** Resolves when the response has filled all buffers of a client that does not read. */
+/** Resolves when the service can send nothing more, because the client does not read. */
 async function untilStalled (socket: Socket): Promise<void> {
   while (socket.writableLength === 0) await new Promise(setImmediate)
 }
@@ -112,7 +112,7 @@ t.test('requests after a response with Connection: close are not executed', asyn
 })
 
 t.test('an upgrade request with others behind it ends the connection', async (t) => {
-  // Node discards all requests that the client has sent after the upgrade request.
+  // Node discards the requests that follow an upgrade request in the same chunk.
   const offer = request('GET /livez', 'Connection: upgrade\r\nUpgrade: h2c\r\n')
   for (const text of [offer + create(1), list() + offer + create(1)]) {
     const responses = await exchange(address, [text])
@@ -135,7 +135,7 @@ t.test('queued requests of a reset connection are not executed', async (t) => {
   client.pause().write(list() + create(9999))
   await untilStalled(socket)
   client.resetAndDestroy()
-  // The reset emits 'error' before 'close', so `once` would reject.
+  // `once` would reject, because the reset also emits 'error'.
   await new Promise((resolve) => socket.on('close', resolve))
   t.equal((await alice.list('?limit=1')).statusCode, 200)
   t.same(await sql(url, 'select from plants where id = 9999'), [])
@@ -148,7 +148,7 @@ t.test('the service does not buffer the body of a queued request', async (t) => 
   await untilStalled(socket)
   const size = 1_000_000
   client.write(create(9999, 'x'.repeat(size)) + last)
-  // While the client reads parts of the response, the service must not read more than one buffer of input.
+  // While the client reads parts of the list, the service must not read the whole queued body.
   for (let part = 0; part < 20; part++) {
     client.read()
     await once(client, 'readable')
@@ -161,7 +161,7 @@ t.test('the service does not buffer the body of a queued request', async (t) => 
   t.same(await sql(url, 'select length(name) from plants where id = 9999'), [{ length: size }])
 })
 
-/** Returns the responses that follow the list. */
+/** Returns the text of the responses after the list. */
 const parseTail = (bytes: Buffer) => bytes.toString('latin1').split(']\r\n0\r\n\r\n').at(-1)
 
 t.test('the 17th request in one segment ends the connection', async (t) => {

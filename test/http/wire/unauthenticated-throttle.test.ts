@@ -8,7 +8,7 @@ import { startApp } from '../../support/app.ts'
 import { parseResponses } from '../../support/raw.ts'
 
 const together = 200
-// In one tick the service starts at most eight requests that have just arrived, and eight queued requests.
+// In one tick the service starts at most eight new requests and eight queued requests.
 const maxPerTick = 16
 
 async function start (t: Test) {
@@ -34,7 +34,6 @@ async function start (t: Test) {
     request: (line: string, headers = `Authorization: ${authorization}\r\n`) =>
       `${line} HTTP/1.1\r\nHost: x\r\n${headers}\r\n`,
 
-    /** Returns the log lines of all responses so far, in order. */
     completed: () => log.map((line) => JSON.parse(line)).filter(({ msg }) => msg === 'request completed'),
 
     async openAll (): Promise<Socket[]> {
@@ -43,7 +42,7 @@ async function start (t: Test) {
       return sockets
     },
 
-    /** Calls `act` in the tick in which the last of the sockets' requests arrives. Then resolves. */
+    /** Calls `act` as soon as the service has received 200 more requests. Then resolves. */
     onceArrived: (act: () => void) => new Promise<void>((resolve) => {
       const until = arrived + together
       app.server.on('request', () => {
@@ -107,7 +106,7 @@ t.test('queued requests of clients that disconnect are not started', async (t) =
   const arrived = onceArrived(() => { for (const socket of sockets) socket.resetAndDestroy() })
   for (const socket of sockets) socket.write(request('GET /plants'))
   await arrived
-  // The service starts this request only after all queued requests.
+  // If queued requests were left, the service would start the queued requests before this request.
   const next = await open()
   next.write(request('GET /openapi.json'))
   await once(next, 'data')

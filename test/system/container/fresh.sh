@@ -3,7 +3,7 @@
 # Usage: npm run test:fresh
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
-# --init adds an init process. Without it, an ended process without a parent would stay a zombie.
+# --init adds an init process. Without an init process, orphaned processes would become zombies.
 git ls-files -z | tar --create --null --files-from=- |
   docker run --rm --interactive --init --env=CI=true node:24-slim bash -ec '
     mkdir /srv/plant-store && cd /srv/plant-store
