@@ -33,7 +33,7 @@ export interface AppOptions {
   logStream?: { write (line: string): void }
 }
 
-/** Registers the routes of each domain, which all require a bearer token. Add new domains here. */
+/** Registers the routes of each domain. All these routes require a bearer token. Add new domains here. */
 async function registerDomains (
   guarded: FastifyInstance, { config, database }: AppOptions, budget: MemoryBudget
 ): Promise<void> {
@@ -42,19 +42,19 @@ async function registerDomains (
   await guarded.register(plantsRoutes, { plants })
 }
 
-/** The hooks of a request run in the order in which this function registers them. */
+/** Fastify runs hooks in the order of their registration, so the order of the calls below matters. */
 export async function buildApp (options: AppOptions, register = registerDomains) {
   const { config, database, lifecycle, observers = [], logStream } = options
   const app = Fastify({
     ...serverLimits,
-    // Serve requests during a shutdown. Fastify would reject them, with a 503 in its own format.
+    // Serve requests during a shutdown, too. By default Fastify rejects requests then.
     return503OnClosing: false,
     clientErrorHandler: handleClientError,
     frameworkErrors: handleError,
     logger: {
       level: config.LOG_LEVEL,
       stream: logStream,
-      // Log systems understand names of levels and ISO times, but not pino's numbers.
+      // Write level names and ISO times instead of pino's numbers, which log systems do not understand.
       formatters: { level: (level) => ({ level }) },
       timestamp: () => `,"time":"${new Date().toISOString()}"`
     },
@@ -67,7 +67,7 @@ export async function buildApp (options: AppOptions, register = registerDomains)
       return log.child({ ...bindings, trace_id: trace.traceId, span_id: trace.parentId }, options)
     },
     bodyLimit: config.BODY_LIMIT,
-    // setValidatorCompiler does not reach plugins that call addSchema: Fastify would give them Ajv.
+    // Do not use setValidatorCompiler: Fastify ignores it in plugins that call addSchema, and uses Ajv there.
     schemaController: { compilersFactory: { buildValidator: () => compileValidator as never } }
   }).withTypeProvider<TypeBoxTypeProvider>()
 
@@ -106,13 +106,13 @@ export async function buildApp (options: AppOptions, register = registerDomains)
 
 const debugLevels = new Set(['debug', 'trace'])
 
-/** Logs one debug line per request. Fastify's own two info lines take as much time as the request itself. */
+/** Logs one debug line per request. Fastify's default of two info lines would double the time per request. */
 class DebugRequestLog extends LogController {
   override incomingRequest (): void {}
   override requestCompleted (_error: unknown, request: FastifyRequest, reply: FastifyReply): void {
-    // Return early: collecting the fields is the most expensive part of logging a successful request.
+    // Return early to save time.
     if (!debugLevels.has(request.server.log.level)) return
-    // Log the route's pattern, not the URL, which may contain a token.
+    // Log the route's pattern, because the URL may contain a token.
     const { method, routeOptions: { url: route } } = request
     request.log.debug({ method, route, status: reply.statusCode, ms: reply.elapsedTime }, 'request completed')
   }

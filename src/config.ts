@@ -6,7 +6,8 @@ import { normalizeSslMode, parseServers, urlForm } from './database/connection-s
 import type { Rate } from './scheduling/token-buckets.ts'
 import { duration, number, oneOf, optional, text, type Setting } from './setting-types.ts'
 
-// Rejects a number of hops: with it, a client that bypasses one of the proxies could forge its address.
+// Accepts only networks. Fastify also accepts a number of trusted proxies. With a number, a client that
+// bypasses a proxy could forge its address.
 const areNetworks = (text: string) => text.split(',').map((item) => item.trim()).every((item) => {
   const [address = '', bits = '32', ...rest] = item.split('/')
   const maxBits = isIP(address) === 4 ? 32 : 128
@@ -24,7 +25,7 @@ const rate = (meaning: string): Setting<Rate | undefined> => ({
   }
 })
 
-// Requires the exact form in which browsers send an origin. A wildcard would match no origin.
+// Accepts origins only in the form that browsers send: without path, default port or wildcard.
 const areOrigins = (text: string) => text.split(',').map((item) => item.trim()).every((item) =>
   /^https?:[^*]+$/.test(item) && URL.canParse(item) && new URL(item).origin === item)
 
@@ -85,14 +86,14 @@ export const settings = {
   ...jwtSettings
 }
 
-/** Maps settings to their former names, which work until the next version. */
+/** The former names of settings. Former names work until the next version. */
 const formerNames: Record<string, string> = { MAX_QUEUED: 'MAX_WAITING' }
 
 export type Config = {
   [Name in keyof typeof settings]: (typeof settings)[Name] extends Setting<infer Value> ? Value : never
 }
 
-/** Throws an Error with a line for each invalid variable. */
+/** Throws an Error that has one line for each invalid variable. */
 export function readConfig (environment: NodeJS.ProcessEnv): Config {
   const faults: string[] = []
   const values = Object.entries<Setting<unknown>>(settings).map(([name, { initial, values, parse }]) => {
@@ -134,7 +135,7 @@ export function findConfigWarnings (environment: NodeJS.ProcessEnv): string[] {
   ]
 }
 
-/** Allows two edits, but one for a setting of under 8 characters: with two, POST would suggest PORT. */
+/** Allows two edits (added or removed characters), or one edit if the setting has under 8 characters. */
 function isNearly (name: string, setting: string): boolean {
   const edits = diff(name, setting).filter(([kind]) => kind !== 0).length
   return edits <= Math.min(2, setting.length / 4)

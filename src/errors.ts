@@ -6,16 +6,15 @@ const later = { 'retry-after': '1' }
 
 export interface ErrorDefinition {
   name: string
-  /** The HTTP status times 100 plus a running number. */
+  /** The HTTP status times 100, plus a running number. */
   number: number
   message: string
   headers?: Record<string, string>
 }
 
-/** All errors by number. */
 export const catalogue = new Map<number, ErrorDefinition>()
 
-/** Adds errors to the catalogue. Throws when a number is taken. */
+/** Adds errors to the catalogue. Throws when another error already has the same number. */
 export function defineErrors<Name extends string> (
   definitions: Record<Name, Omit<ErrorDefinition, 'name'>>
 ): Record<Name, ErrorDefinition> {
@@ -26,7 +25,7 @@ export function defineErrors<Name extends string> (
   return definitions as Record<Name, ErrorDefinition>
 }
 
-/** The errors of all operations. A domain defines its own errors in its own folder. */
+/** The errors that are not specific to a domain. */
 export const errors = defineErrors({
   HTTP_MALFORMED: { number: 40001, message: 'The request is not well-formed HTTP/1.1.' },
   URL_MALFORMED: { number: 40002, message: 'The URL has a malformed percent escape: write % as %25.' },
@@ -92,7 +91,7 @@ export const errors = defineErrors({
   }
 })
 
-/** TOKEN_SCOPE_MISSING with a challenge that names the scope (RFC 6750, section 3). */
+/** Returns TOKEN_SCOPE_MISSING with a challenge that names the scope (RFC 6750, section 3). */
 export const scopeMissing = (scope: string): ErrorDefinition => ({
   ...errors.TOKEN_SCOPE_MISSING as ErrorDefinition,
   headers: bearer(`, error="insufficient_scope", scope="${scope}"`)
@@ -103,7 +102,7 @@ export const ErrorSchema = Type.Object({
   message: Type.String({ description: 'What is wrong, in words for people' })
 }, { $id: 'Error', description: 'The body of every response that is not a success' })
 
-/** The error that handlers throw. Only the log shows `cause`; the client never gets it. */
+/** The error that handlers throw. `cause` is for the log only: the client never gets it. */
 export class ApiError extends Error {
   readonly number: number
   readonly status: number
@@ -118,12 +117,12 @@ export class ApiError extends Error {
   }
 }
 
-/** A shared instance: under overload, a stack trace for each error would cost more than the responses. */
+/** All shed requests share this error. A stack trace for each shed request would take too much time. */
 export const overloaded = new ApiError(errors.OVERLOADED)
 
-/** Returns an error like `error` with another Retry-After, without the cost of a new stack trace. */
+/** Returns a copy of `error` with another Retry-After. The copy shares the stack trace, which saves time. */
 export const retryAfter = (error: ApiError, seconds: number): ApiError =>
   Object.create(error, { headers: { value: { 'retry-after': String(seconds) } } })
 
-/** Only the log shows this error, because the client has closed its connection. */
+/** Only the log shows this error, because the client has already closed its connection. */
 export const clientClosedRequest = new ApiError(errors.HTTP_MALFORMED, { cause: 'the client has gone' })

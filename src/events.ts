@@ -20,10 +20,9 @@ export interface StatementEvent {
   requestContext: unknown
 }
 
-/** Published when a statement has succeeded or failed. */
 export const statementEvents = events<StatementEvent>('statement')
 
-/** Published when a batch is sent. `items` is the number of items that share its statement. */
+/** Published when a batch is sent. */
 export const batchEvents = events<{ name: string, items: number }>('batch')
 
 /** Published when a database connection opens or ends. `timed_out`: the connection was unresponsive. */
@@ -32,16 +31,15 @@ export const connectionEvents = events<{ event: 'opened' | 'lost' | 'timed_out' 
 /** Published for each look-up in the token cache. */
 export const tokenEvents = events<{ hit: boolean }>('token')
 
-/** Why a JWT is rejected. */
 export const jwtRejections = ['malformed', 'algorithm', 'unknown_key', 'signature', 'type', 'issuer',
   'audience', 'not_yet_valid', 'expired', 'user'] as const
 export type JwtRejection = (typeof jwtRejections)[number]
 
-/** Published for each check of a JWT. `cached`: accepted from the cache without a check of its signature. */
+/** Published for each check of a JWT. `cached`: a JWT from the cache, which needs no new verification. */
 export const jwtEvents = events<{ result: 'verified' | 'cached' | 'rejected' | 'unavailable' }>('jwt')
 
-/** Published for each fetch of the identity provider's keys. */
+/** Published after each fetch of the identity provider's keys. */
 export const keyEvents = events<{ result: 'succeeded' | 'failed' }>('jwt-keys')
 
-/** The span of the current request, set by traces.ts. In a batch: an array of the spans of its requests. */
+/** The span of the current request. In a batch: an array with the spans of all requests in the batch. */
 export const requestContext = new AsyncLocalStorage<unknown>()

@@ -1,5 +1,5 @@
 #!/usr/bin/env node
-// The command line: the names and options of the commands. The folder commands/ implements them.
+// Defines the commands and their options. The folder commands/ implements the commands.
 import { Argument, Command, CommanderError, Option } from 'commander'
 import manifest from '../package.json' with { type: 'json' }
 import { isPrintable } from './access/token-format.ts'
@@ -20,7 +20,7 @@ const program = new Command('plant-store')
   .description('Stores plants: an HTTP JSON service on PostgreSQL. ' +
     'Environment variables configure it, see docs/operating.md.')
   .version(manifest.version, '--version')
-  // Throw instead of exiting: the end of this file sets the exit code of every command.
+  // Make commander throw instead of exit. The end of this file sets the exit code.
   .exitOverride()
   .configureOutput({ outputError: (text, write) => write(`${text.trim().replaceAll(/\p{C}+/gu, ' ')}\n`) })
 
@@ -28,7 +28,7 @@ program.command('serve')
   .description('serve HTTP until a signal; the default command; ' +
     'in a checkout it starts a PostgreSQL server when DATABASE_URL is not set')
   .action(async () => {
-    // Load serve on demand: the other commands start in half the time without it.
+    // Load serve on demand: the other commands start faster without it.
     const { serve } = await import('./commands/serve.ts')
     await serve(loadConfig())
   })
@@ -105,7 +105,7 @@ const transfer = (name: string, description: string) => program.command(name)
   .addOption(new Option('--format <format>', 'by default the file name tells it; without a file ndjson')
     .choices(['ndjson', 'csv', 'ndjson.gz', 'csv.gz']))
 
-/** With `--all` the only argument is the file. Otherwise the user comes before the file. */
+/** With `--all`, the only argument is the file. Without `--all`, the first argument is the user. */
 function userAndFile (first: string | undefined, second: string | undefined, all: boolean) {
   if (all && second === undefined) return { file: first }
   if (!all && first !== undefined && isPrintable(first)) return { user: first, file: second }
@@ -131,7 +131,7 @@ transfer('export', 'write the plants of one moment')
 
 try {
   const words = process.argv.slice(2)
-  // commander's own default command would treat a misspelled command as an argument.
+  // With commander's own option for a default command, serve would take a misspelled command as an argument.
   await program.parseAsync(words.length === 0 ? ['serve'] : words, { from: 'user' })
 } catch (error) {
   if (error instanceof CommanderError) {

@@ -1,6 +1,5 @@
-// The types of settings: which values each type accepts, and how it parses them.
+// The types of settings, such as numbers and durations.
 
-/** A setting that the service reads from an environment variable. */
 export interface Setting<Value> {
   initial: string | undefined
   /** The accepted values in words. */
@@ -12,7 +11,7 @@ export interface Setting<Value> {
 
 const unitsInMs = { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 }
 
-/** Milliseconds of a duration such as 500ms, 3s, 12h or 90d; NaN for any other text. */
+/** Returns the milliseconds of a duration such as 500ms, 3s, 12h or 90d, or NaN for any other text. */
 export function parseDuration (text: string): number {
   const [, digits, unit] = /^(\d{1,7})(ms|s|m|h|d)$/.exec(text) ?? []
   return text === '0' ? 0 : Number(digits) * unitsInMs[unit as keyof typeof unitsInMs]
@@ -26,7 +25,7 @@ export const text = (
 export const oneOf = (initial: string, words: string[], meaning: string) =>
   text(initial, words.join(', '), meaning, (word) => words.includes(word))
 
-// `form` rejects texts that Number() accepts: '' as 0 and '0x10' as 16.
+// `form` rejects texts that Number() would convert, such as '' to 0 and '0x10' to 16.
 export const number = (
   initial: string | undefined, [min, max]: [number, number], meaning: string, form = /^(0|[1-9]\d*)$/
 ): Setting<number> => ({

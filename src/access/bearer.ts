@@ -14,7 +14,7 @@ export interface Identity {
 }
 
 /**
- * Rejects with TOKEN_INVALID for an invalid token, and with a 503 when the check itself is not possible.
+ * Rejects with TOKEN_INVALID for an invalid token, and with a 503 when the check is not possible.
  * Calls `admit` before checking a token that is not cached. `admit` throws to reject the request.
  */
 export type Authenticate = (token: string, admit?: () => void) => Promise<Identity>
@@ -26,14 +26,14 @@ declare module 'fastify' {
   }
   interface FastifyRequest {
     identity: Identity
-    /** Checks the token again if the last check is over 1 s old. Await it before each write and list page. */
+    /** Checks the token again if the last check is over 1 s old. Await this before a write or a list page. */
     revalidate: () => Promise<unknown> | undefined
   }
 }
 
 const revalidateAfterMs = 1000
 
-/** Requires a valid bearer token on all routes of `app`. Checks the token before the body is read. */
+/** Checks the token of each request to a route of `app` before the body is read. */
 export async function requireBearer (
   app: FastifyInstance, authenticate: Authenticate, admit?: (request: FastifyRequest) => void
 ): Promise<void> {
@@ -49,9 +49,9 @@ export async function requireBearer (
   app.decorateRequest('revalidate', null as unknown as FastifyRequest['revalidate'])
   await app.register(bearerAuth, {
     keys: new Set<string>(),
-    // RFC 9110, section 11.1: the scheme's name is case-insensitive. The plugin's default is case-sensitive.
+    // Accept the scheme's name in any case (RFC 9110, section 11.1). By default the plugin is case-sensitive.
     specCompliance: 'rfc6749',
-    // The plugin's own hook would send and log errors in a format other than the API's.
+    // The plugin's hook would send and log errors in a format of its own.
     addHook: false,
     verifyErrorLogLevel: 'trace',
     auth: check
@@ -59,7 +59,7 @@ export async function requireBearer (
   app.addHook('onRequest', app.verifyBearerAuth as NonNullable<typeof app.verifyBearerAuth>)
 }
 
-/** An onRequest hook after requireBearer: checks a JWT's scopes, or a service token's write access. */
+/** Checks a JWT's scopes, or a service token's write access. Use as an onRequest hook after requireBearer. */
 export function requireScope (
   { identity, routeOptions }: FastifyRequest, _reply: FastifyReply, done: HookHandlerDoneFunction
 ): void {

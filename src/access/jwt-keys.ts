@@ -16,10 +16,10 @@ interface KeySource {
 export type Keys = ReturnType<typeof createKeys>
 
 const maxBytes = 262_144
-// The pause after a failed fetch doubles each time, from `retryMs` up to `cooldownMs`.
+// After each failed fetch the pause doubles, from `retryMs` up to `cooldownMs`.
 const defaults = { refreshMs: 600_000, retryMs: 1000, cooldownMs: 30_000, timeoutMs: 5000 }
 
-/** Unlike jose's remote key set, keeps the old keys while fetches fail, and limits how often it fetches. */
+/** Unlike jose's remote key set, keeps the old keys while fetches fail. */
 export function createKeys (source: KeySource, log: FastifyBaseLogger, times = defaults) {
   const closed = new AbortController()
   let keys: { set: LocalJWKSet, text: string } | undefined
@@ -63,7 +63,7 @@ export function createKeys (source: KeySource, log: FastifyBaseLogger, times = d
     current: (): LocalJWKSet | undefined =>
       performance.now() - fetchedAt <= source.maxAgeMs ? keys?.set : undefined,
 
-    /** Fetches the keys, at most once per `cooldownMs`. Further calls get the result of the last fetch. */
+    /** Fetches the keys, at most once per `cooldownMs`. Rejects if the last fetch failed. */
     async refetch (): Promise<LocalJWKSet> {
       if (fetching === undefined && performance.now() - refetchedAt >= times.cooldownMs) {
         refetchedAt = performance.now()

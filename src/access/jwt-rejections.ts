@@ -2,7 +2,7 @@
 import { ApiError, errors } from '../errors.ts'
 import { jwtRejections, type JwtRejection } from '../events.ts'
 
-/** Maps jose's error codes, and the names of claims that can fail their check, to reasons. */
+/** Maps jose's error codes to reasons. For a wrong claim, maps the claim's name instead of the code. */
 const reasons: Record<string, JwtRejection> = {
   ERR_JOSE_ALG_NOT_ALLOWED: 'algorithm',
   ERR_JOSE_NOT_SUPPORTED: 'malformed',
@@ -20,13 +20,13 @@ const reasons: Record<string, JwtRejection> = {
   typ: 'type'
 }
 
-// Clients can cause thousands of these errors a second. Shared instances avoid a stack trace for each.
+// One error for each reason: a stack trace for each rejection would take too much time.
 const rejections = Object.fromEntries(jwtRejections.map((cause) =>
   [cause, new ApiError(errors.TOKEN_INVALID, { cause })])) as Record<JwtRejection, ApiError>
 
 export const rejectionFor = (reason: JwtRejection): ApiError => rejections[reason]
 
-/** An error that is not in `reasons` is a problem with the keys. It becomes a 503: the token may be valid. */
+/** An error without a reason is a problem with the keys. The token may be valid, so the result is a 503. */
 export function toRejection (error: unknown): ApiError {
   if (error instanceof ApiError) return error
   const { code, claim } = error as { code: string, claim?: string }

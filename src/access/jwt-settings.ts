@@ -4,7 +4,7 @@ import { duration, oneOf, optional, text, type Setting } from '../setting-types.
 const algorithms = ['RS256', 'RS384', 'RS512', 'PS256', 'PS384', 'PS512', 'ES256', 'ES384', 'ES512',
   'EdDSA', 'Ed25519']
 
-/** True for https, and for http on this machine: elsewhere an attacker could replace keys sent over HTTP. */
+/** True for https, and for http on this machine. On a network, attackers could replace keys sent by http. */
 export function isSecureUrl (text: unknown): text is string {
   if (typeof text !== 'string' || /\s/.test(text) || !URL.canParse(text)) return false
   const { protocol, hostname, username, password } = new URL(text)
@@ -12,11 +12,11 @@ export function isSecureUrl (text: unknown): text is string {
   return (protocol === 'https:' || (protocol === 'http:' && isLoopback)) && username + password === ''
 }
 
-/** OpenID Connect Discovery 1.0, section 4. */
+/** See OpenID Connect Discovery 1.0, section 4. */
 export const discoveryUrl = (issuer: string) =>
   `${issuer.replace(/\/$/, '')}/.well-known/openid-configuration`
 
-/** RFC 8414, section 2, forbids query and fragment. `|` is reserved for user names such as `issuer|name`. */
+/** RFC 8414, section 2, forbids query and fragment. `|` would be ambiguous in the user `issuer|name`. */
 const isIssuer = (text: string) => isSecureUrl(text) && !/[?#|]/.test(text)
 
 const algorithmList: Setting<string[]> = {
@@ -46,7 +46,7 @@ export const jwtSettings = {
     'how long keys stay in use while the provider cannot be reached', '20m')
 }
 
-/** Returns an error line for each required variable that is missing although another JWT variable is set. */
+/** If any JWT variable is set, returns an error line for each required JWT variable that is missing. */
 export function findMissingJwtSettings (environment: NodeJS.ProcessEnv): string[] {
   const given = Object.keys(jwtSettings).find((name) => name in environment)
   if (given === undefined) return []

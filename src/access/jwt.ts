@@ -11,7 +11,7 @@ import { serveResourceMetadata } from './resource-metadata.ts'
 import { hashToken, isPrintable } from './token-format.ts'
 
 const maxTokens = 10_000
-/** How long a verified JWT is cached, unless the keys of the identity provider change before that. */
+/** How long a verified JWT is cached. When the identity provider's keys change, the cache is emptied. */
 const cacheMs = 60_000
 const clockToleranceSeconds = 30
 // Allows only base64url. Decoders skip other characters, so variants of one JWT could fill the cache.
@@ -19,7 +19,7 @@ const format = /^[\w-]+\.[\w-]+\.[\w-]*$/
 
 interface Entry { identity: Identity, notBefore: number, expires: number, cachedUntil: number }
 
-/** Returns a function that authenticates JWTs and the service's own tokens. Only JWTs contain a dot. */
+/** Authenticates JWTs and the service's own tokens. Only JWTs contain a dot. */
 export function acceptJwts (
   app: FastifyInstance, guarded: FastifyInstance, config: Config, own: Authenticate
 ): Authenticate {
@@ -37,7 +37,7 @@ export function acceptJwts (
   return (text, admit) => text.includes('.') ? authenticate(text, admit) : own(text, admit)
 }
 
-/** Caches valid JWTs for `cacheMs` or until the keys change. Ignores a JWT's scopes outside of `scopes`. */
+/** Ignores scopes of a JWT that are not in `scopes`. */
 export function createJwtAuthenticate (keys: Keys, config: Config, scopes: Set<string>): Authenticate {
   const cache = new LRUCache<string, Entry>({ max: maxTokens })
   let cachedFor: LocalJWKSet | undefined
@@ -76,7 +76,7 @@ export function createJwtAuthenticate (keys: Keys, config: Config, scopes: Set<s
     if (!format.test(text)) throw rejectionFor('malformed')
     if (cached === undefined) admit?.()
     const entry = await verify(text, set)
-    // If the keys have changed meanwhile, the provider may have withdrawn the key that signed this JWT.
+    // Do not cache if the keys have changed meanwhile: the provider may have withdrawn this JWT's key.
     if (keys.current() === set) cache.set(hash, entry)
     jwtEvents.publish({ result: 'verified' })
     return entry.identity
@@ -89,7 +89,7 @@ export function createJwtAuthenticate (keys: Keys, config: Config, scopes: Set<s
   })
 }
 
-/** Checks the times of a cached JWT. For other JWTs jose checks the times together with the signature. */
+/** Checks the times of a cached JWT. jose checks the times of a new JWT. */
 function checkTimes ({ notBefore, expires }: Entry): void {
   const seconds = Date.now() / 1000
   if (seconds >= expires + clockToleranceSeconds) throw rejectionFor('expired')
@@ -99,7 +99,7 @@ function checkTimes ({ notBefore, expires }: Entry): void {
 /** Prefixes the user with the issuer, so that a JWT never acts for a user of the service's own tokens. */
 function toEntry (payload: JWTPayload, config: Config, known: Set<string>): Entry {
   const name = payload[config.JWT_USER_CLAIM]
-  // jose does not check this claim: it may be a number, null or an empty string.
+  // The claim may be a number, null or an empty string.
   const user = typeof name === 'string' && name !== '' ? `${config.JWT_ISSUER}|${name}` : ''
   if (!isPrintable(user)) throw rejectionFor('user')
   const scopes = readScopes(payload, config.JWT_SCOPE_CLAIM).intersection(known)

@@ -1,4 +1,4 @@
-// Limits each user's requests and each client address's invalid tokens. Loaded only if such a limit is set.
+// Limits the requests of each user, and the invalid tokens of each address. Loaded only if a limit is set.
 import { isIPv6 } from 'node:net'
 import type { FastifyInstance, FastifyRequest } from 'fastify'
 import { ApiError, errors, retryAfter } from '../errors.ts'
@@ -25,7 +25,7 @@ export function limitUsers (
   })
 }
 
-/** Counts the invalid tokens of each address. Returns requireBearer's `admit`, which throws beyond `rate`. */
+/** Counts invalid tokens by address. Returns `admit` for requireBearer: this function throws above `rate`. */
 export function limitFailedAuth (app: FastifyInstance, rate: Rate): (request: FastifyRequest) => void {
   const buckets = new TokenBuckets(rate, rate.count)
   app.addHook('onError', (request, _reply, { name }, done) => {
@@ -38,7 +38,7 @@ export function limitFailedAuth (app: FastifyInstance, rate: Rate): (request: Fa
   }
 }
 
-/** Returns an IPv4 address, or the /64 of an IPv6 address: one client may use all addresses of its /64. */
+/** Returns an IPv4 address unchanged, and the /64 prefix of an IPv6 address. A client may own a whole /64. */
 function networkOf (address: string): string {
   if (!isIPv6(address)) return address
   const { hostname } = new URL(`http://[${address.replace(/%.*/, '')}]`)

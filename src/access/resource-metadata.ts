@@ -7,7 +7,7 @@ const wellKnown = '/.well-known/oauth-protected-resource'
 export function serveResourceMetadata (
   app: FastifyInstance, guarded: FastifyInstance, issuer: string, resource: string, scopes: Set<string>
 ): void {
-  // RFC 9728 defines metadata only for https URLs. The router would treat an asterisk as a wildcard.
+  // RFC 9728 defines metadata only for https URLs. The router would treat * in a path as a wildcard.
   if (!/^https:\/\/[^\s?#*]+$/.test(resource) || !URL.canParse(resource)) return
   const { origin, pathname } = new URL(resource)
   const path = wellKnown + pathname.replace(/\/$/, '')

@@ -8,38 +8,38 @@ import { tokenState, type Token, type Tokens } from './tokens.ts'
 
 const maxTokens = 10_000
 
-/** Fractions of the TTL: the age from which a use refreshes an entry, and the time between refreshes. */
+/** Fractions of the TTL. When a request uses an entry older than `refreshAge`, the entry is refreshed. */
 const [refreshAge, refreshInterval] = [2 / 3, 1 / 12]
 
-// Clients can cause thousands of these errors a second. Shared instances avoid a stack trace for each.
+// Share these errors: a stack trace for each rejection would take too much time.
 const malformed = new ApiError(errors.TOKEN_INVALID, { cause: 'malformed' })
 const unknown = new ApiError(errors.TOKEN_INVALID, { cause: 'unknown' })
 
 interface Entry { token: Token, refreshAt: number, expiresAt: number }
 
-/** Accepts a cached token for `ttlMs` after its look-up began. */
+/** Accepts a cached token for `ttlMs` after the start of its look-up. */
 export function createAuthenticate (tokens: Tokens, ttlMs: number): Authenticate {
   const cache = createCache(tokens, ttlMs)
   const refreshIntervalMs = refreshInterval * ttlMs
   const lookUp = (hash: string) => cache.forceFetch(hash, { forceRefresh: true })
 
   function refreshSoon (hash: string, entry: Entry, now: number): void {
-    // Refresh an entry only once. If that fails, the entry expires, and the next request looks the token up.
+    // Refresh an entry only once. If the refresh fails, the entry expires.
     entry.refreshAt = Infinity
-    // All refreshes of an interval start together at its end, to share a statement.
+    // Start all refreshes at the end of the current interval, so that they share a statement.
     setTimeout(() => lookUp(hash).catch(() => {}), refreshIntervalMs - now % refreshIntervalMs).unref()
   }
 
   async function find (hash: string, now: number): Promise<Entry> {
     const entry = await lookUp(hash)
-    // Requests share a look-up in flight. Repeat a look-up that began over `ttlMs` before this request.
+    // This request may share the look-up of an earlier request. If that result is too old, look up again.
     return entry.expiresAt < now ? lookUp(hash) : entry
   }
 
   return async (text, admit) => {
     const hash = hashToken(text)
     const now = performance.now()
-    // `peek` does not mark the entry as recently used. Refreshes of the entry do, and prevent its eviction.
+    // `peek` does not delay the eviction of an entry. Only a refresh marks the entry as recently used.
     const cached = cache.peek(hash)
     const hit = cached !== undefined && now < cached.expiresAt
     if (!hit && !isWellFormedToken(text)) throw malformed

@@ -3,14 +3,14 @@ import { hash, randomBytes } from 'node:crypto'
 import { crc32 } from 'node:zlib'
 
 const prefix = 'plant_'
-// 50 base-36 digits hold the 256 random bits, 7 hold the CRC-32.
+// Of the 57 digits in base 36, 50 hold the 256 random bits and 7 hold the CRC-32.
 const format = /^plant_[0-9a-z]{57}$/
 
 const checksum = (text: string) => crc32(text).toString(36).padStart(7, '0')
 
 /**
- * Returns a new token: `plant_`, then 256 random bits and a CRC-32 in base 36. A double click selects the
- * whole token. Scanners for leaked secrets recognize the prefix. The CRC-32 reveals typing errors. See
+ * Returns a new token: `plant_`, then 256 random bits and a CRC-32 in base 36. Scanners for leaked secrets
+ * recognize the prefix. For the format see
  * https://github.blog/engineering/platform-security/behind-githubs-new-authentication-token-formats/
  */
 export function createToken (): string {
@@ -28,5 +28,5 @@ export function hashToken (token: string): string {
   return hash('sha256', token, 'hex')
 }
 
-/** Control characters could break a terminal or a log. Names of over 255 characters may not fit an index. */
+/** Control characters could break a terminal or a log. Over 255 characters may not fit into an index. */
 export const isPrintable = (text: string) => /^[^\p{C}\p{Zl}\p{Zp}]{1,255}$/u.test(text)

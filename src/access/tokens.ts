@@ -23,7 +23,7 @@ const columns = `id, username, label, read_only,
 
 const limits = { maxItems: 64, maxInFlight: 4 }
 
-/** HTTP requests use only `find`; the commands use the rest. `maxQueued` limits the queued look-ups. */
+/** `maxQueued` limits the queued look-ups of `find`. Only the commands use the other methods. */
 export function createTokens (database: Database, maxQueued = Infinity) {
   const lookUps = new Batcher((items: Array<{ user: string, hash: string }>) =>
     findAll(database, items.map(({ hash }) => hash)), {
@@ -32,14 +32,14 @@ export function createTokens (database: Database, maxQueued = Infinity) {
   database.addProbe('tokens', selectByHash, [[]])
 
   return {
-    /** Resolves to the new token. The database stores only its hash. */
+    /** Resolves to the new token. The database stores only a hash. */
     async create ({ user, label, readOnly, expires }: NewToken): Promise<string> {
       const token = createToken()
       await database.write(insert, [`\\x${hashToken(token)}`, user, label, readOnly, expires?.toISOString()])
       return token
     },
 
-    /** Also finds revoked tokens. Queues the look-up under the user of `known`, or among unknown tokens. */
+    /** Also finds revoked tokens. `known`: an earlier result, which names the user for fair queuing. */
     find: (hash: string, known?: Token) => lookUps.add({ user: known?.user ?? '', hash }),
 
     async list (user?: string): Promise<Token[]> {
@@ -96,7 +96,6 @@ function toToken ([id, user, label, readOnly, created, expires, revoked]: Row): 
   }
 }
 
-/** The state of a token by this machine's clock. */
 export function tokenState ({ revoked, expires }: Token): 'active' | 'revoked' | 'expired' {
   if (revoked !== undefined) return 'revoked'
   return expires !== undefined && expires.getTime() <= Date.now() ? 'expired' : 'active'

@@ -1,4 +1,4 @@
-// Serves the reference page at /docs. Each file is read at its first request and then kept in memory.
+// Serves the reference page at /docs.
 import { createHash } from 'node:crypto'
 import { readFile } from 'node:fs/promises'
 import { promisify } from 'node:util'
@@ -24,7 +24,7 @@ const files = {
   '/docs/scalar.js': { type: 'text/javascript; charset=utf-8', read: readScalar }
 }
 
-/** Registers the routes of the page. Its relative URLs stay correct when a proxy adds a path prefix. */
+/** The relative URLs of the page work even if a proxy adds a path prefix. */
 export function serveDocs (app: FastifyInstance): void {
   for (const [url, { type, read }] of Object.entries(files)) {
     let loading: ReturnType<typeof load> | undefined
@@ -50,10 +50,10 @@ async function load (read: () => Promise<Buffer>) {
   return { plain, packed, hash: createHash('sha256').update(plain).digest('base64url').slice(0, 22) }
 }
 
-// Label Scalar's `fetch` samples as TypeScript, like the samples in the page's text. They are valid as both.
+// Label Scalar's `fetch` samples as TypeScript, like the samples in the text of the page.
 const languageTitle = ['key:`js`,title:`JavaScript`', 'key:`js`,title:`TypeScript`'] as const
 
-/** Scalar's package ships its browser script only as a string literal in the module of its Fastify plugin. */
+/** Extracts Scalar's browser script. The package contains the script only as a string literal in a module. */
 async function readScalar (): Promise<Buffer> {
   const module = await readFile(new URL(import.meta.resolve('@scalar/fastify-api-reference')), 'utf8')
   const literal = /^var standalone_default = (".*");$/m.exec(module)?.[1] as string

@@ -18,7 +18,7 @@ Scalar.createApiReference('#app', {
   persistAuth: false
 })
 
-// Scalar has copy buttons only in the samples of operations. Add them to the code blocks of the text.
+// Add copy buttons to the code blocks of the text. Scalar adds them only to the samples of operations.
 new MutationObserver(() => {
   for (const pre of document.querySelectorAll('.markdown pre:not(:has(button))')) {
     const text = pre.textContent

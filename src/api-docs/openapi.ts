@@ -4,7 +4,7 @@ import { catalogue, errors, scopeMissing, type ErrorDefinition } from '../errors
 
 declare module 'fastify' {
   interface FastifyContextConfig {
-    /** The errors of this operation, besides those that every operation has. */
+    /** The errors that this operation has in addition to `commonErrors`. */
     errors?: ErrorDefinition[]
   }
 }
@@ -47,10 +47,9 @@ const headerDescriptions: Record<string, string> = {
   'retry-after': 'The number of seconds to wait before the next try'
 }
 
-/** The name of the security scheme for JWTs. */
 export const jwtScheme = 'identityProvider'
 
-/** Adds all possible responses, with examples, to a route's schema. Documents JWTs only with an `issuer`. */
+/** Adds all possible responses, with examples, to a route's schema. Documents JWTs if `issuer` is set. */
 export function describeRoute (
   { body, response, ...schema }: FastifySchema, route: RouteOptions, issuer: string | undefined
 ) {
@@ -83,7 +82,7 @@ export function describeRoute (
 const jsonContent = (schema: Schema, examples = {}) =>
   ({ 'application/json': { schema: toReference(schema), ...examples } })
 
-/** References each schema that has an id, so that generated clients have one type for it. */
+/** Replaces a schema that has an id with a reference. Generated clients then have one type for the schema. */
 function toReference ({ $id, items, ...schema }: Schema): object {
   if ($id !== undefined) return { $ref: `${$id}#` }
   return items === undefined ? schema : { ...schema, items: toReference(items) }
@@ -104,7 +103,6 @@ function describeErrorResponse (description: string | undefined, definitions: Er
   }
 }
 
-/** All errors as a Markdown table. */
 export const describeErrors = () => [
   '| error | name | message | retry? |',
   '|---|---|---|---|',
@@ -121,7 +119,7 @@ function retryAdvice (definition: ErrorDefinition): string {
   return isClientError ? 'no' : 'yes; a write may have happened'
 }
 
-/** Builds an example from the examples of the fields. Leaves out fields without an example. */
+/** Leaves out fields that have no example. */
 function exampleOf ({ examples, items, properties }: Schema): unknown {
   if (examples !== undefined) return examples[0]
   if (items !== undefined) return [exampleOf(items)]

@@ -18,7 +18,7 @@ export function positiveInteger (text: string): number {
   throw new InvalidArgumentError('Expected a whole number from 1 to 999999999.')
 }
 
-/** Parses a duration from now (`90d`), a day (its start in UTC), or a time as `token list` prints it. */
+/** Parses a duration from now (`90d`), a day (its start in UTC), or a time that `token list` has printed. */
 export function expiry (text: string): Date {
   const duration = parseDuration(text)
   const time = Number.isNaN(duration) ? parseTime(text) : Date.now() + duration
@@ -27,7 +27,7 @@ export function expiry (text: string): Date {
     'Expected a duration such as 90d, 12h or 30s, or a future date such as 2027-01-01.')
 }
 
-/** Returns NaN for a day that does not exist. Date.parse would read February 30 as March 2. */
+/** Returns NaN for a day that does not exist, such as February 30. */
 function parseTime (text: string): number {
   const whole = text.includes('T') ? text : `${text}T00:00:00.000Z`
   const time = Date.parse(whole)

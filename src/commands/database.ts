@@ -12,11 +12,11 @@ export function loadEmbedded (): Promise<typeof import('../../dev/embedded-postg
   })
 }
 
-/** Calls `work` with DATABASE_URL or the embedded server's URL. Starts and stops this server if necessary. */
+/** Calls `work` with DATABASE_URL, or with the URL of the embedded server, which starts if necessary. */
 export async function withDatabase (config: Config, work: (url: string) => Promise<void>): Promise<void> {
   if (config.DATABASE_URL !== undefined) return work(config.DATABASE_URL)
   const { findRunning, startEmbedded } = await loadEmbedded()
-  // Standard output is reserved for the command's result, such as a token or JSON.
+  // Standard output is reserved for the command's result.
   console.error(`DATABASE_URL is not set: using the PostgreSQL server in ${resolve(config.DATA_DIR)}`)
   const running = await findRunning(config.DATA_DIR)
   if (running !== undefined) return work(running.url)
@@ -28,7 +28,7 @@ export async function withDatabase (config: Config, work: (url: string) => Promi
   }
 }
 
-/** Creates tables only in the embedded server, because DATABASE_URL may name the wrong database. */
+/** Creates tables only in the embedded server, because DATABASE_URL may name a wrong database. */
 export function withTables (config: Config, work: (url: string) => Promise<void>): Promise<void> {
   return withDatabase(config, async (url) => {
     if (config.DATABASE_URL === undefined && config.MIGRATE === 'on') await migrate(url, 'up')

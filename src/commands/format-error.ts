@@ -16,13 +16,12 @@ const remedies: Record<string, string> = {
 
 type Cause = AggregateError & { code?: string }
 
-/** Returns the error's message with a remedy, or with the messages of all its causes. */
 export function formatError (error: unknown): string {
   const { code = '', message, cause, errors } = error as Cause
   // Remove Node's advice to set an option that this program does not have.
   const [text = ''] = message.split('; if the root CA is installed locally', 1)
   if (code in remedies) return `${text.replace(/\.?$/, '.')} ${remedies[code]}`
-  // For a host name with several addresses Node's error has no message, only an error for each address.
+  // If a host name has several addresses, Node's error has no message, only one error for each address.
   const causes = [cause, errors].flat().filter(Boolean) as Cause[]
   const remedied = causes.find(({ code = '' }) => code in remedies)
   return remedied ? formatError(remedied) : [text, ...causes.map(formatError)].join(' ').trim()

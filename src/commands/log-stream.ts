@@ -1,9 +1,9 @@
 // The destination of the log: standard output.
 
-/** While more bytes than this are pending, lines are dropped: a stalled reader must not fill the memory. */
+/** With more pending bytes than this, log lines are dropped. Otherwise a stalled reader fills the memory. */
 const maxPendingBytes = 2 ** 20
 
-/** Formats lines for a terminal. Elsewhere replaces pino's stream, which blocks the exit on a full pipe. */
+/** Formats lines for a terminal. Does not use pino's own stream, which blocks the exit if a pipe is full. */
 export async function openLogStream () {
   const { stdout } = process
   if (stdout.isTTY) return (await import('pino-pretty')).default({ sync: true })

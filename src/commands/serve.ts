@@ -15,11 +15,11 @@ import { printQuickStart } from './quick-start.ts'
 import { openLogStream } from './log-stream.ts'
 import { handleSignals } from './signals.ts'
 
-/** Resolves when the service is ready. Closes what it has opened and rejects if the service cannot start. */
+/** Resolves when the service is ready. If the service cannot start, closes everything and rejects. */
 export async function serve (config: Config): Promise<void> {
   const opened = new AsyncDisposableStack()
   try {
-    // Resolve the name: for localhost Fastify would open a second server, which buildApp would not see.
+    // Resolve the name here. For localhost, Fastify would open a second server that buildApp does not set up.
     const { address: host } = await lookup(config.HOST, { order: 'ipv4first' }).catch(() => {
       throw new Error(`HOST: expected an address or a host name, got ${JSON.stringify(config.HOST)}`)
     })
@@ -41,7 +41,7 @@ export async function serve (config: Config): Promise<void> {
     const address = await app.listen({
       host,
       port: config.PORT,
-      // The operating system drops connections beyond the backlog. Their clients retry only after a second.
+      // The operating system drops connections beyond the backlog, and the clients retry only after a second.
       backlog: config.MAX_CONNECTIONS,
       listenTextResolver: (url) => `listening on ${url}`
     }).catch((error) => {
@@ -73,7 +73,7 @@ async function migrateAndProbe (
   return version
 }
 
-/** Retries until the database is ready: it may start after the service. */
+/** The database may start after the service. */
 async function untilReady (
   attempt: () => Promise<string>, log: FastifyBaseLogger, pauseMs = 100
 ): Promise<string> {

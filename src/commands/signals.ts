@@ -6,11 +6,11 @@ import type { Config } from '../config.ts'
 import type { Lifecycle } from '../http/wire/shutdown.ts'
 import { flushLog } from './log-stream.ts'
 
-// Ctrl-C can signal the service twice: by the terminal and by npm. Within this time both count as one.
+// After Ctrl-C, both the terminal and npm may signal the service. Two signals within this time count as one.
 const sameSignalMs = 1000
 
-// As shares of SHUTDOWN_TIMEOUT: when the shutdown cuts unfinished lists and bodies, and when it no longer
-// waits for the database and telemetry to close.
+// Shares of SHUTDOWN_TIMEOUT. After `forceCloseShare`, the shutdown cuts unfinished lists and bodies. After
+// `releaseShare`, the shutdown no longer waits for the database and telemetry to close.
 const [forceCloseShare, releaseShare] = [0.85, 0.95]
 
 /** SIGTERM, SIGINT and uncaught errors end the service. SIGUSR2 turns debug logging on or off. */
@@ -24,7 +24,7 @@ export function handleSignals (
   const grace = closeWithGrace({
     delay: shutdownTimeoutMs,
     logger: log,
-    // The code below handles signals. 'beforeExit' follows a failed start, which closes everything itself.
+    // The code below handles these signals. 'beforeExit' comes after a failed start, which serve cleans up.
     skip: ['SIGTERM', 'SIGINT', 'SIGUSR2', 'beforeExit']
   }, async ({ err, signal = first?.name }) => {
     const deadline = setTimeout(shutdownTimeoutMs * releaseShare)
@@ -32,7 +32,7 @@ export function handleSignals (
     lifecycle.forceCloseAt = performance.now() + shutdownTimeoutMs * forceCloseShare
     if (err) log.fatal({ err }, 'uncaught error')
     else log.info({ signal }, 'stopping')
-    // Load balancers keep sending requests until /readyz has failed.
+    // Continue to serve: load balancers send requests until /readyz fails.
     if (signal === 'SIGTERM') await setTimeout(drainDelayMs)
     await app.close()
     await Promise.race([release(), deadline])
@@ -52,7 +52,7 @@ export function handleSignals (
   for (const name of ['SIGTERM', 'SIGINT']) process.on(name, end)
   process.on('SIGUSR2', () => {
     const level = log.level === 'debug' ? config.LOG_LEVEL : 'debug'
-    // The log must contain the next line at every level.
+    // Log the next line whatever the new level is.
     log.level = 'debug'
     log.info(`SIGUSR2: the log level is ${level} from here on`)
     log.level = level

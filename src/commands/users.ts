@@ -7,9 +7,9 @@ import type { Database, Row } from '../database/database.ts'
 import { withOpenDatabase } from './database.ts'
 import { formatTable } from './table.ts'
 
-/** Counting the plants of all users may take longer than the timeout of requests allows. */
+/** Counting the plants of all users may take longer than STATEMENT_TIMEOUT. */
 const statementTimeoutMs = 600_000
-/** Plants that one statement deletes: few enough not to delay the requests of other users. */
+/** How many plants one statement deletes. More plants would delay the requests of other users. */
 const chunk = 1000
 /** An instance may accept a revoked token for TOKEN_CACHE_TTL plus this time. */
 const revalidateMs = 1000

@@ -1,7 +1,7 @@
-// Parses connection strings by libpq's rules: which servers they name, and which server to connect to.
+// Parses connection strings by libpq's rules.
 import pg from 'pg'
 
-/** Which server to use. `read-write`: not a standby and not read-only. `primary`: not a standby. */
+/** Which server to use. `read-write`: neither a standby nor read-only. `primary`: not a standby. */
 const targets = ['read-write', 'primary', 'any'] as const
 
 const words: Record<string, readonly string[]> = {
@@ -11,7 +11,7 @@ const words: Record<string, readonly string[]> = {
   ssl: ['true', '1', '0', 'no-verify'],
   uselibpqcompat: ['true', 'false']
 }
-// The accepted parameters. pg also accepts `replication` and `binary`, but these would break the service.
+// The accepted parameters. pg also accepts `replication` and `binary`, which would break the service.
 const known = [
   'application_name', 'client_encoding', 'fallback_application_name', 'host',
   'idle_in_transaction_session_timeout', 'lock_timeout', 'options', 'password', 'port', 'query_timeout',
@@ -20,7 +20,7 @@ const known = [
 
 export const urlForm = 'postgres://user:password@host:port/database, ' +
   'with / as %2F and ? as %3F in the password'
-// With an unescaped / or ? in the password, pg would read a part of the password as the host.
+// Matches a password with an unescaped / or ?. pg would read a part of such a password as the host.
 const rawPassword = /^[^:]*:\/\/[^@/?#]*:[^@/?#]*[/?#][^=]*@/
 const parts = /^(postgres(?:ql)?:\/\/(?:[^/?#]*@)?)(?=.)([^/?#]*)([^?#]*)\??(.*)$/s
 
@@ -62,7 +62,7 @@ export function parseServers (url: string): { urls: string[], target: typeof tar
 const unexpected = (expected: string, got: string) =>
   new Error(`expected ${expected}, got ${JSON.stringify(got)}`)
 
-/** Replaces the sslmodes that pg treats like `verify-full` with `verify-full`, to avoid pg's long warning. */
+/** Writes `verify-full` for each sslmode that pg treats the same way. Otherwise pg prints a long warning. */
 export const normalizeSslMode = (url: string): string =>
   url.includes('uselibpqcompat=')
     ? url

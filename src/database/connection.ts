@@ -1,18 +1,18 @@
-// One pipelined connection: it sends statements without waiting for the results of earlier statements.
+// A pipelined connection: sends a statement without waiting for the results of earlier statements.
 import { Socket } from 'node:net'
 import pg from 'pg'
 import { isFatal, isNotPrepared, isReadTimeout } from './pg-errors.ts'
 
-// Replaces two private methods of pg to save time: `Connection.describe` requests the columns of every
-// statement, and `Query.handleDataRow` makes each row an object. test/database/wire.test.ts tests this.
+// Replaces two private methods of pg that cost time. `Connection.describe` requests the columns of every
+// statement. `Query.handleDataRow` makes each row an object. Test: test/database/wire.test.ts.
 
 /** A row as the server sends it: every value as text, in the order of the columns. */
 export type Row = Array<string | null>
 
-/** A prepared statement. Each connection prepares it at its first use. */
+/** Each connection prepares the statement once, at the first use. */
 export interface Statement {
   name: string
-  /** The name of the prepared statement, if several texts share one `name` in metrics and traces. */
+  /** The name of the prepared statement, `name` by default. Set this if several texts share one `name`. */
   preparedAs?: string
   text: string
 }
@@ -25,14 +25,13 @@ export interface ConnectionOptions {
 
 export const tickMs = 100
 
-/** Counts ticks, not milliseconds: when the event loop lags, results and ticks are both late. */
+/** A connection is unresponsive after this many ticks without a result. */
 export const unresponsiveTicks = 8
 
 const closeTimeoutMs = 1000
 
 export class Connection {
   readonly url: string
-  /** Resolves when the service or the server has closed the connection. */
   readonly closed: Promise<void>
   isOpen = true
   /** Statements that were sent and have no result yet. */
@@ -42,7 +41,7 @@ export class Connection {
   readonly #client: pg.Client
   #unresponsiveTicks = 0
   #isReadOnly = false
-  /** By `preparedAs`: a statement's last error until a success. It causes later "not prepared" errors. */
+  /** The last error of each statement, by `preparedAs`. A success removes the error. */
   readonly #preparationErrors = new Map<string, Error>()
   #timeout: Error | undefined
 
@@ -56,16 +55,16 @@ export class Connection {
       keepAliveInitialDelayMillis: 10_000,
       application_name: 'plant-store',
       statement_timeout: statementTimeoutMs,
-      // For an unresponsive server. This timeout ends the connection, so it is longer than the one above.
+      // For an unresponsive server. Longer than `statement_timeout`: this timeout ends the whole connection.
       query_timeout: (statementTimeoutMs === 0 ? 5000 : statementTimeoutMs) + 1000
     })
     Object.assign(this.#client.connection, { describe: () => {} })
     this.closed = new Promise((resolve) => this.#client.once('end', resolve))
-    // An unhandled 'error' event would crash the process. pg rejects pending statements separately.
+    // An unhandled 'error' event would crash the process.
     this.#client.on('error', () => this.destroy())
   }
 
-  /** Rejects with an error of the server or the network. If it rejects, call `destroy`. */
+  /** Call `destroy` after a rejection. */
   connect (): Promise<unknown> {
     return this.#client.connect()
   }
@@ -97,7 +96,7 @@ export class Connection {
     })
   }
 
-  /** Finds the original error: later statements only report "not prepared" or a closed connection. */
+  /** Returns the original error. Later statements only report "not prepared" or a closed connection. */
   #causeOf (error: Error, preparedAs: string): Error {
     if (isReadTimeout(error)) this.#timeout = error
     if (this.#timeout !== undefined) return this.#timeout
@@ -106,7 +105,7 @@ export class Connection {
     return error
   }
 
-  /** Call this every `tickMs`. True when no pending statement has got a result for `unresponsiveTicks`. */
+  /** Call this every `tickMs`. Returns whether pending statements got no result for `unresponsiveTicks`. */
   tick (): boolean {
     this.#unresponsiveTicks = this.pending === 0 ? 0 : this.#unresponsiveTicks + 1
     return this.#unresponsiveTicks >= unresponsiveTicks
@@ -119,7 +118,7 @@ export class Connection {
     })
   }
 
-  /** Marks the connection as not open, and closes it after the results of the pending statements. */
+  /** Sets `isOpen` to false. Closes the connection as soon as no statement is pending. */
   close (): void {
     this.isOpen = false
     if (this.pending > 0) return

@@ -1,4 +1,4 @@
-// Connects to the server that accepts writes, among the servers that a connection string names.
+// Connects to the server that accepts writes. A connection string may name several servers.
 import { setTimeout as delay } from 'node:timers/promises'
 import pg from 'pg'
 import { ApiError, errors } from '../errors.ts'
@@ -6,9 +6,9 @@ import { Connection, type ConnectionOptions } from './connection.ts'
 import { parseServers } from './connection-string.ts'
 
 const timeoutMs = 3000
-/** How often all servers are tried again until one of them connects. */
+/** The pause before all servers are tried again. */
 const retryMs = 500
-/** After one server has connected, how long the other servers have to report a later timeline. */
+/** After the first successful connection, how long to wait for a server with a later timeline. */
 const graceMs = 200
 
 const rejectedWhen = {
@@ -16,13 +16,14 @@ const rejectedWhen = {
   primary: 'pg_is_in_recovery()',
   any: 'false'
 }
-// Each promotion starts a timeline. When two servers accept writes, the later timeline marks the primary.
+// Each promotion of a standby starts a new timeline. If two servers accept writes, the server with the later
+// timeline is the primary.
 const timelineOf = "case when pg_is_in_recovery() then '' " +
   'else left(pg_walfile_name(pg_current_wal_lsn()), 8) end'
 
 /**
- * Returns a function that connects within 3 s or rejects. When one of its connections reports a later
- * timeline, the function closes all its connections to servers with an earlier timeline.
+ * Returns a function that connects within 3 s or rejects. After a failover, the function also closes its
+ * earlier connections to servers with an older timeline.
  */
 export function createConnector (options: ConnectionOptions): () => Promise<Connection> {
   const { urls, target } = parseServers(options.url)
@@ -83,14 +84,14 @@ export function createConnector (options: ConnectionOptions): () => Promise<Conn
     const grace = delay(graceMs, undefined, { ref: false })
     if (urls.length > 1) await Promise.race([Promise.allSettled(attempts), grace])
     const [best] = [...opened.filter(({ isOpen }) => isOpen), ...opened] as [Connection]
-    // The other attempts continue, since they may report a later timeline, but don't keep the process alive.
+    // Let other attempts finish, to notice a later timeline. `unref` lets the process exit meanwhile.
     for (const late of attempts) late.then((other) => { if (other !== best) other.close() }, () => {})
     for (const other of connections) if (other !== best) other.unref()
     return best
   }
 }
 
-/** Opens a connection of its own for a command or a migration. Rejects with DATABASE_UNAVAILABLE. */
+/** Opens a separate connection for a command or a migration. Rejects with DATABASE_UNAVAILABLE. */
 export async function openClient (url: string, options: pg.ClientConfig): Promise<pg.Client> {
   const unavailable = (cause: unknown) => { throw new ApiError(errors.DATABASE_UNAVAILABLE, { cause }) }
   const connectionString = await findServer(url).catch(unavailable)

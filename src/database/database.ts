@@ -1,4 +1,4 @@
-// Runs single statements on a connection for their kind: reads, long reads, token look-ups or writes.
+// Runs single statements. Reads, long reads, token look-ups and writes have separate connections.
 import { createConnector } from './connector.ts'
 import { tickMs, unresponsiveTicks, type ConnectionOptions, type Row, type Statement } from './connection.ts'
 import { ManagedConnection } from './managed-connection.ts'
@@ -11,15 +11,16 @@ type WarningListener = (message: string, details: object) => void
 
 interface Probe { table: string, statement: Statement, values: unknown[] }
 
-// Each kind of read has one connection: a pool would take twice the processor time. Writes use several,
-// because a commit or a lock delays statements after it. See docs/design/001-one-pipelined-connection.md.
+// Each kind of read has one connection: a pool would take twice the processor time. Writes have several,
+// because a commit or a lock delays all later statements on its connection. See
+// docs/design/001-one-pipelined-connection.md.
 const writeConnections = 4
 
 const maxUnresponsiveMs = unresponsiveTicks * tickMs
 
 /**
- * Each statement is a transaction of its own. Methods reject with pg's error if the statement is at fault,
- * otherwise with a 503 such as DATABASE_UNAVAILABLE. The repositories limit the pending statements.
+ * Each statement is a transaction of its own. If the statement is at fault, methods reject with pg's error.
+ * Otherwise methods reject with a 503 such as DATABASE_UNAVAILABLE. Repositories limit pending statements.
  */
 export function openDatabase (options: ConnectionOptions) {
   const connect = createConnector(options)
@@ -36,24 +37,24 @@ export function openDatabase (options: ConnectionOptions) {
   return {
     read: (statement: Statement, values: unknown[] = []) => reads.run(statement, values),
 
-    /** A read that may take long, on a connection that short reads don't use. */
+    /** For reads that may take long. Short reads use another connection. */
     readLong: (statement: Statement, values: unknown[]) => longReads.run(statement, values),
 
-    /** For token look-ups: sends the read again on a new connection if the first one is unresponsive. */
+    /** For token look-ups. If the connection is unresponsive, sends the read again on a new connection. */
     readHedged: (statement: Statement, values: unknown[] = []) => tokens.runHedged(statement, values),
 
     /** Resolves after the commit. After DATABASE_UNAVAILABLE or DATABASE_SLOW the outcome is unknown. */
     write: (statement: Statement, values: unknown[] = []) => leastBusy(writes).run(statement, values),
 
-    /** Makes the readiness probe execute a statement of the routes. The values must match no row. */
+    /** Adds a statement to the readiness probe. The values must match no row. */
     addProbe (table: string, { name, text }: Statement, values: readonly unknown[]): void {
       probes.push({ table, statement: { name: 'probe', preparedAs: name, text }, values: [...values] })
     },
 
-    /** Whether the server has Citus, which may use several nodes. True until a connection has found out. */
+    /** Whether the server has Citus. True until the first connection is open. */
     isDistributed,
 
-    /** Rejects unless all probes succeed and each kind of statement has an open connection. */
+    /** Rejects if a probe fails, or if a kind of statement gets no connection. */
     async probe (): Promise<void> {
       const next = [reads, longReads, tokens, leastBusy(writes)]
       const idle = leastBusy([...writes, reads])
@@ -64,7 +65,7 @@ export function openDatabase (options: ConnectionOptions) {
       ])
     },
 
-    /** Statements that wait for a connection or a result, by kind. */
+    /** Returns how many statements wait for a connection or a result, by kind. */
     pending: () => ({
       read: reads.pending(),
       long_read: longReads.pending(),
@@ -99,7 +100,6 @@ function startHealthCheck (connections: ManagedConnection[], warn: WarningListen
 }
 
 // Citus runs this statement without contacting a node, so a lost node does not make the service unready.
-// It is `select 1`, because Citus rejects some selects without a column.
 const withoutNodes = ({ table }: Probe): Probe =>
   ({ table, statement: { name: `probe-${table}`, text: `select 1 from ${table} where false` }, values: [] })
 

@@ -1,12 +1,12 @@
-// Keeps one database connection: opens it at its first use, and replaces it when it is lost or unresponsive.
+// Keeps one database connection open. Replaces the connection when it is lost or unresponsive.
 import { connectionEvents, requestContext, statementEvents, type StatementEvent } from '../events.ts'
 import type { Connection, Row, Statement } from './connection.ts'
 import { isStalePlan, toDatabaseError } from './pg-errors.ts'
 
-/** Includes closing connections: hanging statements must not use up the connections of the server. */
+/** Counts closing connections, too. Otherwise hanging statements could use up the server's connections. */
 const maxOpen = 3
 
-/** For this long after a failed attempt to connect, statements are rejected without another attempt. */
+/** After a failed attempt to connect, statements are rejected for this long without a new attempt. */
 const retryDelayMs = 100
 
 export class ManagedConnection {
@@ -17,7 +17,7 @@ export class ManagedConnection {
   #waiting = 0
   #failure: { until: number, error: unknown } = { until: -Infinity, error: undefined }
   readonly #hedges = new Set<() => void>()
-  /** The connections that this service closes. Any other connection that ends was lost. */
+  /** The connections that this service closes. Other connections count as lost when they end. */
   readonly #closing = new WeakSet<Connection>()
 
   constructor (connect: () => Promise<Connection>) {
@@ -37,7 +37,7 @@ export class ManagedConnection {
     }
   }
 
-  /** If `tick` replaces the connection, the next one also gets the statement. The first success counts. */
+  /** If `tick` replaces the connection, sends the statement on the new one, too. The first success counts. */
   runHedged (statement: Statement, values: unknown[]): Promise<Row[]> {
     const { promise, resolve, reject } = Promise.withResolvers<Row[]>()
     const first = this.run(statement, values)
@@ -49,7 +49,7 @@ export class ManagedConnection {
     return promise
   }
 
-  /** Statements that wait for a connection or a result. Statements on a closing connection don't count. */
+  /** Returns how many statements wait for a connection or a result. Ignores closing connections. */
   pending (): number {
     return this.#waiting + (this.#usable()?.pending ?? 0)
   }
@@ -78,7 +78,7 @@ export class ManagedConnection {
     await connection.closed
   }
 
-  /** PostgreSQL does not execute a statement with a stale plan, so send it again on a new connection. */
+  /** If the plan is stale, PostgreSQL does not run the statement. A new connection then runs it instead. */
   async #runOrReplan (statement: Statement, values: unknown[]): Promise<Row[]> {
     const connection = this.#usable() ?? await this.opened()
     try {

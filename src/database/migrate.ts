@@ -1,4 +1,4 @@
-// Migrates the database up to the newest migration, or down by one.
+// Migrates the database up to the newest migration, or undoes the newest migration.
 import { readdir, readFile } from 'node:fs/promises'
 import { join, parse } from 'node:path'
 import type pg from 'pg'
@@ -19,10 +19,10 @@ const columnsOfTables = `
 const workerMessage = 'This server is a worker of Citus. ' +
   'Run migrate on the coordinator, and serve here with MIGRATE=off.'
 
-/** Reads the version of PostgreSQL as a number: 180004 for 18.4. */
+/** Reads the version of PostgreSQL as a number, such as 180004 for 18.4. */
 export const versionStatement = { name: 'version', text: 'select current_setting(\'server_version_num\')' }
 
-/** Retrying does not help: the operator must choose another server. */
+/** After this error do not retry: the operator must choose another server. */
 export class UnsupportedServer extends Error {}
 
 /** Returns the version in the form `18.4`. Throws UnsupportedServer when the server is too old. */
@@ -34,8 +34,8 @@ export function supportedVersion (number: unknown): string {
 }
 
 /**
- * Runs all missing migrations in one transaction, or undoes the newest one. Deletes data only if `withData`
- * is set. Instances that start together take turns. Returns the names of the migrations that ran.
+ * Runs all missing migrations in one transaction, or undoes the newest migration. Deletes data only if
+ * `withData` is set. Waits for a migration of another instance. Returns the names of the migrations that ran.
  */
 export async function migrate (url: string, direction: 'up' | 'down', withData = false): Promise<string[]> {
   const client = await openClient(url, {
@@ -49,7 +49,7 @@ export async function migrate (url: string, direction: 'up' | 'down', withData =
     if (direction === 'up' && (await readMigrations()).every((name) => done.includes(name))) return []
     if (await isWorker(client)) throw new UnsupportedServer(workerMessage)
     if (direction === 'down' && !withData) await refuseDataLoss(client, done.at(-1))
-    // Load the library on demand: loading takes a quarter of the start time, and 10 MiB.
+    // Load the library on demand, to save start time and 10 MiB of memory.
     const { runner } = await import('node-pg-migrate')
     const ran = await runner({
       dbClient: client,
@@ -71,7 +71,7 @@ async function query (client: pg.Client, text: string): Promise<Array<Record<str
   return (await client.query({ text, query_timeout: queryTimeoutMs } as pg.QueryConfig)).rows
 }
 
-/** Whether the server is a worker of Citus. The coordinator creates the tables of its workers. */
+/** Whether the server is a worker of Citus. A worker gets its tables from the coordinator. */
 async function isWorker (client: pg.Client): Promise<boolean> {
   const [citus] = await query(client, "select to_regclass('pg_dist_local_group') as groups")
   if (citus?.groups === null) return false
@@ -88,7 +88,7 @@ async function migrationsDone (client: pg.Client): Promise<unknown[]> {
 
 /**
  * Throws when migrating down would delete data. Runs the Down section, compares the columns, and rolls back.
- * The transaction stays open for the library: its locks prevent new rows until the migration runs.
+ * Then the library migrates in the same transaction. The table locks prevent new rows until then.
  */
 async function refuseDataLoss (client: pg.Client, migration: unknown): Promise<void> {
   const text = await readFile(join(dir, `${migration}.sql`), 'utf8').catch(() => '')
@@ -101,7 +101,6 @@ async function refuseDataLoss (client: pg.Client, migration: unknown): Promise<v
   const tables = new Set(columns.filter(({ id }) => !kept.has(id)).map(({ name }) => name))
   for (const table of tables) {
     await client.query(`lock table ${table} in access exclusive mode`)
-    // Citus rejects a select without a column.
     if ((await query(client, `select 1 from ${table} limit 1`)).length > 0) {
       throw new Error(`Undoing ${migration} would delete data from ${table}. Add --with-data to allow that.`)
     }

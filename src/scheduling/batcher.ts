@@ -1,4 +1,4 @@
-// Combines items that arrive together, or while earlier batches are in flight, into one statement.
+// Combines items that arrive together, or that wait for earlier batches, into one statement.
 import { batchEvents, requestContext, statementEvents } from '../events.ts'
 import { WorkQueue, type Queued, type Work, type WorkQueueOptions } from './work-queue.ts'
 
@@ -6,11 +6,11 @@ export interface BatcherOptions<Item, Result> extends WorkQueueOptions {
   name: string
   /** Whether to retry each item alone after a batch has failed with this error. */
   isRetryable: (error: unknown) => boolean
-  /** Retries one item. By default the item is retried as a batch of one. */
+  /** Retries one item. If undefined, the batcher retries the item in a batch of its own. */
   runAlone?: (item: Item) => Promise<Result>
 }
 
-/** Limits that give each item its own statement, with enough statements in flight for pipelining. */
+/** Limits that turn batching off: one item per statement. */
 export const singles = { maxItems: 1, maxInFlight: 100 }
 
 interface Pending<Item extends Work, Result> extends Queued<Item> {
@@ -21,7 +21,7 @@ interface Pending<Item extends Work, Result> extends Queued<Item> {
 /** Resolves to the results in the order of the items. A result may be a promise that settles later. */
 type Run<Item, Result> = (items: Item[]) => Promise<Array<Result | Promise<Result>>>
 
-/** Runs items in batches. See docs/design/002-batches.md. */
+/** See docs/design/002-batches.md. */
 export class Batcher<Item extends Work, Result> {
   readonly #run: Run<Item, Result>
   readonly #options: BatcherOptions<Item, Result>
@@ -33,7 +33,7 @@ export class Batcher<Item extends Work, Result> {
     this.#queue = new WorkQueue((batch) => this.#flush(batch), options)
   }
 
-  /** Rejects with OVERLOADED if the queue is full or the item expires. No statement was sent in this case. */
+  /** Rejects with OVERLOADED if the queue is full or the item expires. The item was not sent then. */
   add (item: Item): Promise<Result> {
     return new Promise((resolve, reject) => {
       this.#queue.add({ item, context: requestContext.getStore(), resolve, reject })

@@ -1,8 +1,8 @@
-// One queue of entries per user, served by deficit round robin (Shreedhar and Varghese, SIGCOMM 1995).
+// Keeps one queue per user. Serves the queues by deficit round robin (Shreedhar and Varghese, SIGCOMM 1995).
 
 interface UserQueue<Item> {
   entries: Array<{ item: Item, cost: number, queuedAt: number }>
-  /** The cost that the user may still spend before other users are served. */
+  /** The cost that the user may still spend in this round. */
   deficit: number
 }
 
@@ -28,9 +28,9 @@ export class FairQueue<Item> {
     this.#size++
   }
 
-  /** Removes and returns the next item. Undefined if there is none or the next costs more than `maxCost`. */
+  /** Takes the next item. Returns undefined if the queue is empty or the next item costs over `maxCost`. */
   next (maxCost = Infinity): Item | undefined {
-    // The loop also visits the users that it moves to the end.
+    // A Map also visits keys that are added during the loop. So the loop returns to users that it moves.
     for (const [user, queue] of this.#users) {
       const { cost } = queue.entries[0] as typeof queue.entries[0]
       if (queue.deficit < cost) {
@@ -45,7 +45,7 @@ export class FairQueue<Item> {
     }
   }
 
-  /** Removes and returns the items that were queued before a time of `performance.now()`. */
+  /** Takes all items that were queued before the time `before`, a value of `performance.now()`. */
   takeExpired (before: number): Item[] {
     const expired: Item[] = []
     for (const [user, queue] of this.#users) {
@@ -56,7 +56,7 @@ export class FairQueue<Item> {
     return expired
   }
 
-  /** Removes and returns the newest item of the user with the most entries. Undefined if that is `user`. */
+  /** Takes the newest item of the user with the most entries. Returns undefined if `user` has the most. */
   evictFromLargest (user: string): Item | undefined {
     let [largest, size] = [user, (this.#users.get(user)?.entries.length ?? 0) + 1]
     for (const [other, { entries }] of this.#users) {
@@ -71,7 +71,7 @@ export class FairQueue<Item> {
     const entry = index === 0 ? entries.shift() : entries.splice(index, 1)[0]
     this.#size--
     if (entries.length === 0) this.#users.delete(user)
-    // When a long-lived Map grows, V8 keeps its old tables and their entries until a full collection.
+    // Replace the empty Map to free memory, because V8 keeps the old tables of a grown Map.
     if (this.#size === 0) this.#users = new Map()
     return (entry as typeof entries[0] & {}).item
   }

@@ -1,18 +1,18 @@
-// A fixed limit for the total memory of large request bodies and long lists. All users share it.
+// Limits the memory that the large request bodies and long lists of all users take together.
 import { finished, type Writable } from 'node:stream'
 
-/** The budget ignores smaller bodies and lists, because the number of connections limits their memory. */
+/** The budget ignores smaller bodies and lists: the number of connections already limits their memory. */
 export const inlineBytes = 16_384
 
-/** Collect garbage a second after more than 16 MiB were in use. V8 would not do so in an idle process. */
+/** If over 16 MiB were in use, collect garbage a second after the last release. An idle V8 would not. */
 const [collectBytes, collectMs] = [16_777_216, 1000]
 
-/** Returns the memory to the system. Other collections keep it in V8's pool. This one takes some 60 ms. */
+/** With these options, a collection returns memory to the system. The collection takes some 60 ms. */
 const collectAll = { execution: 'async', flavor: 'last-resort' } as const
 
 /**
- * Each user may hold as much as is still free: a single user half of the total, two users a third each.
- * See docs/design/009-memory-budget-and-tick-limiter.md.
+ * A user must not hold more bytes than remain free. So one user can hold half of the total, and two users can
+ * hold a third each. See docs/design/009-memory-budget-and-tick-limiter.md.
  */
 export class MemoryBudget {
   readonly #maxBytes: number
@@ -24,7 +24,7 @@ export class MemoryBudget {
     this.#maxBytes = maxBytes
   }
 
-  /** Returns false when the bytes don't fit. The reservation ends when the response ends. */
+  /** Returns false when the bytes do not fit. The reservation ends when the response ends. */
   reserve (user: string, bytes: number, response: Writable): boolean {
     const held = this.#heldBy.get(user) ?? 0
     if (held + bytes > this.#maxBytes - this.#total - bytes) return false

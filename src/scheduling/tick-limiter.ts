@@ -1,18 +1,18 @@
-// Bounds the expensive work of one iteration of the event loop, so that cheap requests never wait long.
+// Limits the expensive work in one iteration of the event loop (a tick), so that cheap requests can run.
 import { FairQueue } from './fair-queue.ts'
 
-/** The work of one tick: some 4 ms of JSON parsing or serialization. */
+/** The most work in one tick. Parsing or serializing this many bytes of JSON takes some 4 ms. */
 const maxBytesPerTick = 262_144
 
-/** The work of one user or client address before the next one gets its turn. */
+/** How much work of one user or client address runs before the next user or address gets a turn. */
 const quantumBytes = 65_536
 
-/** Limits work by its bytes, not by its time: clocks are too coarse, and wrong on a busy machine. */
+/** Limits bytes instead of time. Clocks are too coarse, and misleading on a busy machine. */
 export class TickLimiter {
   readonly #queue = new FairQueue<() => void>(quantumBytes)
   #spentBytes = 0
 
-  /** Calls `work` at once if the tick's budget allows it, otherwise in a later tick. Keys get fair shares. */
+  /** Calls `work` in this tick if the limit allows it, otherwise in a later tick. Keys get fair shares. */
   run (key: string, bytes: number, work: () => void): void {
     if (this.#spentBytes === 0) setImmediate(() => this.#nextTick())
     const charged = () => {
@@ -28,7 +28,7 @@ export class TickLimiter {
     return new Promise((resolve) => this.run(key, bytes, resolve))
   }
 
-  /** Returns Infinity for an unused tick, so that work larger than the budget gets a tick of its own. */
+  /** Returns the bytes that may still run in this tick. In an unused tick, work of any size may run. */
   #left (): number {
     return this.#spentBytes === 0 ? Infinity : maxBytesPerTick - this.#spentBytes
   }

@@ -1,20 +1,19 @@
-// Token buckets by key: the rate limits of users and of client addresses.
+// Limits the rates of users and of client addresses with token buckets.
 
-/** The setting `6000/m` means a count of 6000 in 60 seconds. */
 export interface Rate { count: number, seconds: number }
 
-/** `left`: the whole tokens in the bucket. `refillSeconds`: the whole seconds until it has one more. */
+/** `left`: whole tokens in the bucket. `refillSeconds`: whole seconds until the bucket gets another token. */
 interface Bucket { allowed: boolean, left: number, refillSeconds: number }
 
-/** Bounds the memory to some 7 MiB. */
+/** This many buckets take some 7 MiB. */
 const maxKeys = 50_000
 
-/** The unit of time is the refill of one token: an empty bucket is full again after `burst` units. */
+/** Counts time in refills of one token. An empty bucket is full again after `burst` refills. */
 export class TokenBuckets {
   readonly #burst: number
   readonly #secondsPerToken: number
-  // The time at which each bucket is full again. The older map is discarded when all its buckets are full,
-  // so that many new keys cannot evict a bucket that is not yet full.
+  // By key: the time at which the bucket is full again. A full bucket needs no entry. The older map is
+  // discarded only when all its buckets are full.
   #recent = new Map<string, number>()
   #older = new Map<string, number>()
   #rotateAt = 0
@@ -24,7 +23,7 @@ export class TokenBuckets {
     this.#secondsPerToken = seconds / count
   }
 
-  /** Takes a token unless the bucket is empty. While there are `maxKeys` buckets, a new key has no limit. */
+  /** Takes a token unless the bucket is empty. When `maxKeys` buckets exist, a new key has no limit. */
   take (key: string): Bucket {
     const now = this.#now()
     const missing = this.#missing(key, now)
@@ -34,7 +33,6 @@ export class TokenBuckets {
     return this.#describe(missing + 1, true)
   }
 
-  /** Describes the bucket without taking a token. */
   peek (key: string): Bucket {
     const missing = this.#missing(key, this.#now())
     return this.#describe(missing, missing <= this.#burst - 1)
@@ -44,7 +42,7 @@ export class TokenBuckets {
     const now = performance.now() / 1000 / this.#secondsPerToken
     if (now >= this.#rotateAt) {
       const period = Math.max(this.#burst, 1 / this.#secondsPerToken)
-      // After a whole period without a call the buckets of both maps are full.
+      // If no call came for a whole period, all buckets are full, and both maps are discarded.
       this.#older = now < this.#rotateAt + period ? this.#recent : new Map()
       this.#recent = new Map()
       this.#rotateAt = now + period

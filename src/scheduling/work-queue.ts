@@ -1,4 +1,4 @@
-// Admission control: how much work is in flight, how much is queued, and which work is rejected.
+// Admission control: decides which work starts, which work is queued, and which work is rejected.
 import { clientClosedRequest, overloaded } from '../errors.ts'
 import { FairQueue } from './fair-queue.ts'
 
@@ -6,9 +6,9 @@ export interface Work {
   user: string
   /** In characters. */
   size?: number
-  /** A time of `performance.now()`, if the work was queued earlier. With Infinity the work never expires. */
+  /** A time of `performance.now()`. The default is the current time. With Infinity the work never expires. */
   queuedAt?: number
-  /** Work does not start after its response is closed. */
+  /** Once this response is closed, the work no longer starts. */
   response?: { readonly destroyed: boolean }
 }
 
@@ -18,7 +18,7 @@ export interface Queued<Item extends Work> {
 }
 
 export interface WorkQueueOptions {
-  /** The items per group, and the groups in flight. A function, because Citus is detected at run time. */
+  /** Returns the most items per group and the most groups in flight. Both numbers may change at run time. */
   limits: () => { maxItems: number, maxInFlight: number }
   maxQueued: number
 }
@@ -28,18 +28,18 @@ const maxQueueMs = 5000
 const tickMs = 100
 
 /**
- * After more ticks without a finished group, the groups in flight no longer count toward `maxInFlight`: a
- * locked row must not delay other users. An unresponsive connection has been replaced by then.
+ * If no group finishes for more ticks than this, the groups in flight no longer count toward `maxInFlight`.
+ * Otherwise groups that wait for a locked row would delay all other users.
  */
 const maxStalledTicks = 10
 
 /** In characters. Limits how long a small item waits for large items of the same group. */
 const maxGroupSize = 262_144
 
-/** When users take turns, this many characters count as much as one small item. */
+/** In characters. Fair queuing adds 1 to the cost of an item for each unit of its size. */
 const sizeUnit = 4096
 
-/** Starts queued work in groups, fair by user. `start` must settle all items, and must never reject. */
+/** Starts queued work in groups, with fair shares for users. `start` must settle all items, never reject. */
 export class WorkQueue<Entry extends Queued<Work>> {
   readonly #start: (group: Entry[]) => Promise<void>
   readonly #options: WorkQueueOptions
@@ -56,7 +56,7 @@ export class WorkQueue<Entry extends Queued<Work>> {
     this.#options = options
   }
 
-  /** If the queue is full, rejects with OVERLOADED: this entry, or one of the user with the most entries. */
+  /** If the queue is full, the newest entry of the user with the most entries is rejected as OVERLOADED. */
   add (entry: Entry): void {
     const { user, size = 0, queuedAt } = entry.item
     if (this.#queue.size >= this.#options.maxQueued) {

@@ -6,15 +6,15 @@ import type { Database } from '../database/database.ts'
 import { ApiError, errors, ErrorSchema } from '../errors.ts'
 import type { Lifecycle } from '../http/wire/shutdown.ts'
 
-// Probes commonly time out after a second.
+// Less than one second, the usual timeout of a probe.
 const probeTimeoutMs = 800
 
 export const unreadyReasons = ['starting', 'stopping', 'database'] as const
 
-/** Resolves to the reason why the service is not ready, or to undefined. */
+/** Resolves to undefined if the service is ready. */
 export type Readiness = () => Promise<{ name: (typeof unreadyReasons)[number], error: ApiError } | undefined>
 
-/** Concurrent calls share one database probe, because unauthenticated clients can request /readyz. */
+/** Concurrent calls share one database probe, because any client may request /readyz. */
 export function createReadiness (database: Database, lifecycle: Lifecycle): Readiness {
   let probing: Promise<unknown> | undefined
   const unavailable = (cause: unknown) => new ApiError(errors.DATABASE_UNAVAILABLE, { cause })
@@ -27,7 +27,7 @@ export function createReadiness (database: Database, lifecycle: Lifecycle): Read
 
   return async () => {
     if (lifecycle.stopping) return { name: 'stopping', error: new ApiError(errors.STOPPING) }
-    // While migrations run, the tables of the previous version could satisfy the database probe.
+    // Do not probe yet. Before the migration ends, the old tables could make the probe succeed.
     if (lifecycle.starting) return { name: 'starting', error: unavailable('not migrated yet') }
     try {
       probing ??= probe().finally(() => { probing = undefined })
@@ -44,7 +44,7 @@ const StatusSchema = Type.Object({ status: Type.Literal('ok') })
 
 type HealthRoutes = FastifyPluginAsyncTypebox<{ readiness: Readiness }>
 
-/** No route needs a token. /livez succeeds while the process runs, /readyz while the service is ready. */
+/** Neither route needs a token. /livez always succeeds. /readyz succeeds while the service is ready. */
 export const healthRoutes: HealthRoutes = async (app, { readiness }) => {
   app.get('/livez', {
     schema: { response: { 200: StatusSchema, '4xx': ErrorSchema } }
@@ -54,7 +54,7 @@ export const healthRoutes: HealthRoutes = async (app, { readiness }) => {
 
   let isReady = true
   app.get('/readyz', {
-    // Probes come every second, so log only changes of readiness.
+    // The handler logs only changes of readiness, because probes come every second.
     logLevel: 'silent',
     schema: { response: { 200: StatusSchema, '4xx': ErrorSchema, '5xx': ErrorSchema } }
   }, async function ready () {

@@ -25,13 +25,10 @@ export interface MetricsOptions {
 
 const renderIntervalMs = 1000
 const maxConnections = 50
-/** Closes connections that are idle, send an incomplete request or do not read the response. */
+/** After this time, the listener closes connections that are idle, stalled or still sending a request. */
 const connectionTimeoutMs = 5000
 
-/**
- * Opens the metrics listener. Rejects when the port is taken. Series start at 0 for all
- * label values, so that a query for a ratio is never empty.
- */
+/** All known series start at 0. Otherwise a query for a ratio has no result until both series exist. */
 export async function openMetrics ({ host, port, version, schema, jwts }: MetricsOptions) {
   const metrics = createMetrics()
   metrics.gauge('plant_store_build_info', 'Always 1',

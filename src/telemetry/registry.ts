@@ -1,4 +1,4 @@
-// Creates the metrics of one registry, and listens to events for them.
+// Creates metrics in a registry, and listens to the events that the metrics count.
 import {
   collectDefaultMetrics, Counter, Gauge, Histogram, Registry, type CollectFunction
 } from '@prometheus-io/client'
@@ -10,7 +10,6 @@ const misnamed = ['active_handles_total', 'active_requests_total', 'active_resou
 
 export type Metrics = ReturnType<typeof createMetrics>
 
-/** Each method creates a metric from its name, its help and its labels. */
 export function createMetrics () {
   const registry = new Registry()
   const registers = [registry]
@@ -34,7 +33,7 @@ export function listen<Event> (events: Events<Event>, listener: (event: Event) =
   return () => events.unsubscribe(listener)
 }
 
-/** In seconds, for requests and statements, up to the longest time that a request may take. */
+/** In seconds. */
 export const durationBuckets = [
   0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10
 ]

@@ -7,7 +7,6 @@ import { durationBuckets, type Metrics } from './registry.ts'
 
 const rejectionReasons = ['missing', 'unknown', 'revoked', 'read_only', 'scope_missing', ...jwtRejections]
 
-/** Call this on the root instance before any route is added. */
 export function measureRequests (app: FastifyInstance, metrics: Metrics): void {
   const durations = metrics.histogram('http_request_duration_seconds',
     'Time from the head of a request to the end of its response, by route pattern',
@@ -17,7 +16,7 @@ export function measureRequests (app: FastifyInstance, metrics: Metrics): void {
     function () { this.set(inFlight) })
 
   app.addHook('onRoute', ({ method, url, schema }) => {
-    // Routes without a tag, such as /docs, get their series at the first request.
+    // A route without a tag, such as /docs, gets its series at its first request.
     if (schema?.tags === undefined) return
     const successes = Object.keys(schema.response as object).filter((status) => status.startsWith('2'))
     for (const status of [...successes, 500, 503]) {
@@ -31,7 +30,7 @@ export function measureRequests (app: FastifyInstance, metrics: Metrics): void {
   app.addHook('onResponse', ({ method, routeOptions: { url: route } }, reply, done) => {
     inFlight--
     const { statusCode: status, elapsedTime } = reply
-    // Requests for unknown paths can have any of 35 methods. One series for all of them is enough.
+    // All requests for unknown paths share one series.
     const labels = route === undefined ? { method: 'any', route: 'none', status } : { method, route, status }
     durations.observe(labels, elapsedTime / 1000)
     done()
@@ -51,7 +50,7 @@ function countErrors (app: FastifyInstance, { counter }: Metrics): void {
   app.addHook('onRoute', ({ schema }) => {
     if (schema?.operationId !== undefined) shed.inc({ kind: schema.operationId }, 0)
   })
-  // All domains have defined their errors when the app is ready.
+  // When the app is ready, the catalogue contains the errors of all domains.
   app.addHook('onReady', async () => {
     for (const error of catalogue.keys()) responses.inc({ error }, 0)
   })
@@ -59,7 +58,7 @@ function countErrors (app: FastifyInstance, { counter }: Metrics): void {
     const { name, number, cause } = toApiError(error, errors.INTERNAL)
     responses.inc({ error: number })
     if (name.startsWith('TOKEN_')) {
-      // The reason is one of `rejectionReasons`: a label never contains text from the client.
+      // The reason is one of `rejectionReasons`, never a text from the client.
       rejected.inc({ reason: typeof cause === 'string' ? cause : name.replace('TOKEN_', '').toLowerCase() })
     }
     if (name === 'OVERLOADED') shed.inc({ kind: identity === null ? 'token' : String(schema?.operationId) })

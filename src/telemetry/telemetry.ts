@@ -7,7 +7,7 @@ import { newestMigration } from '../database/migrate.ts'
 import type { Readiness } from './health.ts'
 
 export interface Telemetry {
-  /** The address of the metrics listener. */
+  /** The URL of the metrics. Undefined for traces. */
   url?: string
   /** Call this on the root instance before any route is added. */
   instrument (app: FastifyInstance, database: Database, readiness: Readiness): void

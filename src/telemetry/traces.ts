@@ -1,5 +1,5 @@
 // Sends spans of requests and statements by OTLP/HTTP. Loaded only if OTEL_EXPORTER_OTLP_ENDPOINT is set.
-// The OpenTelemetry libraries read their other environment variables themselves.
+// The OpenTelemetry libraries themselves read further environment variables.
 import {
   ROOT_CONTEXT, SpanKind, SpanStatusCode, trace, TraceFlags, type Span, type Tracer
 } from '@opentelemetry/api'
@@ -18,7 +18,7 @@ import { readTraceparent } from '../http/trace-context.ts'
 /** How long a shutdown waits for the collector to accept the last spans. */
 const flushTimeoutMs = 1000
 
-/** Queues up to 2,048 spans for the collector and drops further spans, so that no request waits for it. */
+/** Queues up to 2,048 spans, and drops further spans. No request waits for the collector. */
 export function openTraces (version: string, sampler: Sampler) {
   const provider = new TracerProvider({
     sampler,
@@ -34,7 +34,7 @@ export function openTraces (version: string, sampler: Sampler) {
   return {
     instrument: (app: FastifyInstance) => traceRequests(app, tracer),
 
-    /** Sends the queued spans, and gives up when the collector takes too long. */
+    /** Sends the queued spans. Gives up after `flushTimeoutMs`. */
     async close (): Promise<void> {
       statementEvents.unsubscribe(onStatement)
       const { promise: timedOut, resolve } = Promise.withResolvers<void>()
@@ -45,7 +45,7 @@ export function openTraces (version: string, sampler: Sampler) {
   }
 }
 
-/** `name` is a value of OTEL_TRACES_SAMPLER, `ratio` the share of new traces that is sampled. */
+/** `name`: a value of OTEL_TRACES_SAMPLER. `ratio`: the share of new traces to sample. */
 export function createSampler (name: string, ratio: number): Sampler {
   const root = name.endsWith('always_off')
     ? new AlwaysOffSampler()
@@ -53,12 +53,12 @@ export function createSampler (name: string, ratio: number): Sampler {
   return name.startsWith('parentbased_') ? new ParentBasedSampler({ root }) : root
 }
 
-/** Starts a span for each request. Adds the ids of the span to the log lines of the request. */
+/** Also adds the ids of a request's span to the log lines of the request. */
 function traceRequests (app: FastifyInstance, tracer: Tracer): void {
   const spans = new WeakMap<FastifyRequest, Span>()
 
   app.addHook('onRequest', (request, reply, done) => {
-    // Record the route's pattern, not the URL, which may contain a token.
+    // Record the route's pattern, because the URL may contain a token.
     const { method, routeOptions: { url: route } } = request
     const attributes = { 'http.request.method': method, ...route !== undefined && { 'http.route': route } }
     const name = route === undefined ? method : `${method} ${route}`
@@ -90,7 +90,7 @@ function parentOf ({ headers }: FastifyRequest) {
     })
 }
 
-/** The span of a batch belongs to the trace of its first request, and links to the other requests' spans. */
+/** The span of a batch is a child of the first request's span. Links name the other requests' spans. */
 function traceStatement (tracer: Tracer, { name, startedAt, error, requestContext }: StatementEvent): void {
   const spans = [requestContext].flat() as Array<Span | undefined>
   const requests = spans.filter((span) => span?.isRecording()) as Span[]

@@ -18,7 +18,7 @@ export async function exportPlants (
   const { isCsv, isGzip } = findFormat(file, format)
   await runTransfer(config, async (transfer) => {
     const { client, signal } = transfer
-    // A single statement reads one consistent snapshot. It may run longer than the role's statement_timeout.
+    // A single statement reads one snapshot. The role's statement_timeout may be too short for an export.
     await client.query('begin read only; set local statement_timeout = 0')
     const rows = client.query(to(isCsv ? copyCsv(user) : copyJson(user)))
     // Rejects if the connection is lost before the server has confirmed the export.
@@ -30,7 +30,7 @@ export async function exportPlants (
         yield chunk
       }
     }
-    // The output gets the file's final name only when it is complete.
+    // Rename the file to its final name only when the file is complete.
     const part = `${file}.part`
     const output = file === undefined ? process.stdout : createWriteStream(part, { mode: 0o600, flush: true })
     const stages = [rows, countLines, ...isGzip ? [createGzip()] : [], output]
@@ -44,13 +44,13 @@ export async function exportPlants (
 const plantsOf = (user?: string) =>
   `from plants where ${user === undefined ? 'true' : `owner = ${pg.escapeLiteral(user)}`} order by owner, id`
 
-/** An empty cell without quotes means an absent value. The cell of an empty string is `""`. */
+/** PostgreSQL writes `""` for an empty string, and an empty cell for an absent value. */
 const copyCsv = (user?: string) => `copy (
     select ${user === undefined ? 'owner as "user", ' : ''}id${columnList} ${plantsOf(user)}
   ) to stdout (format csv, header)`
 
-// Each line is a CSV row of one cell. The delimiter and the quote are control characters, which JSON never
-// contains, so PostgreSQL never quotes the cell.
+// Each line is a CSV row with one cell, which holds JSON. PostgreSQL never quotes this cell: the delimiter
+// and the quote are control characters, and JSON contains no control characters.
 const copyJson = (user?: string) => `copy (
     select ${user === undefined ? '\'{"user":\' || to_json(owner) || \',' : "'{"}"id":' || id
       ${fields.map((field) => `|| coalesce(',"${field}":' || to_json(${field}), '')`).join(' ')} || '}'

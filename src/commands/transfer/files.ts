@@ -22,10 +22,9 @@ export function findFormat (file = '.ndjson', format = /\.((?:ndjson|csv)(?:\.gz
   throw new Error(`${file}: expected --format, or a name that ends in .ndjson, .csv, .ndjson.gz or .csv.gz`)
 }
 
-/** In a file for all users each line names its user. */
 const columnsOf = (user?: string) => [...user === undefined ? ['user'] : [], 'id', ...fields]
 
-/** Skips blank lines. Truncates lines of more than `maxBytes` to save memory; their `parse` throws. */
+/** Skips blank lines. Truncates a line of more than `maxBytes` to save memory. Its `parse` throws. */
 export async function * readNdjson (chunks: AsyncIterable<Buffer>, maxBytes: number): AsyncGenerator<Line> {
   const parse = (bytes: Buffer) => {
     if (bytes.length <= maxBytes) return parseJsonBody(bytes)
@@ -55,7 +54,7 @@ export async function * readCsv (
   chunks: AsyncIterable<Buffer>, maxBytes: number, user?: string
 ): AsyncGenerator<Line> {
   const records = pipeline(skipMark(chunks), parse({
-    // Makes each cell a buffer. A cell that is not valid UTF-8 stays a buffer, which the schema rejects.
+    // Read cells as buffers. A cell that is not valid UTF-8 stays a buffer, and the schema rejects buffers.
     encoding: null,
     cast: (cell, { quoting }) => isUtf8(cell as never) ? toText(`${cell}`, quoting) : cell,
     info: true,
@@ -91,7 +90,7 @@ function toObject (columns: string[], record: unknown[]): unknown {
   return Object.fromEntries(columns.map((name, index) => [name, record[index]]))
 }
 
-/** Skips a byte order mark. After a mark, csv-parse's own option `bom` would replace invalid UTF-8. */
+/** Skips a byte order mark. The option `bom` of csv-parse would also replace invalid UTF-8 after a mark. */
 async function * skipMark (chunks: AsyncIterable<Buffer>): AsyncGenerator<Buffer> {
   let isFirst = true
   for await (const chunk of chunks) {

@@ -23,23 +23,23 @@ export interface ImportOptions {
   rate?: number
   /** The file for rejected lines. Without it the first rejected line ends the import. */
   skipErrors?: string
-  /** Rejects plants with ids that exist. */
+  /** Rejects a plant if its user already has a plant with the same id. */
   strict: boolean
   dryRun: boolean
 }
 
 interface PlantLine extends Line { user: string, id: string, plant: Plant }
 
-/** The limits of a statement in plants and in characters, and the statements per second with `rate`. */
+/** The most plants and the most characters per statement. With `rate`: the statements per second. */
 const [maxBatchSize, maxBatchLength, batchesPerSecond] = [2000, 2 ** 20, 10]
-/** A line may exceed BODY_LIMIT by this: it may name the user, and export writes all digits of an id. */
+/** A line may be this much longer than BODY_LIMIT, because the line may also name the user. */
 const extraBytes = 2048
 /** The exit code of an import that completed but rejected some lines. */
 const rejectedCode = 3
 const idTaken = invalid('The user already has a plant with this id.')
 
 const arrays = fields.map((field, index) => `, $${index + 3}::${types[field]}[]`).join('')
-// If a file repeats an id, the first plant with this id is stored.
+// If a file repeats an id, PostgreSQL stores the first plant with this id.
 const insert = `insert into plants (owner, id${columnList})
   select owner, id${columnList} from unnest($1::text[], $2::bigint[]${arrays})
     with ordinality as plant (owner, id${columnList}, n)
@@ -55,7 +55,7 @@ export async function importPlants (
   if (file !== undefined && skipErrors !== undefined && resolve(file) === resolve(skipErrors)) {
     throw new Error('--skip-errors: expected another file than the one to import')
   }
-  // A pipe has no size.
+  // Infinity stands for an unknown size, such as the size of a pipe.
   const size = file === undefined ? Infinity : (await stat(file)).size || Infinity
   await runTransfer(config, async (transfer) => {
     await using rejects = skipErrors === undefined ? undefined : await open(skipErrors, 'w')
@@ -73,7 +73,7 @@ export async function importPlants (
   })
 }
 
-/** Returns a function that checks a line as POST /plants checks a body: throws an ApiError if invalid. */
+/** Returns a function that checks a line like a body of POST /plants. Throws an ApiError if invalid. */
 function createCheck (isCsv: boolean, user?: string): (line: Line) => PlantLine {
   const { properties } = NewPlantSchema
   const owner = user === undefined && { user: properties.name }
@@ -145,7 +145,7 @@ class Import {
     await this.#rejects.appendFile(`${JSON.stringify({ line: number, reason, text: text() })}\n`)
   }
 
-  /** Resolves before the plants are stored, so that the next lines are read meanwhile. */
+  /** Does not wait until the plants are stored, so that the import reads the next lines meanwhile. */
   async #send (batch: PlantLine[]): Promise<void> {
     await this.#inserted
     const due = this.#startedAt + this.#transfer.progress * 1000 / (this.#options.rate ?? Infinity)
@@ -175,7 +175,7 @@ class Import {
     return batch.at(-1)?.number as number
   }
 
-  /** Awaits the insert: after a failed insert PostgreSQL would roll back on `commit`, without an error. */
+  /** Awaits the insert first. After a failed insert, `commit` would roll back without an error. */
   async #commit (): Promise<void> {
     const line = await this.#inserted
     this.#note = '; the outcome of the last commit is unknown: import again'

@@ -8,20 +8,20 @@ import { formatError } from '../format-error.ts'
 
 export interface Transfer {
   client: Client
-  /** Aborts on SIGINT or SIGTERM, which also end the database connection. */
+  /** Aborts on SIGINT or SIGTERM. The abort also ends the database connection. */
   signal: AbortSignal
   /** How much is done: import counts plants, export counts lines. */
   progress: number
-  /** How much of the file is read, from 0 to 1; 0 when its size is unknown. */
+  /** How much of the file is read, from 0 to 1. Returns 0 when the size of the file is unknown. */
   share: () => number
-  /** The last line of the report; empty when there is nothing to report. */
+  /** The last line of the report. Empty when there is nothing to report. */
   summary: () => string
 }
 
-/** Long enough for an insert that waits for a request which creates the same plant. */
+/** Long enough for an insert that waits for a request to create the same plant. */
 const statementTimeoutMs = 60_000
 const signals = ['SIGINT', 'SIGTERM']
-/** The exit code that shells report for a program that SIGINT has ended. */
+/** The usual exit code after SIGINT. */
 const interruptedCode = 130
 
 // A transfer's objects are short-lived. V8's defaults would use twice the memory and save little time.
@@ -54,7 +54,7 @@ export async function runTransfer (
   })
 }
 
-/** Shows the progress in one line of a terminal. The returned function removes this line. */
+/** Shows one line on a terminal. The returned function removes this line. */
 function showProgress (transfer: Transfer): () => void {
   const { stderr } = process
   if (!stderr.isTTY) return () => {}
