@@ -10,7 +10,7 @@ import { waitingForLocks } from './database.ts'
 const handlers = new EventEmitter()
 subscribe('tracing:fastify.request.handler:start', () => { handlers.emit('start') })
 
-/** Sends each request after the handler of the previous request has started, without awaiting responses. */
+/** Sends each request as soon as the handler of the previous request has started. Awaits no response. */
 async function send<Result> (requests: Array<() => Promise<Result>>): Promise<Array<Promise<Result>>> {
   const responses = []
   for (const request of requests) {
@@ -22,8 +22,8 @@ async function send<Result> (requests: Array<() => Promise<Result>>): Promise<Ar
 }
 
 /**
- * Starts an app. `sendBlocked` sends requests: the first request waits for a lock, the others are queued.
- * `unblock` releases the lock.
+ * Starts an app. `sendBlocked` takes a lock in the database and sends requests. The first request waits for
+ * the lock, and the others are queued. `unblock` releases the lock.
  */
 export async function startBlocked (
   t: Test, environment: Record<string, string> = {}, lock = 'lock table plants in exclusive mode'
@@ -61,9 +61,11 @@ export async function startBlocked (
 /**
  * Checks that a batch locks plants in the order of their ids. Returns the results of `act`.
  *
- * The function locks plant 2 and lets a batch lock plants 3, 2 and 1. A correct batch waits for plant 2,
- * so the function can lock plant 3. With a wrong batch, locking plant 3 times out after 100 ms.
- * PostgreSQL looks for deadlocks only after 1 s, so PostgreSQL does not abort the batch.
+ * The function locks plant 2. Then it sends requests for plants 3, 2 and 1, which form a batch. A correct
+ * batch waits for plant 2 before it locks plant 3. So the function can lock plant 3.
+ *
+ * A wrong batch locks plant 3 first. Then the batch and the function wait for each other. The function gives
+ * up after 100 ms, before PostgreSQL looks for deadlocks (after 1 s).
  */
 export async function runInKeyOrder<Result> (
   t: Test, url: string, act: (id: number) => Promise<Result>, lock: (ids: number[]) => string

@@ -6,7 +6,7 @@ import type { Test } from 'tap'
 export type Browser = Pick<LaunchOptions, 'executablePath' | 'channel' | 'env'>
 
 interface PageOptions {
-  /** The service's URL. If set, the test process sends the page's requests, not the browser. */
+  /** The service's URL. If set, the test process sends the page's requests in place of the browser. */
   home?: string
   colorScheme?: 'light' | 'dark'
   viewport?: { width: number, height: number }
@@ -20,7 +20,7 @@ export const needsBrowser = { skip: found === undefined && !process.env.CI && 't
 export const launch = ({ env, ...browser }: Browser) => chromium.launch({
   ...browser,
   env: { ...process.env, ...env },
-  // Chromium's sandbox does not work for root, the user in most containers. Most other flags turn off
+  // Chromium's sandbox does not work for root, the user in most containers. The last three flags turn off
   // requests that Chromium itself sends, such as update checks.
   args: [
     '--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking',
@@ -47,8 +47,8 @@ export function browserOf (file: Test) {
     })
     page.on('pageerror', (error) => { complaints.push(error.message) })
     if (home === undefined) return { page, complaints }
-    // Send the page's requests from the test process. Chromium cuts its own connections whenever a container
-    // on the machine starts or ends.
+    // Chromium cuts its connections whenever a container on the machine starts or ends. So the test process
+    // sends the page's requests.
     await page.route('**', async (route) => {
       if (route.request().url().startsWith(`${home}/`)) {
         return route.fulfill({ response: await route.fetch({ maxRedirects: 0 }) })

@@ -38,11 +38,11 @@ async function unpackChromium (): Promise<Browser> {
   const { version } = JSON.parse(await readFile(join(source, 'package.json'), 'utf8'))
   const folder = join(cache, `chromium-${version}`)
   if (!existsSync(folder)) {
-    // Unpack under a temporary name, because another run may look for the final name at the same time.
+    // Unpack under a temporary name, so that a concurrent test run never uses a half-unpacked folder.
     const partial = `${folder}.${process.pid}`
     await mkdir(partial, { recursive: true })
     await inflateInto(partial, join(source, 'bin'))
-    // The package's fonts.conf names a folder that does not exist.
+    // Replace the package's fonts.conf, which names a folder that does not exist.
     await writeFile(join(partial, 'fonts/fonts.conf'),
       '<fontconfig><dir prefix="relative">fonts</dir></fontconfig>\n')
     await rename(partial, folder).catch(() => rm(partial, { recursive: true }))

@@ -6,7 +6,10 @@ import { createDatabase, sql } from './database.ts'
 
 type Fault = [sqlState: string, message: string]
 
-/** The errors after the loss of a worker: of a new connection to the worker, and of a statement in flight. */
+/**
+ * The errors that Citus sends after it has lost a worker. The first error is for a statement that needs a new
+ * connection to the worker. The second error is for a statement that is in flight.
+ */
 export const lostWorker: Fault[] = [
   ['08006', 'connection to the remote node postgres@worker-one:5432 failed with the following error: ' +
     'server closed the connection unexpectedly'],
@@ -17,13 +20,16 @@ const withoutColumns: Fault =
   ['42601', 'a column definition list is required for functions returning "record"']
 const twoStatements: Fault = ['42601', 'cannot insert multiple commands into a prepared statement']
 
-/** Counts statements. Ignores semicolons in comments, strings and `do` blocks. */
+/** Counts the statements in an SQL text. Ignores semicolons in comments, strings and `do` blocks. */
 export function statementsOf (text: string): number {
   const bare = text.replaceAll(/\$(\w*)\$.*?\$\1\$/gs, '').replaceAll(/--.*/g, '').replaceAll(/'[^']*'/g, '')
   return bare.split(';').filter((statement) => statement.trim() !== '').length
 }
 
-/** Starts the proxy. `lose` makes the users' statements fail. `freeze` withholds the responses. */
+/**
+ * Starts the proxy. `lose` makes all statements for the given users fail. After `freeze`, a connection that
+ * sends a statement for one of the given users gets no more responses.
+ */
 export async function startCitus (t: Test) {
   const database = await createDatabase(t)
   await sql(database, `update pg_extension set extname = 'citus' where extname = 'plpgsql';
@@ -43,7 +49,7 @@ export async function startCitus (t: Test) {
 
   /**
    * Returns the message to send to PostgreSQL: the client's message, or a message that raises an error.
-   * Returns undefined if the user is frozen.
+   * Returns undefined if the message is a statement for a frozen user.
    */
   function replace (message: Buffer): Buffer | undefined {
     const kind = String.fromCharCode(message[0] as number)

@@ -22,12 +22,12 @@ const badName = [40012, 'name must be a string of Unicode characters without U+0
 const bigId = [40013, 'id must be from -9223372036854775808 to 9223372036854775807.'] as const
 const notJson = [40008, 'The body is not valid JSON.'] as const
 
-/** A cheap body of the same size, for comparison. */
+/** A cheap body of the same size as the costly bodies, for comparison. */
 export const plainBody = fill('{"id":1,"name":"', 'n', '"}')
 
 type CostlyBody = readonly [body: string, ...error: readonly [] | readonly [number: number, message: string]]
 
-/** Each key describes what is costly. If an error follows a body, the service must return this error. */
+/** Maps a description to a body and to the error that the body causes. A body without an error is valid. */
 export const costlyBodies: Record<string, CostlyBody> = {
   'arrays in arrays': ['['.repeat(size / 2) + ']'.repeat(size / 2), ...tooComplex],
   'arrays without an end': ['['.repeat(size), ...tooComplex],

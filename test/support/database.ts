@@ -16,13 +16,14 @@ export async function sql (
 }
 
 /**
- * Finds the processes of the current database that wait for a lock. In pg_locks a row lock has no database,
- * so the query looks at the process's other locks. pg_stat_activity would not change within a transaction.
+ * Finds the PostgreSQL processes that wait for a lock in the current database. In pg_locks a row lock has no
+ * database, so the query takes the database from the other locks of the same process. The query does not use
+ * pg_stat_activity, which shows the same rows throughout a transaction.
  */
 export const waitingForLocks = `select pid from pg_locks where not granted and pid in (
   select pid from pg_locks where database = (select oid from pg_database where datname = current_database()))`
 
-/** Creates a database from a template, by default the migrated one. Drops the database after the test. */
+/** Copies a template database, by default one with all migrations. Drops the copy after the test. */
 export async function createDatabase (t: Test, { template = 'plants_template' } = {}): Promise<string> {
   const serverUrl = process.env.TEST_DATABASE_URL
   if (serverUrl === undefined) {

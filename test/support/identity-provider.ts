@@ -113,7 +113,7 @@ const json = (value: unknown): RequestListener => (_request, response) => {
   response.end(JSON.stringify(value))
 }
 
-/** Starts a provider with one ES256 key. A test may change `keys`, or the entry of a path in `responses`. */
+/** Starts a provider with one ES256 key. A test may change `keys`, or a path's response in `responses`. */
 export async function startKeyServer (t: Scope) {
   const requests: string[] = []
   const key = await createKey('ES256')
@@ -137,7 +137,7 @@ export async function startKeyServer (t: Scope) {
     requests,
     responses,
 
-    /** Signs a token that is valid by default. The arguments replace fields. Undefined removes a field. */
+    /** Signs a token, by default a valid one. Arguments replace its fields. Undefined removes a field. */
     sign (claims: JWTPayload = {}, header: object = {}, privateKey = key.privateKey) {
       const exp = Math.floor(Date.now() / 1000) + 300
       return new SignJWT({ iss: issuer, aud: audience, sub: 'alice', scope: allScopes, exp, ...claims })

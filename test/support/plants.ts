@@ -4,7 +4,7 @@ import { sql } from './database.ts'
 /** Returns the `after` parameter of a list that begins at this id. */
 export const cursorAt = (id: bigint | number) => Buffer.from(String(id)).toString('base64url')
 
-/** Returns the Link header to a next page that begins at this id. */
+/** Returns the Link header of a page. The page after it begins at this id. */
 export const linkTo = (limit: number | bigint, id: bigint | number) =>
   `<?limit=${limit}&after=${cursorAt(id)}>; rel="next"`
 

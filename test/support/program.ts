@@ -11,7 +11,7 @@ const root = join(import.meta.dirname, '../..')
 /** The options that `npm start` and the image pass to Node. */
 export const nodeOptions = manifest.scripts.start.split(' ').filter((word) => word.startsWith('--'))
 export const program = [process.execPath, ...nodeOptions, join(root, 'src/main.ts')]
-// Only for programs without coverage, because V8 does not report every line of cached functions.
+// Use this cache only without coverage, because V8 does not report every line of cached functions.
 const compileCache = join(root, 'node_modules/.cache/node')
 
 /** A test, or a run of the fault suite. */
@@ -72,10 +72,10 @@ export function startedBy (commandLine: string[]) {
 
 export const { start, run, serve } = startedBy(program)
 
-/** Arguments for `env` that turn coverage off. The program then starts in half the time. */
+/** Arguments for `env` that turn coverage off. Without coverage the program starts in half the time. */
 export const withoutHooks = ['-u', 'NODE_OPTIONS']
 
-/** Arguments for `env` that turn coverage off and use a compile cache, as the image does. */
+/** Arguments for `env` that turn coverage off and a compile cache on. The image uses such a cache, too. */
 export const asShipped = [...withoutHooks, `NODE_COMPILE_CACHE=${compileCache}`]
 
 /** These functions start the program without measuring coverage. */

@@ -8,7 +8,7 @@ export interface RawResponse {
 }
 
 export interface ExchangeOptions {
-  /** The indexes of the responses to HEAD requests, which have no body. */
+  /** The indexes of the responses to HEAD requests. These responses have no body. */
   heads?: number[]
   /** Whether to close the sending side after the last part. */
   halfClose?: boolean

@@ -1,4 +1,4 @@
-// Runs one attack against a new service. Measures the effects on the service and on other users.
+// Runs one attack against a freshly started service. Measures the service and the requests of other users.
 import { fork, type ChildProcess } from 'node:child_process'
 import { once } from 'node:events'
 import { readFileSync } from 'node:fs'
@@ -19,11 +19,11 @@ import { observe } from './others.ts'
 import { createUsers, type Postgres } from './postgres.ts'
 
 export interface AttackOptions {
-  /** The fraction of the attack's connections and users to use. 1 runs the full attack. */
+  /** Multiplies the attack's numbers of connections and users. 1 runs the full attack. */
   share: number
   /** How long to watch the service before the attack, and again during the attack. */
   watchMs: number
-  /** How long to wait after the attack before the last measurement of memory. */
+  /** How long to wait between the end of the attack and the last measurement of memory. */
   restMs: number
 }
 
@@ -36,7 +36,7 @@ const malloc = /MALLOC_\w+=\d+/.exec(dockerfile)?.slice(0, 1) ?? []
 const probe = `NODE_OPTIONS=--import=${join(import.meta.dirname, 'tick-probe.ts')}`
 const { serve } = startedBy(['env', ...asShipped, ...malloc, probe, ...program])
 
-/** Returns SQL statements that store the attackers' plants. Empty if the attack needs no plants. */
+/** Returns the SQL statements that store the attackers' plants, or [] if the attack needs no plants. */
 export function plantsFor ({ plants }: Attack, users: string[]): string[] {
   if (plants === undefined) return []
   const attackers = users.map((user) => `'${user}'`).join()
@@ -58,7 +58,7 @@ export async function startAttack (
   return attacker
 }
 
-/** Measures the attack. Then starts the attack again, and measures a shutdown during the second attack. */
+/** Measures the service under attack. Then attacks again, and measures how long the shutdown takes. */
 export async function measure (
   scope: Scope, postgres: Postgres, attack: Attack, { watchMs, restMs, share }: AttackOptions
 ) {
@@ -106,7 +106,8 @@ export async function measure (
   const faults = [...during.faults, ...await findFaults(service, clients, postgres, counts)]
 
   const again = await startAttack(scope, attack, target)
-  // With `stallsLog` both attacks take equally long: the unread log lines need time to fill the pipe.
+  // With `stallsLog` the second attack lasts as long as the first. In a shorter time the unread log lines
+  // would not fill the pipe.
   const lastsMs = attack.stallsLog ? watchMs : watchMs / 4
   const watched = watch(lastsMs)
   if (attack.stallsLog) {

@@ -40,7 +40,7 @@ const longList = `select id, repeat('n', 512), repeat('t', 512) from generate_se
 const fullPage = (character: string) =>
   `select id, repeat(${character}, 512), repeat(${character}, 512) from generate_series(1, 500) id`
 // Plants for a list of 5 MB of JSON, more than the buffers of a connection hold. PostgreSQL compresses the
-// name once, in the table `large`. PostgreSQL would compress a computed name again for each plant.
+// name only once, in the table `large`. A name from `repeat` would be compressed again for each plant.
 const stalledList = 'select id, large.name, null from generate_series(1, 40) id, large'
 const compressed = 'create table large as select repeat(chr(1), 21000) as name'
 
@@ -73,7 +73,7 @@ const sendEscapedKeys = (target: Target, perSecond?: number) =>
 const askMetrics = (target: Target, times: number) =>
   hold(target, (token) => [get('/metrics', token).repeat(times)], target.metrics)
 
-/** Once a second, changes the types of columns that prepared statements of the service return. */
+/** Changes the types of two columns once a second. The service's prepared statements return these columns. */
 async function changeTypes ({ query }: Database, over: AbortSignal): Promise<void> {
   const change = (type: string) => query(`alter table tokens alter column label type ${type};
     alter table plants alter column owner type ${type} collate "C"`)

@@ -2,8 +2,8 @@
 import { attacks } from './attack-table.ts'
 import { counts, first, type Target } from './flood.ts'
 
-// On 'stop', an attack that reads responses waits until it has received a response. Then the process sends
-// its counts of responses and ends.
+// After 'stop', the process sends its counts of responses and ends. It first waits for a response, unless the
+// attack reads no responses.
 process.on('message', async (message: 'stop' | { index: number, target: Target }) => {
   if (message !== 'stop') {
     attacks[message.index]?.start(message.target)

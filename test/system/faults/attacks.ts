@@ -1,4 +1,4 @@
-// Runs the attacks and reports their effects. Marks figures that exceed their bounds.
+// Runs the attacks and reports the measured times and sizes. Figures above their bounds are bold.
 import type { Scope } from '../../support/program.ts'
 import { round } from '../../support/table.ts'
 import { maxShutdownMs, measure, type AttackOptions } from './attack-run.ts'

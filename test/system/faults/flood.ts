@@ -74,8 +74,8 @@ export function hold (
 }
 
 /**
- * Opens all connections, then sends one request per connection, all in one tick. Repeats once all connections
- * have closed, but not before `everyMs` have passed.
+ * Opens all connections. Then sends one request on each connection, all in one tick. Waits until all
+ * connections have closed and `everyMs` have passed. Then repeats this forever.
  */
 export async function burst (
   target: Target, toText: (token: string) => string, everyMs: number

@@ -35,7 +35,7 @@ export async function imports (
     const user = `import-${round}`
     const words = ['import', user, file, ...inChunks ? ['--chunk', String(chunk)] : []]
     const { child, ended } = unmeasured.start(words, environment)
-    // An import of 50,000 plants takes about 1 s, or longer on a busy machine.
+    // An import of 50,000 plants takes about 1 s. The delay may be longer, because a busy machine is slower.
     await delay(random.below(2500))
     if (victim === 'import') child.kill('SIGKILL')
     else await postgres.kill()

@@ -1,10 +1,10 @@
-// Records all responses, and finds responses that no order of the requests explains.
+// Records the responses to many requests. Finds responses that no order of the requests could produce.
 import { errorNumber, type HttpResponse } from './client.ts'
 import { findUnexplained, type Operation } from './linearizable.ts'
 
 const idTaken = 40014
 const plantNotFound = 40402
-/** The database is unavailable, slow or full. After these errors the outcome of a write is unknown. */
+/** The database was unavailable, slow or full. After these errors a write may or may not have happened. */
 const databaseErrors = [50301, 50304, 50305]
 
 interface PlantRow { user: string, id: number, name: string }
@@ -16,7 +16,7 @@ interface Snapshot { user: string, from: number, until: number, names: Map<numbe
  * Checks that acknowledged writes happened, and that rejected writes did not happen. A list must show all
  * writes that the service acknowledged before the list request.
  *
- * Each name must begin with the plant's id and a space, because a list contains no ids.
+ * The name of each plant must begin with the plant's id and a space, because a list contains no ids.
  */
 export function openLedger () {
   const writes = new Map<string, Map<number, Operation[]>>()
@@ -76,7 +76,7 @@ export function openLedger () {
       snapshots.push({ user, from: response.startedAt, until: response.startedAt + response.ms, names })
     },
 
-    /** Records all rows of the database after the last request. */
+    /** Records the rows that the database contains after the last request. */
     audit (rows: PlantRow[]): void {
       const now = performance.now()
       for (const { user } of rows) plantsOf(user)
@@ -86,7 +86,7 @@ export function openLedger () {
       }
     },
 
-    /** Returns a text for each plant with responses that no order of the requests explains. */
+    /** Returns one text for each plant with responses that no order of its requests could produce. */
     breaches (): string[] {
       return [...writes.keys()].flatMap((user) => {
         const ofUser = snapshots.filter((snapshot) => snapshot.user === user)

@@ -62,7 +62,7 @@ for (const [title, operations, culprit] of doctored) {
 
 const seeds = Array.from({ length: 200 }, (_, index) => index + 1)
 
-/** Generates a random history that some order of the requests explains. */
+/** Generates random operations. At least one order of these operations produces all their responses. */
 function play (seed: number): Operation[] {
   const random = createRandom(seed)
   let name: string | null = null

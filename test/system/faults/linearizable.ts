@@ -1,25 +1,26 @@
-// Checks whether some order of the requests for one plant explains all responses.
+// Checks whether the requests for one plant could have produced all their responses in some order.
 
 /**
- * One request as its client saw it. The request took effect at one moment between `from` and `until`. If the
- * outcome is unknown, `until` is Infinity, and the request may have had no effect.
+ * One request as its client saw it. The request took effect at one moment between `from` and `until`. `until`
+ * is Infinity if the client could not know whether the request took effect at all.
  */
 export interface Operation {
   from: number
   until: number
   act: 'create' | 'delete' | 'see'
-  /** The name in the create or in the list. Null for a delete, and for a list without the plant. */
+  /** The plant's name in a create or in a list. Null for a delete, and for a list without the plant. */
   name: string | null
   /** Whether a create or delete changed the plant. Undefined for a list, and when the outcome is unknown. */
   done?: boolean
 }
 
-/** A possible state. `taken` holds the operations that have taken effect and have no response yet. */
+/** A state that the plant may be in. `taken` holds operations that took effect and await their responses. */
 interface Possibility { name: string | null, taken: Set<Operation> }
 
 /**
- * Returns the plant's name after an operation on a plant named `name`. Returns undefined if the response
- * contradicts `name`, or if an operation of unknown outcome would change nothing.
+ * Applies an operation to a plant. `name` and the returned name are null if there is no plant. Returns
+ * undefined if the response is impossible for a plant of this name. Also returns undefined if an operation of
+ * unknown outcome would change nothing, because the search need not apply it.
  */
 function after (name: string | null, { act, name: other, done }: Operation): string | null | undefined {
   if (act === 'see') return name === other ? name : undefined
@@ -31,12 +32,13 @@ function after (name: string | null, { act, name: other, done }: Operation): str
 }
 
 /**
- * Returns undefined if some order of the operations explains all responses. Otherwise returns the operation
- * with the earliest response that no order explains. Every order keeps the sequence of operations that do not
- * overlap in time. At the beginning the plant does not exist.
+ * Searches for an order of the operations that produces all responses. Returns undefined if there is one.
+ * Otherwise returns the first operation with a response that no order produces. If one operation ended before
+ * another began, the order must keep this sequence. At the beginning the plant does not exist.
  *
- * The search computes all possible states after each response. An operation is open from its beginning to its
- * response. `applyReads`, `steps` and `openSieve` keep the number of states small.
+ * The search computes all possible states of the plant after each response. Until its response, an operation
+ * is open: it may take effect at any moment. `applyReads`, `steps` and `openSieve` keep the number of states
+ * small.
  */
 export function findUnexplained (operations: Operation[]): Operation | undefined {
   const seen = new Set(operations.filter(({ act }) => act === 'see').map(({ name }) => name))
@@ -56,7 +58,7 @@ export function findUnexplained (operations: Operation[]): Operation | undefined
   return undefined
 }
 
-/** Returns all beginnings and responses by time. At equal times a beginning precedes a response. */
+/** Returns the beginnings and responses of all operations by time. At equal times, beginnings come first. */
 function inTime (operations: Operation[]) {
   const completed = operations.filter(({ until }) => until < Infinity)
   return [
@@ -83,7 +85,7 @@ function advance (
   return advanced
 }
 
-/** Adds to `taken` the open operations of known outcome that agree with `name` and leave `name` unchanged. */
+/** Adds to `taken` each open operation that can take effect without changing `name`. */
 function applyReads ({ name, taken }: Possibility, open: Set<Operation>): Possibility {
   const reads = [...open]
     .filter((one) => one.until < Infinity && !taken.has(one) && after(name, one) === name)
@@ -97,7 +99,7 @@ function steps (
   return [...open].flatMap((one): Possibility[] => {
     const next = after(name, one)
     if (taken.has(one) || next === undefined) return []
-    // Responses cannot distinguish unknown operations of the same kind. So try one operation of each kind.
+    // Operations of the same kind and of unknown outcome are interchangeable. So try one of each kind.
     if (one.until === Infinity) {
       const kind = kindOf(one)
       if (tried.has(kind)) return []
@@ -108,8 +110,9 @@ function steps (
 }
 
 /**
- * Opens a filter that drops redundant states. A state is redundant if an earlier state has the same name and
- * `taken`. Additional operations of unknown outcome in `taken` do not make a later state new.
+ * Creates a filter for states that the search need not visit. `isNew` returns false if an earlier state had
+ * the same name and `taken`. It also returns false if a state only adds operations of unknown outcome to the
+ * `taken` of an earlier state.
  */
 function openSieve () {
   const passed = new Map<string, Possibility[]>()

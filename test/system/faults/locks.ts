@@ -14,7 +14,7 @@ const plantsPerUser = 100
 const statementTimeoutMs = 2000
 const databaseSlow = 50304
 
-/** Two instances write the same plants in batches. Later an operator locks one plant, and then the table. */
+/** Two instances of the service write the same plants. Later an operator locks one plant, then the table. */
 export async function locks (
   scope: Scope, postgres: Postgres, { seed, rounds }: { seed: number, rounds: number }
 ): Promise<Report> {
@@ -45,7 +45,7 @@ export async function locks (
   for (let round = 0; round < rounds; round++) {
     for (const verb of ['create', 'delete'] as const) {
       // While the operator holds this lock, both instances queue writes. After the commit both instances
-      // flush batches at the same time. The instances have the same writes, in different random orders.
+      // flush batches at the same time. Each instance gets the same writes, in its own random order.
       await operator.query('begin; lock table plants in exclusive mode')
       const sent = clients.flatMap((ofInstance) =>
         random.shuffled(ofInstance.flatMap((client) => plantIds.map((id) => ({ client, id }))))

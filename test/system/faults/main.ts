@@ -1,5 +1,5 @@
 // Runs the full fault suite: npm run test:faults -- [--seed 1] [--only storm,attacks,…] [--row 3]
-// --row selects attacks by number or by the beginning of their titles.
+// `--row 3` selects the third attack. `--row` also accepts the beginning of an attack's title.
 import { parseArgs } from 'node:util'
 import { attacks } from './attacks.ts'
 import { bodies } from './bodies.ts'
@@ -16,7 +16,8 @@ import { storm } from './storm.ts'
 
 const scenarios = {
   storm: (seed: number) => storm(scope, postgres, { seed, kills: 20, writes: 500 }),
-  // Must precede `starts` and `locks`: `imports` kills PostgreSQL and would break their open connections.
+  // `starts` and `locks` keep database connections open until the end of the run. `imports` kills PostgreSQL,
+  // so it must run before them.
   imports: (seed: number) => imports(scope, postgres, { seed, rounds: 20, plants: 50_000 }),
   outages: () =>
     outages(scope, postgres, { lastsMs: 8000, watchMs: 3000, perSecond: 100, statementTimeoutMs: 5000 }),
@@ -27,7 +28,8 @@ const scenarios = {
   }),
   bodies: () => bodies(scope, postgres, { rounds: 15 }),
   overload: () => overloads(scope, postgres, { bytesPerSecond: 25_000, measureMs: 8000 }),
-  // `restMs` leaves time for V8's full garbage collection, which starts after 8 s without requests.
+  // After 8 s without requests V8 starts a full garbage collection. `restMs` must be longer, so that the
+  // scenario measures memory after the collection.
   attacks: () => attacks(scope, postgres, { share: 1, rows: values.row, watchMs: 8000, restMs: 12_000 }),
   soak: () => soak(scope, postgres, { minutes: 10 })
 }

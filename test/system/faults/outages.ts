@@ -22,7 +22,7 @@ export interface OutageOptions {
 const longestWaitMs = 10_000
 // docs/reliability.md promises a recovery within this time.
 const longestRecoveryMs = 1000
-/** How long /readyz may stay 200 after a fault begins: a database probe may have begun before the fault. */
+/** How long after the beginning of a fault /readyz may still respond 200. */
 const noticedMs = 1000
 
 interface Fault {
@@ -35,11 +35,11 @@ interface Fault {
 
 const role = 'outages'
 
-/** Causes eight faults of the database under load. The service must recover without a restart. */
+/** Causes eight database faults while a client sends requests. The service must recover without a restart. */
 export async function outages (scope: Scope, postgres: Postgres, options: OutageOptions): Promise<Report> {
   const { lastsMs, watchMs, perSecond, statementTimeoutMs } = options
   const [token = ''] = await createUsers(postgres.url, [role])
-  // The role is no superuser, because PostgreSQL ignores `connection limit` for superusers.
+  // This role must not be a superuser: PostgreSQL ignores `connection limit` for superusers.
   await sql(postgres.url, `create role ${role} login password '${role}';
     grant all on plants, tokens to ${role}`)
   const terminate = () => sql(postgres.url,

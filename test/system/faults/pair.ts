@@ -7,7 +7,7 @@ import { freePort } from '../../support/free-port.ts'
 import type { Scope } from '../../support/program.ts'
 import { makeServer, runServer } from './postgres.ts'
 
-/** Starts a primary and a standby with the service's tables. Commits wait for the standby. */
+/** Starts a primary and a synchronous standby, both with the service's tables. */
 export async function startPair (scope: Scope) {
   const { url, folder, dataDir, command } = await makeServer(scope)
   const copy = join(folder, 'standby')

@@ -14,7 +14,7 @@ import type { Scope } from '../../support/program.ts'
 /** The command line of a server, and the user and group that the server runs as. */
 interface Command { file: string, args: string[], uid: number, gid: number }
 
-/** Creates a server with the service's tables, and stops the server. `runServer` starts the server again. */
+/** Creates a PostgreSQL server with the service's tables, then stops it. `runServer` starts it again. */
 export async function makeServer (scope: Scope) {
   const folder = await mkdtemp(join(tmpdir(), 'plant-store-faults-'))
   scope.teardown(() => rm(folder, { recursive: true }))
@@ -53,7 +53,8 @@ export async function runServer (scope: Scope, { file, args, uid, gid }: Command
 
   const untilReady = () => once(events, 'ready').then(() => performance.now())
 
-  // Each backend has its own process group. So each process must get its own signal.
+  // Returns the ids of the postmaster and all backends. Each backend has its own process group, so a signal
+  // to the postmaster's group would not reach the backends.
   async function processes (): Promise<number[]> {
     return [...await findChildren(server.pid).catch(() => []), server.pid as number]
   }
@@ -109,7 +110,10 @@ export async function startPostgres (scope: Scope) {
     ...server,
     url,
 
-    /** Kills one backend of the service. Resolves with the time at which PostgreSQL has recovered. */
+    /**
+     * Kills the backend of one of the service's connections. Resolves with the time at which PostgreSQL
+     * accepts connections again.
+     */
     async killBackend (): Promise<number> {
       const [backend] = await sql(url,
         'select pid from pg_stat_activity where application_name = \'plant-store\' limit 1')

@@ -8,7 +8,7 @@ type Mode = 'open' | 'closed' | 'silent'
 
 export type Proxy = Awaited<ReturnType<typeof openProxy>>
 
-/** Opens a TCP proxy in front of the database server of the URL, to simulate network faults. */
+/** Opens a TCP proxy in front of the database server at `url`. The proxy simulates network faults. */
 export async function openProxy (scope: Scope, url: string) {
   const { hostname, port } = new URL(url)
   const pairs = new Set<{ sockets: Socket[], isDead: boolean }>()

@@ -14,11 +14,11 @@ const { serve } = unmeasured
 
 export interface ReadersOptions {
   plants: number
-  /** The length of a name. The list of all plants must be larger than the socket buffers, some 10 MB. */
+  /** The length of a name. The socket buffers hold some 10 MB. The list of all plants must be larger. */
   characters: number
   stalledReaders: number
   halfOpenRequests: number
-  /** How long to measure normal clients, first without and then with stalled readers. */
+  /** How long each of two measurements lasts: one without stalled readers, then one with stalled readers. */
   measureMs: number
 }
 
@@ -94,7 +94,7 @@ export async function readers (scope: Scope, postgres: Postgres, options: Reader
   }
 }
 
-/** Each client sends one request at a time for `ms`. Returns the responses to all clients. */
+/** Sends requests for `ms` milliseconds, `clients` requests at a time. Returns all responses. */
 async function measure (client: Client, ms: number): Promise<HttpResponse[]> {
   const responses: HttpResponse[] = []
   const end = performance.now() + ms
@@ -130,7 +130,7 @@ async function readEnds (socket: Socket): Promise<{ start: string, end: string }
       end = (end + String(chunk)).slice(-100)
     }
   } catch {
-    // A connection reset also tells the client that the list is incomplete.
+    // The service has reset the connection. This tells the client that the list is incomplete.
   }
   return { start, end }
 }
@@ -149,7 +149,10 @@ async function breakMidway (scope: Scope, proxy: Proxy, service: Program, token:
   return isComplete(end) ? ['an incomplete list looked complete'] : []
 }
 
-/** Stalls more lists than MAX_QUEUED, then reads all lists at once. The service must complete every list. */
+/**
+ * Requests more lists than MAX_QUEUED, but reads only the beginning of each list. Then reads the rest of all
+ * lists at once. The service must complete every list.
+ */
 async function resumeTogether (scope: Scope, postgres: Postgres, token: string): Promise<string[]> {
   const maxQueued = 2
   const service = await serve(scope, { DATABASE_URL: postgres.url, MAX_QUEUED: String(maxQueued) })
@@ -160,7 +163,8 @@ async function resumeTogether (scope: Scope, postgres: Postgres, token: string):
     const start = socket.read(12)
     socket.unshift(start)
     if (String(start) === 'HTTP/1.1 200') sockets.push(socket)
-    // The queue was full, so the service rejected this list. An earlier list leaves the queue once it stalls.
+    // The queue was full, so the service rejected this list. Try again: an earlier list leaves the queue once
+    // the service cannot send more of it.
     else socket.destroy()
   }
   const ends = await Promise.all(sockets.map(readEnds))

@@ -1,4 +1,5 @@
-// A short form of `npm run test:faults`. Checks no times and sizes: both depend on the load of the machine.
+// Runs short forms of four scenarios of `npm run test:faults`. Ignores times and sizes, because they depend
+// on the load of the machine.
 import t from 'tap'
 import type { Scope } from '../../support/program.ts'
 import { attacks } from './attacks.ts'

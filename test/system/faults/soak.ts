@@ -10,10 +10,10 @@ const { serve } = unmeasured
 const clients = 32
 const plantsPerClient = 20
 const sampleMs = 250
-/** The factor by which memory may grow after the second minute. Garbage collection makes memory vary. */
+/** The memory in the last minute may be at most this many times the memory in the second minute. */
 const maxGrowth = 1.15
 
-/** Clients create, list and delete plants for minutes. Some of their requests are invalid. */
+/** Sends valid and invalid requests for several minutes. The service must not use more and more memory. */
 export async function soak (
   scope: Scope, postgres: Postgres, { minutes }: { minutes: number }
 ): Promise<Report> {

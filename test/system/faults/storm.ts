@@ -10,11 +10,11 @@ interface StormOptions {
   seed: number
   /** How many times to kill the service. The scenario kills PostgreSQL equally often. */
   kills: number
-  /** How many acknowledged writes to await after the last kill. Before each kill the number is random. */
+  /** How many acknowledged writes to await after the last kill. The number before each kill is random. */
   writes: number
 }
 
-/** Kills PostgreSQL and the service under load. Some order of the requests must explain all responses. */
+/** Kills PostgreSQL and the service under load. Responses and stored rows must not contradict each other. */
 export async function storm (scope: Scope, postgres: Postgres, options: StormOptions): Promise<Report> {
   const { seed, kills, writes } = options
   const random = createRandom(seed)

@@ -12,7 +12,7 @@ const workersPerUser = 8
 // With few plants, several workers often write the same plant.
 const plantsPerUser = 160
 
-/** Starts the workers. Each worker sends all its requests to one of the addresses. */
+/** Starts several workers for each user. Each worker sends all its requests to one of the addresses. */
 export async function startWriters (databaseUrl: string, addresses: string[], random: Random) {
   const tokens = await createUsers(databaseUrl, users)
   const ledger = openLedger()
@@ -24,7 +24,7 @@ export async function startWriters (databaseUrl: string, addresses: string[], ra
       const id = random.below(plantsPerUser)
       const response = await act(user, client, id, `${id} by ${worker} in round ${round}`)
       if (response.status === 200 || response.status === 204) events.emit('acknowledged')
-      // The service or its database is unavailable.
+      // Wait a little, because the service or its database is unavailable.
       if (response.status === 0 || response.status === 503) await delay(50)
     }
     client.close()
