@@ -22,9 +22,10 @@ const head = [
   `shutdown (0 within ${maxShutdownMs / 1000} s)`, 'responses to the attacker'
 ]
 const notes = [
-  'Five other users (20 in the last row) create, list and delete a plant in turn. Times: p99 before the ' +
-  `attack / median / p99 / worst during the attack. The bound of p99 is ${maxP99Ms} ms, or twice the p99 ` +
-  'before. Bold figures exceed their bound. ' +
+  'Five other users (20 beside the attack on USER_RATE) create, list and delete a plant in turn. Times: ' +
+  'p99 before the attack / median / p99 / worst during the attack. ' +
+  `The bound of p99 is ${maxP99Ms} ms, or twice the p99 before. ` +
+  'Bold figures exceed their bound. ' +
   'Ticks are in ms of processor time, in steps of 4 ms; ticks below 10 ms count as 0.'
 ]
 

@@ -4,8 +4,8 @@ import { findUnexplained, type Operation } from './linearizable.ts'
 
 const idTaken = 40014
 const plantNotFound = 40402
-/** The database was unavailable, slow or full. After these errors a write may or may not have happened. */
-const databaseErrors = [50301, 50304, 50305]
+/** After these errors a write may or may not have happened. */
+const unclearErrors = [50001, 50301, 50304, 50305]
 
 interface PlantRow { user: string, id: number, name: string }
 
@@ -34,7 +34,7 @@ export function openLedger () {
     response: HttpResponse, success: number, unchanged: number
   ): Pick<Operation, 'until' | 'done'> | undefined {
     const number = errorNumber(response)
-    if (response.outcome === 'cut' || databaseErrors.includes(number as number)) {
+    if (response.outcome === 'cut' || unclearErrors.includes(number as number)) {
       counts.unknown++
       return { until: Infinity }
     }

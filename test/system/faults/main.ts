@@ -41,13 +41,18 @@ const { values } = parseArgs({
   }
 })
 
+const names = values.only.split(',')
+const unknown = names.filter((name) => !(name in scenarios))
+if (unknown.length > 0) {
+  throw new Error(`--only: expected ${Object.keys(scenarios).join()}, got ${unknown.join()}`)
+}
 const seed = Number(values.seed)
 console.log(`seed ${seed}\n`)
 await using stack = new AsyncDisposableStack()
 const scope = { teardown: (work: () => unknown) => stack.defer(async () => { await work() }) }
 const postgres = await startPostgres(scope)
 for (const [name, run] of Object.entries(scenarios)) {
-  if (!values.only.split(',').includes(name)) continue
+  if (!names.includes(name)) continue
   const report = await run(seed)
   console.log(printed(report))
   if (report.breaches.length > 0 || report.misses.length > 0) process.exitCode = 1
