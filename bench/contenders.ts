@@ -1,5 +1,5 @@
-// Lists the contenders, the programs that the benchmark measures. Skips a contender that cannot be built or
-// found on this machine, and prints the reason.
+// Defines the contenders: the programs that the benchmark measures. Leaves out a contender that this machine
+// cannot build or does not have, and prints the reason.
 import { execFileSync, spawnSync } from 'node:child_process'
 import { cpSync, symlinkSync } from 'node:fs'
 import { join } from 'node:path'
@@ -20,14 +20,14 @@ export const service: Contender = {
   title: 'this service',
   command: serviceIn(join(here, '..')),
   ready: '/readyz',
-  // The Docker image sets these variables too.
+  // The Docker image also sets both variables.
   env: { NODE_ENV: 'production', NODE_COMPILE_CACHE: join(folder, 'compile-cache') }
 }
 
 export const withSettings = (name: string, title: string, env: Record<string, string>): Contender =>
   ({ ...service, name, title, env: { ...service.env, ...env } })
 
-/** Returns variants of the service with metrics or traces turned on. */
+/** Returns three variants of the service: one exports metrics, the other two export traces. */
 export const watched = (OTEL_EXPORTER_OTLP_ENDPOINT: string): Contender[] => [
   withSettings('metrics', 'with metrics', { METRICS_PORT: '0' }),
   withSettings('traced', 'with traces of one request in a hundred', {
@@ -38,7 +38,7 @@ export const watched = (OTEL_EXPORTER_OTLP_ENDPOINT: string): Contender[] => [
   withSettings('all_traced', 'with traces of all', { OTEL_EXPORTER_OTLP_ENDPOINT })
 ]
 
-/** Returns the service of another checkout. Run `npm ci` in that checkout first. */
+/** Returns the service from another checkout of this repository. Run `npm ci` in that checkout first. */
 export const before = (checkout: string): Contender => ({
   ...service,
   name: 'before',
@@ -47,7 +47,7 @@ export const before = (checkout: string): Contender => ({
 })
 
 export function fillCompileCache ({ command, env }: Contender) {
-  // Node writes the cache when SIGINT stops the service after five seconds.
+  // Five seconds after the start, SIGINT stops the service. Node then writes the compile cache.
   spawnSync('timeout', ['--signal=INT', '5', ...command], {
     env: { ...process.env, ...env, DATABASE_URL: 'postgres://127.0.0.1/none', PORT: '0' },
     stdio: 'ignore'
@@ -59,7 +59,7 @@ const inNode = (name: string, title: string): Contender =>
 
 export const yardstick = inNode('fastify', 'Fastify + pg')
 
-// Needs the Debian packages golang and golang-github-jackc-pgx-v4-dev.
+// This contender needs the Debian packages golang and golang-github-jackc-pgx-v4-dev.
 function go (): Contender {
   const binary = join(folder, 'plants')
   execFileSync('go', ['build', '-o', binary, peer('plants.go')], {
@@ -69,7 +69,7 @@ function go (): Contender {
   return { name: 'go', title: 'Go + pgx', command: [binary], ready: '/livez' }
 }
 
-// Needs the Debian packages cargo and
+// This contender needs the Debian packages cargo and
 // librust-{hyper,tokio-postgres,tokio,serde,serde-json,sha2,futures-util}-dev.
 function rust (): Contender {
   const source = join(folder, 'rust')
@@ -83,7 +83,7 @@ function rust (): Contender {
   return { name: 'rust', title: 'Rust + tokio-postgres', command, ready: '/livez' }
 }
 
-// Needs the npm package `bun`, installed globally.
+// This contender needs the npm package `bun`, installed globally.
 function bun (): Contender {
   if (!found('bun')) throw new Error('bun is not found')
   const command = ['bun', peer('bun.ts')]
@@ -91,8 +91,8 @@ function bun (): Contender {
 }
 
 /**
- * Returns a program from outside of this repository. The program uses only Fastify, pg and the service's
- * tables, and shows the cost of Fastify and pg alone. FLOOR names the folder of the program's `main.mjs`.
+ * Returns a program that uses only Fastify, pg and the service's tables. The program shows the cost of both
+ * libraries alone. It is not in this repository: the variable FLOOR names the folder of its `main.mjs`.
  */
 function floor (): Contender {
   const source = process.env.FLOOR

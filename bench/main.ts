@@ -144,10 +144,7 @@ ${rows}
 ${conditions}`)
 }
 
-/**
- * Measures variants of this service. Prints rates relative to the rate of the first variant.
- * Returns Markdown with the processor times.
- */
+/** Measures variants of this service. Prints each rate as a multiple of the first variant's rate. */
 async function variants (chosen: Contender[], of: Load[]): Promise<string> {
   for (const { name } of chosen) {
     if (name !== service.name) await createDatabase(postgres.url(name))

@@ -1,4 +1,4 @@
-// Sends a load to a contender and measures rate, latency and processor time.
+// Sends a load to a contender. Measures requests per second, latency and processor time.
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { readFileSync, writeFileSync } from 'node:fs'
@@ -16,7 +16,7 @@ export interface Figures {
   /** Latency in ms: the median and the 99th percentile. NaN for pgbench. */
   p50: number
   p99: number
-  /** Processor time per request in µs: `own` of the contender, `postgres` of all PostgreSQL processes. */
+  /** Processor time per request in µs. `own` counts the contender, `postgres` all PostgreSQL processes. */
   own: number
   postgres: number
 }
@@ -28,7 +28,7 @@ export interface Duration { seconds: number, rounds: number }
 interface Options {
   connections: number
   seconds: number
-  /** The id of the first plant that the load deletes. The ids of created plants are much larger. */
+  /** The load deletes plants from this id upward. It creates plants with much larger ids. */
   firstId: number
 }
 
@@ -47,7 +47,7 @@ export function spread (values: number[]) {
   return `${round(median(values))} [${round(Math.min(...values))}–${round(Math.max(...values))}]`
 }
 
-/** Returns the processor time of a process and all its descendants. Linux counts in ticks of 10 ms. */
+/** Returns the processor time of a process and all its descendants. Linux counts the time in 10 ms ticks. */
 function processorSeconds (pid: number): number {
   const fields = readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ')[1]?.split(' ') ?? []
   const children = readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8').trim().split(' ').filter(Boolean)
@@ -75,7 +75,7 @@ export async function run (program: string, args: string[], { pid, postgres }: E
   return { output, processor }
 }
 
-/** Measures a load. Rejects when a request fails, a status is 400 or more, or no response arrives. */
+/** Sends a load with wrk. Rejects if no response arrives, or if any request fails or gets an error status. */
 export async function wrk (entry: Entry, load: Load, options: Options): Promise<Figures> {
   const { connections, seconds, firstId } = options
   const threads = String(Math.min(2, connections))
@@ -105,8 +105,8 @@ delete from plants where owner = :writer and id = :id;`
 }
 
 /**
- * Sends prepared statements directly to PostgreSQL, one at a time on each connection. Uses 16 connections:
- * with 64, PostgreSQL executes fewer statements per second.
+ * Sends prepared statements directly to PostgreSQL, one at a time on each connection. With 64 connections,
+ * PostgreSQL would execute fewer statements per second than with 16.
  */
 export async function pgbench (entry: Entry, load: Load, { seconds, firstId }: Options): Promise<Figures> {
   const connections = 16

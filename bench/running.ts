@@ -20,7 +20,7 @@ export interface Contender {
   /** The benchmark requests this path until the status is below 500. Then the contender is ready. */
   ready: string
   env?: Record<string, string>
-  /** A file with the tokens that the load sends. Default: a file with the service's own tokens, not JWTs. */
+  /** The file with the tokens that the load sends. By default, the tokens are the service's own, not JWTs. */
   tokensFile?: string
 }
 
@@ -31,12 +31,12 @@ interface Running {
   [Symbol.asyncDispose]: () => Promise<void>
 }
 
-/** A running contender, or pgbench, and its database. */
+/** A program to measure, and the program's database. The program is a running contender or pgbench. */
 export interface Entry {
   title: string
   url: string
   database: pg.Client
-  /** Undefined for pgbench. */
+  /** The process id of the contender. Undefined for pgbench. */
   pid?: number
   postgres: number
   tokensFile?: string | undefined
@@ -120,7 +120,7 @@ export async function withClient<T> (url: string, work: (client: pg.Client) => P
   }
 }
 
-/** Runs the chosen contenders while `work` measures them. A contender's database has the contender's name. */
+/** Runs the chosen contenders while `work` measures them. Each database has the name of its contender. */
 export async function alongside (
   postgres: Postgres,
   chosen: Contender[],

@@ -1,5 +1,5 @@
-// Measures figures for docs/scaling.md: the latency of requests of a user with many plants, and the memory
-// that PostgreSQL needs for idle connections. Usage:
+// Measures figures for docs/scaling.md: the latency of requests when a user has many plants, and PostgreSQL's
+// memory for idle connections. Usage:
 // node bench/scale.ts [--plants 10000000] [--connections 1000]
 import { readFileSync } from 'node:fs'
 import { parseArgs } from 'node:util'
@@ -99,8 +99,8 @@ const clients: pg.Client[] = []
 for (let opened = 0; opened < connections; opened++) {
   const client = new pg.Client(url)
   await client.connect()
-  // Execute a statement, as the service's idle connections have done. A statement increases the memory of its
-  // PostgreSQL process.
+  // Execute a statement, as the service does on its connections. The connection's PostgreSQL process keeps
+  // memory for the statement, even when the connection is idle.
   await client.query({ name: 'list', text: list, values: ['dwarf'] })
   clients.push(client)
 }

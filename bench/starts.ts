@@ -1,4 +1,4 @@
-// Measures how long a contender takes to start, and the contender's memory one second after the start.
+// Measures how long a contender takes until it is ready, and the contender's memory one second later.
 import { setTimeout as delay } from 'node:timers/promises'
 import { memoryMiB } from '../test/support/processes.ts'
 import { spread } from './measure.ts'

@@ -1,5 +1,5 @@
 // Measures requests per second, latency and processor time. Each round measures all contenders, so that other
-// work of the machine affects all contenders alike.
+// programs on the machine slow down all contenders alike.
 import type pg from 'pg'
 import { round, table } from '../test/support/table.ts'
 import {
@@ -12,7 +12,7 @@ import type { Entry } from './running.ts'
 export interface Result { title: string, rounds: Map<Load, Figures[]> }
 type Refill = (database: pg.Client, firstId: number, deletable: number) => Promise<void>
 
-/** Plants that the loads create or delete have larger ids than this id. All other plants have smaller ids. */
+/** Plants that a load creates or deletes have larger ids than this one. All other plants have smaller ids. */
 const movingIds = 1_000_000
 const titles = { list: 'list 20', create: 'create', delete: 'delete', mix: '80/15/5 mix' }
 
@@ -21,7 +21,7 @@ async function settle (database: pg.Client) {
   await database.query('checkpoint')
 }
 
-/** Replaces all plants: 1,000 readers get 20 plants each, and 1,000 writers get the plants to delete. */
+/** Replaces all plants: each of 1,000 readers gets 20 plants, and 1,000 writers get the plants to delete. */
 export const thousandUsers = (prefix = ''): Refill => async (database, firstId, deletable) => {
   await database.query(`truncate plants;
     insert into plants (owner, id, name, tag)
@@ -54,16 +54,16 @@ export async function throughput (entries: Entry[], options: Options): Promise<R
   const runs = entries.map((entry) =>
     ({ entry, past: { list: [], create: [], delete: [], mix: [] } as Record<Load, Figures[]> }))
   let firstId = movingIds
-  // Turn 0 warms up the contenders and does not count.
+  // Turn 0 warms up the contenders. Its figures are discarded.
   for (let turn = 0; turn <= rounds; turn++) {
     const seconds = turn === 0 ? Math.min(2, options.seconds) : options.seconds
     for (const load of options.loads) {
       for (const { entry, past } of runs) {
-        // Use new ids in each run. A contender may execute the last requests of the previous run during this
-        // run, and these requests must not change plants of this run.
+        // Use new ids in each run. Otherwise, a late request of the previous run could change plants of this
+        // run.
         firstId += 1_000_000_000
         const share = { list: 0, create: 0, delete: 1, mix: 0.05 }[load]
-        // Store three times the plants that the load would delete at the highest rate so far.
+        // Store enough plants: at the highest rate so far, the load would delete a third of them.
         const fastest = Math.max(20_000, ...past[load].map(({ perSecond }) => perSecond))
         await refill(entry.database, firstId, Math.ceil(fastest * seconds * share * 3))
         const figures = await checked(entry, load, { ...options, seconds, firstId })
@@ -87,7 +87,7 @@ async function checked (
   const figures = await (entry.pid === undefined ? pgbench : wrk)(entry, load, options)
   const after = await count(entry.database)
   const changed = after.moved - before.moved
-  // Requests in flight at the end of the load change rows, but `figures.requests` excludes these requests.
+  // Requests in flight at the end of the load also change rows. `figures.requests` does not count them.
   const unaccounted = {
     list: 0, create: changed - figures.requests, delete: -changed - figures.requests, mix: 0
   }[load]

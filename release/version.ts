@@ -1,7 +1,7 @@
-// Copies the version from package.json into the files in `places`. `npm version` runs this script.
+// Copies the version from package.json into the files that `places` lists. `npm version` runs this script.
 import { readFile, writeFile } from 'node:fs/promises'
 
-/** Maps a file to the pattern that finds the version in this file. */
+/** Maps a file to the pattern that matches the version in this file. */
 export const places = {
   Dockerfile: /(?<=^ARG VERSION=).*/m,
   'deploy/service.yml': /(?<=localhost\/plant-store:)[^}]+/,

@@ -1,4 +1,5 @@
-// Uses Bun's own server and SQL client. The client prepares and pipelines statements. Caches tokens.
+// Implements the plants API with Bun's own server and SQL client. The SQL client prepares and pipelines
+// statements. The program caches tokens for three seconds.
 import { isNewPlant, readId, readLimit, cacheUsers, toPlant } from './tokens.ts'
 
 type Row = { name: string, tag: string | null } & { username: string }
@@ -6,7 +7,7 @@ type Rows = Row[] & { count: number }
 type Result = Promise<Response>
 type Route = (request: Request & { params: { id: string } }) => Result | Response
 
-// Declares the globals that this file needs. Bun's type package would add globals to the whole project.
+// Declares the parts of Bun that this file uses. Bun's type package would add globals to the whole project.
 declare const Bun: {
   SQL: new (url: string, options: { max: number }) => (text: TemplateStringsArray, ...values: unknown[]) =>
   Promise<Rows>

@@ -1,4 +1,4 @@
-// Uses Express 5 and a pool of pg. Looks up the token of each request in the database.
+// Implements the plants API with Express 5 and pg. Looks up the token of each request in the database.
 import { createHash } from 'node:crypto'
 import express, { type NextFunction, type Request, type Response } from 'express'
 import pg from 'pg'

@@ -1,4 +1,5 @@
-// Uses Hono on Node and postgres.js, which prepares and pipelines statements. Caches tokens.
+// Implements the plants API with Hono on Node and postgres.js. postgres.js prepares and pipelines statements.
+// The program caches tokens for three seconds.
 import { serve } from '@hono/node-server'
 import { Hono, type Context } from 'hono'
 import { bodyLimit } from 'hono/body-limit'

@@ -1,4 +1,5 @@
-// Uses Go's net/http and pgx with prepared statements. Caches tokens for three seconds.
+// Implements the plants API with Go's net/http and pgx. pgx prepares the statements.
+// The program caches tokens for three seconds.
 package main
 
 import (

@@ -1,9 +1,9 @@
-// Provides a token cache and input checks for the contenders in JavaScript.
+// Provides a token cache and input checks for the contenders that use Bun and Hono.
 import { createHash } from 'node:crypto'
 
 const cacheMs = 3000
 
-/** Returns a function that finds the user of an Authorization header, or undefined for an unknown token. */
+/** Returns a function that maps an Authorization header to a user. An unknown token maps to undefined. */
 export function cacheUsers (find: (hash: Buffer) => Promise<string | undefined>) {
   const users = new Map<string, { user: string, until: number }>()
   return async (header = ''): Promise<string | undefined> => {

@@ -1,5 +1,5 @@
-// Uses Rust's hyper and tokio-postgres. Prepares statements once and pipelines them over a few connections.
-// Caches tokens for three seconds.
+// Implements the plants API with Rust's hyper and tokio-postgres. Each of four connections prepares the
+// statements once and pipelines them. The program caches tokens for three seconds.
 use futures_util::future::try_join_all;
 use hyper::service::{make_service_fn, service_fn};
 use hyper::{body, header, Body, Method, Request, Response, Server};

@@ -26,7 +26,7 @@ async function renderAll (page: Page): Promise<void> {
   await page.locator('.markdown pre button').last().waitFor()
 }
 
-/** Returns the essential elements that are not visible without scrolling. */
+/** Returns the elements of `essentials` that are not visible without scrolling. */
 async function findHidden (page: Page, home: string, height: number): Promise<string[]> {
   const essentials = [
     page.getByRole('heading', { name: 'Plant store' }), page.getByText(home, { exact: true }),
@@ -90,7 +90,7 @@ t.test('tabs choose the language of the samples, and buttons copy them', needsBr
   t.match(python, /^import json, os\n[^]*call\('DELETE', '\/plants\/42'\)\n$/)
 })
 
-/** Sends a request from the dialog of an operation. Waits until the dialog shows the status. */
+/** Opens an operation's dialog and sends a request from it. Waits until the dialog shows the status. */
 async function send (
   page: Page, operation: string,
   fill: (dialog: ReturnType<Page['locator']>) => Promise<unknown> = async () => {}

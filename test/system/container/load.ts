@@ -16,7 +16,7 @@ type Options = {
 
 /**
  * Starts clients that create, list and delete plants. Each client sends one request at a time on its own
- * connection. `ended` and `stop` resolve to the failures and to the plants that the service must have stored.
+ * connection. `ended` and `stop` resolve to the failed requests and to the plants that must now be stored.
  */
 export function startLoad (t: Test, { url, token, clients = 8, oneConnection = false }: Options) {
   const events = new EventEmitter()
@@ -78,7 +78,7 @@ export function startLoad (t: Test, { url, token, clients = 8, oneConnection = f
   return {
     /** Resolves when the first response with `Connection: close` arrives. */
     firstClosing: () => once(events, 'closing'),
-    /** Resolves when all clients have ended. Use `ended` only with `oneConnection`. */
+    /** Resolves when all clients have ended. Without `oneConnection`, they do not end before `stop`. */
     ended: async () => { await all; return result() },
     stop: async () => { over.abort(); await all; return result() }
   }
@@ -90,7 +90,7 @@ async function send (
   const headers: Record<string, string> = { authorization: `Bearer ${token}` }
   if (body !== undefined) headers['content-type'] = 'application/json'
   const outgoing = request(url + path, { agent, method, headers })
-  // `once` handles only one error. A cut connection may emit a second error, which would crash the process.
+  // `once` handles only the first error. After a cut connection, a second error would crash the process.
   outgoing.on('error', () => {})
   outgoing.end(body === undefined ? undefined : JSON.stringify(body))
   const [response] = await once(outgoing, 'response') as [IncomingMessage]

@@ -17,7 +17,7 @@ t.test('a container with 512 MiB survives each attack, and then serves another u
   await project.healthy('database')
   const container = await run('run', '--detach', `--network=${project.network}`,
     '--memory=512m', '--memory-swap=512m', `--env=DATABASE_URL=${databaseUrl}`, image)
-  // Use the container's address, because Docker's proxy for published ports fails at a thousand connections.
+  // Use the container's own address. At a thousand connections, Docker's proxy for published ports fails.
   const format = '{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}'
   const address = await run('inspect', `--format=${format}`, container)
   const url = `http://${address}:3000`
@@ -27,7 +27,7 @@ t.test('a container with 512 MiB survives each attack, and then serves another u
   const alice = createClient(url, await newToken('alice'))
 
   let id = 0
-  // Skip attacks that need several users, metrics, or SQL that `plantsFor` does not return.
+  // Skip an attack that needs several users, metrics, or SQL in addition to the statements of `plantsFor`.
   const simple = attacks.filter(({ users, observed, setup, beside }) =>
     !(users ?? observed ?? setup ?? beside))
   for (const attack of simple) {

@@ -4,11 +4,11 @@ import { join } from 'node:path'
 import type { Test } from 'tap'
 import { buildImage, composeFiles, findImage, openProject, waitForStatus } from './support.ts'
 
-/** Opens a Compose project with these overlays. */
+/** Opens a Compose project. `overlays` are names of files in deploy/compose. */
 export async function openOperator (t: Test, ...overlays: string[]) {
   await buildImage()
   const folder = t.testdir()
-  // Check pg_dump: the local postgres:18 may have client programs of another version than the server.
+  // Check the version of pg_dump. In the local postgres:18, it may differ from the server's version.
   const database = await findImage('postgres:18', 'pg_dump --version | grep -q " 18"')
   const override = join(folder, 'database.yml')
   const services = overlays.includes('backup') ? ['database', 'backup'] : ['database']
@@ -16,7 +16,7 @@ export async function openOperator (t: Test, ...overlays: string[]) {
   await writeFile(override, `services: { ${images.join(', ')} }`)
   const project = await openProject(t)
   project.env.COMPOSE_FILE = [...composeFiles(...overlays), override].join(':')
-  // Without load, an instance may stop at once.
+  // An instance may stop at once, because the tests send no load.
   project.env.DRAIN_DELAY = '0'
 
   return {

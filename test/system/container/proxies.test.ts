@@ -1,4 +1,4 @@
-// Tests the proxies of deploy/ in front of a server with faults that the service does not have.
+// Tests the proxies of deploy/ in front of a test server. This server fails on request, unlike the service.
 import { execFile } from 'node:child_process'
 import { readFile } from 'node:fs/promises'
 import { join } from 'node:path'
@@ -60,7 +60,7 @@ async function startNginx () {
   const [key, certificate] = [join(certificates, 'plants.key'), join(certificates, 'plants.crt')]
   await promisify(execFile)('openssl', ['req', '-x509', '-newkey', 'rsa:2048', '-nodes',
     '-subj=/CN=plants.example.com', '-keyout', key, '-out', certificate])
-  // nginx shares the upstream's network namespace, as if nginx and the upstream ran on one machine.
+  // Run nginx in the upstream's network namespace, as if nginx and the upstream were on one machine.
   const id = await start(`--network=container:${upstream}`, `--volume=${certificates}:/etc/nginx/tls:ro`,
     `--volume=${deploy}/nginx.conf:/etc/nginx/conf.d/default.conf:ro`, await findImage('nginx:1.28'))
   const port = await portOf(upstream, 443)

@@ -1,4 +1,4 @@
-// Installs a release as an operator without a checkout does. The archive's Compose files pull the image.
+// Installs a release from its archive, without a checkout. The archive's Compose files pull the image.
 import { join } from 'node:path'
 import t from 'tap'
 import {

@@ -12,7 +12,7 @@ await buildImage()
 await buildNextImage(next, 'alter table plants add column height integer;')
 const project = await openProject(t, 'rolling')
 project.env.HAPROXY_IMAGE = await findImage('haproxy:3.4')
-// All load comes from one address. The proxy's default limit per address would throttle this load.
+// All load comes from one address, and the proxy's default limit per address would throttle this load.
 project.env.REQUESTS_PER_10_SECONDS = '1000000'
 t.comment(`proxy: ${project.env.HAPROXY_IMAGE}`)
 

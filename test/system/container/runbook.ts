@@ -4,7 +4,7 @@ import { join } from 'node:path'
 
 const text = readFileSync(join(import.meta.dirname, '../../../docs/runbook.md'), 'utf8')
 
-/** Maps the heading of a section to the section's blocks of command lines. */
+/** Maps the heading of each section to the shell blocks in the section. */
 export const runbook = Object.fromEntries(text.split(/^## /m).slice(1).map((section) => {
   const [heading = ''] = section.split('\n', 1)
   return [heading, [...section.matchAll(/^```sh\n(.*?)^```$/gms)].map(([, lines]) => lines as string)]

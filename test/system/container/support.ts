@@ -15,7 +15,7 @@ export const base = 'node:24-slim'
 
 async function docker (args: string[], env: NodeJS.ProcessEnv = process.env, input = ''): Promise<string> {
   const running = execute('docker', args, { cwd: root, env, maxBuffer: 64 * 1024 * 1024 })
-  // The write fails when the command exits before it has read the input. Ignore this error.
+  // The command may exit before it has read the input. Ignore the error of the write.
   running.child.stdin?.on('error', () => {}).end(input)
   return (await running).stdout.trim()
 }
@@ -34,7 +34,7 @@ export async function buildImage () {
   await run('build', '--tag', image, '.')
 }
 
-/** Builds an image with one more migration. */
+/** Builds an image that has one migration more than the current image. */
 export async function buildNextImage (tag: string, migration: string) {
   await docker(['build', '--tag', tag, '-'], process.env, [
     `FROM ${image}`,
@@ -44,8 +44,8 @@ export async function buildNextImage (tag: string, migration: string) {
   ].join('\n'))
 }
 
-// Substitutes for official images: the name of a Debian package, then more lines for the Dockerfile. A
-// substitute reads the same configuration files as the official image.
+// Maps an official image to a substitute: the name of a Debian package, then further lines of the Dockerfile.
+// The substitute reads the same configuration files as the official image.
 const substitutes: Record<string, string[]> = {
   'haproxy:3.4': ['haproxy', 'USER haproxy',
     'CMD ["haproxy", "-W", "-db", "-f", "/usr/local/etc/haproxy/haproxy.cfg"]'],
@@ -54,13 +54,13 @@ const substitutes: Record<string, string[]> = {
     'CMD ["nginx", "-g", "daemon off;"]'],
   'registry:3': ['docker-registry', "RUN sed -i '/^auth:/,/path:/d' /etc/docker/registry/config.yml",
     'CMD ["docker-registry", "serve", "/etc/docker/registry/config.yml"]'],
-  // When `check` fails in the local postgres:18, `findImage` adds PostgreSQL 15 to that image.
+  // `findImage` adds these lines to the local postgres:18 when `check` fails in that image.
   'postgres:18': ['postgresql-15', 'ENV PATH=/usr/lib/postgresql/15/bin:$PATH',
     'RUN printf "listen_addresses = \'*\'\\nunix_socket_directories = \'/var/run/postgresql\'\\n"' +
       ' >> /usr/share/postgresql/15/postgresql.conf.sample']
 }
 
-/** Returns the image, or a substitute if the pull or the shell command `check` fails. */
+/** Returns `name`, or the name of a substitute if the pull or the shell command `check` fails. */
 export async function findImage (name: string, check?: string): Promise<string> {
   try {
     await run('image', 'inspect', name).catch(() => run('pull', '--quiet', name))
@@ -81,7 +81,7 @@ export async function findImage (name: string, check?: string): Promise<string> 
 
 const newName = () => `plant-store-test-${randomBytes(4).toString('hex')}`
 
-/** Opens a network. Removes the network and its containers even if the test process is killed. */
+/** Creates a network. Removes the network and its containers after the test, even if the test was killed. */
 export async function openNetwork (t: Test) {
   const name = newName()
   const network = `${name}_default`
@@ -99,7 +99,7 @@ export const composeFiles = (...overlays: string[]) =>
   ['docker-compose.yml', ...overlays.map((name) => `deploy/compose/${name}.yml`)]
     .map((name) => join(root, name))
 
-/** Opens a Compose project on free ports. Removes the project even if the test process is killed. */
+/** Opens a Compose project on free ports. Removes the project after the test, even if the test was killed. */
 export async function openProject (t: Test, ...overlays: string[]) {
   const name = newName()
   const env: NodeJS.ProcessEnv = {
@@ -119,12 +119,12 @@ export async function openProject (t: Test, ...overlays: string[]) {
     if (!t.passing()) {
       t.comment(await compose('logs', '--no-color', '--tail=40').catch((error: Error) => error.message))
     }
-    // After a failed test, a Compose command may still be creating containers.
+    // After a failed test, a Compose command may still be creating containers. Wait for the command.
     await pending
   })
 
   const network = `${name}_default`
-  // Prefer `docker`, because a `docker compose` command takes a second of processor time.
+  // Use `docker ps`, because `docker compose ps` takes a second of processor time.
   const containers = async (service: string) => {
     const filters = [`project=${name}`, `service=${service}`]
       .map((label) => `--filter=label=com.docker.compose.${label}`)
@@ -148,7 +148,7 @@ export async function openProject (t: Test, ...overlays: string[]) {
       const { stdout } = await execute('sh', ['-ec', lines], { cwd, env: { ...env, ...environment } })
       return stdout
     },
-    /** Starts another instance, which is not in the Compose files. */
+    /** Starts an instance in addition to the instances of the Compose files. */
     start: (image: string, env: Record<string, string> = {}) => {
       const settings = Object.entries({ DATABASE_URL: databaseUrl, ...env })
       return run('run', '--detach', `--network=${network}`, '--publish=127.0.0.1::3000',
@@ -165,8 +165,8 @@ export async function openProject (t: Test, ...overlays: string[]) {
   }
 }
 
-// Starts a shell that waits for the end of its input, then removes the containers, volumes and network. The
-// input ends after the test, and also when the test process is killed.
+// Starts a shell that removes the containers, volumes and network when its input ends. The input ends after
+// the test, even if the test process is killed.
 function removeWhenOver (t: Test, name: string, before: () => Promise<void>) {
   const project = `--filter label=com.docker.compose.project=${name}`
   const remover = spawn('sh', ['-c', `cat

@@ -1,4 +1,4 @@
-// Tests the release workflow, and the parts of its scripts that need no image registry.
+// Checks the workflows with a linter, and runs the release scripts without an image registry.
 import { execFile } from 'node:child_process'
 import { existsSync } from 'node:fs'
 import { readdir, readFile, symlink } from 'node:fs/promises'

@@ -1,5 +1,5 @@
-// Runs command lines of the documents. `runBy` lists the commands that other files run. `notRun` lists the
-// commands that no test runs.
+// Runs the documented commands of the programs plant-store and curl. `runBy` lists the commands that other
+// files run. `notRun` lists the commands that no test runs.
 import { execFile } from 'node:child_process'
 import { access, readdir, readFile } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
@@ -32,7 +32,7 @@ function commandsIn (text: string): string[] {
     .filter((line) => line !== '')
 }
 
-// test/system/deploy/files.test.ts checks that the container suite runs all blocks of the runbook.
+// The container suite runs these lines: test/system/deploy/files.test.ts checks that.
 const runbookLines = Object.values(runbook).flat().flatMap((block) => commandsIn(`\`\`\`sh\n${block}\`\`\``))
 
 /** Maps a file to the documented commands that this file runs. */
@@ -125,7 +125,7 @@ t.test('a test runs every command line of the documents, or a reason is given', 
   t.strictSame(gone, [], 'every command listed here appears in a document')
   for (const [file, lines] of Object.entries(runBy)) {
     const text = await read(file)
-    // Skip TypeScript files, which may write a command as an array of words.
+    // Skip TypeScript files: in them, a command may be an array of words.
     if (!file.endsWith('.ts')) for (const line of lines) t.ok(text.includes(line), line)
   }
 })
@@ -157,7 +157,7 @@ t.test('the commands of the documents succeed', async (t) => {
   const [bobs] = await tokens.list('bob')
   const carol = await as('carol')
   const address = await listen()
-  // docs/data.md names these files.
+  // Commands in docs/data.md import these files.
   const folder = t.testdir({
     'plants.csv': 'id,name\n41,Fern\n',
     'everything.ndjson.gz': gzipSync('{"user":"dave","id":1,"name":"Oak"}\n')
@@ -168,7 +168,7 @@ t.test('the commands of the documents succeed', async (t) => {
   for (const command of commands) {
     if (!runHere.test(command)) continue
     const line = command.replace('<id>', bobs?.id as string).replace('<user>', 'bob')
-      // Replace npx, which takes two seconds. commands.test.ts tests npx.
+      // Run the program without npx, which takes two seconds. commands.test.ts tests npx.
       .replace(/^(npx )?plant-store/, program.join(' '))
       .replace('localhost:3000', `--silent --show-error --fail ${address}`)
     const done = promisify(execFile)('env', [...asShipped, 'sh', '-c', line], { cwd: folder, env })

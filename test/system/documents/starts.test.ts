@@ -13,7 +13,7 @@ const DATABASE_URL = await createDatabase(t)
 const bin = join(t.testdir(), 'plant-store')
 await symlink(join(root, 'src/main.ts'), bin)
 
-/** Documented ways to start the service. `hasOptions`: the command line contains the options for Node. */
+/** Documented ways to start the service. `hasOptions` tells if the command line has the options for Node. */
 const ways: Record<string, { words: string[], hasOptions: boolean }> = {
   'npm start': { words: ['npm', 'start'], hasOptions: true },
   'npm run dev': { words: ['npm', 'run', 'dev'], hasOptions: true },
@@ -29,7 +29,7 @@ async function start (t: Test, words: string[]) {
     stdio: ['ignore', 'pipe', 'inherit'],
     detached: true
   })
-  // Kill the whole process group when a test fails early.
+  // If a test fails early, kill the whole process group.
   t.teardown(() => { if (child.exitCode === null) process.kill(-(child.pid as number), 'SIGKILL') })
   const exited = once(child, 'exit')
   const log: Array<{ msg: string, pid: number }> = []

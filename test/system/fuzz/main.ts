@@ -1,5 +1,5 @@
 // Runs many fuzz cases. Usage: npm run fuzz -- [--seed 1] [--count 20000] [--only <case>]
-// Starts a temporary PostgreSQL server unless DATABASE_URL is set.
+// If DATABASE_URL is not set, starts a temporary PostgreSQL server.
 import { chmod, mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'

@@ -1,10 +1,10 @@
-// A slow, simple model that predicts the responses of the service. The model shares no code with the service.
-// The model uses a TextDecoder that throws, a JSON.parse reviver for every body, and BigInt arithmetic.
+// A slow, simple model that predicts the responses of the service. The model shares no code with the service,
+// so that it does not repeat an error of the service.
 
 export interface Plant { name: string, tag?: string }
 export type Plants = Map<bigint, Plant>
 
-/** The expected outcome: a success with its body, or the number of an error. */
+/** The expected response: the status and body of a success, or the number of an error. */
 export type Verdict = { status: number, body?: unknown, link?: string | undefined } | { number: number }
 
 export const smallest = -(2n ** 63n)
@@ -20,7 +20,7 @@ export interface CreateRequest {
 const maxBodyBytes = 128 * 1024
 const maxValues = 100
 
-/** Returns the expected outcome of a create. On success, adds the plant to the model. */
+/** Returns the expected response to a create. On success, adds the plant to `plants`. */
 export function create (plants: Plants, request: CreateRequest): Verdict {
   const { contentType, contentEncoding, body, query } = request
   if (!isDecodable(query ?? '')) return { number: 40002 }
@@ -46,7 +46,7 @@ export function create (plants: Plants, request: CreateRequest): Verdict {
 }
 
 /**
- * Returns the expected outcome of a delete. On success, removes the plant from the model. `id` is the path
+ * Returns the expected response to a delete. On success, removes the plant from `plants`. `id` is the path
  * segment before percent-decoding.
  */
 export function remove (plants: Plants, id: string, query: string | undefined): Verdict {
@@ -65,7 +65,7 @@ function readId (text: string): bigint | undefined {
   return BigInt(text) >= smallest && BigInt(text) <= largest ? BigInt(text) : undefined
 }
 
-/** Returns the expected outcome of a list. `query` is undefined when the URL has no question mark. */
+/** Returns the expected response to a list. `query` is undefined when the URL has no question mark. */
 export function list (plants: Plants, query: string | undefined): Verdict {
   if (!isDecodable(query ?? '')) return { number: 40002 }
   const parameters = parametersOf(query)
@@ -103,7 +103,7 @@ export function isDecodable (url: string): boolean {
 
 const isText = (value: unknown) => typeof value === 'string' && !/\0|[\uD800-\uDFFF]/u.test(value)
 
-/** Parses JSON text, with integers as bigints. For rejected text, returns the number of the error. */
+/** Parses JSON text. Returns integers as bigints. Returns an error number if the service rejects the text. */
 function parse (bytes: Buffer): { value: unknown } | { number: number } {
   let text
   try {
@@ -124,7 +124,7 @@ function parse (bytes: Buffer): { value: unknown } | { number: number } {
   }
 }
 
-/** Counts the characters `,`, `[` and `{` outside strings. The text need not be valid JSON. */
+/** Estimates the number of values: counts the characters `,`, `[` and `{` outside strings. */
 function countValues (text: string): number {
   let count = 0
   let isInside = false
@@ -143,8 +143,8 @@ export function readInteger (source: string): bigint | undefined {
   const numerator = BigInt(whole.replace('-', '') + fraction)
   if (numerator === 0n) return 0n
   const power = BigInt(exponent) - BigInt(fraction.length)
-  // The value is `numerator` * 10 ** `power`. Extreme powers would take too long to compute. So treat a very
-  // small value as a fraction, and a very large value as out of range.
+  // The value is `numerator` * 10 ** `power`. Extreme powers would take too long to compute. So a very low
+  // power counts as a fraction, and a very high power as a value out of range.
   if (power < -100_000n) return undefined
   if (power > 100_000n) return largest + 1n
   const sign = whole.startsWith('-') ? -1n : 1n

@@ -1,4 +1,4 @@
-// Builds valid and random requests.
+// Builds requests, and random parts of requests, for the fuzz cases.
 import type { Random } from '../faults/random.ts'
 import { largest, smallest, type Plant, type Plants } from './oracle.ts'
 
@@ -81,7 +81,7 @@ export function split (random: Random, bytes: Buffer): Buffer[] {
     .filter((part) => part.length > 0)
 }
 
-/** Percent-encodes bytes, sometimes more bytes than necessary. Half of the calls keep percent signs. */
+/** Percent-encodes bytes, at random also allowed bytes. Half of the calls leave percent signs unencoded. */
 export function escapeUrl (random: Random, bytes: Buffer, allowed: RegExp, forbidden: RegExp): string {
   const keepsPercents = random.chance(0.5)
   return [...bytes.subarray(0, 5000)].map((byte) => {

@@ -29,7 +29,7 @@ export interface FuzzOptions {
 export interface FuzzReport {
   requests: number
   validRequests: number
-  /** Numbers of outcomes, by the kind of the case and then by the outcome. */
+  /** Counts responses: `outcomes[kind][outcome]`. An outcome is a status or an error number. */
   outcomes: Record<string, Record<string, number>>
   violations: string[]
 }
@@ -151,8 +151,8 @@ export async function fuzz (scope: Scope, options: FuzzOptions): Promise<FuzzRep
     const responses =
       await send(Buffer.concat([head('POST', withQuery('/plants', query), authorization, headers), framed]))
     if (isExpecting && responses[0]?.status === 100) responses.shift()
-    // The service checks the content type before a chunked body arrives. Without a content type, the error
-    // is 40004 even if the body is empty.
+    // The service checks the content type before a chunked body arrives. So a missing content type causes the
+    // error 40004, even if the body then is empty.
     if (isChunked && contentType === undefined && isDecodable(query ?? '')) {
       return expectOnly(responses, { number: 40004 })
     }
@@ -197,7 +197,7 @@ export async function fuzz (scope: Scope, options: FuzzOptions): Promise<FuzzRep
 
   async function strays (random: Random, { authorization }: Worker, send: Send): Promise<string[]> {
     const stray = escapeUrl(random, mutate(random, Buffer.from('/plantz')), /[!-~]/, /[?#%]/)
-    // The service recognizes an unknown method only when the request line arrives in one piece.
+    // Send the unknown method in one piece. Only then can the service recognize it as an unknown method.
     if (random.chance(0.2)) {
       const request = head(random.pick(unknownMethods), random.pick(Object.keys(examplePaths)), authorization)
       return expectOnly(await send(request, { inOnePiece: true }), { number: 50101 })
@@ -221,7 +221,7 @@ export async function fuzz (scope: Scope, options: FuzzOptions): Promise<FuzzRep
   async function unauthenticated (random: Random, { authorization }: Worker, send: Send): Promise<string[]> {
     const wrong = mutate(random, Buffer.from(authorization)).toString('latin1')
       .replace(/[^\t -~]/g, '').trim()
-    // Some bits of a JWT's last character are unused, so a JWT with another last character may be valid.
+    // A JWT may stay valid with another last character, because some bits of that character are unused.
     const withoutLast = (text: string) => text.includes('.') ? text.slice(0, -1) : text
     const isRight = withoutLast(wrong.replace(/^bearer\s+/i, 'Bearer ')) === withoutLast(authorization)
     if (wrong.length > 10_000 || isRight) return []
@@ -235,7 +235,7 @@ export async function fuzz (scope: Scope, options: FuzzOptions): Promise<FuzzRep
     return outcome
   }
 
-  /** Sends requests and resets the connection before the response. */
+  /** Sends requests and resets the connection without reading the responses. */
   async function resets (random: Random, { authorization }: Worker): Promise<string[]> {
     const requests = [
       head('GET', '/plants', authorization), head('CONNECT', 'x:1', authorization),

@@ -1,5 +1,5 @@
-// Draws the dashboard after a minute of load with a database outage. Usage:
-// node test/system/observability/draw.ts docs/dashboard.svg
+// Puts load on the service for a minute, with a database outage. Then draws the dashboard of this minute.
+// Usage: node test/system/observability/draw.ts docs/dashboard.svg
 // Without a path, writes the picture to the folder for temporary files.
 import { writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'

@@ -92,8 +92,8 @@ for (const { title, begin, end, alerts, clients, areWriting = false } of faults)
     const isScraped = async () => (await prometheus.query('plant_store_unready')).length > 0
     await until(isScraped, 'the first scrape')
     await until(async () => (await prometheus.firing()).size === 0, 'no alert before the fault')
-    // Make the service cache the token and open connections. Otherwise, requests during the fault would wait
-    // before they execute a statement, and no statement would time out.
+    // Before the fault, make the service cache the token and open connections. Otherwise, no request during
+    // the fault would execute a statement, and no statement would time out.
     await alice.list('?limit=1')
     if (areWriting) await alice.create({ id: 2, name: 'Monstera' })
     const seen = new Set<string>()
@@ -121,7 +121,7 @@ for (const { title, begin, end, alerts, clients, areWriting = false } of faults)
     over.abort()
     await Promise.all(work)
     t.strictSame([...seen].toSorted(), alerts.toSorted())
-    // The alerts clear only when requests succeed.
+    // Send requests, because the alerts clear only after requests succeed.
     const calm = setInterval(() => { alice.list('?limit=1') }, 100)
     t.teardown(() => clearInterval(calm))
     await until(async () => (await prometheus.firing()).size === 0, 'the alerts clear')

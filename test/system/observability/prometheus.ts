@@ -11,14 +11,14 @@ import type { Scope } from '../../support/program.ts'
 const execute = promisify(execFile)
 const deploy = join(import.meta.dirname, '../../../deploy/observability')
 
-/** Divides all durations in the alert rules, so that alerts fire within seconds. */
+/** All durations in the alert rules are divided by this factor. So alerts fire within seconds. */
 const speed = 60
 
 export interface Alert { labels: Record<string, string>, state: string }
 
 /**
- * Returns the folder of prometheus and promtool, or an empty string if they are on the PATH. If necessary,
- * downloads Debian's package. Returns undefined if the download fails.
+ * Finds the programs prometheus and promtool. Returns an empty string if both are on the PATH. Otherwise
+ * downloads Debian's package and returns the folder of its programs, or undefined if the download fails.
  */
 export async function findPrometheus (): Promise<string | undefined> {
   const onPath = await execute('which', ['prometheus', 'promtool']).then(() => '', () => undefined)
@@ -28,7 +28,7 @@ export async function findPrometheus (): Promise<string | undefined> {
   const isUnpacked = await execute(join(programs, 'promtool'), ['--version']).then(() => true, () => false)
   if (isUnpacked) return `${programs}/`
   await mkdir(folder, { recursive: true })
-  // Unpack the package without an installation, so that nothing outside the folder changes.
+  // Unpack the package instead of installing it, so that nothing outside the folder changes.
   const unpack = 'apt-get download -qq prometheus && dpkg -x prometheus_*.deb .'
   return await execute('bash', ['-c', unpack], { cwd: folder })
     .then(() => `${programs}/`, () => undefined)
@@ -87,7 +87,7 @@ scrape_configs: [{ job_name: plant-store, static_configs: [{ targets: ["${new UR
       return (await get<{ result: Array<{ value: [number, string] }> }>(path)).result
     },
 
-    /** Returns the series of an expression, with two values a second. The times are in seconds. */
+    /** Returns the series of an expression, with two values per second. The times are in Unix seconds. */
     async range (expression: string, start: number, end: number) {
       const query = `query=${encodeURIComponent(expression)}&start=${start}&end=${end}&step=0.5`
       return (await get<{ result: Series[] }>(`/api/v1/query_range?${query}`)).result

@@ -19,7 +19,7 @@ t.jobs = 3
 test('migrate goes up to the newest migration, and down by one migration', async (t) => {
   const DATABASE_URL = await createEmpty(t)
   const migrate = (...args: string[]) => run(['migrate', ...args], { DATABASE_URL })
-  // Does not measure coverage, because the run by `migrate` covers the same lines.
+  // Like `migrate`, but does not measure coverage: one run by `migrate` covers the same lines.
   const again = (...args: string[]) => unmeasured.run(['migrate', ...args], { DATABASE_URL })
   const prints = (direction: string, names: string[]) => {
     const stdout = names.map((name) => `${direction} ${name}\n`).join('') || 'nothing to do\n'
@@ -162,7 +162,7 @@ test('migrate waits for another migration and reports a lost connection in one l
   const other = new pg.Client(DATABASE_URL)
   await other.connect()
   t.teardown(() => other.end())
-  // node-pg-migrate holds this advisory lock during a migration.
+  // Take the advisory lock that node-pg-migrate holds during a migration.
   await other.query('select pg_advisory_lock(7241865325823964)')
   const waiting = unmeasured.run(['migrate'], { DATABASE_URL })
   const end = `select pg_terminate_backend(pid) from (${waitingForLocks}) as waiting`

@@ -21,7 +21,7 @@ const headers = { authorization, 'content-type': 'application/json' }
 /** Returns the log without lines about event-loop lag. A busy machine causes such lines. */
 const linesOf = ({ log }: Program) => log.filter(({ msg }) => !String(msg).includes('event loop'))
 
-/** Starts a create that waits for a lock until `release` is called. */
+/** Sends a create that waits for a table lock. `release` releases the lock. */
 async function createSlowly (t: Test, { address }: Program, id: number) {
   const client = new pg.Client(DATABASE_URL)
   await client.connect()
@@ -98,7 +98,7 @@ t.test('a second signal ends the service at once', async (t) => {
   const service = await serve(t, { DATABASE_URL, DRAIN_DELAY: '59s', SHUTDOWN_TIMEOUT: '1m' })
   service.child.kill('SIGTERM')
   await service.logged('stopping')
-  // The service ignores signals that arrive within a second of the first signal.
+  // For a second after the first signal, the service ignores further signals. So repeat the signal.
   while (service.child.exitCode === null) {
     service.child.kill('SIGTERM')
     await setTimeout(100)

@@ -15,13 +15,13 @@ const DATABASE_URL = await createDatabase(t)
 const environment = { DATABASE_URL, LOG_LEVEL: 'debug', SHUTDOWN_TIMEOUT: '3s', DRAIN_DELAY: '0' }
 
 /**
- * Starts the service with a pipe as its log, and makes the service log `lines` lines. Only `read` reads the
- * pipe, and some 300 lines fill the pipe.
+ * Starts the service with a pipe as its log. Sends `lines` requests, and the service logs each of them. About
+ * 300 lines fill the pipe: then the log stalls until `read` is called.
  */
 async function startStalled (t: Test, lines: number) {
   const path = join(t.testdir(), 'log')
   execFileSync('mkfifo', [path])
-  // Open the pipe as a shell does, without O_NONBLOCK.
+  // Open the service's end of the pipe without O_NONBLOCK, as a shell does.
   const pipe = openSync(path, constants.O_RDWR)
   const reader = openSync(path, constants.O_RDONLY | constants.O_NONBLOCK)
   const address = `http://127.0.0.1:${await freePort()}`

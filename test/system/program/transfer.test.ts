@@ -45,7 +45,7 @@ t.test('many plants come in and go out in every format', async (t) => {
   t.equal((await run(['export', 'bob'], { DATABASE_URL })).stdout, manyLines)
   t.equal(gunzipSync(await readFile(csv)).toString().split('\n').length, many + 2)
 
-  // Use bash, because sh may have no pipefail.
+  // Use bash, because some versions of sh have no pipefail.
   const head = `set -o pipefail; ${program.join(' ')} export ann | head -1`
   const env = { ...process.env, DATABASE_URL }
   const { stdout, stderr } = await promisify(execFile)('bash', ['-c', head], { env })
@@ -128,7 +128,7 @@ t.test('an export that loses its connection before the server confirms it leaves
 t.test('an export is one snapshot and blocks nothing; Ctrl-C leaves no file', async (t) => {
   const DATABASE_URL = await createDatabase(t)
   await unmeasured.run(['import', 'ann', file], { DATABASE_URL })
-  // The export waits until its output is read. The test reads the output only after the delete.
+  // The export blocks until the test reads its output. The test reads the output only after the delete.
   const env = { ...process.env, DATABASE_URL }
   const child = spawn('env', [...asShipped, ...program, 'export', 'ann'], { env })
   await until(DATABASE_URL, copying)

@@ -1,4 +1,4 @@
-// Tests the service on Citus: a coordinator and two workers share the plants. The tests are skipped unless
+// Tests the service on Citus: a coordinator distributes the plants to two workers. The tests run only if
 // CITUS_IMAGE names an image.
 import { setTimeout as delay } from 'node:timers/promises'
 import t from 'tap'

@@ -1,4 +1,4 @@
-// Loses the primary in several ways while instances write, then promotes the standby.
+// Tests several ways to lose the primary while instances write. After each loss, promotes the standby.
 import { setTimeout as delay } from 'node:timers/promises'
 import t from 'tap'
 import { run } from '../container/support.ts'
@@ -42,8 +42,8 @@ const losses: Loss[] = [
     begin: ({ inside }) => inside('one', 'psql', '--username=postgres', '--quiet',
       '--command=alter system set default_transaction_read_only = on', '--command=select pg_reload_conf()')
   },
-  // Uses only one instance. Of two instances, one might send no writes for a while, and continue to read from
-  // the old primary. Only fencing prevents such reads.
+  // Use only one instance. With two, one instance might not write for a while and still read from the old
+  // primary. Only fencing the old primary prevents these reads.
   {
     how: 'alive and not fenced, with one instance',
     isSynchronous: true,

@@ -1,5 +1,5 @@
-// Runs the pods of the rendered Job and Deployment with Podman. Podman does not call the probes, so the tests
-// call the probes. The tests leave out features of the manifests that need a cluster.
+// Runs the pods of the Kubernetes Job and Deployment with Podman. Podman does not call the probes, so the
+// tests call the probes. Features of the manifests that need a cluster are not tested.
 import { execFile } from 'node:child_process'
 import { writeFile } from 'node:fs/promises'
 import { join, relative } from 'node:path'
@@ -51,7 +51,7 @@ t.test('the pods of the manifests migrate, serve within their limits, and stop',
     return podman('inspect', '--format={{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}', infra)
   }
 
-  // Remove pods and secrets that a killed test has left.
+  // Remove pods and secrets that an earlier, killed test has left.
   await remove()
   t.teardown(remove)
   await buildImage()
@@ -65,7 +65,8 @@ t.test('the pods of the manifests migrate, serve within their limits, and stop',
       image: ${loadedPostgres}
       env: [{ name: POSTGRES_PASSWORD, value: plants }]`))
   const database = `${pods.database}-postgres`
-  // Connect over TCP. At first, the image starts a temporary server, which listens only on a Unix socket.
+  // Connect over TCP, to reach only the final server. While the image initializes the database, a temporary
+  // server listens on a Unix socket.
   const sql = (text: string) =>
     podman('exec', database, 'psql', '--host=127.0.0.1', '--username=postgres', `--command=${text}`)
   const createRole = () => sql("create role plant_store login password 'plants'").catch(() => '')
@@ -77,7 +78,7 @@ t.test('the pods of the manifests migrate, serve within their limits, and stop',
   await writeFile(join(folder, 'secret.json'), JSON.stringify({ url, 'migration-url': url }))
   await podman('secret', 'create', secret, 'secret.json')
 
-  // Podman publishes the manifest's ports on this machine, so choose free ports.
+  // Podman publishes the ports of the manifest on this machine. Choose free ports for them.
   await writeFile(join(folder, 'kustomization.yaml'), `
     nameSuffix: -test
     resources: [${relative(folder, join(root, 'deploy/kubernetes/production'))}]

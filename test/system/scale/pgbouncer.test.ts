@@ -1,5 +1,5 @@
-// Tests PgBouncer between the service and PostgreSQL. Several connections of the service share one connection
-// from PgBouncer to PostgreSQL.
+// Tests the service with PgBouncer between the service and PostgreSQL. Through PgBouncer, several connections
+// of the service share one PostgreSQL connection.
 import { execFile } from 'node:child_process'
 import { promisify } from 'node:util'
 import t from 'tap'

@@ -1,4 +1,4 @@
-// Helpers for the tests of several instances and databases.
+// Helpers for the tests that run several instances, with Compose overlays for the databases.
 import type { Test } from 'tap'
 import { buildImage, openProject, run, urlOf, waitForStatus } from '../container/support.ts'
 
@@ -33,7 +33,7 @@ export async function startProject (t: Test, overlay: string, env: Record<string
     ...project,
     addresses,
 
-    /** Returns a database URL with the container's address, which only Linux can reach from outside. */
+    /** Returns a database URL with the container's address. The host reaches this address only on Linux. */
     async databaseUrl (service: string, user = 'plant_store'): Promise<string> {
       const format = `{{(index .NetworkSettings.Networks "${project.network}").IPAddress}}`
       const address = await run('inspect', `--format=${format}`, await project.container(service))

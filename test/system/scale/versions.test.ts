@@ -1,4 +1,4 @@
-// Runs tests on old versions of PostgreSQL. Almost all other tests use the newest version.
+// Runs some test files on older versions of PostgreSQL. Almost all other tests use the newest version.
 import { execFile } from 'node:child_process'
 import { promisify } from 'node:util'
 import t from 'tap'
@@ -9,11 +9,11 @@ import { missing } from './support.ts'
 
 t.setTimeout(300_000)
 
-// These files test code that contains SQL.
+// The files that run on each version: they test code that contains SQL.
 const files = [...['create', 'delete', 'list', 'pages', 'next-page'].map((verb) => `plants/${verb}.test.ts`),
   'commands/tokens.test.ts', 'system/program/migrate.test.ts']
 
-/** Returns the official image, or an image with Debian's PostgreSQL 15, or undefined. */
+/** Returns the official image, or a substitute for version 15. Returns undefined if there is neither. */
 async function imageOf (version: number): Promise<string | undefined> {
   const name = `postgres:${version}`
   if (await missing(name) === false) return name
