@@ -5,7 +5,8 @@
 create table plants (
   -- The user that the plant belongs to. With the collation "C", the sort order is the same on every server.
   owner text collate "C" not null,
-  -- Chosen by the client. Ids are unique per owner, so a user cannot find out the ids of other users.
+  -- Chosen by the client, and unique per owner. If ids were unique in the whole table, a rejected id would
+  -- reveal a plant of another user.
   id bigint not null,
   name text not null,
   tag text,

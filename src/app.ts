@@ -29,7 +29,7 @@ export interface AppOptions {
   database: Database
   lifecycle: Lifecycle
   observers?: Telemetry[]
-  /** Standard output by default. */
+  /** Receives the log lines. Standard output by default. */
   logStream?: { write (line: string): void }
 }
 
@@ -47,7 +47,7 @@ export async function buildApp (options: AppOptions, register = registerDomains)
   const { config, database, lifecycle, observers = [], logStream } = options
   const app = Fastify({
     ...serverLimits,
-    // Serve requests during a shutdown, too. By default Fastify rejects requests then.
+    // Serve requests even during a shutdown. By default, Fastify would reject them.
     return503OnClosing: false,
     clientErrorHandler: handleClientError,
     frameworkErrors: handleError,

@@ -86,7 +86,7 @@ export const settings = {
   ...jwtSettings
 }
 
-/** The former names of settings. Former names work until the next version. */
+/** The former names of settings, by current name. Former names work until the next version. */
 const formerNames: Record<string, string> = { MAX_QUEUED: 'MAX_WAITING' }
 
 export type Config = {
@@ -135,7 +135,7 @@ export function findConfigWarnings (environment: NodeJS.ProcessEnv): string[] {
   ]
 }
 
-/** Allows two edits (added or removed characters), or one edit if the setting has under 8 characters. */
+/** Whether at most two characters were added or removed, or one if the setting has under 8 characters. */
 function isNearly (name: string, setting: string): boolean {
   const edits = diff(name, setting).filter(([kind]) => kind !== 0).length
   return edits <= Math.min(2, setting.length / 4)

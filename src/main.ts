@@ -131,11 +131,11 @@ transfer('export', 'write the plants of one moment')
 
 try {
   const words = process.argv.slice(2)
-  // With commander's own option for a default command, serve would take a misspelled command as an argument.
+  // Do not use commander's `isDefault`: `serve` would take a misspelled command as an argument.
   await program.parseAsync(words.length === 0 ? ['serve'] : words, { from: 'user' })
 } catch (error) {
   if (error instanceof CommanderError) {
-    // commander has printed the error. 2 is the usual exit code for wrong arguments.
+    // commander has already printed the error. 2 is the usual exit code for wrong arguments.
     process.exitCode = error.exitCode === 0 ? 0 : 2
   } else {
     console.error(formatError(error))

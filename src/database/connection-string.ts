@@ -20,7 +20,7 @@ const known = [
 
 export const urlForm = 'postgres://user:password@host:port/database, ' +
   'with / as %2F and ? as %3F in the password'
-// Matches a password with an unescaped / or ?. pg would read a part of such a password as the host.
+// Matches a password with an unescaped /, ? or #. pg would read a part of such a password as the host.
 const rawPassword = /^[^:]*:\/\/[^@/?#]*:[^@/?#]*[/?#][^=]*@/
 const parts = /^(postgres(?:ql)?:\/\/(?:[^/?#]*@)?)(?=.)([^/?#]*)([^?#]*)\??(.*)$/s
 
@@ -62,7 +62,7 @@ export function parseServers (url: string): { urls: string[], target: typeof tar
 const unexpected = (expected: string, got: string) =>
   new Error(`expected ${expected}, got ${JSON.stringify(got)}`)
 
-/** Writes `verify-full` for each sslmode that pg treats the same way. Otherwise pg prints a long warning. */
+/** Replaces the sslmodes that pg treats as `verify-full`, because pg prints a long warning about them. */
 export const normalizeSslMode = (url: string): string =>
   url.includes('uselibpqcompat=')
     ? url

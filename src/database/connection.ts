@@ -3,8 +3,8 @@ import { Socket } from 'node:net'
 import pg from 'pg'
 import { isFatal, isNotPrepared, isReadTimeout } from './pg-errors.ts'
 
-// Replaces two private methods of pg that cost time. `Connection.describe` requests the columns of every
-// statement. `Query.handleDataRow` makes each row an object. Test: test/database/wire.test.ts.
+// This file replaces two private methods of pg, to save time. pg's `Connection.describe` requests the columns
+// of every statement. pg's `Query.handleDataRow` makes each row an object. Test: test/database/wire.test.ts.
 
 /** A row as the server sends it: every value as text, in the order of the columns. */
 export type Row = Array<string | null>
@@ -25,7 +25,7 @@ export interface ConnectionOptions {
 
 export const tickMs = 100
 
-/** A connection is unresponsive after this many ticks without a result. */
+/** A connection with pending statements is unresponsive after this many ticks without a result. */
 export const unresponsiveTicks = 8
 
 const closeTimeoutMs = 1000
@@ -34,7 +34,7 @@ export class Connection {
   readonly url: string
   readonly closed: Promise<void>
   isOpen = true
-  /** Statements that were sent and have no result yet. */
+  /** The number of statements that were sent and have no result yet. */
   pending = 0
   isDistributed = false
   readonly #socket = new Socket()
@@ -55,7 +55,8 @@ export class Connection {
       keepAliveInitialDelayMillis: 10_000,
       application_name: 'plant-store',
       statement_timeout: statementTimeoutMs,
-      // For an unresponsive server. Longer than `statement_timeout`: this timeout ends the whole connection.
+      // Ends the connection to an unresponsive server. Must be longer than `statement_timeout`, with which
+      // PostgreSQL cancels only a slow statement.
       query_timeout: (statementTimeoutMs === 0 ? 5000 : statementTimeoutMs) + 1000
     })
     Object.assign(this.#client.connection, { describe: () => {} })
@@ -64,7 +65,7 @@ export class Connection {
     this.#client.on('error', () => this.destroy())
   }
 
-  /** Call `destroy` after a rejection. */
+  /** If the returned promise rejects, call `destroy`. */
   connect (): Promise<unknown> {
     return this.#client.connect()
   }
@@ -96,7 +97,10 @@ export class Connection {
     })
   }
 
-  /** Returns the original error. Later statements only report "not prepared" or a closed connection. */
+  /**
+   * Returns the error that came first. After a failed preparation or a timeout, later statements report only
+   * "not prepared" or a closed connection.
+   */
   #causeOf (error: Error, preparedAs: string): Error {
     if (isReadTimeout(error)) this.#timeout = error
     if (this.#timeout !== undefined) return this.#timeout

@@ -8,7 +8,7 @@ import { parseServers } from './connection-string.ts'
 const timeoutMs = 3000
 /** The pause before all servers are tried again. */
 const retryMs = 500
-/** After the first successful connection, how long to wait for a server with a later timeline. */
+/** How long to wait for a server with a later timeline after the first successful connection. */
 const graceMs = 200
 
 const rejectedWhen = {
@@ -84,14 +84,15 @@ export function createConnector (options: ConnectionOptions): () => Promise<Conn
     const grace = delay(graceMs, undefined, { ref: false })
     if (urls.length > 1) await Promise.race([Promise.allSettled(attempts), grace])
     const [best] = [...opened.filter(({ isOpen }) => isOpen), ...opened] as [Connection]
-    // Let other attempts finish, to notice a later timeline. `unref` lets the process exit meanwhile.
+    // Let the other attempts finish, because one of them may find a server with a later timeline. After
+    // `unref`, the process can exit before they finish.
     for (const late of attempts) late.then((other) => { if (other !== best) other.close() }, () => {})
     for (const other of connections) if (other !== best) other.unref()
     return best
   }
 }
 
-/** Opens a separate connection for a command or a migration. Rejects with DATABASE_UNAVAILABLE. */
+/** Opens a separate connection for a command or a migration. Rejects with DATABASE_UNAVAILABLE on failure. */
 export async function openClient (url: string, options: pg.ClientConfig): Promise<pg.Client> {
   const unavailable = (cause: unknown) => { throw new ApiError(errors.DATABASE_UNAVAILABLE, { cause }) }
   const connectionString = await findServer(url).catch(unavailable)

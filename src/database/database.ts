@@ -11,8 +11,8 @@ type WarningListener = (message: string, details: object) => void
 
 interface Probe { table: string, statement: Statement, values: unknown[] }
 
-// Each kind of read has one connection: a pool would take twice the processor time. Writes have several,
-// because a commit or a lock delays all later statements on its connection. See
+// Each kind of read has one connection: a pool would take twice the processor time. Writes have several
+// connections, because a commit or a lock delays all later statements on the same connection. See
 // docs/design/001-one-pipelined-connection.md.
 const writeConnections = 4
 
@@ -20,7 +20,8 @@ const maxUnresponsiveMs = unresponsiveTicks * tickMs
 
 /**
  * Each statement is a transaction of its own. If the statement is at fault, methods reject with pg's error.
- * Otherwise methods reject with a 503 such as DATABASE_UNAVAILABLE. Repositories limit pending statements.
+ * If the server or the connection is at fault, methods reject with a 503 such as DATABASE_UNAVAILABLE. This
+ * module does not limit the number of pending statements. Repositories limit the number.
  */
 export function openDatabase (options: ConnectionOptions) {
   const connect = createConnector(options)
@@ -43,7 +44,7 @@ export function openDatabase (options: ConnectionOptions) {
     /** For token look-ups. If the connection is unresponsive, sends the read again on a new connection. */
     readHedged: (statement: Statement, values: unknown[] = []) => tokens.runHedged(statement, values),
 
-    /** Resolves after the commit. After DATABASE_UNAVAILABLE or DATABASE_SLOW the outcome is unknown. */
+    /** Resolves after the commit. After DATABASE_UNAVAILABLE or DATABASE_SLOW, the commit is uncertain. */
     write: (statement: Statement, values: unknown[] = []) => leastBusy(writes).run(statement, values),
 
     /** Adds a statement to the readiness probe. The values must match no row. */

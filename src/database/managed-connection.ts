@@ -3,7 +3,10 @@ import { connectionEvents, requestContext, statementEvents, type StatementEvent 
 import type { Connection, Row, Statement } from './connection.ts'
 import { isStalePlan, toDatabaseError } from './pg-errors.ts'
 
-/** Counts closing connections, too. Otherwise hanging statements could use up the server's connections. */
+/**
+ * The most connections, including closing connections. A connection with hanging statements closes slowly.
+ * Without this limit, slowly closing connections could use up the connections that the server allows.
+ */
 const maxOpen = 3
 
 /** After a failed attempt to connect, statements are rejected for this long without a new attempt. */
@@ -37,7 +40,10 @@ export class ManagedConnection {
     }
   }
 
-  /** If `tick` replaces the connection, sends the statement on the new one, too. The first success counts. */
+  /**
+   * Runs a statement. If `tick` replaces the connection meanwhile, also sends the statement on the new
+   * connection. The first success counts.
+   */
   runHedged (statement: Statement, values: unknown[]): Promise<Row[]> {
     const { promise, resolve, reject } = Promise.withResolvers<Row[]>()
     const first = this.run(statement, values)
@@ -78,7 +84,7 @@ export class ManagedConnection {
     await connection.closed
   }
 
-  /** If the plan is stale, PostgreSQL does not run the statement. A new connection then runs it instead. */
+  /** If PostgreSQL rejects the statement because its plan is stale, repeats it on a new connection. */
   async #runOrReplan (statement: Statement, values: unknown[]): Promise<Row[]> {
     const connection = this.#usable() ?? await this.opened()
     try {

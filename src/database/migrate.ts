@@ -35,7 +35,7 @@ export function supportedVersion (number: unknown): string {
 
 /**
  * Runs all missing migrations in one transaction, or undoes the newest migration. Deletes data only if
- * `withData` is set. Waits for a migration of another instance. Returns the names of the migrations that ran.
+ * `withData` is set. Waits while another instance migrates. Returns the names of the migrations that ran.
  */
 export async function migrate (url: string, direction: 'up' | 'down', withData = false): Promise<string[]> {
   const client = await openClient(url, {
@@ -88,7 +88,8 @@ async function migrationsDone (client: pg.Client): Promise<unknown[]> {
 
 /**
  * Throws when migrating down would delete data. Runs the Down section, compares the columns, and rolls back.
- * Then the library migrates in the same transaction. The table locks prevent new rows until then.
+ * The library then migrates in the same transaction. Until the transaction ends, table locks prevent
+ * new rows.
  */
 async function refuseDataLoss (client: pg.Client, migration: unknown): Promise<void> {
   const text = await readFile(join(dir, `${migration}.sql`), 'utf8').catch(() => '')

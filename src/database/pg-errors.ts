@@ -15,7 +15,7 @@ const unavailable = new RegExp('^(' + [
 /** Deadlocks, serialization failures and timeouts: PostgreSQL has rolled the statement back. */
 const rolledBack = /^(40001|40P01|57014)$/
 
-/** SQLSTATEs of `unavailable` that do not become DATABASE_UNAVAILABLE. */
+/** SQLSTATEs that match `unavailable` but become a more specific error than DATABASE_UNAVAILABLE. */
 const numbered: Record<string, ErrorDefinition> = { 57014: errors.DATABASE_SLOW, 53100: errors.DATABASE_FULL }
 
 const sqlStateOf = (error: unknown) => error instanceof pg.DatabaseError ? error.code as string : ''
@@ -27,12 +27,12 @@ export const isReadTimeout = (error: unknown): boolean => (error as Error).messa
 
 export const isNotPrepared = (error: unknown): boolean => sqlStateOf(error) === '26000'
 
-/** Whether the server has no valid plan for a statement. The server has not executed the statement then. */
+/** Whether the server has no valid plan for a statement. If so, the server has not run the statement. */
 export const isStalePlan = (error: unknown): boolean =>
   isNotPrepared(error) ||
   (sqlStateOf(error) === '0A000' && (error as pg.DatabaseError).routine === 'RevalidateCachedQuery')
 
-/** Returns an error of the statement itself unchanged. Any other error becomes the cause of a 503. */
+/** If the statement is at fault, returns the error. Otherwise returns a 503 that has the error as cause. */
 export function toDatabaseError (cause: unknown): unknown {
   const state = sqlStateOf(cause)
   if (state !== '' && !unavailable.test(state)) return cause
@@ -40,6 +40,6 @@ export function toDatabaseError (cause: unknown): unknown {
   return new ApiError(numbered[state] ?? otherwise, { cause })
 }
 
-/** Whether the server has confirmed that the statement had no effect. */
+/** Whether the server has confirmed that the statement changed nothing. */
 export const wasRolledBack = (error: unknown): boolean =>
   error instanceof pg.DatabaseError || (error instanceof ApiError && rolledBack.test(sqlStateOf(error.cause)))

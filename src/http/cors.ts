@@ -1,4 +1,4 @@
-// Lets web pages of other origins call the service (Fetch standard, "CORS protocol").
+// Lets web pages of the configured origins call the service (Fetch standard, "CORS protocol").
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 
 const exposedHeaders = 'WWW-Authenticate, Retry-After, RateLimit, Link, X-Request-Id'

@@ -1,4 +1,4 @@
-// Logs the first few responses of each error in a second, and then the number of further responses.
+// Limits the log lines of each error. Once a second, logs how many times the error occurred without a line.
 import type { FastifyBaseLogger, FastifyError, FastifyInstance } from 'fastify'
 import type { ApiError } from '../errors.ts'
 
@@ -6,7 +6,8 @@ declare module 'fastify' {
   interface FastifyInstance { errorLog: ErrorLog }
 }
 
-// Per second. `maxLines` never drops the first line of an error, so frequent errors don't hide rare errors.
+// The most log lines per second: for one error, and for all errors together. Each error gets at least one
+// line, even beyond `maxLines`, so that frequent errors do not hide rare errors.
 const [maxLinesPerError, maxLines] = [20, 60]
 
 export function registerErrorLog (app: FastifyInstance): void {
@@ -26,12 +27,12 @@ class ErrorLog {
     this.#log = log
   }
 
-  /** `log` adds the request's id. `client` describes the client and the request. */
+  /** `log` adds the request's id to the line. `client` describes the client and the request. */
   record (error: ApiError, log: FastifyBaseLogger, client: object): void {
     if (log.level === 'silent') return
     this.#timer ??= setTimeout(() => this.flush(), 1000).unref()
     const level = levelOf(error)
-    // Limit server errors by number only: server errors of one number can have countless different causes.
+    // Count server errors by number only. Their causes are countless: a limit per cause would limit nothing.
     const key = `${error.number} ${level === 'error' ? '' : reasonOf(error)}`
     const entry = this.#errors.get(key) ?? { error, logged: 0, further: 0 }
     this.#errors.set(key, entry)
@@ -62,6 +63,6 @@ class ErrorLog {
 const levelOf = ({ name, status }: ApiError) =>
   name === 'OVERLOADED' ? 'warn' : status >= 500 && status !== 501 ? 'error' : 'info'
 
-/** For a library's error, returns the code, because the message may contain a client's text. */
+/** Returns the code of a library's error, not the message: the message may contain text of a client. */
 const reasonOf = ({ name, cause }: ApiError) =>
   typeof cause === 'string' ? cause : (cause as FastifyError | undefined)?.code ?? name

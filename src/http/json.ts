@@ -26,9 +26,10 @@ export function readJsonBodies (app: FastifyInstance, budget: MemoryBudget): voi
     if (error !== undefined) return done(new ApiError(error))
     const { 'transfer-encoding': coding, 'content-length': length = 0 } = headers
     const bytes = coding === undefined ? Math.min(Number(length), limit) : limit
-    // The memory stays reserved until the response ends, because a batch keeps the plant until then.
+    // Reserve the memory until the response ends: the plant stays in memory until the database has stored it.
     if (bytes > inlineBytes && !budget.reserve(identity.user, bytes, reply.raw)) return done(overloaded)
-    // The stream of an absent body has already ended: Fastify would wait forever. Pass a new empty stream.
+    // Without a body, the stream has already ended, and Fastify would wait forever for its end. Pass a new
+    // empty stream.
     done(null, payload.readableEnded ? Readable.from([]) : payload)
   })
   app.removeAllContentTypeParsers()
@@ -48,7 +49,7 @@ function contentHeadersError (headers: IncomingHttpHeaders): ErrorDefinition | u
   return contentEncoding.toLowerCase() === 'identity' ? undefined : errors.CONTENT_ENCODING_UNSUPPORTED
 }
 
-/** Parses a request body (RFC 8259). Throws for bytes that are not UTF-8. An empty body becomes undefined. */
+/** Parses a request body (RFC 8259). Returns undefined for an empty body. Throws if the body is not valid. */
 export function parseJsonBody (bytes: Buffer): unknown {
   if (bytes.length === 0) return undefined
   if (!isUtf8(bytes)) throw new ApiError(errors.BODY_NOT_UTF8)
@@ -63,13 +64,13 @@ export function parseJsonBody (bytes: Buffer): unknown {
 
 /**
  * Matches a body that may contain a number of over 15 digits, a fraction, an exponent or the key `__proto__`.
- * Only such a body needs the reviver. Parsing with the reviver takes seven times as long as without.
+ * Only such a body needs the reviver, which makes parsing take seven times as long.
  */
 const needsReviver = /(?<!\d)\d{16}|\d[.eE]|\\u|__proto__/
 
 const [comma, brace, bracket, quote, backslash] = Buffer.from(',{["\\')
 
-/** Counts the commas and opening brackets outside strings, and stops at `maxValues` + 1. */
+/** Estimates the number of values: counts commas and opening brackets outside strings. Stops at the limit. */
 function countValues (bytes: Buffer): number {
   let values = 0
   for (let at = 0; at < bytes.length && values <= maxValues; at++) {

@@ -1,18 +1,18 @@
-// Rejects malformed requests and unknown paths and methods before any route runs.
+// Before any route runs, rejects malformed requests, unknown paths, and methods that a path does not allow.
 import { METHODS, type IncomingMessage } from 'node:http'
 import { isIPv6 } from 'node:net'
 import type { FastifyInstance, FastifyReply, FastifyRequest, HookHandlerDoneFunction } from 'fastify'
 import { ApiError, errors, type ErrorDefinition } from '../errors.ts'
 import type { RespondToPreflight } from './cors.ts'
 
-/** `app` must be the root instance, still without routes. */
+/** `app` must be the root instance. Call this before any route is registered. */
 export function rejectMalformedRequests (app: FastifyInstance, preflight?: RespondToPreflight): void {
   // Run before Fastify's own listener, which responds to some malformed requests without running a hook.
   app.server.prependListener('request', (request, response) => {
     // Bad framing hides the end of the body, so close the connection after the response (RFC 9112, 6.1).
     if (hasBadFraming(request)) response.shouldKeepAlive = false
-    // Node's parser accepts RTSP methods, but the router would log a long warning. The URL `#` makes
-    // `validateRequest` reject the request.
+    // Node's parser accepts RTSP methods, for which the router would log a long warning. Turn such a request
+    // into `GET #`, which `validateRequest` rejects.
     if (!METHODS.includes(request.method as string)) Object.assign(request, { method: 'GET', url: '#' })
   })
 
@@ -51,11 +51,11 @@ function validateRequest (request: IncomingMessage): ErrorDefinition | undefined
   // The router would treat `*` as `/`.
   if (url === '*') return errors.PATH_UNKNOWN
   if (host !== undefined && !isHost(host)) return errors.HOST_INVALID
-  // The router would cut the path at `#`: /plants/1#2 would be plant 1.
+  // The router would cut the path at `#`: /plants/1#2 would mean plant 1.
   return (url as string).includes('#') ? errors.HTTP_MALFORMED : undefined
 }
 
-/** Node decodes only the transfer coding `chunked`. HTTP/1.0 has no transfer codings. */
+/** HTTP/1.0 has no transfer codings. In HTTP/1.1, Node decodes only `chunked`. Any other coding is bad. */
 const hasBadFraming = ({ httpVersion, headers: { 'transfer-encoding': coding } }: IncomingMessage) =>
   coding !== undefined && (httpVersion === '1.0' || !/^chunked$/i.test(coding))
 
@@ -79,7 +79,7 @@ const matches = (pattern: string[], path: string[]) =>
   (pattern.length === path.length || pattern.at(-1) === '*') &&
   pattern.every((part, index) => part === path[index] || (/^[:*]/.test(part) && Boolean(path[index])))
 
-/** An onRequest hook. Rejects malformed percent escapes in the query, which the router accepts. */
+/** An onRequest hook. Rejects malformed percent escapes in the query: the router checks only the path. */
 export function rejectMalformedQuery (
   request: FastifyRequest, _reply: FastifyReply, done: HookHandlerDoneFunction
 ): void {

@@ -20,9 +20,9 @@ const foreignErrors: Record<string, ErrorDefinition> = {
   FST_BEARER_AUTH_MISSING_AUTHORIZATION_HEADER: errors.TOKEN_MISSING,
   // The header `Authorization` does not use the scheme Bearer.
   FST_BEARER_AUTH_INVALID_AUTHORIZATION_HEADER: errors.TOKEN_MISSING,
-  // The client disconnected while sending the body. The error is not a fault of the service.
+  // The client disconnected while it sent the body, so the service is not at fault.
   ECONNRESET: errors.HTTP_MALFORMED,
-  // The client disconnected before a long list began.
+  // The client disconnected before the service began to send a long list.
   ERR_STREAM_PREMATURE_CLOSE: errors.HTTP_MALFORMED,
   ERR_HTTP_REQUEST_TIMEOUT: errors.REQUEST_TIMEOUT,
   HPE_HEADER_OVERFLOW: errors.HEADERS_TOO_LARGE,
@@ -46,9 +46,9 @@ export function setStandardHeaders (app: FastifyInstance): void {
   app.addHook('onSend', (request, reply, payload, done) => {
     reply.header('x-request-id', request.id)
     if (!reply.hasHeader('cache-control')) reply.header('cache-control', 'no-store')
-    // Remove the charset that Fastify adds: `application/json` has none (RFC 8259, section 11).
+    // Remove the charset that Fastify adds: `application/json` has no such parameter (RFC 8259, section 11).
     if (reply.getHeader('content-type') === 'application/json; charset=utf-8') reply.type('application/json')
-    // HTTP/1.0 has no chunked coding: its clients cannot tell a truncated response from a complete response.
+    // Send no stream in HTTP/1.0: without chunked coding, the client cannot notice a truncated response.
     const isChunked = payload instanceof Readable && !reply.hasHeader('content-length')
     if (isChunked && request.raw.httpVersion === '1.0') {
       payload.destroy()
@@ -58,7 +58,7 @@ export function setStandardHeaders (app: FastifyInstance): void {
   })
 }
 
-/** Returns the client's address as reported by trusted proxies. Skips entries that are not IP addresses. */
+/** Returns the client's address, as reported by trusted proxies. Skips texts that are not IP addresses. */
 export const addressOf = ({ ip, ips = [ip] }: FastifyRequest) =>
   ips.findLast((address) => isIP(address) !== 0) as string
 
@@ -77,9 +77,9 @@ export function handleError (error: unknown, request: FastifyRequest, reply: Fas
   // still sends the body would lose the response.
   if (!request.raw.complete) discardStream(request.raw, request.raw.socket)
   if (reply.hasHeader('connection') && reply.raw.shouldKeepAlive) reply.header('connection', 'keep-alive')
-  // Set all headers here, because Fastify runs no hook for a malformed URL. With a serializer, Fastify adds
-  // no charset.
+  // Set all headers here: for a malformed URL, Fastify does not run the hook of `setStandardHeaders`.
   reply.code(status).headers({ ...headers, 'cache-control': 'no-store', 'x-request-id': request.id })
+  // Set a serializer: otherwise Fastify would add a charset to the content type.
   reply.type('application/json').serializer(JSON.stringify)
   // Without the tick limiter, a client could keep the event loop busy with rejected requests.
   const client = request.identity?.user ?? request.ip

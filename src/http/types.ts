@@ -2,7 +2,7 @@
 import { Kind, Type, TypeRegistry, type TUnsafe } from '@sinclair/typebox'
 import { int64Range, inInt64Range } from './int64.ts'
 
-/** For error messages. */
+/** What a value of each kind must be, in words for error messages. */
 export const typeDescriptions: Record<string, string> = {}
 
 function define<Value> (
@@ -30,7 +30,7 @@ export const Int64Text = define<string>('Int64Text', `a decimal integer ${int64R
 export const writeCursor = (id: string) => Buffer.from(id).toString('base64url')
 export const readCursor = (cursor: string) => Buffer.from(cursor, 'base64url').toString('latin1')
 
-/** A position in a list, encoded by `writeCursor`. Clients cannot mistake the text for an id or an offset. */
+/** A plant's id, encoded by `writeCursor` so that clients do not use the text as an id or an offset. */
 export const CursorText = define<string>('CursorText', 'the value from the Link header of a list',
   { type: 'string' },
   (value) => typeof value === 'string' && isInt64(readCursor(value)) &&

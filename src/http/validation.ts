@@ -10,8 +10,8 @@ import { typeDescriptions } from './types.ts'
 const toApiErrorByPart = { body: bodyError, params: pathError, querystring: queryError }
 
 /**
- * Checks values without converting them. Fastify's default (Ajv) would convert the name 5 to "5". TypeBox's
- * compiler for Fastify would convert the id 1.5 in a path to 1.
+ * Checks values without converting them. Fastify's default (Ajv) would accept the number 5 as the name "5".
+ * TypeBox's compiler for Fastify would accept the id 1.5 in a path as 1.
  */
 export const compileValidator: FastifySchemaCompiler<TSchema> = ({ schema, httpPart }) => {
   const check = TypeCompiler.Compile(schema)
@@ -47,7 +47,7 @@ function queryError (error: ValueError): ApiError {
     return reject(errors.QUERY_PARAMETER_INVALID, `${name} ${requirementOf(error)}, given once.`)
   }
   const known = Object.keys(error.schema.properties).join(' or ') || 'none'
-  // A longer name may be a token. Tokens must not get into the log.
+  // Do not repeat a longer name: the name may be a token, and tokens must not get into the log.
   const shown = /^\w{1,20}$/.test(name) ? name : 'This name'
   return reject(errors.QUERY_PARAMETER_INVALID, `${shown} is not a parameter here: use ${known}.`)
 }

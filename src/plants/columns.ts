@@ -1,4 +1,4 @@
-// The columns of a plant except its key. All statements are built from this list.
+// The columns of a plant, except the key (owner and id). All statements are built from these columns.
 import type { Plant } from './schemas.ts'
 
 /** The SQL type of each column. */
@@ -11,7 +11,7 @@ export const fields = Object.keys(types) as Array<keyof Plant>
 
 export const textFields = fields.filter((field) => types[field] === 'text')
 
-/** `, name, tag`: to append to the key columns in a statement. */
+/** The text `, name, tag`, which follows the key columns in a statement. */
 export const columnList = fields.map((field) => `, ${field}`).join('')
 
 /** Returns `($1, $2, $3, $4), ($5, …)`: a row of placeholders for the key and fields of each plant. */

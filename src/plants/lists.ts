@@ -1,4 +1,4 @@
-// Short lists share statements. Long lists are read in pages, one page at a time for all users.
+// Several short lists share a statement. Long lists are read page by page, and their users take turns.
 import type { Writable } from 'node:stream'
 import { LRUCache } from 'lru-cache'
 import type { Database } from '../database/database.ts'
@@ -25,7 +25,7 @@ interface ListRequest extends PageRequest {
   queuedAt: number
 }
 
-/** Undefined if the page is too large for the statement. The list is then read as a long list. */
+/** Undefined if the page is too large for a short list. The service then reads the list as a long list. */
 type MaybePage = Page | undefined
 
 interface List {
@@ -35,7 +35,7 @@ interface List {
   beyond?: string | undefined
 }
 
-/** The page size is in plants. Parsing 128 KiB of JSON takes about 2 ms. */
+/** `maxPageSize` is in plants. Parsing 128 KiB of JSON takes about 2 ms. */
 const [maxPageSize, maxPageBytes, maxFirstPageBytes] = [2000, 131_072, 65_536]
 
 /** How many plants one statement may skip to find the end of a list. Skipping 10,000 takes about 1 ms. */
@@ -46,7 +46,7 @@ const [slowMs, slowFactor] = [100, 4]
 
 export class Lists {
   readonly #options: ListsOptions
-  /** Users with a slow list in the last 10 s. The service reads their lists alone, to delay no other user. */
+  /** Users with a slow list in the last 10 s. Their lists share no statement with other users. */
   readonly #slow = new LRUCache<string, true>({ max: 10_000, ttl: 10_000 })
   /** Users with a large first page in the last 10 s. Their lists are read as long lists from the start. */
   readonly #large = new LRUCache<string, true>({ max: 10_000, ttl: 10_000 })
@@ -65,10 +65,12 @@ export class Lists {
       runAlone: (list) => this.#slowLists.add(list)
     })
     const alone = { ...options.batch, limits: () => oneAtATime }
-    // A slow batch also marks users with fast lists. These users must not wait in the queue of long lists.
+    // A slow batch marks all its users as slow, even users with fast lists. Slow lists have a queue of
+    // their own, so that they do not wait behind long lists.
     this.#slowLists = new Batcher(async ([list]) => [await this.#readSlow(list as ListRequest)],
       { ...alone, name: 'slow_list' })
-    // The memory budget already limits the number of long lists. A long list has at most two entries.
+    // No limit for the queue: the memory budget limits the number of long lists, and each list queues at most
+    // two pages.
     const long = { ...alone, maxQueued: Infinity }
     this.#longLists = new Batcher(async ([list]) => [await this.#readLarge(list as ListRequest)],
       { ...long, name: 'long_list' })
@@ -83,7 +85,7 @@ export class Lists {
     if (page !== undefined && page.next === undefined) return { plants: page.toPlants(), beyond: page.beyond }
 
     const { budget, maxPlantBytes } = this.#options
-    // For the page that is being sent, and the prefetched next page.
+    // Memory for the page that is being sent, and for the prefetched next page.
     const bytes = 2 * Math.max(maxPageBytes, maxPlantBytes)
     if (!budget.reserve(user, bytes, response)) throw overloaded
     const first = page ?? await this.#longLists.add(request)
@@ -92,16 +94,16 @@ export class Lists {
       return { plants: first.toPlants(), beyond: first.beyond }
     }
     if (range.limit === Infinity) return { plants: this.#pages(request, first) }
-    // Find the end of the list first, because the header `Link` is sent before the plants.
+    // The header `Link` tells where the next list starts, and is sent before the plants. Find the end first.
     const second = await (this.#prefetch(request, first) as Promise<Page>)
     const beyond = second.next === undefined ? second.beyond : await this.#setEnd(request, second.next)
     return { plants: this.#pages(request, first, second), beyond }
   }
 
   /**
-   * Finds the first plant beyond the limit, and ends the list before this plant. Returns the plant's id: the
-   * client's next list starts there. If the list ended after `limit` plants, a plant created meanwhile could
-   * push another plant out of both lists.
+   * Finds the first plant beyond the limit, and ends the list before this plant. Returns the plant's id, with
+   * which the client's next list starts. If the list ended after `limit` plants instead, a plant created
+   * meanwhile would take the place of the last plant, which would then be in neither list.
    */
   async #setEnd (request: ListRequest, next: Cursor): Promise<string | undefined> {
     let end: string | undefined = next.from
@@ -125,20 +127,20 @@ export class Lists {
     }
   }
 
-  /** Requests the next page. The request never expires in the queue, because the list has begun. */
+  /** Requests the next page. The request never expires: the list has already begun. */
   #prefetch (request: ListRequest, { next, count, bytes }: Page): Promise<Page> | undefined {
     if (next === undefined) return undefined
     const affordable = Math.floor(maxPageBytes / (bytes / count))
     const size = Math.max(1, Math.min(maxPageSize, next.limit + 1, affordable))
     const cursor = { ...next, size, maxBytes: maxPageBytes }
     const page = this.#longLists.add({ ...request, ...cursor, queuedAt: Infinity })
-    // After a disconnect, no code awaits the page. An unhandled rejection would crash the process.
+    // If the client disconnects, no code awaits the page. An unhandled rejection would crash the process.
     page.catch(() => {})
     return page
   }
 
   async #readTogether (lists: ListRequest[]): Promise<Array<MaybePage | Promise<MaybePage>>> {
-    // While a list was queued, another list of its user may have been slow or large.
+    // Check again: while a list was queued, another list of its user may have been slow or large.
     const short = lists.filter(({ user }) => !this.#slow.has(user) && !this.#large.has(user))
     const pages = new Map(short.length > 0 ? await this.#readShort(short) : [])
     return lists.map((list) => {
@@ -160,7 +162,7 @@ export class Lists {
     })
   }
 
-  /** Returns how many ms a statement ran. PostgreSQL runs the statements of a connection one by one. */
+  /** Returns how many ms a statement ran. A statement starts only after the previous statement's result. */
   #since (sentAt: number): number {
     const now = performance.now()
     const ms = now - Math.max(sentAt, this.#lastResultAt)

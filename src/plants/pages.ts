@@ -4,7 +4,7 @@ import { inlineBytes } from '../scheduling/memory-budget.ts'
 import { columnList, fields, textFields, toPlant } from './columns.ts'
 import type { Plant } from './schemas.ts'
 
-/** The rest of a list: at most `limit` plants, with ids of at least `from` and at most `to`. */
+/** The rest of a list: at most `limit` plants, with ids from `from` up to and including `to`. */
 export interface Cursor { from: string, limit: number, to?: string | undefined }
 
 /** Without `from`, the list starts at the first plant. */
@@ -12,9 +12,9 @@ export interface ListRange { from?: string | undefined, limit: number }
 
 export interface PageRequest extends Cursor {
   user: string
-  /** In plants. */
+  /** The most plants in the page. */
   size: number
-  /** The limit for the JSON of a page's texts. A plant that exceeds the limit gets a page of its own. */
+  /** The most JSON that the texts of a page may take. A plant with more gets a page of its own. */
   maxBytes: number
 }
 
@@ -37,12 +37,13 @@ const [firstId, lastId] = ['-9223372036854775808', '9223372036854775807']
 const textBytes = textFields.map((field) => `coalesce(octet_length(${field}), 0)`)
 const jsonBytes = textFields.map((field) => `coalesce(octet_length(to_json(${field})::text), 0)`)
 
-/** In bytes. A page with a longer text is read by `selectLargePage`. */
+/** In bytes. If a page has a longer text, `selectLargePage` reads the page. */
 const largeText = 256
 
 /**
  * Selects a page as one row: the count, the last id if more plants may follow, and a JSON array per field. If
- * the page is too large, the arrays are null. See docs/design/004-lists-in-pages.md.
+ * the arrays exceed `maxBytes` or a text is large, all arrays are null.
+ * See docs/design/004-lists-in-pages.md.
  */
 const pageOf = (condition: string, size: string, maxBytes: string | number) => `
   select count, case when count = ${size} then last_id end as last_id,
@@ -70,14 +71,14 @@ const selectFirstPages = {
   text: pagesOf('', 'owner, size', 'owner = list.owner')
 }
 
-// For lists that start at a cursor. PostgreSQL takes 0.5 µs more per list than with `selectFirstPages`.
+// For lists that start at a cursor. This statement takes 0.5 µs more per list than `selectFirstPages`.
 const selectPages = {
   name: 'plants-pages',
   text: pagesOf(', (select $3::bigint[])', 'owner, size, first', 'owner = list.owner and id >= list.first')
 }
 
-// Ends the page before the plant that would exceed $4 bytes of JSON. The condition on `bytes_before` uses
-// only stored lengths, so PostgreSQL does not read large texts of later plants.
+// Ends the page before the plant that would bring the page's JSON over $4 bytes. The condition on
+// `bytes_before` needs only stored lengths. So PostgreSQL reads no large texts of plants after the page.
 const selectLargePage = {
   name: 'plants-large-page',
   text: `with plant as (
@@ -103,8 +104,8 @@ const selectEnd = {
 
 export function firstPage (user: string, range: ListRange, maxBytes: number): PageRequest {
   const { from = firstId, limit } = range
-  // Read one plant beyond the limit, to find out whether more plants follow. Read none for a limit of 0: a
-  // link would lead to the same empty page.
+  // Read one plant beyond the limit, to find out whether more plants follow. For a limit of 0, read
+  // nothing: the link to the next page would lead to the same empty page.
   const size = limit === 0 ? 0 : Math.min(maxFirstPageSize, limit + 1)
   return { user, from, limit, size, maxBytes }
 }
@@ -156,7 +157,7 @@ export async function readEnd (
   return row?.[0] as string | undefined
 }
 
-/** Returns undefined if the page is too large for the statement. */
+/** Returns undefined if the page has plants but no arrays: the page was too large for the statement. */
 function toPage ({ limit, to }: PageRequest, [count, last, ...columns]: Row): Page | undefined {
   if (count !== '0' && columns[0] == null) return undefined
   const hasMore = Number(count) > limit
@@ -185,5 +186,5 @@ function cursorAfter (id: string | null | undefined, limit: number, to?: string)
   return { from: (BigInt(id) + 1n).toString(), limit, to }
 }
 
-/** For the readiness probe. No user can have the name ''. */
+/** For the readiness probe. No user can have the name '', so the statement matches no plant. */
 export const listProbe = [selectPage, ['', firstId, 1, inlineBytes, lastId]] as const

@@ -22,7 +22,10 @@ interface PlantsOptions {
   budget: MemoryBudget
 }
 
-/** First pages per statement, and such statements in flight. More would delay other users. */
+/**
+ * The most lists that share a statement, and the most of these statements in flight. More would delay other
+ * users.
+ */
 const [maxLists, maxListBatches] = [16, 4]
 const defaultWriteBatch = 500
 
@@ -31,7 +34,7 @@ export function createPlants (database: Database, options: PlantsOptions) {
   const { writeBatch, maxQueued, bodyLimit, budget } = options
   const batching = (maxItems: number, maxInFlight: number) => {
     const batch = { maxItems: Math.min(maxItems, writeBatch ?? defaultWriteBatch), maxInFlight }
-    // On Citus, a lost node would make the whole batch fail.
+    // On Citus, do not batch by default: one lost node would make the whole batch fail.
     const isSingle = () => batch.maxItems === 1 || (writeBatch === undefined && database.isDistributed())
     return { limits: () => isSingle() ? singles : batch, maxQueued, isRetryable: wasRolledBack }
   }
@@ -58,5 +61,5 @@ export function createPlants (database: Database, options: PlantsOptions) {
   }
 }
 
-/** In characters. */
+/** Returns the length of the plant's texts, in characters. */
 const sizeOf = (plant: NewPlant) => textFields.reduce((sum, field) => sum + (plant[field]?.length ?? 0), 0)

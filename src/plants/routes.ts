@@ -105,7 +105,7 @@ async function * toJson (pages: AsyncIterable<Page>, request: FastifyRequest, re
   const serialize = reply.getSerializationFunction('200') as unknown as (plants: Plant[]) => string
   let separator = '['
   for await (const page of pages) {
-    // The previous page was the last page with plants.
+    // If this page is empty, the previous page was the last page with plants.
     if (page.count === 0) break
     await request.revalidate()
     await userWork.turn(request.identity.user, page.bytes)

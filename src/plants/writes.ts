@@ -6,17 +6,17 @@ import type { NewPlant } from './schemas.ts'
 export interface PlantKey { user: string, id: string }
 export interface PlantToCreate extends PlantKey {
   plant: NewPlant
-  /** In characters. */
+  /** The length of the plant's texts, in characters. */
   size: number
 }
 
-/** Per statement. */
+/** The most plants in one statement. */
 export const maxCreates = 512
 
 // All instances write plants in the same order, so batches rarely deadlock. If PostgreSQL aborts a batch, the
 // service retries each item alone.
 
-// Citus can route each row of a `values` list to its node, but not the rows of `unnest`.
+// Use a `values` list: Citus can route each of its rows to a node, but cannot route the rows of `unnest`.
 const inserts: Statement[] = []
 const insertOf = (rows: number): Statement => ({
   name: rows === 1 ? 'plant-insert' : 'plants-insert',
@@ -28,8 +28,8 @@ const deleteOne = {
   name: 'plant-delete',
   text: 'delete from plants where owner = $1 and id = $2 returning owner, id'
 }
-// Without the subselects, the planner would see the arrays' lengths. PostgreSQL would replan small batches,
-// which almost doubles their time.
+// Without the subselects, the planner would see the arrays' lengths, and PostgreSQL would replan each small
+// batch. That almost doubles the time of a small batch.
 const deleteMany = {
   name: 'plants-delete',
   text: `delete from plants
@@ -37,13 +37,13 @@ const deleteMany = {
     where plants.owner = key.owner and plants.id = key.id returning plants.owner, plants.id`
 }
 
-/** For the readiness probe. No user can have the name ''. */
+/** For the readiness probe. No user can have the name '', so the statement matches no plant. */
 export const deleteProbe = [deleteOne, ['', '0']] as const
 
 export async function insertAll (database: Database, plants: PlantToCreate[]): Promise<boolean[]> {
   const rows = plants.toSorted(byKey).filter(isFirstOfKey)
   const size = roundUpRows(rows.length)
-  // Fill up with copies of the last row, which `on conflict do nothing` skips.
+  // Fill up with copies of the last row: `on conflict do nothing` skips the copies.
   while (rows.length < size) rows.push(rows.at(-1) as PlantToCreate)
   const values = rows.flatMap(({ user, id, plant }) => [user, id, ...fields.map((field) => plant[field])])
   const insert = inserts[size] ??= insertOf(size)
@@ -59,13 +59,13 @@ export async function deleteAll (database: Database, keys: PlantKey[]): Promise<
   return outcomesOf(keys, rows)
 }
 
-/** Rounds up to one of 32 numbers, by at most a quarter. A connection thus prepares at most 32 inserts. */
+/** Rounds up by at most a quarter. So only 32 row counts occur, each with its own prepared statement. */
 function roundUpRows (rows: number): number {
   const step = 2 ** Math.max(0, 29 - Math.clz32(rows - 1))
   return Math.ceil(rows / step) * step
 }
 
-/** All instances must sort in the same order. The order of the index is not required. */
+/** All instances must sort in the same order, which need not be the order of the index. */
 function byKey (one: PlantKey, other: PlantKey): number {
   if (one.user !== other.user) return one.user < other.user ? -1 : 1
   if (one.id === other.id) return 0

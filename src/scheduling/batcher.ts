@@ -33,7 +33,7 @@ export class Batcher<Item extends Work, Result> {
     this.#queue = new WorkQueue((batch) => this.#flush(batch), options)
   }
 
-  /** Rejects with OVERLOADED if the queue is full or the item expires. The item was not sent then. */
+  /** Rejects with OVERLOADED if the queue is full or the item expires. The rejected item was not sent. */
   add (item: Item): Promise<Result> {
     return new Promise((resolve, reject) => {
       this.#queue.add({ item, context: requestContext.getStore(), resolve, reject })

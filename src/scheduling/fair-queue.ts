@@ -30,7 +30,7 @@ export class FairQueue<Item> {
 
   /** Takes the next item. Returns undefined if the queue is empty or the next item costs over `maxCost`. */
   next (maxCost = Infinity): Item | undefined {
-    // A Map also visits keys that are added during the loop. So the loop returns to users that it moves.
+    // The loop also visits keys that are added meanwhile, so it returns to users that it moves to the end.
     for (const [user, queue] of this.#users) {
       const { cost } = queue.entries[0] as typeof queue.entries[0]
       if (queue.deficit < cost) {
@@ -56,7 +56,10 @@ export class FairQueue<Item> {
     return expired
   }
 
-  /** Takes the newest item of the user with the most entries. Returns undefined if `user` has the most. */
+  /**
+   * Makes room for an item of `user`: takes the newest item of the user with the most entries. Returns
+   * undefined if `user` would then have the most.
+   */
   evictFromLargest (user: string): Item | undefined {
     let [largest, size] = [user, (this.#users.get(user)?.entries.length ?? 0) + 1]
     for (const [other, { entries }] of this.#users) {

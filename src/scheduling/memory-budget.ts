@@ -1,13 +1,16 @@
 // Limits the memory that the large request bodies and long lists of all users take together.
 import { finished, type Writable } from 'node:stream'
 
-/** The budget ignores smaller bodies and lists: the number of connections already limits their memory. */
+/** The budget ignores bodies and lists up to this size: the number of connections limits their memory. */
 export const inlineBytes = 16_384
 
-/** If over 16 MiB were in use, collect garbage a second after the last release. An idle V8 would not. */
+/**
+ * If over 16 MiB were in use, the service collects garbage a second after the last release. While the service
+ * is idle, V8 would not collect garbage.
+ */
 const [collectBytes, collectMs] = [16_777_216, 1000]
 
-/** With these options, a collection returns memory to the system. The collection takes some 60 ms. */
+/** With these options, a garbage collection takes some 60 ms and returns memory to the system. */
 const collectAll = { execution: 'async', flavor: 'last-resort' } as const
 
 /**

@@ -7,12 +7,12 @@ const maxBytesPerTick = 262_144
 /** How much work of one user or client address runs before the next user or address gets a turn. */
 const quantumBytes = 65_536
 
-/** Limits bytes instead of time. Clocks are too coarse, and misleading on a busy machine. */
+/** Limits bytes, not time: clocks are too coarse, and on a busy machine even short work takes long. */
 export class TickLimiter {
   readonly #queue = new FairQueue<() => void>(quantumBytes)
   #spentBytes = 0
 
-  /** Calls `work` in this tick if the limit allows it, otherwise in a later tick. Keys get fair shares. */
+  /** Calls `work` in this tick if the limit allows it, otherwise later. Each key gets a fair share. */
   run (key: string, bytes: number, work: () => void): void {
     if (this.#spentBytes === 0) setImmediate(() => this.#nextTick())
     const charged = () => {
@@ -28,7 +28,7 @@ export class TickLimiter {
     return new Promise((resolve) => this.run(key, bytes, resolve))
   }
 
-  /** Returns the bytes that may still run in this tick. In an unused tick, work of any size may run. */
+  /** Returns how many bytes of work this tick may still run. The first work of a tick may have any size. */
   #left (): number {
     return this.#spentBytes === 0 ? Infinity : maxBytesPerTick - this.#spentBytes
   }

@@ -8,12 +8,12 @@ interface Bucket { allowed: boolean, left: number, refillSeconds: number }
 /** This many buckets take some 7 MiB. */
 const maxKeys = 50_000
 
-/** Counts time in refills of one token. An empty bucket is full again after `burst` refills. */
+/** The unit of time is one refill: a bucket gets one token per unit, and `burst` tokens fill the bucket. */
 export class TokenBuckets {
   readonly #burst: number
   readonly #secondsPerToken: number
-  // By key: the time at which the bucket is full again. A full bucket needs no entry. The older map is
-  // discarded only when all its buckets are full.
+  // For each key, the time at which the bucket is full again. A full bucket needs no entry. So the older map
+  // can be discarded when all its buckets are full.
   #recent = new Map<string, number>()
   #older = new Map<string, number>()
   #rotateAt = 0

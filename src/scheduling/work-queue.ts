@@ -4,11 +4,11 @@ import { FairQueue } from './fair-queue.ts'
 
 export interface Work {
   user: string
-  /** In characters. */
+  /** The length of the work's texts, in characters. The default is 0. */
   size?: number
   /** A time of `performance.now()`. The default is the current time. With Infinity the work never expires. */
   queuedAt?: number
-  /** Once this response is closed, the work no longer starts. */
+  /** If this response closes while the work is queued, the work does not start. */
   response?: { readonly destroyed: boolean }
 }
 
@@ -39,7 +39,7 @@ const maxGroupSize = 262_144
 /** In characters. Fair queuing adds 1 to the cost of an item for each unit of its size. */
 const sizeUnit = 4096
 
-/** Starts queued work in groups, with fair shares for users. `start` must settle all items, never reject. */
+/** Starts queued work in groups, with fair shares for users. `start` settles all items, and never rejects. */
 export class WorkQueue<Entry extends Queued<Work>> {
   readonly #start: (group: Entry[]) => Promise<void>
   readonly #options: WorkQueueOptions
@@ -56,7 +56,7 @@ export class WorkQueue<Entry extends Queued<Work>> {
     this.#options = options
   }
 
-  /** If the queue is full, the newest entry of the user with the most entries is rejected as OVERLOADED. */
+  /** If the queue is full, the newest entry of the user with the most entries is rejected with OVERLOADED. */
   add (entry: Entry): void {
     const { user, size = 0, queuedAt } = entry.item
     if (this.#queue.size >= this.#options.maxQueued) {

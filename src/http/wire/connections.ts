@@ -1,4 +1,4 @@
-// Manages client connections. Before a connection closes, its client can read the last response.
+// Manages client connections. Closes each connection in a way that lets the client read the last response.
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { DropArgument, Socket } from 'node:net'
 import type { FastifyInstance } from 'fastify'
@@ -24,22 +24,24 @@ export function manageConnections (app: FastifyInstance, lifecycle: Lifecycle, m
     const error = new ApiError(errors.OVERLOADED, { cause: 'too many connections' })
     app.errorLog.record(error, app.log, { remoteAddress: data?.remoteAddress })
   }).on('connect', (_request: IncomingMessage, socket: HttpSocket) => {
-    // For CONNECT, Node removes its listeners from the socket. Replace those that earlier responses need.
+    // For a CONNECT request, Node removes its own listeners from the socket. Replace the listeners that
+    // responses to earlier requests still need.
     socket.on('error', () => socket.destroy()).on('timeout', () => socket.destroy())
     socket.on('drain', () => socket._httpMessage?.emit('drain'))
     respondLast(app, socket, new ApiError(errors.METHOD_NOT_ALLOWED), { allow: 'GET, HEAD, POST, DELETE' })
   })
 }
 
-// Sends `100 Continue` after the header checks. By default, Node sends `100 Continue` before the checks.
-// Node's own response to an unknown `Expect` header would be a 417 without a body.
+// Sends `100 Continue` only after the header checks. By default, Node would send it before the checks. Also
+// handles an unknown `Expect` header: Node's own response would be a 417 without a body.
 function deferContinue ({ server }: FastifyInstance, lifecycle: Lifecycle): void {
   function begin (request: IncomingMessage, response: ServerResponse): void {
     const { shouldKeepAlive } = response
-    // Close the connection unless a 100 is sent. Without a 100 the client may send or skip the body, so the
-    // next bytes may be the body or a new request (RFC 9110, section 10.1.1).
+    // Close the connection unless the service sends a 100. Without a 100, the client may skip the body. The
+    // next bytes could then be the body or a new request (RFC 9110, section 10.1.1).
     response.shouldKeepAlive = false
-    // Fastify resumes the stream to read the body. After the response, Node resumes it to discard the body.
+    // When Fastify resumes the request to read the body, send a 100. After the response, Node resumes the
+    // request only to discard the body: send none.
     request.once('resume', () => {
       if (response.headersSent) return
       response.shouldKeepAlive = shouldKeepAlive && !lifecycle.stopping

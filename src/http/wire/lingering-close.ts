@@ -1,5 +1,5 @@
-// Keeps reading after the last response of a connection. Closing with unread input would reset the
-// connection, and the client could lose the response.
+// Keeps reading from a connection after its last response. If the service closed a connection with unread
+// input, the system would reset the connection, and the client could lose the response.
 import type { Socket } from 'node:net'
 import type { Readable } from 'node:stream'
 import { clientWork } from '../../scheduling/tick-limiter.ts'
@@ -29,7 +29,7 @@ export function discardInput (socket: HttpSocket): void {
   socket.resume()
 }
 
-/** Discards input in small steps. Otherwise Node could read from 100 clients before it serves a request. */
+/** Discards input in small steps. Otherwise a request could wait while Node reads from 100 other clients. */
 export function discardStream (stream: Readable, { remoteAddress }: Socket): void {
   stream.on('data', () => {
     stream.pause()

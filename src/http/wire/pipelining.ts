@@ -19,8 +19,8 @@ function serializeConnection (socket: HttpSocket): void {
   let isFull = false
 
   parser.onIncoming = (request, mayStay) => {
-    // The parser discards the bytes after an upgrade request in the same chunk. If there may be such bytes,
-    // close the connection after the response.
+    // After an upgrade request, the parser discards the rest of the chunk. If there may be a rest, close the
+    // connection after the response.
     const keepAlive = mayStay && (!request.upgrade || isAlone(parser.getCurrentBuffer()))
     if (!socket._httpMessage || request.method === 'CONNECT') return begin(request, keepAlive)
     // If `upgrade` stayed true, Node would stop parsing HTTP on the connection.
@@ -41,7 +41,8 @@ function serializeConnection (socket: HttpSocket): void {
   function next (): void {
     const [request, keepAlive] = waiting.shift() as (typeof waiting)[0]
     const isLast = waiting.length === 0
-    // The previous response had `Connection: close`, so the client knows that no later request will run.
+    // If the socket has ended, the previous response had `Connection: close`. The client thus knows that its
+    // later requests do not run.
     if (socket.writableEnded) return
     if (isLast && isFull) discardInput(socket)
     else if (isLast) {

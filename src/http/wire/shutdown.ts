@@ -6,7 +6,7 @@ import type { HttpSocket } from './node-internals.ts'
 export interface Lifecycle {
   starting?: boolean
   stopping: boolean
-  /** When a shutdown cuts unfinished lists and bodies, as a time of `performance.now()`. */
+  /** From this time of `performance.now()` on, a shutdown cuts unfinished lists and bodies. */
   forceCloseAt?: number
 }
 
@@ -25,18 +25,18 @@ export function closeOnShutdown (app: FastifyInstance, lifecycle: Lifecycle): vo
   app.server.closeIdleConnections = () => {
     for (const socket of sockets) {
       if (socket._httpMessage || socket.writableEnded) continue
-      // The request is incomplete but already has its response.
+      // The request is incomplete but already has its response. Let the client read the response.
       if (socket.parser?.incoming) lingeringClose(socket)
       else socket.destroy()
     }
   }
 
   // Cuts unfinished lists and bodies, because clients can repeat these requests. Leaves other requests alone:
-  // if a write were cut, its client could not know the outcome.
+  // if one were cut, its client could not know whether the service had stored the plant.
   function closePartial (): void {
     const partial = [...sockets].filter(isPartial)
     if (performance.now() < (lifecycle.forceCloseAt ?? Infinity)) {
-      // Before `forceCloseAt`, cut only stalled connections, by a short timeout.
+      // Before `forceCloseAt`, cut only connections that stall: give each a short idle timeout.
       for (const socket of partial) if (socket.timeout !== lingerIdleMs) socket.setTimeout(lingerIdleMs)
     } else if (partial.length > 0) {
       app.log.warn({ connections: partial.length }, 'the shutdown cuts unfinished lists and bodies')
@@ -45,7 +45,8 @@ export function closeOnShutdown (app: FastifyInstance, lifecycle: Lifecycle): vo
   }
 
   app.addHook('preClose', (done) => {
-    // A response that has begun can no longer send `Connection: close`. Close the connection soon afterwards.
+    // A response that has begun can no longer send `Connection: close`. Close its connection soon after the
+    // response.
     app.server.keepAliveTimeout = 1
     for (const { _httpMessage: response } of sockets) if (response) response.shouldKeepAlive = false
     closePartial()

@@ -8,7 +8,7 @@ type ClientConnection = Socket & {
   unauthenticated?: string | undefined
 }
 
-/** The cost of an unauthenticated or malformed request. The tick limiter starts at most eight in a tick. */
+/** The cost of an unauthenticated or malformed request. A tick starts at most eight of these requests. */
 export const requestBytes = 32_768
 
 /** Ends the throttling of a connection that has sent a valid token. */
@@ -17,12 +17,12 @@ export function markAuthenticated (connection: ClientConnection): void {
 }
 
 /**
- * Queues the requests of unauthenticated connections, fair by client address. Health probes are queued apart:
- * they have no token, and an attacker may share their address.
+ * Queues the requests of unauthenticated connections. Each client address gets a fair share. Health probes
+ * have no token either. They get a share of their own, because an attacker may have the same address.
  */
 export function throttleUnauthenticated ({ server, routing }: FastifyInstance, probePaths: string[]): void {
-  // Read `remoteAddress` on every new socket: the first read adds a property. If only some sockets had this
-  // property, V8 would deoptimize Node's socket code.
+  // Read `remoteAddress` on every new socket: the first read adds a property to the socket. If only some
+  // sockets had this property, V8 would run Node's socket code more slowly.
   server.on('connection', (socket: ClientConnection) => {
     socket.unauthenticated = String(socket.remoteAddress)
   })
