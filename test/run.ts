@@ -46,7 +46,7 @@ async function startEmbeddedServer (): Promise<Server> {
 async function createTemplate ({ url, isOurs }: Server): Promise<void> {
   const client = new pg.Client(url)
   await client.connect()
-  // This data need not survive a crash. The tests of durability use other servers.
+  // The data need not survive a crash, so save the time of fsync. Tests of durability use other servers.
   if (isOurs) {
     await client.query('alter system set fsync = off')
     await client.query('select pg_reload_conf()')
@@ -59,7 +59,10 @@ async function createTemplate ({ url, isOurs }: Server): Promise<void> {
   await migrate(template.href, 'up')
 }
 
-/** Returns /dev/shm if 1 GiB is free there, because PostgreSQL creates databases faster in memory. */
+/**
+ * Returns /dev/shm, a folder in memory, because PostgreSQL creates databases faster there. If /dev/shm has
+ * less than 1 GiB free, returns the usual folder for temporary files.
+ */
 async function findFolder (): Promise<string> {
   const memory = '/dev/shm'
   const { bavail, bsize } = await statfs(memory).catch(() => ({ bavail: 0, bsize: 0 }))
@@ -70,14 +73,14 @@ function warn ({ message }: Error): undefined {
   console.log(`# NO BROWSER: tests of pages are skipped, and fail when CI is set\n${message}`)
 }
 
-// All temporary files are in this folder. After the tests no process may use the folder.
+// All temporary files are in this folder. If a process still uses the folder after the tests, the run fails.
 const folder = await mkdtemp(join(process.env.TMPDIR ?? await findFolder(), 'plant-store-run-'))
-// If root runs the tests, PostgreSQL runs as another user. Give all users access to the folder.
+// Give all users access to the folder: if root runs the tests, PostgreSQL runs as another user.
 await chmod(folder, 0o755)
 process.env.TMPDIR = folder
 const server = await startServer()
 console.log(`# test database: ${server.kind}`)
-// Ctrl-C also stops tap. Ignore SIGINT in this process, because the server must stop after tap.
+// Ctrl-C signals tap and this process. Ignore SIGINT here: the server must run until tap has stopped.
 process.on('SIGINT', () => {})
 try {
   // Only test/system/clients/ needs a browser. Other runs skip the search, which takes a second.

@@ -1,4 +1,4 @@
-// Guards routes with bearer tokens.
+// Checks the bearer token of each request, and the scope or write access that a route needs.
 import bearerAuth from '@fastify/bearer-auth'
 import type { FastifyInstance, FastifyReply, FastifyRequest, HookHandlerDoneFunction } from 'fastify'
 import { ApiError, errors, scopeMissing } from '../errors.ts'
@@ -9,13 +9,13 @@ export interface Identity {
   readOnly: boolean
   /** Undefined for the service's own tokens, which have no scopes. */
   scopes?: ReadonlySet<string>
-  /** Identifies the token in the log. */
+  /** The token's id for the log. Undefined for a JWT. */
   id?: string
 }
 
 /**
- * Rejects with TOKEN_INVALID for an invalid token, and with a 503 when the check is not possible.
- * Calls `admit` before checking a token that is not cached. `admit` throws to reject the request.
+ * Rejects with TOKEN_INVALID if the token is invalid, and with a 503 if the token cannot be checked.
+ * Before checking a token that is not cached, calls `admit`, which throws to reject the request.
  */
 export type Authenticate = (token: string, admit?: () => void) => Promise<Identity>
 
@@ -33,7 +33,7 @@ declare module 'fastify' {
 
 const revalidateAfterMs = 1000
 
-/** Checks the token of each request to a route of `app` before the body is read. */
+/** Checks the token of each request to a route of `app`. Fastify reads the body only after this check. */
 export async function requireBearer (
   app: FastifyInstance, authenticate: Authenticate, admit?: (request: FastifyRequest) => void
 ): Promise<void> {
@@ -49,9 +49,9 @@ export async function requireBearer (
   app.decorateRequest('revalidate', null as unknown as FastifyRequest['revalidate'])
   await app.register(bearerAuth, {
     keys: new Set<string>(),
-    // Accept the scheme's name in any case (RFC 9110, section 11.1). By default the plugin is case-sensitive.
+    // Accept `bearer` as well as `Bearer` (RFC 9110, section 11.1). By default the plugin is case-sensitive.
     specCompliance: 'rfc6749',
-    // The plugin's hook would send and log errors in a format of its own.
+    // Do not use the plugin's own hook: its error responses and log lines have another format.
     addHook: false,
     verifyErrorLogLevel: 'trace',
     auth: check
@@ -59,7 +59,10 @@ export async function requireBearer (
   app.addHook('onRequest', app.verifyBearerAuth as NonNullable<typeof app.verifyBearerAuth>)
 }
 
-/** Checks a JWT's scopes, or a service token's write access. Use as an onRequest hook after requireBearer. */
+/**
+ * Rejects a JWT that lacks the route's scope, and a read-only token on a route that writes.
+ * Use this function as an onRequest hook after requireBearer.
+ */
 export function requireScope (
   { identity, routeOptions }: FastifyRequest, _reply: FastifyReply, done: HookHandlerDoneFunction
 ): void {

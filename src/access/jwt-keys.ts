@@ -7,7 +7,7 @@ import { discoveryUrl, isSecureUrl } from './jwt-settings.ts'
 
 interface KeySource {
   issuer: string
-  /** If undefined, OpenID discovery finds the URL. */
+  /** If undefined, the service finds the URL by OpenID discovery. */
   jwksUrl: string | undefined
   /** How long keys stay in use after the last successful fetch. */
   maxAgeMs: number
@@ -16,7 +16,7 @@ interface KeySource {
 export type Keys = ReturnType<typeof createKeys>
 
 const maxBytes = 262_144
-// After each failed fetch the pause doubles, from `retryMs` up to `cooldownMs`.
+// Retries a failed fetch after `retryMs`. Each further failure doubles the wait, up to `cooldownMs`.
 const defaults = { refreshMs: 600_000, retryMs: 1000, cooldownMs: 30_000, timeoutMs: 5000 }
 
 /** Unlike jose's remote key set, keeps the old keys while fetches fail. */
@@ -35,7 +35,7 @@ export function createKeys (source: KeySource, log: FastifyBaseLogger, times = d
   }
 
   function succeed (text: string): void {
-    // Keep the object when the keys are unchanged: a new object would empty the cache of JWTs.
+    // If the keys are unchanged, keep the old set. A new set would empty the cache of verified JWTs.
     const set = text === keys?.text ? keys.set : createLocalJWKSet(JSON.parse(text))
     if (keys === undefined || failure !== undefined) log.info('the keys of the identity provider are fetched')
     keys = { text, set }
@@ -63,7 +63,10 @@ export function createKeys (source: KeySource, log: FastifyBaseLogger, times = d
     current: (): LocalJWKSet | undefined =>
       performance.now() - fetchedAt <= source.maxAgeMs ? keys?.set : undefined,
 
-    /** Fetches the keys, at most once per `cooldownMs`. Rejects if the last fetch failed. */
+    /**
+     * Fetches the keys, but at most once per `cooldownMs`. Calls within this time resolve to the last keys.
+     * Rejects if the last fetch failed.
+     */
     async refetch (): Promise<LocalJWKSet> {
       if (fetching === undefined && performance.now() - refetchedAt >= times.cooldownMs) {
         refetchedAt = performance.now()

@@ -1,8 +1,8 @@
-// Turns the errors of jose into errors of the API.
+// Turns the errors of jose, the JWT library, into errors of the API.
 import { ApiError, errors } from '../errors.ts'
 import { jwtRejections, type JwtRejection } from '../events.ts'
 
-/** Maps jose's error codes to reasons. For a wrong claim, maps the claim's name instead of the code. */
+/** Maps an error code of jose, or the name of a wrong claim, to a reason. All wrong claims share one code. */
 const reasons: Record<string, JwtRejection> = {
   ERR_JOSE_ALG_NOT_ALLOWED: 'algorithm',
   ERR_JOSE_NOT_SUPPORTED: 'malformed',
@@ -20,13 +20,13 @@ const reasons: Record<string, JwtRejection> = {
   typ: 'type'
 }
 
-// One error for each reason: a stack trace for each rejection would take too much time.
+// All rejections for one reason share an error. A new error for each would spend time on a stack trace.
 const rejections = Object.fromEntries(jwtRejections.map((cause) =>
   [cause, new ApiError(errors.TOKEN_INVALID, { cause })])) as Record<JwtRejection, ApiError>
 
 export const rejectionFor = (reason: JwtRejection): ApiError => rejections[reason]
 
-/** An error without a reason is a problem with the keys. The token may be valid, so the result is a 503. */
+/** An error that `reasons` does not list concerns the keys. The token may be valid, so the status is 503. */
 export function toRejection (error: unknown): ApiError {
   if (error instanceof ApiError) return error
   const { code, claim } = error as { code: string, claim?: string }

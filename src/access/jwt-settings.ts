@@ -4,7 +4,10 @@ import { duration, oneOf, optional, text, type Setting } from '../setting-types.
 const algorithms = ['RS256', 'RS384', 'RS512', 'PS256', 'PS384', 'PS512', 'ES256', 'ES384', 'ES512',
   'EdDSA', 'Ed25519']
 
-/** True for https, and for http on this machine. On a network, attackers could replace keys sent by http. */
+/**
+ * True for an https URL, and for an http URL of this machine. Without https, an attacker on the network could
+ * replace the keys.
+ */
 export function isSecureUrl (text: unknown): text is string {
   if (typeof text !== 'string' || /\s/.test(text) || !URL.canParse(text)) return false
   const { protocol, hostname, username, password } = new URL(text)
@@ -16,7 +19,7 @@ export function isSecureUrl (text: unknown): text is string {
 export const discoveryUrl = (issuer: string) =>
   `${issuer.replace(/\/$/, '')}/.well-known/openid-configuration`
 
-/** RFC 8414, section 2, forbids query and fragment. `|` would be ambiguous in the user `issuer|name`. */
+/** RFC 8414, section 2, forbids a query and a fragment. A `|` would make the user `issuer|name` ambiguous. */
 const isIssuer = (text: string) => isSecureUrl(text) && !/[?#|]/.test(text)
 
 const algorithmList: Setting<string[]> = {
@@ -46,7 +49,7 @@ export const jwtSettings = {
     'how long keys stay in use while the provider cannot be reached', '20m')
 }
 
-/** If any JWT variable is set, returns an error line for each required JWT variable that is missing. */
+/** Returns a line for each missing variable that JWTs require. If no JWT variable is set, returns no line. */
 export function findMissingJwtSettings (environment: NodeJS.ProcessEnv): string[] {
   const given = Object.keys(jwtSettings).find((name) => name in environment)
   if (given === undefined) return []

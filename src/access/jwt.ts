@@ -14,7 +14,8 @@ const maxTokens = 10_000
 /** How long a verified JWT is cached. When the identity provider's keys change, the cache is emptied. */
 const cacheMs = 60_000
 const clockToleranceSeconds = 30
-// Allows only base64url. Decoders skip other characters, so variants of one JWT could fill the cache.
+// Allows only base64url. A decoder skips other characters. So a client could add other characters to a valid
+// JWT, and fill the cache with such variants.
 const format = /^[\w-]+\.[\w-]+\.[\w-]*$/
 
 interface Entry { identity: Identity, notBefore: number, expires: number, cachedUntil: number }
@@ -37,7 +38,7 @@ export function acceptJwts (
   return (text, admit) => text.includes('.') ? authenticate(text, admit) : own(text, admit)
 }
 
-/** Ignores scopes of a JWT that are not in `scopes`. */
+/** Ignores a JWT's scopes that are not in `scopes`. */
 export function createJwtAuthenticate (keys: Keys, config: Config, scopes: Set<string>): Authenticate {
   const cache = new LRUCache<string, Entry>({ max: maxTokens })
   let cachedFor: LocalJWKSet | undefined
@@ -76,7 +77,7 @@ export function createJwtAuthenticate (keys: Keys, config: Config, scopes: Set<s
     if (!format.test(text)) throw rejectionFor('malformed')
     if (cached === undefined) admit?.()
     const entry = await verify(text, set)
-    // Do not cache if the keys have changed meanwhile: the provider may have withdrawn this JWT's key.
+    // If the keys have changed during `verify`, do not cache: the provider may have withdrawn this JWT's key.
     if (keys.current() === set) cache.set(hash, entry)
     jwtEvents.publish({ result: 'verified' })
     return entry.identity
@@ -89,7 +90,7 @@ export function createJwtAuthenticate (keys: Keys, config: Config, scopes: Set<s
   })
 }
 
-/** Checks the times of a cached JWT. jose checks the times of a new JWT. */
+/** Checks the times of a cached JWT, which may have expired since jose verified it. */
 function checkTimes ({ notBefore, expires }: Entry): void {
   const seconds = Date.now() / 1000
   if (seconds >= expires + clockToleranceSeconds) throw rejectionFor('expired')

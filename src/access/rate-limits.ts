@@ -25,7 +25,10 @@ export function limitUsers (
   })
 }
 
-/** Counts invalid tokens by address. Returns `admit` for requireBearer: this function throws above `rate`. */
+/**
+ * Counts invalid tokens by address. Returns the function `admit` for requireBearer. `admit` throws if the
+ * request's address has sent more invalid tokens than `rate` allows.
+ */
 export function limitFailedAuth (app: FastifyInstance, rate: Rate): (request: FastifyRequest) => void {
   const buckets = new TokenBuckets(rate, rate.count)
   app.addHook('onError', (request, _reply, { name }, done) => {
@@ -38,7 +41,10 @@ export function limitFailedAuth (app: FastifyInstance, rate: Rate): (request: Fa
   }
 }
 
-/** Returns an IPv4 address unchanged, and the /64 prefix of an IPv6 address. A client may own a whole /64. */
+/**
+ * Returns an IPv4 address unchanged. For an IPv6 address returns the /64 prefix, because one client may use
+ * all addresses with this prefix.
+ */
 function networkOf (address: string): string {
   if (!isIPv6(address)) return address
   const { hostname } = new URL(`http://[${address.replace(/%.*/, '')}]`)

@@ -7,7 +7,8 @@ const wellKnown = '/.well-known/oauth-protected-resource'
 export function serveResourceMetadata (
   app: FastifyInstance, guarded: FastifyInstance, issuer: string, resource: string, scopes: Set<string>
 ): void {
-  // RFC 9728 defines metadata only for https URLs. The router would treat * in a path as a wildcard.
+  // Serve no metadata if the audience is not an https URL (RFC 9728) or contains a *. The router would treat
+  // the * as a wildcard.
   if (!/^https:\/\/[^\s?#*]+$/.test(resource) || !URL.canParse(resource)) return
   const { origin, pathname } = new URL(resource)
   const path = wellKnown + pathname.replace(/\/$/, '')

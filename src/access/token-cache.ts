@@ -1,4 +1,4 @@
-// Authenticates the service's own tokens, and caches their look-ups.
+// Authenticates the service's own tokens, and caches the tokens that it has found in the database.
 import { LRUCache } from 'lru-cache'
 import { ApiError, errors } from '../errors.ts'
 import { tokenEvents } from '../events.ts'
@@ -8,10 +8,13 @@ import { tokenState, type Token, type Tokens } from './tokens.ts'
 
 const maxTokens = 10_000
 
-/** Fractions of the TTL. When a request uses an entry older than `refreshAge`, the entry is refreshed. */
+/**
+ * Fractions of the TTL. A request that uses an entry older than `refreshAge` causes a refresh of the entry.
+ * All refreshes of one `refreshInterval` start together.
+ */
 const [refreshAge, refreshInterval] = [2 / 3, 1 / 12]
 
-// Share these errors: a stack trace for each rejection would take too much time.
+// All rejections share these two errors. A new error for each would spend time on a stack trace.
 const malformed = new ApiError(errors.TOKEN_INVALID, { cause: 'malformed' })
 const unknown = new ApiError(errors.TOKEN_INVALID, { cause: 'unknown' })
 
@@ -26,20 +29,20 @@ export function createAuthenticate (tokens: Tokens, ttlMs: number): Authenticate
   function refreshSoon (hash: string, entry: Entry, now: number): void {
     // Refresh an entry only once. If the refresh fails, the entry expires.
     entry.refreshAt = Infinity
-    // Start all refreshes at the end of the current interval, so that they share a statement.
+    // Start the refresh at the end of the current interval. All refreshes of an interval share a statement.
     setTimeout(() => lookUp(hash).catch(() => {}), refreshIntervalMs - now % refreshIntervalMs).unref()
   }
 
   async function find (hash: string, now: number): Promise<Entry> {
     const entry = await lookUp(hash)
-    // This request may share the look-up of an earlier request. If that result is too old, look up again.
+    // An earlier request may have started this look-up. If the entry has already expired, look up again.
     return entry.expiresAt < now ? lookUp(hash) : entry
   }
 
   return async (text, admit) => {
     const hash = hashToken(text)
     const now = performance.now()
-    // `peek` does not delay the eviction of an entry. Only a refresh marks the entry as recently used.
+    // Unlike `get`, `peek` does not mark the entry as recently used. Only a refresh marks the entry.
     const cached = cache.peek(hash)
     const hit = cached !== undefined && now < cached.expiresAt
     if (!hit && !isWellFormedToken(text)) throw malformed

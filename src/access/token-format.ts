@@ -23,10 +23,10 @@ export function isWellFormedToken (text: string): boolean {
   return format.test(text) && text.endsWith(checksum(text.slice(0, -7)))
 }
 
-/** Returns the SHA-256 in hexadecimal. Tokens with 256 random bits do not need a slow hash. */
+/** Returns the SHA-256 in hexadecimal. A fast hash is safe here, because a token has 256 random bits. */
 export function hashToken (token: string): string {
   return hash('sha256', token, 'hex')
 }
 
-/** Control characters could break a terminal or a log. Over 255 characters may not fit into an index. */
+/** Control characters could garble a terminal or a log. Over 255 characters may be too long for an index. */
 export const isPrintable = (text: string) => /^[^\p{C}\p{Zl}\p{Zp}]{1,255}$/u.test(text)

@@ -23,7 +23,7 @@ const columns = `id, username, label, read_only,
 
 const limits = { maxItems: 64, maxInFlight: 4 }
 
-/** `maxQueued` limits the queued look-ups of `find`. Only the commands use the other methods. */
+/** `maxQueued` limits the queued look-ups of `find`. Requests call `find`. Commands call the rest. */
 export function createTokens (database: Database, maxQueued = Infinity) {
   const lookUps = new Batcher((items: Array<{ user: string, hash: string }>) =>
     findAll(database, items.map(({ hash }) => hash)), {
@@ -39,7 +39,10 @@ export function createTokens (database: Database, maxQueued = Infinity) {
       return token
     },
 
-    /** Also finds revoked tokens. `known`: an earlier result, which names the user for fair queuing. */
+    /**
+     * Also finds revoked and expired tokens. `known` is an earlier result for this hash. With `known`, the
+     * look-up is queued under the token's user.
+     */
     find: (hash: string, known?: Token) => lookUps.add({ user: known?.user ?? '', hash }),
 
     async list (user?: string): Promise<Token[]> {

@@ -23,7 +23,7 @@ export async function registerApiDocs (
         description,
         license: { name: 'MIT, for the software', identifier: 'MIT' }
       },
-      // A tag without operations becomes a section of text on the page.
+      // A tag without operations becomes a section of text on the page /docs.
       tags: sections.map((section) => {
         const [name, description] = section.split(/\n+(.*)/s) as [string, string]
         return { name, description }

@@ -7,7 +7,8 @@ import { gzip } from 'node:zlib'
 import type { FastifyInstance } from 'fastify'
 import { clientWork } from '../scheduling/tick-limiter.ts'
 
-// Scalar inserts style elements, so inline styles are allowed. Inline scripts and other hosts are forbidden.
+// Allows inline styles, because Scalar, the library that renders the page, inserts style elements. Forbids
+// inline scripts and other hosts.
 const contentSecurityPolicy = [
   "default-src 'none'", "script-src 'self'", "style-src 'self' 'unsafe-inline'", "img-src 'self' data:",
   "connect-src 'self'", "base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'"
@@ -50,7 +51,7 @@ async function load (read: () => Promise<Buffer>) {
   return { plain, packed, hash: createHash('sha256').update(plain).digest('base64url').slice(0, 22) }
 }
 
-// Label Scalar's `fetch` samples as TypeScript, like the samples in the text of the page.
+// Scalar titles its `fetch` samples JavaScript. Change the title to TypeScript, as in the text of the page.
 const languageTitle = ['key:`js`,title:`JavaScript`', 'key:`js`,title:`TypeScript`'] as const
 
 /** Extracts Scalar's browser script. The package contains the script only as a string literal in a module. */

@@ -82,7 +82,7 @@ export function describeRoute (
 const jsonContent = (schema: Schema, examples = {}) =>
   ({ 'application/json': { schema: toReference(schema), ...examples } })
 
-/** Replaces a schema that has an id with a reference. Generated clients then have one type for the schema. */
+/** If a schema has an id, returns a reference, so that generated clients have one type for the schema. */
 function toReference ({ $id, items, ...schema }: Schema): object {
   if ($id !== undefined) return { $ref: `${$id}#` }
   return items === undefined ? schema : { ...schema, items: toReference(items) }

@@ -3,7 +3,7 @@ import { InvalidArgumentError } from 'commander'
 import { isPrintable } from '../access/token-format.ts'
 import { parseDuration } from '../setting-types.ts'
 
-// JavaScript writes later dates in a format that PostgreSQL does not read.
+// JavaScript writes dates after the year 9999 in a format that PostgreSQL does not read.
 const maxExpiry = Date.UTC(9999, 11, 31)
 
 const printable = (what: string) => (text: string) => {
@@ -18,7 +18,10 @@ export function positiveInteger (text: string): number {
   throw new InvalidArgumentError('Expected a whole number from 1 to 999999999.')
 }
 
-/** Parses a duration from now (`90d`), a day (its start in UTC), or a time that `token list` has printed. */
+/**
+ * Parses a duration from now (`90d`), the start of a day in UTC (`2027-01-01`), or a time in the format of
+ * `token list`.
+ */
 export function expiry (text: string): Date {
   const duration = parseDuration(text)
   const time = Number.isNaN(duration) ? parseTime(text) : Date.now() + duration

@@ -4,7 +4,7 @@ import type { Config } from '../config.ts'
 import { openDatabase, type Database } from '../database/database.ts'
 import { migrate } from '../database/migrate.ts'
 
-/** Loads the embedded server for development. Rejects in the container image, which has no such server. */
+/** Loads the embedded PostgreSQL server for development. Rejects in the container image, which lacks it. */
 export function loadEmbedded (): Promise<typeof import('../../dev/embedded-postgres.ts')> {
   return import('../../dev/embedded-postgres.ts').catch(() => {
     throw new Error('DATABASE_URL is not set: expected a PostgreSQL database, ' +
@@ -12,7 +12,7 @@ export function loadEmbedded (): Promise<typeof import('../../dev/embedded-postg
   })
 }
 
-/** Calls `work` with DATABASE_URL, or with the URL of the embedded server, which starts if necessary. */
+/** Calls `work` with DATABASE_URL. Without DATABASE_URL uses the embedded server, and starts it if needed. */
 export async function withDatabase (config: Config, work: (url: string) => Promise<void>): Promise<void> {
   if (config.DATABASE_URL !== undefined) return work(config.DATABASE_URL)
   const { findRunning, startEmbedded } = await loadEmbedded()
@@ -28,7 +28,7 @@ export async function withDatabase (config: Config, work: (url: string) => Promi
   }
 }
 
-/** Creates tables only in the embedded server, because DATABASE_URL may name a wrong database. */
+/** Creates the tables in the embedded server, but not in DATABASE_URL, which may name a wrong database. */
 export function withTables (config: Config, work: (url: string) => Promise<void>): Promise<void> {
   return withDatabase(config, async (url) => {
     if (config.DATABASE_URL === undefined && config.MIGRATE === 'on') await migrate(url, 'up')

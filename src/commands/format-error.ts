@@ -3,7 +3,7 @@
 const ca = 'Name the file of the authority that signed it in DATABASE_URL: ' +
   '…?sslmode=verify-full&sslrootcert=/path/to/ca.pem'
 
-/** What the operator can do, by the error code of Node, OpenSSL or PostgreSQL. */
+/** Maps an error code of Node, OpenSSL or PostgreSQL to advice for the operator. */
 const remedies: Record<string, string> = {
   SELF_SIGNED_CERT_IN_CHAIN: ca,
   DEPTH_ZERO_SELF_SIGNED_CERT: ca,
@@ -21,7 +21,7 @@ export function formatError (error: unknown): string {
   // Remove Node's advice to set an option that this program does not have.
   const [text = ''] = message.split('; if the root CA is installed locally', 1)
   if (code in remedies) return `${text.replace(/\.?$/, '.')} ${remedies[code]}`
-  // If a host name has several addresses, Node's error has no message, only one error for each address.
+  // If a host name has several addresses, Node's error has no message, but a list of one error per address.
   const causes = [cause, errors].flat().filter(Boolean) as Cause[]
   const remedied = causes.find(({ code = '' }) => code in remedies)
   return remedied ? formatError(remedied) : [text, ...causes.map(formatError)].join(' ').trim()

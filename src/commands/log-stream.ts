@@ -1,9 +1,12 @@
-// The destination of the log: standard output.
+// Writes the log to standard output.
 
-/** With more pending bytes than this, log lines are dropped. Otherwise a stalled reader fills the memory. */
+/** If more bytes are pending, log lines are dropped. Otherwise a stalled reader would fill the memory. */
 const maxPendingBytes = 2 ** 20
 
-/** Formats lines for a terminal. Does not use pino's own stream, which blocks the exit if a pipe is full. */
+/**
+ * On a terminal, formats the lines for people. Does not use pino's own stream, because this stream blocks
+ * the exit while a pipe is full.
+ */
 export async function openLogStream () {
   const { stdout } = process
   if (stdout.isTTY) return (await import('pino-pretty')).default({ sync: true })

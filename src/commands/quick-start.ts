@@ -2,7 +2,7 @@
 import { createTokens } from '../access/tokens.ts'
 import type { Database } from '../database/database.ts'
 
-/** Prints to standard error, because standard output is the log and must not hold a token. */
+/** Prints to standard error. Standard output is the log, and the log must not contain a token. */
 export async function printQuickStart (database: Database, address: string): Promise<void> {
   const tokens = createTokens(database)
   if ((await tokens.list()).length > 0) {

@@ -1,4 +1,4 @@
-// The command serve: opens everything, serves until a signal, and closes everything.
+// The command `serve`: opens database, telemetry and server, serves until a signal, and closes all three.
 import { lookup } from 'node:dns/promises'
 import { setTimeout } from 'node:timers/promises'
 import type { FastifyBaseLogger } from 'fastify'
@@ -15,7 +15,7 @@ import { printQuickStart } from './quick-start.ts'
 import { openLogStream } from './log-stream.ts'
 import { handleSignals } from './signals.ts'
 
-/** Resolves when the service is ready. If the service cannot start, closes everything and rejects. */
+/** Resolves when the service is ready. If the service cannot start, closes what it has opened and rejects. */
 export async function serve (config: Config): Promise<void> {
   const opened = new AsyncDisposableStack()
   try {
@@ -41,7 +41,8 @@ export async function serve (config: Config): Promise<void> {
     const address = await app.listen({
       host,
       port: config.PORT,
-      // The operating system drops connections beyond the backlog, and the clients retry only after a second.
+      // New connections wait in the backlog. If the backlog is full, the operating system drops further
+      // connections, and their clients retry only after a second.
       backlog: config.MAX_CONNECTIONS,
       listenTextResolver: (url) => `listening on ${url}`
     }).catch((error) => {
@@ -73,7 +74,7 @@ async function migrateAndProbe (
   return version
 }
 
-/** The database may start after the service. */
+/** Repeats `attempt` until it succeeds, because the database may start after the service. */
 async function untilReady (
   attempt: () => Promise<string>, log: FastifyBaseLogger, pauseMs = 100
 ): Promise<string> {

@@ -24,7 +24,8 @@ export function handleSignals (
   const grace = closeWithGrace({
     delay: shutdownTimeoutMs,
     logger: log,
-    // The code below handles these signals. 'beforeExit' comes after a failed start, which serve cleans up.
+    // The code below handles the three signals. Node emits 'beforeExit' after a failed start, when serve has
+    // already closed everything.
     skip: ['SIGTERM', 'SIGINT', 'SIGUSR2', 'beforeExit']
   }, async ({ err, signal = first?.name }) => {
     const deadline = setTimeout(shutdownTimeoutMs * releaseShare)
@@ -32,7 +33,7 @@ export function handleSignals (
     lifecycle.forceCloseAt = performance.now() + shutdownTimeoutMs * forceCloseShare
     if (err) log.fatal({ err }, 'uncaught error')
     else log.info({ signal }, 'stopping')
-    // Continue to serve: load balancers send requests until /readyz fails.
+    // Serve during this delay: load balancers still send requests until they notice that /readyz fails.
     if (signal === 'SIGTERM') await setTimeout(drainDelayMs)
     await app.close()
     await Promise.race([release(), deadline])
@@ -52,7 +53,7 @@ export function handleSignals (
   for (const name of ['SIGTERM', 'SIGINT']) process.on(name, end)
   process.on('SIGUSR2', () => {
     const level = log.level === 'debug' ? config.LOG_LEVEL : 'debug'
-    // Log the next line whatever the new level is.
+    // Set `debug` first. Otherwise the level `warn` or `error` would hide the next line.
     log.level = 'debug'
     log.info(`SIGUSR2: the log level is ${level} from here on`)
     log.level = level

@@ -1,4 +1,4 @@
-// Formats rows as a table for people.
+// Formats rows as a text table with aligned columns.
 
 export function formatTable (heads: string[], rows: string[][]): string {
   const widths = heads.map((head, column) =>

@@ -1,4 +1,4 @@
-// The commands token create, list and revoke.
+// The commands `token create`, `token list` and `token revoke`.
 import { createTokens, tokenState, type NewToken, type Tokens } from '../access/tokens.ts'
 import type { Config } from '../config.ts'
 import { withOpenDatabase } from './database.ts'
@@ -28,7 +28,7 @@ export async function listTokens (
   })
 }
 
-/** Succeeds even if the tokens are already revoked. Rejects if there is no such token. */
+/** Succeeds even if the tokens are already revoked. Rejects if no token has this id or user. */
 export async function revokeTokens (config: Config, by: { id: string } | { user: string }): Promise<void> {
   await withTokens(config, async (tokens) => {
     const count = await tokens.revoke(by)

@@ -1,4 +1,4 @@
-// The commands user list and user erase.
+// The commands `user list` and `user erase`.
 import { createInterface } from 'node:readline/promises'
 import { setTimeout as delay } from 'node:timers/promises'
 import { createTokens } from '../access/tokens.ts'
@@ -7,9 +7,9 @@ import type { Database, Row } from '../database/database.ts'
 import { withOpenDatabase } from './database.ts'
 import { formatTable } from './table.ts'
 
-/** Counting the plants of all users may take longer than STATEMENT_TIMEOUT. */
+/** Replaces STATEMENT_TIMEOUT, because counting the plants of all users may take minutes. */
 const statementTimeoutMs = 600_000
-/** How many plants one statement deletes. More plants would delay the requests of other users. */
+/** How many plants one statement deletes. A longer statement would delay the requests of other users. */
 const chunk = 1000
 /** An instance may accept a revoked token for TOKEN_CACHE_TTL plus this time. */
 const revalidateMs = 1000
@@ -38,7 +38,7 @@ export async function listUsers (config: Config): Promise<void> {
   })
 }
 
-/** Asks for confirmation on the terminal unless `isConfirmed`. A second run completes a failed erasure. */
+/** Asks for confirmation unless `isConfirmed`. If an erasure fails halfway, a second run completes it. */
 export async function eraseUser (config: Config, user: string, isConfirmed: boolean): Promise<void> {
   await withOpenDatabase(config, statementTimeoutMs, async (database) => {
     const count = async () => {
@@ -52,7 +52,7 @@ export async function eraseUser (config: Config, user: string, isConfirmed: bool
     const revokedAt = performance.now()
     await deleteAllPlants(database, user)
     if (before.tokens !== '0') {
-      // Wait until no instance accepts the revoked tokens. Then delete the plants created meanwhile.
+      // While an instance accepts the revoked tokens, clients may create plants. Wait, then delete again.
       await delay(Math.max(0, revokedAt + config.TOKEN_CACHE_TTL + revalidateMs - performance.now()))
       await deleteAllPlants(database, user)
     }

@@ -6,15 +6,15 @@ import type { Database } from '../database/database.ts'
 import { ApiError, errors, ErrorSchema } from '../errors.ts'
 import type { Lifecycle } from '../http/wire/shutdown.ts'
 
-// Less than one second, the usual timeout of a probe.
+// Shorter than one second, the usual timeout of clients that probe /readyz.
 const probeTimeoutMs = 800
 
 export const unreadyReasons = ['starting', 'stopping', 'database'] as const
 
-/** Resolves to undefined if the service is ready. */
+/** Resolves to undefined if the service is ready, and otherwise to the reason why not. */
 export type Readiness = () => Promise<{ name: (typeof unreadyReasons)[number], error: ApiError } | undefined>
 
-/** Concurrent calls share one database probe, because any client may request /readyz. */
+/** Concurrent calls share a database probe. Otherwise requests to /readyz could overload the database. */
 export function createReadiness (database: Database, lifecycle: Lifecycle): Readiness {
   let probing: Promise<unknown> | undefined
   const unavailable = (cause: unknown) => new ApiError(errors.DATABASE_UNAVAILABLE, { cause })
@@ -54,7 +54,7 @@ export const healthRoutes: HealthRoutes = async (app, { readiness }) => {
 
   let isReady = true
   app.get('/readyz', {
-    // The handler logs only changes of readiness, because probes come every second.
+    // Requests to /readyz come every second, so do not log each. The handler logs changes of readiness.
     logLevel: 'silent',
     schema: { response: { 200: StatusSchema, '4xx': ErrorSchema, '5xx': ErrorSchema } }
   }, async function ready () {

@@ -25,10 +25,10 @@ export interface MetricsOptions {
 
 const renderIntervalMs = 1000
 const maxConnections = 50
-/** After this time, the listener closes connections that are idle, stalled or still sending a request. */
+/** After this time, the metrics server closes a connection that is idle, stalled or still sends a request. */
 const connectionTimeoutMs = 5000
 
-/** All known series start at 0. Otherwise a query for a ratio has no result until both series exist. */
+/** All known series start at 0. A ratio, such as errors per request, has no result if a series is missing. */
 export async function openMetrics ({ host, port, version, schema, jwts }: MetricsOptions) {
   const metrics = createMetrics()
   metrics.gauge('plant_store_build_info', 'Always 1',

@@ -4,7 +4,7 @@ import {
 } from '@prometheus-io/client'
 import type { Events } from '../events.ts'
 
-// promtool rejects the names of these default metrics.
+// The registry leaves out these default metrics, because promtool rejects their names.
 const misnamed = ['active_handles_total', 'active_requests_total', 'active_resources_total',
   'eventloop_utilization_histogram', 'eventloop_utilization_summary']
 
@@ -33,7 +33,7 @@ export function listen<Event> (events: Events<Event>, listener: (event: Event) =
   return () => events.unsubscribe(listener)
 }
 
-/** In seconds. */
+/** The upper bounds of the buckets, in seconds. */
 export const durationBuckets = [
   0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10
 ]

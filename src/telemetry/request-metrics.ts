@@ -16,7 +16,7 @@ export function measureRequests (app: FastifyInstance, metrics: Metrics): void {
     function () { this.set(inFlight) })
 
   app.addHook('onRoute', ({ method, url, schema }) => {
-    // A route without a tag, such as /docs, gets its series at its first request.
+    // Create the series of tagged routes now. A route such as /docs gets its series at its first request.
     if (schema?.tags === undefined) return
     const successes = Object.keys(schema.response as object).filter((status) => status.startsWith('2'))
     for (const status of [...successes, 500, 503]) {
@@ -50,7 +50,7 @@ function countErrors (app: FastifyInstance, { counter }: Metrics): void {
   app.addHook('onRoute', ({ schema }) => {
     if (schema?.operationId !== undefined) shed.inc({ kind: schema.operationId }, 0)
   })
-  // When the app is ready, the catalogue contains the errors of all domains.
+  // Wait until the app is ready. Only then does the catalogue contain the errors of all routes.
   app.addHook('onReady', async () => {
     for (const error of catalogue.keys()) responses.inc({ error }, 0)
   })

@@ -53,7 +53,7 @@ export function createSampler (name: string, ratio: number): Sampler {
   return name.startsWith('parentbased_') ? new ParentBasedSampler({ root }) : root
 }
 
-/** Also adds the ids of a request's span to the log lines of the request. */
+/** Creates a span for each request. Adds the ids of the span to the log lines of the request. */
 function traceRequests (app: FastifyInstance, tracer: Tracer): void {
   const spans = new WeakMap<FastifyRequest, Span>()
 
@@ -90,7 +90,7 @@ function parentOf ({ headers }: FastifyRequest) {
     })
 }
 
-/** The span of a batch is a child of the first request's span. Links name the other requests' spans. */
+/** The span of a batch is a child of the first request's span, and links to the other requests' spans. */
 function traceStatement (tracer: Tracer, { name, startedAt, error, requestContext }: StatementEvent): void {
   const spans = [requestContext].flat() as Array<Span | undefined>
   const requests = spans.filter((span) => span?.isRecording()) as Span[]

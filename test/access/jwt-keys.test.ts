@@ -29,7 +29,7 @@ async function nextFetch (): Promise<string> {
   const { promise, resolve } = Promise.withResolvers<string>()
   const listener = ({ result }: { result: string }) => resolve(result)
   keyEvents.subscribe(listener)
-  // Keep the test process alive, because the service's retry timer does not.
+  // The service's retry timer does not keep the test process alive. This timer does.
   const alive = setInterval(() => {}, 1000)
   const result = await promise
   clearInterval(alive)

@@ -33,8 +33,8 @@ const lacks = (scope: string) => ({
   body: { error: 40302, message: 'The bearer token lacks the scope that this operation needs.' }
 })
 
-// For tests that create no plants. Tests that create plants use separate databases, because two tests may
-// have a user of the same name.
+// The database of all tests that create no plants. Tests that create plants use separate databases, because
+// two tests may have a user of the same name.
 const shared = await createDatabase(t)
 
 async function startService (t: Test, issuer: string, environment: Record<string, string> = {}) {

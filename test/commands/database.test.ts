@@ -3,7 +3,7 @@ import t from 'tap'
 import { withDatabase } from '../../src/commands/database.ts'
 import { readConfig } from '../../src/config.ts'
 
-// Makes the import from dev/ fail. The image has no folder dev/.
+// Make the import from dev/ fail, as in the container image, which has no folder dev/.
 registerHooks({
   resolve: (specifier, context, next) =>
     next(specifier.replace('/dev/embedded-postgres.ts', '/dev/missing.ts'), context)

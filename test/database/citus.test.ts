@@ -71,7 +71,10 @@ for (const fault of lostWorker) {
   })
 }
 
-/** After a list of over 100 ms the service reads the user's next list on another connection. */
+/**
+ * Repeats the list until it takes at most 100 ms. After a slower list, the service reads the user's next list
+ * on another connection.
+ */
 async function untilFast (list: () => Promise<unknown>): Promise<void> {
   const startedAt = performance.now()
   await list()

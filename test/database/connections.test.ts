@@ -10,7 +10,7 @@ import { openProxy } from '../system/faults/proxy.ts'
 import { startApp } from '../support/app.ts'
 import { createDatabase, sql, waitingForLocks } from '../support/database.ts'
 
-// These tests mostly wait, so run them in parallel.
+// These tests mostly wait. Run them in parallel to save time.
 t.jobs = 4
 const test = (title: string, run: (t: Test) => Promise<void>) => t.test(title, { buffered: true }, run)
 
@@ -67,7 +67,7 @@ test('statements that hang do not use up the connections of the server', async (
     read()
     await once(replaced, 'replaced')
   }
-  // These statements stay pending on the third connection. The service may open no fourth connection.
+  // These statements stay pending on the third connection. The service must not open a fourth connection.
   for (let statement = 0; statement < 5; statement++) read()
   while ((await sql(url, waitingForLocks)).length < 3) await delay(50)
   t.equal(database.pending().read, 5)

@@ -1,5 +1,5 @@
-// Tests failover from a primary to its synchronous standby. Each test needs the state that the previous test
-// has left.
+// Tests failover from a primary to its synchronous standby. Each test continues with the servers as the
+// previous test has left them.
 import { once } from 'node:events'
 import { createServer, type AddressInfo } from 'node:net'
 import { setTimeout as delay } from 'node:timers/promises'
@@ -119,7 +119,7 @@ t.test('when a standby is promoted beside a running primary, requests go to the 
   await Promise.all([alice.create({ id: 4, name: 'Oak' }), alice.delete(4), alice.delete(5)])
   await alice.delete(4)
   await pair.promote()
-  // The old primary does not respond to this create. The primary waits for a standby to confirm the commit.
+  // The old primary waits for a standby to confirm this commit, so the create gets no response.
   const lost = alice.create(moss).then()
   const waiting = "select from pg_stat_activity where wait_event = 'SyncRep'"
   while ((await sql(primaryUrl, waiting)).length === 0) await delay(10)
@@ -134,7 +134,7 @@ t.test('of two servers that take writes, the promoted one is used even when it r
   const slow = await openProxy(t, standbyUrl)
   slow.slow(5)
   const both = primaryUrl.replace('@', `@${new URL(slow.url).host},`)
-  // On a busy machine the response may come after the time that the connector waits for it.
+  // On a busy machine the slow server may respond too late for the connector. Try until it is in time.
   while (await findPort(both) !== portOf(standbyUrl));
 })
 
@@ -142,7 +142,7 @@ t.test('while no server takes writes, requests are rejected and the service is n
   t.equal((await alice.list()).statusCode, 200, 'the token is cached, and the connection is open')
   await sql(standbyUrl, 'alter system set default_transaction_read_only = on')
   await sql(standbyUrl, 'select pg_reload_conf()')
-  // PostgreSQL reports with a later result that the server has become read-only. Until then lists succeed.
+  // Lists succeed until PostgreSQL reports, with a result, that the server has become read-only.
   while ((await alice.list()).statusCode !== 503) await delay(10)
   t.equal((await alice.create(moss)).statusCode, 503)
   t.equal(await isReady(), 503)

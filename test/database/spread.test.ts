@@ -1,5 +1,5 @@
-// Citus distributes owners over servers, and rejects some statements and migrations. These tests run without
-// Citus. The tests check that the service does not need such statements and migrations.
+// Citus stores the plants of each user on one of several servers, and rejects some statements and migrations.
+// These tests check, without Citus, that the service needs no statement or migration that Citus rejects.
 import { glob, readdir, readFile } from 'node:fs/promises'
 import pg from 'pg'
 import t, { type Test } from 'tap'
@@ -15,10 +15,10 @@ interface Statement { name: string, text: string }
 const root = new URL('../../', import.meta.url)
 const range = (length: number) => Array.from({ length }, (_, index) => index)
 
-// Statements for several users at once. On Citus the service does not need these statements (citus.test.ts).
+// Each of these statements serves several users. On Citus the service works without them (citus.test.ts).
 const ofSeveralUsers = ['plants-delete', 'plants-first-pages', 'plants-pages']
 
-/** Maps the name of each statement sent from now on to the statement's text. */
+/** Records the statements that the service sends from now on: maps their names to their texts. */
 function watchStatements (t: Test): Map<string, string> {
   const texts = new Map<string, string>()
   const { parse } = pg.Connection.prototype as unknown as { parse: (query: Statement) => void }

@@ -27,7 +27,7 @@ function watchWrites (t: Test, url: string): string[] {
   return writes
 }
 
-/** Returns the first byte of each message, which is a letter. The next four bytes are the length. */
+/** Returns the first byte of each message, a letter. The next four bytes are the message's length. */
 function kindsOf (bytes: Buffer): string {
   let kinds = ''
   for (let at = 0; at < bytes.length; at += 1 + bytes.readInt32BE(at + 1)) {

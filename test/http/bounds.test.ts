@@ -15,7 +15,7 @@ function open (t: Test, address: string): Socket {
   return socket
 }
 
-// One test waits for a timeout, so run the tests in parallel.
+// One test waits for a timeout. Run the tests in parallel to save time.
 t.jobs = 3
 
 const live = 'GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n'

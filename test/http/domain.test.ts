@@ -1,4 +1,4 @@
-// Adds a second domain, pots, to the service.
+// Tests that a developer can add a second domain, pots, to the service.
 import { Type } from '@sinclair/typebox'
 import type { FastifyPluginAsyncTypebox } from '@fastify/type-provider-typebox'
 import t, { type Test } from 'tap'

@@ -18,7 +18,7 @@ async function sizesOfStatements (url: string): Promise<number[]> {
   return sizes.map(({ size }) => size as number)
 }
 
-// Single statements and batches must give the same responses.
+// Single statements (1) and batches (7 and 500) must give the same responses.
 for (const WRITE_BATCH of ['1', '7', '500']) {
   t.test(`WRITE_BATCH=${WRITE_BATCH}`, async (t) => {
     const { as } = await startApp(t, { WRITE_BATCH })
@@ -66,7 +66,8 @@ for (const [WRITE_BATCH, plants, largest] of sizeLimits) {
     const { sendBlocked, unblock, url, alice } = await startBlocked(t, settings)
     const [first, ...others] = wanted.map((plant) => () => alice.create(plant))
     const [held] = await sendBlocked(first as typeof others[0])
-    // Send these requests at once. With `sendBlocked`, a busy machine is so slow that some requests expire.
+    // Send these requests at once. `sendBlocked` sends them one by one, and on a busy machine some requests
+    // expire meanwhile.
     const started = handlersStarted(t, others.length)
     const queued = others.map((create) => create())
     await started
@@ -75,7 +76,7 @@ for (const [WRITE_BATCH, plants, largest] of sizeLimits) {
     const sizes = await sizesOfStatements(url)
     t.equal(sizes.reduce((sum, size) => sum + size), plants)
     t.ok(Math.max(...sizes) <= largest, sizes.join())
-    // A busy machine has more batches. When a batch takes longer than 1 s, the service starts another batch.
+    // A busy machine may send more batches, because the service starts another batch when one takes over 1 s.
     t.ok(largest === 1 || sizes.length < plants / 2, sizes.join())
     t.strictSame((await alice.list()).json(), wanted.map(({ name }) => ({ name })))
   })

@@ -9,7 +9,7 @@ const range = (length: number) => Array.from({ length }, (_, index) => index)
 const statuses = (responses: Array<{ statusCode: number }>) => responses.map(({ statusCode }) => statusCode)
 const small = (count: number) => range(count).map((id) => ({ id, name: `plant ${id}` }))
 
-// Single statements and batches must give the same responses.
+// Single statements (1) and batches (7 and 500) must give the same responses.
 for (const WRITE_BATCH of ['1', '7', '500']) {
   t.test(`with WRITE_BATCH=${WRITE_BATCH} one of 50 concurrent deletes of a plant succeeds`, async (t) => {
     const { as } = await startApp(t, { WRITE_BATCH })
@@ -29,7 +29,7 @@ t.test('queued deletes share a batch, and each plant is deleted once', async (t)
   t.strictSame((await alice.list()).json(), small(10).slice(4).map(({ name }) => ({ name })))
 })
 
-/** Starts an app. The table is so large that the planner finds a user's plants with the index. */
+/** Starts an app with a large table, so that PostgreSQL uses the index to find a user's plants. */
 async function startAmongMany (t: Test) {
   const app = await startApp(t, { STATEMENT_TIMEOUT: '6s' })
   const alice = await app.as('alice')
@@ -52,7 +52,8 @@ t.test('after a deadlock each plant of a batch of deletes is deleted by itself',
   const client = new pg.Client(url)
   await client.connect()
   t.teardown(() => client.end())
-  // With this long timeout PostgreSQL ends a deadlock by aborting the service's transaction.
+  // PostgreSQL aborts the transaction that first reaches its deadlock_timeout. This client waits 1 min, so
+  // PostgreSQL aborts the service's transaction.
   await client.query("set deadlock_timeout = '1min'")
   const lock = (ids: number[]) =>
     client.query(`select from plants where id in (${ids.join()}) and owner = 'alice' for update`)
@@ -81,8 +82,8 @@ t.test('a delete that waits too long for a locked table gets the error of a slow
   t.teardown(() => client.end())
   await client.query('begin; lock table plants in access exclusive mode')
   // The batch times out. Then the service retries each delete alone, with another statement. The first retry
-  // times out, because PostgreSQL needs the table to prepare the statement. The later retries fail without a
-  // prepared statement.
+  // times out, because PostgreSQL needs the table to prepare the statement. The later retries fail, because
+  // the statement is still not prepared.
   const responses = await Promise.all(range(20).map((id) => alice.delete(id)))
   await client.query('rollback')
   t.strictSame(responses.map((response) => response.json().error), Array(20).fill(50304))

@@ -4,7 +4,7 @@ import { startApp } from '../support/app.ts'
 const range = (length: number) => Array.from({ length }, (_, index) => index)
 const notFound = { error: 40402, message: 'You have no plant with this id.' }
 
-// Single statements and batches must give the same responses.
+// Single statements (1) and batches (7 and 500) must give the same responses.
 for (const WRITE_BATCH of ['1', '7', '500']) {
   t.test(`WRITE_BATCH=${WRITE_BATCH}`, async (t) => {
     const { as } = await startApp(t, { WRITE_BATCH })

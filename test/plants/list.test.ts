@@ -102,7 +102,7 @@ const usernames = [
   '1', '2', '01', '1 ', 'a,b', 'a', 'b', '{a,b}', '"a"', 'a"b', 'a\\', 'NULL', 'null', '{}', 'A', 'á', '$1'
 ]
 
-/** Returns plants for a user: none, some small plants, one large plant, or more than one page. */
+/** Returns, by `place`, no plants, up to 20 small plants, two small and one large, or more than a page. */
 function plantsOf (user: string, place: number) {
   const count = [0, 1, 20, 3, 700][place % 5] as number
   return range(count).map((id) => ({
@@ -176,7 +176,7 @@ t.test('queued lists of a user whose list was slow are read alone', async (t) =>
     await startBlocked(t, { MEMORY_BUDGET: '16777216' }, 'lock table plants')
   await storePlants(url, 'alice', [{ id: 1n, name: 'Ivy' }])
   // Four statements read 49 of these lists, so 71 lists are queued. The memory budget allows only 32 long
-  // lists, so the service must not read the queued lists as long lists.
+  // lists. If the service read the queued lists as long lists, some would be rejected.
   const responses = await sendBlocked(...range(120).map(() => () => alice.list()))
   await delay(200)
   await unblock()
@@ -236,7 +236,7 @@ t.test('a user with large lists has them read alone until they are short again',
   await lena.delete(1)
   await lena.create({ id: 2, name: 'Ivy' })
   t.equal(await listed(), 'long')
-  // After a list of over 100 ms, too, the service reads the user's next list alone.
+  // If this list takes over 100 ms, the service reads the next list alone, too. Repeat until one is fast.
   while (await listed() !== 'short');
 })
 

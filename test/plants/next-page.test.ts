@@ -11,7 +11,7 @@ const range = (length: number) => Array.from({ length }, (_, index) => index)
 const { app, as, database, url } = await startApp(t)
 type Client = Awaited<ReturnType<typeof as>>
 
-/** Returns the plants of all pages. Throws unless every page, except the last page, has `limit` plants. */
+/** Returns the plants of all pages. Throws if a page other than the last does not have `limit` plants. */
 async function readAll (client: Client, limit: number): Promise<unknown[]> {
   const plants: unknown[] = []
   for (let query: string | undefined = `?limit=${limit}`; query !== undefined;) {
@@ -82,7 +82,7 @@ t.test('every other value of after is rejected', async (t) => {
   t.equal((await carol.list(`?after=${encodeURIComponent(cursor).replace('N', '%4E')}`)).statusCode, 200)
 })
 
-// The service first reads 101 plants, and then at most 2,000 plants at a time.
+// The limits test the boundaries of the service's reads: first 101 plants, then at most 2,000 at a time.
 for (const [kind, limits, textOf] of [
   ['short', [1, 99, 100, 101, 102, 1999, 2000, 2001, 2099, 2100, 2101, 2102, 4000, 4728],
     (index: number) => `plant ${index}`],

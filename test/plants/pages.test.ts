@@ -12,7 +12,7 @@ const largest = 2n ** 63n - 1n
 
 const { app, as, database, listen, url } = await startApp(t)
 
-// The service first reads 101 plants, and then at most 2,000 plants at a time.
+// The service first reads 101 plants, then at most 2,000 at a time. So most counts are near 101 and 2,101.
 for (const count of [99, 100, 101, 102, 2100, 2101, 2102, 4728]) {
   t.test(`a list of ${count} plants is complete and in order, also with a limit`, async (t) => {
     const username = `user with ${count}`

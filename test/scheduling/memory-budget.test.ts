@@ -47,7 +47,7 @@ t.test('the heap is collected a second after a burst, and not after less', async
     response.destroy()
     await once(response, 'close')
   }
-  // Keep the test process alive, because the budget's timer does not.
+  // The budget's timer does not keep the test process alive. This timer does.
   const alive = setInterval(() => {}, 100)
   t.strictSame(await collected, { execution: 'async', flavor: 'last-resort' })
   clearInterval(alive)

@@ -2,7 +2,7 @@ import { setTimeout as delay, setImmediate as nextTick } from 'node:timers/promi
 import t, { type Test } from 'tap'
 import { WorkQueue, type Queued, type Work } from '../../src/scheduling/work-queue.ts'
 
-// Some tests wait for timeouts of the queue, so run the tests in parallel.
+// Some tests wait for timeouts of the queue. Run the tests in parallel to save time.
 t.jobs = 4
 const test = (title: string, run: (t: Test) => Promise<void>) => t.test(title, { buffered: true }, run)
 

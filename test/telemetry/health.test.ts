@@ -6,7 +6,7 @@ import { sql, waitingForLocks } from '../support/database.ts'
 t.test('the log has a line for each change of readiness', async (t) => {
   const { app, log, url } = await startApp(t)
   const probe = async () => (await app.inject('/readyz')).statusCode
-  // Ignore event-loop lag, which a busy machine may cause.
+  // Ignore warnings of event-loop lag, which a busy machine may cause.
   const lines = () =>
     log.splice(0).map((line) => JSON.parse(line)).filter(({ msg }) => !msg.includes('event loop'))
 

@@ -1,4 +1,4 @@
-// The command export: writes plants to a file. PostgreSQL formats the lines.
+// The command `export`: writes plants to a file. PostgreSQL formats the lines.
 import { once } from 'node:events'
 import { createWriteStream } from 'node:fs'
 import { rename, rm } from 'node:fs/promises'
@@ -18,7 +18,7 @@ export async function exportPlants (
   const { isCsv, isGzip } = findFormat(file, format)
   await runTransfer(config, async (transfer) => {
     const { client, signal } = transfer
-    // A single statement reads one snapshot. The role's statement_timeout may be too short for an export.
+    // The role's statement_timeout may be too short for an export, so turn this timeout off.
     await client.query('begin read only; set local statement_timeout = 0')
     const rows = client.query(to(isCsv ? copyCsv(user) : copyJson(user)))
     // Rejects if the connection is lost before the server has confirmed the export.

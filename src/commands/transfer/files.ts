@@ -1,4 +1,4 @@
-// Detects the format of a file, and reads its lines: NDJSON or CSV.
+// Detects whether a file is NDJSON or CSV, and reads the lines of the file.
 import { isUtf8 } from 'node:buffer'
 import { pipeline } from 'node:stream'
 import { CsvError, parse } from 'csv-parse'
@@ -24,7 +24,7 @@ export function findFormat (file = '.ndjson', format = /\.((?:ndjson|csv)(?:\.gz
 
 const columnsOf = (user?: string) => [...user === undefined ? ['user'] : [], 'id', ...fields]
 
-/** Skips blank lines. Truncates a line of more than `maxBytes` to save memory. Its `parse` throws. */
+/** Skips blank lines. To save memory, truncates lines over `maxBytes`. `parse` of a truncated line throws. */
 export async function * readNdjson (chunks: AsyncIterable<Buffer>, maxBytes: number): AsyncGenerator<Line> {
   const parse = (bytes: Buffer) => {
     if (bytes.length <= maxBytes) return parseJsonBody(bytes)
@@ -49,7 +49,7 @@ async function * splitLines (chunks: AsyncIterable<Buffer>, maxBytes: number): A
   yield rest
 }
 
-/** Throws on a malformed quote, because the start of the next record is then unknown. */
+/** Throws at a malformed quote, because after such a quote the start of the next record is unknown. */
 export async function * readCsv (
   chunks: AsyncIterable<Buffer>, maxBytes: number, user?: string
 ): AsyncGenerator<Line> {

@@ -1,4 +1,4 @@
-// The command import: checks the lines of a file and creates their plants.
+// The command `import`: checks the lines of a file and creates their plants.
 import { createReadStream } from 'node:fs'
 import { open, stat, type FileHandle } from 'node:fs/promises'
 import { resolve } from 'node:path'
@@ -23,14 +23,17 @@ export interface ImportOptions {
   rate?: number
   /** The file for rejected lines. Without it the first rejected line ends the import. */
   skipErrors?: string
-  /** Rejects a plant if its user already has a plant with the same id. */
+  /** Rejects a plant if its user already has a plant with the same id. By default the import skips it. */
   strict: boolean
   dryRun: boolean
 }
 
 interface PlantLine extends Line { user: string, id: string, plant: Plant }
 
-/** The most plants and the most characters per statement. With `rate`: the statements per second. */
+/**
+ * Import sends a batch at `maxBatchSize` plants or `maxBatchLength` characters. With a low `rate`, a batch
+ * is smaller, so that import sends `batchesPerSecond`.
+ */
 const [maxBatchSize, maxBatchLength, batchesPerSecond] = [2000, 2 ** 20, 10]
 /** A line may be this much longer than BODY_LIMIT, because the line may also name the user. */
 const extraBytes = 2048
@@ -73,7 +76,10 @@ export async function importPlants (
   })
 }
 
-/** Returns a function that checks a line like a body of POST /plants. Throws an ApiError if invalid. */
+/**
+ * Returns a function that checks a line like a body of POST /plants. If the line is invalid, the function
+ * throws an ApiError.
+ */
 function createCheck (isCsv: boolean, user?: string): (line: Line) => PlantLine {
   const { properties } = NewPlantSchema
   const owner = user === undefined && { user: properties.name }

@@ -10,7 +10,7 @@ export interface Transfer {
   client: Client
   /** Aborts on SIGINT or SIGTERM. The abort also ends the database connection. */
   signal: AbortSignal
-  /** How much is done: import counts plants, export counts lines. */
+  /** Import counts the plants sent to PostgreSQL. Export counts the lines received from PostgreSQL. */
   progress: number
   /** How much of the file is read, from 0 to 1. Returns 0 when the size of the file is unknown. */
   share: () => number
@@ -18,13 +18,13 @@ export interface Transfer {
   summary: () => string
 }
 
-/** Long enough for an insert that waits for a request to create the same plant. */
+/** Long, because an insert may have to wait for a request that creates the same plant. */
 const statementTimeoutMs = 60_000
 const signals = ['SIGINT', 'SIGTERM']
 /** The usual exit code after SIGINT. */
 const interruptedCode = 130
 
-// A transfer's objects are short-lived. V8's defaults would use twice the memory and save little time.
+// The objects of a transfer are short-lived. V8's default flags would save little time and double the memory.
 for (const flag of ['--semi-space-growth-factor=1', '--heap-growing-percent=50']) setFlagsFromString(flag)
 
 export async function runTransfer (
@@ -54,7 +54,7 @@ export async function runTransfer (
   })
 }
 
-/** Shows one line on a terminal. The returned function removes this line. */
+/** On a terminal, shows the progress in one line. The returned function removes this line. */
 function showProgress (transfer: Transfer): () => void {
   const { stderr } = process
   if (!stderr.isTTY) return () => {}

@@ -33,7 +33,7 @@ async function trickle (start: string, drop: string, last: 'end' | 'close' = 'en
   const drip = setInterval(() => socket.write(drop), 20)
   let received = ''
   socket.on('data', (chunk) => { received += chunk })
-  // Ignore an error when the service resets the connection.
+  // If the service resets the connection, the socket emits 'error'. Ignore this error.
   socket.on('error', () => {})
   await new Promise((resolve) => socket.on(last, resolve))
   clearInterval(drip)
@@ -189,14 +189,14 @@ t.test('a client that disconnects at any point causes no error and no warning', 
     }))
   }
   t.equal((await alice.list()).statusCode, 200)
-  // Ignore event-loop lag, which a busy machine may cause.
+  // Ignore warnings of event-loop lag, which a busy machine may cause.
   const lines = log.map((line) => JSON.parse(line)).filter(({ msg }) => !msg.startsWith('event loop lag'))
   t.same(lines.filter(({ level }) => /warn|error|fatal/.test(level)), [])
 })
 
 t.test('slow requests time out', async (t) => {
   const { headersTimeout, requestTimeout, timeout, keepAliveTimeout } = app.server
-  // Node enforces headersTimeout only when it is not longer than requestTimeout.
+  // Node does not enforce a headersTimeout that is longer than requestTimeout.
   t.ok(headersTimeout > 0 && headersTimeout <= requestTimeout && requestTimeout < timeout)
   t.same({ headersTimeout, requestTimeout, timeout, keepAliveTimeout },
     { headersTimeout: 15_000, requestTimeout: 30_000, timeout: 60_000, keepAliveTimeout: 75_000 })

@@ -106,7 +106,7 @@ t.test('queued requests of clients that disconnect are not started', async (t) =
   const arrived = onceArrived(() => { for (const socket of sockets) socket.resetAndDestroy() })
   for (const socket of sockets) socket.write(request('GET /plants'))
   await arrived
-  // If queued requests were left, the service would start the queued requests before this request.
+  // If the service had kept the requests of the closed connections, it would start them before this request.
   const next = await open()
   next.write(request('GET /openapi.json'))
   await once(next, 'data')
