@@ -1,6 +1,5 @@
 // Builds the Fastify app. commands/serve.ts opens the database, listens, and handles signals.
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
-import { randomUUID } from 'node:crypto'
 import Fastify, { LogController, type FastifyInstance, type FastifyReply, type FastifyRequest } from 'fastify'
 import { requireBearer, requireScope } from './access/bearer.ts'
 import { createAuthenticate } from './access/token-cache.ts'
@@ -12,8 +11,8 @@ import { registerErrorLog } from './http/error-log.ts'
 import { readJsonBodies } from './http/json.ts'
 import { serverLimits } from './http/limits.ts'
 import { rejectMalformedQuery, rejectMalformedRequests } from './http/request-checks.ts'
-import { handleError, setStandardHeaders } from './http/responses.ts'
-import { readTraceparent } from './http/trace-context.ts'
+import { createRequestLog, fieldsOf } from './http/request-log.ts'
+import { handleError, newRequestId, setStandardHeaders } from './http/responses.ts'
 import { compileValidator } from './http/validation.ts'
 import { handleClientError, manageConnections } from './http/wire/connections.ts'
 import type { Lifecycle } from './http/wire/shutdown.ts'
@@ -56,16 +55,13 @@ export async function buildApp (options: AppOptions, register = registerDomains)
       stream: logStream,
       // Write level names and ISO times instead of pino's numbers, which log systems do not understand.
       formatters: { level: (level) => ({ level }) },
-      timestamp: () => `,"time":"${new Date().toISOString()}"`
+      timestamp: () => `,"time":"${new Date().toISOString()}"`,
+      mixin: fieldsOf
     },
-    genReqId: () => randomUUID(),
+    genReqId: newRequestId,
     trustProxy: config.TRUSTED_PROXIES ?? false,
     logController: new DebugRequestLog(),
-    childLoggerFactory: (log, bindings, options, { headers }) => {
-      const trace = readTraceparent(headers.traceparent)
-      if (trace === undefined) return log.child(bindings, options)
-      return log.child({ ...bindings, trace_id: trace.traceId, span_id: trace.parentId }, options)
-    },
+    childLoggerFactory: createRequestLog,
     bodyLimit: config.BODY_LIMIT,
     // Do not use setValidatorCompiler: Fastify ignores it in plugins that call addSchema, and uses Ajv there.
     schemaController: { compilersFactory: { buildValidator: () => compileValidator as never } }

@@ -1,5 +1,5 @@
 // Sets the standard headers, and turns errors of routes, Fastify and Node's parser into responses.
-import { randomUUID } from 'node:crypto'
+import { randomBytes } from 'node:crypto'
 import { STATUS_CODES } from 'node:http'
 import { isIP } from 'node:net'
 import { Readable } from 'node:stream'
@@ -7,6 +7,12 @@ import type { FastifyError, FastifyInstance, FastifyReply, FastifyRequest } from
 import { ApiError, errors, type ErrorDefinition } from '../errors.ts'
 import { clientWork } from '../scheduling/tick-limiter.ts'
 import { discardStream } from './wire/lingering-close.ts'
+
+const processId = randomBytes(9).toString('base64url')
+let requests = 0
+
+/** Returns an id that no other process uses. A UUID would take 1.5 % of the time of a request. */
+export const newRequestId = () => `${processId}-${++requests}`
 
 // The error codes of Fastify, its plugins and Node's HTTP parser.
 const foreignErrors: Record<string, ErrorDefinition> = {
@@ -92,7 +98,7 @@ export function rawErrorResponse (
 ): string {
   const apiError = toApiError(error, errors.HTTP_MALFORMED)
   const { status, number, headers, message } = apiError
-  const id = randomUUID()
+  const id = newRequestId()
   app.errorLog.record(apiError, app.log.child({ reqId: id }), { remoteAddress })
   const body = JSON.stringify({ error: number, message })
   const lines = Object.entries({

@@ -13,6 +13,7 @@ import {
 } from '@opentelemetry/sdk-trace'
 import type { FastifyInstance, FastifyRequest } from 'fastify'
 import { requestContext, statementEvents, type StatementEvent } from '../events.ts'
+import { addFields } from '../http/request-log.ts'
 import { readTraceparent } from '../http/trace-context.ts'
 
 /** How long a shutdown waits for the collector to accept the last spans. */
@@ -57,14 +58,14 @@ export function createSampler (name: string, ratio: number): Sampler {
 function traceRequests (app: FastifyInstance, tracer: Tracer): void {
   const spans = new WeakMap<FastifyRequest, Span>()
 
-  app.addHook('onRequest', (request, reply, done) => {
+  app.addHook('onRequest', (request, _reply, done) => {
     // Record the route's pattern, because the URL may contain a token.
     const { method, routeOptions: { url: route } } = request
     const attributes = { 'http.request.method': method, ...route !== undefined && { 'http.route': route } }
     const name = route === undefined ? method : `${method} ${route}`
     const span = tracer.startSpan(name, { kind: SpanKind.SERVER, attributes }, parentOf(request))
     const { traceId, spanId } = span.spanContext()
-    request.log = reply.log = request.log.child({ trace_id: traceId, span_id: spanId })
+    addFields(request.log, { trace_id: traceId, span_id: spanId })
     spans.set(request, span)
     requestContext.run(span, done)
   })
