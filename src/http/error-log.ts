@@ -27,7 +27,7 @@ class ErrorLog {
     this.#log = log
   }
 
-  /** `log` adds the request's id to the line. `client` describes the client and the request. */
+  /** Writes a line with `log`. `client` has further fields, such as the route and the client's address. */
   record (error: ApiError, log: FastifyBaseLogger, client: object): void {
     if (log.level === 'silent') return
     this.#timer ??= setTimeout(() => this.flush(), 1000).unref()
