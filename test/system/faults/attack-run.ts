@@ -1,4 +1,3 @@
-// Runs one attack against a freshly started service. Measures the service and the requests of other users.
 import { fork, type ChildProcess } from 'node:child_process'
 import { once } from 'node:events'
 import { readFileSync } from 'node:fs'
@@ -30,13 +29,12 @@ export interface AttackOptions {
 export const maxShutdownMs = 9000
 const bodyLimit = Number(settings.BODY_LIMIT.initial)
 
-// The attacked service uses the malloc setting of the Dockerfile.
+// The attacked service gets the malloc setting of the Dockerfile, which saves memory.
 const dockerfile = readFileSync(join(import.meta.dirname, '../../../Dockerfile'), 'utf8')
 const malloc = /MALLOC_\w+=\d+/.exec(dockerfile)?.slice(0, 1) ?? []
 const probe = `NODE_OPTIONS=--import=${join(import.meta.dirname, 'tick-probe.ts')}`
 const { serve } = startedBy(['env', ...asShipped, ...malloc, probe, ...program])
 
-/** Returns the SQL statements that store the attackers' plants, or [] if the attack needs no plants. */
 export function plantsFor ({ plants }: Attack, users: string[]): string[] {
   if (plants === undefined) return []
   const attackers = users.map((user) => `'${user}'`).join()
@@ -49,7 +47,7 @@ export function plantsFor ({ plants }: Attack, users: string[]): string[] {
 export async function startAttack (
   scope: Scope, attack: Attack, target: Omit<Target, 'bodyLimit'>
 ): Promise<ChildProcess> {
-  // `asShipped` removes the test runner's module loader. With this loader the start takes four times as long.
+  // `asShipped` removes the test runner's module loader. With that loader the start takes four times as long.
   const options = { execPath: 'env', execArgv: [...asShipped, process.execPath] }
   const attacker = fork(join(import.meta.dirname, 'attacker.ts'), options)
   scope.teardown(() => { attacker.kill() })
@@ -58,7 +56,7 @@ export async function startAttack (
   return attacker
 }
 
-/** Measures the service under attack. Then attacks again, and measures how long the shutdown takes. */
+/** Measures the service under attack. Then measures the shutdown during a second attack. */
 export async function measure (
   scope: Scope, postgres: Postgres, attack: Attack, { watchMs, restMs, share }: AttackOptions
 ) {
@@ -126,7 +124,7 @@ export async function measure (
   return { alone, during, left, logLines, code, shutdownMs, counts, faults }
 }
 
-/** Sends SIGTERM. Kills the service after twice `maxShutdownMs`. `code` is null for a killed service. */
+/** Returns null as `code` if the service had to be killed. */
 async function shutDown ({ child, exited }: Program) {
   const since = performance.now()
   child.kill('SIGTERM')
@@ -136,7 +134,6 @@ async function shutDown ({ child, exited }: Program) {
   return { code, ms: performance.now() - since }
 }
 
-/** Opens a trace collector that accepts connections and never responds. Returns its address. */
 async function openSilentCollector (scope: Scope): Promise<string> {
   const server = createServer((socket) => { socket.on('error', () => {}).resume() }).listen(0, '127.0.0.1')
   await once(server, 'listening')
@@ -144,7 +141,6 @@ async function openSilentCollector (scope: Scope): Promise<string> {
   return `http://127.0.0.1:${(server.address() as AddressInfo).port}`
 }
 
-/** Checks the service after an attack. Returns a description of each fault. */
 async function findFaults (
   service: Program, clients: Client[], postgres: Postgres, counts: Counts
 ): Promise<string[]> {

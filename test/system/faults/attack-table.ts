@@ -1,4 +1,3 @@
-// All attacks. `limitedBy` names the mechanism of the service that limits the cost of an attack.
 import { setTimeout as delay } from 'node:timers/promises'
 import { createToken } from '../../../src/access/token-format.ts'
 import { burst, flood, hold, type Target } from './flood.ts'
@@ -8,11 +7,12 @@ type Database = Record<'query' | 'session', (sql: string) => Promise<unknown>>
 
 export interface Attack {
   name: string
+  /** The mechanism of the service that limits the cost of the attack. */
   limitedBy: string
   connections: number
-  /** How many users attack, 1 by default. Each user gets an equal part of the connections. */
+  /** How many users attack, 1 by default. */
   users?: number
-  /** SQL that selects plants (id, name, tag). The test stores these plants for each attacking user. */
+  /** A query for plants (id, name, tag). The test stores these plants for each attacking user. */
   plants?: string
   /** Turns on metrics and traces in the service. The trace collector never responds. */
   observed?: boolean
@@ -20,7 +20,7 @@ export interface Attack {
   /** How many other users send requests during the attack, 5 by default. */
   others?: number
   otherNameLength?: number
-  /** Before the shutdown, the test turns on debug logging and stops reading the log. */
+  /** Before it stops the service, the test turns on debug logging and stops reading the log. */
   stallsLog?: boolean
   setup?: (database: Database) => Promise<unknown>
   /** Runs during the attack. Must end after `over` is aborted. */
@@ -39,8 +39,8 @@ const longList = `select id, repeat('n', 512), repeat('t', 512) from generate_se
   union all select id, repeat('n', 130000), null from generate_series(20001, 20080) id`
 const fullPage = (character: string) =>
   `select id, repeat(${character}, 512), repeat(${character}, 512) from generate_series(1, 500) id`
-// Plants for a list of 5 MB of JSON, more than the buffers of a connection hold. PostgreSQL compresses the
-// name only once, in the table `large`. A name from `repeat` would be compressed again for each plant.
+// Plants for a list of 5 MB of JSON, more than the buffers of a connection hold. The table `large` holds the
+// compressed name, because PostgreSQL would compress a name from `repeat` again for each plant.
 const stalledList = 'select id, large.name, null from generate_series(1, 40) id, large'
 const compressed = 'create table large as select repeat(chr(1), 21000) as name'
 
@@ -84,7 +84,7 @@ async function changeTypes ({ query }: Database, over: AbortSignal): Promise<voi
   await change('text')
 }
 
-/** Deletes 500,000 plants. An open transaction keeps VACUUM from removing the dead rows. */
+/** Deletes 500,000 plants. The open transaction of `session` keeps VACUUM from removing the dead rows. */
 async function leaveDeadRows ({ query, session }: Database): Promise<void> {
   await session('begin isolation level repeatable read')
   await session('select from plants')
@@ -93,7 +93,7 @@ async function leaveDeadRows ({ query, session }: Database): Promise<void> {
   await query('delete from plants where owner = \'mallory 0\'')
 }
 
-/** `--row` selects an attack by its position in this list, counted from 1. */
+/** `npm run test:faults -- --row` selects an attack by its position in this list, counted from 1. */
 export const attacks: Attack[] = [
   {
     name: 'the script of /docs 17 times, unread',

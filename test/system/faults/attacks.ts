@@ -1,4 +1,3 @@
-// Runs the attacks and reports the measured times and sizes. Figures above their bounds are bold.
 import type { Scope } from '../../support/program.ts'
 import { round } from '../../support/table.ts'
 import { maxShutdownMs, measure, type AttackOptions } from './attack-run.ts'
@@ -8,7 +7,7 @@ import type { Postgres } from './postgres.ts'
 import { quantile, type Cell, type Report } from './report.ts'
 
 export interface AttacksOptions extends AttackOptions {
-  /** Row numbers of attacks, or beginnings of their titles. By default all attacks run. */
+  /** Positions in attack-table.ts, from 1, or beginnings of attack titles. Without `rows` all attacks run. */
   rows?: string[] | undefined
 }
 

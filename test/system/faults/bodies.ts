@@ -11,7 +11,6 @@ const shown = 8
 /** How much more processor time an expensive body may use than `plainBody`. */
 const maxMs = 10
 
-/** Measures the processor time that the service uses for expensive bodies and for a plain body. */
 export async function bodies (
   scope: Scope, postgres: Postgres, { rounds }: { rounds: number }
 ): Promise<Report> {
@@ -25,8 +24,8 @@ export async function bodies (
       const before = processorMs(service.child.pid as number)
       const responses = await Promise.all(Array.from({ length: 4 }, async () =>
         (await fetch(`${service.address}/plants`, { method: 'POST', headers, body })).text()))
-      // Skip the first round, in which the service also compiles code and creates the plants.
       const used = processorMs(service.child.pid as number) - before
+      // Skip the first round, in which the service also compiles code and creates the plants.
       if (index > 0) costs.get(title)?.push(used / responses.length)
     }
   }

@@ -16,7 +16,7 @@ export interface HttpResponse {
 
 export type Client = ReturnType<typeof createClient>
 
-/** Creates a client with keep-alive connections. All its promises resolve, also when a request fails. */
+/** All promises of the client resolve. A failed request has an outcome other than `complete`. */
 export function createClient (address: string, token?: string, { maxSockets = Infinity } = {}) {
   const agent = new Agent({ keepAlive: true, maxSockets })
 

@@ -1,4 +1,3 @@
-// Three ways to attack: `flood`, `hold` and `burst`.
 import { once } from 'node:events'
 import { Agent, request } from 'node:http'
 import { connect } from 'node:net'
@@ -6,9 +5,8 @@ import { setTimeout as delay } from 'node:timers/promises'
 
 export interface Target {
   address: string
-  /** The address of the metrics listener. Empty unless the attack uses metrics. */
+  /** The address of the service's metrics listener. Empty if the service does not serve metrics. */
   metrics: string
-  /** Each connection gets one of these tokens, in turn. */
   tokens: string[]
   connections: number
   bodyLimit: number
@@ -45,7 +43,7 @@ function send (address: string, { method = 'GET', path = '/plants', token, body 
   })
 }
 
-/** Sends requests on each connection, one at a time. `perSecond` limits the rate over all connections. */
+/** Sends one request at a time on each connection. `perSecond` limits the total rate of all connections. */
 export async function flood (
   target: Target, toRequest: (token: string) => Request, { perSecond = Infinity } = {}
 ): Promise<void> {
@@ -59,7 +57,7 @@ export async function flood (
   }))
 }
 
-/** Opens all connections and sends `toParts(token)` on each connection. Never reads a response. */
+/** Sends `toParts(token)` on each connection. Never reads a response. */
 export function hold (
   target: Target, toParts: (token: string) => Array<string | Buffer>, address = target.address
 ): void {
@@ -74,8 +72,8 @@ export function hold (
 }
 
 /**
- * Opens all connections. Then sends one request on each connection, all in one tick. Waits until all
- * connections have closed and `everyMs` have passed. Then repeats this forever.
+ * Opens all connections, then sends one request on each connection, all in one tick. Repeats this when all
+ * connections have closed and `everyMs` have passed.
  */
 export async function burst (
   target: Target, toText: (token: string) => string, everyMs: number

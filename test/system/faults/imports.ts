@@ -35,7 +35,7 @@ export async function imports (
     const user = `import-${round}`
     const words = ['import', user, file, ...inChunks ? ['--chunk', String(chunk)] : []]
     const { child, ended } = unmeasured.start(words, environment)
-    // An import of 50,000 plants takes about 1 s. The delay may be longer, because a busy machine is slower.
+    // Up to 2.5 s: an import of 50,000 plants takes about 1 s, and longer on a busy machine.
     await delay(random.below(2500))
     if (victim === 'import') child.kill('SIGKILL')
     else await postgres.kill()
@@ -43,7 +43,7 @@ export async function imports (
     if (victim === 'server') await postgres.start()
     const complaints: string[] = []
     const acknowledged = Number(/stored up to line (\d+)/.exec(stderr)?.[1] ?? (code === 0 ? plants : 0))
-    // PostgreSQL may still execute the last statement of a killed import. Wait until its session ends.
+    // PostgreSQL may still execute the last statement of a killed import. Wait until the session ends.
     while ((await sql(postgres.url, sessions)).length > 0) await delay(10)
     const found = await stored(user)
     if (found < acknowledged) complaints.push(`${acknowledged} acknowledged, ${found} stored`)

@@ -4,20 +4,15 @@ import { findUnexplained, type Operation } from './linearizable.ts'
 
 const idTaken = 40014
 const plantNotFound = 40402
-/** After these errors a write may or may not have happened. */
+/** After these errors the write may or may not have happened. */
 const unclearErrors = [50001, 50301, 50304, 50305]
 
 interface PlantRow { user: string, id: number, name: string }
 
-/** All plants of a user. The service read each plant at some moment between `from` and `until`. */
+/** All plants of a user, by id. The service read each plant at some moment between `from` and `until`. */
 interface Snapshot { user: string, from: number, until: number, names: Map<number, string> }
 
-/**
- * Checks that acknowledged writes happened, and that rejected writes did not happen. A list must show all
- * writes that the service acknowledged before the list request.
- *
- * The name of each plant must begin with the plant's id and a space, because a list contains no ids.
- */
+/** The name of each plant must begin with the plant's id and a space, because a list contains no ids. */
 export function openLedger () {
   const writes = new Map<string, Map<number, Operation[]>>()
   const snapshots: Snapshot[] = []
@@ -67,7 +62,7 @@ export function openLedger () {
       write(user, id, { from: response.startedAt, act: 'delete', name: null, ...known })
     },
 
-    /** Records the response to a request for all plants of the user. */
+    /** The request must have asked for all plants of the user. */
     listed (user: string, response: HttpResponse): void {
       if (response.outcome !== 'complete' || response.status !== 200) return
       counts.listed++
@@ -76,7 +71,7 @@ export function openLedger () {
       snapshots.push({ user, from: response.startedAt, until: response.startedAt + response.ms, names })
     },
 
-    /** Records the rows that the database contains after the last request. */
+    /** `rows` are all plants in the database after the last response. */
     audit (rows: PlantRow[]): void {
       const now = performance.now()
       for (const { user } of rows) plantsOf(user)
@@ -86,7 +81,6 @@ export function openLedger () {
       }
     },
 
-    /** Returns one text for each plant with responses that no order of its requests could produce. */
     breaches (): string[] {
       return [...writes.keys()].flatMap((user) => {
         const ofUser = snapshots.filter((snapshot) => snapshot.user === user)

@@ -1,8 +1,8 @@
 // Checks whether the requests for one plant could have produced all their responses in some order.
 
 /**
- * One request as its client saw it. The request took effect at one moment between `from` and `until`. `until`
- * is Infinity if the client could not know whether the request took effect at all.
+ * A request that took effect at one moment between `from` and `until`. `until` is Infinity if the client
+ * cannot know whether the request took effect at all.
  */
 export interface Operation {
   from: number
@@ -14,13 +14,12 @@ export interface Operation {
   done?: boolean
 }
 
-/** A state that the plant may be in. `taken` holds operations that took effect and await their responses. */
+/** A possible state of the plant. `taken`: the operations that took effect and await their responses. */
 interface Possibility { name: string | null, taken: Set<Operation> }
 
 /**
- * Applies an operation to a plant. `name` and the returned name are null if there is no plant. Returns
- * undefined if the response is impossible for a plant of this name. Also returns undefined if an operation of
- * unknown outcome would change nothing, because the search need not apply it.
+ * Returns the plant's name after the operation, or null if there is no plant. Returns undefined if the
+ * response is impossible, or if an operation of unknown outcome would change nothing (the search skips it).
  */
 function after (name: string | null, { act, name: other, done }: Operation): string | null | undefined {
   if (act === 'see') return name === other ? name : undefined
@@ -32,13 +31,11 @@ function after (name: string | null, { act, name: other, done }: Operation): str
 }
 
 /**
- * Searches for an order of the operations that produces all responses. Returns undefined if there is one.
- * Otherwise returns the first operation with a response that no order produces. If one operation ended before
- * another began, the order must keep this sequence. At the beginning the plant does not exist.
+ * Returns undefined if an order of the operations produces all responses. Otherwise returns the first
+ * operation with a response that no order produces. Operations that did not overlap keep their sequence.
  *
- * The search computes all possible states of the plant after each response. Until its response, an operation
- * is open: it may take effect at any moment. `applyReads`, `steps` and `openSieve` keep the number of states
- * small.
+ * The search computes all possible states of the plant after each response. From its beginning to its
+ * response an operation is open: it may take effect at any moment.
  */
 export function findUnexplained (operations: Operation[]): Operation | undefined {
   const seen = new Set(operations.filter(({ act }) => act === 'see').map(({ name }) => name))
@@ -58,7 +55,6 @@ export function findUnexplained (operations: Operation[]): Operation | undefined
   return undefined
 }
 
-/** Returns the beginnings and responses of all operations by time. At equal times, beginnings come first. */
 function inTime (operations: Operation[]) {
   const completed = operations.filter(({ until }) => until < Infinity)
   return [
@@ -67,7 +63,7 @@ function inTime (operations: Operation[]) {
   ].sort((a, b) => a.at - b.at || Number(a.isResponse) - Number(b.isResponse))
 }
 
-/** Applies open operations in all orders until `operation` has taken effect. Returns the possible states. */
+/** Applies open operations in every order until `operation` takes effect. Returns all resulting states. */
 function advance (
   from: Possibility[], operation: Operation, open: Set<Operation>, kindOf: (operation: Operation) => string
 ) {
@@ -99,7 +95,7 @@ function steps (
   return [...open].flatMap((one): Possibility[] => {
     const next = after(name, one)
     if (taken.has(one) || next === undefined) return []
-    // Operations of the same kind and of unknown outcome are interchangeable. So try one of each kind.
+    // Operations of unknown outcome and of the same kind are interchangeable. So try one of each kind.
     if (one.until === Infinity) {
       const kind = kindOf(one)
       if (tried.has(kind)) return []
@@ -110,9 +106,8 @@ function steps (
 }
 
 /**
- * Creates a filter for states that the search need not visit. `isNew` returns false if an earlier state had
- * the same name and `taken`. It also returns false if a state only adds operations of unknown outcome to the
- * `taken` of an earlier state.
+ * `isNew` returns false if an earlier state had the same name and the same `taken`. Further operations of
+ * unknown outcome in `taken` do not make a state new.
  */
 function openSieve () {
   const passed = new Map<string, Possibility[]>()

@@ -14,7 +14,7 @@ const plantsPerUser = 100
 const statementTimeoutMs = 2000
 const databaseSlow = 50304
 
-/** Two instances of the service write the same plants. Later an operator locks one plant, then the table. */
+/** Two instances of the service write the same plants. Later an operator locks a plant, then all plants. */
 export async function locks (
   scope: Scope, postgres: Postgres, { seed, rounds }: { seed: number, rounds: number }
 ): Promise<Report> {
@@ -35,7 +35,7 @@ export async function locks (
   const stored = async () => (await ofUsers('select owner, id::int from plants where owner = any($1)'))
     .map(({ owner, id }) => `${owner} ${id}`).sort()
 
-  /** Returns the largest number of plants that one statement stored. */
+  // All plants of one batch have the same `xmin`.
   const largestBatch = async () => Number((await ofUsers(`select max(plants) from
     (select count(*) as plants from plants where owner = any($1) group by xmin) as statement`))[0]?.max)
 
@@ -45,7 +45,7 @@ export async function locks (
   for (let round = 0; round < rounds; round++) {
     for (const verb of ['create', 'delete'] as const) {
       // While the operator holds this lock, both instances queue writes. After the commit both instances
-      // flush batches at the same time. Each instance gets the same writes, in its own random order.
+      // flush batches at the same time.
       await operator.query('begin; lock table plants in exclusive mode')
       const sent = clients.flatMap((ofInstance) =>
         random.shuffled(ofInstance.flatMap((client) => plantIds.map((id) => ({ client, id }))))

@@ -1,5 +1,5 @@
 // Runs the full fault suite: npm run test:faults -- [--seed 1] [--only storm,attacks,…] [--row 3]
-// `--row 3` selects the third attack. `--row` also accepts the beginning of an attack's title.
+// `--row` selects an attack by its position in attack-table.ts, from 1, or by the beginning of its title.
 import { parseArgs } from 'node:util'
 import { attacks } from './attacks.ts'
 import { bodies } from './bodies.ts'
@@ -16,8 +16,7 @@ import { storm } from './storm.ts'
 
 const scenarios = {
   storm: (seed: number) => storm(scope, postgres, { seed, kills: 20, writes: 500 }),
-  // `starts` and `locks` keep database connections open until the end of the run. `imports` kills PostgreSQL,
-  // so it must run before them.
+  // `starts` and `locks` keep database connections open. Scenarios that kill PostgreSQL must run before them.
   imports: (seed: number) => imports(scope, postgres, { seed, rounds: 20, plants: 50_000 }),
   outages: () =>
     outages(scope, postgres, { lastsMs: 8000, watchMs: 3000, perSecond: 100, statementTimeoutMs: 5000 }),

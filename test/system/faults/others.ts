@@ -8,7 +8,7 @@ import { createClient, describe, type Client, type HttpResponse } from './client
 const pauseMs = 25
 const patienceMs = 10_000
 
-/** For `ms`, each client repeatedly creates, lists and deletes a plant. Measures the service meanwhile. */
+/** For `ms` milliseconds each client creates, lists and deletes a plant in a loop. Measures the service. */
 export async function observe (
   service: Program, clients: Client[], name: string, ms: number, tickFile: string
 ) {
@@ -16,7 +16,7 @@ export async function observe (
   const [began, end] = [Date.now(), performance.now() + ms]
   const memory = watchMemory(service.child)
   const prober = createClient(service.address)
-  // Cuts requests that are still in flight `patienceMs` after the measurement.
+  // Requests still in flight `patienceMs` after the measurement fail.
   const closeAll = () => { for (const client of [prober, ...clients]) client.close() }
   const giveUp = setTimeout(closeAll, ms + patienceMs)
   const probing = (async () => {
@@ -43,13 +43,13 @@ export async function observe (
   return { writes, lists, live, memory: memory.peak(), tickMs: longestTick(tickFile, began), faults }
 }
 
-/** Returns the longest tick in ms that the probe recorded after `since`, or 0 if there is none. */
+/** Returns the longest tick in ms that tick-probe.ts recorded after `since`, or 0 if there is none. */
 function longestTick (file: string, since: number): number {
   const ticks = readFileSync(file, 'utf8').split('\n').map((line) => line.split(' ').map(Number))
   return Math.max(0, ...ticks.filter(([at = 0]) => at > since).map(([, used = 0]) => used))
 }
 
-/** Samples the memory of a process. `peak` stops the sampling and returns the largest sample in MiB. */
+/** `peak` stops the sampling and returns the largest sample in MiB. */
 export function watchMemory (child: ChildProcess) {
   let most = 0
   const sample = () => {

@@ -14,7 +14,7 @@ export interface OutageOptions {
   lastsMs: number
   /** How long to watch the service after each fault. */
   watchMs: number
-  /** How many requests of each kind (create, list, delete) to send a second, without awaiting responses. */
+  /** How many requests of each kind (create, list, delete) to send a second. */
   perSecond: number
   statementTimeoutMs: number
 }
@@ -35,7 +35,7 @@ interface Fault {
 
 const role = 'outages'
 
-/** Causes eight database faults while a client sends requests. The service must recover without a restart. */
+/** Causes database faults while a client sends requests. The service must recover without a restart. */
 export async function outages (scope: Scope, postgres: Postgres, options: OutageOptions): Promise<Report> {
   const { lastsMs, watchMs, perSecond, statementTimeoutMs } = options
   const [token = ''] = await createUsers(postgres.url, [role])

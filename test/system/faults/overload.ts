@@ -87,6 +87,5 @@ export async function overloads (
   }
 }
 
-/** Returns the successful responses that arrived during the measurement. */
 const accepted = (responses: HttpResponse[], began: number, measureMs: number) =>
   responses.filter(({ status, startedAt, ms }) => status === 200 && startedAt + ms < began + measureMs)

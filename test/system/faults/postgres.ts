@@ -11,7 +11,6 @@ import { sql } from '../../support/database.ts'
 import { findChildren } from '../../support/processes.ts'
 import type { Scope } from '../../support/program.ts'
 
-/** The command line of a server, and the user and group that the server runs as. */
 interface Command { file: string, args: string[], uid: number, gid: number }
 
 /** Creates a PostgreSQL server with the service's tables, then stops it. `runServer` starts it again. */
@@ -20,9 +19,9 @@ export async function makeServer (scope: Scope) {
   scope.teardown(() => rm(folder, { recursive: true }))
   // If root runs the tests, the server runs as another user, who needs to read the folder.
   await chmod(folder, 0o755)
-  // PostgreSQL writes its command line to postmaster.opts. Later starts use the same command line.
   const embedded = await startEmbedded(folder)
   const dataDir = join(folder, 'postgresql')
+  // PostgreSQL writes its command line to postmaster.opts. `runServer` uses the same command line.
   const options = await readFile(join(dataDir, 'postmaster.opts'), 'utf8')
   const { uid, gid } = await stat(dataDir)
   await migrate(embedded.url, 'up')
@@ -32,12 +31,11 @@ export async function makeServer (scope: Scope) {
   return { url: embedded.url, folder, dataDir, command: { file, args, uid, gid } }
 }
 
-/** Starts a server that scenarios can kill, freeze and start again. */
 export async function runServer (scope: Scope, { file, args, uid, gid }: Command) {
   const events = new EventEmitter()
   let server: ChildProcess
 
-  /** Starts the server. Resolves with the time at which the server begins to accept connections. */
+  /** Resolves with the time at which the server begins to accept connections. */
   async function start (): Promise<number> {
     // PostgreSQL cannot start while backends of a killed server still use its shared memory. So retry.
     for (let attempt = 0; attempt < 50; attempt++) {
@@ -53,8 +51,7 @@ export async function runServer (scope: Scope, { file, args, uid, gid }: Command
 
   const untilReady = () => once(events, 'ready').then(() => performance.now())
 
-  // Returns the ids of the postmaster and all backends. Each backend has its own process group, so a signal
-  // to the postmaster's group would not reach the backends.
+  // Backends have their own process groups, so a signal to the postmaster's group would not reach them.
   async function processes (): Promise<number[]> {
     return [...await findChildren(server.pid).catch(() => []), server.pid as number]
   }
@@ -81,14 +78,13 @@ export async function runServer (scope: Scope, { file, args, uid, gid }: Command
     start,
     untilReady,
 
-    /** Kills the postmaster and all backends at once. */
     async kill (): Promise<void> {
       const exited = once(server, 'exit')
       await signal('SIGKILL')
       await exited
     },
 
-    /** Kills only the postmaster. The backends then exit by themselves. */
+    /** The backends then exit by themselves. */
     async killPostmaster (): Promise<void> {
       const exited = once(server, 'exit')
       server.kill('SIGKILL')
@@ -110,10 +106,7 @@ export async function startPostgres (scope: Scope) {
     ...server,
     url,
 
-    /**
-     * Kills the backend of one of the service's connections. Resolves with the time at which PostgreSQL
-     * accepts connections again.
-     */
+    /** Kills one backend, so PostgreSQL restarts. Resolves with the time at which it accepts connections. */
     async killBackend (): Promise<number> {
       const [backend] = await sql(url,
         'select pid from pg_stat_activity where application_name = \'plant-store\' limit 1')
@@ -124,7 +117,7 @@ export async function startPostgres (scope: Scope) {
   }
 }
 
-/** Creates, stores and returns a token for each user. */
+/** Stores and returns one token for each user. */
 export async function createUsers (url: string, users: string[]): Promise<string[]> {
   const tokens = users.map(() => createToken())
   const hashes = tokens.map((token) => `\\x${hashToken(token)}`)

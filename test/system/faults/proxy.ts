@@ -8,7 +8,7 @@ type Mode = 'open' | 'closed' | 'silent'
 
 export type Proxy = Awaited<ReturnType<typeof openProxy>>
 
-/** Opens a TCP proxy in front of the database server at `url`. The proxy simulates network faults. */
+/** Opens a TCP proxy to the database server at `url`. The proxy simulates network faults. */
 export async function openProxy (scope: Scope, url: string) {
   const { hostname, port } = new URL(url)
   const pairs = new Set<{ sockets: Socket[], isDead: boolean }>()
@@ -63,14 +63,11 @@ export async function openProxy (scope: Scope, url: string) {
   })
 
   return {
-    /** The URL that reaches the database through the proxy. */
     url: proxied.href,
-    /** `now` counts open connections. `most` is the largest number of connections open at the same time. */
+    /** `now` counts open connections. `most` is the largest `now` since `forgetMost`. */
     connections: () => ({ now: pairs.size, most }),
-    /** Resets `most` to the number of open connections. */
     forgetMost () { most = pairs.size },
     set (wanted: Mode) { mode = wanted },
-    /** Resets all connections. */
     cut,
     /** Permanently stops forwarding data on the open connections. The connections stay open. */
     silence () { for (const pair of pairs) pair.isDead = true },

@@ -14,11 +14,10 @@ const { serve } = unmeasured
 
 export interface ReadersOptions {
   plants: number
-  /** The length of a name. The socket buffers hold some 10 MB. The list of all plants must be larger. */
+  /** The length of a plant's name. The list of all plants must exceed the socket buffers, some 10 MB. */
   characters: number
   stalledReaders: number
   halfOpenRequests: number
-  /** How long each of two measurements lasts: one without stalled readers, then one with stalled readers. */
   measureMs: number
 }
 
@@ -26,7 +25,7 @@ const maxMemoryMiB = 256
 const maxSlowdown = 4
 const clients = 16
 
-/** Measures normal clients while other clients stop reading a long list or never finish a request. */
+/** Measures normal requests while other clients stop reading a long list or never finish a request. */
 export async function readers (scope: Scope, postgres: Postgres, options: ReadersOptions): Promise<Report> {
   const { plants, characters, stalledReaders, halfOpenRequests, measureMs } = options
   const [collector = '', other = ''] = await createUsers(postgres.url, ['collector', 'other'])
@@ -94,7 +93,6 @@ export async function readers (scope: Scope, postgres: Postgres, options: Reader
   }
 }
 
-/** Sends requests for `ms` milliseconds, `clients` requests at a time. Returns all responses. */
 async function measure (client: Client, ms: number): Promise<HttpResponse[]> {
   const responses: HttpResponse[] = []
   const end = performance.now() + ms
@@ -121,7 +119,6 @@ async function openSocket (scope: Scope, service: Program, text: string): Promis
   return socket
 }
 
-/** Reads the whole response. Returns the first and the last 100 characters of the response. */
 async function readEnds (socket: Socket): Promise<{ start: string, end: string }> {
   let [start, end] = ['', '']
   try {
@@ -130,14 +127,14 @@ async function readEnds (socket: Socket): Promise<{ start: string, end: string }
       end = (end + String(chunk)).slice(-100)
     }
   } catch {
-    // The service has reset the connection. This tells the client that the list is incomplete.
+    // Expected: the service resets the connection to tell the client that the list is incomplete.
   }
   return { start, end }
 }
 
 const isComplete = (end: string) => end.endsWith(']\r\n0\r\n\r\n')
 
-/** Cuts the database connections in the middle of a list. The response must not look complete. */
+/** Cuts the database connections while the service sends a list. The response must not look complete. */
 async function breakMidway (scope: Scope, proxy: Proxy, service: Program, token: string): Promise<string[]> {
   const socket = await openSocket(scope, service, getPlants(token))
   await once(socket, 'readable')
@@ -149,10 +146,7 @@ async function breakMidway (scope: Scope, proxy: Proxy, service: Program, token:
   return isComplete(end) ? ['an incomplete list looked complete'] : []
 }
 
-/**
- * Requests more lists than MAX_QUEUED, but reads only the beginning of each list. Then reads the rest of all
- * lists at once. The service must complete every list.
- */
+/** Stalls more lists than MAX_QUEUED, then reads on from all at once. The service must complete each list. */
 async function resumeTogether (scope: Scope, postgres: Postgres, token: string): Promise<string[]> {
   const maxQueued = 2
   const service = await serve(scope, { DATABASE_URL: postgres.url, MAX_QUEUED: String(maxQueued) })
@@ -163,8 +157,7 @@ async function resumeTogether (scope: Scope, postgres: Postgres, token: string):
     const start = socket.read(12)
     socket.unshift(start)
     if (String(start) === 'HTTP/1.1 200') sockets.push(socket)
-    // The queue was full, so the service rejected this list. Try again: an earlier list leaves the queue once
-    // the service cannot send more of it.
+    // The queue was full. Try again: an earlier list leaves the queue once its socket buffers are full.
     else socket.destroy()
   }
   const ends = await Promise.all(sockets.map(readEnds))

@@ -6,7 +6,6 @@ export interface Report {
   title: string
   head: string[]
   rows: Cell[][]
-  /** Sentences below the table. */
   notes?: string[]
   /** Promises that the service broke. A slow or busy machine is never the cause. */
   breaches: string[]

@@ -1,5 +1,5 @@
-// Runs short forms of four scenarios of `npm run test:faults`. Ignores times and sizes, because they depend
-// on the load of the machine.
+// Runs four scenarios of `npm run test:faults` in a short form. Ignores `misses` (times and sizes), because
+// they depend on the load of the machine.
 import t from 'tap'
 import type { Scope } from '../../support/program.ts'
 import { attacks } from './attacks.ts'

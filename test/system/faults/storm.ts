@@ -10,7 +10,7 @@ interface StormOptions {
   seed: number
   /** How many times to kill the service. The scenario kills PostgreSQL equally often. */
   kills: number
-  /** How many acknowledged writes to await after the last kill. The number before each kill is random. */
+  /** How many acknowledged writes to await after the last kill. */
   writes: number
 }
 

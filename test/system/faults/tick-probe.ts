@@ -1,8 +1,8 @@
-// `node --import` loads this probe into the service. Records ticks that use at least 10 ms of processor time.
+// Records the service's ticks of at least 10 ms of processor time. `node --import` loads this file.
 import { appendFileSync, writeFileSync } from 'node:fs'
 
 // The timer fires after each tick that is longer than `intervalMs`. So a record covers at most one long tick.
-// Linux counts the processor time of a thread in steps of 4 ms. So each recorded time can be wrong by 4 ms.
+// Linux counts the processor time of a thread in steps of 4 ms. So a recorded time can be wrong by 4 ms.
 const intervalMs = 2
 const recordedMs = 10
 

@@ -1,4 +1,3 @@
-// Users who create, delete and list plants while a scenario disturbs the service.
 import { EventEmitter, once } from 'node:events'
 import { setTimeout as delay } from 'node:timers/promises'
 import { sql } from '../../support/database.ts'
@@ -12,7 +11,7 @@ const workersPerUser = 8
 // With few plants, several workers often write the same plant.
 const plantsPerUser = 160
 
-/** Starts several workers for each user. Each worker sends all its requests to one of the addresses. */
+/** Starts workers that create, delete and list plants. Each worker sends all requests to one address. */
 export async function startWriters (databaseUrl: string, addresses: string[], random: Random) {
   const tokens = await createUsers(databaseUrl, users)
   const ledger = openLedger()
@@ -24,7 +23,6 @@ export async function startWriters (databaseUrl: string, addresses: string[], ra
       const id = random.below(plantsPerUser)
       const response = await act(user, client, id, `${id} by ${worker} in round ${round}`)
       if (response.status === 200 || response.status === 204) events.emit('acknowledged')
-      // Wait a little, because the service or its database is unavailable.
       if (response.status === 0 || response.status === 503) await delay(50)
     }
     client.close()
