@@ -27,8 +27,7 @@ const scenarios = {
   }),
   bodies: () => bodies(scope, postgres, { rounds: 15 }),
   overload: () => overloads(scope, postgres, { bytesPerSecond: 25_000, measureMs: 8000 }),
-  // After 8 s without requests V8 starts a full garbage collection. `restMs` must be longer, so that the
-  // scenario measures memory after the collection.
+  // The service has collected its garbage when `restMs` have passed after an attack.
   attacks: () => attacks(scope, postgres, { share: 1, rows: values.row, watchMs: 8000, restMs: 12_000 }),
   soak: () => soak(scope, postgres, { minutes: 10 })
 }
