@@ -1,5 +1,4 @@
-// Defines the contenders: the programs that the benchmark measures. Leaves out a contender that this machine
-// cannot build or does not have, and prints the reason.
+// Defines the contenders: the programs that the benchmark measures.
 import { execFileSync, spawnSync } from 'node:child_process'
 import { cpSync, symlinkSync } from 'node:fs'
 import { join } from 'node:path'
@@ -27,7 +26,6 @@ export const service: Contender = {
 export const withSettings = (name: string, title: string, env: Record<string, string>): Contender =>
   ({ ...service, name, title, env: { ...service.env, ...env } })
 
-/** Returns three variants of the service: one exports metrics, the other two export traces. */
 export const watched = (OTEL_EXPORTER_OTLP_ENDPOINT: string): Contender[] => [
   withSettings('metrics', 'with metrics', { METRICS_PORT: '0' }),
   withSettings('traced', 'with traces of one request in a hundred', {
@@ -38,7 +36,7 @@ export const watched = (OTEL_EXPORTER_OTLP_ENDPOINT: string): Contender[] => [
   withSettings('all_traced', 'with traces of all', { OTEL_EXPORTER_OTLP_ENDPOINT })
 ]
 
-/** Returns the service from another checkout of this repository. Run `npm ci` in that checkout first. */
+/** Returns the service of another checkout. Run `npm ci` in that checkout first. */
 export const before = (checkout: string): Contender => ({
   ...service,
   name: 'before',
@@ -91,8 +89,8 @@ function bun (): Contender {
 }
 
 /**
- * Returns a program that uses only Fastify, pg and the service's tables. The program shows the cost of both
- * libraries alone. It is not in this repository: the variable FLOOR names the folder of its `main.mjs`.
+ * Returns a program that uses only Fastify and pg. The program is not in this repository: the variable FLOOR
+ * names the program's folder.
  */
 function floor (): Contender {
   const source = process.env.FLOOR

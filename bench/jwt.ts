@@ -1,4 +1,4 @@
-// Measures requests with the service's own tokens and requests with cached JWTs, and compares the rates. Also
+// Compares the rates of requests with the service's own tokens and of requests with cached JWTs. Also
 // measures the processor time of one check of a JWT.
 import { once } from 'node:events'
 import { writeFileSync } from 'node:fs'
@@ -19,7 +19,6 @@ import { compare, processorTable, thousandUsers, throughput } from './throughput
 const audience = 'https://plants.example'
 const userCount = 2001
 
-/** Starts an identity provider with one RS256 key. */
 async function startProvider () {
   const { privateKey, publicKey } = await generateKeyPair('RS256')
   const jwk = { ...await exportJWK(publicKey), alg: 'RS256', kid: 'bench' }
@@ -49,7 +48,7 @@ async function checks ({ issuer, environment, signAll }: Provider, rounds: numbe
   const scopes = new Set(['plants:read', 'plants:write'])
   const authenticate = createJwtAuthenticate(keys, readConfig(environment), scopes)
   const figures: number[][] = []
-  // Round 0 warms up the code. Its figures are discarded.
+  // The figures of round 0, the warm-up, are discarded.
   for (let turn = 0; turn <= rounds; turn++) {
     const tokens = await signAll()
     figures.push([])

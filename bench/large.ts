@@ -3,8 +3,8 @@ import type { Duration } from './measure.ts'
 import { alongside, createDatabase, withClient, type Contender, type Postgres } from './running.ts'
 import { keepStore, throughput, type Result } from './throughput.ts'
 
-// `username` maps the index of a token to the token's user. In the small store, each of the 50 users has
-// tokens. In the large store, every 500th user has tokens.
+// `username` maps a token's index to a user. In the small store, all users have tokens. In the large store,
+// every 500th user has tokens.
 const sizes = [
   { name: 'small', title: '1,000 plants', users: 50, username: (token: number) => String(token % 50) },
   {

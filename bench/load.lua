@@ -1,6 +1,6 @@
 -- Makes wrk send one load: wrk -s load.lua URL -- <list|create|delete|mix> <tokens file> <first id> <threads>
--- Tokens 1 to 1000 belong to readers: each reader has 20 plants and only lists them. Tokens 1001 to 2000
--- belong to writers: they only create and delete plants. So each list has 20 plants.
+-- The users of tokens 1 to 1000 only list their 20 plants. The users of tokens 1001 to 2000 only create and
+-- delete plants.
 
 local threads = 0
 
@@ -36,7 +36,6 @@ end
 function init (args)
   local load, first = args[1], tonumber(args[3])
   step = tonumber(args[4])
-  -- The load deletes plants from the id `first` upward. It creates plants with much larger ids.
   deleted = first + thread - step
   created = first + 100000000 + thread - step
   math.randomseed(first + thread)

@@ -137,14 +137,15 @@ ${conditions}`)
 
 if (parts.includes('transfer')) {
   const rows = await transfers(postgres, service, duration.rounds)
-  writeSection('Import and export', `1,000,000 plants, median [lowest–highest round].
+  writeSection('Import and export', `Import and export of 1,000,000 plants: median of the rounds \
+[lowest–highest].
 
 ${rows}
 
 ${conditions}`)
 }
 
-/** Measures variants of this service. Prints each rate as a multiple of the first variant's rate. */
+/** Prints each rate as a multiple of the first variant's rate. Returns the processor times as Markdown. */
 async function variants (chosen: Contender[], of: Load[]): Promise<string> {
   for (const { name } of chosen) {
     if (name !== service.name) await createDatabase(postgres.url(name))

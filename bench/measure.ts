@@ -28,7 +28,7 @@ export interface Duration { seconds: number, rounds: number }
 interface Options {
   connections: number
   seconds: number
-  /** The load deletes plants from this id upward. It creates plants with much larger ids. */
+  /** The first id that the load deletes. The load creates plants with much larger ids. */
   firstId: number
 }
 
@@ -105,8 +105,8 @@ delete from plants where owner = :writer and id = :id;`
 }
 
 /**
- * Sends prepared statements directly to PostgreSQL, one at a time on each connection. With 64 connections,
- * PostgreSQL would execute fewer statements per second than with 16.
+ * Sends prepared statements directly to PostgreSQL on 16 connections. On 64 connections, PostgreSQL would
+ * execute fewer statements per second.
  */
 export async function pgbench (entry: Entry, load: Load, { seconds, firstId }: Options): Promise<Figures> {
   const connections = 16

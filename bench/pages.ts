@@ -26,7 +26,7 @@ export async function pages (postgres: Postgres, service: Contender, { seconds, 
   })
   const past = new Map([1, lastPage].map((page) => [page, [] as Array<Awaited<ReturnType<typeof measure>>>]))
   await alongside(postgres, [service], async ([entry]) => {
-    // Turn 0 warms up the service. Its figures are discarded.
+    // The figures of turn 0, the warm-up, are discarded.
     for (let turn = 0; turn <= rounds; turn++) {
       for (const [page, figures] of past) {
         const figure = await measure(entry as Entry, page, seconds)

@@ -31,7 +31,7 @@ interface Running {
   [Symbol.asyncDispose]: () => Promise<void>
 }
 
-/** A program to measure, and the program's database. The program is a running contender or pgbench. */
+/** A program to measure (a running contender or pgbench), and the program's database. */
 export interface Entry {
   title: string
   url: string
@@ -61,7 +61,6 @@ export function interrupt () {
 
 const isReady = (url: string) => fetch(url).then(({ status }) => status < 500, () => false)
 
-/** Starts a contender and waits until it is ready. */
 export async function start (contender: Contender, databaseUrl: string): Promise<Running> {
   if (interrupted) throw new Error('interrupted')
   const port = await freePort()
@@ -120,7 +119,7 @@ export async function withClient<T> (url: string, work: (client: pg.Client) => P
   }
 }
 
-/** Runs the chosen contenders while `work` measures them. Each database has the name of its contender. */
+/** Runs the contenders while `work` measures them. Each contender needs a database of the same name. */
 export async function alongside (
   postgres: Postgres,
   chosen: Contender[],

@@ -83,11 +83,10 @@ console.log(table(['median, 99th percentile, ms', 'list 20', 'create', 'delete']
 const dataDir = command.args[command.args.indexOf('-D') + 1]
 const postmaster = Number(readFileSync(`${dataDir}/postmaster.pid`, 'utf8').split('\n', 1)[0])
 
-/** Returns the PSS of a process: a memory page that n processes share counts as 1/n of a page. */
+/** Returns the proportional set size (PSS): of a memory page that n processes share, PSS counts 1/n. */
 const proportionalKiB = (pid: number) =>
   Number(/^Pss: +(\d+)/m.exec(readFileSync(`/proc/${pid}/smaps_rollup`, 'utf8'))?.[1])
 
-/** Returns the memory of all PostgreSQL processes together. */
 async function memoryMiB (): Promise<number> {
   const pids = [postmaster, ...await findChildren(postmaster)]
   return pids.reduce((sum, pid) => sum + proportionalKiB(pid), 0) / 1024
@@ -99,8 +98,8 @@ const clients: pg.Client[] = []
 for (let opened = 0; opened < connections; opened++) {
   const client = new pg.Client(url)
   await client.connect()
-  // Execute a statement, as the service does on its connections. The connection's PostgreSQL process keeps
-  // memory for the statement, even when the connection is idle.
+  // Prepare a statement, as the service does. The backend keeps memory for a prepared statement, even when
+  // the connection is idle.
   await client.query({ name: 'list', text: list, values: ['dwarf'] })
   clients.push(client)
 }

@@ -8,11 +8,11 @@ import {
 import type { Bar } from './report.ts'
 import type { Entry } from './running.ts'
 
-/** The results of a contender. `rounds` maps a load to the figures of all rounds, in order. */
+/** `rounds` maps a load to the figures of each round. */
 export interface Result { title: string, rounds: Map<Load, Figures[]> }
 type Refill = (database: pg.Client, firstId: number, deletable: number) => Promise<void>
 
-/** Plants that a load creates or deletes have larger ids than this one. All other plants have smaller ids. */
+/** The loads create and delete only plants with larger ids than this. All other plants have smaller ids. */
 const movingIds = 1_000_000
 const titles = { list: 'list 20', create: 'create', delete: 'delete', mix: '80/15/5 mix' }
 
@@ -54,13 +54,12 @@ export async function throughput (entries: Entry[], options: Options): Promise<R
   const runs = entries.map((entry) =>
     ({ entry, past: { list: [], create: [], delete: [], mix: [] } as Record<Load, Figures[]> }))
   let firstId = movingIds
-  // Turn 0 warms up the contenders. Its figures are discarded.
+  // The figures of turn 0, the warm-up, are discarded.
   for (let turn = 0; turn <= rounds; turn++) {
     const seconds = turn === 0 ? Math.min(2, options.seconds) : options.seconds
     for (const load of options.loads) {
       for (const { entry, past } of runs) {
-        // Use new ids in each run. Otherwise, a late request of the previous run could change plants of this
-        // run.
+        // Use new ids, because a late request of the previous run could change plants of this run.
         firstId += 1_000_000_000
         const share = { list: 0, create: 0, delete: 1, mix: 0.05 }[load]
         // Store enough plants: at the highest rate so far, the load would delete a third of them.

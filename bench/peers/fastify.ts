@@ -1,5 +1,5 @@
-// Implements the plants API with Fastify and pg, as their guides do. Looks up each request's token in the
-// database. This program is the yardstick: the benchmark divides each contender's rate by the yardstick's.
+// Implements the plants API with Fastify and pg in the style of their guides. Looks up each request's token
+// in the database. The benchmark divides each contender's rate by the rate of this program, the yardstick.
 import { createHash } from 'node:crypto'
 import Fastify from 'fastify'
 import pg from 'pg'

@@ -26,7 +26,7 @@ async function renderAll (page: Page): Promise<void> {
   await page.locator('.markdown pre button').last().waitFor()
 }
 
-/** Returns the elements of `essentials` that are not visible without scrolling. */
+/** Returns the essential elements that are not visible without scrolling. */
 async function findHidden (page: Page, home: string, height: number): Promise<string[]> {
   const essentials = [
     page.getByRole('heading', { name: 'Plant store' }), page.getByText(home, { exact: true }),
@@ -69,7 +69,6 @@ t.test('tabs choose the language of the samples, and buttons copy them', needsBr
   const home = await listen()
   const { page } = await openPage(t, { home, viewport: { width: 1280, height: 900 } })
   await page.context().grantPermissions(['clipboard-read', 'clipboard-write'])
-  /** Clicks the button and returns the copied text. */
   async function copyBy (button: ReturnType<Page['locator']>): Promise<string> {
     await page.evaluate("navigator.clipboard.writeText('')")
     await button.click()
@@ -90,7 +89,6 @@ t.test('tabs choose the language of the samples, and buttons copy them', needsBr
   t.match(python, /^import json, os\n[^]*call\('DELETE', '\/plants\/42'\)\n$/)
 })
 
-/** Opens an operation's dialog and sends a request from it. Waits until the dialog shows the status. */
 async function send (
   page: Page, operation: string,
   fill: (dialog: ReturnType<Page['locator']>) => Promise<unknown> = async () => {}

@@ -31,8 +31,8 @@ await Promise.all([
   runInFolder('openapi-typescript', 'openapi.json', '--output', 'openapi-typescript.ts')
 ])
 
-// Maps a generator to a program that calls the generated client. `use` creates plant 42, lists it, and
-// deletes it twice. `rejected` never runs: TypeScript must report an error for each call in `rejected`.
+// Maps a generator to a program that calls the generated client. `rejected` never runs: TypeScript must
+// report an error for each call in `rejected`.
 const uses: Record<string, string> = {
   'hey-api': `
     import { createPlant, deletePlant, listPlants, type Error, type NewPlant } from './client/index.ts'

@@ -15,8 +15,8 @@ type Options = {
 }
 
 /**
- * Starts clients that create, list and delete plants. Each client sends one request at a time on its own
- * connection. `ended` and `stop` resolve to the failed requests and to the plants that must now be stored.
+ * Starts clients, each with its own connection and one request at a time. `ended` and `stop` resolve to the
+ * failed requests and to the plants that must now be stored.
  */
 export function startLoad (t: Test, { url, token, clients = 8, oneConnection = false }: Options) {
   const events = new EventEmitter()
@@ -78,7 +78,7 @@ export function startLoad (t: Test, { url, token, clients = 8, oneConnection = f
   return {
     /** Resolves when the first response with `Connection: close` arrives. */
     firstClosing: () => once(events, 'closing'),
-    /** Resolves when all clients have ended. Without `oneConnection`, they do not end before `stop`. */
+    /** Resolves when all clients have ended. Without `oneConnection`, clients end only after `stop`. */
     ended: async () => { await all; return result() },
     stop: async () => { over.abort(); await all; return result() }
   }

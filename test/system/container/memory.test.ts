@@ -27,7 +27,7 @@ t.test('a container with 512 MiB survives each attack, and then serves another u
   const alice = createClient(url, await newToken('alice'))
 
   let id = 0
-  // Skip an attack that needs several users, metrics, or SQL in addition to the statements of `plantsFor`.
+  // Skip attacks that need several users, metrics, or more SQL than `plantsFor` returns.
   const simple = attacks.filter(({ users, observed, setup, beside }) =>
     !(users ?? observed ?? setup ?? beside))
   for (const attack of simple) {

@@ -8,7 +8,7 @@ import { buildImage, composeFiles, findImage, openProject, waitForStatus } from 
 export async function openOperator (t: Test, ...overlays: string[]) {
   await buildImage()
   const folder = t.testdir()
-  // Check the version of pg_dump. In the local postgres:18, it may differ from the server's version.
+  // A local image named postgres:18 may have another version of pg_dump.
   const database = await findImage('postgres:18', 'pg_dump --version | grep -q " 18"')
   const override = join(folder, 'database.yml')
   const services = overlays.includes('backup') ? ['database', 'backup'] : ['database']
@@ -23,7 +23,7 @@ export async function openOperator (t: Test, ...overlays: string[]) {
     project,
     database,
     folder,
-    /** Runs command lines of the runbook in `folder`. */
+    /** Runs command lines of the runbook, with `folder` as the working directory. */
     follow: (lines: string | undefined, environment?: NodeJS.ProcessEnv) =>
       project.sh(lines as string, environment, folder),
     plants: () => project.sql('select string_agg(name, \',\' order by id) from plants'),

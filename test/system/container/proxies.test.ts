@@ -1,4 +1,4 @@
-// Tests the proxies of deploy/ in front of a test server. This server fails on request, unlike the service.
+// Tests the proxies of deploy/ in front of a test server, which fails on the paths /close, /end and /cut.
 import { execFile } from 'node:child_process'
 import { readFile } from 'node:fs/promises'
 import { join } from 'node:path'

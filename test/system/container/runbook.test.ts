@@ -23,7 +23,7 @@ await t.test('the archive is set up, and a base backup is taken', async (t) => {
 
 await t.test('a single instance is upgraded', async (t) => {
   const [upgrade] = runbook['Upgrade one instance'] as string[]
-  // Change a setting. Compose then recreates the container, as it does for a new image.
+  // Change a setting. Compose then recreates the container, as for a new image.
   project.env.DOCS = 'off'
   const before = await project.container('plant-store')
   await follow(upgrade)

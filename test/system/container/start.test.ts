@@ -6,7 +6,7 @@ import {
 
 t.setTimeout(180_000)
 
-// An image with one more migration than the current image. This migration waits for the advisory lock 1.
+// An image with a further migration, which waits for the advisory lock 1.
 const slow = 'localhost/plant-store:test-slow'
 
 await buildImage()

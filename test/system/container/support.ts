@@ -34,7 +34,6 @@ export async function buildImage () {
   await run('build', '--tag', image, '.')
 }
 
-/** Builds an image that has one migration more than the current image. */
 export async function buildNextImage (tag: string, migration: string) {
   await docker(['build', '--tag', tag, '-'], process.env, [
     `FROM ${image}`,
@@ -44,7 +43,7 @@ export async function buildNextImage (tag: string, migration: string) {
   ].join('\n'))
 }
 
-// Maps an official image to a substitute: the name of a Debian package, then further lines of the Dockerfile.
+// Maps an official image to its substitute: a Debian package, then further lines for a Dockerfile.
 // The substitute reads the same configuration files as the official image.
 const substitutes: Record<string, string[]> = {
   'haproxy:3.4': ['haproxy', 'USER haproxy',
@@ -54,13 +53,13 @@ const substitutes: Record<string, string[]> = {
     'CMD ["nginx", "-g", "daemon off;"]'],
   'registry:3': ['docker-registry', "RUN sed -i '/^auth:/,/path:/d' /etc/docker/registry/config.yml",
     'CMD ["docker-registry", "serve", "/etc/docker/registry/config.yml"]'],
-  // `findImage` adds these lines to the local postgres:18 when `check` fails in that image.
+  // This substitute extends the local postgres:18 when the `check` of `findImage` fails.
   'postgres:18': ['postgresql-15', 'ENV PATH=/usr/lib/postgresql/15/bin:$PATH',
     'RUN printf "listen_addresses = \'*\'\\nunix_socket_directories = \'/var/run/postgresql\'\\n"' +
       ' >> /usr/share/postgresql/15/postgresql.conf.sample']
 }
 
-/** Returns `name`, or the name of a substitute if the pull or the shell command `check` fails. */
+/** Returns `name`. If the pull or the shell command `check` fails, returns the name of a substitute. */
 export async function findImage (name: string, check?: string): Promise<string> {
   try {
     await run('image', 'inspect', name).catch(() => run('pull', '--quiet', name))
@@ -165,8 +164,8 @@ export async function openProject (t: Test, ...overlays: string[]) {
   }
 }
 
-// Starts a shell that removes the containers, volumes and network when its input ends. The input ends after
-// the test, even if the test process is killed.
+// Starts a shell that removes the containers, volumes and network when the shell's input ends. The input ends
+// after the test, even if the test process is killed.
 function removeWhenOver (t: Test, name: string, before: () => Promise<void>) {
   const project = `--filter label=com.docker.compose.project=${name}`
   const remover = spawn('sh', ['-c', `cat

@@ -16,15 +16,15 @@ const read = (name: string) => readFile(join(root, name), 'utf8')
 t.test('Compose passes every setting of .env to the service', async (t) => {
   const service = (await read('deploy/service.yml')).split('  database:', 1)[0] as string
   const passed = new Set([...service.matchAll(/^ {6}([A-Z_]+):/gm)].map(([, name]) => name))
-  // Compose does not pass these three settings. The image sets HOST. Compose publishes PORT. DATA_DIR is only
-  // for the embedded PostgreSQL.
+  // Compose does not pass these settings: the image sets HOST, Compose publishes PORT, and only the embedded
+  // PostgreSQL uses DATA_DIR.
   const fixed = ['HOST', 'PORT', 'DATA_DIR']
-  // The table of docs/operating.md has all settings: test/config.test.ts compares it with the program.
+  // test/config.test.ts checks that the table of docs/operating.md has all settings.
   const table = (await read('docs/operating.md')).matchAll(/^\| `([A-Z_]+)` \|/gm)
   const settings = [...table].map(([, name]) => name as string).filter((name) => !fixed.includes(name))
   t.ok(settings.includes('DATABASE_URL'))
   t.strictSame(settings.filter((name) => !passed.has(name)), [])
-  // docs/monitoring.md names further settings. The OpenTelemetry library reads them.
+  // docs/monitoring.md names the settings that the OpenTelemetry library reads.
   const named: string[] = (await read('docs/monitoring.md')).match(/\bOTEL_\w+/g) ?? []
   t.ok(named.includes('OTEL_EXPORTER_OTLP_HEADERS'))
   t.strictSame(named.filter((name) => !passed.has(name)), [])

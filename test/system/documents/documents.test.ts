@@ -1,5 +1,4 @@
-// Runs the documented commands of the programs plant-store and curl. `runBy` lists the commands that other
-// files run. `notRun` lists the commands that no test runs.
+// Runs the documented commands of the programs plant-store and curl.
 import { execFile } from 'node:child_process'
 import { access, readdir, readFile } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
@@ -32,10 +31,10 @@ function commandsIn (text: string): string[] {
     .filter((line) => line !== '')
 }
 
-// The container suite runs these lines: test/system/deploy/files.test.ts checks that.
+// test/system/deploy/files.test.ts checks that the container suite runs these lines.
 const runbookLines = Object.values(runbook).flat().flatMap((block) => commandsIn(`\`\`\`sh\n${block}\`\`\``))
 
-/** Maps a file to the documented commands that this file runs. */
+/** The documented commands that other files run, by file. */
 const runBy: Record<string, string[]> = {
   'test/system/container/fresh.sh': ['npm ci', 'npm ci && npm test', 'npm test'],
   'test/system/documents/starts.test.ts': ['npm ci && npm start', 'npm run dev'],
@@ -65,7 +64,7 @@ const runBy: Record<string, string[]> = {
   ]
 }
 
-/** Documented commands that no test runs. The keys are the reasons. */
+/** The documented commands that no test runs, by reason. */
 const notRun: Record<string, string[]> = {
   'It changes the checkout or the machine.':
     ['git pull', 'git push --follow-tags', 'npm install --global bun'],

@@ -21,7 +21,7 @@ const ways: Record<string, { words: string[], hasOptions: boolean }> = {
   'a link to src/main.ts, as npm and the image have one': { words: [bin], hasOptions: false }
 }
 
-/** Starts the service. `logged(text)` reads the log up to the message `text`. */
+/** Starts the service. `logged(text)` reads the log up to the line with this message. */
 async function start (t: Test, words: string[]) {
   const child = spawn('env', [...asShipped, ...words], {
     cwd: root,

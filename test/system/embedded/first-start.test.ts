@@ -16,7 +16,7 @@ t.test('after a first start was killed halfway, the next one succeeds', { buffer
   const halfway = unmeasured.start(['serve'], environmentOf(DATA_DIR))
   while ((await readdir(DATA_DIR)).length === 0) await setTimeout(10)
   const [supervisor] = await findChildren(halfway.child.pid) as [number]
-  // Kill the process group of the supervisor: the supervisor and all its child processes.
+  // Kill the process group: dev/supervisor.ts and its PostgreSQL processes.
   process.kill(-supervisor, 'SIGKILL')
   const stderr = `DATABASE_URL is not set, and PostgreSQL did not start in ${DATA_DIR}: it ended\n`
   t.strictSame(await halfway.ended, { code: 1, stdout: '', stderr })

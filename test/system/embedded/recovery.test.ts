@@ -18,7 +18,6 @@ const usesEmbedded = `DATABASE_URL is not set: using the PostgreSQL server in ${
 
 const names: string[] = []
 
-/** Creates 20 more plants and adds their names to `names`, so that later checks expect these plants. */
 async function createPlants ({ address }: Program): Promise<void> {
   await Promise.all(Array.from({ length: 20 }, async (_, index) => {
     const id = names.length + index
@@ -88,7 +87,7 @@ await t.test('a start with a port in use stops the database again', async (t) =>
   const settings = { ...environment, PORT: String(port).trim() }
   const { code, stdout, stderr } = await unmeasured.run(['serve'], settings)
   t.strictSame({ code, stderr }, { code: 1, stderr: `port ${String(port).trim()} on 127.0.0.1 is in use\n` })
-  // Do not compare all of stdout: on a busy machine, it also has lines about event-loop lag.
+  // On a busy machine, stdout also has lines about event-loop lag.
   t.notMatch(stdout, 'listening')
   t.notOk(isRunning(DATA_DIR))
 })
@@ -115,7 +114,7 @@ await t.test('a stale server.json does not mislead the next start', async (t) =>
 await t.test('a start waits for a server that is about to end', async (t) => {
   const folder = join(DATA_DIR, 'postgresql')
   const { uid, gid } = await stat(folder)
-  // `sleep` takes the place of an old server and ends after two seconds. A start waits five seconds for it.
+  // `sleep` stands in for the old server. A start waits up to five seconds for that server to end.
   const leaving = spawn('sleep', ['2'], { uid, gid })
   await writeFile(join(folder, 'postmaster.pid'), `${leaving.pid}\n`)
   service = await start()

@@ -1,5 +1,5 @@
-// Checks responses of the service. `expectOnly` compares a response with the oracle's prediction. The oracle
-// cannot predict the responses to mutated bytes: `explain` checks that these responses fit the stored plants.
+// `expectOnly` compares a response of the service with the prediction of oracle.ts. There is no prediction
+// for streams of mutated requests: `explain` checks that the responses fit the stored plants.
 import { isDeepStrictEqual } from 'node:util'
 // This import fills the catalogue with the errors of all domains.
 import '../../../src/app.ts'
@@ -10,7 +10,7 @@ import { readInteger, type Plants, type Verdict } from './oracle.ts'
 const statuses = new Set([200, 204, 400, 401, 404, 405, 408, 414, 417, 431, 501])
 const numbers = new Set(catalogue.keys())
 
-/** Throws unless the only response matches `verdict`. Returns its error number, or its status on success. */
+/** Throws unless the one response matches `verdict`. Returns the error number, or the status of a success. */
 export function expectOnly (responses: RawResponse[], verdict: Verdict): string[] {
   const [response] = responses
   if (responses.length !== 1 || response === undefined) throw new Error(`${responses.length} responses`)
@@ -39,7 +39,7 @@ function checkError ({ status, headers, body }: RawResponse): void {
   }
 }
 
-/** Throws if the responses to mutated bytes do not explain the changes of plants from `before` to `after`. */
+/** Throws if the responses to `bytes` do not explain the changes of plants from `before` to `after`. */
 export function explain (bytes: Buffer, responses: RawResponse[], before: Plants, after: Plants): void {
   const text = bytes.toString('latin1')
   const finals = responses.filter(({ status }) => status !== 100)

@@ -17,12 +17,12 @@ const tokens = [
   'ffffffff\r\n', '5;x=y\r\n'
 ].map((token) => Buffer.from(token, 'latin1'))
 
-/** Returns `bytes` with one to four random faults. A fault may replace the rest with the end of `other`. */
+/** Returns `bytes` with one to four random faults. A fault may replace the end by the end of `other`. */
 export function mutate (random: Random, bytes: Buffer, other: Buffer = bytes): Buffer {
   let result = bytes
   for (let faults = 1 + random.below(4); faults > 0; faults--) {
     const anywhere = random.below(result.length + 1)
-    // Put half of the faults at the start of a line. A token at this place can be a method or a whole header.
+    // Put half of the faults at the start of a line. There, a token can be a method or a whole header.
     const at = random.chance(0.5) ? anywhere : result.indexOf('\n', anywhere - 1) + 1
     const end = Math.min(result.length, at + 1 + random.below(random.chance(0.8) ? 8 : 200))
     const [before, part, after] = [result.subarray(0, at), result.subarray(at, end), result.subarray(end)]

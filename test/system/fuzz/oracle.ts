@@ -1,5 +1,5 @@
 // A slow, simple model that predicts the responses of the service. The model shares no code with the service,
-// so that it does not repeat an error of the service.
+// because an error in shared code would remain unnoticed.
 
 export interface Plant { name: string, tag?: string }
 export type Plants = Map<bigint, Plant>
@@ -143,8 +143,8 @@ export function readInteger (source: string): bigint | undefined {
   const numerator = BigInt(whole.replace('-', '') + fraction)
   if (numerator === 0n) return 0n
   const power = BigInt(exponent) - BigInt(fraction.length)
-  // The value is `numerator` * 10 ** `power`. Extreme powers would take too long to compute. So a very low
-  // power counts as a fraction, and a very high power as a value out of range.
+  // Extreme powers of 10 take too long to compute. So a very low power counts as a fraction, and a very high
+  // power as a value out of range.
   if (power < -100_000n) return undefined
   if (power > 100_000n) return largest + 1n
   const sign = whole.startsWith('-') ? -1n : 1n

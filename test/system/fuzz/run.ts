@@ -151,8 +151,8 @@ export async function fuzz (scope: Scope, options: FuzzOptions): Promise<FuzzRep
     const responses =
       await send(Buffer.concat([head('POST', withQuery('/plants', query), authorization, headers), framed]))
     if (isExpecting && responses[0]?.status === 100) responses.shift()
-    // The service checks the content type before a chunked body arrives. So a missing content type causes the
-    // error 40004, even if the body then is empty.
+    // Without a content type, an empty body causes 40010, and any other body causes 40004. A chunked body
+    // counts as not empty, because the service decides before the body arrives.
     if (isChunked && contentType === undefined && isDecodable(query ?? '')) {
       return expectOnly(responses, { number: 40004 })
     }
@@ -197,7 +197,7 @@ export async function fuzz (scope: Scope, options: FuzzOptions): Promise<FuzzRep
 
   async function strays (random: Random, { authorization }: Worker, send: Send): Promise<string[]> {
     const stray = escapeUrl(random, mutate(random, Buffer.from('/plantz')), /[!-~]/, /[?#%]/)
-    // Send the unknown method in one piece. Only then can the service recognize it as an unknown method.
+    // The service recognizes an unknown method only if the method arrives in one piece.
     if (random.chance(0.2)) {
       const request = head(random.pick(unknownMethods), random.pick(Object.keys(examplePaths)), authorization)
       return expectOnly(await send(request, { inOnePiece: true }), { number: 50101 })
@@ -235,7 +235,6 @@ export async function fuzz (scope: Scope, options: FuzzOptions): Promise<FuzzRep
     return outcome
   }
 
-  /** Sends requests and resets the connection without reading the responses. */
   async function resets (random: Random, { authorization }: Worker): Promise<string[]> {
     const requests = [
       head('GET', '/plants', authorization), head('CONNECT', 'x:1', authorization),

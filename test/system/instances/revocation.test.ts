@@ -14,7 +14,7 @@ const DATABASE_URL = await createDatabase(t)
 const token = (...args: string[]) => run(['token', ...args], { DATABASE_URL })
 const create = async (...args: string[]) => (await token('create', ...args)).stdout.trim()
 
-/** Returns when the user's only token was revoked or expires, as a timestamp in ms from the database. */
+/** Returns the time, in ms, at which the user's only token was revoked or expires. */
 async function timeOf (event: 'revoked' | 'expires', user: string): Promise<number> {
   const [row] = await sql(DATABASE_URL, `select ${event}_at as at from tokens where username = $1`, [user])
   return (row?.at as Date).getTime()
@@ -35,8 +35,8 @@ async function list (address: string, token: string): Promise<number> {
 }
 
 /**
- * Sends requests with a token until the service rejects the token, for 10 s at most. Returns two times: the
- * last accepted request was sent at `accepted`, and the rejection arrived at `rejected`.
+ * Sends requests until the service rejects the token, for 10 s at most. `accepted` is the time at which the
+ * last accepted request was sent. `rejected` is the time at which the rejection arrived.
  */
 async function useUp (address: string, token: string): Promise<{ accepted: number, rejected: number }> {
   const deadline = Date.now() + 10_000
@@ -104,7 +104,7 @@ t.test('a token revoked before the body arrives changes nothing', { buffered: tr
   const { as, listen, log, tokens } = await startApp(t, { TOKEN_CACHE_TTL: '1500ms' })
   const address = await listen()
   await (await as('alice')).create({ id: 1, name: 'Monstera' })
-  // Send the heads of the requests before the revocation. Send the bodies after the service has noticed it.
+  // Send the heads before the revocation, and the bodies after the service has noticed the revocation.
   const [creator, deleter, bob] = [await as('alice'), await as('alice'), await as('bob')]
   const ivy = '{"id":2,"name":"Ivy"}'
   const [finishCreate, finishDelete, finishBobs] = await Promise.all([

@@ -92,8 +92,8 @@ for (const { title, begin, end, alerts, clients, areWriting = false } of faults)
     const isScraped = async () => (await prometheus.query('plant_store_unready')).length > 0
     await until(isScraped, 'the first scrape')
     await until(async () => (await prometheus.firing()).size === 0, 'no alert before the fault')
-    // Before the fault, make the service cache the token and open connections. Otherwise, no request during
-    // the fault would execute a statement, and no statement would time out.
+    // Before the fault, make the service cache the token and open connections. Otherwise, no request would
+    // execute a statement during the fault, and no statement would time out.
     await alice.list('?limit=1')
     if (areWriting) await alice.create({ id: 2, name: 'Monstera' })
     const seen = new Set<string>()
@@ -128,7 +128,6 @@ for (const { title, begin, end, alerts, clients, areWriting = false } of faults)
   })
 }
 
-/** Polls until the condition holds. Rejects after `limitMs`. */
 async function until (
   holds: () => Promise<boolean>, what: string | (() => string), limitMs = 40_000
 ): Promise<void> {

@@ -11,14 +11,14 @@ import type { Scope } from '../../support/program.ts'
 const execute = promisify(execFile)
 const deploy = join(import.meta.dirname, '../../../deploy/observability')
 
-/** All durations in the alert rules are divided by this factor. So alerts fire within seconds. */
+/** `faster` divides the durations of the alert rules by this factor, so that alerts fire within seconds. */
 const speed = 60
 
 export interface Alert { labels: Record<string, string>, state: string }
 
 /**
- * Finds the programs prometheus and promtool. Returns an empty string if both are on the PATH. Otherwise
- * downloads Debian's package and returns the folder of its programs, or undefined if the download fails.
+ * Returns an empty string if prometheus and promtool are on the PATH. Otherwise downloads Debian's package
+ * and returns the folder of the package's programs, or undefined if the download fails.
  */
 export async function findPrometheus (): Promise<string | undefined> {
   const onPath = await execute('which', ['prometheus', 'promtool']).then(() => '', () => undefined)
@@ -46,7 +46,6 @@ const faster = (text: string) => text
     (_, count, unit) => `[${Number(count) * (unit === 'h' ? 3600 : 60) / speed}s]`)
   .replaceAll(/for: (\d+)m/g, (_, count) => `for: ${Number(count) * 60 / speed}s`)
 
-/** Starts a Prometheus with faster alert rules. Prometheus scrapes the target twice a second. */
 export async function startPrometheus (scope: Scope, programs: string, target: string) {
   const folder = await mkdtemp(join(tmpdir(), 'plant-store-prometheus-'))
   await cp(deploy, folder, { recursive: true })

@@ -18,7 +18,7 @@ const { as } = await startApp(t, { DATABASE_URL })
 const { authorization } = await as('alice')
 const headers = { authorization, 'content-type': 'application/json' }
 
-/** Returns the log without lines about event-loop lag. A busy machine causes such lines. */
+/** Returns the log without lines about event-loop lag, which a busy machine causes. */
 const linesOf = ({ log }: Program) => log.filter(({ msg }) => !String(msg).includes('event loop'))
 
 /** Sends a create that waits for a table lock. `release` releases the lock. */

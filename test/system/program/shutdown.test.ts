@@ -15,8 +15,8 @@ const DATABASE_URL = await createDatabase(t)
 const environment = { DATABASE_URL, LOG_LEVEL: 'debug', SHUTDOWN_TIMEOUT: '3s', DRAIN_DELAY: '0' }
 
 /**
- * Starts the service with a pipe as its log. Sends `lines` requests, and the service logs each of them. About
- * 300 lines fill the pipe: then the log stalls until `read` is called.
+ * Starts the service with a pipe as its log, and sends `lines` requests, which the service logs. About 300
+ * lines fill the pipe: then the log stalls until `read` is called.
  */
 async function startStalled (t: Test, lines: number) {
   const path = join(t.testdir(), 'log')

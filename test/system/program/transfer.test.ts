@@ -128,7 +128,7 @@ t.test('an export that loses its connection before the server confirms it leaves
 t.test('an export is one snapshot and blocks nothing; Ctrl-C leaves no file', async (t) => {
   const DATABASE_URL = await createDatabase(t)
   await unmeasured.run(['import', 'ann', file], { DATABASE_URL })
-  // The export blocks until the test reads its output. The test reads the output only after the delete.
+  // The export blocks, because the test reads the export's output only after the delete.
   const env = { ...process.env, DATABASE_URL }
   const child = spawn('env', [...asShipped, ...program, 'export', 'ann'], { env })
   await until(DATABASE_URL, copying)

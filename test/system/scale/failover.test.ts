@@ -19,7 +19,6 @@ interface Loss {
   how: string
   /** Whether commits wait for the standby. */
   isSynchronous: boolean
-  /** The number of instances that the clients use. The default is 2. */
   instances?: number
   begin: (project: Project) => Promise<unknown>
 }
@@ -42,8 +41,8 @@ const losses: Loss[] = [
     begin: ({ inside }) => inside('one', 'psql', '--username=postgres', '--quiet',
       '--command=alter system set default_transaction_read_only = on', '--command=select pg_reload_conf()')
   },
-  // Use only one instance. With two, one instance might not write for a while and still read from the old
-  // primary. Only fencing the old primary prevents these reads.
+  // With two instances, an instance that does not write for a while could still read from the old primary.
+  // Only fencing the old primary prevents these reads.
   {
     how: 'alive and not fenced, with one instance',
     isSynchronous: true,

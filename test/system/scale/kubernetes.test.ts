@@ -1,5 +1,5 @@
-// Runs the pods of the Kubernetes Job and Deployment with Podman. Podman does not call the probes, so the
-// tests call the probes. Features of the manifests that need a cluster are not tested.
+// Runs the pods of the Kubernetes Job and Deployment with Podman, without a cluster. The tests call the
+// probes, because Podman does not.
 import { execFile } from 'node:child_process'
 import { writeFile } from 'node:fs/promises'
 import { join, relative } from 'node:path'
@@ -78,7 +78,7 @@ t.test('the pods of the manifests migrate, serve within their limits, and stop',
   await writeFile(join(folder, 'secret.json'), JSON.stringify({ url, 'migration-url': url }))
   await podman('secret', 'create', secret, 'secret.json')
 
-  // Podman publishes the ports of the manifest on this machine. Choose free ports for them.
+  // Podman publishes the ports of the manifest on this machine, so choose free ports.
   await writeFile(join(folder, 'kustomization.yaml'), `
     nameSuffix: -test
     resources: [${relative(folder, join(root, 'deploy/kubernetes/production'))}]

@@ -1,4 +1,4 @@
-// Runs some test files on older versions of PostgreSQL. Almost all other tests use the newest version.
+// Runs some test files on older versions of PostgreSQL.
 import { execFile } from 'node:child_process'
 import { promisify } from 'node:util'
 import t from 'tap'
@@ -9,7 +9,7 @@ import { missing } from './support.ts'
 
 t.setTimeout(300_000)
 
-// The files that run on each version: they test code that contains SQL.
+// These files test code that contains SQL.
 const files = [...['create', 'delete', 'list', 'pages', 'next-page'].map((verb) => `plants/${verb}.test.ts`),
   'commands/tokens.test.ts', 'system/program/migrate.test.ts']
 
