@@ -108,8 +108,9 @@ ${conditions}`)
 
 if (parts.includes('unbounded')) {
   const rows = await unbounded(postgres, [service, yardstick], duration)
-  writeSection('A list of 100,000 plants', `Growth is the peak of memory minus the memory before the list, with 1 client \
-and with 50 clients. Each client reads 64 KiB every 40 ms. \`/livez\` is measured while a client reads at full speed.
+  writeSection('A list of 100,000 plants', `Growth is the peak of memory minus the memory \
+before the list, with 1 client and with 50 clients. Each client reads 64 KiB every 40 ms. \`/livez\` is \
+measured while a client reads at full speed.
 
 ${rows}
 
