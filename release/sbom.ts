@@ -1,6 +1,6 @@
 // Prints a CycloneDX SBOM of the packages in the image. Usage: node release/sbom.ts
-// Removes `devDependencies` from a copy of the project, then runs `npm sbom` on the copy. With
-// `npm sbom --omit=dev`, the SBOM would lack packages that the image shares with a development dependency.
+// Runs `npm sbom` on a copy of the project without `devDependencies`. The option --omit=dev would leave out
+// packages of the image that a development dependency also needs.
 import { execFile } from 'node:child_process'
 import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'

@@ -210,7 +210,7 @@ t.test('this file tests every setting', async (t) => {
   t.strictSame(Object.keys(values), Object.keys(settings))
 })
 
-/** Maps a setting to the other settings that must be set with it. */
+/** Maps a setting to the settings that the service requires with this setting. */
 const needs: Record<string, Record<string, string>> = { USER_BURST: { USER_RATE: '1/s' } }
 
 for (const [name, { good, bad }] of Object.entries(values)) {

@@ -1,7 +1,7 @@
 import { registerHooks } from 'node:module'
 import t from 'tap'
 
-// Import the app after this hook is registered, because the hook does not see earlier imports.
+// Registers a load hook before the app is imported, because the hook does not see earlier imports.
 const loaded: string[] = []
 registerHooks({
   load (url, context, next) {

@@ -59,10 +59,7 @@ async function createTemplate ({ url, isOurs }: Server): Promise<void> {
   await migrate(template.href, 'up')
 }
 
-/**
- * Returns /dev/shm, a folder in memory, because PostgreSQL creates databases faster there. If /dev/shm has
- * less than 1 GiB free, returns the usual folder for temporary files.
- */
+/** Prefers a folder in memory with 1 GiB free, because PostgreSQL creates databases faster in memory. */
 async function findFolder (): Promise<string> {
   const memory = '/dev/shm'
   const { bavail, bsize } = await statfs(memory).catch(() => ({ bavail: 0, bsize: 0 }))

@@ -6,10 +6,9 @@ import { createKeys } from '../../src/access/jwt-keys.ts'
 import { keyEvents } from '../../src/events.ts'
 import { startKeyServer } from '../support/identity-provider.ts'
 
-// A timer of one hour never fires during a test. The cooldown of 0 ms lets every `refetch` fetch the keys.
+// With a cooldown of 0 ms, every `refetch` fetches the keys.
 const never = { refreshMs: 3_600_000, retryMs: 3_600_000, cooldownMs: 0, timeoutMs: 5000 }
 
-/** Starts an identity provider and the service's key fetcher. `log` receives the log lines. */
 async function start (
   t: Test, times: Partial<typeof never> = {}, source: { jwksUrl?: string, maxAgeMs?: number } = {}
 ) {
@@ -24,7 +23,6 @@ async function start (
   return { provider, keys, log }
 }
 
-/** Resolves to the result of the next fetch of keys. */
 async function nextFetch (): Promise<string> {
   const { promise, resolve } = Promise.withResolvers<string>()
   const listener = ({ result }: { result: string }) => resolve(result)
@@ -123,7 +121,6 @@ type Responses = Awaited<ReturnType<typeof startKeyServer>>['responses'][string]
 const respond = (body: string, status = 200, headers = {}): Responses =>
   (_request, response) => { response.writeHead(status, headers).end(body) }
 
-/** Sends spaces until the client closes the connection. */
 const endless: Responses = (_request, response) => {
   const chunks = Iterator.from({ next: () => ({ done: false, value: Buffer.alloc(65_536, ' ') }) })
   pipeline(Readable.from(chunks), response, () => {})

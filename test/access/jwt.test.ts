@@ -33,8 +33,7 @@ const lacks = (scope: string) => ({
   body: { error: 40302, message: 'The bearer token lacks the scope that this operation needs.' }
 })
 
-// The database of all tests that create no plants. Tests that create plants use separate databases, because
-// two tests may have a user of the same name.
+// Tests that create plants use databases of their own, because two tests may have a user of the same name.
 const shared = await createDatabase(t)
 
 async function startService (t: Test, issuer: string, environment: Record<string, string> = {}) {
@@ -54,7 +53,6 @@ async function startService (t: Test, issuer: string, environment: Record<string
     }
   }
 
-  /** Returns the logged reason of each rejected token. */
   const rejections = () => service.log.map((line) => JSON.parse(line)).filter(({ error }) => error === 40102)
     .map(({ reason }) => reason)
   return { ...service, withToken, rejections }
@@ -306,7 +304,7 @@ function countChecks (t: Test): Record<string, number> {
   return counts
 }
 
-/** Starts an identity provider, but no service. The tests call `authenticate` directly. */
+/** Starts an identity provider, but no service. Tests call the returned `authenticate` directly. */
 async function startChecks (t: Test) {
   const provider = await startKeyServer(t)
   const { issuer } = provider

@@ -5,7 +5,7 @@ import { createToken } from '../../src/access/token-format.ts'
 import { startApp } from '../support/app.ts'
 import { guardedRoutes, openRoutes } from '../support/routes.ts'
 
-// Records every route. Fastify publishes a new app on this channel before any route is added.
+// Records every route: the channel `fastify.initialization` delivers an app before the app has routes.
 const routes: Array<{ method: HTTPMethods, url: string }> = []
 subscribe('fastify.initialization', (message) => {
   const { fastify } = message as { fastify: FastifyInstance }

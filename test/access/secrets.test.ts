@@ -27,7 +27,6 @@ const call = (path: string, init: RequestInit = {}) =>
   fetch(address + path, init).then((response) => response.text())
 const bearer = (token: string) => ({ authorization: `Bearer ${token}` })
 
-// Send every token in its proper place and in wrong places.
 for (const token of secrets) {
   const headers = bearer(token)
   const json = { ...headers, 'content-type': 'application/json' }
@@ -57,7 +56,7 @@ await sql(DATABASE_URL, 'alter table hidden rename to tokens')
 t.test('no column of any table holds a token', async (t) => {
   const tables = await sql(DATABASE_URL,
     'select oid::regclass::text as name from pg_class where relkind in (\'r\', \'m\')')
-  // PostgreSQL shows binary columns in hexadecimal. So search for the token as it is and in hexadecimal.
+  // PostgreSQL shows binary columns in hexadecimal, so also search for the token in hexadecimal.
   const holders = tables.map(({ name }) =>
     `select '${name}' as name where exists (select from ${name} as t where strpos(t::text, $1) > 0 or ` +
       'strpos(t::text, encode($1::bytea, \'hex\')) > 0)')

@@ -93,7 +93,7 @@ t.test('the TTL counts from the start of a look-up', async (t) => {
   const token = await tokens.create({ user: 'alice', readOnly: false })
   const authenticate = createAuthenticate(tokens, 300)
   await database.readHedged({ name: 'one', text: 'select 1' })
-  // The proxy delays each direction by 0.8 s.
+  // The proxy delays data by 0.8 s in each direction.
   proxy.slow(800)
   const first = authenticate(token)
   await delay(1000)
@@ -124,7 +124,7 @@ t.test('unknown tokens neither delay nor shed the look-up of a known token', asy
     unknown.push(...Array.from({ length }, sendUnknown))
     await nextTick()
   }
-  // Wait until the known token has expired from the cache.
+  // Wait until `token` has expired from the cache.
   await delay(5)
   const known = authenticate(token).then(({ user }) => { settled.push(user) })
   await unlock()

@@ -15,7 +15,6 @@ const env = { ...process.env, BASE: await listen(), TOKEN: alice.authorization.r
 const hasPython = await run('python3', ['--version']).then(() => true, () => false)
 const { tags } = (await app.inject('/openapi.json')).json()
 
-/** Returns the code blocks of one language in a section of the reference page. */
 const codeOf = (section: string, language: string): string[] =>
   [...tags.find(({ name }: { name: string }) => name === section).description.matchAll(
     new RegExp(`\`\`\`${language}\n(.*?)\`\`\``, 'gs')
@@ -87,7 +86,7 @@ t.test('createForSure retries a create and rejects a taken id', async (t) => {
   t.same((await alice.list()).json(), [{ name: 'Fern' }])
   await t.rejects(script(`${call}${rule}await createForSure({ id: 42, name: 'Ivy' })`),
     /You already have a plant with this id/)
-  // With this code the first `fetch` throws after the service has responded.
+  // `cut` makes the first `fetch` throw after the service has responded.
   const cut = 'let calls = 0; const real = fetch; globalThis.fetch = async (...args) => { const response = ' +
     'await real(...args); if (calls++ === 0) throw new Error(); return response }\n'
   await alice.delete('42')

@@ -6,7 +6,7 @@ import { sql } from '../support/database.ts'
 import { run } from '../support/program.ts'
 import { onTerminal } from '../support/transfer.ts'
 
-/** Starts an app with two users. Ann has 2,500 plants and bob has one plant. Each user has one token. */
+/** Ann has 2,500 plants, and bob has one plant. Each user has one token. */
 async function startStore (t: Test) {
   const { url, as, tokens } = await startApp(t)
   const config = readConfig({ DATABASE_URL: url, TOKEN_CACHE_TTL: '0' })

@@ -1,5 +1,4 @@
-// Tests the service on a simulated Citus: PostgreSQL behind a proxy that causes the errors of Citus. See
-// test/support/citus.ts.
+// Tests the service with PostgreSQL behind a proxy that causes the errors of Citus (test/support/citus.ts).
 import { writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { PassThrough } from 'node:stream'
@@ -43,7 +42,7 @@ for (const [writeBatch, expected] of [[undefined, []], [500, batches]] as const)
   })
 }
 
-/** Sends ten requests of each kind for two users at once. Returns each user's statuses and error numbers. */
+/** Sends 30 requests per user at once. Returns each success's status and each failure's error number. */
 async function sendTogether (one: Client, other: Client): Promise<number[][]> {
   const [ones, others] = [one, other].map((client) => range(10).flatMap((id) =>
     [client.create({ id: id + 10, name: 'Moss' }), client.list(), client.delete(id)]))
@@ -63,18 +62,15 @@ for (const fault of lostWorker) {
       await Promise.all(range(10).map((id) => user.create({ id, name: 'Fern' })))
     }
 
-    // Also lose the worker of the user ''. Without Citus the readiness probe reads the plants of this user.
-    // On Citus the probe must not need any worker, so the service stays ready.
+    // Without Citus the readiness probe reads the plants of the user ''. On Citus the probe needs no worker,
+    // so the service stays ready although the worker of this user is lost.
     citus.lose(['alice', ''], fault)
     t.same(await sendTogether(alice, bob), [Array(30).fill(50301), range(10).flatMap(() => [200, 200, 204])])
     t.equal((await app.inject('/readyz')).statusCode, 200)
   })
 }
 
-/**
- * Repeats the list until it takes at most 100 ms. After a slower list, the service reads the user's next list
- * on another connection.
- */
+/** After a list of over 100 ms, the service may read the user's next list on another connection. */
 async function untilFast (list: () => Promise<unknown>): Promise<void> {
   const startedAt = performance.now()
   await list()

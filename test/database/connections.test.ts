@@ -99,7 +99,6 @@ test('a failed attempt to connect leaves no socket open and causes no unhandled 
 
   const uncertified = `${proxy.url}?sslmode=verify-full&sslrootcert=nowhere.pem`
   const unreadable = openDatabase({ url: uncertified, statementTimeoutMs })
-  // The file nowhere.pem does not exist.
   await t.rejects(unreadable.read(one), { name: 'DATABASE_UNAVAILABLE', cause: { code: 'ENOENT' } })
 })
 

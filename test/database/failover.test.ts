@@ -115,11 +115,11 @@ t.test('a server that takes no writes is rejected unless target_session_attrs is
 
 t.test('when a standby is promoted beside a running primary, requests go to the standby', async (t) => {
   t.strictSame((await alice.list()).json(), [{ name: 'Fern' }])
-  // These concurrent writes make the service open two connections.
+  // These concurrent writes make the service open two connections for writes.
   await Promise.all([alice.create({ id: 4, name: 'Oak' }), alice.delete(4), alice.delete(5)])
   await alice.delete(4)
   await pair.promote()
-  // The old primary waits for a standby to confirm this commit, so the create gets no response.
+  // The old primary waits for a standby to confirm this commit, so the create stays pending.
   const lost = alice.create(moss).then()
   const waiting = "select from pg_stat_activity where wait_event = 'SyncRep'"
   while ((await sql(primaryUrl, waiting)).length === 0) await delay(10)
@@ -134,7 +134,8 @@ t.test('of two servers that take writes, the promoted one is used even when it r
   const slow = await openProxy(t, standbyUrl)
   slow.slow(5)
   const both = primaryUrl.replace('@', `@${new URL(slow.url).host},`)
-  // On a busy machine the slow server may respond too late for the connector. Try until it is in time.
+  // After its first connection, the service waits 200 ms for the other server. On a busy machine, the other
+  // server may respond too late. Then try again.
   while (await findPort(both) !== portOf(standbyUrl));
 })
 
@@ -142,7 +143,7 @@ t.test('while no server takes writes, requests are rejected and the service is n
   t.equal((await alice.list()).statusCode, 200, 'the token is cached, and the connection is open')
   await sql(standbyUrl, 'alter system set default_transaction_read_only = on')
   await sql(standbyUrl, 'select pg_reload_conf()')
-  // Lists succeed until PostgreSQL reports, with a result, that the server has become read-only.
+  // PostgreSQL reports the change to read-only together with the result of a list. Earlier lists succeed.
   while ((await alice.list()).statusCode !== 503) await delay(10)
   t.equal((await alice.create(moss)).statusCode, 503)
   t.equal(await isReady(), 503)

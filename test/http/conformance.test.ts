@@ -95,7 +95,7 @@ t.test('a client that expects 100 Continue gets an error of its headers at once'
     [post(json, length, expect).replace('POST', 'PUT'), 40501]
   ]
   for (const [request, number] of rejected) {
-    // After the rejection a client may leave out the body. So the service cannot know where the next request
+    // After the rejection a client may omit the body. So the service does not know where the next request
     // begins, and closes the connection.
     for (const rest of ['', body + get('/livez')]) {
       const responses = await exchange(address, [request + rest])

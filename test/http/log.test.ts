@@ -1,4 +1,3 @@
-// Tests the log lines of error responses.
 import { once } from 'node:events'
 import { connect } from 'node:net'
 import { setTimeout as delay } from 'node:timers/promises'

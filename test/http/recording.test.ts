@@ -1,5 +1,4 @@
-// Compares raw responses with recording.txt, the responses of an earlier version. The service runs without
-// optional settings. To replace recording.txt:
+// Compares raw responses with recording.txt, the responses of an earlier version. To replace recording.txt:
 // RECORD=yes npm test -- --disable-coverage test/http/recording.test.ts
 import { readFile, writeFile } from 'node:fs/promises'
 import { connect } from 'node:net'

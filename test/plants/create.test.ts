@@ -66,8 +66,8 @@ for (const [WRITE_BATCH, plants, largest] of sizeLimits) {
     const { sendBlocked, unblock, url, alice } = await startBlocked(t, settings)
     const [first, ...others] = wanted.map((plant) => () => alice.create(plant))
     const [held] = await sendBlocked(first as typeof others[0])
-    // Send these requests at once. `sendBlocked` sends them one by one, and on a busy machine some requests
-    // expire meanwhile.
+    // `sendBlocked` would send these requests one by one. On a busy machine some requests would expire
+    // meanwhile.
     const started = handlersStarted(t, others.length)
     const queued = others.map((create) => create())
     await started
@@ -76,7 +76,7 @@ for (const [WRITE_BATCH, plants, largest] of sizeLimits) {
     const sizes = await sizesOfStatements(url)
     t.equal(sizes.reduce((sum, size) => sum + size), plants)
     t.ok(Math.max(...sizes) <= largest, sizes.join())
-    // A busy machine may send more batches, because the service starts another batch when one takes over 1 s.
+    // The service starts another batch when one takes over 1 s. So a busy machine may need more statements.
     t.ok(largest === 1 || sizes.length < plants / 2, sizes.join())
     t.strictSame((await alice.list()).json(), wanted.map(({ name }) => ({ name })))
   })

@@ -81,9 +81,8 @@ t.test('a delete that waits too long for a locked table gets the error of a slow
   await client.connect()
   t.teardown(() => client.end())
   await client.query('begin; lock table plants in access exclusive mode')
-  // The batch times out. Then the service retries each delete alone, with another statement. The first retry
-  // times out, because PostgreSQL needs the table to prepare the statement. The later retries fail, because
-  // the statement is still not prepared.
+  // The batch times out, and the service retries each delete alone, with another statement. PostgreSQL cannot
+  // prepare this statement: the first retry times out, and the later retries fail without waiting.
   const responses = await Promise.all(range(20).map((id) => alice.delete(id)))
   await client.query('rollback')
   t.strictSame(responses.map((response) => response.json().error), Array(20).fill(50304))

@@ -102,7 +102,7 @@ const usernames = [
   '1', '2', '01', '1 ', 'a,b', 'a', 'b', '{a,b}', '"a"', 'a"b', 'a\\', 'NULL', 'null', '{}', 'A', 'á', '$1'
 ]
 
-/** Returns, by `place`, no plants, up to 20 small plants, two small and one large, or more than a page. */
+/** `place` chooses 0, 1, 20 or 700 small plants, or two small plants and a large one. */
 function plantsOf (user: string, place: number) {
   const count = [0, 1, 20, 3, 700][place % 5] as number
   return range(count).map((id) => ({
@@ -175,8 +175,8 @@ t.test('queued lists of a user whose list was slow are read alone', async (t) =>
   const { sendBlocked, unblock, alice, url } =
     await startBlocked(t, { MEMORY_BUDGET: '16777216' }, 'lock table plants')
   await storePlants(url, 'alice', [{ id: 1n, name: 'Ivy' }])
-  // Four statements read 49 of these lists, so 71 lists are queued. The memory budget allows only 32 long
-  // lists. If the service read the queued lists as long lists, some would be rejected.
+  // 71 of these lists are queued. The memory budget allows only 32 long lists. If the service read the queued
+  // lists as long lists, some would be rejected.
   const responses = await sendBlocked(...range(120).map(() => () => alice.list()))
   await delay(200)
   await unblock()
@@ -236,12 +236,12 @@ t.test('a user with large lists has them read alone until they are short again',
   await lena.delete(1)
   await lena.create({ id: 2, name: 'Ivy' })
   t.equal(await listed(), 'long')
-  // If this list takes over 100 ms, the service reads the next list alone, too. Repeat until one is fast.
+  // After a list of over 100 ms, the service reads the user's next list alone. Repeat until a list is fast.
   while (await listed() !== 'short');
 })
 
 t.test('a long list that exceeds the memory budget is rejected, and a short one is not', async (t) => {
-  // One user may reserve half of the budget. That is enough for 32 long lists of 256 KiB.
+  // One user may reserve half of the memory budget: 32 long lists of 256 KiB.
   const { app, as, listen, url } = await startApp(t, { MEMORY_BUDGET: '16777216' })
   const address = await listen()
   await sql(url, `insert into plants

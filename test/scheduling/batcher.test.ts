@@ -7,7 +7,7 @@ const together = { name: 'test', limits: () => ({ maxItems: 10, maxInFlight: 1 }
 const items = [1, 2, 3].map((value) => ({ user: 'alice', value }))
 const failure = new Error('two is not allowed')
 
-/** Starts a batcher. Every batch that contains a 2 fails. */
+/** A batch that contains the value 2 fails. */
 function startBatcher (options: { isRetryable: boolean, runAlone?: (item: Item) => Promise<number> }) {
   const batches: number[][] = []
   const batcher = new Batcher<Item, number>(async (items) => {

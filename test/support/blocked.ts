@@ -22,8 +22,8 @@ async function send<Result> (requests: Array<() => Promise<Result>>): Promise<Ar
 }
 
 /**
- * Starts an app. `sendBlocked` takes a lock in the database and sends requests. The first request waits for
- * the lock, and the others are queued. `unblock` releases the lock.
+ * `sendBlocked` takes the lock and sends requests. The first request waits for the lock, and the others are
+ * queued. `unblock` releases the lock.
  */
 export async function startBlocked (
   t: Test, environment: Record<string, string> = {}, lock = 'lock table plants in exclusive mode'
@@ -61,11 +61,9 @@ export async function startBlocked (
 /**
  * Checks that a batch locks plants in the order of their ids. Returns the results of `act`.
  *
- * The function locks plant 2. Then it sends requests for plants 3, 2 and 1, which form a batch. A correct
- * batch waits for plant 2 before it locks plant 3. So the function can lock plant 3.
- *
- * A wrong batch locks plant 3 first. Then the batch and the function wait for each other. The function gives
- * up after 100 ms, before PostgreSQL looks for deadlocks (after 1 s).
+ * `client` locks plant 2. Then a batch for the plants 3, 2 and 1 starts. A correct batch waits for plant 2
+ * before it locks plant 3, so `client` can lock plant 3. Otherwise `client` gives up after 100 ms, before
+ * PostgreSQL looks for deadlocks (after 1 s).
  */
 export async function runInKeyOrder<Result> (
   t: Test, url: string, act: (id: number) => Promise<Result>, lock: (ids: number[]) => string

@@ -2,7 +2,6 @@
 import { chromium, type LaunchOptions, type Page } from 'playwright-core'
 import type { Test } from 'tap'
 
-/** Tells Playwright which browser to start. */
 export type Browser = Pick<LaunchOptions, 'executablePath' | 'channel' | 'env'>
 
 interface PageOptions {
@@ -33,7 +32,7 @@ export function browserOf (file: Test) {
   let browser: ReturnType<typeof launch> | undefined
   file.teardown(async () => (await browser)?.close())
 
-  /** Opens a page with a new profile. `complaints` has warnings, errors and requests to other origins. */
+  /** `complaints` has the page's warnings and errors and, if `home` is set, requests to other origins. */
   return async function openPage (t: Test, { home, ...options }: PageOptions) {
     if (found === undefined) throw new Error('There is no browser; the first lines of this run tell why.')
     browser ??= launch(JSON.parse(found))

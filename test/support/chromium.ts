@@ -14,7 +14,6 @@ const candidates: Array<() => Browser | Promise<Browser>> = [
   () => ({ executablePath: '/usr/bin/chromium' })
 ]
 
-/** Returns the first browser that starts. Rejects with all error messages if no browser starts. */
 export async function findBrowser (): Promise<Browser> {
   const reasons: string[] = []
   for (const candidate of candidates) {
@@ -29,7 +28,7 @@ export async function findBrowser (): Promise<Browser> {
   throw new Error(reasons.join('\n'))
 }
 
-/** Unpacks the installed Chromium, unless an earlier run has done so. Unpacking takes seconds. */
+/** Unpacking takes seconds, so later test runs use the unpacked folder. */
 async function unpackChromium (): Promise<Browser> {
   if (process.platform !== 'linux' || process.arch !== 'x64') {
     throw new Error('npm brings a Chromium for Linux on x64 only.')

@@ -7,8 +7,8 @@ import { createDatabase, sql } from './database.ts'
 type Fault = [sqlState: string, message: string]
 
 /**
- * The errors that Citus sends after it has lost a worker. The first error is for a statement that needs a new
- * connection to the worker. The second error is for a statement that is in flight.
+ * The errors that Citus sends after the loss of a worker. A statement gets the first error if it needs a new
+ * connection to the worker. A statement in flight gets the second error.
  */
 export const lostWorker: Fault[] = [
   ['08006', 'connection to the remote node postgres@worker-one:5432 failed with the following error: ' +
@@ -27,8 +27,8 @@ export function statementsOf (text: string): number {
 }
 
 /**
- * Starts the proxy. `lose` makes all statements for the given users fail. After `freeze`, a connection that
- * sends a statement for one of the given users gets no more responses.
+ * `lose` makes all statements about plants of the given users fail. After `freeze`, a connection gets no more
+ * responses once it has sent a statement about plants of a frozen user.
  */
 export async function startCitus (t: Test) {
   const database = await createDatabase(t)
@@ -101,10 +101,10 @@ export async function startCitus (t: Test) {
 
   return {
     url: url.href,
-    /** The names of the prepared statements that the client has executed so far. */
+    /** The names of the prepared statements that the service has executed so far. */
     statements,
     lose (users: string[], fault: Fault) { lost = { users, fault } },
-    /** Resolves when the proxy has received a statement for one of the users. */
+    /** Resolves when the proxy has received a statement about plants of one of the users. */
     freeze (users: string[]): Promise<void> {
       frozen = users
       return new Promise((resolve) => { noticeFrozen = resolve })

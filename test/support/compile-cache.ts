@@ -1,4 +1,4 @@
-// Keeps compiled code for the next run. `node-arg` in .taprc imports this file into each test process.
+// Keeps compiled code for the next test run. `node-arg` in .taprc imports this file into each test process.
 import { enableCompileCache } from 'node:module'
 import { join } from 'node:path'
 

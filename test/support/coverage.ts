@@ -3,9 +3,8 @@ import { join } from 'node:path'
 
 const root = join(import.meta.dirname, '../..').replaceAll(/\W/g, '\\$&')
 
-// Replaces tap's own pattern of files to ignore. The new pattern also ignores packages, because reading the
-// source maps of packages takes a quarter of a test's processor time. But the pattern must not ignore tap's
-// own packages: tap starts to measure at the first file that is not ignored, and must start before src loads.
+// Ignore packages: reading their source maps takes a quarter of a test's processor time. Don't ignore tap's
+// packages: tap starts to measure at the first file that is not ignored, and must start before src loads.
 process.env._TAPJS_PROCESSINFO_EXCLUDE_ =
   String(new RegExp(`^(node|tapmock):|^${root}\\/(node_modules\\/(?!@tapjs\\/)|dev\\/|test\\/|\\.tap\\/)`))
 

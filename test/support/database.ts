@@ -2,7 +2,6 @@ import { randomBytes } from 'node:crypto'
 import pg from 'pg'
 import type { Test } from 'tap'
 
-/** Runs SQL on a new connection. */
 export async function sql (
   url: string, text: string, values?: unknown[]
 ): Promise<Array<Record<string, unknown>>> {
@@ -16,9 +15,8 @@ export async function sql (
 }
 
 /**
- * Finds the PostgreSQL processes that wait for a lock in the current database. In pg_locks a row lock has no
- * database, so the query takes the database from the other locks of the same process. The query does not use
- * pg_stat_activity, which shows the same rows throughout a transaction.
+ * Finds the processes that wait for a lock in the current database. A row lock in pg_locks has no database,
+ * but other locks of the process have. pg_stat_activity would show the same rows throughout a transaction.
  */
 export const waitingForLocks = `select pid from pg_locks where not granted and pid in (
   select pid from pg_locks where database = (select oid from pg_database where datname = current_database()))`

@@ -5,7 +5,7 @@ import { join } from 'node:path'
 import { setTimeout } from 'node:timers/promises'
 import type { Test } from 'tap'
 
-/** Creates a folder for DATA_DIR. Removes it after the test, once the PostgreSQL server in it has stopped. */
+/** Creates a folder for DATA_DIR. After the test, removes the folder once PostgreSQL has stopped. */
 export async function createDataDir (t: Test): Promise<string> {
   const folder = await mkdtemp(join(tmpdir(), 'plant-store-test-'))
   // If root runs the tests, PostgreSQL runs as another user. Give all users access to the folder.
@@ -19,7 +19,7 @@ export async function createDataDir (t: Test): Promise<string> {
 
 const pidFile = (dataDir: string) => join(dataDir, 'postgresql/postmaster.pid')
 
-/** Returns whether PostgreSQL's process id file exists. The file remains if PostgreSQL is killed. */
+/** Also returns true after PostgreSQL was killed, because the file then remains. */
 export const isRunning = (dataDir: string) => existsSync(pidFile(dataDir))
 
 export async function findServer (dataDir: string): Promise<number> {

@@ -1,7 +1,6 @@
 import type { Test } from 'tap'
 import type { RawResponse } from './raw.ts'
 
-/** The error number and message for a body that is not a JSON object. */
 export const noPlant = [40010, 'The body must be a JSON object with id, name, tag (optional).'] as const
 
 interface InjectResponse {

@@ -1,7 +1,7 @@
 import { once } from 'node:events'
 import { createServer, type AddressInfo } from 'node:net'
 
-/** Finds a free port on loopback, for programs that cannot choose a port themselves. */
+/** For programs that cannot choose a free port themselves. */
 export async function freePort (): Promise<number> {
   const probe = createServer().listen(0, '127.0.0.1')
   await once(probe, 'listening')

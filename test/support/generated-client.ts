@@ -4,7 +4,6 @@ import { join } from 'node:path'
 import { createClient as generate } from '@hey-api/openapi-ts'
 import type { Test } from 'tap'
 
-/** Generates a TypeScript client from the text of an OpenAPI document. */
 export async function generateClient (t: Test, document: string) {
   const folder = await mkdtemp(join(tmpdir(), 'plant-store-client-'))
   t.teardown(() => rm(folder, { recursive: true }))

@@ -10,11 +10,9 @@ type Scope = Pick<Test, 'teardown'>
 export const audience = 'https://plants.example'
 export const allScopes = 'plants:read plants:write'
 
-/** Returns the settings of a service that accepts the issuer's tokens. */
 export const acceptingJwts = (issuer: string): Record<string, string> =>
   ({ JWT_ISSUER: issuer, JWT_AUDIENCE: audience })
 
-/** Starts a server that can stop and later listen on the same port again. */
 async function startServer (t: Scope, listener: RequestListener) {
   const server = createServer(listener)
   await once(server.listen(0, '127.0.0.1'), 'listening')
@@ -131,13 +129,12 @@ export async function startKeyServer (t: Scope) {
     stop,
     restart,
     key,
-    /** The keys in the response of `/keys`. */
     keys,
     /** The paths of all requests so far. */
     requests,
     responses,
 
-    /** Signs a token, by default a valid one. Arguments replace its fields. Undefined removes a field. */
+    /** By default the token is valid. `claims` and `header` replace fields. Undefined removes a field. */
     sign (claims: JWTPayload = {}, header: object = {}, privateKey = key.privateKey) {
       const exp = Math.floor(Date.now() / 1000) + 300
       return new SignJWT({ iss: issuer, aud: audience, sub: 'alice', scope: allScopes, exp, ...claims })

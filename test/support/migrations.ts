@@ -3,5 +3,4 @@ import { join, parse } from 'node:path'
 
 const files = await readdir(join(import.meta.dirname, '../../migrations'))
 
-/** The names of all migrations, the oldest first. */
 export const migrations = files.sort().map((file) => parse(file).name)

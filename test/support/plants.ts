@@ -1,14 +1,13 @@
-// Helpers for tests of lists.
 import { sql } from './database.ts'
 
-/** Returns the `after` parameter of a list that begins at this id. */
+/** Returns the `after` parameter of the page that begins at `id`. */
 export const cursorAt = (id: bigint | number) => Buffer.from(String(id)).toString('base64url')
 
-/** Returns the Link header of a page. The page after it begins at this id. */
+/** Returns the Link header of a page. The next page begins at `id`. */
 export const linkTo = (limit: number | bigint, id: bigint | number) =>
   `<?limit=${limit}&after=${cursorAt(id)}>; rel="next"`
 
-/** Returns the query of the next page. Returns undefined if the response is the last page. */
+/** Returns the query of the next page, or undefined if the response is the last page. */
 export const nextQuery = ({ headers: { link } }: { headers: Record<string, unknown> }) =>
   link === undefined ? undefined : /^<(.*)>; rel="next"$/.exec(String(link))?.[1] as string
 

@@ -21,9 +21,8 @@ export function processorMs (pid: number): number {
 }
 
 /**
- * Waits up to 10 s until no process uses the folder. Then kills the remaining processes and returns their
- * command lines. A process uses the folder if its environment or its working directory names the folder.
- * PostgreSQL overwrites its environment, so only the working directory identifies PostgreSQL.
+ * Waits up to 10 s until no process uses `folder`. Then kills the processes that still use the folder, and
+ * returns their command lines.
  */
 export async function endLeftovers (folder: string): Promise<string[]> {
   const giveUp = Date.now() + 10_000
@@ -50,6 +49,7 @@ async function findMarked (folder: string): Promise<Array<{ pid: number, command
       readFile(`/proc/${pid}/environ`, 'utf8'), readlink(`/proc/${pid}/cwd`),
       readFile(`/proc/${pid}/cmdline`, 'utf8')
     ]).catch(() => ['', '', ''])
+    // PostgreSQL overwrites its environment, so only the working directory identifies PostgreSQL.
     const isMarked = environment.includes(`=${folder}`) || place.startsWith(folder)
     return isMarked ? [{ pid, command: command.replaceAll('\0', ' ').trim() }] : []
   })

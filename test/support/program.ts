@@ -83,13 +83,11 @@ export const unmeasured = startedBy(['env', ...asShipped, ...program])
 
 export type Program = Awaited<ReturnType<typeof serve>>
 
-/** Copies the program into a folder. Returns functions that start the copy. */
 export async function copyProgram (folder: string) {
   const copied = ['package.json', 'migrations', 'src']
   await Promise.all(copied.map((name) => cp(join(root, name), join(folder, name), { recursive: true })))
   await symlink(join(root, 'node_modules'), join(folder, 'node_modules'))
-  // Use a cache in the temporary folder of this run. Each copy has a new path, so a permanent cache would
-  // grow with each run.
+  // Each copy has a new path, so a permanent cache would grow with each test run.
   const cache = `NODE_COMPILE_CACHE=${join(tmpdir(), 'compile-cache')}`
   return startedBy(['env', ...withoutHooks, cache, process.execPath, join(folder, 'src/main.ts')])
 }

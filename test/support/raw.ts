@@ -10,7 +10,6 @@ export interface RawResponse {
 export interface ExchangeOptions {
   /** The indexes of the responses to HEAD requests. These responses have no body. */
   heads?: number[]
-  /** Whether to close the sending side after the last part. */
   halfClose?: boolean
 }
 
@@ -41,7 +40,7 @@ export async function exchange (
   return parseResponses(Buffer.concat(received), heads)
 }
 
-/** Parses the responses. Throws if a response is incomplete, or if the bytes contain anything else. */
+/** Throws if a response is incomplete, or if `bytes` contains anything except responses. */
 export function parseResponses (bytes: Buffer, heads: number[] = []): RawResponse[] {
   const responses: RawResponse[] = []
   for (let rest = bytes.toString('latin1'); rest !== '';) {

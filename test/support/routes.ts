@@ -4,7 +4,7 @@ export const guardedRoutes = {
   '/plants/:id': ['DELETE']
 }
 
-/** The routes that need no token, except the page at /docs. */
+/** The routes that need no token. The list omits the routes of the page at /docs. */
 export const openRoutes = {
   '/': ['GET', 'HEAD'],
   '/livez': ['GET', 'HEAD'],

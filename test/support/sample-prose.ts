@@ -7,7 +7,7 @@ import ts from 'typescript'
 
 const { values: { seed } } = parseArgs({ options: { seed: { type: 'string', default: '1' } } })
 
-/** Returns the comments of TypeScript code. Adjacent line comments count as one comment. */
+/** Adjacent line comments count as one comment. */
 function commentsOf (code: string): string[] {
   const source = ts.createSourceFile('code.ts', code, ts.ScriptTarget.Latest, true)
   const ranges = new Map<number, number>()

@@ -5,7 +5,6 @@ export function table (head: string[], rows: (string | number)[][]) {
   return [line(head), line(rule), ...rows.map(line)].join('\n')
 }
 
-/** Rounds to at most three significant digits. NaN becomes a dash. */
 export function round (value: number): string {
   if (Number.isNaN(value)) return '–'
   if (value >= 100) return value.toLocaleString('en', { maximumFractionDigits: 0 })

@@ -14,7 +14,7 @@ export function feed (start: Start, args: string[], environment: Environment, in
   return ended
 }
 
-/** Runs the program in a terminal. When the question appears, types the answer. */
+/** Runs the program in a terminal. Types `answer` when `question` appears. */
 export async function onTerminal (
   args: string[], environment: Environment, { question = '', answer = '' } = {}
 ): Promise<{ code: number, shown: string }> {
@@ -33,7 +33,6 @@ export async function onTerminal (
   return { code, shown }
 }
 
-/** Waits until the SQL condition is true. */
 export async function until (url: string, condition: string): Promise<void> {
   while ((await sql(url, `select ${condition} as holds`))[0]?.holds !== true) await delay(10)
 }

@@ -10,7 +10,6 @@ import { migrations } from '../support/migrations.ts'
 
 type Series = Record<string, number>
 
-/** Returns the current value of each series. */
 async function scrape (url: string | undefined): Promise<Series> {
   const response = await fetch(url as string)
   t.match(response.headers.get('content-type'), /^text\/plain; version=0\.0\.4/)

@@ -28,7 +28,6 @@ async function listen (server: Server): Promise<string> {
   return `http://127.0.0.1:${(server.address() as AddressInfo).port}`
 }
 
-/** Starts a collector, and an app that sends its spans to the collector. */
 async function traced (t: Test, environment: Record<string, string> = {}) {
   const spans: Span[] = []
   const resources: unknown[] = []

@@ -17,7 +17,7 @@ const rows = fc.uniqueArray(fc.tuple(id, text, fc.option(text)), { selector: ([i
 
 const sizes = fc.array(fc.integer({ min: 3, max: 40 }), { minLength: 1 })
 
-/** Splits the bytes into chunks of these sizes. Repeats the list of sizes until all bytes are used. */
+/** Yields `bytes` in chunks. The lengths of the chunks are `sizes`, repeated. */
 async function * split (bytes: Buffer, sizes: number[]): AsyncGenerator<Buffer> {
   for (let from = 0, turn = 0; from < bytes.length; turn++) {
     const to = from + (sizes[turn % sizes.length] ?? 1)

@@ -28,7 +28,7 @@ async function file (name: string, content: string | Buffer): Promise<string> {
   return join(folder, name)
 }
 
-/** Runs a command in this process. Returns its exit code and the lines for standard error. */
+/** Runs a command in this process. `report` has the lines that the command prints to standard error. */
 async function ended (command: () => Promise<void>): Promise<{ code: unknown, report: string[] }> {
   const printed = t.capture(console, 'error')
   const error = await command().catch((error) => error)

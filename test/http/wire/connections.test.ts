@@ -33,7 +33,7 @@ async function trickle (start: string, drop: string, last: 'end' | 'close' = 'en
   const drip = setInterval(() => socket.write(drop), 20)
   let received = ''
   socket.on('data', (chunk) => { received += chunk })
-  // If the service resets the connection, the socket emits 'error'. Ignore this error.
+  // The socket emits 'error' if the service resets the connection.
   socket.on('error', () => {})
   await new Promise((resolve) => socket.on(last, resolve))
   clearInterval(drip)
@@ -248,7 +248,6 @@ t.test('a client that stops reading is disconnected', async (t) => {
     const [socket] = await accepted
     while (socket.writableLength === 0) await new Promise(setImmediate)
     t.equal(socket.timeout, 60_000, behind)
-    // Shorten the timeout to save time.
     socket.setTimeout(200)
     await once(socket, 'close')
     client.destroy()

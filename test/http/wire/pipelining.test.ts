@@ -25,7 +25,7 @@ const completed = () => log.filter((line) => JSON.parse(line).msg === 'request c
 
 t.beforeEach(() => sql(url, 'delete from plants'))
 
-/** Opens a connection. `client` is the client's socket, and `socket` is the service's socket. */
+/** `client` is the client's socket, and `socket` is the service's socket. */
 async function open (): Promise<{ client: Socket, socket: Socket }> {
   const accepted = once(app.server, 'connection') as Promise<[Socket]>
   const { hostname, port } = new URL(address)

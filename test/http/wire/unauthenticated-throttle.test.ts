@@ -8,7 +8,7 @@ import { startApp } from '../../support/app.ts'
 import { parseResponses } from '../../support/raw.ts'
 
 const together = 200
-// In one tick the service starts at most eight new requests and eight queued requests.
+// In one tick the service starts at most eight new and eight queued unauthenticated requests.
 const maxPerTick = 16
 
 async function start (t: Test) {
