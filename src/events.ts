@@ -28,7 +28,6 @@ export const batchEvents = events<{ name: string, items: number }>('batch')
 /** Published when a database connection opens or ends. `timed_out`: the connection was unresponsive. */
 export const connectionEvents = events<{ event: 'opened' | 'lost' | 'timed_out' }>('connection')
 
-/** Published for each look-up in the token cache. */
 export const tokenEvents = events<{ hit: boolean }>('token')
 
 export const jwtRejections = ['malformed', 'algorithm', 'unknown_key', 'signature', 'type', 'issuer',

@@ -14,7 +14,7 @@ export interface Identity {
 }
 
 /**
- * Rejects with TOKEN_INVALID if the token is invalid, and with a 503 if the token cannot be checked.
+ * Rejects with TOKEN_INVALID, or with a 503 if the token cannot be checked.
  * Before checking a token that is not cached, calls `admit`, which throws to reject the request.
  */
 export type Authenticate = (token: string, admit?: () => void) => Promise<Identity>
@@ -59,10 +59,7 @@ export async function requireBearer (
   app.addHook('onRequest', app.verifyBearerAuth as NonNullable<typeof app.verifyBearerAuth>)
 }
 
-/**
- * Rejects a JWT that lacks the route's scope, and a read-only token on a route that writes.
- * Use this function as an onRequest hook after requireBearer.
- */
+/** Runs after requireBearer. Rejects JWTs without the route's scope, and read-only tokens on write routes. */
 export function requireScope (
   { identity, routeOptions }: FastifyRequest, _reply: FastifyReply, done: HookHandlerDoneFunction
 ): void {

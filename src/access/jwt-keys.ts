@@ -63,10 +63,7 @@ export function createKeys (source: KeySource, log: FastifyBaseLogger, times = d
     current: (): LocalJWKSet | undefined =>
       performance.now() - fetchedAt <= source.maxAgeMs ? keys?.set : undefined,
 
-    /**
-     * Fetches the keys, but at most once per `cooldownMs`. Calls within this time resolve to the last keys.
-     * Rejects if the last fetch failed.
-     */
+    /** Fetches at most once per `cooldownMs`. Resolves to the last keys. Rejects if the last fetch failed. */
     async refetch (): Promise<LocalJWKSet> {
       if (fetching === undefined && performance.now() - refetchedAt >= times.cooldownMs) {
         refetchedAt = performance.now()

@@ -4,10 +4,7 @@ import { duration, oneOf, optional, text, type Setting } from '../setting-types.
 const algorithms = ['RS256', 'RS384', 'RS512', 'PS256', 'PS384', 'PS512', 'ES256', 'ES384', 'ES512',
   'EdDSA', 'Ed25519']
 
-/**
- * True for an https URL, and for an http URL of this machine. Without https, an attacker on the network could
- * replace the keys.
- */
+/** Accepts https, and http on this machine. Without https, a network attacker could replace the keys. */
 export function isSecureUrl (text: unknown): text is string {
   if (typeof text !== 'string' || /\s/.test(text) || !URL.canParse(text)) return false
   const { protocol, hostname, username, password } = new URL(text)

@@ -14,8 +14,7 @@ const maxTokens = 10_000
 /** How long a verified JWT is cached. When the identity provider's keys change, the cache is emptied. */
 const cacheMs = 60_000
 const clockToleranceSeconds = 30
-// Allows only base64url. A decoder skips other characters. So a client could add other characters to a valid
-// JWT, and fill the cache with such variants.
+// Allows only base64url. A decoder skips other characters, so variants of a valid JWT could fill the cache.
 const format = /^[\w-]+\.[\w-]+\.[\w-]*$/
 
 interface Entry { identity: Identity, notBefore: number, expires: number, cachedUntil: number }

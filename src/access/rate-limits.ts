@@ -8,10 +8,7 @@ import { TokenBuckets, type Rate } from '../scheduling/token-buckets.ts'
 const rateLimited = new ApiError(errors.RATE_LIMITED)
 const addressLimited = new ApiError(errors.ADDRESS_LIMITED)
 
-/**
- * Rejects a user's requests beyond `rate`. Adds the header fields of draft-ietf-httpapi-ratelimit-headers-11
- * to the responses. Call this after requireBearer.
- */
+/** Call this after requireBearer. Sets the headers of draft-ietf-httpapi-ratelimit-headers-11. */
 export function limitUsers (
   app: FastifyInstance, rate: Rate, burst = Math.ceil(rate.count / rate.seconds)
 ): void {
@@ -25,10 +22,7 @@ export function limitUsers (
   })
 }
 
-/**
- * Counts invalid tokens by address. Returns the function `admit` for requireBearer. `admit` throws if the
- * request's address has sent more invalid tokens than `rate` allows.
- */
+/** Returns requireBearer's `admit`. It throws if the address sent more invalid tokens than `rate` allows. */
 export function limitFailedAuth (app: FastifyInstance, rate: Rate): (request: FastifyRequest) => void {
   const buckets = new TokenBuckets(rate, rate.count)
   app.addHook('onError', (request, _reply, { name }, done) => {
@@ -41,10 +35,7 @@ export function limitFailedAuth (app: FastifyInstance, rate: Rate): (request: Fa
   }
 }
 
-/**
- * Returns an IPv4 address unchanged. For an IPv6 address returns the /64 prefix, because one client may use
- * all addresses with this prefix.
- */
+/** Shortens an IPv6 address to its /64 prefix, because one client may use all addresses with this prefix. */
 function networkOf (address: string): string {
   if (!isIPv6(address)) return address
   const { hostname } = new URL(`http://[${address.replace(/%.*/, '')}]`)

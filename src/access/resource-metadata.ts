@@ -7,8 +7,7 @@ const wellKnown = '/.well-known/oauth-protected-resource'
 export function serveResourceMetadata (
   app: FastifyInstance, guarded: FastifyInstance, issuer: string, resource: string, scopes: Set<string>
 ): void {
-  // Serve no metadata if the audience is not an https URL (RFC 9728) or contains a *. The router would treat
-  // the * as a wildcard.
+  // Serve metadata only for an https URL (RFC 9728) without *, which the router would treat as a wildcard.
   if (!/^https:\/\/[^\s?#*]+$/.test(resource) || !URL.canParse(resource)) return
   const { origin, pathname } = new URL(resource)
   const path = wellKnown + pathname.replace(/\/$/, '')

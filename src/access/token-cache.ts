@@ -8,10 +8,7 @@ import { tokenState, type Token, type Tokens } from './tokens.ts'
 
 const maxTokens = 10_000
 
-/**
- * Fractions of the TTL. A request that uses an entry older than `refreshAge` causes a refresh of the entry.
- * All refreshes of one `refreshInterval` start together.
- */
+/** Fractions of the TTL. A request with an entry older than `refreshAge` causes a refresh of the entry. */
 const [refreshAge, refreshInterval] = [2 / 3, 1 / 12]
 
 // All rejections share these two errors. A new error for each would spend time on a stack trace.

@@ -9,8 +9,7 @@ const format = /^plant_[0-9a-z]{57}$/
 const checksum = (text: string) => crc32(text).toString(36).padStart(7, '0')
 
 /**
- * Returns a new token: `plant_`, then 256 random bits and a CRC-32 in base 36. Scanners for leaked secrets
- * recognize the prefix. For the format see
+ * Returns `plant_`, then 256 random bits and a CRC-32 in base 36. Secret scanners recognize the prefix. See
  * https://github.blog/engineering/platform-security/behind-githubs-new-authentication-token-formats/
  */
 export function createToken (): string {

@@ -39,10 +39,7 @@ export function createTokens (database: Database, maxQueued = Infinity) {
       return token
     },
 
-    /**
-     * Also finds revoked and expired tokens. `known` is an earlier result for this hash. With `known`, the
-     * look-up is queued under the token's user.
-     */
+    /** Also finds revoked and expired tokens. Queues under the user of `known`, an earlier result. */
     find: (hash: string, known?: Token) => lookUps.add({ user: known?.user ?? '', hash }),
 
     async list (user?: string): Promise<Token[]> {

@@ -7,8 +7,7 @@ import { gzip } from 'node:zlib'
 import type { FastifyInstance } from 'fastify'
 import { clientWork } from '../scheduling/tick-limiter.ts'
 
-// Allows inline styles, because Scalar, the library that renders the page, inserts style elements. Forbids
-// inline scripts and other hosts.
+// Allows inline styles, which Scalar, the page's library, inserts. Forbids inline scripts and other hosts.
 const contentSecurityPolicy = [
   "default-src 'none'", "script-src 'self'", "style-src 'self' 'unsafe-inline'", "img-src 'self' data:",
   "connect-src 'self'", "base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'"

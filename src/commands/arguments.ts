@@ -18,10 +18,7 @@ export function positiveInteger (text: string): number {
   throw new InvalidArgumentError('Expected a whole number from 1 to 999999999.')
 }
 
-/**
- * Parses a duration from now (`90d`), the start of a day in UTC (`2027-01-01`), or a time in the format of
- * `token list`.
- */
+/** Parses a duration from now (`90d`), the start of a UTC day (`2027-01-01`) or a time as in `token list`. */
 export function expiry (text: string): Date {
   const duration = parseDuration(text)
   const time = Number.isNaN(duration) ? parseTime(text) : Date.now() + duration

@@ -41,8 +41,7 @@ export async function serve (config: Config): Promise<void> {
     const address = await app.listen({
       host,
       port: config.PORT,
-      // New connections wait in the backlog. If the backlog is full, the operating system drops further
-      // connections, and their clients retry only after a second.
+      // If the backlog is full, the system drops new connections. Their clients retry only after a second.
       backlog: config.MAX_CONNECTIONS,
       listenTextResolver: (url) => `listening on ${url}`
     }).catch((error) => {

@@ -9,8 +9,7 @@ import { flushLog } from './log-stream.ts'
 // After Ctrl-C, both the terminal and npm may signal the service. Two signals within this time count as one.
 const sameSignalMs = 1000
 
-// Shares of SHUTDOWN_TIMEOUT. After `forceCloseShare`, the shutdown cuts unfinished lists and bodies. After
-// `releaseShare`, the shutdown no longer waits for the database and telemetry to close.
+// Shares of SHUTDOWN_TIMEOUT: when to cut unfinished lists and bodies, and when to stop awaiting `release`.
 const [forceCloseShare, releaseShare] = [0.85, 0.95]
 
 /** SIGTERM, SIGINT and uncaught errors end the service. SIGUSR2 turns debug logging on or off. */
@@ -24,8 +23,7 @@ export function handleSignals (
   const grace = closeWithGrace({
     delay: shutdownTimeoutMs,
     logger: log,
-    // The code below handles the three signals. Node emits 'beforeExit' after a failed start, when serve has
-    // already closed everything.
+    // The code below handles the signals. 'beforeExit' follows a failed start: serve has closed everything.
     skip: ['SIGTERM', 'SIGINT', 'SIGUSR2', 'beforeExit']
   }, async ({ err, signal = first?.name }) => {
     const deadline = setTimeout(shutdownTimeoutMs * releaseShare)

@@ -25,8 +25,8 @@ const rawPassword = /^[^:]*:\/\/[^@/?#]*:[^@/?#]*[/?#][^=]*@/
 const parts = /^(postgres(?:ql)?:\/\/(?:[^/?#]*@)?)(?=.)([^/?#]*)([^?#]*)\??(.*)$/s
 
 /**
- * Splits `postgres://user@one:5432,two/db?target_session_attrs=read-write` into a connection string for each
- * server. The parameters `host` and `port` may be lists, too. Errors show neither user nor password.
+ * Splits a URL such as `postgres://user@one:5432,two/db` into one URL per server. The parameters `host` and
+ * `port` may be lists, too. Errors show neither user nor password.
  */
 export function parseServers (url: string): { urls: string[], target: typeof targets[number] } {
   const match = rawPassword.test(url) ? null : parts.exec(url)

@@ -55,8 +55,7 @@ export class Connection {
       keepAliveInitialDelayMillis: 10_000,
       application_name: 'plant-store',
       statement_timeout: statementTimeoutMs,
-      // Ends the connection to an unresponsive server. Must be longer than `statement_timeout`, with which
-      // PostgreSQL cancels only a slow statement.
+      // Ends an unresponsive connection. Must exceed `statement_timeout`, which ends only a slow statement.
       query_timeout: (statementTimeoutMs === 0 ? 5000 : statementTimeoutMs) + 1000
     })
     Object.assign(this.#client.connection, { describe: () => {} })
@@ -97,10 +96,7 @@ export class Connection {
     })
   }
 
-  /**
-   * Returns the error that came first. After a failed preparation or a timeout, later statements report only
-   * "not prepared" or a closed connection.
-   */
+  /** Returns the first error. After a failed preparation or a timeout, later errors are only effects. */
   #causeOf (error: Error, preparedAs: string): Error {
     if (isReadTimeout(error)) this.#timeout = error
     if (this.#timeout !== undefined) return this.#timeout

@@ -16,14 +16,13 @@ const rejectedWhen = {
   primary: 'pg_is_in_recovery()',
   any: 'false'
 }
-// Each promotion of a standby starts a new timeline. If two servers accept writes, the server with the later
-// timeline is the primary.
+// Each promotion starts a new timeline. If two servers accept writes, the primary has the later timeline.
 const timelineOf = "case when pg_is_in_recovery() then '' " +
   'else left(pg_walfile_name(pg_current_wal_lsn()), 8) end'
 
 /**
- * Returns a function that connects within 3 s or rejects. After a failover, the function also closes its
- * earlier connections to servers with an older timeline.
+ * The returned function connects within 3 s or rejects. After a failover, this function also closes earlier
+ * connections to servers with an older timeline.
  */
 export function createConnector (options: ConnectionOptions): () => Promise<Connection> {
   const { urls, target } = parseServers(options.url)
@@ -84,8 +83,7 @@ export function createConnector (options: ConnectionOptions): () => Promise<Conn
     const grace = delay(graceMs, undefined, { ref: false })
     if (urls.length > 1) await Promise.race([Promise.allSettled(attempts), grace])
     const [best] = [...opened.filter(({ isOpen }) => isOpen), ...opened] as [Connection]
-    // Let the other attempts finish, because one of them may find a server with a later timeline. After
-    // `unref`, the process can exit before they finish.
+    // The other attempts continue: one may find a later timeline. `unref` lets the process exit meanwhile.
     for (const late of attempts) late.then((other) => { if (other !== best) other.close() }, () => {})
     for (const other of connections) if (other !== best) other.unref()
     return best

@@ -11,17 +11,15 @@ type WarningListener = (message: string, details: object) => void
 
 interface Probe { table: string, statement: Statement, values: unknown[] }
 
-// Each kind of read has one connection: a pool would take twice the processor time. Writes have several
-// connections, because a commit or a lock delays all later statements on the same connection. See
-// docs/design/001-one-pipelined-connection.md.
+// Each kind of read has one connection: a pool takes twice the processor time. Writes have several, because a
+// commit or a lock delays later statements. See docs/design/001-one-pipelined-connection.md.
 const writeConnections = 4
 
 const maxUnresponsiveMs = unresponsiveTicks * tickMs
 
 /**
- * Each statement is a transaction of its own. If the statement is at fault, methods reject with pg's error.
- * If the server or the connection is at fault, methods reject with a 503 such as DATABASE_UNAVAILABLE. This
- * module does not limit the number of pending statements. Repositories limit the number.
+ * Each statement is a transaction of its own. Methods reject with pg's error if the statement is at fault,
+ * otherwise with a 503. Repositories, not this module, limit the number of pending statements.
  */
 export function openDatabase (options: ConnectionOptions) {
   const connect = createConnector(options)

@@ -3,10 +3,7 @@ import { connectionEvents, requestContext, statementEvents, type StatementEvent 
 import type { Connection, Row, Statement } from './connection.ts'
 import { isStalePlan, toDatabaseError } from './pg-errors.ts'
 
-/**
- * The most connections, including closing connections. A connection with hanging statements closes slowly.
- * Without this limit, slowly closing connections could use up the connections that the server allows.
- */
+/** The limit includes closing connections. Otherwise slow closes could use up the server's connections. */
 const maxOpen = 3
 
 /** After a failed attempt to connect, statements are rejected for this long without a new attempt. */
@@ -40,10 +37,7 @@ export class ManagedConnection {
     }
   }
 
-  /**
-   * Runs a statement. If `tick` replaces the connection meanwhile, also sends the statement on the new
-   * connection. The first success counts.
-   */
+  /** If `tick` replaces the connection, repeats the statement on the new one. The first success counts. */
   runHedged (statement: Statement, values: unknown[]): Promise<Row[]> {
     const { promise, resolve, reject } = Promise.withResolvers<Row[]>()
     const first = this.run(statement, values)

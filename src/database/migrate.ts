@@ -34,8 +34,8 @@ export function supportedVersion (number: unknown): string {
 }
 
 /**
- * Runs all missing migrations in one transaction, or undoes the newest migration. Deletes data only if
- * `withData` is set. Waits while another instance migrates. Returns the names of the migrations that ran.
+ * Runs all missing migrations in one transaction, or undoes the newest. Waits while another instance
+ * migrates. Deletes data only if `withData` is set. Returns the names of the migrations that ran.
  */
 export async function migrate (url: string, direction: 'up' | 'down', withData = false): Promise<string[]> {
   const client = await openClient(url, {
@@ -86,11 +86,7 @@ async function migrationsDone (client: pg.Client): Promise<unknown[]> {
   return rows.map(({ name }) => name)
 }
 
-/**
- * Throws when migrating down would delete data. Runs the Down section, compares the columns, and rolls back.
- * The library then migrates in the same transaction. Until the transaction ends, table locks prevent
- * new rows.
- */
+/** Throws if migrating down would delete data. Runs the Down section, compares columns, and rolls back. */
 async function refuseDataLoss (client: pg.Client, migration: unknown): Promise<void> {
   const text = await readFile(join(dir, `${migration}.sql`), 'utf8').catch(() => '')
   const [, down = ''] = text.split('-- Down Migration')
@@ -101,6 +97,7 @@ async function refuseDataLoss (client: pg.Client, migration: unknown): Promise<v
   await client.query('rollback to before_down')
   const tables = new Set(columns.filter(({ id }) => !kept.has(id)).map(({ name }) => name))
   for (const table of tables) {
+    // The lock prevents new rows until the library has migrated in the same transaction.
     await client.query(`lock table ${table} in access exclusive mode`)
     if ((await query(client, `select 1 from ${table} limit 1`)).length > 0) {
       throw new Error(`Undoing ${migration} would delete data from ${table}. Add --with-data to allow that.`)

@@ -6,8 +6,7 @@ declare module 'fastify' {
   interface FastifyInstance { errorLog: ErrorLog }
 }
 
-// The most log lines per second: for one error, and for all errors together. Each error gets at least one
-// line, even beyond `maxLines`, so that frequent errors do not hide rare errors.
+// Per second. Each error gets a line, even beyond `maxLines`, so that frequent errors do not hide rare ones.
 const [maxLinesPerError, maxLines] = [20, 60]
 
 export function registerErrorLog (app: FastifyInstance): void {

@@ -7,10 +7,8 @@ export const int64Range = `from ${smallest} to ${largest}`
 export const inInt64Range = (value: bigint) => value >= smallest && value <= largest
 
 /**
- * Returns the value of a JSON number (RFC 8259, section 6). `double` is the result of JSON.parse. `source` is
- * the number's text. Returns a bigint for a 64-bit integer beyond ±2^53, and NaN for a fraction that
- * JSON.parse rounded to an integer. Returns `double` for all other numbers. The time is linear in the length
- * of `source`.
+ * Returns a bigint for a 64-bit integer beyond ±2^53, and NaN for a fraction that JSON.parse rounded to an
+ * integer. For other numbers returns `double`, the result of JSON.parse. `source` is the number's text.
  */
 export function exactNumber (double: number, source: string): number | bigint {
   if (!Number.isInteger(double)) return double

@@ -8,16 +8,10 @@ import { inlineBytes, type MemoryBudget } from '../scheduling/memory-budget.ts'
 import { userWork } from '../scheduling/tick-limiter.ts'
 import { exactNumber } from './int64.ts'
 
-/**
- * How many values a body may have. Without this limit, parsing 128 KiB of small objects would block the event
- * loop for 40 ms.
- */
+/** The most values in a body. Parsing 128 KiB of small objects would block the event loop for 40 ms. */
 const maxValues = 100
 
-/**
- * Accepts only bodies of type `application/json`. If the memory budget has no room for a body, rejects the
- * request before reading the body.
- */
+/** Accepts only `application/json`. If `budget` has no room for a body, rejects before reading the body. */
 export function readJsonBodies (app: FastifyInstance, budget: MemoryBudget): void {
   const limit = app.initialConfig.bodyLimit as number
   app.addHook('preParsing', ({ method, headers, identity }, reply, payload, done) => {
@@ -28,8 +22,7 @@ export function readJsonBodies (app: FastifyInstance, budget: MemoryBudget): voi
     const bytes = coding === undefined ? Math.min(Number(length), limit) : limit
     // Reserve the memory until the response ends: the plant stays in memory until the database has stored it.
     if (bytes > inlineBytes && !budget.reserve(identity.user, bytes, reply.raw)) return done(overloaded)
-    // Without a body, the stream has already ended, and Fastify would wait forever for its end. Pass a new
-    // empty stream.
+    // Without a body, the stream has already ended. Fastify would wait forever, so pass a new empty stream.
     done(null, payload.readableEnded ? Readable.from([]) : payload)
   })
   app.removeAllContentTypeParsers()
@@ -62,10 +55,8 @@ export function parseJsonBody (bytes: Buffer): unknown {
   }
 }
 
-/**
- * Matches a body that may contain a number of over 15 digits, a fraction, an exponent or the key `__proto__`.
- * Only such a body needs the reviver, which makes parsing take seven times as long.
- */
+// Matches a body that may contain a number of over 15 digits, a fraction, an exponent or the key `__proto__`.
+// Only such a body needs the reviver, with which parsing takes seven times as long.
 const needsReviver = /(?<!\d)\d{16}|\d[.eE]|\\u|__proto__/
 
 const [comma, brace, bracket, quote, backslash] = Buffer.from(',{["\\')

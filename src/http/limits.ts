@@ -7,16 +7,14 @@ export const serverLimits = {
   requestTimeout: 30_000,
   // Closes a connection that has had no traffic for this long during a request.
   connectionTimeout: 60_000,
-  // Longer than the idle timeout of common load balancers. Otherwise a balancer could send a request on a
-  // connection that the service is just closing.
+  // Longer than load balancers' idle timeouts, so that no balancer sends a request on a closing connection.
   keepAliveTimeout: 75_000,
   http: {
     headersTimeout: 15_000,
     connectionsCheckingInterval: 1_000,
     // request-checks.ts rejects requests without a Host header. Node's own error response would have no body.
     requireHostHeader: false,
-    // Joins two Host, Authorization or Content-Type headers into a value that the service rejects.
-    // By default, Node ignores the second header.
+    // Joins two Host, Authorization or Content-Type headers into an invalid value. Node uses only the first.
     joinDuplicateHeaders: true,
     // Gives a request without a body a stream that has already ended. A list request takes 5 % less time.
     optimizeEmptyRequests: true

@@ -11,7 +11,7 @@ export function rejectMalformedRequests (app: FastifyInstance, preflight?: Respo
   app.server.prependListener('request', (request, response) => {
     // Bad framing hides the end of the body, so close the connection after the response (RFC 9112, 6.1).
     if (hasBadFraming(request)) response.shouldKeepAlive = false
-    // Node's parser accepts RTSP methods, for which the router would log a long warning. Turn such a request
+    // For RTSP methods, which Node's parser accepts, the router would log a long warning. Turn such a request
     // into `GET #`, which `validateRequest` rejects.
     if (!METHODS.includes(request.method as string)) Object.assign(request, { method: 'GET', url: '#' })
   })

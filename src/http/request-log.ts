@@ -1,4 +1,4 @@
-// Creates the logger of each request, which adds the request's id to its lines.
+// Creates a logger for each request. The logger adds the request's id to each line.
 import type { FastifyBaseLogger, FastifyServerOptions } from 'fastify'
 import { readTraceparent } from './trace-context.ts'
 

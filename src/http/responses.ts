@@ -79,8 +79,7 @@ export function handleError (error: unknown, request: FastifyRequest, reply: Fas
   const identity = request.identity ?? (apiError as Partial<FastifyRequest>).identity
   request.server.errorLog.record(apiError, request.log,
     { method, route, user: identity?.user, tokenId: identity?.id, remoteAddress: addressOf(request) })
-  // Discard the rest of the body and keep the connection. If Fastify closed the connection, a client that
-  // still sends the body would lose the response.
+  // Keep the connection: if Fastify closed it, a client that still sends the body would lose the response.
   if (!request.raw.complete) discardStream(request.raw, request.raw.socket)
   if (reply.hasHeader('connection') && reply.raw.shouldKeepAlive) reply.header('connection', 'keep-alive')
   // Set all headers here: for a malformed URL, Fastify does not run the hook of `setStandardHeaders`.

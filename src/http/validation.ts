@@ -9,10 +9,7 @@ import { typeDescriptions } from './types.ts'
 // The keys are Fastify's values of `httpPart`.
 const toApiErrorByPart = { body: bodyError, params: pathError, querystring: queryError }
 
-/**
- * Checks values without converting them. Fastify's default (Ajv) would accept the number 5 as the name "5".
- * TypeBox's compiler for Fastify would accept the id 1.5 in a path as 1.
- */
+/** Converts no values. Ajv would accept 5 as a name, and TypeBox's Fastify compiler 1.5 as an id. */
 export const compileValidator: FastifySchemaCompiler<TSchema> = ({ schema, httpPart }) => {
   const check = TypeCompiler.Compile(schema)
   const toApiError = toApiErrorByPart[httpPart as keyof typeof toApiErrorByPart]

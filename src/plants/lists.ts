@@ -65,12 +65,10 @@ export class Lists {
       runAlone: (list) => this.#slowLists.add(list)
     })
     const alone = { ...options.batch, limits: () => oneAtATime }
-    // A slow batch marks all its users as slow, even users with fast lists. Slow lists have a queue of
-    // their own, so that they do not wait behind long lists.
+    // Slow lists do not queue behind long lists, because a slow batch also marks users with fast lists.
     this.#slowLists = new Batcher(async ([list]) => [await this.#readSlow(list as ListRequest)],
       { ...alone, name: 'slow_list' })
-    // No limit for the queue: the memory budget limits the number of long lists, and each list queues at most
-    // two pages.
+    // The memory budget limits the number of long lists. Each long list queues at most two pages.
     const long = { ...alone, maxQueued: Infinity }
     this.#longLists = new Batcher(async ([list]) => [await this.#readLarge(list as ListRequest)],
       { ...long, name: 'long_list' })
@@ -101,9 +99,8 @@ export class Lists {
   }
 
   /**
-   * Finds the first plant beyond the limit, and ends the list before this plant. Returns the plant's id, with
-   * which the client's next list starts. If the list ended after `limit` plants instead, a plant created
-   * meanwhile would take the place of the last plant, which would then be in neither list.
+   * Ends the list before the first plant beyond the limit. Returns this plant's id, the next list's start.
+   * If the list ended after `limit` plants, a new plant could push the last plant out of both lists.
    */
   async #setEnd (request: ListRequest, next: Cursor): Promise<string | undefined> {
     let end: string | undefined = next.from

@@ -40,11 +40,8 @@ const jsonBytes = textFields.map((field) => `coalesce(octet_length(to_json(${fie
 /** In bytes. If a page has a longer text, `selectLargePage` reads the page. */
 const largeText = 256
 
-/**
- * Selects a page as one row: the count, the last id if more plants may follow, and a JSON array per field. If
- * the arrays exceed `maxBytes` or a text is large, all arrays are null.
- * See docs/design/004-lists-in-pages.md.
- */
+// Selects a page as one row: the count, the last id if more plants may follow, and a JSON array per field. If
+// the arrays exceed `maxBytes` or a text is large, all are null. See docs/design/004-lists-in-pages.md.
 const pageOf = (condition: string, size: string, maxBytes: string | number) => `
   select count, case when count = ${size} then last_id end as last_id,
     ${fields.map((field) => `case when not has_large
@@ -104,8 +101,7 @@ const selectEnd = {
 
 export function firstPage (user: string, range: ListRange, maxBytes: number): PageRequest {
   const { from = firstId, limit } = range
-  // Read one plant beyond the limit, to find out whether more plants follow. For a limit of 0, read
-  // nothing: the link to the next page would lead to the same empty page.
+  // One plant beyond the limit shows whether more follow. For limit 0, read none: the next page is empty.
   const size = limit === 0 ? 0 : Math.min(maxFirstPageSize, limit + 1)
   return { user, from, limit, size, maxBytes }
 }
@@ -113,10 +109,7 @@ export function firstPage (user: string, range: ListRange, maxBytes: number): Pa
 const valuesOf = ({ user, from, size, maxBytes, to = lastId }: PageRequest) =>
   [user, from, size, maxBytes, to]
 
-/**
- * Reads the first page of each list, with one statement. Returns undefined for a page that is too large for
- * the statement: read such a page with `readPage`.
- */
+/** Runs one statement. Returns undefined for a page that is too large: read such a page with `readPage`. */
 export async function readFirstPages (
   database: Database, lists: PageRequest[]
 ): Promise<Array<Page | undefined>> {

@@ -22,10 +22,7 @@ interface PlantsOptions {
   budget: MemoryBudget
 }
 
-/**
- * The most lists that share a statement, and the most of these statements in flight. More would delay other
- * users.
- */
+/** The most lists per statement, and the most such statements in flight. More would delay other users. */
 const [maxLists, maxListBatches] = [16, 4]
 const defaultWriteBatch = 500
 
@@ -61,5 +58,4 @@ export function createPlants (database: Database, options: PlantsOptions) {
   }
 }
 
-/** Returns the length of the plant's texts, in characters. */
 const sizeOf = (plant: NewPlant) => textFields.reduce((sum, field) => sum + (plant[field]?.length ?? 0), 0)

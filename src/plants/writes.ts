@@ -13,9 +13,6 @@ export interface PlantToCreate extends PlantKey {
 /** The most plants in one statement. */
 export const maxCreates = 512
 
-// All instances write plants in the same order, so batches rarely deadlock. If PostgreSQL aborts a batch, the
-// service retries each item alone.
-
 // Use a `values` list: Citus can route each of its rows to a node, but cannot route the rows of `unnest`.
 const inserts: Statement[] = []
 const insertOf = (rows: number): Statement => ({
@@ -28,8 +25,7 @@ const deleteOne = {
   name: 'plant-delete',
   text: 'delete from plants where owner = $1 and id = $2 returning owner, id'
 }
-// Without the subselects, the planner would see the arrays' lengths, and PostgreSQL would replan each small
-// batch. That almost doubles the time of a small batch.
+// The subselects hide the arrays' lengths from the planner. Replanning almost doubles a small batch's time.
 const deleteMany = {
   name: 'plants-delete',
   text: `delete from plants
@@ -65,7 +61,7 @@ function roundUpRows (rows: number): number {
   return Math.ceil(rows / step) * step
 }
 
-/** All instances must sort in the same order, which need not be the order of the index. */
+/** All instances must sort alike, so that batches rarely deadlock. The index may have another order. */
 function byKey (one: PlantKey, other: PlantKey): number {
   if (one.user !== other.user) return one.user < other.user ? -1 : 1
   if (one.id === other.id) return 0

@@ -56,10 +56,7 @@ export class FairQueue<Item> {
     return expired
   }
 
-  /**
-   * Makes room for an item of `user`: takes the newest item of the user with the most entries. Returns
-   * undefined if `user` would then have the most.
-   */
+  /** Takes the newest item of the longest queue, unless `user`'s queue plus one item would be the longest. */
   evictFromLargest (user: string): Item | undefined {
     let [largest, size] = [user, (this.#users.get(user)?.entries.length ?? 0) + 1]
     for (const [other, { entries }] of this.#users) {

@@ -4,19 +4,13 @@ import { finished, type Writable } from 'node:stream'
 /** The budget ignores bodies and lists up to this size: the number of connections limits their memory. */
 export const inlineBytes = 16_384
 
-/**
- * If over 16 MiB were in use, the service collects garbage a second after the last release. While the service
- * is idle, V8 would not collect garbage.
- */
+/** After a peak of over 16 MiB, collect garbage 1 s after the last release. An idle V8 collects nothing. */
 const [collectBytes, collectMs] = [16_777_216, 1000]
 
 /** With these options, a garbage collection takes some 60 ms and returns memory to the system. */
 const collectAll = { execution: 'async', flavor: 'last-resort' } as const
 
-/**
- * A user must not hold more bytes than remain free. So one user can hold half of the total, and two users can
- * hold a third each. See docs/design/009-memory-budget-and-tick-limiter.md.
- */
+/** A user may hold only as many bytes as stay free. See docs/design/009-memory-budget-and-tick-limiter.md. */
 export class MemoryBudget {
   readonly #maxBytes: number
   #peak = 0

@@ -12,8 +12,7 @@ const maxKeys = 50_000
 export class TokenBuckets {
   readonly #burst: number
   readonly #secondsPerToken: number
-  // For each key, the time at which the bucket is full again. A full bucket needs no entry. So the older map
-  // can be discarded when all its buckets are full.
+  // Maps a key to the time when its bucket is full. `#now` discards a map when all its buckets are full.
   #recent = new Map<string, number>()
   #older = new Map<string, number>()
   #rotateAt = 0

@@ -19,7 +19,6 @@ export interface MetricsOptions {
   version: string
   /** The newest migration that this build knows. */
   schema: string
-  /** Whether the service accepts JWTs. */
   jwts: boolean
 }
 

@@ -23,17 +23,15 @@ export interface ImportOptions {
   rate?: number
   /** The file for rejected lines. Without it the first rejected line ends the import. */
   skipErrors?: string
-  /** Rejects a plant if its user already has a plant with the same id. By default the import skips it. */
+  /** Rejects a plant if its user already has a plant with the same id. By default skips the plant. */
   strict: boolean
   dryRun: boolean
 }
 
 interface PlantLine extends Line { user: string, id: string, plant: Plant }
 
-/**
- * Import sends a batch at `maxBatchSize` plants or `maxBatchLength` characters. With a low `rate`, a batch
- * is smaller, so that import sends `batchesPerSecond`.
- */
+// Import sends a batch at `maxBatchSize` plants or `maxBatchLength` characters. With a low `rate`, a batch
+// is smaller, so that import sends `batchesPerSecond`.
 const [maxBatchSize, maxBatchLength, batchesPerSecond] = [2000, 2 ** 20, 10]
 /** A line may be this much longer than BODY_LIMIT, because the line may also name the user. */
 const extraBytes = 2048
@@ -76,10 +74,7 @@ export async function importPlants (
   })
 }
 
-/**
- * Returns a function that checks a line like a body of POST /plants. If the line is invalid, the function
- * throws an ApiError.
- */
+/** The returned function checks a line like a body of POST /plants, and throws an ApiError if invalid. */
 function createCheck (isCsv: boolean, user?: string): (line: Line) => PlantLine {
   const { properties } = NewPlantSchema
   const owner = user === undefined && { user: properties.name }

@@ -24,8 +24,7 @@ export function manageConnections (app: FastifyInstance, lifecycle: Lifecycle, m
     const error = new ApiError(errors.OVERLOADED, { cause: 'too many connections' })
     app.errorLog.record(error, app.log, { remoteAddress: data?.remoteAddress })
   }).on('connect', (_request: IncomingMessage, socket: HttpSocket) => {
-    // For a CONNECT request, Node removes its own listeners from the socket. Replace the listeners that
-    // responses to earlier requests still need.
+    // For CONNECT, Node removes its listeners from the socket. Responses in flight still need these three.
     socket.on('error', () => socket.destroy()).on('timeout', () => socket.destroy())
     socket.on('drain', () => socket._httpMessage?.emit('drain'))
     respondLast(app, socket, new ApiError(errors.METHOD_NOT_ALLOWED), { allow: 'GET, HEAD, POST, DELETE' })
@@ -37,11 +36,10 @@ export function manageConnections (app: FastifyInstance, lifecycle: Lifecycle, m
 function deferContinue ({ server }: FastifyInstance, lifecycle: Lifecycle): void {
   function begin (request: IncomingMessage, response: ServerResponse): void {
     const { shouldKeepAlive } = response
-    // Close the connection unless the service sends a 100. Without a 100, the client may skip the body. The
-    // next bytes could then be the body or a new request (RFC 9110, section 10.1.1).
+    // Close the connection unless the service sends a 100. Without a 100, the next bytes could be the body or
+    // a new request (RFC 9110, section 10.1.1).
     response.shouldKeepAlive = false
-    // When Fastify resumes the request to read the body, send a 100. After the response, Node resumes the
-    // request only to discard the body: send none.
+    // Send a 100 when Fastify starts to read the body, but none when Node discards the body afterwards.
     request.once('resume', () => {
       if (response.headersSent) return
       response.shouldKeepAlive = shouldKeepAlive && !lifecycle.stopping
@@ -61,10 +59,7 @@ export function handleClientError (this: FastifyInstance, error: Error, socket: 
   clientWork.run(`malformed ${socket.remoteAddress}`, requestBytes, () => respondLast(this, socket, error))
 }
 
-/**
- * Sends an error as the last response of a connection, after the responses to earlier requests. Sends no
- * error if the connection's incomplete request already got a response.
- */
+/** Sends an error after all earlier responses, unless the incomplete request already has a response. */
 function respondLast (
   app: FastifyInstance, socket: HttpSocket, error: Error, headers?: Record<string, string>
 ): void {

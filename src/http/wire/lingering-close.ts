@@ -1,5 +1,5 @@
-// Keeps reading from a connection after its last response. If the service closed a connection with unread
-// input, the system would reset the connection, and the client could lose the response.
+// Keeps reading from a connection after its last response. Closing a connection with unread input would reset
+// the connection, and the client could lose the response.
 import type { Socket } from 'node:net'
 import type { Readable } from 'node:stream'
 import { clientWork } from '../../scheduling/tick-limiter.ts'

@@ -31,8 +31,7 @@ export function closeOnShutdown (app: FastifyInstance, lifecycle: Lifecycle): vo
     }
   }
 
-  // Cuts unfinished lists and bodies, because clients can repeat these requests. Leaves other requests alone:
-  // if one were cut, its client could not know whether the service had stored the plant.
+  // Cuts unfinished lists and bodies, which clients can repeat. Cutting writes would leave outcomes unknown.
   function closePartial (): void {
     const partial = [...sockets].filter(isPartial)
     if (performance.now() < (lifecycle.forceCloseAt ?? Infinity)) {
@@ -45,8 +44,7 @@ export function closeOnShutdown (app: FastifyInstance, lifecycle: Lifecycle): vo
   }
 
   app.addHook('preClose', (done) => {
-    // A response that has begun can no longer send `Connection: close`. Close its connection soon after the
-    // response.
+    // A response that has begun cannot add `Connection: close`. Close its connection soon after the response.
     app.server.keepAliveTimeout = 1
     for (const { _httpMessage: response } of sockets) if (response) response.shouldKeepAlive = false
     closePartial()
