@@ -83,7 +83,8 @@ export async function jwts (postgres: Postgres, duration: Duration): Promise<str
       { loads: ['list', 'create'], connections: 64, ...duration, refill: thousandUsers(prefix) })
     const [verified, cached] = [0, 1].map((column) =>
       round(median(figures.map((figure) => figure[column] ?? NaN))))
-    section = `64 connections. Requests per second: the factor to own tokens [lowest–highest round]:
+    section = `With 64 connections, requests per second: \
+how many times as many as with own tokens [lowest–highest round]:
 
 ${compare(results, 'own tokens').rates}
 

@@ -75,7 +75,7 @@ if (measured.length > 0) {
     const { rates, bars } = compare(results, yardstick.title)
     const section = `![Requests per second](performance.svg)
 
-64 connections. Requests per second: the factor to ${yardstick.title} [lowest–highest round]:
+With 64 connections, requests per second: how many times as many as ${yardstick.title} [lowest–highest round]:
 
 ${rates}
 

@@ -72,8 +72,8 @@ export function hold (
 }
 
 /**
- * Opens all connections, then sends one request on each connection, all in one tick. Repeats this when all
- * connections have closed and `everyMs` have passed.
+ * Opens all connections. Then sends one request on each connection, all requests in the same tick. Repeats
+ * this when all connections have closed, at the earliest `everyMs` after the requests.
  */
 export async function burst (
   target: Target, toText: (token: string) => string, everyMs: number
