@@ -16,7 +16,7 @@ interface ListsOptions {
   database: Database
   budget: MemoryBudget
   maxPlantBytes: number
-  /** Options for the statements that read first pages. */
+  /** For short lists. `maxQueued` also limits slow lists. */
   batch: Pick<BatcherOptions<ListRequest, MaybePage>, 'limits' | 'maxQueued' | 'isRetryable'>
 }
 
