@@ -6,7 +6,7 @@ import { sql } from '../../support/database.ts'
 import { withoutHooks } from '../../support/program.ts'
 
 // Prism is a proxy that checks requests and responses against openapi.json. Prism lists violations in a
-// header of the response. Prism reads numbers as doubles, so int64.test.ts tests ids beyond 2^53.
+// header of the response. Prism reads numbers as doubles, so another test covers ids beyond 2^53.
 async function startPrism (address: string): Promise<string> {
   const prism = spawn('env', [...withoutHooks, 'prism', 'proxy', 'openapi.json', address, '--port', '0'],
     { stdio: ['ignore', 'pipe', 'inherit'] })

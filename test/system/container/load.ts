@@ -8,7 +8,7 @@ type Options = {
   token: string
   clients?: number
   /**
-   * If true, a client ends after a response with `Connection: close` and after a failed request. If false,
+   * If true, a client ends after a response with `Connection: close` or after a failed request. If false,
    * the clients run until `stop`.
    */
   oneConnection?: boolean

@@ -8,7 +8,7 @@ import { buildImage, composeFiles, findImage, openProject, waitForStatus } from 
 export async function openOperator (t: Test, ...overlays: string[]) {
   await buildImage()
   const folder = t.testdir()
-  // A local image named postgres:18 may have another version of pg_dump.
+  // A local image named postgres:18 may lack pg_dump 18.
   const database = await findImage('postgres:18', 'pg_dump --version | grep -q " 18"')
   const override = join(folder, 'database.yml')
   const services = overlays.includes('backup') ? ['database', 'backup'] : ['database']

@@ -167,7 +167,7 @@ t.test('the commands of the documents succeed', async (t) => {
   for (const command of commands) {
     if (!runHere.test(command)) continue
     const line = command.replace('<id>', bobs?.id as string).replace('<user>', 'bob')
-      // Run the program without npx, which takes two seconds. commands.test.ts tests npx.
+      // Run the program without npx, because npx takes two seconds. Another test covers npx.
       .replace(/^(npx )?plant-store/, program.join(' '))
       .replace('localhost:3000', `--silent --show-error --fail ${address}`)
     const done = promisify(execFile)('env', [...asShipped, 'sh', '-c', line], { cwd: folder, env })

@@ -29,7 +29,7 @@ export interface AttackOptions {
 export const maxShutdownMs = 9000
 const bodyLimit = Number(settings.BODY_LIMIT.initial)
 
-// The attacked service gets the malloc setting of the Dockerfile, which saves memory.
+// Start the service with the malloc setting of the Dockerfile. The setting saves memory.
 const dockerfile = readFileSync(join(import.meta.dirname, '../../../Dockerfile'), 'utf8')
 const malloc = /MALLOC_\w+=\d+/.exec(dockerfile)?.slice(0, 1) ?? []
 const probe = `NODE_OPTIONS=--import=${join(import.meta.dirname, 'tick-probe.ts')}`

@@ -34,8 +34,8 @@ function after (name: string | null, { act, name: other, done }: Operation): str
  * Returns undefined if an order of the operations produces all responses. Otherwise returns the first
  * operation with a response that no order produces. Operations that did not overlap keep their sequence.
  *
- * The search computes all possible states of the plant after each response. From its beginning to its
- * response an operation is open: it may take effect at any moment.
+ * The search computes all possible states of the plant after each response. An operation is open, and may
+ * take effect, from its request until its response.
  */
 export function findUnexplained (operations: Operation[]): Operation | undefined {
   const seen = new Set(operations.filter(({ act }) => act === 'see').map(({ name }) => name))

@@ -16,7 +16,7 @@ import { storm } from './storm.ts'
 
 const scenarios = {
   storm: (seed: number) => storm(scope, postgres, { seed, kills: 20, writes: 500 }),
-  // `starts` and `locks` keep database connections open. Scenarios that kill PostgreSQL must run before them.
+  // Scenarios that kill PostgreSQL run before `starts` and `locks`, which keep database connections open.
   imports: (seed: number) => imports(scope, postgres, { seed, rounds: 20, plants: 50_000 }),
   outages: () =>
     outages(scope, postgres, { lastsMs: 8000, watchMs: 3000, perSecond: 100, statementTimeoutMs: 5000 }),
@@ -27,7 +27,7 @@ const scenarios = {
   }),
   bodies: () => bodies(scope, postgres, { rounds: 15 }),
   overload: () => overloads(scope, postgres, { bytesPerSecond: 25_000, measureMs: 8000 }),
-  // The service has collected its garbage when `restMs` have passed after an attack.
+  // In `restMs` after an attack, the service has time to collect its garbage.
   attacks: () => attacks(scope, postgres, { share: 1, rows: values.row, watchMs: 8000, restMs: 12_000 }),
   soak: () => soak(scope, postgres, { minutes: 10 })
 }

@@ -84,7 +84,7 @@ export async function runServer (scope: Scope, { file, args, uid, gid }: Command
       await exited
     },
 
-    /** The backends then exit by themselves. */
+    /** Kills the postmaster only. The backends exit by themselves. */
     async killPostmaster (): Promise<void> {
       const exited = once(server, 'exit')
       server.kill('SIGKILL')
@@ -106,7 +106,7 @@ export async function startPostgres (scope: Scope) {
     ...server,
     url,
 
-    /** Kills one backend, so PostgreSQL restarts. Resolves with the time at which it accepts connections. */
+    /** Kills one backend, so PostgreSQL restarts. Resolves with the time at which PostgreSQL is ready. */
     async killBackend (): Promise<number> {
       const [backend] = await sql(url,
         'select pid from pg_stat_activity where application_name = \'plant-store\' limit 1')

@@ -14,7 +14,7 @@ const { serve } = unmeasured
 
 export interface ReadersOptions {
   plants: number
-  /** The length of a plant's name. The list of all plants must exceed the socket buffers, some 10 MB. */
+  /** The length of a plant's name. The list of all plants must not fit into socket buffers of 10 MB. */
   characters: number
   stalledReaders: number
   halfOpenRequests: number
@@ -146,7 +146,7 @@ async function breakMidway (scope: Scope, proxy: Proxy, service: Program, token:
   return isComplete(end) ? ['an incomplete list looked complete'] : []
 }
 
-/** Stalls more lists than MAX_QUEUED, then reads on from all at once. The service must complete each list. */
+/** Stalls more lists than MAX_QUEUED, then reads all of them at once. The service must complete each list. */
 async function resumeTogether (scope: Scope, postgres: Postgres, token: string): Promise<string[]> {
   const maxQueued = 2
   const service = await serve(scope, { DATABASE_URL: postgres.url, MAX_QUEUED: String(maxQueued) })
@@ -157,7 +157,7 @@ async function resumeTogether (scope: Scope, postgres: Postgres, token: string):
     const start = socket.read(12)
     socket.unshift(start)
     if (String(start) === 'HTTP/1.1 200') sockets.push(socket)
-    // The queue was full. Try again: an earlier list leaves the queue once its socket buffers are full.
+    // The queue is full, so try again. An earlier list leaves the queue once its socket buffers are full.
     else socket.destroy()
   }
   const ends = await Promise.all(sockets.map(readEnds))

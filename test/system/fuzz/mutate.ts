@@ -22,7 +22,7 @@ export function mutate (random: Random, bytes: Buffer, other: Buffer = bytes): B
   let result = bytes
   for (let faults = 1 + random.below(4); faults > 0; faults--) {
     const anywhere = random.below(result.length + 1)
-    // Put half of the faults at the start of a line. There, a token can be a method or a whole header.
+    // Put half of the faults at the start of a line, where an entry of `tokens` can be a method or a header.
     const at = random.chance(0.5) ? anywhere : result.indexOf('\n', anywhere - 1) + 1
     const end = Math.min(result.length, at + 1 + random.below(random.chance(0.8) ? 8 : 200))
     const [before, part, after] = [result.subarray(0, at), result.subarray(at, end), result.subarray(end)]

@@ -81,7 +81,7 @@ export function split (random: Random, bytes: Buffer): Buffer[] {
     .filter((part) => part.length > 0)
 }
 
-/** Percent-encodes bytes that must be encoded, and 5 % of the others. Half of the calls keep `%`. */
+/** Percent-encodes bytes that must be encoded, and 5 % of the others. Half of the calls encode `%`. */
 export function escapeUrl (random: Random, bytes: Buffer, allowed: RegExp, forbidden: RegExp): string {
   const keepsPercents = random.chance(0.5)
   return [...bytes.subarray(0, 5000)].map((byte) => {

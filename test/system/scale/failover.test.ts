@@ -41,7 +41,7 @@ const losses: Loss[] = [
     begin: ({ inside }) => inside('one', 'psql', '--username=postgres', '--quiet',
       '--command=alter system set default_transaction_read_only = on', '--command=select pg_reload_conf()')
   },
-  // With two instances, an instance that does not write for a while could still read from the old primary.
+  // Use one instance. A second one that writes nothing for a while could still read from the old primary.
   // Only fencing the old primary prevents these reads.
   {
     how: 'alive and not fenced, with one instance',
