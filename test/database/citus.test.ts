@@ -30,7 +30,7 @@ for (const [writeBatch, expected] of [[undefined, []], [500, batches]] as const)
     ]
     const results = []
     for (const verb of verbs) {
-      // A new database object has no open connection, as in a new process.
+      // Start without open connections, like a new process.
       const database = openDatabase({ url, statementTimeoutMs: 60_000 })
       const budget = new MemoryBudget(1_000_000)
       const plants = createPlants(database, { writeBatch, maxQueued: 100, bodyLimit: 1000, budget })
@@ -63,14 +63,14 @@ for (const fault of lostWorker) {
     }
 
     // Without Citus the readiness probe reads the plants of the user ''. On Citus the probe needs no worker,
-    // so the service stays ready although the worker of this user is lost.
+    // so the service stays ready although the worker of '' is lost.
     citus.lose(['alice', ''], fault)
     t.same(await sendTogether(alice, bob), [Array(30).fill(50301), range(10).flatMap(() => [200, 200, 204])])
     t.equal((await app.inject('/readyz')).statusCode, 200)
   })
 }
 
-/** After a list of over 100 ms, the service may read the user's next list on another connection. */
+/** Repeats a list that takes over 100 ms: the service may read the user's next list on another connection. */
 async function untilFast (list: () => Promise<unknown>): Promise<void> {
   const startedAt = performance.now()
   await list()

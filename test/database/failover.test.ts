@@ -134,8 +134,8 @@ t.test('of two servers that take writes, the promoted one is used even when it r
   const slow = await openProxy(t, standbyUrl)
   slow.slow(5)
   const both = primaryUrl.replace('@', `@${new URL(slow.url).host},`)
-  // After its first connection, the service waits 200 ms for the other server. On a busy machine, the other
-  // server may respond too late. Then try again.
+  // Once connected to one server, the service waits 200 ms for the other server. On a busy machine, the other
+  // server may need longer, so repeat.
   while (await findPort(both) !== portOf(standbyUrl));
 })
 
@@ -143,7 +143,7 @@ t.test('while no server takes writes, requests are rejected and the service is n
   t.equal((await alice.list()).statusCode, 200, 'the token is cached, and the connection is open')
   await sql(standbyUrl, 'alter system set default_transaction_read_only = on')
   await sql(standbyUrl, 'select pg_reload_conf()')
-  // PostgreSQL reports the change to read-only together with the result of a list. Earlier lists succeed.
+  // PostgreSQL reports the new setting only together with a result. Until then, lists succeed.
   while ((await alice.list()).statusCode !== 503) await delay(10)
   t.equal((await alice.create(moss)).statusCode, 503)
   t.equal(await isReady(), 503)

@@ -81,8 +81,8 @@ t.test('a delete that waits too long for a locked table gets the error of a slow
   await client.connect()
   t.teardown(() => client.end())
   await client.query('begin; lock table plants in access exclusive mode')
-  // The batch times out, and the service retries each delete alone, with another statement. PostgreSQL cannot
-  // prepare this statement: the first retry times out, and the later retries fail without waiting.
+  // The batch times out. Then the service retries each delete with a statement that PostgreSQL cannot prepare
+  // while the table is locked. The first retry times out, and the later retries fail at once.
   const responses = await Promise.all(range(20).map((id) => alice.delete(id)))
   await client.query('rollback')
   t.strictSame(responses.map((response) => response.json().error), Array(20).fill(50304))

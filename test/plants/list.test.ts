@@ -136,7 +136,7 @@ for (const [WRITE_BATCH, isJoined] of [['500', true], ['1', false]] as const) {
     const limits = [undefined, 0, 1, 2, 19, 500, 501]
     const wanted = usernames.flatMap((_, place) => limits.map((limit, index) =>
       ({ place, limit, from: (place + index) % 3 })))
-      // Mix the requests, so that neighbors belong to different users.
+      // Mix the requests, so that adjacent requests belong to different users.
       .toSorted((a, b) => (a.place * 31 + (a.limit ?? 7)) % 17 - (b.place * 31 + (b.limit ?? 7)) % 17)
     const responses = await sendBlocked(...wanted.map(({ place, limit, from }) => () => {
       const after = from === 0 ? '' : `after=${cursorAt(from)}`
@@ -236,7 +236,7 @@ t.test('a user with large lists has them read alone until they are short again',
   await lena.delete(1)
   await lena.create({ id: 2, name: 'Ivy' })
   t.equal(await listed(), 'long')
-  // After a list of over 100 ms, the service reads the user's next list alone. Repeat until a list is fast.
+  // If a list takes over 100 ms, the user's next list may use `readLong` again. Repeat until a list is fast.
   while (await listed() !== 'short');
 })
 

@@ -27,8 +27,8 @@ export function statementsOf (text: string): number {
 }
 
 /**
- * `lose` makes all statements about plants of the given users fail. After `freeze`, a connection gets no more
- * responses once it has sent a statement about plants of a frozen user.
+ * `lose` makes all statements about plants of the given users fail. After `freeze`, a statement about plants
+ * of a frozen user ends all responses on its connection.
  */
 export async function startCitus (t: Test) {
   const database = await createDatabase(t)

@@ -15,8 +15,9 @@ export async function sql (
 }
 
 /**
- * Finds the processes that wait for a lock in the current database. A row lock in pg_locks has no database,
- * but other locks of the process have. pg_stat_activity would show the same rows throughout a transaction.
+ * Finds the processes that wait for a lock in the current database. In pg_locks, a wait for a row names no
+ * database, but other locks of the process do. pg_stat_activity is no help: within a transaction, its rows
+ * never change.
  */
 export const waitingForLocks = `select pid from pg_locks where not granted and pid in (
   select pid from pg_locks where database = (select oid from pg_database where datname = current_database()))`

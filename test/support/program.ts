@@ -14,7 +14,7 @@ export const program = [process.execPath, ...nodeOptions, join(root, 'src/main.t
 // Use this cache only without coverage, because V8 does not report every line of cached functions.
 const compileCache = join(root, 'node_modules/.cache/node')
 
-/** A test, or a run of the fault suite. */
+/** A test, or a run of test/system/faults/. */
 export type Scope = Pick<Test, 'teardown'>
 
 type Environment = Record<string, string | undefined>
@@ -87,7 +87,7 @@ export async function copyProgram (folder: string) {
   const copied = ['package.json', 'migrations', 'src']
   await Promise.all(copied.map((name) => cp(join(root, name), join(folder, name), { recursive: true })))
   await symlink(join(root, 'node_modules'), join(folder, 'node_modules'))
-  // Each copy has a new path, so a permanent cache would grow with each test run.
+  // The cache is temporary: each copy has a new path, so a permanent cache would grow with each test run.
   const cache = `NODE_COMPILE_CACHE=${join(tmpdir(), 'compile-cache')}`
   return startedBy(['env', ...withoutHooks, cache, process.execPath, join(folder, 'src/main.ts')])
 }
