@@ -30,6 +30,8 @@ const gone = `not ${idle.replace("and state = 'idle in transaction'", 'and pid <
 async function startImport (t: Test, options: string[], text: string) {
   const url = await createDatabase(t)
   const { child, ended } = start(['import', 'ann', ...options], { DATABASE_URL: url })
+  // A killed import does not read the rest of its input.
+  child.stdin?.on('error', () => {})
   child.stdin?.write(text)
   return { url, child, ended }
 }
