@@ -6,7 +6,7 @@ declare module 'fastify' {
   interface FastifyInstance { errorLog: ErrorLog }
 }
 
-// Per second. Each error gets a line, even beyond `maxLines`, so that frequent errors do not hide rare ones.
+// Per second. An error's first line ignores `maxLines`, so that frequent errors do not hide rare ones.
 const [maxLinesPerError, maxLines] = [20, 60]
 
 export function registerErrorLog (app: FastifyInstance): void {
@@ -26,7 +26,7 @@ class ErrorLog {
     this.#log = log
   }
 
-  /** Writes a line with `log`. `client` has further fields, such as the route and the client's address. */
+  /** Writes a line, or counts the error if a limit is reached. `client`: further fields of the line. */
   record (error: ApiError, log: FastifyBaseLogger, client: object): void {
     if (log.level === 'silent') return
     this.#timer ??= setTimeout(() => this.flush(), 1000).unref()

@@ -14,7 +14,7 @@ export const serverLimits = {
     connectionsCheckingInterval: 1_000,
     // request-checks.ts rejects requests without a Host header. Node's own error response would have no body.
     requireHostHeader: false,
-    // Joins two Host, Authorization or Content-Type headers into an invalid value. Node uses only the first.
+    // Joins two Host, Authorization or Content-Type headers into an invalid value. Node would use the first.
     joinDuplicateHeaders: true,
     // Gives a request without a body a stream that has already ended. A list request takes 5 % less time.
     optimizeEmptyRequests: true

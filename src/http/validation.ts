@@ -9,7 +9,7 @@ import { typeDescriptions } from './types.ts'
 // The keys are Fastify's values of `httpPart`.
 const toApiErrorByPart = { body: bodyError, params: pathError, querystring: queryError }
 
-/** Converts no values. Ajv would accept 5 as a name, and TypeBox's Fastify compiler 1.5 as an id. */
+/** Converts no values. Ajv would accept 5 as a name. TypeBox's Fastify compiler would accept 1.5 as an id. */
 export const compileValidator: FastifySchemaCompiler<TSchema> = ({ schema, httpPart }) => {
   const check = TypeCompiler.Compile(schema)
   const toApiError = toApiErrorByPart[httpPart as keyof typeof toApiErrorByPart]
@@ -44,7 +44,7 @@ function queryError (error: ValueError): ApiError {
     return reject(errors.QUERY_PARAMETER_INVALID, `${name} ${requirementOf(error)}, given once.`)
   }
   const known = Object.keys(error.schema.properties).join(' or ') || 'none'
-  // Do not repeat a longer name: the name may be a token, and tokens must not get into the log.
+  // Do not repeat a long name: it may be a token, and tokens must not get into the log.
   const shown = /^\w{1,20}$/.test(name) ? name : 'This name'
   return reject(errors.QUERY_PARAMETER_INVALID, `${shown} is not a parameter here: use ${known}.`)
 }

@@ -16,7 +16,7 @@ interface ListsOptions {
   database: Database
   budget: MemoryBudget
   maxPlantBytes: number
-  /** For short lists. `maxQueued` also limits slow lists. */
+  /** For short lists. Other lists use these options with other limits. */
   batch: Pick<BatcherOptions<ListRequest, MaybePage>, 'limits' | 'maxQueued' | 'isRetryable'>
 }
 
@@ -65,10 +65,10 @@ export class Lists {
       runAlone: (list) => this.#slowLists.add(list)
     })
     const alone = { ...options.batch, limits: () => oneAtATime }
-    // Slow lists do not queue behind long lists, because a slow batch also marks users with fast lists.
+    // Keep slow lists apart from long lists: a slow batch marks all its users, even users with fast lists.
     this.#slowLists = new Batcher(async ([list]) => [await this.#readSlow(list as ListRequest)],
       { ...alone, name: 'slow_list' })
-    // The memory budget limits the number of long lists. Each long list queues at most two pages.
+    // No queue limit: the memory budget limits the long lists, and each queues one page at a time.
     const long = { ...alone, maxQueued: Infinity }
     this.#longLists = new Batcher(async ([list]) => [await this.#readLarge(list as ListRequest)],
       { ...long, name: 'long_list' })

@@ -14,7 +14,7 @@ export interface PageRequest extends Cursor {
   user: string
   /** The most plants in the page. */
   size: number
-  /** The most JSON that the texts of a page may take. A plant with more gets a page of its own. */
+  /** The most bytes of JSON for a page's texts. A plant with more gets a page of its own. */
   maxBytes: number
 }
 
@@ -101,7 +101,7 @@ const selectEnd = {
 
 export function firstPage (user: string, range: ListRange, maxBytes: number): PageRequest {
   const { from = firstId, limit } = range
-  // One plant beyond the limit shows whether more follow. For limit 0, read none: the next page is empty.
+  // One plant beyond the limit shows whether more follow. For limit 0, read none: all pages would be empty.
   const size = limit === 0 ? 0 : Math.min(maxFirstPageSize, limit + 1)
   return { user, from, limit, size, maxBytes }
 }

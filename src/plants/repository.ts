@@ -22,7 +22,7 @@ interface PlantsOptions {
   budget: MemoryBudget
 }
 
-/** The most lists per statement, and the most such statements in flight. More would delay other users. */
+/** The most lists in a statement, and the most statements in flight. More of either delays other users. */
 const [maxLists, maxListBatches] = [16, 4]
 const defaultWriteBatch = 500
 

@@ -61,7 +61,7 @@ function roundUpRows (rows: number): number {
   return Math.ceil(rows / step) * step
 }
 
-/** All instances must sort alike, so that batches rarely deadlock. The index may have another order. */
+/** All instances must sort alike, so that batches rarely deadlock. The order may differ from the index's. */
 function byKey (one: PlantKey, other: PlantKey): number {
   if (one.user !== other.user) return one.user < other.user ? -1 : 1
   if (one.id === other.id) return 0

@@ -8,7 +8,7 @@ interface Bucket { allowed: boolean, left: number, refillSeconds: number }
 /** This many buckets take some 7 MiB. */
 const maxKeys = 50_000
 
-/** The unit of time is one refill: a bucket gets one token per unit, and `burst` tokens fill the bucket. */
+/** Times are in units of `#secondsPerToken`. A bucket gets one token per unit, and holds up to `burst`. */
 export class TokenBuckets {
   readonly #burst: number
   readonly #secondsPerToken: number

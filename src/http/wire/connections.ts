@@ -39,7 +39,7 @@ function deferContinue ({ server }: FastifyInstance, lifecycle: Lifecycle): void
     // Close the connection unless the service sends a 100. Without a 100, the next bytes could be the body or
     // a new request (RFC 9110, section 10.1.1).
     response.shouldKeepAlive = false
-    // Send a 100 when Fastify starts to read the body, but none when Node discards the body afterwards.
+    // Send a 100 when Fastify starts to read the body, not when Node discards it after the response.
     request.once('resume', () => {
       if (response.headersSent) return
       response.shouldKeepAlive = shouldKeepAlive && !lifecycle.stopping
@@ -59,7 +59,7 @@ export function handleClientError (this: FastifyInstance, error: Error, socket: 
   clientWork.run(`malformed ${socket.remoteAddress}`, requestBytes, () => respondLast(this, socket, error))
 }
 
-/** Sends an error after all earlier responses, unless the incomplete request already has a response. */
+/** Sends an error after all earlier responses, unless the request that failed already has a response. */
 function respondLast (
   app: FastifyInstance, socket: HttpSocket, error: Error, headers?: Record<string, string>
 ): void {

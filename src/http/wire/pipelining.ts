@@ -19,7 +19,7 @@ function serializeConnection (socket: HttpSocket): void {
   let isFull = false
 
   parser.onIncoming = (request, mayStay) => {
-    // The parser discards bytes after an upgrade request. If there may be any, make this response the last.
+    // The parser discards bytes after an upgrade request. If bytes may follow, make this response the last.
     const keepAlive = mayStay && (!request.upgrade || isAlone(parser.getCurrentBuffer()))
     if (!socket._httpMessage || request.method === 'CONNECT') return begin(request, keepAlive)
     // If `upgrade` stayed true, Node would stop parsing HTTP on the connection.
@@ -40,7 +40,7 @@ function serializeConnection (socket: HttpSocket): void {
   function next (): void {
     const [request, keepAlive] = waiting.shift() as (typeof waiting)[0]
     const isLast = waiting.length === 0
-    // The previous response had `Connection: close`, so the client knows that its later requests do not run.
+    // After a response with `Connection: close`, the client knows that its later requests do not run.
     if (socket.writableEnded) return
     if (isLast && isFull) discardInput(socket)
     else if (isLast) {
