@@ -1,4 +1,4 @@
-// Compares the rates of requests with the service's own tokens and of requests with cached JWTs. Also
+// Compares the request rate with the service's own tokens to the request rate with cached JWTs. Also
 // measures the processor time of one check of a JWT.
 import { once } from 'node:events'
 import { writeFileSync } from 'node:fs'

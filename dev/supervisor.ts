@@ -65,8 +65,8 @@ function findReason (piece: string): void {
 }
 
 /**
- * Starts PostgreSQL. Retries for 5 s while postmaster.pid names another process. That may be a killed server,
- * which counts as running until its parent process reaps it.
+ * Starts PostgreSQL. Retries for 5 s while postmaster.pid names a running process. A killed server counts as
+ * running until its parent process reaps it.
  */
 async function start (candidate: EmbeddedPostgres): Promise<void> {
   const deadline = Date.now() + waitForLockMs

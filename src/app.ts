@@ -106,7 +106,6 @@ const debugLevels = new Set(['debug', 'trace'])
 class DebugRequestLog extends LogController {
   override incomingRequest (): void {}
   override requestCompleted (_error: unknown, request: FastifyRequest, reply: FastifyReply): void {
-    // Return early to save time.
     if (!debugLevels.has(request.server.log.level)) return
     // Log the route's pattern, because the URL may contain a token.
     const { method, routeOptions: { url: route } } = request

@@ -6,8 +6,8 @@ import { normalizeSslMode, parseServers, urlForm } from './database/connection-s
 import type { Rate } from './scheduling/token-buckets.ts'
 import { duration, number, oneOf, optional, text, type Setting } from './setting-types.ts'
 
-// For TRUSTED_PROXIES. Fastify also accepts a number of proxies. With a number, a client that bypasses a
-// proxy could forge its own address.
+// For TRUSTED_PROXIES. Rejects a number of proxies, which Fastify would accept: with a number, a client that
+// bypasses the proxies could forge its own address.
 const areNetworks = (text: string) => text.split(',').map((item) => item.trim()).every((item) => {
   const [address = '', bits = '32', ...rest] = item.split('/')
   const maxBits = isIP(address) === 4 ? 32 : 128

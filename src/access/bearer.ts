@@ -51,7 +51,7 @@ export async function requireBearer (
     keys: new Set<string>(),
     // Accept `bearer` as well as `Bearer` (RFC 9110, section 11.1). By default the plugin is case-sensitive.
     specCompliance: 'rfc6749',
-    // Do not use the plugin's own hook: its error responses and log lines have another format.
+    // By default, the plugin responds to errors and logs them. Here, the app's error handler does both.
     addHook: false,
     verifyErrorLogLevel: 'trace',
     auth: check

@@ -8,7 +8,7 @@ import { tokenState, type Token, type Tokens } from './tokens.ts'
 
 const maxTokens = 10_000
 
-/** Fractions of the TTL. A request with an entry older than `refreshAge` causes a refresh of the entry. */
+/** Fractions of the TTL. If a request uses an entry older than `refreshAge`, the entry is refreshed. */
 const [refreshAge, refreshInterval] = [2 / 3, 1 / 12]
 
 // All rejections share these two errors. A new error for each would spend time on a stack trace.

@@ -23,7 +23,7 @@ const columns = `id, username, label, read_only,
 
 const limits = { maxItems: 64, maxInFlight: 4 }
 
-/** `maxQueued` limits the queued look-ups of `find`. Requests call `find`. Commands call the rest. */
+/** `maxQueued` limits the queued look-ups of `find`, which requests call. Commands call the other methods. */
 export function createTokens (database: Database, maxQueued = Infinity) {
   const lookUps = new Batcher((items: Array<{ user: string, hash: string }>) =>
     findAll(database, items.map(({ hash }) => hash)), {
@@ -39,7 +39,7 @@ export function createTokens (database: Database, maxQueued = Infinity) {
       return token
     },
 
-    /** Also finds revoked and expired tokens. Queues under the user of `known`, an earlier result. */
+    /** Also finds revoked and expired tokens. Queues the look-up for the user of `known`, an older result. */
     find: (hash: string, known?: Token) => lookUps.add({ user: known?.user ?? '', hash }),
 
     async list (user?: string): Promise<Token[]> {

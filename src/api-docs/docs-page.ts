@@ -50,7 +50,7 @@ async function load (read: () => Promise<Buffer>) {
   return { plain, packed, hash: createHash('sha256').update(plain).digest('base64url').slice(0, 22) }
 }
 
-// Scalar titles its `fetch` samples JavaScript. Change the title to TypeScript, as in the text of the page.
+// Scalar gives its `fetch` samples the title JavaScript. Change it to TypeScript, as in the page's text.
 const languageTitle = ['key:`js`,title:`JavaScript`', 'key:`js`,title:`TypeScript`'] as const
 
 /** Extracts Scalar's browser script. The package contains the script only as a string literal in a module. */

@@ -3,7 +3,7 @@
 /** If more bytes are pending, log lines are dropped. Otherwise a stalled reader would fill the memory. */
 const maxPendingBytes = 2 ** 20
 
-/** On a terminal, formats the lines for people. pino's own stream blocks the exit while a pipe is full. */
+/** On a terminal, formats the lines. Avoids pino's own stream, which blocks the exit while a pipe is full. */
 export async function openLogStream () {
   const { stdout } = process
   if (stdout.isTTY) return (await import('pino-pretty')).default({ sync: true })

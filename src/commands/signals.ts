@@ -23,7 +23,7 @@ export function handleSignals (
   const grace = closeWithGrace({
     delay: shutdownTimeoutMs,
     logger: log,
-    // The code below handles the signals. 'beforeExit' follows a failed start: serve has closed everything.
+    // The code below handles the signals. After a failed start, serve closes everything before 'beforeExit'.
     skip: ['SIGTERM', 'SIGINT', 'SIGUSR2', 'beforeExit']
   }, async ({ err, signal = first?.name }) => {
     const deadline = setTimeout(shutdownTimeoutMs * releaseShare)
