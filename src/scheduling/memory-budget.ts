@@ -10,7 +10,10 @@ const [collectBytes, collectMs] = [16_777_216, 1000]
 /** With these options, a garbage collection takes some 60 ms and returns memory to the system. */
 const collectAll = { execution: 'async', flavor: 'last-resort' } as const
 
-/** A user may hold only as many bytes as stay free. See docs/design/009-memory-budget-and-tick-limiter.md. */
+/**
+ * After a reservation, the user holds at most as many bytes as are still free for all users. See
+ * docs/design/009-memory-budget-and-tick-limiter.md.
+ */
 export class MemoryBudget {
   readonly #maxBytes: number
   #peak = 0

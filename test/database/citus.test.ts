@@ -70,7 +70,10 @@ for (const fault of lostWorker) {
   })
 }
 
-/** Repeats a list that takes over 100 ms: the service may read the user's next list on another connection. */
+/**
+ * Repeats the list until it takes at most 100 ms. After a slower list, the service may read the user's next
+ * list on the connection of long lists, but the test needs all lists on one connection.
+ */
 async function untilFast (list: () => Promise<unknown>): Promise<void> {
   const startedAt = performance.now()
   await list()

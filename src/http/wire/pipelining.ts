@@ -40,7 +40,7 @@ function serializeConnection (socket: HttpSocket): void {
   function next (): void {
     const [request, keepAlive] = waiting.shift() as (typeof waiting)[0]
     const isLast = waiting.length === 0
-    // After a response with `Connection: close`, the client knows that its later requests do not run.
+    // The last response had `Connection: close`. So the client knows that the waiting requests do not run.
     if (socket.writableEnded) return
     if (isLast && isFull) discardInput(socket)
     else if (isLast) {

@@ -15,8 +15,8 @@ type Options = {
 }
 
 /**
- * Starts clients, each with its own connection and one request at a time. `ended` and `stop` resolve to the
- * failed requests and to the plants that must now be stored.
+ * Starts clients, each with its own connection and one request at a time. `ended` and `stop` both resolve to
+ * one result. In this result, `stored` has the plants that must now be stored.
  */
 export function startLoad (t: Test, { url, token, clients = 8, oneConnection = false }: Options) {
   const events = new EventEmitter()
