@@ -9,6 +9,7 @@ import { migrate } from '../../src/database/migrate.ts'
 import { createPlants } from '../../src/plants/repository.ts'
 import { MemoryBudget } from '../../src/scheduling/memory-budget.ts'
 import { startApp } from '../support/app.ts'
+import { untilFast } from '../support/blocked.ts'
 import { lostWorker, startCitus } from '../support/citus.ts'
 import { sql } from '../support/database.ts'
 import { copyProgram } from '../support/program.ts'
@@ -70,21 +71,11 @@ for (const fault of lostWorker) {
   })
 }
 
-/**
- * Repeats the list until it takes at most 100 ms. After a slower list, the service may read the user's next
- * list on the connection of long lists, but the test needs all lists on one connection.
- */
-async function untilFast (list: () => Promise<unknown>): Promise<void> {
-  const startedAt = performance.now()
-  await list()
-  if (performance.now() - startedAt > 100) await untilFast(list)
-}
-
 t.test('a list that needs a frozen worker fails with 50304, as do the lists behind it', async (t) => {
   const citus = await startCitus(t)
   const { app, as, log } = await startApp(t, { DATABASE_URL: citus.url, STATEMENT_TIMEOUT: '1s' })
   const [alice, bob] = [await as('alice'), await as('bob')]
-  for (const user of [alice, bob]) await untilFast(() => user.list())
+  for (const user of [alice, bob]) await untilFast(user.list)
 
   const isFrozen = citus.freeze(['alice'])
   const first = alice.list()

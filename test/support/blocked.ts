@@ -22,6 +22,16 @@ async function send<Result> (requests: Array<() => Promise<Result>>): Promise<Ar
 }
 
 /**
+ * Repeats the list until it takes at most 100 ms. After a slower list, the service may read the user's next
+ * list on another connection.
+ */
+export async function untilFast (list: () => Promise<unknown>): Promise<void> {
+  const startedAt = performance.now()
+  await list()
+  if (performance.now() - startedAt > 100) await untilFast(list)
+}
+
+/**
  * `sendBlocked` takes the lock and sends requests. The first request waits for the lock, and the others are
  * queued. `unblock` releases the lock.
  */
@@ -30,7 +40,7 @@ export async function startBlocked (
 ) {
   const app = await startApp(t, environment)
   const alice = await app.as('alice')
-  await alice.list()
+  await untilFast(alice.list)
   const client = new pg.Client(app.url)
   await client.connect()
   t.teardown(() => client.end())
