@@ -25,7 +25,7 @@ export const statementEvents = events<StatementEvent>('statement')
 /** Published when a batch is sent. */
 export const batchEvents = events<{ name: string, items: number }>('batch')
 
-/** Published when a database connection opens or ends. `timed_out`: the connection was unresponsive. */
+/** Published when a database connection opens, is lost, or is replaced as unresponsive (`timed_out`). */
 export const connectionEvents = events<{ event: 'opened' | 'lost' | 'timed_out' }>('connection')
 
 export const tokenEvents = events<{ hit: boolean }>('token')

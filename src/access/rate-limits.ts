@@ -39,7 +39,7 @@ export function limitFailedAuth (app: FastifyInstance, rate: Rate): (request: Fa
 function networkOf (address: string): string {
   if (!isIPv6(address)) return address
   const { hostname } = new URL(`http://[${address.replace(/%.*/, '')}]`)
-  // A dual-stack socket reports IPv4 clients as ::ffff:a.b.c.d.
+  // An IPv4 address, as a dual-stack socket reports it.
   if (hostname.startsWith('[::ffff:')) return hostname
   const [left = [], right = []] =
     hostname.slice(1, -1).split('::').map((part) => part.split(':').filter(Boolean))

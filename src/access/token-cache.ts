@@ -11,7 +11,7 @@ const maxTokens = 10_000
 /** Fractions of the TTL. If a request uses an entry older than `refreshAge`, the entry is refreshed. */
 const [refreshAge, refreshInterval] = [2 / 3, 1 / 12]
 
-// All rejections share these two errors. A new error for each would spend time on a stack trace.
+// Malformed and unknown tokens share these errors, because a stack trace for each would take time.
 const malformed = new ApiError(errors.TOKEN_INVALID, { cause: 'malformed' })
 const unknown = new ApiError(errors.TOKEN_INVALID, { cause: 'unknown' })
 

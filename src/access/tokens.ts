@@ -39,7 +39,7 @@ export function createTokens (database: Database, maxQueued = Infinity) {
       return token
     },
 
-    /** Also finds revoked and expired tokens. Queues the look-up for the user of `known`, an older result. */
+    /** Also finds revoked and expired tokens. `known`, an older result, names the user for fair queuing. */
     find: (hash: string, known?: Token) => lookUps.add({ user: known?.user ?? '', hash }),
 
     async list (user?: string): Promise<Token[]> {

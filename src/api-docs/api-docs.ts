@@ -1,4 +1,4 @@
-// Serves the OpenAPI document at /openapi.json, and links to it at /.
+// Serves the OpenAPI document at /openapi.json. The root / links to it.
 import { readFile } from 'node:fs/promises'
 import swagger from '@fastify/swagger'
 import type { FastifyInstance } from 'fastify'

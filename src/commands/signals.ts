@@ -23,7 +23,7 @@ export function handleSignals (
   const grace = closeWithGrace({
     delay: shutdownTimeoutMs,
     logger: log,
-    // The code below handles the signals. After a failed start, serve closes everything before 'beforeExit'.
+    // The code below handles signals. On 'beforeExit', after a failed start, serve has closed everything.
     skip: ['SIGTERM', 'SIGINT', 'SIGUSR2', 'beforeExit']
   }, async ({ err, signal = first?.name }) => {
     const deadline = setTimeout(shutdownTimeoutMs * releaseShare)

@@ -8,7 +8,7 @@ import { parseServers } from './connection-string.ts'
 const timeoutMs = 3000
 /** The pause before all servers are tried again. */
 const retryMs = 500
-/** How long to wait for a server with a later timeline after the first successful connection. */
+/** After the first successful connection, how long to wait for a server with a later timeline. */
 const graceMs = 200
 
 const rejectedWhen = {

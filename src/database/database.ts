@@ -11,8 +11,8 @@ type WarningListener = (message: string, details: object) => void
 
 interface Probe { table: string, statement: Statement, values: unknown[] }
 
-// Each kind of read has one connection: a pool takes twice the processor time. Writes have several, because a
-// commit or a lock delays later statements. See docs/design/001-one-pipelined-connection.md.
+// Each kind of read has one connection: a pool takes twice the processor time. Writes have several: a commit
+// or a lock delays later statements on its connection. See docs/design/001-one-pipelined-connection.md.
 const writeConnections = 4
 
 const maxUnresponsiveMs = unresponsiveTicks * tickMs

@@ -22,7 +22,7 @@ const workerMessage = 'This server is a worker of Citus. ' +
 /** Reads the version of PostgreSQL as a number, such as 180004 for 18.4. */
 export const versionStatement = { name: 'version', text: 'select current_setting(\'server_version_num\')' }
 
-/** After this error do not retry: the operator must choose another server. */
+/** After this error do not retry: the operator must act first. */
 export class UnsupportedServer extends Error {}
 
 /** Returns the version in the form `18.4`. Throws UnsupportedServer when the server is too old. */

@@ -18,7 +18,7 @@ export async function exportPlants (
   const { isCsv, isGzip } = findFormat(file, format)
   await runTransfer(config, async (transfer) => {
     const { client, signal } = transfer
-    // The role's statement_timeout may be too short for an export, so turn this timeout off.
+    // The session's statement_timeout may be too short for an export, so turn this timeout off.
     await client.query('begin read only; set local statement_timeout = 0')
     const rows = client.query(to(isCsv ? copyCsv(user) : copyJson(user)))
     // Rejects if the connection is lost before the server has confirmed the export.

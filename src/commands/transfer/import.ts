@@ -30,8 +30,8 @@ export interface ImportOptions {
 
 interface PlantLine extends Line { user: string, id: string, plant: Plant }
 
-// Import sends a batch at `maxBatchSize` plants or `maxBatchLength` characters. With a low `rate`, a batch
-// is smaller, so that import sends `batchesPerSecond`.
+// Import sends a batch at `maxBatchSize` plants or `maxBatchLength` characters. With a low `rate`, batches
+// are smaller: import sends `batchesPerSecond` of them.
 const [maxBatchSize, maxBatchLength, batchesPerSecond] = [2000, 2 ** 20, 10]
 /** A line may be this much longer than BODY_LIMIT, because the line may also name the user. */
 const extraBytes = 2048

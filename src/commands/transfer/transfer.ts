@@ -18,7 +18,7 @@ export interface Transfer {
   summary: () => string
 }
 
-/** Long, because an insert may have to wait for a request that creates the same plant. */
+/** Long, because an insert waits for any other transaction that creates the same plant. */
 const statementTimeoutMs = 60_000
 const signals = ['SIGINT', 'SIGTERM']
 /** The usual exit code after SIGINT. */
