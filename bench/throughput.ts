@@ -59,7 +59,7 @@ export async function throughput (entries: Entry[], options: Options): Promise<R
     const seconds = turn === 0 ? Math.min(2, options.seconds) : options.seconds
     for (const load of options.loads) {
       for (const { entry, past } of runs) {
-        // Use new ids. With the same ids, a late request of the previous run could change plants.
+        // Use new ids. With the same ids, a late request of the previous run could change this run's plants.
         firstId += 1_000_000_000
         const share = { list: 0, create: 0, delete: 1, mix: 0.05 }[load]
         // Store enough plants: at the highest rate so far, the load would delete a third of them.

@@ -1,4 +1,4 @@
-// Limits the log lines of each error. Once a second, logs how many times the error occurred without a line.
+// Limits the log lines of each error. Once a second, logs how many further times the error occurred.
 import type { FastifyBaseLogger, FastifyError, FastifyInstance } from 'fastify'
 import type { ApiError } from '../errors.ts'
 

@@ -54,7 +54,7 @@ export function setStandardHeaders (app: FastifyInstance): void {
     if (!reply.hasHeader('cache-control')) reply.header('cache-control', 'no-store')
     // Remove the charset that Fastify adds: `application/json` has no such parameter (RFC 8259, section 11).
     if (reply.getHeader('content-type') === 'application/json; charset=utf-8') reply.type('application/json')
-    // Send no stream in HTTP/1.0: without chunked coding, the client cannot notice a truncated response.
+    // Send no stream of unknown length in HTTP/1.0: the client could not notice a truncated response.
     const isChunked = payload instanceof Readable && !reply.hasHeader('content-length')
     if (isChunked && request.raw.httpVersion === '1.0') {
       payload.destroy()

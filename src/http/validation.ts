@@ -6,7 +6,6 @@ import { ApiError, errors, type ErrorDefinition } from '../errors.ts'
 import { int64Range } from './int64.ts'
 import { typeDescriptions } from './types.ts'
 
-// The keys are Fastify's values of `httpPart`.
 const toApiErrorByPart = { body: bodyError, params: pathError, querystring: queryError }
 
 /** Converts no values. Ajv would accept 5 as a name. TypeBox's Fastify compiler would accept 1.5 as an id. */

@@ -1,4 +1,4 @@
-// The columns of a plant, except the key (owner and id). All statements are built from these columns.
+// The columns that hold a plant's fields. Statements are built from this list.
 import type { Plant } from './schemas.ts'
 
 /** The SQL type of each column. */

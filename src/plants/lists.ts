@@ -65,7 +65,7 @@ export class Lists {
       runAlone: (list) => this.#slowLists.add(list)
     })
     const alone = { ...options.batch, limits: () => oneAtATime }
-    // Keep slow lists apart from long lists: a slow batch marks all its users, even users with fast lists.
+    // A slow batch marks all its users, even users with fast lists. Queue their lists apart from long lists.
     this.#slowLists = new Batcher(async ([list]) => [await this.#readSlow(list as ListRequest)],
       { ...alone, name: 'slow_list' })
     // No queue limit: the memory budget limits the long lists, and each queues one page at a time.
@@ -100,7 +100,7 @@ export class Lists {
 
   /**
    * Ends the list before the first plant beyond the limit. Returns this plant's id, the next list's start.
-   * If the list ended after `limit` plants, a new plant could push the last plant out of both lists.
+   * If only `limit` ended the list, a plant created meanwhile could push the last plant out of both lists.
    */
   async #setEnd (request: ListRequest, next: Cursor): Promise<string | undefined> {
     let end: string | undefined = next.from

@@ -68,7 +68,7 @@ const selectFirstPages = {
   text: pagesOf('', 'owner, size', 'owner = list.owner')
 }
 
-// For lists that start at a cursor. This statement takes 0.5 µs more per list than `selectFirstPages`.
+// For batches with a list that starts at a cursor. Takes 0.5 µs more per list than `selectFirstPages`.
 const selectPages = {
   name: 'plants-pages',
   text: pagesOf(', (select $3::bigint[])', 'owner, size, first', 'owner = list.owner and id >= list.first')
@@ -101,7 +101,7 @@ const selectEnd = {
 
 export function firstPage (user: string, range: ListRange, maxBytes: number): PageRequest {
   const { from = firstId, limit } = range
-  // One plant beyond the limit shows whether more follow. For limit 0, read none: all pages would be empty.
+  // Read one more plant to see if more follow. For limit 0, read none: `Link` would lead to an empty page.
   const size = limit === 0 ? 0 : Math.min(maxFirstPageSize, limit + 1)
   return { user, from, limit, size, maxBytes }
 }

@@ -43,5 +43,5 @@ export class TickLimiter {
 /** Parsing and serialization for authenticated users. The key is the user. */
 export const userWork = new TickLimiter()
 
-/** Work for clients that may be unauthenticated. The key contains the client's address. */
+/** Work for clients that may be unauthenticated. The key contains the client's address or the user. */
 export const clientWork = new TickLimiter()

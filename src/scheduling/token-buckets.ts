@@ -12,7 +12,7 @@ const maxKeys = 50_000
 export class TokenBuckets {
   readonly #burst: number
   readonly #secondsPerToken: number
-  // Maps a key to the time when its bucket is full. `#now` discards a map when all its buckets are full.
+  // Both map a key to the time when its bucket is full. `#now` discards a map when all its buckets are full.
   #recent = new Map<string, number>()
   #older = new Map<string, number>()
   #rotateAt = 0

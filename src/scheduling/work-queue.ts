@@ -27,8 +27,8 @@ const maxQueueMs = 5000
 
 const tickMs = 100
 
-// If no group finishes for more ticks than this, the groups in flight no longer count toward `maxInFlight`.
-// Otherwise groups that wait for a locked row would delay all other users.
+// If no group finishes for this many ticks of `tickMs`, the groups in flight no longer count toward
+// `maxInFlight`. Otherwise groups that wait for a locked row would delay all other users.
 const maxStalledTicks = 10
 
 /** In characters. Limits how long a small item waits for large items of the same group. */
@@ -67,7 +67,7 @@ export class WorkQueue<Entry extends Queued<Work>> {
     this.#schedule()
   }
 
-  /** Items that arrive in the same tick start together. */
+  /** Items that arrive in one iteration of the event loop start together. */
   #schedule (): void {
     this.#scheduled ??= setImmediate(() => {
       this.#scheduled = undefined

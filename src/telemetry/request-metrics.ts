@@ -30,7 +30,7 @@ export function measureRequests (app: FastifyInstance, metrics: Metrics): void {
   app.addHook('onResponse', ({ method, routeOptions: { url: route } }, reply, done) => {
     inFlight--
     const { statusCode: status, elapsedTime } = reply
-    // All requests for unknown paths share one series.
+    // Requests for unknown paths share one series per status.
     const labels = route === undefined ? { method: 'any', route: 'none', status } : { method, route, status }
     durations.observe(labels, elapsedTime / 1000)
     done()

@@ -40,7 +40,7 @@ function serializeConnection (socket: HttpSocket): void {
   function next (): void {
     const [request, keepAlive] = waiting.shift() as (typeof waiting)[0]
     const isLast = waiting.length === 0
-    // The last response had `Connection: close`. So the client knows that the waiting requests do not run.
+    // The previous response had `Connection: close`. Do not run the waiting requests.
     if (socket.writableEnded) return
     if (isLast && isFull) discardInput(socket)
     else if (isLast) {

@@ -16,7 +16,7 @@ export function markAuthenticated (connection: ClientConnection): void {
   connection.unauthenticated = undefined
 }
 
-/** Each address has two fair shares, one for health probes: an attacker may have the prober's address. */
+/** Each address has a separate fair share for probes: an attacker may have the prober's address. */
 export function throttleUnauthenticated ({ server, routing }: FastifyInstance, probePaths: string[]): void {
   // Read `remoteAddress` on every new socket: the first read adds a property to the socket. If only some
   // sockets had this property, V8 would run Node's socket code more slowly.
