@@ -71,9 +71,9 @@ export async function startBlocked (
 /**
  * Checks that a batch locks plants in the order of their ids. Returns the results of `act`.
  *
- * `client` locks plant 2. Then a batch for the plants 3, 2 and 1 starts. A correct batch waits for plant 2
- * before it locks plant 3, so `client` can lock plant 3. Otherwise `client` gives up after 100 ms, before
- * PostgreSQL looks for deadlocks (after 1 s).
+ * `client` locks plants 0 and 2. While `act(0)` waits, plants 3, 2 and 1 form a batch. A correct batch waits
+ * for plant 2 before it locks plant 3, so `client` can lock plant 3. If not, `client` gives up after 100 ms,
+ * before PostgreSQL looks for deadlocks (after 1 s).
  */
 export async function runInKeyOrder<Result> (
   t: Test, url: string, act: (id: number) => Promise<Result>, lock: (ids: number[]) => string

@@ -27,8 +27,8 @@ export function statementsOf (text: string): number {
 }
 
 /**
- * `lose` makes all statements about plants of the given users fail. After `freeze`, a statement about plants
- * of a frozen user ends all responses on its connection.
+ * `lose` makes all statements about plants of the given users fail. After `freeze`, a connection that
+ * sends a statement about plants of a frozen user receives nothing more.
  */
 export async function startCitus (t: Test) {
   const database = await createDatabase(t)

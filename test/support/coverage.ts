@@ -4,7 +4,7 @@ import { join } from 'node:path'
 const root = join(import.meta.dirname, '../..').replaceAll(/\W/g, '\\$&')
 
 // Ignore packages: reading their source maps takes a quarter of a test's processor time. Don't ignore tap's
-// packages: the first file that is not ignored starts the measurement, and must load before src.
+// packages: they load before src, and the first file that is not ignored starts the measurement.
 process.env._TAPJS_PROCESSINFO_EXCLUDE_ =
   String(new RegExp(`^(node|tapmock):|^${root}\\/(node_modules\\/(?!@tapjs\\/)|dev\\/|test\\/|\\.tap\\/)`))
 

@@ -16,8 +16,8 @@ export async function sql (
 
 /**
  * Finds the processes that wait for a lock in the current database. In pg_locks, a wait for a row names no
- * database, but other locks of the process do. pg_stat_activity is no help: within a transaction, its rows
- * never change.
+ * database, but other locks of the process do. pg_stat_activity is no help: a transaction that
+ * reads it twice gets the same rows.
  */
 export const waitingForLocks = `select pid from pg_locks where not granted and pid in (
   select pid from pg_locks where database = (select oid from pg_database where datname = current_database()))`

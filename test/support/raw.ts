@@ -25,7 +25,7 @@ export async function exchange (
   const socket = connect({ host: hostname, port: Number(port), allowHalfOpen: true })
   const received: Buffer[] = []
   socket.on('data', (chunk) => { received.push(chunk) })
-  // Ignore an error after 'end': the service may close the connection before it has received all parts.
+  // An error before 'end' rejects `ended`. Ignore later errors: the service may not read all parts.
   socket.on('error', () => {})
   const ended = once(socket, 'end')
   // Prevent an unhandled rejection before the code below awaits this promise.

@@ -73,7 +73,7 @@ const sendEscapedKeys = (target: Target, perSecond?: number) =>
 const askMetrics = (target: Target, times: number) =>
   hold(target, (token) => [get('/metrics', token).repeat(times)], target.metrics)
 
-/** Changes the types of two columns once a second. The service's prepared statements return these columns. */
+/** Changes the types of two columns once a second. Prepared statements that return them become stale. */
 async function changeTypes ({ query }: Database, over: AbortSignal): Promise<void> {
   const change = (type: string) => query(`alter table tokens alter column label type ${type};
     alter table plants alter column owner type ${type} collate "C"`)

@@ -106,8 +106,8 @@ function steps (
 }
 
 /**
- * `isNew` returns false if an earlier state had the same name and the same `taken`. Further operations of
- * unknown outcome in `taken` do not make a state new.
+ * `isNew` returns false if an earlier state had the same name and the same `taken`, or if this state only
+ * adds operations of unknown outcome to that `taken`.
  */
 function openSieve () {
   const passed = new Map<string, Possibility[]>()

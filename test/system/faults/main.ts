@@ -27,7 +27,7 @@ const scenarios = {
   }),
   bodies: () => bodies(scope, postgres, { rounds: 15 }),
   overload: () => overloads(scope, postgres, { bytesPerSecond: 25_000, measureMs: 8000 }),
-  // In `restMs` after an attack, the service has time to collect its garbage.
+  // `restMs` gives the service time to collect garbage after an attack.
   attacks: () => attacks(scope, postgres, { share: 1, rows: values.row, watchMs: 8000, restMs: 12_000 }),
   soak: () => soak(scope, postgres, { minutes: 10 })
 }

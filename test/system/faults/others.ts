@@ -16,7 +16,7 @@ export async function observe (
   const [began, end] = [Date.now(), performance.now() + ms]
   const memory = watchMemory(service.child)
   const prober = createClient(service.address)
-  // Ends requests that are in flight `patienceMs` after the measurement.
+  // Aborts requests that are still in flight `patienceMs` after `end`.
   const closeAll = () => { for (const client of [prober, ...clients]) client.close() }
   const giveUp = setTimeout(closeAll, ms + patienceMs)
   const probing = (async () => {

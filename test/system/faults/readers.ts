@@ -14,7 +14,7 @@ const { serve } = unmeasured
 
 export interface ReadersOptions {
   plants: number
-  /** The length of a plant's name. The list of all plants must not fit into socket buffers of 10 MB. */
+  /** The length of a plant's name. All plants together must exceed the 10 MB that socket buffers hold. */
   characters: number
   stalledReaders: number
   halfOpenRequests: number
@@ -157,7 +157,7 @@ async function resumeTogether (scope: Scope, postgres: Postgres, token: string):
     const start = socket.read(12)
     socket.unshift(start)
     if (String(start) === 'HTTP/1.1 200') sockets.push(socket)
-    // The queue is full, so try again. An earlier list leaves the queue once its socket buffers are full.
+    // The service may reject a list while it still sends earlier lists. So try again.
     else socket.destroy()
   }
   const ends = await Promise.all(sockets.map(readEnds))
