@@ -6,7 +6,7 @@ import { createKeys } from '../../src/access/jwt-keys.ts'
 import { keyEvents } from '../../src/events.ts'
 import { startKeyServer } from '../support/identity-provider.ts'
 
-// With a cooldown of 0 ms, every `refetch` fetches the keys.
+// The first two timers never fire. Without a cooldown, every `refetch` fetches the keys.
 const never = { refreshMs: 3_600_000, retryMs: 3_600_000, cooldownMs: 0, timeoutMs: 5000 }
 
 async function start (

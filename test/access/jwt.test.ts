@@ -33,7 +33,7 @@ const lacks = (scope: string) => ({
   body: { error: 40302, message: 'The bearer token lacks the scope that this operation needs.' }
 })
 
-// Tests that create plants use databases of their own, because two tests may have a user of the same name.
+// For tests that create no plants. Other tests use their own databases, because tests share user names.
 const shared = await createDatabase(t)
 
 async function startService (t: Test, issuer: string, environment: Record<string, string> = {}) {

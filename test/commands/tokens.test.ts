@@ -5,7 +5,7 @@ import { run, unmeasured } from '../support/program.ts'
 
 const DATABASE_URL = await createDatabase(t)
 const token = (...args: string[]) => run(['token', ...args], { DATABASE_URL })
-// Runs without coverage to save time. Other calls cover the same lines.
+// Like `token`, but faster: without coverage. Calls of `token` cover the same lines.
 const again = (...args: string[]) => unmeasured.run(['token', ...args], { DATABASE_URL })
 const says = (stdout: string) => ({ code: 0, stdout: `${stdout}\n`, stderr: '' })
 const rejects = (stderr: string) => ({ code: 1, stdout: '', stderr: `${stderr}\n` })

@@ -90,7 +90,7 @@ test('close resolves when the connection breaks while its statements are pending
 test('a failed attempt to connect leaves no socket open and causes no unhandled error', async (t) => {
   const proxy = await openProxy(t, await createDatabase(t))
   const url = new URL(proxy.url)
-  // The server asks for a password. The client has no password, so the server keeps waiting.
+  // The server waits for a password. The client has none, so the client must close the socket.
   url.password = ''
   const locked = openDatabase({ url: url.href, statementTimeoutMs })
   const cause = { message: /password must be a string/ }
@@ -167,7 +167,7 @@ test('an idle connection stays open', async (t) => {
 test('an unresponsive connection is replaced any number of times', async (t) => {
   const proxy = await openProxy(t, await createDatabase(t))
   const database = openDatabase({ url: proxy.url, statementTimeoutMs })
-  // Use more rounds than the maximum number of open connections.
+  // Five rounds replace more connections than may be open at once.
   for (let round = 0; round < 5; round++) {
     await untilItSucceeds(() => database.read(one))
     proxy.silence()

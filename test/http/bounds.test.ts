@@ -51,8 +51,8 @@ t.test('a body that does not fit in the memory budget is rejected before it is r
       `Authorization: ${authorization}\r\n${framing}\r\n\r\n`)
     return { socket, response: once(socket, 'data').then(([bytes]) => String(bytes).slice(0, 12)) }
   }
-  // One user may use half of the memory budget: 64 bodies of 128 KiB. A chunked body counts as 128 KiB
-  // (BODY_LIMIT).
+  // One user may use half of the memory budget: 64 bodies of 128 KiB. A chunked body counts as
+  // BODY_LIMIT: 128 KiB.
   const begun = Array.from({ length: 64 }, (_, index) =>
     beginCreate(alice, index % 2 === 0 ? 'Transfer-Encoding: chunked' : undefined))
   for (const { response } of begun) t.equal(await response, 'HTTP/1.1 100')

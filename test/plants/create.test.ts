@@ -66,8 +66,7 @@ for (const [WRITE_BATCH, plants, largest] of sizeLimits) {
     const { sendBlocked, unblock, url, alice } = await startBlocked(t, settings)
     const [first, ...others] = wanted.map((plant) => () => alice.create(plant))
     const [held] = await sendBlocked(first as typeof others[0])
-    // `sendBlocked` would send these requests one by one. On a busy machine some requests would expire
-    // meanwhile.
+    // `sendBlocked` sends requests one by one. On a busy machine some would expire before the last is sent.
     const started = handlersStarted(t, others.length)
     const queued = others.map((create) => create())
     await started
@@ -76,7 +75,7 @@ for (const [WRITE_BATCH, plants, largest] of sizeLimits) {
     const sizes = await sizesOfStatements(url)
     t.equal(sizes.reduce((sum, size) => sum + size), plants)
     t.ok(Math.max(...sizes) <= largest, sizes.join())
-    // After 1 s the service no longer waits for a batch, so a busy machine may need more statements.
+    // If a batch takes over 1 s, the service starts another. So a busy machine may need more statements.
     t.ok(largest === 1 || sizes.length < plants / 2, sizes.join())
     t.strictSame((await alice.list()).json(), wanted.map(({ name }) => ({ name })))
   })

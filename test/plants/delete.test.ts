@@ -82,7 +82,7 @@ t.test('a delete that waits too long for a locked table gets the error of a slow
   t.teardown(() => client.end())
   await client.query('begin; lock table plants in access exclusive mode')
   // The batch times out. Then the service retries each delete with a statement that PostgreSQL cannot prepare
-  // while the table is locked. The first retry times out, and the later retries fail at once.
+  // while the table is locked. The first retry times out. The others fail: no statement is prepared.
   const responses = await Promise.all(range(20).map((id) => alice.delete(id)))
   await client.query('rollback')
   t.strictSame(responses.map((response) => response.json().error), Array(20).fill(50304))

@@ -175,8 +175,8 @@ t.test('queued lists of a user whose list was slow are read alone', async (t) =>
   const { sendBlocked, unblock, alice, url } =
     await startBlocked(t, { MEMORY_BUDGET: '16777216' }, 'lock table plants')
   await storePlants(url, 'alice', [{ id: 1n, name: 'Ivy' }])
-  // 71 of these lists are queued. The memory budget allows only 32 long lists. If the service read the queued
-  // lists as long lists, some would be rejected.
+  // At least 71 of these lists are queued. If the service read them as long lists, some would be rejected:
+  // the memory budget allows a user only 32 long lists.
   const responses = await sendBlocked(...range(120).map(() => () => alice.list()))
   await delay(200)
   await unblock()

@@ -11,7 +11,7 @@ type Entry = Queued<Item>
 
 const namesOf = (group: Entry[]) => group.map(({ item }) => item.name).join(' ')
 
-/** A group of items stays in flight until the test finishes the group. */
+/** Starts a queue. A group of items stays in flight until the test finishes the group. */
 function startQueue (t: Test, { maxItems = 1, maxInFlight = 1, maxQueued = 1000 } = {}) {
   const inFlight: Array<{ names: string, finish: () => void }> = []
   const rejected: string[] = []

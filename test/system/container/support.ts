@@ -53,7 +53,7 @@ const substitutes: Record<string, string[]> = {
     'CMD ["nginx", "-g", "daemon off;"]'],
   'registry:3': ['docker-registry', "RUN sed -i '/^auth:/,/path:/d' /etc/docker/registry/config.yml",
     'CMD ["docker-registry", "serve", "/etc/docker/registry/config.yml"]'],
-  // This substitute extends the local postgres:18 when the `check` of `findImage` fails.
+  // With a `check`, `findImage` builds this substitute on the local postgres:18, not on Debian.
   'postgres:18': ['postgresql-15', 'ENV PATH=/usr/lib/postgresql/15/bin:$PATH',
     'RUN printf "listen_addresses = \'*\'\\nunix_socket_directories = \'/var/run/postgresql\'\\n"' +
       ' >> /usr/share/postgresql/15/postgresql.conf.sample']

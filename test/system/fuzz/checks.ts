@@ -10,7 +10,7 @@ import { readInteger, type Plants, type Verdict } from './oracle.ts'
 const statuses = new Set([200, 204, 400, 401, 404, 405, 408, 414, 417, 431, 501])
 const numbers = new Set(catalogue.keys())
 
-/** Throws unless exactly one response arrived and matches `verdict`. Returns its error number or status. */
+/** Throws unless the only response matches `verdict`. Returns the response's error number or status. */
 export function expectOnly (responses: RawResponse[], verdict: Verdict): string[] {
   const [response] = responses
   if (responses.length !== 1 || response === undefined) throw new Error(`${responses.length} responses`)

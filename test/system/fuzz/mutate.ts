@@ -17,7 +17,7 @@ const tokens = [
   'ffffffff\r\n', '5;x=y\r\n'
 ].map((token) => Buffer.from(token, 'latin1'))
 
-/** Returns `bytes` with one to four random faults. A fault may replace the end by the end of `other`. */
+/** Returns `bytes` with one to four random faults. A fault may replace the last bytes by those of `other`. */
 export function mutate (random: Random, bytes: Buffer, other: Buffer = bytes): Buffer {
   let result = bytes
   for (let faults = 1 + random.below(4); faults > 0; faults--) {

@@ -56,7 +56,7 @@ interface Fault {
   end: () => unknown
   alerts: string[]
   clients: number
-  /** If true, the clients also create plants. The service then uses more database connections. */
+  /** The clients list plants. If true, they also create plants, on more database connections. */
   areWriting?: boolean
 }
 

@@ -112,6 +112,5 @@ export async function readPanels (): Promise<Panel[]> {
   return JSON.parse(await readFile(join(deploy, 'grafana/plant-store.json'), 'utf8')).panels
 }
 
-/** Replaces Grafana's variables in an expression. */
 export const filledIn = (expression: string) =>
   expression.replaceAll('$__rate_interval', '5s').replaceAll('$instance', '.*')

@@ -19,7 +19,7 @@ t.jobs = 3
 test('migrate goes up to the newest migration, and down by one migration', async (t) => {
   const DATABASE_URL = await createEmpty(t)
   const migrate = (...args: string[]) => run(['migrate', ...args], { DATABASE_URL })
-  // Like `migrate`, but without coverage. The one call of `migrate` covers the same lines.
+  // Like `migrate`, but without coverage. The call of `migrate` covers the same lines.
   const again = (...args: string[]) => unmeasured.run(['migrate', ...args], { DATABASE_URL })
   const prints = (direction: string, names: string[]) => {
     const stdout = names.map((name) => `${direction} ${name}\n`).join('') || 'nothing to do\n'

@@ -1,4 +1,4 @@
-// Tests several ways to lose the primary while instances write. After each loss, promotes the standby.
+// Each test loses the primary in another way while instances write, then promotes the standby.
 import { setTimeout as delay } from 'node:timers/promises'
 import t from 'tap'
 import { run } from '../container/support.ts'
