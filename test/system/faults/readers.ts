@@ -157,7 +157,7 @@ async function resumeTogether (scope: Scope, postgres: Postgres, token: string):
     const start = socket.read(12)
     socket.unshift(start)
     if (String(start) === 'HTTP/1.1 200') sockets.push(socket)
-    // The service may reject a list while it still sends earlier lists. So try again.
+    // While the service sends earlier lists, it may reject this list. The loop then opens another socket.
     else socket.destroy()
   }
   const ends = await Promise.all(sockets.map(readEnds))

@@ -29,7 +29,7 @@ export interface FuzzOptions {
 export interface FuzzReport {
   requests: number
   validRequests: number
-  /** Counts responses: `outcomes[kind][outcome]`. An outcome is a status or an error number. */
+  /** Counts by a kind of case, such as `creates`, and by outcome: a status, an error number or `reset`. */
   outcomes: Record<string, Record<string, number>>
   violations: string[]
 }
