@@ -23,10 +23,10 @@ export interface ConnectionOptions {
   statementTimeoutMs: number
 }
 
-export const tickMs = 100
+export const checkMs = 100
 
-/** A connection with pending statements is unresponsive after this many ticks without a result. */
-export const unresponsiveTicks = 8
+/** A connection with pending statements is unresponsive after this many checks without a result. */
+export const maxChecks = 8
 
 const closeTimeoutMs = 1000
 
@@ -39,7 +39,7 @@ export class Connection {
   isDistributed = false
   readonly #socket = new Socket()
   readonly #client: pg.Client
-  #unresponsiveTicks = 0
+  #checksWithoutResult = 0
   #isReadOnly = false
   /** The last error of each statement, by `preparedAs`. A success removes the error. */
   readonly #preparationErrors = new Map<string, Error>()
@@ -81,7 +81,7 @@ export class Connection {
       const rows: Row[] = []
       const query = new pg.Query(text, values, (error) => {
         this.pending--
-        this.#unresponsiveTicks = 0
+        this.#checksWithoutResult = 0
         if (!this.isOpen || isFatal(error)) this.close()
         if (error) reject(this.#causeOf(error, preparedAs))
         // Another server may have become the primary, so this result may be out of date.
@@ -105,10 +105,10 @@ export class Connection {
     return error
   }
 
-  /** Call this every `tickMs`. Returns whether pending statements got no result for `unresponsiveTicks`. */
-  tick (): boolean {
-    this.#unresponsiveTicks = this.pending === 0 ? 0 : this.#unresponsiveTicks + 1
-    return this.#unresponsiveTicks >= unresponsiveTicks
+  /** Call this every `checkMs`. Returns whether pending statements got no result for `maxChecks`. */
+  check (): boolean {
+    this.#checksWithoutResult = this.pending === 0 ? 0 : this.#checksWithoutResult + 1
+    return this.#checksWithoutResult >= maxChecks
   }
 
   closeWhenReadOnly (): void {

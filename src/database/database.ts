@@ -1,6 +1,6 @@
 // Runs single statements. Reads, long reads, token look-ups and writes have separate connections.
 import { createConnector } from './connector.ts'
-import { tickMs, unresponsiveTicks, type ConnectionOptions, type Row, type Statement } from './connection.ts'
+import { checkMs, maxChecks, type ConnectionOptions, type Row, type Statement } from './connection.ts'
 import { ManagedConnection } from './managed-connection.ts'
 
 export type { Row, Statement }
@@ -15,7 +15,7 @@ interface Probe { table: string, statement: Statement, values: unknown[] }
 // or a lock delays later statements on its connection. See docs/design/001-one-pipelined-connection.md.
 const writeConnections = 4
 
-const maxUnresponsiveMs = unresponsiveTicks * tickMs
+const maxUnresponsiveMs = maxChecks * checkMs
 
 /**
  * Each statement is a transaction of its own. Methods reject with pg's error if the statement is at fault,
@@ -85,17 +85,17 @@ export function openDatabase (options: ConnectionOptions) {
 }
 
 function startHealthCheck (connections: ManagedConnection[], warn: WarningListener): NodeJS.Timeout {
-  let lastTick = performance.now()
+  let lastCheck = performance.now()
   return setInterval(() => {
-    const lagMs = Math.round(performance.now() - lastTick - tickMs)
-    lastTick = performance.now()
+    const lagMs = Math.round(performance.now() - lastCheck - checkMs)
+    lastCheck = performance.now()
     if (lagMs > maxUnresponsiveMs && connections.some((connection) => connection.pending() > 0)) {
       warn('event loop lag: results of the database were read late', { lagMs })
     }
-    const replaced = connections.filter((connection) => connection.tick()).length
+    const replaced = connections.filter((connection) => connection.check()).length
     if (replaced === 0) return
     warn(`the database was unresponsive for ${maxUnresponsiveMs} ms: replacing connections`, { replaced })
-  }, tickMs).unref()
+  }, checkMs).unref()
 }
 
 // Citus runs this statement without contacting a node, so a lost node does not make the service unready.

@@ -37,7 +37,7 @@ export class ManagedConnection {
     }
   }
 
-  /** If `tick` replaces the connection, repeats the statement on the new one. The first success counts. */
+  /** If `check` replaces the connection, repeats the statement on the new one. The first success counts. */
   runHedged (statement: Statement, values: unknown[]): Promise<Row[]> {
     const { promise, resolve, reject } = Promise.withResolvers<Row[]>()
     const first = this.run(statement, values)
@@ -59,9 +59,9 @@ export class ManagedConnection {
     return this.#current?.isDistributed
   }
 
-  tick (): boolean {
+  check (): boolean {
     const connection = this.#usable()
-    if (!connection?.tick() || this.#open >= maxOpen) return false
+    if (!connection?.check() || this.#open >= maxOpen) return false
     connectionEvents.publish({ event: 'timed_out' })
     this.#startClosing(connection)
     const hedges = [...this.#hedges]

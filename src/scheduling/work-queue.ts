@@ -25,11 +25,12 @@ export interface WorkQueueOptions {
 
 const maxQueueMs = 5000
 
-const tickMs = 100
+/** How often the queue looks for expired items and stalled groups. */
+const checkMs = 100
 
-// If no group finishes for this many ticks of `tickMs`, the groups in flight no longer count toward
-// `maxInFlight`. Otherwise groups that wait for a locked row would delay all other users.
-const maxStalledTicks = 10
+// If no group finishes during this many checks, the groups in flight no longer count toward `maxInFlight`.
+// Otherwise groups that wait for a locked row would delay all other users.
+const maxStalledChecks = 10
 
 /** In characters. Limits how long a small item waits for large items of the same group. */
 const maxGroupSize = 262_144
@@ -45,7 +46,7 @@ export class WorkQueue<Entry extends Queued<Work>> {
   #inFlight = 0
   /** Incremented when the groups in flight no longer count toward `maxInFlight`. */
   #generation = 0
-  #stalledTicks = 0
+  #stalledChecks = 0
   #scheduled: NodeJS.Immediate | undefined
   #timer: NodeJS.Timeout | undefined
 
@@ -63,7 +64,7 @@ export class WorkQueue<Entry extends Queued<Work>> {
       evicted.reject(overloaded)
     }
     this.#queue.add(user, entry, 1 + Math.floor(size / sizeUnit), queuedAt)
-    this.#timer ??= setInterval(() => this.#tick(), tickMs).unref()
+    this.#timer ??= setInterval(() => this.#check(), checkMs).unref()
     this.#schedule()
   }
 
@@ -85,7 +86,7 @@ export class WorkQueue<Entry extends Queued<Work>> {
       this.#start(group).then(() => {
         if (generation !== this.#generation) return
         this.#inFlight--
-        this.#stalledTicks = 0
+        this.#stalledChecks = 0
         this.#schedule()
       })
     }
@@ -109,13 +110,13 @@ export class WorkQueue<Entry extends Queued<Work>> {
     return group
   }
 
-  #tick (): void {
+  #check (): void {
     for (const { reject } of this.#queue.takeExpired(performance.now() - maxQueueMs)) reject(overloaded)
-    if (this.#inFlight === 0) this.#stalledTicks = 0
-    else if (++this.#stalledTicks > maxStalledTicks) {
+    if (this.#inFlight === 0) this.#stalledChecks = 0
+    else if (++this.#stalledChecks > maxStalledChecks) {
       this.#generation++
       this.#inFlight = 0
-      this.#stalledTicks = 0
+      this.#stalledChecks = 0
       this.#drain()
     }
     if (this.#inFlight > 0 || this.#queue.size > 0) return
