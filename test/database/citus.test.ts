@@ -6,7 +6,7 @@ import { setTimeout as delay } from 'node:timers/promises'
 import t from 'tap'
 import { openDatabase } from '../../src/database/database.ts'
 import { migrate } from '../../src/database/migrate.ts'
-import { createPlants } from '../../src/plants/repository.ts'
+import { createPlants, type Plants } from '../../src/plants/repository.ts'
 import { MemoryBudget } from '../../src/scheduling/memory-budget.ts'
 import { startApp } from '../support/app.ts'
 import { untilFast } from '../support/blocked.ts'
@@ -18,15 +18,18 @@ const range = (length: number) => Array.from({ length }, (_, index) => index)
 const users = range(20).map((number) => `user ${number}`)
 
 /** Each of these statements serves several requests at once. */
-const batches = ['plants-insert-20', 'plants-delete', 'plants-first-pages']
+const batches = ['plants-insert-20', 'plants-delete', 'plants-pages']
 
 for (const [writeBatch, expected] of [[undefined, []], [500, batches]] as const) {
   const title = writeBatch === undefined ? 'without WRITE_BATCH' : `with WRITE_BATCH=${writeBatch}`
   t.test(`${title} the first requests of a process have ${expected.length} kinds of batches`, async (t) => {
     const { url, statements } = await startCitus(t)
-    const verbs: Array<(plants: ReturnType<typeof createPlants>, user: string) => Promise<unknown>> = [
+    const list = (from?: string) => async (plants: Plants, user: string) =>
+      (await plants.list(user, { from, limit: 100 }, new PassThrough())).plants
+    const verbs: Array<(plants: Plants, user: string) => Promise<unknown>> = [
       (plants, user) => plants.create(user, { id: 1n, name: 'Fern' }),
-      async (plants, user) => (await plants.list(user, { limit: 100 }, new PassThrough())).plants,
+      list(),
+      list('1'),
       (plants, user) => plants.delete(user, '1')
     ]
     const results = []
@@ -38,7 +41,8 @@ for (const [writeBatch, expected] of [[undefined, []], [500, batches]] as const)
       results.push(await Promise.all(users.map((user) => verb(plants, user))))
       await database.close()
     }
-    t.same(results, [true, [{ name: 'Fern' }], true].map((result) => users.map(() => result)))
+    const fern = [{ name: 'Fern' }]
+    t.same(results, [true, fern, fern, true].map((result) => users.map(() => result)))
     t.same(batches.filter((name) => statements.has(name)), expected)
   })
 }

@@ -16,7 +16,7 @@ const root = new URL('../../', import.meta.url)
 const range = (length: number) => Array.from({ length }, (_, index) => index)
 
 // Each of these statements serves several users. On Citus the service sends them only if WRITE_BATCH is set.
-const ofSeveralUsers = ['plants-delete', 'plants-first-pages', 'plants-pages']
+const ofSeveralUsers = ['plants-delete', 'plants-pages']
 
 /** Records the statements that the service sends from now on: maps their names to their texts. */
 function watchStatements (t: Test): Map<string, string> {
