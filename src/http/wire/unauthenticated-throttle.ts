@@ -1,6 +1,8 @@
-// Spreads requests of unauthenticated connections over several ticks (iterations of the event loop).
+// Spreads the work for unauthenticated connections over several ticks (iterations of the event loop).
+import type { IncomingMessage, Server } from 'node:http'
 import type { FastifyInstance } from 'fastify'
 import type { Socket } from 'node:net'
+import { FairQueue } from '../../scheduling/fair-queue.ts'
 import { clientWork } from '../../scheduling/tick-limiter.ts'
 
 type ClientConnection = Socket & {
@@ -11,6 +13,9 @@ type ClientConnection = Socket & {
 /** The cost of an unauthenticated or malformed request. A tick starts at most eight of these requests. */
 export const requestBytes = 32_768
 
+/** The most first requests that are read in a tick. Reading a request with a large body takes some 0.1 ms. */
+const maxFirstReads = 64
+
 /** Ends the throttling of a connection that has sent a valid token. */
 export function markAuthenticated (connection: ClientConnection): void {
   connection.unauthenticated = undefined
@@ -18,6 +23,7 @@ export function markAuthenticated (connection: ClientConnection): void {
 
 /** Each address has a separate fair share for probes: an attacker may have the prober's address. */
 export function throttleUnauthenticated ({ server, routing }: FastifyInstance, probePaths: string[]): void {
+  limitFirstReads(server)
   // Read `remoteAddress` on every new socket: the first read adds a property to the socket. If only some
   // sockets had this property, V8 would run Node's socket code more slowly.
   server.on('connection', (socket: ClientConnection) => {
@@ -32,4 +38,38 @@ export function throttleUnauthenticated ({ server, routing }: FastifyInstance, p
       if (request.socket.writable) routing(request, response)
     })
   })
+}
+
+/**
+ * Node reads all connections that have data in one tick. When a tick has read `maxFirstReads` first requests,
+ * pauses all connections that have sent no request yet. Each later tick resumes some of these connections.
+ */
+function limitFirstReads (server: Server): void {
+  const silent = new Set<Socket>()
+  const paused = new FairQueue<Socket>()
+  let reads = 0
+
+  function nextTick (): void {
+    reads = 0
+    for (let resumed = 0; resumed < maxFirstReads && paused.size > 0; resumed++) {
+      const socket = paused.next() as Socket
+      if (!socket.destroyed) silent.add(socket.resume())
+    }
+    if (paused.size > 0) setImmediate(nextTick)
+  }
+
+  function count (socket: Socket): void {
+    if (!silent.delete(socket)) return
+    if (reads++ === 0 && paused.size === 0) setImmediate(nextTick)
+    if (reads < maxFirstReads) return
+    for (const other of silent) paused.add(String(other.remoteAddress), other.pause())
+    silent.clear()
+  }
+
+  server.on('connection', (socket) => {
+    silent.add(socket)
+    socket.once('close', () => silent.delete(socket))
+  })
+  server.on('request', ({ socket }: IncomingMessage) => count(socket))
+  server.on('clientError', (_error, socket) => count(socket as Socket))
 }

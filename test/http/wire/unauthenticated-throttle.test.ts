@@ -10,6 +10,7 @@ import { parseResponses } from '../../support/raw.ts'
 const together = 200
 // In one tick the service starts at most eight new and eight queued unauthenticated requests.
 const maxPerTick = 16
+const maxFirstReads = 64
 
 async function start (t: Test) {
   const { app, as, log, listen } = await startApp(t)
@@ -31,6 +32,8 @@ async function start (t: Test) {
   return {
     app,
     open,
+    accepted,
+    arrived: () => arrived,
     request: (line: string, headers = `Authorization: ${authorization}\r\n`) =>
       `${line} HTTP/1.1\r\nHost: x\r\n${headers}\r\n`,
 
@@ -76,6 +79,36 @@ t.test('few unauthenticated requests start per tick, in the order of their conne
   t.same(statuses, Array(together).fill([401, 200, 200]))
 })
 
+t.test('few first requests are read per tick', async (t) => {
+  const { openAll, arrived, request } = await start(t)
+  const sockets = await openAll()
+  const received = sockets.map((socket) => buffer(socket))
+  for (const socket of sockets) socket.write(request('GET /livez', last))
+  let most = 0
+  for (let before = 0; arrived() < together; before = arrived()) {
+    await new Promise(setImmediate)
+    most = Math.max(most, arrived() - before)
+  }
+  t.ok(most <= maxFirstReads, `${most}`)
+  const responses = (await Promise.all(received)).map((bytes) => parseResponses(bytes))
+  t.match(responses, Array(together).fill([{ status: 200 }]))
+})
+
+t.test('a connection may close before its first request is read', async (t) => {
+  const { app, accepted, arrived, open, openAll, request } = await start(t)
+  const sockets = await openAll()
+  const received = sockets.map((socket) => buffer(socket).catch(() => Buffer.alloc(0)))
+  app.server.on('request', () => {
+    if (arrived() === maxFirstReads) for (const socket of accepted) if (socket.isPaused()) socket.destroy()
+  })
+  for (const socket of sockets) socket.write(request('GET /livez', last))
+  const responses = (await Promise.all(received)).map((bytes) => parseResponses(bytes))
+  t.equal(responses.filter(([response]) => response?.status === 200).length, maxFirstReads)
+  const next = await open()
+  next.write(request('GET /livez', last))
+  t.match(parseResponses(await buffer(next)), [{ status: 200 }])
+})
+
 t.test('neither a connection with a valid token nor a probe is throttled', async (t) => {
   const { open, openAll, completed, request } = await start(t)
   const [alice, newcomer, sockets] = await Promise.all([open(), open(), openAll()])
@@ -110,7 +143,8 @@ t.test('queued requests of clients that disconnect are not started', async (t) =
   const next = await open()
   next.write(request('GET /openapi.json'))
   await once(next, 'data')
-  t.ok(started <= maxPerTick, `${started}`)
+  const ticks = Math.ceil(together / maxFirstReads)
+  t.ok(started <= ticks * maxPerTick, `${started}`)
 })
 
 t.test('queued requests get responses with Connection: close during a shutdown', async (t) => {
