@@ -59,9 +59,9 @@ export async function openMetrics ({ host, port, version, schema, jwts }: Metric
 }
 
 async function listen (registry: Registry, host: string, port: number) {
-  let rendered: Promise<string> | undefined
-  function render (): Promise<string> {
-    rendered ??= registry.metrics().finally(() => {
+  let rendered: Promise<Buffer> | undefined
+  function render (): Promise<Buffer> {
+    rendered ??= registry.metrics().then(Buffer.from).finally(() => {
       setTimeout(() => { rendered = undefined }, renderIntervalMs).unref()
     })
     return rendered
@@ -70,12 +70,12 @@ async function listen (registry: Registry, host: string, port: number) {
   const server = createServer({
     connectionsCheckingInterval: 1000,
     headersTimeout: connectionTimeoutMs,
-    requestTimeout: connectionTimeoutMs,
-    keepAliveTimeout: connectionTimeoutMs
+    requestTimeout: connectionTimeoutMs
   }, async ({ method, url }, response) => {
     if (method !== 'GET' || url !== '/metrics') return response.writeHead(404).end()
-    const text = await render()
-    response.writeHead(200, { 'content-type': registry.contentType }).end(text)
+    const bytes = await render()
+    // Close the connection, because 16 pipelined requests of 50 connections would block the event loop.
+    response.writeHead(200, { 'content-type': registry.contentType, connection: 'close' }).end(bytes)
   })
   Object.assign(server, { timeout: connectionTimeoutMs, maxConnections })
   serializePipelining(server)
