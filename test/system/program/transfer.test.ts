@@ -1,8 +1,9 @@
 import { execFile, spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { readdir, readFile, rm, writeFile } from 'node:fs/promises'
-import { connect, createServer, type AddressInfo } from 'node:net'
+import { readdir, readFile, readlink, rm, writeFile } from 'node:fs/promises'
+import { connect, createServer, type AddressInfo, type Socket } from 'node:net'
 import { join } from 'node:path'
+import { setTimeout as delay } from 'node:timers/promises'
 import { promisify } from 'node:util'
 import { gunzipSync } from 'node:zlib'
 import pg from 'pg'
@@ -110,22 +111,38 @@ t.test('an export that loses its connection before the server confirms it leaves
   await sql(url.href, "insert into plants (owner, id, name) values ('ann', 1, 'Fern')")
   const { port, hostname } = url
   const copyDone = Buffer.from('c\0\0\0\x04')
+  const copied = Promise.withResolvers<Socket>()
   const proxy = createServer((near) => {
     const far = connect(Number(port), hostname)
     near.pipe(far).on('error', () => {})
     far.on('data', (chunk) => {
       const at = chunk.indexOf(copyDone)
       if (at === -1) near.write(chunk)
-      else near.end(chunk.subarray(0, at + copyDone.length))
+      else near.write(chunk.subarray(0, at + copyDone.length), () => copied.resolve(near))
     })
   }).listen(0, '127.0.0.1')
   await once(proxy, 'listening')
   t.teardown(() => proxy.close())
   url.host = `127.0.0.1:${(proxy.address() as AddressInfo).port}`
-  const result = await run(['export', 'ann', join(folder, 'lost.ndjson')], { DATABASE_URL: url.href })
-  t.match(result, { code: 1, stderr: 'Connection terminated unexpectedly\n' })
+  const { child, ended } = start(['export', 'ann', join(folder, 'lost.ndjson')], { DATABASE_URL: url.href })
+  const near = await copied.promise
+  // Wait until the program has closed the complete file. Only the server's confirmation is missing.
+  while (await lengthOf('lost.ndjson') === 0 || await hasOpen(child.pid, 'lost.ndjson')) await delay(10)
+  near.destroy()
+  t.match(await ended, { code: 1, stderr: 'Connection terminated unexpectedly\n' })
   t.notOk((await readdir(folder)).some((name) => name.startsWith('lost')))
 })
+
+/** Returns 0 if no file in `folder` has a name that starts with `start`. */
+async function lengthOf (start: string): Promise<number> {
+  const name = (await readdir(folder)).find((name) => name.startsWith(start))
+  return name === undefined ? 0 : (await readFile(join(folder, name))).length
+}
+
+async function hasOpen (pid: number | undefined, file: string): Promise<boolean> {
+  const links = (await readdir(`/proc/${pid}/fd`)).map((fd) => readlink(`/proc/${pid}/fd/${fd}`).catch(() => ''))
+  return (await Promise.all(links)).some((path) => path.includes(file))
+}
 
 t.test('an export is one snapshot and blocks nothing; Ctrl-C leaves no file', async (t) => {
   const DATABASE_URL = await createDatabase(t)
