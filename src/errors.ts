@@ -70,7 +70,7 @@ export const errors = defineErrors({
     headers: bearer(', error="insufficient_scope"')
   },
   PATH_UNKNOWN: { number: 40401, message: 'There is nothing at this path.' },
-  METHOD_NOT_ALLOWED: { number: 40501, message: 'This path does not answer to this method.' },
+  METHOD_NOT_ALLOWED: { number: 40501, message: 'This path does not support this method.' },
   REQUEST_TIMEOUT: { number: 40801, message: 'The request did not arrive in time.' },
   URL_TOO_LONG: { number: 41401, message: 'The URL is too long.' },
   EXPECTATION_UNKNOWN: { number: 41701, message: 'The only supported expectation is 100-continue.' },
@@ -82,7 +82,7 @@ export const errors = defineErrors({
   DATABASE_UNAVAILABLE: { number: 50301, message: 'The database cannot be reached.', headers: later },
   OVERLOADED: { number: 50302, message: 'The service has more work than it can do.', headers: later },
   STOPPING: { number: 50303, message: 'The service is stopping.', headers: later },
-  DATABASE_SLOW: { number: 50304, message: 'The database did not answer in time.', headers: later },
+  DATABASE_SLOW: { number: 50304, message: 'The database did not respond in time.', headers: later },
   DATABASE_FULL: { number: 50305, message: 'The database has no room to store anything.', headers: later },
   KEYS_UNAVAILABLE: {
     number: 50306,

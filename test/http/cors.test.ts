@@ -57,7 +57,7 @@ t.test('a preflight request of a listed origin gets the methods of its path', as
 })
 
 t.test('every other OPTIONS request gets the errors that it always gets', async (t) => {
-  const wrongMethod = [40501, 'This path does not answer to this method.'] as const
+  const wrongMethod = [40501, 'This path does not support this method.'] as const
   const method = { 'access-control-request-method': 'POST' }
   const cases: Array<[headers: Record<string, string>, title: string]> = [
     [{}, 'bare'], [{ origin: app1 }, 'without a method'], [method, 'without an origin'],

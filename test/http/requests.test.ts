@@ -10,7 +10,7 @@ const malformed = [40001, 'The request is not well-formed HTTP/1.1.'] as const
 const badUrl = [40002, 'The URL has a malformed percent escape: write % as %25.'] as const
 const host = [40003, 'An HTTP/1.1 request needs one valid Host header.'] as const
 const unknownPath = [40401, 'There is nothing at this path.'] as const
-const wrongMethod = [40501, 'This path does not answer to this method.'] as const
+const wrongMethod = [40501, 'This path does not support this method.'] as const
 const longHeaders = [43101, 'The headers are too large.'] as const
 
 const { as, url, listen, log } = await startApp(t)

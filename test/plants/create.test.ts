@@ -185,7 +185,7 @@ t.test('a slow statement and a full disk have errors of their own', async (t) =>
     language plpgsql as $$ begin ${body} end $$`)
   await fails('perform pg_sleep(1); return new;')
   await sql(app.url, 'create trigger fail before insert on plants for each row execute function fail()')
-  const slow = { error: 50304, message: 'The database did not answer in time.' }
+  const slow = { error: 50304, message: 'The database did not respond in time.' }
   t.strictSame(await creates(1), { status: 503, body: slow, retryAfter: '1' })
 
   await fails('raise exception \'could not extend file\' using errcode = \'disk_full\';')
