@@ -26,8 +26,8 @@ const deleteOne = {
   text: 'delete from plants where owner = $1 and id = $2 returning owner, id'
 }
 // The subselects hide the arrays' lengths from the planner. Otherwise PostgreSQL would replan, which almost
-// doubles a small batch's time. Because of `limit`, the planner expects one key and uses the index. Otherwise a
-// batch would read the whole table if the table was small when the statement was prepared.
+// doubles a small batch's time. Because of `limit`, the planner expects one key and uses the index. Without
+// `limit`, a batch would read the whole table if the table was small when the statement was prepared.
 const deleteMany = {
   name: 'plants-delete',
   text: `delete from plants

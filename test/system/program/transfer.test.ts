@@ -140,8 +140,9 @@ async function lengthOf (start: string): Promise<number> {
 }
 
 async function hasOpen (pid: number | undefined, file: string): Promise<boolean> {
-  const links = (await readdir(`/proc/${pid}/fd`)).map((fd) => readlink(`/proc/${pid}/fd/${fd}`).catch(() => ''))
-  return (await Promise.all(links)).some((path) => path.includes(file))
+  const descriptors = `/proc/${pid}/fd`
+  const paths = (await readdir(descriptors)).map((name) => readlink(join(descriptors, name)).catch(() => ''))
+  return (await Promise.all(paths)).some((path) => path.includes(file))
 }
 
 t.test('an export is one snapshot and blocks nothing; Ctrl-C leaves no file', async (t) => {
