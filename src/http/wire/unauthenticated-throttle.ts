@@ -13,8 +13,8 @@ type ClientConnection = Socket & {
 /** The cost of an unauthenticated or malformed request. A tick starts at most eight of these requests. */
 export const requestBytes = 32_768
 
-/** The most first requests that are read in a tick. Reading a request with a large body takes some 0.1 ms. */
-const maxFirstReads = 64
+/** The most first requests that are read in a tick. Reading a request with a large body takes some 0.2 ms. */
+const maxFirstReads = 16
 
 /** Ends the throttling of a connection that has sent a valid token. */
 export function markAuthenticated (connection: ClientConnection): void {

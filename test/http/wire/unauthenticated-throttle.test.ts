@@ -10,7 +10,7 @@ import { parseResponses } from '../../support/raw.ts'
 const together = 200
 // In one tick the service starts at most eight new and eight queued unauthenticated requests.
 const maxPerTick = 16
-const maxFirstReads = 64
+const maxFirstReads = 16
 
 async function start (t: Test) {
   const { app, as, log, listen } = await startApp(t)
@@ -143,8 +143,9 @@ t.test('queued requests of clients that disconnect are not started', async (t) =
   const next = await open()
   next.write(request('GET /openapi.json'))
   await once(next, 'data')
+  // The last requests arrived in this many ticks. Of these requests, the service started half.
   const ticks = Math.ceil(together / maxFirstReads)
-  t.ok(started <= ticks * maxPerTick, `${started}`)
+  t.ok(started <= (ticks + 2) * maxPerTick / 2, `${started}`)
 })
 
 t.test('queued requests get responses with Connection: close during a shutdown', async (t) => {
