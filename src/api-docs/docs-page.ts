@@ -1,6 +1,8 @@
 // Serves the reference page at /docs.
 import { createHash } from 'node:crypto'
 import { readFile } from 'node:fs/promises'
+import { Readable } from 'node:stream'
+import { setImmediate as nextTick } from 'node:timers/promises'
 import { promisify } from 'node:util'
 import { runInNewContext } from 'node:vm'
 import { gzip } from 'node:zlib'
@@ -14,6 +16,8 @@ const contentSecurityPolicy = [
 ].join('; ')
 
 const gzipAccepted = /\bgzip\b(?!\s*;\s*q=0(?:\.0*)?(?:,|\s|$))/i
+
+const pieceBytes = 65_536
 
 const own = (name: string) => () => readFile(new URL(name, import.meta.url))
 
@@ -37,11 +41,20 @@ export function serveDocs (app: FastifyInstance): void {
       if (request.headers['if-none-match']?.includes(etag)) return reply.code(304).send()
       if (acceptsGzip) reply.header('content-encoding', 'gzip')
       const bytes = acceptsGzip ? packed : plain
-      await clientWork.turn(`docs ${request.ip}`, bytes.length)
-      return reply.type(type).send(bytes)
+      await clientWork.turn(`docs ${request.ip}`, pieceBytes)
+      const pieces = Readable.from(piecesOf(bytes, request.ip), { objectMode: false })
+      return reply.type(type).header('content-length', bytes.length).send(pieces)
     })
   }
   app.get('/docs/', (_request, reply) => reply.redirect('../docs', 308))
+}
+
+/** Copying a whole file to the socket at once could block the event loop for 50 ms. */
+async function * piecesOf (bytes: Buffer, address: string): AsyncGenerator<Buffer, void> {
+  for (let at = 0; at < bytes.length; at += pieceBytes) {
+    yield bytes.subarray(at, at + pieceBytes)
+    await clientWork.turn(`docs ${address}`, pieceBytes)
+  }
 }
 
 async function load (read: () => Promise<Buffer>) {
@@ -57,6 +70,11 @@ const languageTitle = ['key:`js`,title:`JavaScript`', 'key:`js`,title:`TypeScrip
 async function readScalar (): Promise<Buffer> {
   // Read the bytes as characters: decoding UTF-8 and encoding it again would block the event loop for 90 ms.
   const module = await readFile(new URL(import.meta.resolve('@scalar/fastify-api-reference')), 'latin1')
+  // Each step blocks the event loop for up to 20 ms, so other requests run between the steps.
+  await nextTick()
   const literal = /^var standalone_default = (".*");$/m.exec(module)?.[1] as string
-  return Buffer.from(runInNewContext(literal).replace(...languageTitle), 'latin1')
+  await nextTick()
+  const script = runInNewContext(literal)
+  await nextTick()
+  return Buffer.from(script.replace(...languageTitle), 'latin1')
 }

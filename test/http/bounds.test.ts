@@ -93,7 +93,7 @@ t.test('the files of the reference page are compressed and have ETags', async (t
   t.equal((await app.inject('/docs/nothing.js')).statusCode, 404)
 })
 
-t.test('the service sends one file of the reference page per tick', async (t) => {
+t.test('the service begins to send few files of the reference page per tick', async (t) => {
   const { app, listen } = await startApp(t)
   const address = await listen()
   const sockets: Socket[] = []
@@ -107,7 +107,7 @@ t.test('the service sends one file of the reference page per tick', async (t) =>
     now = countBegun()
     most = Math.max(most, now - before)
   }
-  t.equal(most, 1)
+  t.ok(most <= 4, `${most}`)
 })
 
 t.test('a request in flight when a shutdown begins gets its response with Connection: close', async (t) => {
