@@ -110,6 +110,20 @@ t.test('the service begins to send few files of the reference page per tick', as
   t.ok(most <= 4, `${most}`)
 })
 
+t.test('HEAD requests for the reference page leave no work that delays later ones', async (t) => {
+  const { app } = await startApp(t)
+  const head = () => app.inject({ method: 'HEAD', url: '/docs/scalar.js' })
+  await head()
+  let ticks = 0
+  let timer = setImmediate(function count () {
+    ticks++
+    timer = setImmediate(count)
+  })
+  for (let sent = 0; sent < 100; sent++) await head()
+  clearImmediate(timer)
+  t.ok(ticks < 500, `${ticks}`)
+})
+
 t.test('a request in flight when a shutdown begins gets its response with Connection: close', async (t) => {
   const { app, alice: { authorization }, listen, sendBlocked, unblock } = await startBlocked(t)
   const address = await listen()

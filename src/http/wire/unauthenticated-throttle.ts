@@ -1,7 +1,7 @@
 // Spreads the work for unauthenticated connections over several ticks (iterations of the event loop).
-import type { IncomingMessage, Server } from 'node:http'
-import type { FastifyInstance } from 'fastify'
+import type { Server } from 'node:http'
 import type { Socket } from 'node:net'
+import type { FastifyInstance } from 'fastify'
 import { FairQueue } from '../../scheduling/fair-queue.ts'
 import { clientWork } from '../../scheduling/tick-limiter.ts'
 
@@ -23,7 +23,7 @@ export function markAuthenticated (connection: ClientConnection): void {
 
 /** Each address has a separate fair share for probes: an attacker may have the prober's address. */
 export function throttleUnauthenticated ({ server, routing }: FastifyInstance, probePaths: string[]): void {
-  limitFirstReads(server)
+  const countFirstRead = limitFirstReads(server)
   // Read `remoteAddress` on every new socket: the first read adds a property to the socket. If only some
   // sockets had this property, V8 would run Node's socket code more slowly.
   server.on('connection', (socket: ClientConnection) => {
@@ -33,6 +33,7 @@ export function throttleUnauthenticated ({ server, routing }: FastifyInstance, p
   server.off('request', routing).on('request', (request, response) => {
     const { unauthenticated } = request.socket as ClientConnection
     if (unauthenticated === undefined) return routing(request, response)
+    countFirstRead(request.socket)
     const kind = probePaths.includes(request.url as string) ? 'probe' : 'request'
     clientWork.run(`${kind} ${unauthenticated}`, requestBytes, () => {
       if (request.socket.writable) routing(request, response)
@@ -43,33 +44,33 @@ export function throttleUnauthenticated ({ server, routing }: FastifyInstance, p
 /**
  * Node reads all connections that have data in one tick. When a tick has read `maxFirstReads` first requests,
  * pauses all connections that have sent no request yet. Each later tick resumes some of these connections.
+ * Call the returned function for each request of an unauthenticated connection.
  */
-function limitFirstReads (server: Server): void {
-  const silent = new Set<Socket>()
+function limitFirstReads (server: Server): (socket: Socket) => void {
+  const withoutRequest = new Set<Socket>()
   const paused = new FairQueue<Socket>()
   let reads = 0
 
-  function nextTick (): void {
+  function resumeSome (): void {
     reads = 0
     for (let resumed = 0; resumed < maxFirstReads && paused.size > 0; resumed++) {
       const socket = paused.next() as Socket
-      if (!socket.destroyed) silent.add(socket.resume())
+      if (!socket.destroyed) withoutRequest.add(socket.resume())
     }
-    if (paused.size > 0) setImmediate(nextTick)
+    if (paused.size > 0) setImmediate(resumeSome)
   }
 
-  function count (socket: Socket): void {
-    if (!silent.delete(socket)) return
-    if (reads++ === 0 && paused.size === 0) setImmediate(nextTick)
+  function countFirstRead (socket: Socket): void {
+    if (!withoutRequest.delete(socket)) return
+    if (reads++ === 0 && paused.size === 0) setImmediate(resumeSome)
     if (reads < maxFirstReads) return
-    for (const other of silent) paused.add(String(other.remoteAddress), other.pause())
-    silent.clear()
+    for (const other of withoutRequest) paused.add(String(other.remoteAddress), other.pause())
+    withoutRequest.clear()
   }
 
   server.on('connection', (socket) => {
-    silent.add(socket)
-    socket.once('close', () => silent.delete(socket))
-  })
-  server.on('request', ({ socket }: IncomingMessage) => count(socket))
-  server.on('clientError', (_error, socket) => count(socket as Socket))
+    withoutRequest.add(socket)
+    socket.once('close', () => withoutRequest.delete(socket))
+  }).on('clientError', (_error, socket) => countFirstRead(socket as Socket))
+  return countFirstRead
 }
