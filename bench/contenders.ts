@@ -1,8 +1,8 @@
 // Defines the contenders: the programs that the benchmark measures.
 import { execFileSync, spawnSync } from 'node:child_process'
 import { cpSync, symlinkSync } from 'node:fs'
+import { availableParallelism } from 'node:os'
 import { join } from 'node:path'
-import manifest from '../package.json' with { type: 'json' }
 import { folder, type Contender } from './running.ts'
 
 export const found = (program: string) => spawnSync('which', [program]).status === 0
@@ -10,14 +10,10 @@ export const found = (program: string) => spawnSync('which', [program]).status =
 const here = import.meta.dirname
 const peer = (file: string) => join(here, 'peers', file)
 
-const nodeOptions = manifest.scripts.start.split(' ').filter((word) => word.startsWith('--'))
-
-const serviceIn = (checkout: string) => [process.execPath, ...nodeOptions, join(checkout, 'src/main.ts')]
-
 export const service: Contender = {
   name: 'service',
   title: 'this service',
-  command: serviceIn(join(here, '..')),
+  command: [join(here, '../src/main.ts')],
   ready: '/readyz',
   // The Docker image also sets both variables.
   env: { NODE_ENV: 'production', NODE_COMPILE_CACHE: join(folder, 'compile-cache') }
@@ -25,6 +21,11 @@ export const service: Contender = {
 
 export const withSettings = (name: string, title: string, env: Record<string, string>): Contender =>
   ({ ...service, name, title, env: { ...service.env, ...env } })
+
+export const perCore: Contender = {
+  ...withSettings('per_core', `${service.title}, a process for each core`, { REUSE_PORT: 'on' }),
+  processes: availableParallelism()
+}
 
 export const watched = (OTEL_EXPORTER_OTLP_ENDPOINT: string): Contender[] => [
   withSettings('metrics', 'with metrics', { METRICS_PORT: '0' }),
@@ -41,7 +42,7 @@ export const before = (checkout: string): Contender => ({
   ...service,
   name: 'before',
   title: 'the version before',
-  command: serviceIn(checkout)
+  command: [join(checkout, 'src/main.ts')]
 })
 
 export function fillCompileCache ({ command, env }: Contender) {
@@ -81,10 +82,8 @@ function rust (): Contender {
   return { name: 'rust', title: 'Rust + tokio-postgres', command, ready: '/livez' }
 }
 
-// This contender needs the npm package `bun`, installed globally.
 function bun (): Contender {
-  if (!found('bun')) throw new Error('bun is not found')
-  const command = ['bun', peer('bun.ts')]
+  const command = [join(here, 'node_modules/.bin/bun'), peer('bun.ts')]
   return { name: 'bun', title: 'Bun', command, ready: '/livez' }
 }
 
@@ -104,7 +103,7 @@ function floor (): Contender {
 
 export function contenders (): Contender[] {
   const all = [
-    service, yardstick,
+    service, perCore, yardstick,
     inNode('express', 'Express 5 + pg'), inNode('hono', 'Hono + postgres.js')
   ]
   for (const [name, get] of Object.entries({ go, rust, bun, floor })) {

@@ -7,9 +7,10 @@ import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
 import { exportJWK, generateKeyPair, SignJWT } from 'jose'
 import Fastify from 'fastify'
-import { createJwtAuthenticate } from '../src/access/jwt.ts'
-import { createKeys } from '../src/access/jwt-keys.ts'
+import { createJwtAuthenticator } from '../src/access/jwt/jwt.ts'
+import { createKeys } from '../src/access/jwt/keys.ts'
 import { readConfig } from '../src/config.ts'
+import { authenticateWith } from '../test/support/authenticate.ts'
 import { round } from '../test/support/table.ts'
 import { withSettings } from './contenders.ts'
 import { median, type Duration } from './measure.ts'
@@ -46,7 +47,7 @@ async function checks ({ issuer, environment, signAll }: Provider, rounds: numbe
   const keys = createKeys(source, Fastify().log)
   await keys.refetch()
   const scopes = new Set(['plants:read', 'plants:write'])
-  const authenticate = createJwtAuthenticate(keys, readConfig(environment), scopes)
+  const authenticate = authenticateWith(createJwtAuthenticator(keys, readConfig(environment), scopes))
   const figures: number[][] = []
   // The figures of round 0, the warm-up, are discarded.
   for (let turn = 0; turn <= rounds; turn++) {

@@ -10,7 +10,7 @@ import { availableParallelism } from 'node:os'
 import { parseArgs } from 'node:util'
 import pg from 'pg'
 import {
-  before, contenders, fillCompileCache, found, service, watched, yardstick
+  before, contenders, fillCompileCache, found, perCore, service, watched, yardstick
 } from './contenders.ts'
 import { jwts } from './jwt.ts'
 import { large } from './large.ts'
@@ -50,8 +50,6 @@ await using postgres = await startPostgres()
 const version = await withClient(postgres.url('postgres'), async (client) =>
   (await client.query('show server_version')).rows[0].server_version)
 const date = new Date().toISOString().slice(0, 10)
-const conditions = `Medians of ${duration.rounds} rounds of ${duration.seconds} s, ${date}: \
-${availableParallelism()} cores, PostgreSQL ${version}, Node ${process.version}.`
 
 const bare = { name: 'bare', title: 'pgbench' }
 const all = contenders()
@@ -67,7 +65,7 @@ if (measured.length > 0) {
       const url = postgres.url(bare.name)
       const database = stack.adopt(new pg.Client(url), (client) => client.end())
       await database.connect()
-      entries.push({ title: bare.title, url, database, postgres: postgres.pid })
+      entries.push({ title: bare.title, pids: [], url, database, postgres: postgres.pid })
     } else {
       console.log('without pgbench: not found')
     }
@@ -87,9 +85,9 @@ Latency in ms, median/99th percentile:
 
 ${latencyTable(results)}
 
-${conditions}`
-    const isWhole = measured.length === loads.length
-    if (!isWhole) return console.log(section)
+Medians of ${duration.rounds} rounds of ${duration.seconds} s, ${date}: ${availableParallelism()} cores, \
+PostgreSQL ${version}, Node ${process.version}.`
+    if (measured.length < loads.length) return console.log(section)
     writePlot(`Requests per second, ${yardstick.title} = 1`, bars)
     writeSection('Throughput', section)
   })
@@ -100,9 +98,7 @@ if (parts.includes('single')) {
     const results = await throughput(entries, { loads: ['list', 'create'], connections: 1, ...duration })
     writeSection('One request at a time', `Latency over one connection in ms, median/99th percentile:
 
-${latencyTable(results)}
-
-${conditions}`)
+${latencyTable(results)}`)
   })
 }
 
@@ -112,9 +108,7 @@ if (parts.includes('unbounded')) {
 before the list, with 1 client and with 50 clients. Each client reads 64 KiB every 40 ms. \`/livez\` is \
 measured while a client reads at full speed.
 
-${rows}
-
-${conditions}`)
+${rows}`)
 }
 
 if (parts.includes('pages')) {
@@ -122,18 +116,15 @@ if (parts.includes('pages')) {
   writeSection('Pages', `64 connections read the same page of 20 of one user's 100,000 plants. \
 Processor time of a request with PostgreSQL's.
 
-${rows}
-
-${conditions}`)
+${rows}`)
 }
 
 if (parts.includes('start')) {
-  const { ready, memory } = await starts(postgres.url(service.name), service, 2 * duration.rounds)
-  writeSection('Start and memory', `On a migrated database, from starting the process to \
-the first 200 of \`/readyz\`: ${ready} ms.
-Resident memory a second later, idle: ${memory} MiB.
+  const rows = await starts(postgres, [service, perCore], 2 * duration.rounds)
+  writeSection('Start and memory', `On a migrated database: time until all processes are ready,
+and the sum of their resident memory a second later, idle.
 
-${conditions}`)
+${rows}`)
 }
 
 if (parts.includes('transfer')) {
@@ -141,9 +132,7 @@ if (parts.includes('transfer')) {
   writeSection('Import and export', `Import and export of 1,000,000 plants: median of the rounds \
 [lowest–highest].
 
-${rows}
-
-${conditions}`)
+${rows}`)
 }
 
 /** Prints each rate as a multiple of the first variant's rate. Returns the processor times as Markdown. */
@@ -158,9 +147,7 @@ async function variants (chosen: Contender[], of: Load[]): Promise<string> {
     section = `64 connections.
 Processor time of a request in µs, of the service and PostgreSQL together (of the service alone):
 
-${processorTable(results)}
-
-${conditions}`
+${processorTable(results)}`
   })
   return section
 }
@@ -177,9 +164,7 @@ if (parts.includes('watched')) {
 }
 
 if (parts.includes('jwt')) {
-  writeSection('JWTs', `${await jwts(postgres, duration)}
-
-${conditions}`)
+  writeSection('JWTs', await jwts(postgres, duration))
 }
 
 if (parts.includes('before')) {
@@ -194,7 +179,5 @@ ${rateTable(results)}
 
 Processor time of a request in µs, of the service and PostgreSQL together (of the service alone):
 
-${processorTable(results)}
-
-${conditions}`)
+${processorTable(results)}`)
 }

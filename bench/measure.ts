@@ -61,8 +61,9 @@ function processorSeconds (pid: number): number {
   }, own)
 }
 
-export async function run (program: string, args: string[], { pid, postgres }: Entry) {
-  const used = () => [pid === undefined ? NaN : processorSeconds(pid), processorSeconds(postgres)] as const
+export async function run (program: string, args: string[], { pids, postgres }: Entry) {
+  const used = () =>
+    [pids.reduce((sum, pid) => sum + processorSeconds(pid), 0), processorSeconds(postgres)] as const
   const [ownBefore, postgresBefore] = used()
   const child = spawn(program, args, { stdio: ['ignore', 'pipe', 'inherit'] })
   const [output, [code]] = await Promise.all([text(child.stdout), once(child, 'exit')])
@@ -123,5 +124,5 @@ export async function pgbench (entry: Entry, load: Load, { seconds, firstId }: O
   ], entry)
   const figure = (pattern: RegExp) => Number(pattern.exec(output)?.[1])
   const requests = figure(/actually processed: (\d+)/)
-  return { requests, perSecond: figure(/tps = ([\d.]+)/), p50: NaN, p99: NaN, ...processor(requests), own: 0 }
+  return { requests, perSecond: figure(/tps = ([\d.]+)/), p50: NaN, p99: NaN, ...processor(requests) }
 }

@@ -1,6 +1,6 @@
 // Measures requests for the first page of a user's plants and requests for the last page.
 import { table } from '../test/support/table.ts'
-import { writeCursor } from '../src/http/types.ts'
+import { writeCursor } from '../src/plants/schemas.ts'
 import { processor, run, spread, type Duration } from './measure.ts'
 import { alongside, collector, withClient, type Contender, type Entry, type Postgres } from './running.ts'
 import { fill, plants } from './unbounded.ts'

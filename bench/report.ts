@@ -1,6 +1,7 @@
 // Writes docs/performance.md and its plot. A benchmark run replaces only the sections that the run measured.
 import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { service } from './contenders.ts'
 
 const docs = join(import.meta.dirname, '../docs')
 
@@ -22,9 +23,9 @@ export function writePlot (title: string, groups: Map<string, Bar[]>) {
   const drawn = [...groups].flatMap(([group, bars]) => {
     y += gap
     const heading = y - 8
-    const rows = bars.map(({ title, value, label }, index) => {
+    const rows = bars.map(({ title, value, label }) => {
       const length = value / longest * (width - 120)
-      const [kind, base] = [index === 0 ? 'own' : 'peer', y + 13]
+      const [kind, base] = [title.startsWith(service.title) ? 'own' : 'peer', y + 13]
       const row = `<text x="${left - 8}" y="${base}" text-anchor="end">${title}</text>` +
         `<rect class="${kind}" x="${left}" y="${y}" width="${length.toFixed(1)}" height="15" rx="2"/>` +
         `<text x="${(left + length + 6).toFixed(1)}" y="${base}">${label}</text>`

@@ -17,6 +17,8 @@ export interface Contender {
   name: string
   title: string
   command: string[]
+  /** How many processes share the port. By default, one. */
+  processes?: number
   /** The benchmark requests this path until the status is below 500. Then the contender is ready. */
   ready: string
   env?: Record<string, string>
@@ -25,7 +27,7 @@ export interface Contender {
 }
 
 interface Running {
-  pid: number
+  pids: number[]
   url: string
   startMs: number
   [Symbol.asyncDispose]: () => Promise<void>
@@ -36,8 +38,8 @@ export interface Entry {
   title: string
   url: string
   database: pg.Client
-  /** The process id of the contender. Undefined for pgbench. */
-  pid?: number
+  /** The process ids of the contender. Empty for pgbench. */
+  pids: number[]
   postgres: number
   tokensFile?: string | undefined
 }
@@ -59,6 +61,13 @@ export function interrupt () {
   for (const child of children) child.kill('SIGKILL')
 }
 
+/** Counts the sockets that listen on the port. Each process that shares the port has a socket. */
+function countListeners (port: number): number {
+  const sockets = readFileSync('/proc/net/tcp', 'utf8') + readFileSync('/proc/net/tcp6', 'utf8')
+  const hex = port.toString(16).toUpperCase().padStart(4, '0')
+  return sockets.match(new RegExp(`:${hex} 0+:0000 0A`, 'g'))?.length ?? 0 // 0A is TCP_LISTEN.
+}
+
 const isReady = (url: string) => fetch(url).then(({ status }) => status < 500, () => false)
 
 export async function start (contender: Contender, databaseUrl: string): Promise<Running> {
@@ -68,36 +77,51 @@ export async function start (contender: Contender, databaseUrl: string): Promise
   const output = openSync(log, 'w')
   const [file = '', ...args] = contender.command
   const { PATH, HOME } = process.env
+  const processes = contender.processes ?? 1
+  // If the start fails, the stack ends the processes.
+  await using stack = new AsyncDisposableStack()
   const began = performance.now()
-  const child = spawn(file, args, {
-    env: { PATH, HOME, DATABASE_URL: databaseUrl, PORT: String(port), ...contender.env },
-    stdio: ['ignore', output, output]
+  const started = Array.from({ length: processes }, () => {
+    const child = spawn(file, args, {
+      env: { PATH, HOME, DATABASE_URL: databaseUrl, PORT: String(port), ...contender.env },
+      stdio: ['ignore', output, output]
+    })
+    children.add(child)
+    const ended = once(child, 'exit').finally(() => children.delete(child))
+    stack.defer(async () => {
+      child.kill('SIGKILL')
+      await ended
+    })
+    return child
   })
-  children.add(child)
-  const ended = once(child, 'exit').finally(() => children.delete(child))
   const url = `http://127.0.0.1:${port}`
-  while (!await isReady(url + contender.ready)) {
-    const hasEnded = child.exitCode !== null || child.signalCode !== null
+  while (countListeners(port) < processes || !await isReady(url + contender.ready)) {
+    const hasEnded = started.some(({ exitCode, signalCode }) => exitCode !== null || signalCode !== null)
     if (hasEnded) throw new Error(`${contender.title} ended: ${readFileSync(log, 'utf8')}`)
     await delay(10)
   }
+  const startMs = performance.now() - began
+  const running = stack.move()
   return {
-    pid: child.pid ?? 0,
+    pids: started.map(({ pid }) => pid ?? 0),
     url,
-    startMs: performance.now() - began,
-    async [Symbol.asyncDispose] () {
-      child.kill('SIGKILL')
-      await ended
-    }
+    startMs,
+    [Symbol.asyncDispose]: () => running.disposeAsync()
   }
 }
 
 export type Postgres = Awaited<ReturnType<typeof startPostgres>>
 
-/** Starts a temporary PostgreSQL server with default settings, so fsync is on. */
+/**
+ * Starts a temporary PostgreSQL server with default settings, so fsync is on. Only `max_connections` is
+ * larger: all contenders together keep some 95 connections on two cores, and more on more cores.
+ */
 export async function startPostgres () {
   // When root runs the benchmark, the user postgres runs PostgreSQL and needs access to the folder.
   await chmod(folder, 0o755)
+  const first = await startEmbedded(folder)
+  await withClient(first.url, (client) => client.query('alter system set max_connections = 1000'))
+  await first.close()
   const server = await startEmbedded(folder)
   return {
     pid: Number(readFileSync(join(folder, 'postgresql/postmaster.pid'), 'utf8').split('\n')[0]),
@@ -123,16 +147,16 @@ export async function withClient<T> (url: string, work: (client: pg.Client) => P
 export async function alongside (
   postgres: Postgres,
   chosen: Contender[],
-  work: (entries: Array<Entry & { pid: number }>) => Promise<void>
+  work: (entries: Entry[]) => Promise<void>
 ) {
   await using stack = new AsyncDisposableStack()
   const entries = []
   for (const contender of chosen) {
-    const { pid, url } = stack.use(await start(contender, postgres.url(contender.name)))
+    const { pids, url } = stack.use(await start(contender, postgres.url(contender.name)))
     const database = stack.adopt(new pg.Client(postgres.url(contender.name)), (client) => client.end())
     await database.connect()
     const { title, tokensFile } = contender
-    entries.push({ title, pid, url, database, postgres: postgres.pid, tokensFile })
+    entries.push({ title, pids, url, database, postgres: postgres.pid, tokensFile })
   }
   await work(entries)
 }

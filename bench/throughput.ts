@@ -83,7 +83,7 @@ async function checked (
   entry: Entry, load: Load, options: { connections: number, seconds: number, firstId: number }
 ): Promise<Figures> {
   const before = await count(entry.database)
-  const figures = await (entry.pid === undefined ? pgbench : wrk)(entry, load, options)
+  const figures = await (entry.pids.length === 0 ? pgbench : wrk)(entry, load, options)
   const after = await count(entry.database)
   const changed = after.moved - before.moved
   // Requests in flight at the end of the load also change rows. `figures.requests` does not count them.

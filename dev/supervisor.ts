@@ -19,9 +19,9 @@ let reason: string | undefined
 
 // The owner disconnects when it ends or closes the server. Add the listener before the server starts, because
 // the owner may end during the start.
-process.once('disconnect', async () => {
-  await server?.stop()
-  process.exit()
+process.once('disconnect', () => {
+  const exit = () => process.exit()
+  Promise.resolve(server?.stop()).then(exit, exit)
 })
 // If PostgreSQL cannot be executed, the package causes an uncaught exception.
 process.once('uncaughtException', fail)
@@ -110,5 +110,5 @@ async function freePort (): Promise<number> {
 
 function fail (error: unknown): void {
   process.send?.({ error: reason ?? String(error) })
-  process.disconnect()
+  process.disconnect?.()
 }

@@ -1,22 +1,23 @@
 // Builds the Fastify app. commands/serve.ts opens the database, listens, and handles signals.
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
-import Fastify, { LogController, type FastifyInstance, type FastifyReply, type FastifyRequest } from 'fastify'
-import { requireBearer, requireScope } from './access/bearer.ts'
-import { createAuthenticate } from './access/token-cache.ts'
+import Fastify, { LogController, type FastifyInstance } from 'fastify'
+import { createBearer, requireScope } from './access/bearer.ts'
+import { limitFailedAuth, limitUsers } from './access/rate-limits.ts'
+import { createAuthenticator } from './access/token-cache.ts'
 import { createTokens } from './access/tokens.ts'
 import { registerApiDocs } from './api-docs/api-docs.ts'
 import type { Config } from './config.ts'
 import type { Database } from './database/database.ts'
+import { allowOrigins } from './http/cors.ts'
 import { registerErrorLog } from './http/error-log.ts'
 import { readJsonBodies } from './http/json.ts'
 import { serverLimits } from './http/limits.ts'
 import { rejectMalformedQuery, rejectMalformedRequests } from './http/request-checks.ts'
-import { createRequestLog, fieldsOf, newRequestId } from './http/request-log.ts'
+import { createRequestLog, newRequestId } from './http/request-log.ts'
 import { handleError, setStandardHeaders } from './http/responses.ts'
 import { compileValidator } from './http/validation.ts'
 import { handleClientError, manageConnections } from './http/wire/connections.ts'
 import type { Lifecycle } from './http/wire/shutdown.ts'
-import { throttleUnauthenticated } from './http/wire/unauthenticated-throttle.ts'
 import { createPlants } from './plants/repository.ts'
 import { plantsRoutes } from './plants/routes.ts'
 import { MemoryBudget } from './scheduling/memory-budget.ts'
@@ -55,44 +56,45 @@ export async function buildApp (options: AppOptions, register = registerDomains)
       stream: logStream,
       // Write level names and ISO times instead of pino's numbers, which log systems do not understand.
       formatters: { level: (level) => ({ level }) },
-      timestamp: () => `,"time":"${new Date().toISOString()}"`,
-      mixin: fieldsOf
+      timestamp: () => `,"time":"${new Date().toISOString()}"`
     },
     genReqId: newRequestId,
     trustProxy: config.TRUSTED_PROXIES ?? false,
-    logController: new DebugRequestLog(),
+    logController: new LogController({ disableRequestLogging: true }),
     childLoggerFactory: createRequestLog,
     bodyLimit: config.BODY_LIMIT,
     // Do not use setValidatorCompiler: Fastify ignores it in plugins that call addSchema, and uses Ajv there.
+    // The cast is needed because Fastify's type accepts only Ajv's compilers.
     schemaController: { compilersFactory: { buildValidator: () => compileValidator as never } }
   }).withTypeProvider<TypeBoxTypeProvider>()
 
+  const own = createAuthenticator(createTokens(database, config.MAX_QUEUED), config.TOKEN_CACHE_TTL)
+  const { authenticator, serveMetadata } = config.JWT_ISSUER === undefined
+    ? { authenticator: own }
+    : (await import('./access/jwt/jwt.ts')).acceptJwts(app, config, own)
+  const { USER_RATE: userRate, USER_BURST: burst, FAILED_AUTH_RATE: failedAuthRate } = config
+  const limitGuesses = failedAuthRate && limitFailedAuth(app, failedAuthRate)
+  const requireToken = createBearer(app, authenticator, probePaths, limitGuesses)
+
   const readiness = createReadiness(database, lifecycle)
+  registerErrorLog(app)
+  logRequestsAtDebug(app)
   for (const observer of observers) observer.instrument(app, database, readiness)
   database.onWarning((what, details) => app.log.warn(details, what))
-  registerErrorLog(app)
   app.setErrorHandler(handleError)
   setStandardHeaders(app)
-  throttleUnauthenticated(app, probePaths)
-  const cors = config.CORS_ORIGIN === undefined ? undefined : await import('./http/cors.ts')
-  rejectMalformedRequests(app, cors?.allowOrigins(app, config.CORS_ORIGIN as string))
+  const { CORS_ORIGIN: origins } = config
+  rejectMalformedRequests(app, origins === undefined ? undefined : allowOrigins(app, origins))
   const budget = new MemoryBudget(config.MEMORY_BUDGET)
   readJsonBodies(app, budget)
   manageConnections(app, lifecycle, config.MAX_CONNECTIONS)
 
+  serveMetadata?.()
   await app.register(healthRoutes, { readiness })
   await registerApiDocs(app, { docs: config.DOCS === 'on', issuer: config.JWT_ISSUER })
   await app.register(async (guarded) => {
-    const tokens = createTokens(database, config.MAX_QUEUED)
-    const own = createAuthenticate(tokens, config.TOKEN_CACHE_TTL)
-    const authenticate = config.JWT_ISSUER === undefined
-      ? own
-      : (await import('./access/jwt.ts')).acceptJwts(app, guarded, config, own)
-    const { USER_RATE: userRate, USER_BURST: burst, FAILED_AUTH_RATE: failedAuthRate } = config
-    const limits = userRate || failedAuthRate ? await import('./access/rate-limits.ts') : undefined
-    const admit = failedAuthRate && limits?.limitFailedAuth(guarded, failedAuthRate)
-    await requireBearer(guarded, authenticate, admit)
-    if (userRate) limits?.limitUsers(guarded, userRate, burst)
+    await requireToken(guarded)
+    if (userRate) limitUsers(guarded, userRate, burst)
     guarded.addHook('onRequest', rejectMalformedQuery)
     guarded.addHook('onRequest', requireScope)
     await register(guarded, options, budget)
@@ -100,15 +102,11 @@ export async function buildApp (options: AppOptions, register = registerDomains)
   return app
 }
 
-const debugLevels = new Set(['debug', 'trace'])
-
-/** Logs one debug line per request. Fastify's default of two info lines would double the time per request. */
-class DebugRequestLog extends LogController {
-  override incomingRequest (): void {}
-  override requestCompleted (_error: unknown, request: FastifyRequest, reply: FastifyReply): void {
-    if (!debugLevels.has(request.server.log.level)) return
+/** Fastify's own two info lines per request would double the time of a request. */
+function logRequestsAtDebug (app: FastifyInstance): void {
+  app.addHook('onResponse', ({ log, method, routeOptions: { url: route } }, reply, done) => {
     // Log the route's pattern, because the URL may contain a token.
-    const { method, routeOptions: { url: route } } = request
-    request.log.debug({ method, route, status: reply.statusCode, ms: reply.elapsedTime }, 'request completed')
-  }
+    log.debug({ method, route, status: reply.statusCode, ms: reply.elapsedTime }, 'request completed')
+    done()
+  })
 }

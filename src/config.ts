@@ -1,10 +1,10 @@
 // Reads the settings from environment variables.
 import { isIP } from 'node:net'
-import { diff } from 'node:util'
-import { findMissingJwtSettings, jwtSettings } from './access/jwt-settings.ts'
+import { findMissingJwtSettings, jwtSettings } from './access/jwt/settings.ts'
 import { normalizeSslMode, parseServers, urlForm } from './database/connection-string.ts'
+import { connectTimeoutMs } from './database/connector.ts'
 import type { Rate } from './scheduling/token-buckets.ts'
-import { duration, number, oneOf, optional, text, type Setting } from './setting-types.ts'
+import { duration, number, oneOf, parseDuration, text, type Setting, type ValuesOf } from './setting-types.ts'
 
 // For TRUSTED_PROXIES. Rejects a number of proxies, which Fastify would accept: with a number, a client that
 // bypasses the proxies could forge its own address.
@@ -29,55 +29,66 @@ const rate = (meaning: string): Setting<Rate | undefined> => ({
 const areOrigins = (text: string) => text.split(',').map((item) => item.trim()).every((item) =>
   /^https?:[^*]+$/.test(item) && URL.canParse(item) && new URL(item).origin === item)
 
+const [maxTokenCacheTtl, maxStatementTimeout] = ['4s', '6s']
+
+/**
+ * The longest time from a token's revocation to the token's last effect, with any settings: an instance uses
+ * the cached token, waits for a connection, and sends a statement. The statement ends 2 s after its timeout.
+ */
+export const maxRevocationMs =
+  parseDuration(maxTokenCacheTtl) + connectTimeoutMs + parseDuration(maxStatementTimeout) + 2000
+
 const samplers = ['always_on', 'always_off', 'traceidratio']
 
 export const settings = {
   HOST: text('127.0.0.1', 'an address or a host name', 'the address to listen on'),
   PORT: number('3000', [0, 65535], 'the port to listen on; 0 takes any free port'),
-  DATABASE_URL: optional<string>({
+  REUSE_PORT: oneOf('off', ['on', 'off'],
+    'whether several processes may listen on the port; each process must have this setting'),
+  DATABASE_URL: {
     initial: undefined,
     values: urlForm,
     meaning: 'the database, on one host or on several separated by commas; ' +
-      'required unless the development dependencies are installed, which bring a server',
+      'required unless the optional dependencies are installed, which bring a server',
     parse: (url) => parseServers(url) && normalizeSslMode(url)
-  }),
+  } as Setting<string | undefined>,
   DATA_DIR: text('.data', 'a folder', 'the data of the server that starts when DATABASE_URL is not set'),
   MIGRATE: oneOf('on', ['on', 'off'], 'whether the service migrates the database when it starts'),
   LOG_LEVEL: oneOf('info', ['fatal', 'error', 'warn', 'info', 'debug', 'trace', 'silent'],
     'the least severe log lines to write'),
-  TRUSTED_PROXIES: optional(text(undefined,
+  TRUSTED_PROXIES: text(undefined,
     'networks such as 10.0.0.0/8, loopback, linklocal or uniquelocal, separated by commas',
-    'the proxies that may set X-Forwarded-For', areNetworks)),
+    'the proxies that may set X-Forwarded-For', areNetworks),
   MAX_CONNECTIONS: number('4000', [1, 99_999],
     'the number of open client connections; further ones are closed at once'),
   BODY_LIMIT: number('131072', [1, 1_048_576], 'the largest request body, in bytes'),
   MEMORY_BUDGET: number('134217728', [16_777_216, 1_073_741_824],
     'bytes of memory for large request bodies and unsent pages of long lists together'),
-  TOKEN_CACHE_TTL: duration('3s', '4s', 'how long a token is cached; 0 turns the cache off'),
-  WRITE_BATCH: optional(number(undefined, [1, 9999],
-    'how many creates, deletes or lists may share a statement (lists 16, creates 512 at most); ' +
-    '1 turns batching off')),
+  TOKEN_CACHE_TTL: duration('3s', maxTokenCacheTtl, 'how long a token is cached; 0 turns the cache off'),
+  WRITE_BATCH: number(undefined, [1, 9999],
+    'how many creates, deletes or lists may share a statement (lists 16, the others 512 at most); ' +
+    '1 turns batching off'),
   MAX_QUEUED: number('4000', [1, 9999],
     'how many requests of a kind may wait for the database before others are rejected'),
   USER_RATE: rate('how many requests a user may send; further ones get 429; no limit by default'),
-  USER_BURST: optional(number(undefined, [1, 999_999],
-    'how many requests a user may send at once; the number of USER_RATE in one second by default')),
+  USER_BURST: number(undefined, [1, 999_999],
+    'how many requests a user may send at once; the number of USER_RATE in one second by default'),
   FAILED_AUTH_RATE: rate('how many invalid tokens a client address may send before tokens that are not ' +
     'cached get 429; no limit by default'),
-  CORS_ORIGIN: optional(text(undefined,
+  CORS_ORIGIN: text(undefined,
     'origins such as https://app.example.com, separated by commas, without path or wildcard',
-    'the origins of web pages that may call the service; none by default', areOrigins)),
-  STATEMENT_TIMEOUT: duration('5s', '6s',
+    'the origins of web pages that may call the service; none by default', areOrigins),
+  STATEMENT_TIMEOUT: duration('5s', maxStatementTimeout,
     'how long a statement may run; 0 leaves the limit to the database role'),
   DRAIN_DELAY: duration('3s', '1h', 'how long the service goes on serving after SIGTERM'),
   SHUTDOWN_TIMEOUT: duration('9s', '1h',
     'when the program ends after the signal, whatever is in flight; more than DRAIN_DELAY'),
-  METRICS_PORT: optional(number(undefined, [0, 65535],
-    'the port for metrics; 0 takes any free port; without it there are no metrics')),
+  METRICS_PORT: number(undefined, [0, 65535],
+    'the port for metrics; 0 takes any free port; without it there are no metrics'),
   METRICS_HOST: text('127.0.0.1', 'an address or a host name', 'the address to listen on for metrics'),
-  OTEL_EXPORTER_OTLP_ENDPOINT: optional(text(undefined, 'a URL that begins with http:// or https://',
+  OTEL_EXPORTER_OTLP_ENDPOINT: text(undefined, 'a URL that begins with http:// or https://',
     'a collector that takes OTLP by HTTP; without it there are no traces',
-    (text) => /^https?:\/\//.test(text) && URL.canParse(text))),
+    (text) => /^https?:\/\//.test(text) && URL.canParse(text)),
   OTEL_TRACES_SAMPLER: oneOf('parentbased_always_on',
     samplers.flatMap((name) => [name, `parentbased_${name}`]), 'which traces are recorded'),
   OTEL_TRACES_SAMPLER_ARG: number('1', [0, 1],
@@ -86,26 +97,20 @@ export const settings = {
   ...jwtSettings
 }
 
-/** The former names of settings, by current name. Former names work until the next version. */
-const formerNames: Record<string, string> = { MAX_QUEUED: 'MAX_WAITING' }
-
-export type Config = {
-  [Name in keyof typeof settings]: (typeof settings)[Name] extends Setting<infer Value> ? Value : never
-}
+export type Config = ValuesOf<typeof settings>
 
 /** Throws an Error that has one line for each invalid variable. */
-export function readConfig (environment: NodeJS.ProcessEnv): Config {
+export function readConfig (environment: NodeJS.ProcessEnv = process.env): Config {
   const faults: string[] = []
   const values = Object.entries<Setting<unknown>>(settings).map(([name, { initial, values, parse }]) => {
-    const given = name in environment ? name : formerNames[name] ?? name
-    const text = environment[given] ?? initial
+    const text = environment[name] ?? initial
     if (text === undefined) return [name]
     try {
       const value = parse(text)
       if (value === undefined) throw new Error(`expected ${values}, got ${JSON.stringify(text)}`)
       return [name, value]
     } catch (error) {
-      faults.push(`${given}: ${(error as Error).message}`)
+      faults.push(`${name}: ${(error as Error).message}`)
       return [name]
     }
   })
@@ -120,23 +125,4 @@ export function readConfig (environment: NodeJS.ProcessEnv): Config {
   faults.push(...findMissingJwtSettings(environment))
   if (faults.length > 0) throw new Error(faults.join('\n'))
   return config
-}
-
-export function findConfigWarnings (environment: NodeJS.ProcessEnv): string[] {
-  const known = Object.keys(settings)
-  const unknown = Object.keys(environment).filter((name) => !known.includes(name))
-  const renamed = known.filter((name) => unknown.includes(formerNames[name] as string))
-  return [
-    ...renamed.map((name) =>
-      `${formerNames[name]} is now called ${name}; the old name works until the next version.`),
-    ...unknown.flatMap((name) => known
-      .filter((setting) => !(setting in environment) && isNearly(name, setting))
-      .map((setting) => `${name} is not a setting and has no effect. Did you mean ${setting}?`))
-  ]
-}
-
-/** Whether at most two characters were added or removed, or one if the setting has under 8 characters. */
-function isNearly (name: string, setting: string): boolean {
-  const edits = diff(name, setting).filter(([kind]) => kind !== 0).length
-  return edits <= Math.min(2, setting.length / 4)
 }

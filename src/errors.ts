@@ -1,28 +1,39 @@
 // The table of errors and their numbers.
 import { Type } from '@sinclair/typebox'
 
-const bearer = (attributes = '') => ({ 'www-authenticate': `Bearer realm="plants"${attributes}` })
+const challenge = (attributes = '') => ({ 'www-authenticate': `Bearer realm="plants"${attributes}` })
 const later = { 'retry-after': '1' }
+
+/** The headers of all errors with a status, unless the error has headers of its own. */
+const headersByStatus: Record<number, Record<string, string>> = {
+  401: challenge(), 403: challenge(', error="insufficient_scope"'), 429: later, 503: later
+}
 
 export interface ErrorDefinition {
   name: string
   /** The HTTP status times 100, plus a running number. */
   number: number
   message: string
-  headers?: Record<string, string>
+  headers: Record<string, string>
 }
+
+type NewDefinition = Omit<ErrorDefinition, 'name' | 'headers'> & { headers?: Record<string, string> }
+
+export const statusOf = (number: number) => Math.floor(number / 100)
 
 export const catalogue = new Map<number, ErrorDefinition>()
 
 /** Adds errors to the catalogue. Throws when another error already has the same number. */
 export function defineErrors<Name extends string> (
-  definitions: Record<Name, Omit<ErrorDefinition, 'name'>>
+  definitions: Record<Name, NewDefinition>
 ): Record<Name, ErrorDefinition> {
-  for (const [name, definition] of Object.entries<Omit<ErrorDefinition, 'name'>>(definitions)) {
-    if (catalogue.has(definition.number)) throw new Error(`${name}: ${definition.number} is taken`)
-    catalogue.set(definition.number, Object.assign(definition, { name }))
-  }
-  return definitions as Record<Name, ErrorDefinition>
+  const defined = Object.entries<NewDefinition>(definitions).map(([name, definition]) => {
+    const { number, headers = headersByStatus[statusOf(number)] ?? {} } = definition
+    if (catalogue.has(number)) throw new Error(`${name}: ${number} is taken`)
+    catalogue.set(number, { ...definition, name, headers })
+    return [name, catalogue.get(number)]
+  })
+  return Object.fromEntries(defined)
 }
 
 /** The errors that are not specific to a domain. */
@@ -49,41 +60,31 @@ export const errors = defineErrors({
     number: 40018,
     message: 'The response is too long for HTTP/1.0: use HTTP/1.1, or ask for fewer results.'
   },
-  TOKEN_MISSING: {
-    number: 40101,
-    message: 'This operation needs an Authorization header with a bearer token.',
-    headers: bearer()
-  },
+  TOKEN_MISSING:
+    { number: 40101, message: 'This operation needs an Authorization header with a bearer token.' },
   TOKEN_INVALID: {
     number: 40102,
     message: 'The bearer token is not valid.',
-    headers: bearer(', error="invalid_token"')
+    headers: challenge(', error="invalid_token"')
   },
-  TOKEN_READ_ONLY: {
-    number: 40301,
-    message: 'The bearer token may only read.',
-    headers: bearer(', error="insufficient_scope"')
-  },
-  TOKEN_SCOPE_MISSING: {
-    number: 40302,
-    message: 'The bearer token lacks the scope that this operation needs.',
-    headers: bearer(', error="insufficient_scope"')
-  },
+  TOKEN_READ_ONLY: { number: 40301, message: 'The bearer token may only read.' },
+  TOKEN_SCOPE_MISSING:
+    { number: 40302, message: 'The bearer token lacks the scope that this operation needs.' },
   PATH_UNKNOWN: { number: 40401, message: 'There is nothing at this path.' },
   METHOD_NOT_ALLOWED: { number: 40501, message: 'This path does not support this method.' },
   REQUEST_TIMEOUT: { number: 40801, message: 'The request did not arrive in time.' },
   URL_TOO_LONG: { number: 41401, message: 'The URL is too long.' },
   EXPECTATION_UNKNOWN: { number: 41701, message: 'The only supported expectation is 100-continue.' },
-  RATE_LIMITED: { number: 42901, message: 'You have sent too many requests.', headers: later },
-  ADDRESS_LIMITED: { number: 42902, message: 'Your address sent too many invalid tokens.', headers: later },
+  RATE_LIMITED: { number: 42901, message: 'You have sent too many requests.' },
+  ADDRESS_LIMITED: { number: 42902, message: 'Your address sent too many invalid tokens.' },
   HEADERS_TOO_LARGE: { number: 43101, message: 'The headers are too large.' },
   INTERNAL: { number: 50001, message: 'Something went wrong inside the service.' },
   METHOD_UNKNOWN: { number: 50101, message: 'This service does not know this method.' },
-  DATABASE_UNAVAILABLE: { number: 50301, message: 'The database cannot be reached.', headers: later },
-  OVERLOADED: { number: 50302, message: 'The service has more work than it can do.', headers: later },
-  STOPPING: { number: 50303, message: 'The service is stopping.', headers: later },
-  DATABASE_SLOW: { number: 50304, message: 'The database did not respond in time.', headers: later },
-  DATABASE_FULL: { number: 50305, message: 'The database has no room to store anything.', headers: later },
+  DATABASE_UNAVAILABLE: { number: 50301, message: 'The database cannot be reached.' },
+  OVERLOADED: { number: 50302, message: 'The service has more work than it can do.' },
+  STOPPING: { number: 50303, message: 'The service is stopping.' },
+  DATABASE_SLOW: { number: 50304, message: 'The database did not respond in time.' },
+  DATABASE_FULL: { number: 50305, message: 'The database has no room to store anything.' },
   KEYS_UNAVAILABLE: {
     number: 50306,
     message: 'The keys of the identity provider cannot be fetched.',
@@ -93,8 +94,8 @@ export const errors = defineErrors({
 
 /** Returns TOKEN_SCOPE_MISSING with a challenge that names the scope (RFC 6750, section 3). */
 export const scopeMissing = (scope: string): ErrorDefinition => ({
-  ...errors.TOKEN_SCOPE_MISSING as ErrorDefinition,
-  headers: bearer(`, error="insufficient_scope", scope="${scope}"`)
+  ...errors.TOKEN_SCOPE_MISSING,
+  headers: challenge(`, error="insufficient_scope", scope="${scope}"`)
 })
 
 export const ErrorSchema = Type.Object({
@@ -112,8 +113,8 @@ export class ApiError extends Error {
     super(options.message ?? definition.message, { cause: options.cause })
     this.name = definition.name
     this.number = definition.number
-    this.status = Math.floor(definition.number / 100)
-    this.headers = definition.headers ?? {}
+    this.status = statusOf(definition.number)
+    this.headers = definition.headers
   }
 }
 

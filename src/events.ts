@@ -2,14 +2,16 @@
 import { AsyncLocalStorage } from 'node:async_hooks'
 import { channel } from 'node:diagnostics_channel'
 
+type Listener<Event> = (event: Event, channel: string | symbol) => void
+
 export interface Events<Event> {
   readonly hasSubscribers: boolean
   publish (event: Event): void
-  subscribe (listener: (event: Event) => void): void
-  unsubscribe (listener: (event: Event) => void): void
+  subscribe (listener: Listener<Event>): void
+  unsubscribe (listener: Listener<Event>): void
 }
 
-const events = <Event>(name: string) => channel(`plant-store.${name}`) as unknown as Events<Event>
+const events = <Event>(name: string): Events<Event> => channel(`plant-store.${name}`) as Events<Event>
 
 export interface StatementEvent {
   name: string
@@ -27,6 +29,12 @@ export const batchEvents = events<{ name: string, items: number }>('batch')
 
 /** Published when a database connection opens, is lost, or is replaced as unresponsive (`timed_out`). */
 export const connectionEvents = events<{ event: 'opened' | 'lost' | 'timed_out' }>('connection')
+
+/** While one of these settings of PostgreSQL is off, a crash may lose acknowledged writes. */
+export const durabilitySettings = ['fsync', 'full_page_writes', 'synchronous_commit'] as const
+
+/** Published when the service is ready. */
+export const durabilityEvents = events<{ off: string[] }>('durability')
 
 export const tokenEvents = events<{ hit: boolean }>('token')
 

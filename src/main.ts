@@ -1,27 +1,23 @@
-#!/usr/bin/env node
+#!/usr/bin/env -S node --max-semi-space-size=16 --heap-growing-percent=100 --no-allocation-site-pretenuring --expose-gc
 // Defines the commands and their options. The folder commands/ implements the commands.
-import { Argument, Command, CommanderError, Option } from 'commander'
+// The first line has the options of V8 for every start: see docs/design/016-cost-of-a-request.md.
+import { Argument, Command, Option } from 'commander'
 import manifest from '../package.json' with { type: 'json' }
-import { isPrintable } from './access/token-format.ts'
+import { isPrintable } from './access/user-name.ts'
 import { expiry, label, positiveInteger, userName } from './commands/arguments.ts'
 import { withDatabase } from './commands/database.ts'
 import { formatError } from './commands/format-error.ts'
 import { createToken, listTokens, revokeTokens } from './commands/tokens.ts'
 import type { ImportOptions } from './commands/transfer/import.ts'
-import { findConfigWarnings, readConfig, type Config } from './config.ts'
+import { readConfig } from './config.ts'
 import { migrate } from './database/migrate.ts'
-
-function loadConfig (): Config {
-  for (const warning of findConfigWarnings(process.env)) console.error(warning)
-  return readConfig(process.env)
-}
 
 const program = new Command('plant-store')
   .description('Stores plants: an HTTP JSON service on PostgreSQL. ' +
     'Environment variables configure it, see docs/operating.md.')
   .version(manifest.version, '--version')
-  // Make commander throw instead of exit. The end of this file sets the exit code.
-  .exitOverride()
+  // commander has already printed the error. 2 is the usual exit code for wrong arguments.
+  .exitOverride(({ exitCode }) => process.exit(exitCode === 0 ? 0 : 2))
   .configureOutput({ outputError: (text, write) => write(`${text.trim().replaceAll(/\p{C}+/gu, ' ')}\n`) })
 
 program.command('serve')
@@ -30,7 +26,7 @@ program.command('serve')
   .action(async () => {
     // Load serve on demand: the other commands start faster without it.
     const { serve } = await import('./commands/serve.ts')
-    await serve(loadConfig())
+    await serve(readConfig())
   })
 
 program.command('migrate')
@@ -44,7 +40,7 @@ program.command('migrate')
     if (direction === 'down' && !yes) {
       program.error('error: migrate down undoes the newest migration. Add --yes to confirm.')
     }
-    return withDatabase(loadConfig(), async (url) => {
+    return withDatabase(readConfig(), async (url) => {
       const names = await migrate(url, direction, withData)
       console.log(names.map((name) => `${direction} ${name}`).join('\n') || 'nothing to do')
     })
@@ -59,21 +55,21 @@ token.command('create')
   .option('--label <text>', 'a note for operators', label)
   .option('--read-only', 'the token may only list plants', false)
   .action((user: string, options: { expires?: Date, label?: string, readOnly: boolean }) =>
-    createToken(loadConfig(), { user, ...options }))
+    createToken(readConfig(), { user, ...options }))
 
 token.command('list')
   .description('list the tokens with their state; the tokens themselves are not stored')
   .option('--user <user>', 'only the tokens of this user', userName)
   .option('--json', 'print JSON', false)
-  .action((options: { user?: string, json: boolean }) => listTokens(loadConfig(), options))
+  .action((options: { user?: string, json: boolean }) => listTokens(readConfig(), options))
 
 token.command('revoke')
   .description('revoke one token, or all tokens of a user')
   .argument('[id]', 'the id that token list shows')
   .option('--user <user>', 'all tokens of this user', userName)
   .action((id: string | undefined, { user }: { user?: string }) => {
-    if (id !== undefined && user === undefined) return revokeTokens(loadConfig(), { id })
-    if (user !== undefined && id === undefined) return revokeTokens(loadConfig(), { user })
+    if (id !== undefined && user === undefined) return revokeTokens(readConfig(), { id })
+    if (user !== undefined && id === undefined) return revokeTokens(readConfig(), { user })
     program.error('error: expected either the id of a token or --user')
   })
 
@@ -81,7 +77,7 @@ const user = program.command('user').description('list and erase users')
 
 user.command('list')
   .description('list the users with the numbers of their plants and tokens, and their newest change')
-  .action(async () => await (await import('./commands/users.ts')).listUsers(loadConfig()))
+  .action(async () => await (await import('./commands/users.ts')).listUsers(readConfig()))
 
 user.command('erase')
   .description('revoke the tokens of a user, and delete all plants and tokens')
@@ -91,7 +87,7 @@ user.command('erase')
     if (!yes && !process.stdin.isTTY) {
       program.error(`error: user erase deletes all plants and tokens of ${user}. Add --yes to confirm.`)
     }
-    await (await import('./commands/users.ts')).eraseUser(loadConfig(), user, yes)
+    await (await import('./commands/users.ts')).eraseUser(readConfig(), user, yes)
   })
 
 interface TransferOptions { all: boolean, format?: string }
@@ -116,29 +112,23 @@ transfer('import', 'create the plants of a file; plants that exist stay as they 
   .option('--chunk <plants>', 'commit after so many plants, instead of all or none', positiveInteger)
   .option('--rate <plants>', 'create at most so many plants a second', positiveInteger)
   .option('--skip-errors <file>', 'write rejected lines to a file and continue')
-  .option('--strict', 'reject plants with ids that exist', false)
   .option('--dry-run', 'check and count, and store nothing', false)
   .action(async (first: string, second: string, options: TransferOptions & ImportOptions) => {
     const { user, file } = userAndFile(first, second, options.all)
-    await (await import('./commands/transfer/import.ts')).importPlants(loadConfig(), user, file, options)
+    await (await import('./commands/transfer/import.ts')).importPlants(readConfig(), user, file, options)
   })
 
 transfer('export', 'write the plants of one moment')
   .action(async (first: string, second: string, options: TransferOptions) => {
     const { user, file } = userAndFile(first, second, options.all)
-    await (await import('./commands/transfer/export.ts')).exportPlants(loadConfig(), user, file, options)
+    await (await import('./commands/transfer/export.ts')).exportPlants(readConfig(), user, file, options)
   })
 
+const words = process.argv.slice(2)
 try {
-  const words = process.argv.slice(2)
   // Do not use commander's `isDefault`: `serve` would take a misspelled command as an argument.
   await program.parseAsync(words.length === 0 ? ['serve'] : words, { from: 'user' })
 } catch (error) {
-  if (error instanceof CommanderError) {
-    // commander has already printed the error. 2 is the usual exit code for wrong arguments.
-    process.exitCode = error.exitCode === 0 ? 0 : 2
-  } else {
-    console.error(formatError(error))
-    process.exitCode = 1
-  }
+  console.error(formatError(error))
+  process.exitCode = 1
 }

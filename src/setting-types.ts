@@ -9,6 +9,10 @@ export interface Setting<Value> {
   parse: (text: string) => Value | undefined
 }
 
+export type ValuesOf<Settings> = {
+  [Name in keyof Settings]: Settings[Name] extends Setting<infer Value> ? Value : never
+}
+
 const unitsInMs = { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 }
 
 /** Returns the milliseconds of a duration such as 500ms, 3s, 12h or 90d, or NaN for any other text. */
@@ -17,23 +21,26 @@ export function parseDuration (text: string): number {
   return text === '0' ? 0 : Number(digits) * unitsInMs[unit as keyof typeof unitsInMs]
 }
 
-export const text = (
-  initial: string | undefined, values: string, meaning: string, isValid: (text: string) => boolean = Boolean
-): Setting<string> =>
-  ({ initial, values, meaning, parse: (text) => isValid(text) ? text : undefined })
+/** The value of a setting that has no default may be undefined. */
+type Absent<Initial> = Extract<Initial, undefined>
+
+export const text = <Initial extends string | undefined> (
+  initial: Initial, values: string, meaning: string, isValid: (text: string) => boolean = Boolean
+): Setting<string | Absent<Initial>> =>
+    ({ initial, values, meaning, parse: (text) => isValid(text) ? text : undefined })
 
 export const oneOf = (initial: string, words: string[], meaning: string) =>
   text(initial, words.join(', '), meaning, (word) => words.includes(word))
 
 // `form` rejects texts that Number() would convert, such as '' to 0 and '0x10' to 16.
-export const number = (
-  initial: string | undefined, [min, max]: [number, number], meaning: string, form = /^(0|[1-9]\d*)$/
-): Setting<number> => ({
-  initial,
-  values: `${min} to ${max}`,
-  meaning,
-  parse: (text) => form.test(text) && Number(text) >= min && Number(text) <= max ? Number(text) : undefined
-})
+export const number = <Initial extends string | undefined> (
+  initial: Initial, [min, max]: [number, number], meaning: string, form = /^(0|[1-9]\d*)$/
+): Setting<number | Absent<Initial>> => ({
+    initial,
+    values: `${min} to ${max}`,
+    meaning,
+    parse: (text) => form.test(text) && Number(text) >= min && Number(text) <= max ? Number(text) : undefined
+  })
 
 export const duration = (initial: string, max: string, meaning: string, min = '0'): Setting<number> => ({
   initial,
@@ -44,5 +51,3 @@ export const duration = (initial: string, max: string, meaning: string, min = '0
     return ms >= parseDuration(min) && ms <= parseDuration(max) ? ms : undefined
   }
 })
-
-export const optional = <Value>(setting: Setting<Value>): Setting<Value | undefined> => setting

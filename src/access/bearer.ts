@@ -2,10 +2,12 @@
 import bearerAuth from '@fastify/bearer-auth'
 import type { FastifyInstance, FastifyReply, FastifyRequest, HookHandlerDoneFunction } from 'fastify'
 import { ApiError, errors, scopeMissing } from '../errors.ts'
-import { markAuthenticated } from '../http/wire/unauthenticated-throttle.ts'
+import { addressOf, requestCost } from '../http/responses.ts'
+import type { Identity } from '../scheduling/batcher.ts'
+import { clientWork } from '../scheduling/tick-limiter.ts'
 
-export interface Identity {
-  user: string
+/** What a valid token allows. */
+export interface Access extends Omit<Identity, 'renew'> {
   readOnly: boolean
   /** Undefined for the service's own tokens, which have no scopes. */
   scopes?: ReadonlySet<string>
@@ -13,11 +15,15 @@ export interface Identity {
   id?: string
 }
 
-/**
- * Rejects with TOKEN_INVALID, or with a 503 if the token cannot be checked.
- * Before checking a token that is not cached, calls `admit`, which throws to reject the request.
- */
-export type Authenticate = (token: string, admit?: () => void) => Promise<Identity>
+export interface Authenticator {
+  /** Returns undefined unless the token is cached and valid. */
+  cached: (token: string) => Access | undefined
+  /**
+   * Uses the cache or the database. Rejects with TOKEN_INVALID, or with a 503 if the token cannot be checked.
+   * For a token that is not cached, first calls `onMiss`, which throws to reject the request.
+   */
+  check: (token: string, onMiss: () => void) => Promise<Access>
+}
 
 declare module 'fastify' {
   interface FastifyContextConfig {
@@ -25,48 +31,68 @@ declare module 'fastify' {
     scope?: `${string}:${'read' | 'write'}`
   }
   interface FastifyRequest {
-    identity: Identity
-    /** Checks the token again if the last check is over 1 s old. Await this before a write or a list page. */
-    revalidate: () => Promise<unknown> | undefined
+    /** Null until the request's token is found valid. */
+    identity: Access & Identity
   }
 }
 
-const revalidateAfterMs = 1000
+/**
+ * Sets the identity of requests with cached valid tokens. Other requests wait for their turn. `app` must be
+ * the root instance; call this before adding other hooks. Returns a function that requires a valid token for
+ * each route of an instance. `paths` are the health probes: each address has a separate fair share for them,
+ * because an attacker may have the address of a load balancer.
+ */
+export function createBearer (
+  app: FastifyInstance, { cached, check }: Authenticator, paths: string[],
+  onMiss: (request: FastifyRequest) => void = () => {}
+): (guarded: FastifyInstance) => Promise<void> {
+  app.decorateRequest('identity', null, [])
 
-/** Checks the token of each request to a route of `app`. Fastify reads the body only after this check. */
-export async function requireBearer (
-  app: FastifyInstance, authenticate: Authenticate, admit?: (request: FastifyRequest) => void
-): Promise<void> {
-  async function check (token: string, request: FastifyRequest): Promise<true> {
-    const checkedAt = performance.now()
-    request.identity = await authenticate(token, admit && (() => admit(request)))
-    request.revalidate = () =>
-      performance.now() - checkedAt < revalidateAfterMs ? undefined : check(token, request)
-    markAuthenticated(request.raw.socket)
+  function setIdentity (request: FastifyRequest, token: string, access: Access): true {
+    request.identity = {
+      ...access,
+      async renew () { Object.assign(this, await check(token, () => onMiss(request))) }
+    }
     return true
   }
-  app.decorateRequest('identity', null as unknown as Identity)
-  app.decorateRequest('revalidate', null as unknown as FastifyRequest['revalidate'])
-  await app.register(bearerAuth, {
-    keys: new Set<string>(),
-    // Accept `bearer` as well as `Bearer` (RFC 9110, section 11.1). By default the plugin is case-sensitive.
-    specCompliance: 'rfc6749',
-    // By default, the plugin responds to errors and logs them. Here, the app's error handler does both.
-    addHook: false,
-    verifyErrorLogLevel: 'trace',
-    auth: check
+
+  app.addHook('onRequest', (request, _reply, done) => {
+    const [, token] = /^bearer +(.*)$/i.exec(request.headers.authorization ?? '') ?? []
+    const access = token === undefined ? undefined : cached(token)
+    if (access !== undefined) {
+      setIdentity(request, token as string, access)
+      return done()
+    }
+    const kind = paths.includes(request.routeOptions.url as string) ? 'probe' : 'request'
+    clientWork.run(`${kind} ${addressOf(request)}`, requestCost, () => {
+      if (!request.raw.socket.destroyed) done()
+    })
   })
-  app.addHook('onRequest', app.verifyBearerAuth as NonNullable<typeof app.verifyBearerAuth>)
+
+  // Fastify reads the body only after this check.
+  return async (guarded) => {
+    await guarded.register(bearerAuth, {
+      keys: new Set<string>(),
+      // Accept `bearer` as well as `Bearer` (RFC 9110, section 11.1), unlike the plugin's default.
+      specCompliance: 'rfc6749',
+      // By default, the plugin responds to errors and logs them. Here, the app's error handler does both.
+      addHook: false,
+      verifyErrorLogLevel: 'trace',
+      auth: async (token, request) => request.identity !== null ||
+        setIdentity(request, token, await check(token, () => onMiss(request)))
+    })
+    guarded.addHook('onRequest', guarded.verifyBearerAuth as NonNullable<typeof guarded.verifyBearerAuth>)
+  }
 }
 
-/** Runs after requireBearer. Rejects JWTs without the route's scope, and read-only tokens on write routes. */
+/** Rejects JWTs without the route's scope, and read-only tokens on write routes. Needs the identity. */
 export function requireScope (
-  { identity, routeOptions }: FastifyRequest, _reply: FastifyReply, done: HookHandlerDoneFunction
+  { identity, method, routeOptions }: FastifyRequest, _reply: FastifyReply, done: HookHandlerDoneFunction
 ): void {
   const { scope } = routeOptions.config
   if (identity.scopes === undefined) {
-    const isForbidden = identity.readOnly && scope?.endsWith(':write')
-    return done(isForbidden ? new ApiError(errors.TOKEN_READ_ONLY) : undefined)
+    const reads = scope?.endsWith(':read') ?? (method === 'GET' || method === 'HEAD')
+    return done(identity.readOnly && !reads ? new ApiError(errors.TOKEN_READ_ONLY) : undefined)
   }
   if (scope === undefined) return done(new ApiError(errors.TOKEN_SCOPE_MISSING))
   done(identity.scopes.has(scope) ? undefined : new ApiError(scopeMissing(scope)))

@@ -1,4 +1,4 @@
-// Limits the requests of each user, and the invalid tokens of each address. Loaded only if a limit is set.
+// Limits the requests of each user, and the invalid tokens of each address.
 import { isIPv6 } from 'node:net'
 import type { FastifyInstance, FastifyRequest } from 'fastify'
 import { ApiError, errors, retryAfter } from '../errors.ts'
@@ -8,7 +8,7 @@ import { TokenBuckets, type Rate } from '../scheduling/token-buckets.ts'
 const rateLimited = new ApiError(errors.RATE_LIMITED)
 const addressLimited = new ApiError(errors.ADDRESS_LIMITED)
 
-/** Call this after requireBearer. Sets the headers of draft-ietf-httpapi-ratelimit-headers-11. */
+/** Call this after the token check. Sets the headers of draft-ietf-httpapi-ratelimit-headers-11. */
 export function limitUsers (
   app: FastifyInstance, rate: Rate, burst = Math.ceil(rate.count / rate.seconds)
 ): void {
@@ -22,7 +22,7 @@ export function limitUsers (
   })
 }
 
-/** Returns requireBearer's `admit`. It throws if the address sent more invalid tokens than `rate` allows. */
+/** Returns a function that throws if the address of a request sent more invalid tokens than `rate` allows. */
 export function limitFailedAuth (app: FastifyInstance, rate: Rate): (request: FastifyRequest) => void {
   const buckets = new TokenBuckets(rate, rate.count)
   app.addHook('onError', (request, _reply, { name }, done) => {
@@ -30,7 +30,7 @@ export function limitFailedAuth (app: FastifyInstance, rate: Rate): (request: Fa
     done()
   })
   return (request) => {
-    const { allowed, refillSeconds } = buckets.peek(networkOf(addressOf(request)))
+    const { allowed, refillSeconds } = buckets.take(networkOf(addressOf(request)), 0)
     if (!allowed) throw retryAfter(addressLimited, refillSeconds)
   }
 }

@@ -2,7 +2,7 @@
 import { LRUCache } from 'lru-cache'
 import { ApiError, errors } from '../errors.ts'
 import { tokenEvents } from '../events.ts'
-import type { Authenticate } from './bearer.ts'
+import type { Access, Authenticator } from './bearer.ts'
 import { hashToken, isWellFormedToken } from './token-format.ts'
 import { tokenState, type Token, type Tokens } from './tokens.ts'
 
@@ -11,14 +11,17 @@ const maxTokens = 10_000
 /** Fractions of the TTL. If a request uses an entry older than `refreshAge`, the entry is refreshed. */
 const [refreshAge, refreshInterval] = [2 / 3, 1 / 12]
 
+/** After a check, a request may wait this long for its statement, even with a shorter TTL. */
+const minValidMs = 1000
+
 // Malformed and unknown tokens share these errors, because a stack trace for each would take time.
 const malformed = new ApiError(errors.TOKEN_INVALID, { cause: 'malformed' })
 const unknown = new ApiError(errors.TOKEN_INVALID, { cause: 'unknown' })
 
-interface Entry { token: Token, refreshAt: number, expiresAt: number }
+interface Entry { token: Token, access: Access, refreshAt: number, expiresAt: number }
 
 /** Accepts a cached token for `ttlMs` after the start of its look-up. */
-export function createAuthenticate (tokens: Tokens, ttlMs: number): Authenticate {
+export function createAuthenticator (tokens: Tokens, ttlMs: number): Authenticator {
   const cache = createCache(tokens, ttlMs)
   const refreshIntervalMs = refreshInterval * ttlMs
   const lookUp = (hash: string) => cache.forceFetch(hash, { forceRefresh: true })
@@ -27,7 +30,7 @@ export function createAuthenticate (tokens: Tokens, ttlMs: number): Authenticate
     // Refresh an entry only once. If the refresh fails, the entry expires.
     entry.refreshAt = Infinity
     // Start the refresh at the end of the current interval. All refreshes of an interval share a statement.
-    setTimeout(() => lookUp(hash).catch(() => {}), refreshIntervalMs - now % refreshIntervalMs).unref()
+    setTimeout(() => { lookUp(hash).catch(() => {}) }, refreshIntervalMs - now % refreshIntervalMs).unref()
   }
 
   async function find (hash: string, now: number): Promise<Entry> {
@@ -36,21 +39,33 @@ export function createAuthenticate (tokens: Tokens, ttlMs: number): Authenticate
     return entry.expiresAt < now ? lookUp(hash) : entry
   }
 
-  return async (text, admit) => {
-    const hash = hashToken(text)
-    const now = performance.now()
-    // Unlike `get`, `peek` does not mark the entry as recently used. Only a refresh marks the entry.
-    const cached = cache.peek(hash)
-    const hit = cached !== undefined && now < cached.expiresAt
-    if (!hit && !isWellFormedToken(text)) throw malformed
-    if (cached === undefined) admit?.()
-    tokenEvents.publish({ hit })
-    if (hit && now >= cached.refreshAt) refreshSoon(hash, cached, now)
-    const { token } = hit ? cached : await find(hash, now)
-    const state = tokenState(token)
-    if (state === 'active') return token
-    // With `identity` the log names the user of a revoked or expired token.
-    throw Object.assign(new ApiError(errors.TOKEN_INVALID, { cause: state }), { identity: token })
+  return {
+    cached (text) {
+      const hash = hashToken(text)
+      const now = performance.now()
+      // Unlike `get`, `peek` does not mark the entry as recently used. Only a refresh marks the entry.
+      const entry = cache.peek(hash)
+      if (entry === undefined || now >= entry.expiresAt) return undefined
+      if (tokenState(entry.token) !== 'active') return undefined
+      tokenEvents.publish({ hit: true })
+      if (now >= entry.refreshAt) refreshSoon(hash, entry, now)
+      return entry.access
+    },
+
+    async check (text, onMiss) {
+      const hash = hashToken(text)
+      const now = performance.now()
+      const known = cache.peek(hash)
+      const hit = known !== undefined && now < known.expiresAt
+      if (!isWellFormedToken(text)) throw malformed
+      if (known === undefined) onMiss()
+      tokenEvents.publish({ hit })
+      const { token, access } = hit ? known : await find(hash, now)
+      const state = tokenState(token)
+      if (state === 'active') return access
+      // With `identity` the log names the user of a revoked or expired token.
+      throw Object.assign(new ApiError(errors.TOKEN_INVALID, { cause: state }), { identity: token })
+    }
   }
 }
 
@@ -64,7 +79,11 @@ function createCache (tokens: Tokens, ttlMs: number): LRUCache<string, Entry> {
       const askedAt = performance.now()
       const token = await tokens.find(hash, known?.token)
       if (token === undefined) throw unknown
-      return { token, refreshAt: askedAt + refreshAge * ttlMs, expiresAt: askedAt + ttlMs }
+      const { id, user, readOnly, expires } = token
+      const leftMs = (expires?.getTime() ?? Infinity) - Date.now()
+      const validUntil = Math.min(askedAt + Math.max(ttlMs, minValidMs), performance.now() + leftMs)
+      const access = { id, user, readOnly, validUntil }
+      return { token, access, refreshAt: askedAt + refreshAge * ttlMs, expiresAt: askedAt + ttlMs }
     }
   })
 }

@@ -1,4 +1,4 @@
-// Creates, checks and hashes tokens, and checks user names.
+// Creates, checks and hashes tokens.
 import { hash, randomBytes } from 'node:crypto'
 import { crc32 } from 'node:zlib'
 
@@ -26,6 +26,3 @@ export function isWellFormedToken (text: string): boolean {
 export function hashToken (token: string): string {
   return hash('sha256', token, 'hex')
 }
-
-/** Control characters could garble a terminal or a log. Over 255 characters may be too long for an index. */
-export const isPrintable = (text: string) => /^[^\p{C}\p{Zl}\p{Zp}]{1,255}$/u.test(text)

@@ -1,7 +1,7 @@
 // Creates, finds and revokes the service's own bearer tokens in the database.
 import type { Database, Row } from '../database/database.ts'
 import { wasRolledBack } from '../database/pg-errors.ts'
-import { Batcher } from '../scheduling/batcher.ts'
+import { Batcher, type Work } from '../scheduling/batcher.ts'
 import { createToken, hashToken } from './token-format.ts'
 
 export interface Token {
@@ -25,7 +25,7 @@ const limits = { maxItems: 64, maxInFlight: 4 }
 
 /** `maxQueued` limits the queued look-ups of `find`, which requests call. Commands call the other methods. */
 export function createTokens (database: Database, maxQueued = Infinity) {
-  const lookUps = new Batcher((items: Array<{ user: string, hash: string }>) =>
+  const lookUps = new Batcher((items: Array<Work & { hash: string }>) =>
     findAll(database, items.map(({ hash }) => hash)), {
     name: 'token', limits: () => limits, maxQueued, isRetryable: wasRolledBack
   })
@@ -40,7 +40,8 @@ export function createTokens (database: Database, maxQueued = Infinity) {
     },
 
     /** Also finds revoked and expired tokens. `known`, an older result, names the user for fair queuing. */
-    find: (hash: string, known?: Token) => lookUps.add({ user: known?.user ?? '', hash }),
+    find: (hash: string, known?: Token) =>
+      lookUps.add({ user: known?.user ?? '', identity: undefined, hash }),
 
     async list (user?: string): Promise<Token[]> {
       return (await database.read(selectByUser, [user])).map(toToken)

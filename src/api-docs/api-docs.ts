@@ -17,6 +17,8 @@ export async function registerApiDocs (
   await app.register(swagger, {
     openapi: {
       openapi: '3.1.0',
+      // A relative URL stays correct when a proxy adds a path prefix.
+      servers: [{ url: '.', description: 'The service this document comes from' }],
       info: {
         title: 'Plant store',
         version: manifest.version,
@@ -45,15 +47,11 @@ export async function registerApiDocs (
       }
     },
     hideUntagged: true,
+    stripBasePath: false,
     convertConstToEnum: false,
     refResolver: { buildLocalReference: ({ $id }) => String($id) },
     transform: ({ schema, url, route }) =>
       ({ url, schema: schema?.tags === undefined ? schema : describeRoute(schema, route, issuer) }),
-    // A relative URL stays correct when a proxy adds a path prefix.
-    transformObject: (given) => ({
-      ...(given as { openapiObject: object }).openapiObject,
-      servers: [{ url: '.', description: 'The service this document comes from' }]
-    })
   })
 
   let document: string | undefined

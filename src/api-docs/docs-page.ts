@@ -6,6 +6,7 @@ import { setImmediate as nextTick } from 'node:timers/promises'
 import { promisify } from 'node:util'
 import { gzip } from 'node:zlib'
 import type { FastifyInstance } from 'fastify'
+import { LRUCache } from 'lru-cache'
 import { clientWork } from '../scheduling/tick-limiter.ts'
 
 // Allows inline styles, which Scalar, the page's library, inserts. Forbids inline scripts and other hosts.
@@ -29,10 +30,11 @@ const files = {
 
 /** The relative URLs of the page work even if a proxy adds a path prefix. */
 export function serveDocs (app: FastifyInstance): void {
+  // `LRUCache` shares a pending load between requests. After a failed load, the next request loads again.
+  const loaded = new LRUCache({ max: 4, fetchMethod: (read: () => Promise<Buffer>) => load(read) })
   for (const [url, { type, read }] of Object.entries(files)) {
-    let loading: ReturnType<typeof load> | undefined
     app.get(url, async (request, reply) => {
-      const { plain, packed, hash } = await (loading ??= load(read))
+      const { plain, packed, hash } = await loaded.forceFetch(read)
       const acceptsGzip = gzipAccepted.test(request.headers['accept-encoding'] ?? '')
       const etag = `"${hash}${acceptsGzip ? '-gzip' : ''}"`
       reply.headers({ etag, vary: 'accept-encoding', 'cache-control': 'public, max-age=600' })
@@ -40,7 +42,6 @@ export function serveDocs (app: FastifyInstance): void {
       if (request.headers['if-none-match']?.includes(etag)) return reply.code(304).send()
       if (acceptsGzip) reply.header('content-encoding', 'gzip')
       const bytes = acceptsGzip ? packed : plain
-      await clientWork.turn(`docs ${request.ip}`, pieceBytes)
       // For a HEAD request, Fastify would read and discard a whole stream after the response.
       if (request.method === 'HEAD') return reply.type(type).send(bytes)
       const pieces = Readable.from(piecesOf(bytes, request.ip), { objectMode: false })
@@ -53,8 +54,7 @@ export function serveDocs (app: FastifyInstance): void {
 /** Copying a whole file to the socket at once could block the event loop for 50 ms. */
 async function * piecesOf (bytes: Buffer, address: string): AsyncGenerator<Buffer, void> {
   for (let at = 0; at < bytes.length; at += pieceBytes) {
-    // The route has already waited for the turn of the first piece.
-    if (at > 0) await clientWork.turn(`docs ${address}`, pieceBytes)
+    await clientWork.turn(`docs ${address}`, pieceBytes)
     yield bytes.subarray(at, at + pieceBytes)
   }
 }

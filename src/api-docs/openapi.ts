@@ -1,6 +1,6 @@
 // Describes each route and its possible errors for the OpenAPI document.
 import type { FastifySchema, RouteOptions } from 'fastify'
-import { catalogue, errors, scopeMissing, type ErrorDefinition } from '../errors.ts'
+import { catalogue, errors, scopeMissing, statusOf, type ErrorDefinition } from '../errors.ts'
 
 declare module 'fastify' {
   interface FastifyContextConfig {
@@ -23,17 +23,13 @@ interface Schema {
 const bodyErrors =
   [errors.BODY_NOT_OBJECT, errors.FIELD_MISSING, errors.FIELD_INVALID, errors.INT64_OUT_OF_RANGE]
 
-const commonErrors = [
-  errors.HTTP_MALFORMED, errors.URL_MALFORMED, errors.HOST_INVALID,
-  errors.CONTENT_TYPE_UNSUPPORTED, errors.CONTENT_ENCODING_UNSUPPORTED,
-  errors.BODY_TOO_LARGE, errors.BODY_NOT_UTF8, errors.BODY_NOT_JSON,
-  errors.BODY_TOO_COMPLEX, errors.BODY_KEY_FORBIDDEN,
-  errors.TOKEN_MISSING, errors.TOKEN_INVALID,
-  errors.REQUEST_TIMEOUT, errors.URL_TOO_LONG, errors.EXPECTATION_UNKNOWN,
-  errors.RATE_LIMITED, errors.ADDRESS_LIMITED, errors.HEADERS_TOO_LARGE,
-  errors.INTERNAL, errors.OVERLOADED, errors.DATABASE_UNAVAILABLE, errors.DATABASE_SLOW, errors.DATABASE_FULL,
-  errors.KEYS_UNAVAILABLE
+// No operation on a resource has the last four errors.
+const specialErrors = [
+  ...bodyErrors, errors.PATH_PARAMETER_INVALID, errors.QUERY_PARAMETER_INVALID, errors.HTTP_TOO_OLD,
+  errors.TOKEN_READ_ONLY, errors.TOKEN_SCOPE_MISSING,
+  errors.PATH_UNKNOWN, errors.METHOD_NOT_ALLOWED, errors.METHOD_UNKNOWN, errors.STOPPING
 ]
+const commonErrors = Object.values(errors).filter((error) => !specialErrors.includes(error))
 
 const statusDescriptions: Record<number, string> = {
   400: 'The request is wrong and fails again if you repeat it unchanged.',
@@ -64,16 +60,17 @@ export function describeRoute (
   const scope = route.config?.scope
   const possibleErrors = [
     ...route.config?.errors ?? [],
+    ...scope?.endsWith(':read') ? [] : [errors.TOKEN_READ_ONLY],
     ...scope === undefined ? [] : [scopeMissing(scope)],
     ...body === undefined ? [] : bodyErrors,
     ...params === undefined ? [] : [errors.PATH_PARAMETER_INVALID],
     ...querystring === undefined ? [] : [errors.QUERY_PARAMETER_INVALID],
     ...commonErrors
   ]
-  for (const [status, definitions] of Map.groupBy(possibleErrors, ({ number }) => Math.floor(number / 100))) {
+  for (const [status, definitions] of Map.groupBy(possibleErrors, ({ number }) => statusOf(number))) {
     responses[status] = describeErrorResponse(statusDescriptions[status], definitions)
   }
-  const request = body === undefined ? {} : { body: { content: jsonContent(body as Schema) } }
+  const request = body === undefined ? {} : { body: toReference(body as Schema) }
   const takesJwts = issuer !== undefined && scope !== undefined
   const security: FastifySchema['security'] = [{ bearerAuth: [] }, { [jwtScheme]: [String(scope)] }]
   return { ...schema, ...request, ...takesJwts && { security }, response: responses }
@@ -90,7 +87,7 @@ function toReference ({ $id, items, ...schema }: Schema): object {
 
 function describeErrorResponse (description: string | undefined, definitions: ErrorDefinition[]) {
   const headers: Record<string, { type: 'string', description: string | undefined, examples: string[] }> = {}
-  for (const [name, value] of definitions.flatMap(({ headers = {} }) => Object.entries(headers))) {
+  for (const [name, value] of definitions.flatMap(({ headers }) => Object.entries(headers))) {
     const header = headers[name] ??= { type: 'string', description: headerDescriptions[name], examples: [] }
     if (!header.examples.includes(value)) header.examples.push(value)
   }

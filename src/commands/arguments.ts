@@ -1,6 +1,6 @@
 // Parses the arguments of the commands.
 import { InvalidArgumentError } from 'commander'
-import { isPrintable } from '../access/token-format.ts'
+import { isPrintable } from '../access/user-name.ts'
 import { parseDuration } from '../setting-types.ts'
 
 // JavaScript writes dates after the year 9999 in a format that PostgreSQL does not read.

@@ -7,13 +7,17 @@ import { buildApp } from '../app.ts'
 import type { Config } from '../config.ts'
 import { describeServers } from '../database/connection-string.ts'
 import { openDatabase, type Database } from '../database/database.ts'
-import { migrate, supportedVersion, UnsupportedServer, versionStatement } from '../database/migrate.ts'
+import { migrate, serverStatement, supportedVersion, UnsupportedServer } from '../database/migrate.ts'
+import { durabilityEvents } from '../events.ts'
 import { openTelemetry } from '../telemetry/telemetry.ts'
 import { loadEmbedded } from './database.ts'
 import { formatError } from './format-error.ts'
 import { printQuickStart } from './quick-start.ts'
 import { openLogStream } from './log-stream.ts'
 import { handleSignals } from './signals.ts'
+
+/** The oldest version without the security holes that SECURITY.md lists. */
+const repairedNode = '24.22.3'
 
 /** Resolves when the service is ready. If the service cannot start, closes what it has opened and rejects. */
 export async function serve (config: Config): Promise<void> {
@@ -38,45 +42,54 @@ export async function serve (config: Config): Promise<void> {
     opened.defer(() => app.close())
 
     for (const { url } of observers) if (url !== undefined) app.log.info({ url }, 'metrics')
-    const address = await app.listen({
+    const isShared = config.REUSE_PORT === 'on'
+    const listenOptions = {
       host,
       port: config.PORT,
+      reusePort: isShared,
       // If the backlog is full, the system drops new connections. Their clients retry only after a second.
       backlog: config.MAX_CONNECTIONS,
-      listenTextResolver: (url) => `listening on ${url}`
-    }).catch((error) => {
+      listenTextResolver: (url: string) => `listening on ${url}`
+    }
+    const listen = () => app.listen(listenOptions).catch((error) => {
       throw error.code === 'EADDRINUSE' ? new Error(`port ${config.PORT} on ${config.HOST} is in use`) : error
     })
+    const early = isShared ? undefined : await listen()
     app.log.info({ servers }, 'database')
+    const { node } = process.versions
+    if (node.localeCompare(repairedNode, 'en', { numeric: true }) < 0) {
+      app.log.warn({ node }, `this version of Node has known security holes, use ${repairedNode} or later`)
+    }
     handleSignals(app, config, lifecycle, () => opened.disposeAsync())
 
-    const postgresql = await untilReady(() => migrateAndProbe(database, url, config, app.log), app.log)
+    const attempt = () => migrateAndProbe(database, url, config, app.log)
+    const { postgresql, off } = await untilReady(attempt, app.log)
+    durabilityEvents.publish({ off })
+    if (off.length > 0) app.log.warn({ off }, 'a crash of the database may lose acknowledged writes')
+    // Clients of a shared port cannot choose a process, so each process listens only when it is ready.
+    const address = early ?? await listen()
     if (embedded !== undefined) await printQuickStart(database, address)
     lifecycle.starting = false
-    app.log.info({ version: manifest.version, node: process.versions.node, postgresql }, 'ready')
+    app.log.info({ version: manifest.version, node, postgresql }, 'ready')
   } catch (error) {
     await opened.disposeAsync()
     throw error
   }
 }
 
-async function migrateAndProbe (
-  database: Database, url: string, config: Config, log: FastifyBaseLogger
-): Promise<string> {
-  const [row] = await database.read(versionStatement)
-  const version = supportedVersion(row?.[0])
+async function migrateAndProbe (database: Database, url: string, config: Config, log: FastifyBaseLogger) {
+  const [[version, off] = []] = await database.read(serverStatement)
+  const postgresql = supportedVersion(version)
   if (config.MIGRATE === 'on') {
     const migrations = await migrate(url, 'up')
     if (migrations.length > 0) log.info({ migrations }, 'migrated')
   }
   await database.probe()
-  return version
+  return { postgresql, off: off?.split(' ') ?? [] }
 }
 
 /** Repeats `attempt` until it succeeds, because the database may start after the service. */
-async function untilReady (
-  attempt: () => Promise<string>, log: FastifyBaseLogger, pauseMs = 100
-): Promise<string> {
+async function untilReady<T> (attempt: () => Promise<T>, log: FastifyBaseLogger, pauseMs = 100): Promise<T> {
   try {
     return await attempt()
   } catch (error) {

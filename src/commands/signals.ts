@@ -1,4 +1,5 @@
 // Handles signals while the service runs.
+import { Server } from 'node:net'
 import { setTimeout } from 'node:timers/promises'
 import closeWithGrace from 'close-with-grace'
 import type { FastifyInstance } from 'fastify'
@@ -9,12 +10,12 @@ import { flushLog } from './log-stream.ts'
 // After Ctrl-C, both the terminal and npm may signal the service. Two signals within this time count as one.
 const sameSignalMs = 1000
 
-// Shares of SHUTDOWN_TIMEOUT: when to cut unfinished lists and bodies, and when to stop awaiting `release`.
+// Shares of SHUTDOWN_TIMEOUT: when to cut unfinished reads and bodies, and when to stop awaiting `release`.
 const [forceCloseShare, releaseShare] = [0.85, 0.95]
 
 /** SIGTERM, SIGINT and uncaught errors end the service. SIGUSR2 turns debug logging on or off. */
 export function handleSignals (
-  app: Pick<FastifyInstance, 'log' | 'close'>, config: Config, lifecycle: Lifecycle,
+  app: Pick<FastifyInstance, 'log' | 'close' | 'server'>, config: Config, lifecycle: Lifecycle,
   release: () => Promise<void>
 ): void {
   const { log } = app
@@ -31,6 +32,8 @@ export function handleSignals (
     lifecycle.forceCloseAt = performance.now() + shutdownTimeoutMs * forceCloseShare
     if (err) log.fatal({ err }, 'uncaught error')
     else log.info({ signal }, 'stopping')
+    // Other processes of the port take new connections. Unlike http's `close`, net's keeps idle connections.
+    if (config.REUSE_PORT === 'on') Server.prototype.close.call(app.server)
     // Serve during this delay: load balancers still send requests until they notice that /readyz fails.
     if (signal === 'SIGTERM') await setTimeout(drainDelayMs)
     await app.close()

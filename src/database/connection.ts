@@ -113,7 +113,7 @@ export class Connection {
 
   closeWhenReadOnly (): void {
     this.#client.connection.on('parameterStatus', ({ parameterName: name, parameterValue: value }) => {
-      this.#isReadOnly = name === 'default_transaction_read_only' && value === 'on'
+      this.#isReadOnly ||= name === 'default_transaction_read_only' && value === 'on'
       if (this.#isReadOnly) this.close()
     })
   }
@@ -122,7 +122,7 @@ export class Connection {
   close (): void {
     this.isOpen = false
     if (this.pending > 0) return
-    this.#client.end()
+    void this.#client.end()
     setTimeout(() => this.#socket.destroy(), closeTimeoutMs).unref()
   }
 

@@ -5,7 +5,7 @@ import { ApiError, errors } from '../errors.ts'
 import { Connection, type ConnectionOptions } from './connection.ts'
 import { parseServers } from './connection-string.ts'
 
-const timeoutMs = 3000
+export const connectTimeoutMs = 3000
 /** The pause before all servers are tried again. */
 const retryMs = 500
 /** After the first successful connection, how long to wait for a server with a later timeline. */
@@ -26,22 +26,26 @@ const timelineOf = "case when pg_is_in_recovery() then '' " +
  */
 export function createConnector (options: ConnectionOptions): () => Promise<Connection> {
   const { urls, target } = parseServers(options.url)
+  // With the last column, PostgreSQL soon notices a closed connection, and does not run statements that
+  // it has already received. Only servers on Linux can do so.
   const session = {
     name: '',
     text: `select ${rejectedWhen[target]}, ${urls.length > 1 && target !== 'any' ? timelineOf : "''"},
-      exists (select from pg_extension where extname = 'citus')`
+      exists (select from pg_extension where extname = 'citus'),
+      case when version() like '%linux%'
+        then set_config('client_connection_check_interval', '500', false) end`
   }
   const timelines = new Map<Connection, string>()
   let newest = ''
 
   async function open (connection: Connection): Promise<void> {
     await connection.connect()
+    if (target === 'read-write') connection.closeWhenReadOnly()
     const [[isRejected, timeline, isCitus] = []] = await connection.run(session, [])
     if (isRejected === 't') throw new Error('the server takes no writes')
     connection.isDistributed = isCitus === 't'
-    if (target === 'read-write') connection.closeWhenReadOnly()
     timelines.set(connection, timeline as string)
-    connection.closed.then(() => timelines.delete(connection))
+    void connection.closed.then(() => timelines.delete(connection))
     if (timeline as string > newest) newest = timeline as string
     for (const [other, timeline] of timelines) if (timeline < newest) other.close()
     if (!connection.isOpen) throw new Error('another server has taken over from this one')
@@ -51,8 +55,8 @@ export function createConnector (options: ConnectionOptions): () => Promise<Conn
     const connections: Connection[] = []
     const opened: Connection[] = []
     const attempts: Array<Promise<Connection>> = []
-    const expired = delay(timeoutMs, undefined, { ref: false }).then(() => {
-      throw new Error(`no connection within ${timeoutMs} ms`)
+    const expired = delay(connectTimeoutMs, undefined, { ref: false }).then(() => {
+      throw new Error(`no connection within ${connectTimeoutMs} ms`)
     })
     expired.catch(() => {})
 
@@ -70,7 +74,7 @@ export function createConnector (options: ConnectionOptions): () => Promise<Conn
     }
 
     try {
-      for (let round = 0; opened.length === 0 && round < timeoutMs / retryMs; round++) {
+      for (let round = 0; opened.length === 0 && round < connectTimeoutMs / retryMs; round++) {
         attempts.push(...urls.map(attempt))
         await Promise.race([Promise.any(attempts), delay(retryMs, undefined, { ref: false })])
       }
@@ -94,7 +98,7 @@ export function createConnector (options: ConnectionOptions): () => Promise<Conn
 export async function openClient (url: string, options: pg.ClientConfig): Promise<pg.Client> {
   const unavailable = (cause: unknown) => { throw new ApiError(errors.DATABASE_UNAVAILABLE, { cause }) }
   const connectionString = await findServer(url).catch(unavailable)
-  const client = new pg.Client({ connectionString, connectionTimeoutMillis: timeoutMs, ...options })
+  const client = new pg.Client({ connectionString, connectionTimeoutMillis: connectTimeoutMs, ...options })
   // An unhandled 'error' event would crash the process.
   client.on('error', () => {})
   await client.connect().catch(unavailable)

@@ -30,7 +30,7 @@ export function openDatabase (options: ConnectionOptions) {
   const connections = [reads, longReads, tokens, ...writes]
   const probes: Probe[] = []
   let warn: WarningListener = () => {}
-  const isDistributed = () => connections.every((connection) => connection.isDistributed() ?? true)
+  const isDistributed = () => connections.every((connection) => connection.isDistributed ?? true)
   const healthCheck = startHealthCheck(connections, (...warning) => warn(...warning))
 
   return {

@@ -9,26 +9,38 @@ const maxOpen = 3
 /** After a failed attempt to connect, statements are rejected for this long without a new attempt. */
 const retryDelayMs = 100
 
+/** The comments name the next states. `close` leads from every state to `closed`, the last state. */
+type State =
+  | { name: 'idle' } // opening, when a statement needs a connection
+  | { name: 'opening', attempt: Promise<Connection>, waiting: number } // open, failed
+  | { name: 'open', connection: Connection } // opening, after `isOpen` of the connection has become false
+  | { name: 'failed', until: number, error: unknown } // opening, after the time `until`
+  | { name: 'closed' }
+
 export class ManagedConnection {
   readonly #connect: () => Promise<Connection>
-  #current: Connection | undefined
-  #opening: Promise<Connection> | undefined
-  #open = 0
-  #waiting = 0
-  #failure: { until: number, error: unknown } = { until: -Infinity, error: undefined }
+  #state: State = { name: 'idle' }
+  /** All connections that have not ended. A connection counts as lost unless this service closes it. */
+  readonly #connections = new Map<Connection, 'lost' | 'closing'>()
   readonly #hedges = new Set<() => void>()
-  /** The connections that this service closes. Other connections count as lost when they end. */
-  readonly #closing = new WeakSet<Connection>()
+  isDistributed: boolean | undefined // undefined until the first connection is open
 
   constructor (connect: () => Promise<Connection>) {
     this.#connect = connect
   }
 
+  /** If PostgreSQL rejects the statement because its plan is stale, repeats it on a new connection. */
   async run (statement: Statement, values: unknown[]): Promise<Row[]> {
     const event: StatementEvent =
       { name: statement.name, startedAt: performance.now(), requestContext: requestContext.getStore() }
     try {
-      const rows = await this.#runOrReplan(statement, values)
+      // Do not always call `opened`: its pause would hide this statement from the next call of `pending`.
+      const connection = this.#usable() ?? await this.opened()
+      const rows = await connection.run(statement, values).catch(async (error) => {
+        if (!isStalePlan(error)) throw error
+        this.#startClosing(connection)
+        return (await this.opened()).run(statement, values)
+      })
       statementEvents.publish(event)
       return rows
     } catch (error) {
@@ -41,9 +53,8 @@ export class ManagedConnection {
   runHedged (statement: Statement, values: unknown[]): Promise<Row[]> {
     const { promise, resolve, reject } = Promise.withResolvers<Row[]>()
     const first = this.run(statement, values)
-    const hedge = () => resolve(Promise.any([first, this.run(statement, values)]).catch(({ errors }) => {
-      throw errors[0]
-    }))
+    const hedge = () => resolve(Promise.any([first, this.run(statement, values)])
+      .catch(({ errors: [error] }) => { throw error }))
     this.#hedges.add(hedge)
     first.then(resolve, reject).finally(() => this.#hedges.delete(hedge))
     return promise
@@ -51,81 +62,76 @@ export class ManagedConnection {
 
   /** Returns how many statements wait for a connection or a result. Ignores closing connections. */
   pending (): number {
-    return this.#waiting + (this.#usable()?.pending ?? 0)
-  }
-
-  /** Undefined until the first connection is open. */
-  isDistributed (): boolean | undefined {
-    return this.#current?.isDistributed
+    return this.#state.name === 'opening' ? this.#state.waiting : this.#usable()?.pending ?? 0
   }
 
   check (): boolean {
     const connection = this.#usable()
-    if (!connection?.check() || this.#open >= maxOpen) return false
+    if (!connection?.check() || this.#connections.size >= maxOpen) return false
     connectionEvents.publish({ event: 'timed_out' })
     this.#startClosing(connection)
-    const hedges = [...this.#hedges]
+    for (const hedge of this.#hedges) hedge()
     this.#hedges.clear()
-    for (const hedge of hedges) hedge()
     return true
   }
 
+  /** Waits for statements that were sent, or wait for an attempt to connect. Rejects later statements. */
   async close (): Promise<void> {
-    await Promise.allSettled([this.#opening])
-    const connection = this.#usable()
-    if (connection === undefined) return
-    this.#startClosing(connection)
-    await connection.closed
-  }
-
-  /** If PostgreSQL rejects the statement because its plan is stale, repeats it on a new connection. */
-  async #runOrReplan (statement: Statement, values: unknown[]): Promise<Row[]> {
-    const connection = this.#usable() ?? await this.opened()
-    try {
-      return await connection.run(statement, values)
-    } catch (error) {
-      if (!isStalePlan(error)) throw error
-      this.#startClosing(connection)
-      return (await this.opened()).run(statement, values)
-    }
+    const usable = this.#usable()
+    const attempt = this.#state.name === 'opening' ? this.#state.attempt : undefined
+    this.#state = { name: 'closed' }
+    // The statements that wait for the attempt began to wait earlier, so they are sent before the close.
+    const last = usable ?? await attempt?.catch(() => undefined)
+    if (last === undefined) return
+    this.#startClosing(last)
+    await last.closed
   }
 
   #usable (): Connection | undefined {
-    return this.#current?.isOpen ? this.#current : undefined
+    return this.#state.name === 'open' && this.#state.connection.isOpen ? this.#state.connection : undefined
   }
 
-  async opened (): Promise<Connection> {
-    const usable = this.#usable()
-    if (usable !== undefined) return usable
-    if (performance.now() < this.#failure.until) throw this.#failure.error
-    this.#opening ??= this.#openNext().finally(() => { this.#opening = undefined })
-    this.#waiting++
-    try {
-      return await this.#opening
-    } finally {
-      this.#waiting--
+  /** Resolves to the open connection, or opens one. */
+  opened (): Promise<Connection> {
+    const state = this.#state
+    if (state.name === 'opening') {
+      state.waiting++
+      return state.attempt
     }
+    if (state.name === 'open' && state.connection.isOpen) return Promise.resolve(state.connection)
+    if (state.name === 'closed') return Promise.reject(new Error('the service has closed the database'))
+    if (state.name === 'failed' && performance.now() < state.until) return Promise.reject(state.error)
+    const isFull = this.#connections.size >= maxOpen
+    if (isFull) return Promise.reject(new Error(`${maxOpen} earlier connections are still closing`))
+    const attempt = this.#open()
+    this.#state = { name: 'opening', attempt, waiting: 1 }
+    return attempt
   }
 
-  async #openNext (): Promise<Connection> {
+  async #open (): Promise<Connection> {
     try {
       const connection = await this.#connect()
-      this.#current = connection
-      this.#open++
-      connectionEvents.publish({ event: 'opened' })
-      connection.closed.then(() => {
-        this.#open--
-        if (!this.#closing.has(connection)) connectionEvents.publish({ event: 'lost' })
+      this.#connections.set(connection, 'lost')
+      void connection.closed.then(() => {
+        if (this.#connections.get(connection) === 'lost') connectionEvents.publish({ event: 'lost' })
+        this.#connections.delete(connection)
       })
+      this.isDistributed = connection.isDistributed
+      connectionEvents.publish({ event: 'opened' })
+      this.#leaveOpening({ name: 'open', connection })
       return connection
     } catch (error) {
-      this.#failure = { until: performance.now() + retryDelayMs, error }
+      this.#leaveOpening({ name: 'failed', until: performance.now() + retryDelayMs, error })
       throw error
     }
   }
 
+  #leaveOpening (next: State): void {
+    if (this.#state.name === 'opening') this.#state = next
+  }
+
   #startClosing (connection: Connection): void {
-    this.#closing.add(connection)
+    if (this.#connections.has(connection)) this.#connections.set(connection, 'closing')
     connection.close()
   }
 }

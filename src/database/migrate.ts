@@ -2,6 +2,7 @@
 import { readdir, readFile } from 'node:fs/promises'
 import { join, parse } from 'node:path'
 import type pg from 'pg'
+import { durabilitySettings } from '../events.ts'
 import { openClient } from './connector.ts'
 
 const oldestMajorVersion = 15
@@ -19,8 +20,12 @@ const columnsOfTables = `
 const workerMessage = 'This server is a worker of Citus. ' +
   'Run migrate on the coordinator, and serve here with MIGRATE=off.'
 
-/** Reads the version of PostgreSQL as a number, such as 180004 for 18.4. */
-export const versionStatement = { name: 'version', text: 'select current_setting(\'server_version_num\')' }
+/** Reads the version as a number, such as 180004 for 18.4, and the durability settings that are off. */
+export const serverStatement = {
+  name: 'server',
+  text: `select current_setting('server_version_num') as version, string_agg(name, ' ' order by name) as off
+    from pg_settings where setting = 'off' and name in ('${durabilitySettings.join("', '")}')`
+}
 
 /** After this error do not retry: the operator must act first. */
 export class UnsupportedServer extends Error {}
@@ -44,7 +49,7 @@ export async function migrate (url: string, direction: 'up' | 'down', withData =
     query_timeout: migrationTimeoutMs
   })
   try {
-    supportedVersion((await query(client, versionStatement.text))[0]?.current_setting)
+    supportedVersion((await query(client, serverStatement.text))[0]?.version)
     const done = await migrationsDone(client)
     if (direction === 'up' && (await readMigrations()).every((name) => done.includes(name))) return []
     if (await isWorker(client)) throw new UnsupportedServer(workerMessage)

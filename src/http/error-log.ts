@@ -1,4 +1,4 @@
-// Limits the log lines of each error. Once a second, logs how many further times the error occurred.
+// Counts and logs each error that the service sends. Once a second, logs how many errors got no line.
 import type { FastifyBaseLogger, FastifyError, FastifyInstance } from 'fastify'
 import type { ApiError } from '../errors.ts'
 
@@ -21,13 +21,16 @@ class ErrorLog {
   readonly #errors = new Map<string, { error: ApiError, logged: number, further: number }>()
   #lines = 0
   #timer: NodeJS.Timeout | undefined
+  /** Receives each error. `kind`: the operation's id, `token` for a look-up, or `connection`. */
+  onError: (error: ApiError, kind: string) => void = () => {}
 
   constructor (log: FastifyBaseLogger) {
     this.#log = log
   }
 
-  /** Writes a line, or counts the error if a limit is reached. `client`: further fields of the line. */
-  record (error: ApiError, log: FastifyBaseLogger, client: object): void {
+  /** Call this once for each error response and rejected connection. `client`: further fields of the line. */
+  record (error: ApiError, kind: string, log: FastifyBaseLogger, client: object): void {
+    this.onError(error, kind)
     if (log.level === 'silent') return
     this.#timer ??= setTimeout(() => this.flush(), 1000).unref()
     const level = levelOf(error)

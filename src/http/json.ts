@@ -49,7 +49,7 @@ export function parseJsonBody (bytes: Buffer): unknown {
   if (countValues(bytes) > maxValues) throw new ApiError(errors.BODY_TOO_COMPLEX)
   const text = bytes.toString().replace(/^\uFEFF/, '')
   try {
-    return needsReviver.test(text) ? JSON.parse(text, revive as never) : JSON.parse(text)
+    return needsReviver.test(text) ? JSON.parse(text, revive) : JSON.parse(text)
   } catch (cause) {
     throw cause instanceof ApiError ? cause : new ApiError(errors.BODY_NOT_JSON, { cause })
   }
@@ -74,8 +74,8 @@ function countValues (bytes: Buffer): number {
   return values
 }
 
-// TypeScript's type for a reviver lacks the third parameter.
-function revive (key: string, value: unknown, { source }: { source: string }): unknown {
+// TypeScript's type for a reviver lacks the third parameter, so the parameter must have a default.
+function revive (key: string, value: unknown, { source } = { source: '' }): unknown {
   if (key === '__proto__') throw new ApiError(errors.BODY_KEY_FORBIDDEN)
   return typeof value === 'number' ? exactNumber(value, source) : value
 }

@@ -1,6 +1,5 @@
 // Before any route runs, rejects malformed requests, unknown paths, and methods that a path does not allow.
 import { METHODS, type IncomingMessage } from 'node:http'
-import { isIPv6 } from 'node:net'
 import type { FastifyInstance, FastifyReply, FastifyRequest, HookHandlerDoneFunction } from 'fastify'
 import { ApiError, errors, type ErrorDefinition } from '../errors.ts'
 import type { RespondToPreflight } from './cors.ts'
@@ -14,6 +13,8 @@ export function rejectMalformedRequests (app: FastifyInstance, preflight?: Respo
     // For RTSP methods, which Node's parser accepts, the router would log a long warning. Turn such a request
     // into `GET #`, which `validateRequest` rejects.
     if (!METHODS.includes(request.method as string)) Object.assign(request, { method: 'GET', url: '#' })
+    // The router finds only paths, but CONNECT names a host. No path allows CONNECT.
+    if (request.method === 'CONNECT') request.url = '/'
   })
 
   const methods = new Map<string, string[]>()
@@ -59,15 +60,9 @@ function validateRequest (request: IncomingMessage): ErrorDefinition | undefined
 const hasBadFraming = ({ httpVersion, headers: { 'transfer-encoding': coding } }: IncomingMessage) =>
   coding !== undefined && (httpVersion === '1.0' || !/^chunked$/i.test(coding))
 
-// RFC 3986, section 3.2.2. Neither pattern matches two Host headers, which Node joins with ", ".
-const ipLiteral = /^\[(?:([\da-f:.]+)|v[\da-f]+\.[\w.~!$&'()*+,;=:-]+)\](?::\d*)?$/i
-const registeredName = /^(?:[\w.~!$&'()*+,;=-]|%[\da-f]{2})*(?::\d*)?$/i
-
-function isHost (text: string): boolean {
-  if (registeredName.test(text)) return true
-  const [isLiteral, address] = ipLiteral.exec(text) ?? []
-  return isLiteral !== undefined && (address === undefined || isIPv6(address))
-}
+/** Checks a Host header. Also rejects two Host headers, which Node joins with ", ". */
+const isHost = (text: string) =>
+  text === '' || (/^[\w.~!$&'()*+,;=:[\]%-]+$/.test(text) && URL.canParse(`http://${text}`))
 
 /** Returns the path's segments, without origin and query. Decodes percent escapes, as the router does. */
 function segmentsOf (url: string): string[] {

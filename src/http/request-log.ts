@@ -1,29 +1,29 @@
-// Creates an id and a logger for each request. The logger adds the id to each line.
+// Creates an id and a logger for each request. The logger adds the id, and the ids of a trace, to each line.
 import { randomBytes } from 'node:crypto'
-import type { FastifyBaseLogger, FastifyServerOptions } from 'fastify'
-import { readTraceparent } from './trace-context.ts'
+import type { FastifyServerOptions } from 'fastify'
 
 const processId = randomBytes(9).toString('base64url')
 let requests = 0
 
+// The header `traceparent` (W3C Trace Context).
+const traceparent = /^00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})$/
+
 /** Returns an id that no other process uses. A UUID would take 1.5 % of the time of a request. */
 export const newRequestId = () => `${processId}-${++requests}`
 
-type RequestLog = FastifyBaseLogger & { fields: object }
-
-/** Fastify's `childLoggerFactory`. pino's own `child` would take some 4 % of a create request's time. */
+/** Unlike Fastify's default, passes options to `child` only if there are any: without, it takes 0.2 µs. */
 export const createRequestLog: FastifyServerOptions['childLoggerFactory'] =
-  (appLog, bindings, options, { headers }): FastifyBaseLogger => {
-    const parent = 'level' in options ? appLog.child({}, options) : appLog
-    const log = Object.assign(Object.create(parent), { fields: bindings })
+  (appLog, bindings, options, { headers }) => {
     const trace = readTraceparent(headers.traceparent)
-    if (trace !== undefined) addFields(log, { trace_id: trace.traceId, span_id: trace.parentId })
-    return log
+    const fields = trace ? { ...bindings, trace_id: trace.traceId, span_id: trace.spanId } : bindings
+    return 'level' in options ? appLog.child(fields, options) : appLog.child(fields)
   }
 
-/** Adds fields to the later lines of a request's logger. */
-export const addFields = (log: FastifyBaseLogger, fields: object) =>
-  Object.assign((log as RequestLog).fields, fields)
-
-/** pino's `mixin`: returns the fields that pino adds to a line of `log`. */
-export const fieldsOf = (_line: object, _level: number, log: unknown) => ({ ...(log as RequestLog).fields })
+/** Without a valid header of version 00, returns undefined: the request then starts a new trace (3.2.2.5). */
+export function readTraceparent (header: string | string[] | undefined) {
+  const [, traceId, spanId = '', flags = ''] = traceparent.exec(String(header)) ?? []
+  return traceId === undefined
+    ? undefined
+    // Only the lowest bit of the flags has a meaning: sampled.
+    : { traceId, spanId, traceFlags: Number.parseInt(flags, 16) & 1, isRemote: true }
+}

@@ -6,7 +6,6 @@ import type { FastifyError, FastifyInstance, FastifyReply, FastifyRequest } from
 import { ApiError, errors, type ErrorDefinition } from '../errors.ts'
 import { clientWork } from '../scheduling/tick-limiter.ts'
 import { newRequestId } from './request-log.ts'
-import { discardStream } from './wire/lingering-close.ts'
 
 // The error codes of Fastify, its plugins and Node's HTTP parser.
 const foreignErrors: Record<string, ErrorDefinition> = {
@@ -28,17 +27,18 @@ const foreignErrors: Record<string, ErrorDefinition> = {
   HPE_CHUNK_EXTENSIONS_OVERFLOW: errors.BODY_TOO_LARGE
 }
 
-export function toApiError (error: unknown, otherwise: ErrorDefinition): ApiError {
+function toApiError (error: unknown, otherwise: ErrorDefinition): ApiError {
   if (error instanceof ApiError) return error
   const { code = '', statusCode = 500 } = Object(error) as Partial<FastifyError>
-  const hasUnknownMethod = code === 'HPE_INVALID_METHOD' && hasRequestLine(error as never)
-  const known = hasUnknownMethod ? errors.METHOD_UNKNOWN : foreignErrors[code]
+  const known = isUnknownMethod(Object(error)) ? errors.METHOD_UNKNOWN : foreignErrors[code]
   return new ApiError(known ?? (statusCode < 500 ? errors.HTTP_MALFORMED : otherwise), { cause: error })
 }
 
-/** Whether the request line is well-formed. If so, the parser failed only because the method is unknown. */
-const hasRequestLine = ({ rawPacket, bytesParsed }: { rawPacket: Buffer, bytesParsed: number }) =>
-  /^[\w-]+ \S+ HTTP\/1\.[01]\r\n/.test(
+interface ParserError { code: string, bytesParsed: number, rawPacket: Buffer }
+
+/** Node's parser has the same error for a malformed request line and for an unknown method. */
+const isUnknownMethod = ({ code, bytesParsed, rawPacket }: ParserError) =>
+  code === 'HPE_INVALID_METHOD' && /^[\w-]+ \S+ HTTP\/1\.[01]\r\n/.test(
     rawPacket.toString('latin1', rawPacket.lastIndexOf('\n', bytesParsed) + 1))
 
 export function setStandardHeaders (app: FastifyInstance): void {
@@ -58,44 +58,47 @@ export function setStandardHeaders (app: FastifyInstance): void {
 }
 
 /** Returns the client's address, as reported by trusted proxies. Skips texts that are not IP addresses. */
-export const addressOf = ({ ip, ips = [ip] }: FastifyRequest) =>
-  ips.findLast((address) => isIP(address) !== 0) as string
+export const addressOf = (request: FastifyRequest) =>
+  (request.ips ?? [request.ip]).findLast((address) => isIP(address) !== 0) as string
 
-/** The cost of an error response in the tick limiter. A tick's budget covers 32 error responses. */
-const errorBytes = 8192
+// Costs in the tick limiter. A tick's budget covers 32 error responses, or starts eight requests that have no
+// cached token or are malformed.
+const errorCost = 8192
+export const requestCost = 32_768
 
 export function handleError (error: unknown, request: FastifyRequest, reply: FastifyReply): void {
   const apiError = toApiError(error, errors.INTERNAL)
   const { status, number, headers, message } = apiError
-  const { method, routeOptions: { url: route } } = request
+  const { method, routeOptions: { url: route, schema } } = request
+  const kind = request.identity === null ? 'token' : String(schema?.operationId)
+  const remoteAddress = addressOf(request)
   // An error about a revoked or expired token carries the token's identity.
   const identity = request.identity ?? (apiError as Partial<FastifyRequest>).identity
-  request.server.errorLog.record(apiError, request.log,
-    { method, route, user: identity?.user, tokenId: identity?.id, remoteAddress: addressOf(request) })
+  request.server.errorLog.record(apiError, kind, request.log,
+    { method, route, user: identity?.user, tokenId: identity?.id, remoteAddress })
   // Keep the connection: if Fastify closed it, a client that still sends the body would lose the response.
-  if (!request.raw.complete) discardStream(request.raw, request.raw.socket)
+  if (!request.raw.complete) request.raw.resume()
   if (reply.hasHeader('connection') && reply.raw.shouldKeepAlive) reply.header('connection', 'keep-alive')
   // Set all headers here: for a malformed URL, Fastify does not run the hook of `setStandardHeaders`.
   reply.code(status).headers({ ...headers, 'cache-control': 'no-store', 'x-request-id': request.id })
   // Set a serializer: otherwise Fastify would add a charset to the content type.
   reply.type('application/json').serializer(JSON.stringify)
   // Without the tick limiter, a client could keep the event loop busy with rejected requests.
-  const client = request.identity?.user ?? request.ip
-  clientWork.run(`error ${client}`, errorBytes, () => { reply.send({ error: number, message }) })
+  const client = request.identity?.user ?? remoteAddress
+  clientWork.run(`error ${client}`, errorCost, () => { reply.send({ error: number, message }) })
 }
 
 /** Returns a complete HTTP response as text, for a request that never reaches Fastify. */
 export function rawErrorResponse (
-  app: FastifyInstance, error: unknown, remoteAddress?: string, extraHeaders: Record<string, string> = {}
+  app: FastifyInstance, error: unknown, remoteAddress: string | undefined
 ): string {
   const apiError = toApiError(error, errors.HTTP_MALFORMED)
   const { status, number, headers, message } = apiError
   const id = newRequestId()
-  app.errorLog.record(apiError, app.log.child({ reqId: id }), { remoteAddress })
+  app.errorLog.record(apiError, 'connection', app.log.child({ reqId: id }), { remoteAddress })
   const body = JSON.stringify({ error: number, message })
   const lines = Object.entries({
     ...headers,
-    ...extraHeaders,
     date: new Date().toUTCString(),
     'x-request-id': id,
     'cache-control': 'no-store',

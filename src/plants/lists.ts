@@ -3,7 +3,7 @@ import type { Writable } from 'node:stream'
 import { LRUCache } from 'lru-cache'
 import type { Database } from '../database/database.ts'
 import { overloaded } from '../errors.ts'
-import { Batcher, type BatcherOptions } from '../scheduling/batcher.ts'
+import { Batcher, type BatcherOptions, type Identity } from '../scheduling/batcher.ts'
 import { inlineBytes, type MemoryBudget } from '../scheduling/memory-budget.ts'
 import { userWork } from '../scheduling/tick-limiter.ts'
 import {
@@ -21,6 +21,7 @@ interface ListsOptions {
 }
 
 interface ListRequest extends PageRequest {
+  identity: Identity
   response: Writable
   queuedAt: number
 }
@@ -59,11 +60,8 @@ export class Lists {
 
   constructor (options: ListsOptions) {
     this.#options = options
-    this.#shortLists = new Batcher((lists) => this.#readTogether(lists), {
-      ...options.batch,
-      name: 'list',
-      runAlone: (list) => this.#slowLists.add(list)
-    })
+    this.#shortLists = new Batcher((lists) => this.#readShort(lists),
+      { ...options.batch, name: 'list', divert: (list, isRetry) => this.#divert(list, isRetry) })
     const alone = { ...options.batch, limits: () => oneAtATime }
     // A slow batch marks all its users, even users with fast lists. Queue their lists apart from long lists.
     this.#slowLists = new Batcher(async ([list]) => [await this.#readSlow(list as ListRequest)],
@@ -76,10 +74,12 @@ export class Lists {
       { ...long, name: 'list_end' })
   }
 
-  async list (user: string, range: ListRange, response: Writable): Promise<List> {
-    const request = { ...firstPage(user, range, maxFirstPageBytes), response, queuedAt: performance.now() }
-    const lists = this.#slow.has(user) ? this.#slowLists : this.#shortLists
-    const page = this.#large.has(user) ? undefined : await lists.add(request)
+  /** Returns the plants of a short list, or the pages of a long list, in ascending order of id. */
+  async list (identity: Identity, range: ListRange, response: Writable): Promise<List> {
+    const { user } = identity
+    const queuedAt = performance.now()
+    const request = { ...firstPage(user, range, maxFirstPageBytes), identity, response, queuedAt }
+    const page = await this.#shortLists.add(request)
     if (page !== undefined && page.next === undefined) return { plants: page.toPlants(), beyond: page.beyond }
 
     const { budget, maxPlantBytes } = this.#options
@@ -136,27 +136,23 @@ export class Lists {
     return page
   }
 
-  async #readTogether (lists: ListRequest[]): Promise<Array<MaybePage | Promise<MaybePage>>> {
-    // Check again: while a list was queued, another list of its user may have been slow or large.
-    const short = lists.filter(({ user }) => !this.#slow.has(user) && !this.#large.has(user))
-    const pages = new Map(short.length > 0 ? await this.#readShort(short) : [])
-    return lists.map((list) => {
-      const isDeferred = !pages.has(list) && this.#slow.has(list.user)
-      return isDeferred ? this.#slowLists.add(list) : pages.get(list)
-    })
+  /** Lists of slow users, and retried lists, are read one by one. Large users have only long lists. */
+  #divert (list: ListRequest, isRetry: boolean): Promise<MaybePage> | undefined {
+    if (this.#large.has(list.user)) return Promise.resolve(undefined)
+    return isRetry || this.#slow.has(list.user) ? this.#slowLists.add(list) : undefined
   }
 
-  async #readShort (lists: ListRequest[]): Promise<Array<[ListRequest, MaybePage]>> {
+  async #readShort (lists: ListRequest[]): Promise<MaybePage[]> {
     const sentAt = performance.now()
     const pages = await readFirstPages(this.#options.database, lists)
     const ms = this.#since(sentAt)
     const wasSlow = ms > slowMs && ms > slowFactor * this.#typicalMs
     this.#typicalMs += (ms - this.#typicalMs) / 16
-    return lists.map((list, index) => {
-      if (wasSlow) this.#slow.set(list.user, true)
-      if (pages[index] === undefined) this.#large.set(list.user, true)
-      return [list, pages[index]]
-    })
+    for (const [index, { user }] of lists.entries()) {
+      if (wasSlow) this.#slow.set(user, true)
+      if (pages[index] === undefined) this.#large.set(user, true)
+    }
+    return pages
   }
 
   /** Returns how many ms a statement ran. A statement starts only after the previous statement's result. */

@@ -5,12 +5,12 @@ import type { FastifyPluginAsyncTypebox } from '@fastify/type-provider-typebox'
 import { Type } from '@sinclair/typebox'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { ApiError, defineErrors, errors } from '../errors.ts'
-import { readCursor, writeCursor } from '../http/types.ts'
 import { userWork } from '../scheduling/tick-limiter.ts'
 import type { Page } from './pages.ts'
 import type { Plants } from './repository.ts'
 import {
-  LinkHeader, ListQuerySchema, NewPlantSchema, NoQuerySchema, PlantParamsSchema, PlantSchema, type Plant
+  LinkHeader, ListQuerySchema, NewPlantSchema, NoQuerySchema, PlantParamsSchema, PlantSchema, readCursor,
+  writeCursor, type Plant
 } from './schemas.ts'
 
 const { ID_TAKEN, PLANT_NOT_FOUND } = defineErrors({
@@ -31,7 +31,7 @@ export const plantsRoutes: Plugin = async (app, { plants }) => {
 
 function createPlant (app: App, plants: Plants): void {
   app.post('/plants', {
-    config: { scope: 'plants:write', errors: [ID_TAKEN, errors.TOKEN_READ_ONLY] },
+    config: { scope: 'plants:write', errors: [ID_TAKEN] },
     schema: {
       operationId: 'createPlant',
       tags: ['Plants'],
@@ -43,8 +43,7 @@ function createPlant (app: App, plants: Plants): void {
       response: { 200: PlantSchema }
     }
   }, async (request) => {
-    await request.revalidate()
-    if (!await plants.create(request.identity.user, request.body)) throw new ApiError(ID_TAKEN)
+    if (!await plants.create(request.identity, request.body)) throw new ApiError(ID_TAKEN)
     // The response schema drops the id and unknown fields.
     return request.body
   })
@@ -65,7 +64,7 @@ function listPlants (app: App, plants: Plants): void {
   }, async (request, reply) => {
     const { limit, after } = request.query
     const range = { from: after && readCursor(after), limit: Number(limit ?? Infinity) }
-    const { plants: list, beyond } = await plants.list(request.identity.user, range, reply.raw)
+    const { plants: list, beyond } = await plants.list(request.identity, range, reply.raw)
     if (beyond !== undefined) {
       // A relative URL also works behind a proxy that strips a path prefix.
       reply.header('link', `<?limit=${limit}&after=${writeCursor(beyond)}>; rel="next"`)
@@ -80,7 +79,7 @@ function listPlants (app: App, plants: Plants): void {
 
 function deletePlant (app: App, plants: Plants): void {
   app.delete('/plants/:id', {
-    config: { scope: 'plants:write', errors: [PLANT_NOT_FOUND, errors.TOKEN_READ_ONLY] },
+    config: { scope: 'plants:write', errors: [PLANT_NOT_FOUND] },
     schema: {
       operationId: 'deletePlant',
       tags: ['Plants'],
@@ -92,22 +91,19 @@ function deletePlant (app: App, plants: Plants): void {
       response: { 204: Type.Null({ description: 'The plant is deleted' }) }
     }
   }, async (request, reply) => {
-    await request.revalidate()
-    const wasDeleted = await plants.delete(request.identity.user, request.params.id)
-    if (!wasDeleted) throw new ApiError(PLANT_NOT_FOUND)
+    if (!await plants.delete(request.identity, request.params.id)) throw new ApiError(PLANT_NOT_FOUND)
     // Return nothing, not `null`: Fastify would serialize `null` as JSON, although a 204 has no body.
     reply.code(204)
   })
 }
 
-/** Yields the JSON of a long list, page by page. Throws if the token becomes invalid before the end. */
+/** Yields the JSON of a long list, page by page. */
 async function * toJson (pages: AsyncIterable<Page>, request: FastifyRequest, reply: FastifyReply) {
   const serialize = reply.getSerializationFunction('200') as unknown as (plants: Plant[]) => string
   let separator = '['
   for await (const page of pages) {
     // If this page is empty, the previous page was the last page with plants.
     if (page.count === 0) break
-    await request.revalidate()
     await userWork.turn(request.identity.user, page.bytes)
     yield separator + serialize(page.toPlants()).slice(1, -1)
     separator = ','

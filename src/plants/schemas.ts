@@ -1,6 +1,6 @@
 // The schemas of requests and responses about plants.
 import { Type, type Static } from '@sinclair/typebox'
-import { CursorText, Int64, Int64Text, LimitText, UnicodeText } from '../http/types.ts'
+import { defineType, Int64, Int64Text, isInt64, LimitText, UnicodeText } from '../http/types.ts'
 
 const fields = {
   name: UnicodeText({ description: 'The name of the plant', examples: ['Monstera deliciosa'] }),
@@ -19,6 +19,15 @@ export type NewPlant = Static<typeof NewPlantSchema>
 export const PlantParamsSchema = Type.Object({
   id: Int64Text({ description: 'Identifier of the plant', examples: [42] })
 })
+
+export const writeCursor = (id: string) => Buffer.from(id).toString('base64url')
+export const readCursor = (cursor: string) => Buffer.from(cursor, 'base64url').toString('latin1')
+
+/** A plant's id, encoded by `writeCursor` so that clients do not use the text as an id or an offset. */
+const CursorText = defineType<string>('CursorText', 'the value from the Link header of a list',
+  { type: 'string' },
+  (value) => typeof value === 'string' && isInt64(readCursor(value)) &&
+    writeCursor(readCursor(value)) === value)
 
 export const ListQuerySchema = Type.Object({
   limit: Type.Optional(LimitText({

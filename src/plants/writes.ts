@@ -11,7 +11,7 @@ export interface PlantToCreate extends PlantKey {
 }
 
 /** The most plants in one statement. */
-export const maxCreates = 512
+export const maxWrites = 512
 
 // Use a `values` list: Citus can route each of its rows to a node, but cannot route the rows of `unnest`.
 const inserts: Statement[] = []
@@ -65,11 +65,12 @@ function roundUpRows (rows: number): number {
   return Math.ceil(rows / step) * step
 }
 
-/** All instances must sort alike, so that batches rarely deadlock. The order may differ from the index's. */
-function byKey (one: PlantKey, other: PlantKey): number {
+/** Instances, `import` and `user erase` lock plants in this order, so that statements rarely deadlock. */
+export function byKey (one: PlantKey, other: PlantKey): number {
   if (one.user !== other.user) return one.user < other.user ? -1 : 1
   if (one.id === other.id) return 0
-  return one.id < other.id ? -1 : 1
+  // Beyond 2^53, different ids may be the same number.
+  return Number(one.id) - Number(other.id) || (one.id < other.id ? -1 : 1)
 }
 
 const isFirstOfKey = (key: PlantKey, index: number, sorted: PlantKey[]) =>

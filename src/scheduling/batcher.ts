@@ -1,66 +1,195 @@
-// Combines items that arrive together, or that wait for earlier batches, into one statement.
+// Queues items with fair shares for users, and sends queued items together in one statement.
+import { clientClosedRequest, overloaded } from '../errors.ts'
 import { batchEvents, requestContext, statementEvents } from '../events.ts'
-import { WorkQueue, type Queued, type Work, type WorkQueueOptions } from './work-queue.ts'
+import { FairQueue } from './fair-queue.ts'
 
-export interface BatcherOptions<Item, Result> extends WorkQueueOptions {
+/** The user of an item, as the item's token tells. */
+export interface Identity {
+  readonly user: string
+  /** A time of `performance.now()`. Later, the token must be checked again before it has an effect. */
+  readonly validUntil: number
+  /** Checks the token again and sets `validUntil`. Rejects with TOKEN_INVALID, or with a 503. */
+  renew (): Promise<void>
+}
+
+export interface Work {
+  user: string
+  /** Undefined for work of the service itself. */
+  identity: Identity | undefined
+  /** The length of the work's texts, in characters. The default is 0. */
+  size?: number
+  /** A time of `performance.now()`. The default is the current time. With Infinity the work never expires. */
+  queuedAt?: number
+  /** If this response closes while the work is queued, the work does not start. */
+  response?: { readonly destroyed: boolean }
+}
+
+export interface BatcherOptions<Item, Result> {
   name: string
+  /** Returns the most items per batch and the most batches in flight. Both may change at run time. */
+  limits: () => { maxItems: number, maxInFlight: number }
+  maxQueued: number
   /** Whether to retry each item alone after a batch has failed with this error. */
   isRetryable: (error: unknown) => boolean
-  /** Retries one item. If undefined, the batcher retries the item in a batch of its own. */
-  runAlone?: (item: Item) => Promise<Result>
+  /** Called when an item leaves the queue. Returns the result of an item that is sent elsewhere. */
+  divert?: (item: Item, isRetry: boolean) => Promise<Result> | undefined
 }
 
 /** Limits that turn batching off: one item per statement. */
 export const singles = { maxItems: 1, maxInFlight: 100 }
 
-interface Pending<Item extends Work, Result> extends Queued<Item> {
+const maxQueueMs = 5000
+
+/** How often the batcher looks for expired items and stalled batches. */
+const checkMs = 100
+
+// If no batch finishes during this many checks, the batches in flight no longer count toward `maxInFlight`.
+// Otherwise batches that wait for a locked row would delay all other users.
+const maxStalledChecks = 10
+
+/** In characters. Limits how long a small item waits for large items of the same batch. */
+const maxBatchLength = 262_144
+
+/** In characters. Fair queuing adds 1 to the cost of an item for each unit of its size. */
+const sizeUnit = 4096
+
+interface Entry<Item, Result> {
+  item: Item
   context: unknown
   resolve: (result: Result | Promise<Result>) => void
+  reject: (error: unknown) => void
 }
-
-/** Resolves to the results in the order of the items. A result may be a promise that settles later. */
-type Run<Item, Result> = (items: Item[]) => Promise<Array<Result | Promise<Result>>>
 
 /** See docs/design/002-batches.md. */
 export class Batcher<Item extends Work, Result> {
-  readonly #run: Run<Item, Result>
+  readonly #run: (items: Item[]) => Promise<Result[]>
   readonly #options: BatcherOptions<Item, Result>
-  readonly #queue: WorkQueue<Pending<Item, Result>>
+  readonly #queue = new FairQueue<Entry<Item, Result>>()
+  #inFlight = 0
+  /** Incremented when the batches in flight no longer count toward `maxInFlight`. */
+  #generation = 0
+  #stalledChecks = 0
+  #scheduled: NodeJS.Immediate | undefined
+  #timer: NodeJS.Timeout | undefined
 
-  constructor (run: Run<Item, Result>, options: BatcherOptions<Item, Result>) {
+  /** `run` sends a statement, and resolves to the results in the order of the items. */
+  constructor (run: (items: Item[]) => Promise<Result[]>, options: BatcherOptions<Item, Result>) {
     this.#run = run
     this.#options = options
-    this.#queue = new WorkQueue((batch) => this.#flush(batch), options)
   }
 
   /** Rejects with OVERLOADED if the queue is full or the item expires. The rejected item was not sent. */
   add (item: Item): Promise<Result> {
     return new Promise((resolve, reject) => {
-      this.#queue.add({ item, context: requestContext.getStore(), resolve, reject })
+      this.#enqueue({ item, context: requestContext.getStore(), resolve, reject })
     })
   }
 
-  async #flush (batch: Array<Pending<Item, Result>>): Promise<void> {
-    const { name, isRetryable } = this.#options
-    batchEvents.publish({ name, items: batch.length })
-    try {
-      const results = await this.#inContextOf(batch, () => this.#run(batch.map(({ item }) => item)))
-      batch.forEach(({ resolve }, index) => resolve(results[index] as Result | Promise<Result>))
-    } catch (error) {
-      if (batch.length > 1 && isRetryable(error)) await Promise.all(batch.map((one) => this.#retryAlone(one)))
-      else for (const { reject } of batch) reject(error)
+  /** If the queue is full, the newest entry of the user with the most entries is rejected with OVERLOADED. */
+  #enqueue (entry: Entry<Item, Result>): void {
+    const { user, size = 0 } = entry.item
+    entry.item.queuedAt ??= performance.now()
+    if (this.#queue.size >= this.#options.maxQueued) {
+      const evicted = this.#queue.evictFromLargest(user)
+      if (evicted === undefined) return entry.reject(overloaded)
+      evicted.reject(overloaded)
+    }
+    this.#queue.add(user, entry, 1 + Math.floor(size / sizeUnit), entry.item.queuedAt)
+    this.#timer ??= setInterval(() => this.#check(), checkMs).unref()
+    this.#schedule()
+  }
+
+  /** Items that arrive in one iteration of the event loop start together. */
+  #schedule (): void {
+    this.#scheduled ??= setImmediate(() => {
+      this.#scheduled = undefined
+      this.#drain()
+    })
+  }
+
+  #drain (): void {
+    const { maxItems, maxInFlight } = this.#options.limits()
+    const generation = this.#generation
+    while (this.#inFlight < maxInFlight) {
+      const batch = this.#takeBatch(maxItems)
+      if (batch.length === 0) return
+      this.#inFlight++
+      void this.#send(batch).then(() => {
+        if (generation !== this.#generation) return
+        this.#inFlight--
+        this.#stalledChecks = 0
+        this.#schedule()
+      })
     }
   }
 
-  async #retryAlone (pending: Pending<Item, Result>): Promise<void> {
-    const { runAlone } = this.#options
-    if (runAlone === undefined) return this.#flush([pending])
-    await this.#inContextOf([pending], () => runAlone(pending.item)).then(pending.resolve, pending.reject)
+  #takeBatch (maxItems: number): Array<Entry<Item, Result>> {
+    const batch: Array<Entry<Item, Result>> = []
+    let maxCost = Infinity
+    let cost = 0
+    while (batch.length < maxItems) {
+      const entry = this.#queue.next(maxCost)
+      if (entry === undefined) break
+      if (!this.#mayRun(entry)) continue
+      batch.push(entry)
+      cost += (entry.item.size ?? 0) / sizeUnit
+      maxCost = Math.max(1, maxBatchLength / sizeUnit - cost)
+    }
+    return batch
   }
 
-  /** Sets the request context, so that traces can link the statement to the requests of the batch. */
-  #inContextOf<T> (batch: Array<Pending<Item, Result>>, run: () => Promise<T>): Promise<T> {
-    if (!statementEvents.hasSubscribers) return run()
-    return requestContext.run(batch.map(({ context }) => context), run)
+  /** Call this right before a statement is sent. False: the entry is settled, sent elsewhere, or renewed. */
+  #mayRun (entry: Entry<Item, Result>, isRetry = false): boolean {
+    const { item: { response, identity }, item, resolve, reject } = entry
+    if (response?.destroyed) {
+      reject(clientClosedRequest)
+      return false
+    }
+    if (identity !== undefined && performance.now() >= identity.validUntil) {
+      this.#renew(entry, identity, isRetry).catch(reject)
+      return false
+    }
+    const diverted = this.#options.divert?.(item, isRetry)
+    if (diverted !== undefined) resolve(diverted)
+    return diverted === undefined
+  }
+
+  /** If the token is still valid, queues the entry again, or sends a retry. */
+  async #renew (entry: Entry<Item, Result>, identity: Identity, isRetry: boolean): Promise<void> {
+    await identity.renew()
+    if (isRetry) return this.#mayRun(entry, true) ? this.#send([entry]) : undefined
+    if (performance.now() - (entry.item.queuedAt as number) > maxQueueMs) throw overloaded
+    this.#enqueue(entry)
+  }
+
+  /** Settles all entries, and never rejects. */
+  async #send (batch: Array<Entry<Item, Result>>): Promise<void> {
+    const { name, isRetryable } = this.#options
+    batchEvents.publish({ name, items: batch.length })
+    try {
+      const run = () => this.#run(batch.map(({ item }) => item))
+      // With the contexts, traces link the statement to the requests of the batch.
+      const results = await (statementEvents.hasSubscribers
+        ? requestContext.run(batch.map(({ context }) => context), run)
+        : run())
+      batch.forEach(({ resolve }, index) => resolve(results[index] as Result))
+    } catch (error) {
+      if (batch.length === 1 || !isRetryable(error)) for (const { reject } of batch) reject(error)
+      else await Promise.all(batch.map((one) => this.#mayRun(one, true) && this.#send([one])))
+    }
+  }
+
+  #check (): void {
+    for (const { reject } of this.#queue.takeExpired(performance.now() - maxQueueMs)) reject(overloaded)
+    if (this.#inFlight === 0) this.#stalledChecks = 0
+    else if (++this.#stalledChecks > maxStalledChecks) {
+      this.#generation++
+      this.#inFlight = 0
+      this.#stalledChecks = 0
+      this.#drain()
+    }
+    if (this.#inFlight > 0 || this.#queue.size > 0) return
+    clearInterval(this.#timer)
+    this.#timer = undefined
   }
 }

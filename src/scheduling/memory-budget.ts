@@ -4,7 +4,7 @@ import { finished, type Writable } from 'node:stream'
 /** The budget ignores bodies and lists up to this size: the number of connections limits their memory. */
 export const inlineBytes = 16_384
 
-/** After a peak of over 16 MiB, collect garbage 1 s after the last release. An idle V8 collects nothing. */
+/** After a peak of over 16 MiB, collect garbage once all is free for 1 s. An idle V8 collects nothing. */
 const [collectBytes, collectMs] = [16_777_216, 1000]
 
 /** With these options, a garbage collection takes some 60 ms and returns memory to the system. */
@@ -17,6 +17,7 @@ const collectAll = { execution: 'async', flavor: 'last-resort' } as const
 export class MemoryBudget {
   readonly #maxBytes: number
   #peak = 0
+  #collection: NodeJS.Timeout | undefined
   readonly #heldBy = new Map<string, number>()
   #total = 0
 
@@ -39,9 +40,11 @@ export class MemoryBudget {
     else this.#heldBy.set(user, held)
     this.#total += bytes
     this.#peak = Math.max(this.#peak, this.#total)
-    if (this.#total > 0) return
-    const isBurst = this.#peak > collectBytes
-    this.#peak = 0
-    if (isBurst) setTimeout(() => globalThis.gc?.(collectAll), collectMs).unref()
+    clearTimeout(this.#collection)
+    if (this.#total > 0 || this.#peak <= collectBytes) return
+    this.#collection = setTimeout(() => {
+      this.#peak = 0
+      void globalThis.gc?.(collectAll)
+    }, collectMs).unref()
   }
 }

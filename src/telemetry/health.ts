@@ -18,11 +18,9 @@ export type Readiness = () => Promise<{ name: (typeof unreadyReasons)[number], e
 export function createReadiness (database: Database, lifecycle: Lifecycle): Readiness {
   let probing: Promise<unknown> | undefined
   const unavailable = (cause: unknown) => new ApiError(errors.DATABASE_UNAVAILABLE, { cause })
-  async function probe (): Promise<void> {
-    const timeout = delay(probeTimeoutMs, undefined, { ref: false }).then(() => {
-      throw new Error(`no response within ${probeTimeoutMs} ms`)
-    })
-    await Promise.race([database.probe(), timeout])
+  const expire = async () => {
+    await delay(probeTimeoutMs, undefined, { ref: false })
+    throw new Error(`no response within ${probeTimeoutMs} ms`)
   }
 
   return async () => {
@@ -30,7 +28,7 @@ export function createReadiness (database: Database, lifecycle: Lifecycle): Read
     // Do not probe yet. Before the migration ends, the old tables could make the probe succeed.
     if (lifecycle.starting) return { name: 'starting', error: unavailable('not migrated yet') }
     try {
-      probing ??= probe().finally(() => { probing = undefined })
+      probing ??= Promise.race([database.probe(), expire()]).finally(() => { probing = undefined })
       await probing
     } catch (cause) {
       return { name: 'database', error: unavailable(cause) }

@@ -3,45 +3,37 @@ import { once } from 'node:events'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import type { Registry } from '@prometheus-io/client'
-import type { FastifyInstance } from 'fastify'
-import type { Database } from '../database/database.ts'
+import { LRUCache } from 'lru-cache'
+import type { Config } from '../config.ts'
+import { limitBodyPieces } from '../http/wire/body-pieces.ts'
 import { serializePipelining } from '../http/wire/pipelining.ts'
-import { measureDatabase } from './database-metrics.ts'
-import { unreadyReasons, type Readiness } from './health.ts'
-import { measureJwts } from './jwt-metrics.ts'
+import { measureDatabase, measureJwts } from './event-metrics.ts'
+import { unreadyReasons } from './health.ts'
 import { createMetrics } from './registry.ts'
 import { measureRequests } from './request-metrics.ts'
-
-export interface MetricsOptions {
-  host: string
-  /** 0 picks a free port. */
-  port: number
-  version: string
-  /** The newest migration that this build knows. */
-  schema: string
-  jwts: boolean
-}
+import type { Telemetry } from './telemetry.ts'
 
 const renderIntervalMs = 1000
 const maxConnections = 50
-/** After this time, the metrics server closes a connection that is idle, stalled or still sends a request. */
+/** After this time without traffic, the metrics server closes a connection. */
 const connectionTimeoutMs = 5000
 
 /** All known series start at 0. A ratio, such as errors per request, has no result if a series is missing. */
-export async function openMetrics ({ host, port, version, schema, jwts }: MetricsOptions) {
+export async function openMetrics (
+  config: Config, port: number, build: { version: string, schema: string }
+): Promise<Telemetry> {
   const metrics = createMetrics()
   metrics.gauge('plant_store_build_info', 'Always 1',
-    function () { this.set({ version, schema }, 1) }, 'version', 'schema')
-  const server = await listen(metrics.registry, host, port)
-  const stops: Array<() => void> = []
+    function () { this.set(build, 1) }, 'version', 'schema')
+  const server = await listen(metrics.registry, config.METRICS_HOST, port)
 
   return {
-    url: `http://${host}:${(server.address() as AddressInfo).port}/metrics`,
+    url: `http://${config.METRICS_HOST}:${(server.address() as AddressInfo).port}/metrics`,
 
-    instrument (app: FastifyInstance, database: Database, readiness: Readiness): void {
+    instrument (app, database, readiness) {
       measureRequests(app, metrics)
-      stops.push(measureDatabase(database, metrics))
-      if (jwts) stops.push(measureJwts(metrics))
+      measureDatabase(database, metrics)
+      if (config.JWT_ISSUER !== undefined) measureJwts(metrics)
       metrics.gauge('plant_store_unready',
         '1 for the reason why the service is not ready, all 0 when it is ready', async function () {
           const unready = await readiness()
@@ -49,8 +41,8 @@ export async function openMetrics ({ host, port, version, schema, jwts }: Metric
         }, 'reason')
     },
 
-    async close (): Promise<void> {
-      for (const stop of stops) stop()
+    async close () {
+      metrics.stop()
       server.close()
       server.closeAllConnections()
       await once(server, 'close')
@@ -59,26 +51,21 @@ export async function openMetrics ({ host, port, version, schema, jwts }: Metric
 }
 
 async function listen (registry: Registry, host: string, port: number) {
-  let rendered: Promise<Buffer> | undefined
-  function render (): Promise<Buffer> {
-    rendered ??= registry.metrics().then(Buffer.from).finally(() => {
-      setTimeout(() => { rendered = undefined }, renderIntervalMs).unref()
-    })
-    return rendered
-  }
-
-  const server = createServer({
-    connectionsCheckingInterval: 1000,
-    headersTimeout: connectionTimeoutMs,
-    requestTimeout: connectionTimeoutMs
-  }, async ({ method, url }, response) => {
+  // Scrapes share a rendering for `renderIntervalMs`. After a failure, the next scrape renders again.
+  const rendered = new LRUCache({
+    max: 1, ttl: renderIntervalMs, fetchMethod: async () => Buffer.from(await registry.metrics())
+  })
+  const server = createServer(({ method, url }, response) => {
     if (method !== 'GET' || url !== '/metrics') return response.writeHead(404).end()
-    const bytes = await render()
-    // Close the connection, because 16 pipelined requests of 50 connections would block the event loop.
-    response.writeHead(200, { 'content-type': registry.contentType, connection: 'close' }).end(bytes)
+    // After this response, Node ignores the requests that a client has pipelined.
+    response.setHeader('connection', 'close')
+    rendered.forceFetch('').then(
+      (bytes) => response.writeHead(200, { 'content-type': registry.contentType }).end(bytes),
+      (error) => response.writeHead(500).end(`${error}\n`))
   })
   Object.assign(server, { timeout: connectionTimeoutMs, maxConnections })
   serializePipelining(server)
+  limitBodyPieces(server)
   server.listen(port, host)
   await once(server, 'listening').catch((cause) => {
     throw new Error(`metrics cannot listen on ${host}, port ${port}`, { cause })

@@ -1,4 +1,4 @@
-// Creates metrics in a registry, and listens to the events that the metrics count.
+// Creates metrics in a registry, and updates the metrics by events.
 import {
   collectDefaultMetrics, Counter, Gauge, Histogram, Registry, type CollectFunction
 } from '@prometheus-io/client'
@@ -13,24 +13,29 @@ export type Metrics = ReturnType<typeof createMetrics>
 export function createMetrics () {
   const registry = new Registry()
   const registers = [registry]
+  const subscriptions = new DisposableStack()
   collectDefaultMetrics({ register: registry })
   for (const name of misnamed) registry.removeSingleMetric(`nodejs_${name}`)
   return {
     registry,
-    counter: (name: string, help: string, ...labelNames: string[]) =>
-      new Counter({ name, help, labelNames, registers }),
+    /** The series of these label values start at 0. */
+    counter (name: string, help: string, label: string, values: readonly string[] = []) {
+      const counter = new Counter({ name, help, labelNames: [label], registers })
+      for (const value of values) counter.inc({ [label]: value }, 0)
+      return counter
+    },
     histogram: (name: string, help: string, buckets: number[], ...labelNames: string[]) =>
       new Histogram({ name, help, buckets, labelNames, registers }),
     /** `collect` sets the gauge at each scrape. */
     gauge: (name: string, help: string, collect: CollectFunction<Gauge<string>>, ...labelNames: string[]) =>
-      new Gauge({ name, help, collect, labelNames, registers })
+      new Gauge({ name, help, collect, labelNames, registers }),
+    /** Calls the listener for each event until `stop`. */
+    on<Event> (events: Events<Event>, listener: (event: Event) => void): void {
+      events.subscribe(listener)
+      subscriptions.defer(() => events.unsubscribe(listener))
+    },
+    stop: () => subscriptions.dispose()
   }
-}
-
-/** Returns a function that removes the listener. */
-export function listen<Event> (events: Events<Event>, listener: (event: Event) => void): () => void {
-  events.subscribe(listener)
-  return () => events.unsubscribe(listener)
 }
 
 /** The upper bounds of the buckets, in seconds. */

@@ -1,8 +1,7 @@
 // Metrics of requests: their number, duration, status and errors.
 import type { FastifyInstance } from 'fastify'
-import { catalogue, errors } from '../errors.ts'
+import { catalogue } from '../errors.ts'
 import { jwtRejections } from '../events.ts'
-import { toApiError } from '../http/responses.ts'
 import { durationBuckets, type Metrics } from './registry.ts'
 
 const rejectionReasons = ['missing', 'unknown', 'revoked', 'read_only', 'scope_missing', ...jwtRejections]
@@ -40,13 +39,12 @@ export function measureRequests (app: FastifyInstance, metrics: Metrics): void {
 
 function countErrors (app: FastifyInstance, { counter }: Metrics): void {
   const responses = counter('plant_store_errors_total',
-    'Error responses, by the error number in their body', 'error')
+    'Error responses, and connections closed at MAX_CONNECTIONS (50302), by error number', 'error')
   const rejected = counter('plant_store_credentials_refused_total',
-    'Requests rejected because of their token', 'reason')
+    'Requests rejected because of their token', 'reason', rejectionReasons)
   const shed = counter('plant_store_overload_refusals_total',
-    'Requests shed because a queue was full, by the queue: of token look-ups or of an operation', 'kind')
-  shed.inc({ kind: 'token' }, 0)
-  for (const reason of rejectionReasons) rejected.inc({ reason }, 0)
+    'Requests and connections shed, by what was full: the queue of look-ups (token) or of an operation, or ' +
+      'the connections', 'kind', ['token', 'connection'])
   app.addHook('onRoute', ({ schema }) => {
     if (schema?.operationId !== undefined) shed.inc({ kind: schema.operationId }, 0)
   })
@@ -54,14 +52,12 @@ function countErrors (app: FastifyInstance, { counter }: Metrics): void {
   app.addHook('onReady', async () => {
     for (const error of catalogue.keys()) responses.inc({ error }, 0)
   })
-  app.addHook('onError', ({ identity, routeOptions: { schema } }, _reply, error, done) => {
-    const { name, number, cause } = toApiError(error, errors.INTERNAL)
+  app.errorLog.onError = ({ name, number, cause }, kind) => {
     responses.inc({ error: number })
     if (name.startsWith('TOKEN_')) {
       // The reason is one of `rejectionReasons`, never a text from the client.
       rejected.inc({ reason: typeof cause === 'string' ? cause : name.replace('TOKEN_', '').toLowerCase() })
     }
-    if (name === 'OVERLOADED') shed.inc({ kind: identity === null ? 'token' : String(schema?.operationId) })
-    done()
-  })
+    if (name === 'OVERLOADED') shed.inc({ kind })
+  }
 }

@@ -16,13 +16,12 @@ export interface Telemetry {
 
 /** Rejects when the metrics port is taken. */
 export async function openTelemetry (config: Config): Promise<Telemetry[]> {
-  const { METRICS_HOST: host, METRICS_PORT: port, OTEL_EXPORTER_OTLP_ENDPOINT: endpoint } = config
+  const { METRICS_PORT: port, OTEL_EXPORTER_OTLP_ENDPOINT: endpoint } = config
   const { version } = manifest
   const observers: Telemetry[] = []
   if (port !== undefined) {
     const { openMetrics } = await import('./metrics.ts')
-    const jwts = config.JWT_ISSUER !== undefined
-    observers.push(await openMetrics({ host, port, version, schema: await newestMigration(), jwts }))
+    observers.push(await openMetrics(config, port, { version, schema: await newestMigration() }))
   }
   if (endpoint !== undefined) {
     const { createSampler, openTraces } = await import('./traces.ts')

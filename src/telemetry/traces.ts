@@ -1,8 +1,7 @@
 // Sends spans of requests and statements by OTLP/HTTP. Loaded only if OTEL_EXPORTER_OTLP_ENDPOINT is set.
 // The OpenTelemetry libraries themselves read further environment variables.
-import {
-  ROOT_CONTEXT, SpanKind, SpanStatusCode, trace, TraceFlags, type Span, type Tracer
-} from '@opentelemetry/api'
+import { setTimeout } from 'node:timers/promises'
+import { ROOT_CONTEXT, SpanKind, SpanStatusCode, trace, type Span, type Tracer } from '@opentelemetry/api'
 import { OTLPTraceExporter } from '@opentelemetry/exporter-trace-otlp-http'
 import {
   defaultResource, detectResources, envDetector, resourceFromAttributes
@@ -13,8 +12,7 @@ import {
 } from '@opentelemetry/sdk-trace'
 import type { FastifyInstance, FastifyRequest } from 'fastify'
 import { requestContext, statementEvents, type StatementEvent } from '../events.ts'
-import { addFields } from '../http/request-log.ts'
-import { readTraceparent } from '../http/trace-context.ts'
+import { readTraceparent } from '../http/request-log.ts'
 
 /** How long a shutdown waits for the collector to accept the last spans. */
 const flushTimeoutMs = 1000
@@ -38,10 +36,8 @@ export function openTraces (version: string, sampler: Sampler) {
     /** Sends the queued spans. Gives up after `flushTimeoutMs`. */
     async close (): Promise<void> {
       statementEvents.unsubscribe(onStatement)
-      const { promise: timedOut, resolve } = Promise.withResolvers<void>()
-      const timer = setTimeout(resolve, flushTimeoutMs)
+      const timedOut = setTimeout(flushTimeoutMs, undefined, { ref: false })
       await Promise.race([provider.shutdown().catch(() => {}), timedOut])
-      clearTimeout(timer)
     }
   }
 }
@@ -65,7 +61,8 @@ function traceRequests (app: FastifyInstance, tracer: Tracer): void {
     const name = route === undefined ? method : `${method} ${route}`
     const span = tracer.startSpan(name, { kind: SpanKind.SERVER, attributes }, parentOf(request))
     const { traceId, spanId } = span.spanContext()
-    addFields(request.log, { trace_id: traceId, span_id: spanId })
+    const { id: reqId, log: { level } } = request
+    request.log = app.log.child({ reqId, trace_id: traceId, span_id: spanId }, { level })
     spans.set(request, span)
     requestContext.run(span, done)
   })
@@ -81,14 +78,7 @@ function traceRequests (app: FastifyInstance, tracer: Tracer): void {
 
 function parentOf ({ headers }: FastifyRequest) {
   const parent = readTraceparent(headers.traceparent)
-  return parent === undefined
-    ? ROOT_CONTEXT
-    : trace.setSpanContext(ROOT_CONTEXT, {
-      traceId: parent.traceId,
-      spanId: parent.parentId,
-      traceFlags: parent.isSampled ? TraceFlags.SAMPLED : TraceFlags.NONE,
-      isRemote: true
-    })
+  return parent === undefined ? ROOT_CONTEXT : trace.setSpanContext(ROOT_CONTEXT, parent)
 }
 
 /** The span of a batch is a child of the first request's span, and links to the other requests' spans. */

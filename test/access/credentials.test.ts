@@ -1,139 +1,187 @@
+// Sends each kind of credentials to each route. Then checks that neither the log nor a table has a token.
+import { subscribe, unsubscribe } from 'node:diagnostics_channel'
+import type { FastifyInstance, HTTPMethods } from 'fastify'
 import t from 'tap'
 import { createToken } from '../../src/access/token-format.ts'
 import { startApp } from '../support/app.ts'
+import { sql } from '../support/database.ts'
+import { isError } from '../support/error-response.ts'
+import { guardedRoutes, openRoutes } from '../support/routes.ts'
 
-const { app, as, log, tokens } = await startApp(t)
-const alice = await as('alice')
+// Records every route: the channel `fastify.initialization` delivers an app before the app has routes.
+const routes: Array<{ method: HTTPMethods, url: string }> = []
+const record = (message: unknown) => {
+  const { fastify } = message as { fastify: FastifyInstance }
+  fastify.addHook('onRoute', ({ method, url }) => {
+    for (const one of [method].flat()) routes.push({ method: one as HTTPMethods, url })
+  })
+}
+subscribe('fastify.initialization', record)
+const { app, as, log, tokens, url: databaseUrl } = await startApp(t, { LOG_LEVEL: 'trace' })
+unsubscribe('fastify.initialization', record)
+
+const alice = await as('alice', { label: 'laptop' })
 await alice.create({ id: 1, name: 'Monstera' })
-
 const full = alice.authorization
 const anotherDigit = full.endsWith('0') ? '1' : '0'
 const { authorization: revoked } = await as('revoked')
 await tokens.revoke({ user: 'revoked' })
+const expired = (await as('alice', { expires: new Date(Date.now() - 1) })).authorization
+const readOnly = (await as('alice', { readOnly: true })).authorization
+const unknown = `Bearer ${createToken()}`
+const mistyped = full.slice(0, -1) + anotherDigit
+const secrets = [full, readOnly, expired, revoked, unknown, mistyped]
+  .map((text) => text.replace('Bearer ', ''))
 
-const credentials: Record<string, string | undefined> = {
-  none: undefined,
-  basic: `Basic ${Buffer.from('alice:secret').toString('base64')}`,
-  'the token without a scheme': full.replace('Bearer ', ''),
-  'the scheme without a token': 'Bearer',
-  malformed: 'Bearer monstera',
-  'several words': `${full} ${full}`,
-  mistyped: full.slice(0, -1) + anotherDigit,
-  'cut short': full.slice(0, -1),
-  'in capitals': full.toUpperCase(),
-  unknown: `Bearer ${createToken()}`,
-  expired: (await as('alice', { expires: new Date(Date.now() - 1) })).authorization,
-  revoked,
-  'read-only': (await as('alice', { readOnly: true })).authorization,
-  'another user\'s': (await as('bob')).authorization,
-  'her own': full
+const missing = [401, 40101, 'Bearer realm="plants"'] as const
+const invalid = [401, 40102, 'Bearer realm="plants", error="invalid_token"'] as const
+const forbidden = [403, 40301, 'Bearer realm="plants", error="insufficient_scope"'] as const
+const messages: Record<number, string> = {
+  40101: 'This operation needs an Authorization header with a bearer token.',
+  40102: 'The bearer token is not valid.',
+  40301: 'The bearer token may only read.',
+  40402: 'You have no plant with this id.'
 }
+type Failure = typeof missing | typeof invalid
+const malformedHeader = 'FST_BEARER_AUTH_INVALID_AUTHORIZATION_HEADER'
 
-const success = (status: number, body: string) => ({ status, body, header: undefined })
-const missing = {
-  status: 401,
-  error: { error: 40101, message: 'This operation needs an Authorization header with a bearer token.' },
-  header: 'Bearer realm="plants"'
-}
-const invalid = {
-  status: 401,
-  error: { error: 40102, message: 'The bearer token is not valid.' },
-  header: 'Bearer realm="plants", error="invalid_token"'
-}
-const readOnly = {
-  status: 403,
-  error: { error: 40301, message: 'The bearer token may only read.' },
-  header: 'Bearer realm="plants", error="insufficient_scope"'
-}
-const notFound = {
-  status: 404, error: { error: 40402, message: 'You have no plant with this id.' }, header: undefined
-}
-
-interface Expectation { reason?: string, create: object, list: object, delete: object }
-const everywhere = (response: object, reason: string) =>
-  ({ reason, create: response, list: response, delete: response })
-
-const matrix: Record<keyof typeof credentials, Expectation> = {
-  none: everywhere(missing, 'FST_BEARER_AUTH_MISSING_AUTHORIZATION_HEADER'),
-  basic: everywhere(missing, 'FST_BEARER_AUTH_INVALID_AUTHORIZATION_HEADER'),
-  'the token without a scheme': everywhere(missing, 'FST_BEARER_AUTH_INVALID_AUTHORIZATION_HEADER'),
-  'the scheme without a token': everywhere(missing, 'FST_BEARER_AUTH_INVALID_AUTHORIZATION_HEADER'),
-  malformed: everywhere(invalid, 'malformed'),
-  'several words': everywhere(invalid, 'malformed'),
-  mistyped: everywhere(invalid, 'malformed'),
-  'cut short': everywhere(invalid, 'malformed'),
-  'in capitals': everywhere(invalid, 'malformed'),
-  unknown: everywhere(invalid, 'unknown'),
-  expired: everywhere(invalid, 'expired'),
-  revoked: everywhere(invalid, 'revoked'),
-  'read-only': {
-    reason: 'TOKEN_READ_ONLY',
-    create: readOnly,
-    list: success(200, '[{"name":"Monstera"}]'),
-    delete: readOnly
-  },
-  'another user\'s': {
-    create: success(200, '{"name":"Ivy"}'),
-    list: success(200, '[{"name":"Ivy"}]'),
-    delete: notFound
-  },
-  'her own': {
-    create: success(200, '{"name":"Ivy"}'),
-    list: success(200, '[{"name":"Monstera"},{"name":"Ivy"}]'),
-    delete: success(204, '')
-  }
-}
+const rejected: Array<[name: string, authorization: string | undefined, reason: string, failure: Failure]> = [
+  ['none', undefined, 'FST_BEARER_AUTH_MISSING_AUTHORIZATION_HEADER', missing],
+  ['basic', `Basic ${full.replace('Bearer ', '')}`, malformedHeader, missing],
+  ['the token without a scheme', full.replace('Bearer ', ''), malformedHeader, missing],
+  ['the scheme without a token', 'Bearer', malformedHeader, missing],
+  ['malformed', 'Bearer monstera', 'malformed', invalid],
+  ['several words', `${full} ${full}`, 'malformed', invalid],
+  ['mistyped', mistyped, 'malformed', invalid],
+  ['cut short', full.slice(0, -1), 'malformed', invalid],
+  ['in capitals', full.toUpperCase(), 'malformed', invalid],
+  ['unknown', unknown, 'unknown', invalid],
+  ['expired', expired, 'expired', invalid],
+  ['revoked', revoked, 'revoked', invalid]
+]
 
 const requests = {
   create: { method: 'POST', url: '/plants', payload: { id: 2, name: 'Ivy' } },
   list: { method: 'GET', url: '/plants' },
   delete: { method: 'DELETE', url: '/plants/1' }
 } as const
+type Operation = keyof typeof requests
 
-for (const [name, { reason, ...operations }] of Object.entries(matrix)) {
-  for (const operation of ['create', 'list', 'delete'] as const) {
-    t.test(`${operation} with credentials: ${name}`, async (t) => {
-      const authorization = credentials[name]
+const send = (operation: Operation, authorization: string | undefined) => app.inject({
+  ...requests[operation], headers: { ...authorization !== undefined && { authorization } }
+})
+
+const { date, 'x-request-id': requestId, ...invalidHeaders } = (await send('list', 'Bearer x')).headers
+
+for (const [name, authorization, reason, [status, number, challenge]] of [
+  ...rejected, ['read-only', readOnly, 'TOKEN_READ_ONLY', forbidden] as const
+]) {
+  t.test(`credentials that are rejected: ${name}`, async (t) => {
+    for (const operation of ['create', 'list', 'delete'] as const) {
+      if (status === 403 && operation === 'list') continue
       const before = log.length
-      const response = await app.inject({
-        ...requests[operation], headers: { ...authorization !== undefined && { authorization } }
-      })
-      const isError = response.statusCode >= 400
-      t.strictSame({
-        status: response.statusCode,
-        header: response.headers['www-authenticate'],
-        ...isError ? { error: response.json() } : { body: response.body }
-      }, operations[operation])
-      if (!isError) return
-      t.match(response.headers['content-type'], /^application\/json/)
-      t.strictSame(Object.keys(response.json()), ['error', 'message'])
-      if (response.statusCode === 404) return
-      const rejection =
-        log.slice(before).map((line) => JSON.parse(line)).find(({ level }) => level === 'info')
-      t.match(rejection, { error: response.json().error, remoteAddress: '127.0.0.1', reqId: String },
-        'logged at info')
-      t.equal(rejection.reason, reason)
-    })
-  }
+      const response = await send(operation, authorization)
+      isError(t, response, number, messages[number] as string)
+      t.strictSame([response.statusCode, response.headers['www-authenticate']], [status, challenge])
+      const { date: _, 'x-request-id': id, ...headers } = response.headers
+      if (number === 40102) t.strictSame(headers, invalidHeaders, 'all invalid tokens get the same response')
+      const line = log.slice(before).map((line) => JSON.parse(line)).find(({ level }) => level === 'info')
+      t.match(line, { error: number, reason, remoteAddress: '127.0.0.1', reqId: id })
+    }
+  })
 }
 
-t.test('the name of the scheme is case-insensitive', async (t) => {
-  for (const scheme of ['bearer', 'BEARER', 'bEaReR']) {
-    const response = await app.inject({
-      url: '/plants', headers: { authorization: full.replace('Bearer', scheme) }
-    })
-    t.equal(response.statusCode, 200, scheme)
+t.test('valid tokens act for their user, and the case of the scheme does not matter', async (t) => {
+  const bob = (await as('bob')).authorization
+  const body = async (operation: Operation, token: string) => (await send(operation, token)).body
+  t.equal(await body('create', bob), '{"name":"Ivy"}')
+  t.equal(await body('list', bob), '[{"name":"Ivy"}]')
+  isError(t, await send('delete', bob), 40402, messages[40402] as string)
+  t.equal(await body('create', full.replace('Bearer', 'bearer')), '{"name":"Ivy"}')
+  t.equal(await body('list', readOnly.replace('Bearer', 'bEaReR')), '[{"name":"Monstera"},{"name":"Ivy"}]')
+  t.equal((await send('delete', full)).statusCode, 204)
+  t.equal(await body('list', full), '[{"name":"Ivy"}]')
+})
+
+const inOrder = (routes: Record<string, string[]>) =>
+  Object.entries(routes).map(([url, methods]) => [url, methods.toSorted()]).sort()
+
+t.test('test/support/routes.ts lists exactly the routes of the app', async (t) => {
+  const methods: Record<string, string[]> = {}
+  for (const { method, url } of routes) if (!url.startsWith('/docs')) (methods[url] ??= []).push(method)
+  t.strictSame(inOrder(methods), inOrder({ ...guardedRoutes, ...openRoutes }))
+})
+
+t.test('open routes need no token, and the others reject a request before they validate it', async (t) => {
+  for (const { method, url } of routes) {
+    if (url in openRoutes || /^\/docs(\/|$)/.test(url)) {
+      const response = await app.inject({ method, url: url.replace('*', 'json') })
+      t.ok(response.statusCode < 400, `${method} ${url}`)
+      continue
+    }
+    for (const [authorization, challenge] of [[undefined, missing[2]], [unknown, invalid[2]]]) {
+      const response = await app.inject({
+        method,
+        url: `${url.replace(/:\w+/, 'x')}?limit=none&limit=%zz`,
+        headers: { ...authorization !== undefined && { authorization }, 'content-type': 'text/plain' },
+        ...method === 'POST' && { payload: '{' }
+      })
+      t.strictSame([response.statusCode, response.headers['www-authenticate']], [401, challenge], url)
+    }
   }
 })
 
-t.test('all invalid tokens get the same response', async (t) => {
-  const responses = await Promise.all([
-    'malformed', 'mistyped', 'unknown', 'expired', 'revoked'
-  ].map(async (name) => {
-    const { statusCode, body, headers } = await app.inject({
-      url: '/plants', headers: { authorization: credentials[name] }
+t.test('neither a table nor the log holds a token or a part of a body', async (t) => {
+  for (const token of secrets) {
+    const inject = (method: HTTPMethods, url: string, payload?: string) => app.inject({
+      method,
+      url,
+      payload,
+      headers: { authorization: full, ...payload && { 'content-type': 'application/json' } }
     })
-    return { statusCode, body, headers: { ...headers, date: '', 'x-request-id': '' } }
-  }))
-  for (const response of responses) t.strictSame(response, responses[0])
+    await inject('GET', `/plants?access_token=${token}`)
+    await inject('DELETE', `/plants/${token}`)
+    for (const body of [token, `{"token":"${token}"}`, '{"id":1,"name":Monstera}']) {
+      await inject('POST', '/plants', body)
+    }
+  }
+  await sql(databaseUrl, 'alter table plants rename column name to title')
+  t.equal((await send('list', readOnly)).statusCode, 500)
+  await sql(databaseUrl,
+    'alter table plants rename column title to name; alter table tokens rename to hidden')
+  t.equal((await send('list', `Bearer ${createToken()}`)).statusCode, 503)
+  await sql(databaseUrl, 'alter table hidden rename to tokens')
+
+  const tables = await sql(databaseUrl,
+    'select oid::regclass::text as name from pg_class where relkind in (\'r\', \'m\')')
+  // PostgreSQL shows binary columns in hexadecimal, so also search for the token in hexadecimal.
+  const holders = tables.map(({ name }) =>
+    `select '${name}' as name where exists (select from ${name} as t where strpos(t::text, $1) > 0 or ` +
+      'strpos(t::text, encode($1::bytea, \'hex\')) > 0)').join(' union all ')
+  const search = async (text: string) => (await sql(databaseUrl, holders, [text])).map(({ name }) => name)
+  for (const token of secrets) {
+    t.strictSame(await search(token.slice('plant_'.length)), [])
+    t.notMatch(log.join(), token.slice('plant_'.length, -20))
+  }
+  t.strictSame(await search('laptop'), ['tokens'], 'the search finds a stored text')
+  t.notMatch(log.join(), 'Monstera')
+  const levels = new Set(log.map((line) => JSON.parse(line).level))
+  for (const level of ['debug', 'error', 'info', 'trace']) t.ok(levels.has(level), `the log has ${level}`)
+})
+
+t.test('with TOKEN_CACHE_TTL=0 a request that checks its token again notices a revocation', async (t) => {
+  let renewed = false
+  const { app, as, tokens } = await startApp(t, { TOKEN_CACHE_TTL: '0' }, async (guarded) => {
+    guarded.get('/renewals', { schema: { operationId: 'renewTwice' } }, async ({ identity }) => {
+      const { validUntil } = identity
+      await identity.renew()
+      renewed = identity.validUntil > validUntil
+      await tokens.revoke({ user: identity.user })
+      await identity.renew()
+    })
+  })
+  const { authorization } = await as('alice')
+  const get = async () => app.inject({ url: '/renewals', headers: { authorization } })
+  for (const round of [1, 2]) isError(t, await get(), 40102, messages[40102] as string, `request ${round}`)
+  t.ok(renewed)
 })

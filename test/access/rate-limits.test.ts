@@ -1,6 +1,9 @@
+import Fastify from 'fastify'
 import t from 'tap'
+import { limitUsers } from '../../src/access/rate-limits.ts'
 import { createToken } from '../../src/access/token-format.ts'
 import { batchEvents } from '../../src/events.ts'
+import type { Rate } from '../../src/scheduling/token-buckets.ts'
 import { startApp } from '../support/app.ts'
 import { isError } from '../support/error-response.ts'
 
@@ -13,68 +16,37 @@ t.test('USER_RATE and USER_BURST limit the requests of a user', async (t) => {
   const [alice, phone, bob] = [await as('alice'), await as('alice'), await as('bob')]
   const governed = [
     await alice.create({ id: 1, name: 'Monstera' }), await alice.delete(2), await phone.list(),
-    await alice.list('?limit=x'), await alice.list(), await phone.create({ id: 2, name: 'Fern' })
+    await alice.list('?limit=x'), await alice.list(), await phone.create('{')
   ]
   t.same(governed.map(({ statusCode }) => statusCode), [200, 404, 200, 400, 429, 429])
-  t.same(governed.map(({ headers }) => headers.ratelimit), [
-    '"user";r=3;t=10', '"user";r=2;t=10', '"user";r=1;t=10', '"user";r=0;t=10',
-    '"user";r=0;t=10', '"user";r=0;t=10'
-  ])
+  t.same(governed.map(({ headers }) => headers.ratelimit),
+    [3, 2, 1, 0, 0, 0].map((left) => `"user";r=${left};t=10`))
   for (const { headers } of governed) t.equal(headers['ratelimit-policy'], '"user";q=4;w=40')
   for (const response of governed.slice(4)) {
     isError(t, response, ...rateLimited)
     t.match(response.headers, { 'retry-after': '10', 'cache-control': 'no-store', 'x-request-id': String })
   }
-  const others = await bob.list()
-  t.match(others, { statusCode: 200, headers: { ratelimit: '"user";r=3;t=10' } })
-  t.same(others.json(), [])
+  t.match(await bob.list(), { statusCode: 200, headers: { ratelimit: '"user";r=3;t=10' } })
   const ungoverned = [
     await app.inject('/livez'), await app.inject('/plants'), await app.inject('/nowhere'),
     await app.inject({ url: '/plants', headers: { authorization: 'Bearer plant_1' } })
   ]
   t.same(ungoverned.map(({ statusCode }) => statusCode), [200, 401, 404, 401])
-  for (const { headers } of ungoverned) {
-    t.notOk(Object.keys(headers).some((name) => name.startsWith('ratelimit')))
-  }
+  for (const { headers } of ungoverned) t.notMatch(Object.keys(headers).join(), 'ratelimit')
 })
 
 t.test('the default burst is what the rate allows in one second', async (t) => {
-  for (const [rate, policy] of Object.entries({
-    '100/s': '"user";q=100;w=1',
-    '6000/m': '"user";q=100;w=1',
-    '90/m': '"user";q=2;w=2',
-    '1/m': '"user";q=1;w=60'
-  })) {
-    const { as } = await startApp(t, { USER_RATE: rate })
-    t.equal((await (await as('alice')).list()).headers['ratelimit-policy'], policy, rate)
+  const rates: Array<[Rate, policy: string]> = [
+    [{ count: 100, seconds: 1 }, '"user";q=100;w=1'], [{ count: 90, seconds: 60 }, '"user";q=2;w=2'],
+    [{ count: 1, seconds: 60 }, '"user";q=1;w=60']
+  ]
+  for (const [rate, policy] of rates) {
+    const app = Fastify()
+    app.addHook('onRequest', async (request) => { Object.assign(request, { identity: { user: 'alice' } }) })
+    limitUsers(app, rate)
+    app.get('/', async () => '')
+    t.equal((await app.inject('/')).headers['ratelimit-policy'], policy)
   }
-})
-
-t.test('a rejected create stores nothing, and its body is not read', async (t) => {
-  const { as } = await startApp(t, { USER_RATE: '1/m' })
-  const alice = await as('alice')
-  isError(t, await alice.create('{'), 40008, 'The body is not valid JSON.')
-  isError(t, await alice.create('{'), ...rateLimited)
-})
-
-t.test('a user far beyond the limit is served up to the limit, and other users are served', async (t) => {
-  const { as, listen } = await startApp(t, { USER_RATE: '1/m', USER_BURST: '20' })
-  const url = `${await listen()}/plants`
-  const list = async (authorization: string) => {
-    const response = await fetch(url, { headers: { authorization } })
-    await response.arrayBuffer()
-    return response.status
-  }
-  const greedy = (await as('greedy')).authorization
-  const others = await Promise.all(Array.from({ length: 20 }, async (_, index) =>
-    (await as(`user ${index}`)).authorization))
-  t.equal(await list(greedy), 200)
-  const rounds = await Promise.all(Array.from({ length: 10 }, async () => Promise.all([
-    Promise.all(Array.from({ length: 20 }, () => list(greedy))), Promise.all(others.map(list))
-  ])))
-  t.same(rounds.flatMap(([, statuses]) => statuses), Array(200).fill(200))
-  const ofGreedy = rounds.flatMap(([statuses]) => statuses).toSorted()
-  t.same(ofGreedy, [...Array(19).fill(200), ...Array(181).fill(429)])
 })
 
 /** Starts an app that trusts this process as a proxy, so that tests can choose the address of a client. */
@@ -114,15 +86,6 @@ t.test('FAILED_AUTH_RATE stops look-ups for an address, and cached tokens work',
   t.equal((await list(bob, '192.0.2.2')).statusCode, 200, 'another address')
 })
 
-t.test('a token that was valid before is looked up again after its time in the cache', async (t) => {
-  const { as, list, fail } = await startBehindProxy(t, { FAILED_AUTH_RATE: '1/m', TOKEN_CACHE_TTL: '0' })
-  const { authorization } = await as('alice')
-  t.equal((await list(authorization, '192.0.2.1')).statusCode, 200)
-  t.equal((await fail('192.0.2.1')).statusCode, 401)
-  t.equal((await fail('192.0.2.1')).statusCode, 429)
-  t.equal((await list(authorization, '192.0.2.1')).statusCode, 200)
-})
-
 t.test('an unavailable database counts as no failure of a client', async (t) => {
   const { fail } = await startBehindProxy(t,
     { FAILED_AUTH_RATE: '1/m', DATABASE_URL: 'postgres://postgres:secret@127.0.0.1:1/plants' })
@@ -130,7 +93,7 @@ t.test('an unavailable database counts as no failure of a client', async (t) => 
 })
 
 t.test('IPv6 addresses count by /64, others one by one, and an invalid address as its proxy', async (t) => {
-  const { fail } = await startBehindProxy(t, { FAILED_AUTH_RATE: '1/m' })
+  const { as, list, fail } = await startBehindProxy(t, { FAILED_AUTH_RATE: '1/m', TOKEN_CACHE_TTL: '0' })
   const statuses: Record<string, number> = {
     '2001:db8::1': 401,
     '2001:0DB8:0:0:ffff::2': 429,
@@ -156,4 +119,8 @@ t.test('IPv6 addresses count by /64, others one by one, and an invalid address a
   for (const [address, status] of Object.entries(statuses)) {
     t.equal((await fail(address)).statusCode, status, address)
   }
+  const { authorization } = await as('alice')
+  t.equal((await list(authorization, '192.0.2.5')).statusCode, 200)
+  for (const status of [401, 429]) t.equal((await fail('192.0.2.5')).statusCode, status)
+  t.equal((await list(authorization, '192.0.2.5')).statusCode, 200, 'an expired entry of the token cache')
 })

@@ -1,29 +1,35 @@
+// Tests the reference page at /docs.
+import { cp, rename } from 'node:fs/promises'
+import { connect, type Socket } from 'node:net'
+import { join } from 'node:path'
+import Fastify from 'fastify'
 import t from 'tap'
 import { startApp } from '../support/app.ts'
 
+const withoutDatabase = { DATABASE_URL: 'postgres://x@127.0.0.1:1/x' }
+const { app, listen } = await startApp(t, withoutDatabase)
+
 const urls = ['/docs', '/docs/docs.css', '/docs/docs.js', '/docs/scalar.js']
 
-t.test('the policy forbids inline scripts, eval and other hosts', async (t) => {
-  const { app } = await startApp(t)
-  for (const url of urls) {
-    const policy = String((await app.inject(url)).headers['content-security-policy'])
-    t.match(policy, /default-src 'none'; script-src 'self'; .*connect-src 'self'/, url)
-    t.notMatch(policy, /unsafe-eval|http/)
-  }
-})
-
-t.test('the page responds to GET and HEAD only', async (t) => {
-  const { app } = await startApp(t)
+t.test('the page has a strict policy and responds to GET and HEAD only', async (t) => {
   for (const url of urls) {
     const { headers: { 'x-request-id': _id, date: _date, ...headers } } = await app.inject(url)
+    const policy = String(headers['content-security-policy'])
+    t.match(policy, /default-src 'none'; script-src 'self'; .*connect-src 'self'/, url)
+    t.notMatch(policy, /unsafe-eval|http/)
     t.match(await app.inject({ method: 'HEAD', url }), { statusCode: 200, body: '', headers }, url)
     const post = await app.inject({ method: 'POST', url })
     t.match(post, { statusCode: 405, headers: { allow: 'GET, HEAD' } }, url)
   }
 })
 
+t.test('the root leads a browser to the page', async (t) => {
+  const { statusCode, headers: { location } } =
+    await app.inject({ url: '/', headers: { accept: 'text/html' } })
+  t.strictSame([statusCode, location], [302, './docs'])
+})
+
 t.test('an unknown path below /docs gets the usual 404', async (t) => {
-  const { app } = await startApp(t)
   for (const url of [
     '/docs/nothing', '/docs/../package.json', '/docs/%2e%2e%2fpackage.json', '/docs/docs-page.ts',
     '/docs/a%00b', '/docs/..%5cx'
@@ -35,7 +41,77 @@ t.test('an unknown path below /docs gets the usual 404', async (t) => {
 })
 
 t.test('DOCS=off removes the page and keeps the document', async (t) => {
-  const { app } = await startApp(t, { DOCS: 'off' })
+  const { app } = await startApp(t, { ...withoutDatabase, DOCS: 'off' })
   for (const url of [...urls, '/docs/']) t.equal((await app.inject(url)).json().error, 40401, url)
   t.equal((await app.inject('/openapi.json')).statusCode, 200)
+})
+
+t.test('after a failed load, the next request loads the file again', async (t) => {
+  const copy = t.testdir()
+  await cp(join(import.meta.dirname, '../../src'), copy, { recursive: true })
+  const { serveDocs } = await import(join(copy, 'api-docs/docs-page.ts'))
+  const app = Fastify()
+  serveDocs(app)
+  const file = join(copy, 'api-docs/docs.css')
+  await rename(file, `${file}.away`)
+  const responses = await Promise.all([app.inject('/docs/docs.css'), app.inject('/docs/docs.css')])
+  t.strictSame(responses.map(({ statusCode }) => statusCode), [500, 500])
+  await rename(`${file}.away`, file)
+  t.equal((await app.inject('/docs/docs.css')).statusCode, 200)
+})
+
+t.test('the files of the reference page are compressed and have ETags', async (t) => {
+  const url = '/docs/scalar.js'
+  const [plain, packed] = await Promise.all([
+    app.inject(url), app.inject({ url, headers: { 'accept-encoding': 'gzip, br' } })
+  ])
+  t.match(packed.headers, {
+    'content-encoding': 'gzip',
+    'content-type': 'text/javascript; charset=utf-8',
+    vary: 'accept-encoding',
+    'cache-control': /max-age/
+  })
+  t.ok(packed.rawPayload.length < plain.rawPayload.length / 2)
+  t.same(plain.headers['content-encoding'], undefined)
+  t.not(plain.headers.etag, packed.headers.etag)
+  for (const { headers: { etag }, encoding } of [
+    { ...plain, encoding: 'gzip;q=0' }, { ...packed, encoding: 'gzip' }
+  ]) {
+    const again = await app.inject({
+      url: `${url}?x`, headers: { 'if-none-match': etag as string, 'accept-encoding': encoding }
+    })
+    t.match(again, { statusCode: 304, body: '', headers: { etag } })
+  }
+  t.equal((await app.inject({ method: 'HEAD', url })).headers['content-length'],
+    String(plain.rawPayload.length))
+})
+
+t.test('the service begins to send few files of the reference page per tick', async (t) => {
+  const { hostname, port } = new URL(await listen())
+  const sockets: Socket[] = []
+  app.server.on('connection', (socket: Socket) => { sockets.push(socket) })
+  const countBegun = () => sockets.filter(({ bytesWritten }) => bytesWritten > 0).length
+  const clients = Array.from({ length: 20 }, () => connect(Number(port), hostname).pause())
+  t.teardown(() => { for (const client of clients) client.destroy() })
+  for (const client of clients) client.write('GET /docs/scalar.js HTTP/1.1\r\nHost: x\r\n\r\n')
+  let most = 0
+  for (let before = 0, now = 0; now < clients.length; before = now) {
+    await new Promise(setImmediate)
+    now = countBegun()
+    most = Math.max(most, now - before)
+  }
+  t.ok(most <= 4, `${most}`)
+})
+
+t.test('HEAD requests for the reference page leave no work that delays later ones', async (t) => {
+  const head = () => app.inject({ method: 'HEAD', url: '/docs/scalar.js' })
+  await head()
+  let ticks = 0
+  let timer = setImmediate(function count () {
+    ticks++
+    timer = setImmediate(count)
+  })
+  for (let sent = 0; sent < 100; sent++) await head()
+  clearImmediate(timer)
+  t.ok(ticks < 500, `${ticks}`)
 })

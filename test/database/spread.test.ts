@@ -1,14 +1,17 @@
 // Citus stores the plants of each user on one of several servers, and rejects some statements and migrations.
-// These tests check, without Citus, that the service needs no statement or migration that Citus rejects.
+// These tests need no Citus. The first ones check that Citus accepts all statements and migrations.
 import { glob, readdir, readFile } from 'node:fs/promises'
 import pg from 'pg'
 import t, { type Test } from 'tap'
-import { versionStatement } from '../../src/database/migrate.ts'
+import { openDatabase } from '../../src/database/database.ts'
+import { migrate, serverStatement, UnsupportedServer } from '../../src/database/migrate.ts'
+import { createPlants } from '../../src/plants/repository.ts'
+import { MemoryBudget } from '../../src/scheduling/memory-budget.ts'
 import { startApp } from '../support/app.ts'
-import { statementsOf } from '../support/citus.ts'
 import { createDatabase, sql } from '../support/database.ts'
+import { identityOf } from '../support/identity.ts'
+import { migrations } from '../support/migrations.ts'
 import { cursorAt } from '../support/plants.ts'
-import { run, unmeasured } from '../support/program.ts'
 
 interface Statement { name: string, text: string }
 
@@ -46,7 +49,7 @@ async function sendAll (t: Test): Promise<void> {
   await alice.delete(0)
   await Promise.all(range(600).map((id) => alice.delete(id)))
   await app.inject('/readyz')
-  await database.read(versionStatement)
+  await database.read(serverStatement)
   const [token] = await tokens.list('alice')
   await tokens.revoke({ id: String(token?.id) })
   await tokens.revoke({ user: 'alice' })
@@ -79,19 +82,25 @@ t.test('every statement on plants concerns one user, unless the service can do w
 })
 
 t.test('migrate rejects a worker of Citus and names the coordinator', async (t) => {
-  const DATABASE_URL = await createDatabase(t, { template: 'template0' })
+  const url = await createDatabase(t, { template: 'template0' })
   // Simulate a Citus worker. In Citus, this table has groupid 0 only on the coordinator.
-  await sql(DATABASE_URL, `create table pg_dist_local_group (groupid int);
+  await sql(url, `create table pg_dist_local_group (groupid int);
     insert into pg_dist_local_group values (2)`)
-  const stderr = /worker of Citus\. Run migrate on the coordinator/
-  t.match(await run(['migrate'], { DATABASE_URL }), { code: 1, stdout: '', stderr })
-  t.match(await unmeasured.run(['serve'], { DATABASE_URL, PORT: '0' }), { code: 1, stderr: /MIGRATE=off/ })
-  const tables = await sql(DATABASE_URL, "select tablename from pg_tables where schemaname = 'public'")
+  const error = await migrate(url, 'up').catch((error) => error)
+  t.type(error, UnsupportedServer)
+  t.match(error.message, /worker of Citus\. Run migrate on the coordinator, and serve here with MIGRATE=off/)
+  const tables = await sql(url, "select tablename from pg_tables where schemaname = 'public'")
   t.strictSame(tables, [{ tablename: 'pg_dist_local_group' }])
 
-  await sql(DATABASE_URL, 'update pg_dist_local_group set groupid = 0')
-  t.match(await run(['migrate'], { DATABASE_URL }), { code: 0 })
+  await sql(url, 'update pg_dist_local_group set groupid = 0')
+  t.strictSame(await migrate(url, 'up'), migrations)
 })
+
+/** Counts the statements in an SQL text. Ignores semicolons in comments, strings and `do` blocks. */
+function statementsOf (text: string): number {
+  const bare = text.replaceAll(/\$(\w*)\$.*?\$\1\$/gs, '').replaceAll(/--.*/g, '').replaceAll(/'[^']*'/g, '')
+  return bare.split(';').filter((statement) => statement.trim() !== '').length
+}
 
 t.test('each migration of distributed tables is one statement', async (t) => {
   // These two migrations run before the tables are distributed, so they may have several statements.
@@ -106,3 +115,69 @@ t.test('each migration of distributed tables is one statement', async (t) => {
   t.equal(statementsOf('do $$ begin drop table a; drop table b; end $$;'), 1)
   t.equal(statementsOf("alter table plants add x text default ';'; drop table y;"), 2)
 })
+
+// The tests below use a PostgreSQL that looks like Citus and fails like Citus after the loss of a worker.
+
+/** Every statement on a plant of a user in the table `lost` fails with the error in this table. */
+async function createCitus (t: Test): Promise<string> {
+  const url = await createDatabase(t)
+  await sql(url, `update pg_extension set extname = 'citus' where extname = 'plpgsql';
+    create table lost (username text, sql_state text, message text);
+    create function is_on_worker (name text) returns boolean language plpgsql as $$
+    declare error lost := (select lost from lost where username = name);
+    begin
+      if error.message is not null then
+        raise exception using errcode = error.sql_state, message = error.message;
+      end if;
+      return true;
+    end $$;
+    alter table plants rename to stored_plants;
+    create view plants as select * from stored_plants where is_on_worker(owner) with check option`)
+  return url
+}
+
+for (const [writeBatch, isBatched] of [[undefined, false], [500, true]] as const) {
+  t.test(`with WRITE_BATCH=${writeBatch} the first creates of a process share ${
+    isBatched ? 'statements' : 'no statement'}`, async (t) => {
+    const url = await createCitus(t)
+    const database = openDatabase({ url, statementTimeoutMs: 60_000 })
+    t.teardown(() => database.close())
+    const budget = new MemoryBudget(1_000_000)
+    const plants = createPlants(database, { writeBatch, maxQueued: 100, bodyLimit: 1000, budget })
+    await Promise.all(range(20).map((number) =>
+      plants.create(identityOf(`user ${number}`), { id: 1n, name: 'Fern' })))
+    const [row] = await sql(url, 'select count(distinct xmin::text)::int as statements from stored_plants')
+    t.equal(row?.statements as number < 20, isBatched, `${row?.statements} statements`)
+  })
+}
+
+/** Sends 30 requests at once. Returns the status of each success and the error number of each failure. */
+async function sendTogether (user: Awaited<ReturnType<Awaited<ReturnType<typeof startApp>>['as']>>) {
+  const responses = await Promise.all(range(10).flatMap((id) =>
+    [user.create({ id: id + 10, name: 'Moss' }), user.list(), user.delete(id)]))
+  return responses.map(({ statusCode, body }) => statusCode < 400 ? statusCode : JSON.parse(body).error)
+}
+
+// The errors of Citus 13.2.2. A statement gets the first error if it needs a new connection to the worker. A
+// statement in flight gets the second error.
+const faults = [
+  ['08006', 'connection to the remote node postgres@worker-one:5432 failed with the following error: ' +
+    'server closed the connection unexpectedly'],
+  ['57P01', 'terminating connection due to administrator command']
+] as const
+for (const fault of faults) {
+  t.test(`"${fault[1].slice(0, 40)}…" about a user of a lost worker fails for this user alone`, async (t) => {
+    const url = await createCitus(t)
+    const { app, as } = await startApp(t, { DATABASE_URL: url })
+    const [alice, bob] = [await as('alice'), await as('bob')]
+    for (const user of [alice, bob]) {
+      await Promise.all(range(10).map((id) => user.create({ id, name: 'Fern' })))
+    }
+    // Without Citus the readiness probe reads the plants of the user ''. On Citus the probe needs no worker,
+    // so the service stays ready although the worker of '' is lost.
+    await sql(url, 'insert into lost select unnest(array[\'alice\', \'\']), $1, $2', [...fault])
+    t.same(await Promise.all([sendTogether(alice), sendTogether(bob)]),
+      [Array(30).fill(50301), range(10).flatMap(() => [200, 200, 204])])
+    t.equal((await app.inject('/readyz')).statusCode, 200)
+  })
+}

@@ -1,7 +1,11 @@
 // Tests the limits on connections, unfinished bodies and unread responses.
 import { once } from 'node:events'
-import { connect, type Server, type Socket } from 'node:net'
+import { createServer, IncomingMessage } from 'node:http'
+import { connect, Socket, type Server } from 'node:net'
+import { setImmediate as nextTick } from 'node:timers/promises'
 import t, { type Test } from 'tap'
+import type { HttpSocket } from '../../src/http/wire/node-internals.ts'
+import { limitReads } from '../../src/http/wire/reads.ts'
 import { startApp } from '../support/app.ts'
 import { sql } from '../support/database.ts'
 import { startBlocked } from '../support/blocked.ts'
@@ -21,7 +25,8 @@ t.jobs = 3
 const live = 'GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n'
 
 t.test('a connection beyond MAX_CONNECTIONS is closed at once, until another has closed', async (t) => {
-  const { app, listen, log } = await startApp(t, { MAX_CONNECTIONS: '2' })
+  const { app, listen, log, observers: [metrics] } =
+    await startApp(t, { MAX_CONNECTIONS: '2', METRICS_PORT: '0' })
   const address = await listen()
   const first = open(t, address)
   const second = open(t, address)
@@ -33,6 +38,8 @@ t.test('a connection beyond MAX_CONNECTIONS is closed at once, until another has
   first.destroy()
   while (await count(app.server) > 1) await new Promise(setImmediate)
   t.match(await exchange(address, [live]), [{ status: 200 }])
+  t.match(await (await fetch(metrics?.url as string)).text(),
+    /^plant_store_overload_refusals_total\{kind="connection"\} 1$/m)
 })
 
 const count = (server: Server) =>
@@ -65,65 +72,6 @@ t.test('a body that does not fit in the memory budget is rejected before it is r
   t.equal(response, 'HTTP/1.1 100', 'the memory is released when the client disconnects')
 })
 
-t.test('the files of the reference page are compressed and have ETags', async (t) => {
-  const { app } = await startApp(t)
-  const url = '/docs/scalar.js'
-  const [plain, packed] = await Promise.all([
-    app.inject(url), app.inject({ url, headers: { 'accept-encoding': 'gzip, br' } })
-  ])
-  t.match(packed.headers, {
-    'content-encoding': 'gzip',
-    'content-type': 'text/javascript; charset=utf-8',
-    vary: 'accept-encoding',
-    'cache-control': /max-age/
-  })
-  t.ok(packed.rawPayload.length < plain.rawPayload.length / 2)
-  t.same(plain.headers['content-encoding'], undefined)
-  t.not(plain.headers.etag, packed.headers.etag)
-  for (const { headers: { etag }, encoding } of [
-    { ...plain, encoding: 'gzip;q=0' }, { ...packed, encoding: 'gzip' }
-  ]) {
-    const again = await app.inject({
-      url: `${url}?x`, headers: { 'if-none-match': etag as string, 'accept-encoding': encoding }
-    })
-    t.match(again, { statusCode: 304, body: '', headers: { etag } })
-  }
-  t.equal((await app.inject({ method: 'HEAD', url })).headers['content-length'],
-    String(plain.rawPayload.length))
-  t.equal((await app.inject('/docs/nothing.js')).statusCode, 404)
-})
-
-t.test('the service begins to send few files of the reference page per tick', async (t) => {
-  const { app, listen } = await startApp(t)
-  const address = await listen()
-  const sockets: Socket[] = []
-  app.server.on('connection', (socket: Socket) => { sockets.push(socket) })
-  const countBegun = () => sockets.filter(({ bytesWritten }) => bytesWritten > 0).length
-  const clients = Array.from({ length: 20 }, () => open(t, address).pause())
-  for (const client of clients) client.write('GET /docs/scalar.js HTTP/1.1\r\nHost: x\r\n\r\n')
-  let most = 0
-  for (let before = 0, now = 0; now < clients.length; before = now) {
-    await new Promise(setImmediate)
-    now = countBegun()
-    most = Math.max(most, now - before)
-  }
-  t.ok(most <= 4, `${most}`)
-})
-
-t.test('HEAD requests for the reference page leave no work that delays later ones', async (t) => {
-  const { app } = await startApp(t)
-  const head = () => app.inject({ method: 'HEAD', url: '/docs/scalar.js' })
-  await head()
-  let ticks = 0
-  let timer = setImmediate(function count () {
-    ticks++
-    timer = setImmediate(count)
-  })
-  for (let sent = 0; sent < 100; sent++) await head()
-  clearImmediate(timer)
-  t.ok(ticks < 500, `${ticks}`)
-})
-
 t.test('a request in flight when a shutdown begins gets its response with Connection: close', async (t) => {
   const { app, alice: { authorization }, listen, sendBlocked, unblock } = await startBlocked(t)
   const address = await listen()
@@ -137,43 +85,50 @@ t.test('a request in flight when a shutdown begins gets its response with Connec
   await closed
 })
 
-t.test('neither an unread list nor an unfinished body delays a shutdown', async (t) => {
-  const { app, as, listen, url } = await startApp(t)
+t.test('at its deadline, a shutdown cuts lists that wait for the database, but no create', async (t) => {
+  const lock = 'lock table plants in access exclusive mode'
+  const { app, alice: { authorization }, lifecycle, listen, sendBlocked, unblock } =
+    await startBlocked(t, {}, lock)
   const address = await listen()
-  const { authorization } = await as('alice')
-  await sql(url,
-    "insert into plants select 'alice', id, repeat('x', 4000) from generate_series(1, 5000) as id")
-  const send = async (text: string) => {
-    const accepted = once(app.server, 'connection') as Promise<[Socket]>
-    open(t, address).pause().write(text)
-    return (await accepted)[0]
-  }
-  const lister = await send(`GET /plants HTTP/1.1\r\nHost: x\r\nAuthorization: ${authorization}\r\n\r\n`)
-  const creator = await send(
-    `POST /plants HTTP/1.1\r\nHost: x\r\nAuthorization: ${authorization}\r\n` +
-      'Content-Type: application/json\r\nContent-Length: 9\r\n\r\n{'
+  const head = (line: string) => `${line} HTTP/1.1\r\nHost: x\r\nAuthorization: ${authorization}\r\n`
+  const plant = 'Content-Type: application/json\r\nContent-Length: 19\r\n\r\n{"id":1,"name":"n"}'
+  const list = (method: string) => () =>
+    exchange(address, [`${head(`${method} /plants`)}\r\n`]).catch(() => [])
+  const [created, ...lists] = await sendBlocked(
+    () => exchange(address, [head('POST /plants') + plant]),
+    list('GET'), list('HEAD')
   )
-  while (lister.writableLength === 0 || creator.bytesRead === 0) await new Promise(setImmediate)
-  // A shutdown shortens the timeouts. Otherwise `close` would wait for the request timeout of 30 s.
-  await app.close()
-  t.ok(lister.destroyed && creator.destroyed)
+  Object.assign(lifecycle, { forceCloseAt: performance.now() })
+  const closed = app.close()
+  t.same(await Promise.all(lists), [[], []])
+  await unblock()
+  t.match(await created, [{ status: 200 }])
+  await closed
 })
 
-t.test('a shutdown force-closes a slow list at forceCloseAt and logs a warning', async (t) => {
-  const { app, as, listen, url, lifecycle, log } = await startApp(t)
-  const address = await listen()
-  const { authorization } = await as('alice')
-  await sql(url,
-    "insert into plants select 'alice', id, repeat('x', 4000) from generate_series(1, 5000) as id")
-  const lister = open(t, address).pause()
-  lister.write(`GET /plants HTTP/1.1\r\nHost: x\r\nAuthorization: ${authorization}\r\n\r\n`)
-  await once(lister, 'readable')
-  // The client reads so slowly that the whole list would take some 15 s.
-  const reading = setInterval(() => { lister.read(65_536) }, 50)
-  t.teardown(() => clearInterval(reading))
-  Object.assign(lifecycle, { forceCloseAt: performance.now() + 100 })
-  await app.close()
-  t.match(log.at(-1), /"connections":1,"msg":"the shutdown cuts unfinished lists and bodies"/)
+t.test('a shutdown waits for no unread list and no unfinished body, and cuts a slow list', async (t) => {
+  for (const isSlow of [false, true]) {
+    const { app, as, lifecycle, listen, log, url } = await startApp(t)
+    const address = await listen()
+    const { authorization } = await as('alice')
+    await sql(url,
+      "insert into plants select 'alice', id, repeat('x', 4000) from generate_series(1, 5000) as id")
+    const client = open(t, address).pause()
+    client.write(`GET /plants HTTP/1.1\r\nHost: x\r\nAuthorization: ${authorization}\r\n\r\n`)
+    await once(client, 'readable')
+    const body = open(t, address)
+    body.write(`POST /plants HTTP/1.1\r\nHost: x\r\nAuthorization: ${authorization}\r\n` +
+      'Content-Type: application/json\r\nExpect: 100-continue\r\nContent-Length: 9\r\n\r\n')
+    await once(body, 'data')
+    // A slow client reads so slowly that the whole list would take some 15 s.
+    const reading = setInterval(() => { if (isSlow) client.read(65_536) }, 50)
+    t.teardown(() => clearInterval(reading))
+    if (isSlow) Object.assign(lifecycle, { forceCloseAt: performance.now() + 100 })
+    // Without these limits, `close` would wait for the request timeout of 30 s.
+    await app.close()
+    const cut = /"connections":\d,"msg":"the shutdown cuts unfinished reads and bodies"/
+    t.equal(cut.test(log.at(-1) as string), isSlow)
+  }
 })
 
 t.test('error responses are spread over several ticks', async (t) => {
@@ -191,4 +146,73 @@ t.test('error responses are spread over several ticks', async (t) => {
     ticks.set(tick, (ticks.get(tick) ?? 0) + 1)
   }))
   t.ok(Math.max(...ticks.values()) <= 32, [...ticks.values()].join())
+})
+
+/** Emits the events of a server: real connections may deliver their requests in several ticks. */
+function startReads () {
+  const server = createServer()
+  const count = limitReads(server)
+  return {
+    count,
+    connect: (length: number) => Array.from({ length }, () => {
+      const socket: HttpSocket = new Socket()
+      server.emit('connection', socket)
+      return socket
+    }),
+    request (sockets: HttpSocket[]) {
+      for (const socket of sockets) server.emit('request', new IncomingMessage(socket))
+    },
+    sendMalformed: (socket: HttpSocket) => server.emit('clientError', new Error('malformed'), socket)
+  }
+}
+const paused = (sockets: HttpSocket[]) => sockets.filter((socket) => socket.isPaused()).length
+
+t.test('a tick reads 16 first requests, and closed connections take no turn of a later burst', async (t) => {
+  const { connect, request, sendMalformed } = startReads()
+  const first = connect(15)
+  const [last] = connect(1) as [HttpSocket]
+  const closing = connect(16)
+  const waiting = connect(18)
+  // Only the first request of a connection counts.
+  request([...first, ...first])
+  t.equal(paused(waiting), 0)
+  sendMalformed(last)
+  t.equal(paused([...closing, ...waiting]), 34)
+  t.equal(paused([...first, last]), 0)
+  for (const socket of closing) socket.destroy()
+  const resumed: number[] = []
+  for (let tick = 1; tick <= 3; tick++) {
+    await nextTick()
+    resumed.push(18 - paused(waiting))
+  }
+  t.same(resumed, [0, 16, 18])
+
+  request(connect(16))
+  t.equal(paused(waiting), 18)
+  await nextTick()
+  t.equal(paused(waiting), 2)
+})
+
+t.test('after 1 MiB of bodies in a tick, large bodies wait for other connections', async (t) => {
+  const { count, connect, request } = startReads()
+  const [large, small] = [connect(40), connect(8)]
+  for (const socket of [...large, ...small]) {
+    request([socket])
+    await nextTick()
+  }
+  for (const socket of large) count(socket, 2048)
+  for (const socket of small) count(socket, 2047)
+  const [one] = large as [HttpSocket]
+  count(one, 1_048_576 - 40 * 2048 - 8 * 2047)
+  t.equal(paused([...large, ...small]), 0)
+  count(one, 1)
+  t.equal(paused([...large, ...small]), 48)
+  await nextTick()
+  t.same([paused(large), paused(small)], [32, 0])
+  // The next tick has read nothing so far.
+  count(one, 1_048_576)
+  t.equal(paused(small), 0)
+  await nextTick()
+  await nextTick()
+  t.equal(paused(large), 0)
 })

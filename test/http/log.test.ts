@@ -8,6 +8,8 @@ import { startApp } from '../support/app.ts'
 import { sql } from '../support/database.ts'
 import { exchange } from '../support/raw.ts'
 
+// These tests send no statement, or test the log of an outage.
+const withoutDatabase = { DATABASE_URL: 'postgres://x@127.0.0.1:1/x' }
 const generated = /^[\w-]{12}-\d+$/
 const parsed = (lines: string[]) => lines.map((line) => JSON.parse(line))
 
@@ -43,23 +45,13 @@ t.test('a rejected request is logged with its user and the id of its response', 
   t.not(one?.headers['x-request-id'], two?.headers['x-request-id'])
 })
 
-t.test('an unknown error of a library is 400 or 500 by its status', async (t) => {
-  const { as, app } = await startApp(t, {}, async (guarded) => {
-    guarded.get('/pots/:status', ({ params }) => {
-      throw Object.assign(new Error('private'), { statusCode: Number((params as { status: string }).status) })
-    })
-  })
-  const { authorization } = await as('alice')
-  for (const [status, expected] of [[418, 40001], [502, 50001]]) {
-    const response = await app.inject({ url: `/pots/${status}`, headers: { authorization } })
-    t.match(response.json(), { error: expected })
-    t.notMatch(response.body, 'private')
-  }
-})
-
 t.test('every log line of a request has its id, and a child logger adds its fields', async (t) => {
   const levels = ['fatal', 'error', 'warn', 'info', 'debug', 'trace'] as const
   const { as, app, log } = await startApp(t, { LOG_LEVEL: 'debug' }, async (guarded) => {
+    guarded.get('/errors/:status', ({ params }) => {
+      const { status } = params as { status: string }
+      throw Object.assign(new Error('private'), { statusCode: Number(status) })
+    })
     guarded.get('/pots', async ({ log }) => {
       const before = log.level
       for (const level of levels) log[level]({ pot: 1 }, level)
@@ -82,10 +74,15 @@ t.test('every log line of a request has its id, and a child logger adds its fiel
   ])
   t.not((await app.inject({ url: '/pots', headers: { authorization } })).json().before, 'trace',
     'changing the level affects one request only')
+  for (const [status, expected] of [[418, 40001], [502, 50001]]) {
+    const failed = await app.inject({ url: `/errors/${status}`, headers: { authorization } })
+    t.match(failed.json(), { error: expected }, 'the error of a library is 400 or 500 by its status')
+    t.notMatch(failed.body, 'private')
+  }
 })
 
 t.test('the response to a malformed request and its log line have the same id', async (t) => {
-  const { listen, log } = await startApp(t)
+  const { listen, log } = await startApp(t, withoutDatabase)
   const address = await listen()
   for (const text of [
     'garbage\r\n\r\n', 'CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n',
@@ -100,7 +97,8 @@ t.test('the response to a malformed request and its log line have the same id', 
 })
 
 t.test('the log has the address that trusted proxies forward, if it is valid', async (t) => {
-  const { app, log } = await startApp(t, { TRUSTED_PROXIES: 'loopback, 10.0.0.0/8,fd00::/8' })
+  const { app, log } =
+    await startApp(t, { ...withoutDatabase, TRUSTED_PROXIES: 'loopback, 10.0.0.0/8,fd00::/8' })
   const addressOf = async (forwarded: string | undefined, remoteAddress = '127.0.0.1') => {
     await app.inject({
       url: '/x', remoteAddress, headers: forwarded === undefined ? {} : { 'x-forwarded-for': forwarded }
@@ -114,31 +112,14 @@ t.test('the log has the address that trusted proxies forward, if it is valid', a
   t.equal(await addressOf('203.0.113.7, unknown, 10.1.2.3'), '10.1.2.3', 'unknown is not an address')
   t.equal(await addressOf('<script>'), '127.0.0.1')
   t.equal(await addressOf('203.0.113.7', '198.51.100.1'), '198.51.100.1', 'an untrusted proxy is ignored')
-  const plain = await startApp(t)
+  const plain = await startApp(t, withoutDatabase)
   await plain.app.inject({ url: '/x', headers: { 'x-forwarded-for': '203.0.113.7' } })
   t.match(JSON.parse(plain.log.find((line) => JSON.parse(line).error === 40401) as string),
     { remoteAddress: '127.0.0.1' })
 })
 
-t.test('the log has the first twenty lines of each error in a second, then a count', async (t) => {
-  const { app, log } = await startApp(t, { LOG_LEVEL: 'info' })
-  await Promise.all(Array.from({ length: 1000 }, () => app.inject('/plants')))
-  await app.inject('/x')
-  const lines = () => parsed(log).filter(({ error }) => error === 40101)
-  const counts = () => lines().filter(({ further }) => further !== undefined)
-  const counted = () => counts().reduce((sum, { further }) => sum + further, 0)
-  while (counted() < 1000 - 20 * counts().length) await delay(10)
-  t.match(counts()[0], { level: 'info', error: 40101, status: 401, reqId: undefined, msg: /^and more: / })
-  t.equal(lines().length, 21 * counts().length)
-  t.equal(parsed(log).filter(({ error }) => error === 40401).length, 1, 'each error has its own count')
-  const before = log.length
-  await app.inject('/plants')
-  t.match(parsed(log.slice(before)), [{ error: 40101, route: '/plants' }],
-    'the count restarts with the next second')
-})
-
 t.test('an outage is logged with its cause and then counted', async (t) => {
-  const { app, log } = await startApp(t, { LOG_LEVEL: 'info', DATABASE_URL: 'postgres://x@127.0.0.1:1/x' })
+  const { app, log } = await startApp(t, { ...withoutDatabase, LOG_LEVEL: 'info' })
   const headers = { authorization: `Bearer ${createToken()}` }
   await Promise.all(Array.from({ length: 50 }, () => app.inject({ url: '/plants', headers })))
   await app.close()
@@ -171,38 +152,36 @@ t.test('an HTTP/1.0 client gets no list that could be truncated unnoticed', asyn
   await once(socket, 'close')
 })
 
-t.test('errors with the same number share a limit, whatever their messages', async (t) => {
-  const { app, log } = await startApp(t)
-  for (let index = 0; index < 150; index++) {
-    app.errorLog.record(new ApiError(errors.DATABASE_UNAVAILABLE, { cause: `fault ${index}` }), app.log, {})
-  }
-  await app.close()
-  const lines = parsed(log).filter(({ error }) => error === 50301)
-  t.equal(lines.length, 21)
-  t.match(lines[0], { level: 'error', err: 'fault 0' })
-  t.match(lines[20], { level: 'error', further: 130 })
-})
-
-t.test('a flood of many errors makes few log lines, and at least one of each error', async (t) => {
-  const { app, log } = await startApp(t)
-  for (const error of catalogue.values()) {
-    for (let index = 0; index < 100; index++) app.errorLog.record(new ApiError(error), app.log, {})
-  }
-  await app.close()
-  const lines = parsed(log).filter(({ error }) => error !== undefined)
-  t.strictSame(new Set(lines.map(({ error }) => error)), new Set(catalogue.keys()))
-  t.ok(lines.length <= 60 + 2 * catalogue.size, String(lines.length))
-  t.equal(lines.reduce((sum, { further = 1 }) => sum + further, 0), 100 * catalogue.size)
-})
-
-t.test('an error without a cause is logged with its own stack', async (t) => {
-  const { app, log } = await startApp(t)
-  app.errorLog.record(new ApiError(errors.INTERNAL), app.log, { method: 'GET', route: '/plants' })
-  t.match(JSON.parse(log.at(-1) as string), { level: 'error', error: 50001, err: { stack: /log\.test\.ts/ } })
-})
-
 t.test('LOG_LEVEL=silent suppresses the counts too', async (t) => {
-  const { app, log } = await startApp(t, { LOG_LEVEL: 'silent' })
+  const { app, log } = await startApp(t, { ...withoutDatabase, LOG_LEVEL: 'silent' })
   t.equal((await app.inject('/nowhere')).statusCode, 404)
   t.strictSame(log, [])
+})
+
+t.test('each error has twenty lines in a second, all errors together sixty, and then a count', async (t) => {
+  const { app, log } = await startApp(t, withoutDatabase)
+  const record = (error: ApiError) => { app.errorLog.record(error, 'token', app.log, {}) }
+  // Server errors with the same number share a limit, whatever their causes.
+  for (let index = 0; index < 150; index++) {
+    record(new ApiError(errors.DATABASE_UNAVAILABLE, { cause: `fault ${index}` }))
+  }
+  record(new ApiError(errors.INTERNAL))
+  t.match(JSON.parse(log.at(-1) as string), { level: 'error', error: 50001, err: { stack: /log\.test\.ts/ } },
+    'an error without a cause is logged with its own stack')
+  t.equal(log.length, 21)
+  for (const error of catalogue.values()) {
+    for (let index = 0; index < 100; index++) record(new ApiError(error))
+  }
+  const before = log.length
+  t.ok(before <= 60 + catalogue.size, `${before} lines`)
+  // The count comes a second after the first error.
+  while (log.length === before) await delay(10)
+  const lines = parsed(log)
+  t.strictSame(new Set(lines.map(({ error }) => error)), new Set(catalogue.keys()))
+  t.equal(lines.reduce((sum, { further = 1 }) => sum + further, 0), 151 + 100 * catalogue.size)
+  t.match(lines.find(({ error, further }) => error === 40101 && further !== undefined),
+    { level: 'info', status: 401, msg: /^and more: / })
+  record(new ApiError(errors.DATABASE_UNAVAILABLE))
+  t.match(JSON.parse(log.at(-1) as string), { error: 50301, further: undefined },
+    'the count restarts with the next second')
 })

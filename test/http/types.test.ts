@@ -1,52 +1,150 @@
+// Tests the types of values in bodies, paths and queries, also with the example of a second domain: pots.
 import { Type } from '@sinclair/typebox'
 import t from 'tap'
-import { Int64 } from '../../src/http/types.ts'
-import { isError } from '../support/error-response.ts'
+import { defineErrors, errors } from '../../src/errors.ts'
+import { parseJsonBody } from '../../src/http/json.ts'
 import { startApp } from '../support/app.ts'
+import { isError } from '../support/error-response.ts'
+import { startPots } from '../support/pots.ts'
 
-const id = () => Int64({ description: 'an id' })
+const [smallest, largest] = [-(2n ** 63n), 2n ** 63n - 1n]
+const int64 = `from ${smallest} to ${largest}`
+const zeros = '0'.repeat(5000)
 
-const { app, as } = await startApp(t, {}, async (guarded) => {
-  const body = Type.Object({
-    whole: Type.Optional(Type.Integer({ minimum: 0 })),
-    real: Type.Optional(Type.Number()),
-    flag: Type.Optional(Type.Boolean()),
-    either: Type.Optional(Type.Union([id(), Type.String()])),
-    byName: Type.Optional(Type.Record(Type.String(), id())),
-    pot: Type.Optional(Type.Object({ lid: Type.Boolean() }, { additionalProperties: false }))
-  })
-  guarded.post('/types', { schema: { body } }, async () => 'accepted')
-})
-const { authorization } = await as('alice')
-const send = (payload: string) =>
-  app.inject({
-    method: 'POST', url: '/types', headers: { authorization, 'content-type': 'application/json' }, payload
-  })
+const { as } = await startApp(t)
+const alice = await as('alice')
+const pots = await startPots(t)
+const { app, create, show } = pots
 
-t.test('the types of TypeBox check exact numbers too', async (t) => {
-  const accepted = [
-    '"whole":0', '"whole":9007199254740991', '"whole":1.0', '"whole":1e3', '"real":-1.5', '"real":1e300',
-    '"flag":true',
-    '"either":1', '"either":"x"', '"either":9007199254740993', '"byName":{}',
-    '"byName":{"x":1,"y":9007199254740993}', '"pot":{"lid":true}'
+t.test('every JSON notation of a 64-bit integer has its exact value', async (t) => {
+  const notations: Array<[value: number | bigint, sources: string[]]> = [
+    [0, ['0.0', '0e0', '0E+5', '0e999999999999999999999', '0.0e-999999999', `0.${zeros}`]],
+    [1, ['1.0', '10e-1', '1e+0', '0.01E+2', `1.${zeros}`, `1${zeros}e-5000`, `0.${zeros}1e5001`, '1e00']],
+    [-1, ['-1', '-1.0', '-10e-1', '-0.1E1']],
+    [120, ['120', '12e1', '1.2e2', '1200e-1']],
+    [1e15, ['1000000000000000', '1e15', '1000000000000000.0', '0.001e18']],
+    [2 ** 53 - 1, ['9007199254740991', '9007199254740991.0']],
+    [2n ** 53n, ['9007199254740992', '9.007199254740992e15']],
+    [2n ** 53n + 1n, ['9007199254740993', '9007199254740993.0', '9007199254740993000e-3']],
+    [2n ** 53n + 1n, ['9.007199254740993E15']],
+    [-(2n ** 53n) - 1n, ['-9007199254740993', '-9.007199254740993e+15']],
+    [largest, [`${largest}`, `${largest}.0`, `${largest}000e-3`, '0.9223372036854775807e19']],
+    [smallest, [`${smallest}`, `${smallest}.00`, '-9.223372036854775808E+18']],
+    // A double, or NaN for a fraction that JSON.parse rounds to an integer: both are no 64-bit integers.
+    [2 ** 63, ['9223372036854775808', '9223372036854775808.0', '922337203685477580.8e1']],
+    [1e19, ['1e19', '10000000000000000000']],
+    [Infinity, ['1e309', '1e999999999999999999999']],
+    [0.5, ['0.5', '5e-1']],
+    [NaN, ['9007199254740993.5', '1.00000000000000000001', '123456789012345.000000000000001', `1.${zeros}1`]]
   ]
-  for (const field of accepted) t.equal((await send(`{${field}}`)).body, 'accepted', field)
+  for (const [value, sources] of notations) {
+    for (const source of sources) {
+      t.strictSame(parseJsonBody(Buffer.from(`{"x":[5,"\\\\",{"id":${source}}],"y":7}`)),
+        { x: [5, '\\', { id: value }], y: 7 }, source.slice(0, 40))
+    }
+  }
 })
 
-t.test('the message for a type of TypeBox is that of the validator', async (t) => {
-  const rejected: Record<string, string> = {
-    '"whole":-1': 'whole is not valid: Expected integer to be greater or equal to 0.',
-    '"whole":1.5': 'whole is not valid: Expected integer.',
-    '"whole":9007199254740993': 'whole is not valid: Expected integer.',
-    '"whole":1.00000000000000000001': 'whole is not valid: Expected integer.',
-    '"real":1e400': 'real is not valid: Expected number.',
-    '"flag":0': 'flag is not valid: Expected boolean.',
-    '"either":true': 'either is not valid: Expected union value.',
-    '"byName":{"x":1.5}': 'byName.x must be an integer from -9223372036854775808 to 9223372036854775807.',
-    '"pot":{"lid":true,"hole":1}': 'pot.hole is not valid: Unexpected property.'
+t.test('the path of a delete needs a decimal 64-bit integer', async (t) => {
+  await alice.create('{"id":-15,"name":"n"}')
+  await alice.create('{"id":5,"name":"n"}')
+  const rejected = [
+    '', '+5', '--5', '-', '%205', '5%20', '5%0A', '5%00', '-0', '00', '05', '5.0', '5e0', '0x5', '5n',
+    '%D9%A5', 'five', '5%2F', '5%23', '*', '5%27%20or%201=1--', `${largest + 1n}`, `${smallest - 1n}`,
+    '9'.repeat(1000), '%2535'
+  ]
+  for (const id of rejected) {
+    isError(t, await alice.delete(id), 40015, `The id in the path must be a decimal integer ${int64}.`, id)
   }
-  for (const [field, message] of Object.entries(rejected)) {
-    isError(t, await send(`{${field}}`), 40012, message, field)
+  isError(t, await alice.delete('9'.repeat(1001)), 41401, 'The URL is too long.')
+  for (const id of [smallest, largest]) {
+    isError(t, await alice.delete(id), 40402, 'You have no plant with this id.', `${id}`)
   }
-  isError(t, await send('{"pot":{}}'), 40011, 'pot.lid is missing.')
+  t.equal((await alice.delete('%2D%315')).statusCode, 204, 'a percent-escaped digit counts as the digit')
+  t.strictSame((await alice.list()).json(), [{ name: 'n' }])
+})
+
+t.test('a query has known parameters only, and limit once as a decimal int32', async (t) => {
+  for (const query of ['?', '?limit=1', '?limit=2147483647', '?l%69mit=%32', '?&&&']) {
+    t.strictSame((await alice.list(query)).json(), [{ name: 'n' }], query)
+  }
+  const limit = 'limit must be a decimal integer from 0 to 2147483647, given once.'
+  for (const query of [
+    '', '=', '=1.0', '=1e1', '=true', '=-1', '=-0', '=%2B1', '=%201', '=1%20', '=01', '=0x1', '=2147483648',
+    '=99999999999', '=%D9%A5', '=1=1', '=1&limit=1', '=1&l%69mit=1'
+  ]) isError(t, await alice.list(`?limit${query}`), 40016, limit, query)
+  for (const [name, query] of [
+    ['offset', 'limit=1&offset=2'], ['Limit', 'Limit=1'], ['__proto__', '__proto__=1'],
+    ['This name', `plant_${'x'.repeat(43)}`]
+  ]) {
+    isError(t, await alice.list(`?${query}`), 40016, `${name} is not a parameter here: use limit or after.`)
+  }
+  isError(t, await alice.delete('5?force=true'), 40016, 'force is not a parameter here: use none.')
+})
+
+const good = '{"serial":9007199254740993,"glazed":true,"height":20,"colour":"red",' +
+  '"maker":{"name":"Spode","licence":9223372036854775807},' +
+  '"cracks":[{"found":1700000000000000001},{"found":5}],"shelf":-9223372036854775808}'
+
+t.test('responses of a second domain have exact integers', async (t) => {
+  t.equal((await create(good)).body, good)
+  t.equal((await show('9007199254740993')).body, '{"serial":9007199254740993}')
+})
+
+t.test('the message names the field and its type', async (t) => {
+  const object = 'with serial, shelf (optional), glazed, height, colour, maker, cracks'
+  const rejected: Array<[from: string, to: string, number: number, message: string]> = [
+    [good, '[]', 40010, `The body must be a JSON object ${object}.`],
+    ['9007199254740993', '9223372036854775808', 40013, `serial must be ${int64}.`],
+    ['9007199254740993', '9007199254740993.5', 40012, `serial must be an integer ${int64}.`],
+    ['"shelf":-9223372036854775808', '"shelf":null', 40012, `shelf must be an integer ${int64}.`],
+    ['"glazed":true', '"glazed":"x"', 40012, 'glazed is not valid: Expected boolean.'],
+    ['"glazed":true,', '', 40011, 'glazed is missing.'],
+    ['"height":20', '"height":20.00000000000000000001', 40012, 'height is not valid: Expected integer.'],
+    [
+      '"name":"Spode",', '', 40011,
+      'maker.name is missing: expected a string of Unicode characters without U+0000.'
+    ],
+    ['9223372036854775807', '-9223372036854775809', 40013, `maker.licence must be ${int64}.`],
+    ['{"found":5}', '{"found":1e19}', 40013, `cracks.1.found must be ${int64}.`],
+    ['{"found":5}', '{"found":0}', 40997, 'The pot is broken.']
+  ]
+  for (const [from, to, number, message] of rejected) {
+    isError(t, await create(good.replace(from, to)), number, message, to)
+  }
+  isError(t, await show('1.5'), 40015, `The serial in the path must be a decimal integer ${int64}.`)
+})
+
+t.test('a read-only token cannot write, even if the operation names no scope', async (t) => {
+  const { authorization } = await pots.as('alice', { readOnly: true })
+  isError(t, await app.inject({ method: 'POST', url: '/pots', headers: { authorization } }), 40301,
+    'The bearer token may only read.')
+  t.equal((await app.inject({ url: '/pots/1', headers: { authorization } })).statusCode, 200)
+})
+
+t.test('two errors cannot have the same number', async (t) => {
+  t.throws(() =>
+    defineErrors({ POT_BROKEN: { number: errors.INTERNAL.number, message: 'The pot is broken.' } }),
+  { message: 'POT_BROKEN: 50001 is taken' })
+})
+
+t.test('the document describes the domain and lists its errors', async (t) => {
+  const document = (await app.inject('/openapi.json')).json()
+  t.strictSame(Object.keys(document.paths), ['/pots', '/pots/{serial}'])
+  const { description } = document.tags.find(({ name }: { name: string }) => name === 'Errors')
+  t.match(description, '| 40997 | POT\\_BROKEN | The pot is broken. | no |')
+  const responses = document.paths['/pots'].post.responses
+  t.match(responses[409].content['application/json'].examples,
+    { POT_BROKEN: { value: { error: 40997, message: 'The pot is broken.' } } })
+  t.match(responses[200].content['application/json'].example,
+    { serial: 7, shelf: 1, maker: { name: 'Spode', licence: 3 }, cracks: [{ found: 1 }] })
+  t.match(document.components.schemas.Pot.properties.maker.properties.licence,
+    { type: 'integer', format: 'int64' })
+})
+
+t.test('a route with a schema of headers fails at the start', async (t) => {
+  const { app } = await startApp(t, {}, async (guarded) => {
+    guarded.get('/pots', { schema: { headers: Type.Object({ color: Type.String() }) } }, async () => [])
+  })
+  await t.rejects(async () => app.ready(), { message: /Validation supports no schema of headers/ })
 })

@@ -6,8 +6,6 @@ import { openDatabase } from '../../src/database/database.ts'
 import { openTelemetry } from '../../src/telemetry/telemetry.ts'
 import { createDatabase } from './database.ts'
 
-export type TestApp = Awaited<ReturnType<typeof startApp>>
-
 /** Builds the app as the command `serve` does. Creates a database unless `environment` has DATABASE_URL. */
 export async function startApp (
   t: Test, environment: Record<string, string> = {}, domains?: Parameters<typeof buildApp>[1]

@@ -25,7 +25,7 @@ async function send<Result> (requests: Array<() => Promise<Result>>): Promise<Ar
  * Repeats the list until it takes at most 100 ms. After a slower list, the service may read the user's next
  * list on another connection.
  */
-export async function untilFast (list: () => Promise<unknown>): Promise<void> {
+async function untilFast (list: () => Promise<unknown>): Promise<void> {
   const startedAt = performance.now()
   await list()
   if (performance.now() - startedAt > 100) await untilFast(list)
@@ -71,9 +71,9 @@ export async function startBlocked (
 /**
  * Checks that a batch locks plants in the order of their ids. Returns the results of `act`.
  *
- * `client` locks plants 0 and 2. While `act(0)` waits, plants 3, 2 and 1 form a batch. A correct batch waits
- * for plant 2 before it locks plant 3, so `client` can lock plant 3. If not, `client` gives up after 100 ms,
- * before PostgreSQL looks for deadlocks (after 1 s).
+ * `client` locks plants 0 and 2. While `act(0)` waits, plants 10, 2 and 1 form a batch. A correct batch waits
+ * for plant 2 before it locks plant 10, so `client` can lock plant 10. Otherwise `client` gives up after
+ * 100 ms, before PostgreSQL looks for deadlocks (after 1 s).
  */
 export async function runInKeyOrder<Result> (
   t: Test, url: string, act: (id: number) => Promise<Result>, lock: (ids: number[]) => string
@@ -87,9 +87,9 @@ export async function runInKeyOrder<Result> (
   }
   const first = act(0)
   await untilBlocked(1)
-  const responses = [first, ...[3, 2, 1].map(act)]
+  const responses = [first, ...[10, 2, 1].map(act)]
   await untilBlocked(2)
-  await t.resolves(client.query(`set local lock_timeout = '100ms'; ${lock([3])}`))
+  await t.resolves(client.query(`set local lock_timeout = '100ms'; ${lock([10])}`))
   await client.query('rollback')
   return Promise.all(responses)
 }

@@ -30,7 +30,6 @@ type CostlyBody = readonly [body: string, ...error: readonly [] | readonly [numb
 /** Maps a description to a body and to the error that the body causes. A body without an error is valid. */
 export const costlyBodies: Record<string, CostlyBody> = {
   'arrays in arrays': ['['.repeat(size / 2) + ']'.repeat(size / 2), ...tooComplex],
-  'arrays without an end': ['['.repeat(size), ...tooComplex],
   'objects in objects': [fill('', '{"a":', ''), ...tooComplex],
   'arrays in a field beside a large id': [
     `{"id":9007199254740993,"name":${'['.repeat(60_000)}${']'.repeat(60_000)}}`, ...tooComplex
@@ -45,16 +44,10 @@ export const costlyBodies: Record<string, CostlyBody> = {
   'small numbers': [fill('[1', ',1', ']'), ...tooComplex],
   'numbers of 17 digits': [fill('{"id":1.0,"name":[1', ',2.2250738585072011e-308', ']}'), ...tooComplex],
   'an id of many digits': [fill('{"id":', '9', ',"name":"n"}'), ...bigId],
-  'an id of many zeros': [fill('{"id":1', '0', ',"name":"n"}'), ...bigId],
   'an id of runs of zeros': [fill('{"id":1', '00000000001', ',"name":"n"}'), ...bigId],
-  'an exponent of many digits': [fill('{"id":1e', '9', ',"name":"n"}'), ...bigId],
-  'a fraction of many digits': [fill('{"id":0.', '9', ',"name":"n"}'), ...badId],
   'a fraction of many zeros': [fill('{"name":"n","id":1.', '0', '1}'), ...badId],
   'a name that is many digits': [fill('{"id":1.0,"name":', '7', '}'), ...badName],
   'many colons after an id': [fill('{"id"', ':', ''), ...notJson],
-  'many closing braces after an id': [fill('{"id"', '}', ''), ...notJson],
-  'many closing brackets after an id': [fill('{"id"', ']', ''), ...notJson],
-  'many quotes after an id': [fill('{"id"', '"', ''), ...notJson],
   'many commas after an id': [fill('{"id"', ',', ''), ...tooComplex],
   'many minus signs': [fill('{"id":', '-', '}'), ...notJson],
   'a long text deep inside an id': [

@@ -1,4 +1,4 @@
-// Two identity providers for tests: the package oidc-provider, and a server with replaceable responses.
+// An identity provider for tests: a server with replaceable responses.
 import { once } from 'node:events'
 import { createServer, type RequestListener } from 'node:http'
 import type { AddressInfo } from 'node:net'
@@ -8,13 +8,14 @@ import type { Test } from 'tap'
 type Scope = Pick<Test, 'teardown'>
 
 export const audience = 'https://plants.example'
-export const allScopes = 'plants:read plants:write'
+const allScopes = 'plants:read plants:write'
 
 export const acceptingJwts = (issuer: string): Record<string, string> =>
   ({ JWT_ISSUER: issuer, JWT_AUDIENCE: audience })
 
-async function startServer (t: Scope, listener: RequestListener) {
-  const server = createServer(listener)
+export async function startServer (t: Scope, listener: RequestListener) {
+  // By default, Node closes idle connections after 5 s. A slow client could send a request too late.
+  const server = createServer({ keepAliveTimeout: 0 }, listener)
   await once(server.listen(0, '127.0.0.1'), 'listening')
   const { port } = server.address() as AddressInfo
   async function stop (): Promise<void> {
@@ -31,7 +32,7 @@ async function startServer (t: Scope, listener: RequestListener) {
   }
 }
 
-async function createKey (alg: string) {
+export async function createKey (alg: string) {
   const { privateKey, publicKey } = await generateKeyPair(alg, { extractable: true })
   const kid = crypto.randomUUID()
   const about = { alg, kid, use: 'sig' }
@@ -42,68 +43,6 @@ async function createKey (alg: string) {
     publicKey,
     privateJwk: { ...await exportJWK(privateKey), ...about },
     jwk: { ...await exportJWK(publicKey), ...about } as JWK
-  }
-}
-
-/** Starts oidc-provider with one client for each signing algorithm. The client's id is the algorithm. */
-export async function startProvider (t: Scope, algorithms: string[]) {
-  let listener: RequestListener = () => {}
-  const { issuer, stop, restart } = await startServer(t, (request, response) => listener(request, response))
-
-  async function useNewKeys (): Promise<void> {
-    // The package has no types. `as string` hides the import from TypeScript.
-    const { Provider } = await import('oidc-provider' as string)
-    const keys = await Promise.all(algorithms.map(createKey))
-    const provider = new Provider(issuer, {
-      jwks: { keys: keys.map(({ privateJwk }) => privateJwk) },
-      scopes: allScopes.split(' '),
-      ttl: { ClientCredentials: 300 },
-      clients: algorithms.map((alg) => ({
-        client_id: alg,
-        client_secret: 'secret',
-        grant_types: ['client_credentials'],
-        redirect_uris: [],
-        response_types: [],
-        scope: allScopes,
-        id_token_signed_response_alg: alg
-      })),
-      features: {
-        devInteractions: { enabled: false },
-        clientCredentials: { enabled: true },
-        resourceIndicators: {
-          enabled: true,
-          defaultResource: () => audience,
-          useGrantedResource: () => true,
-          getResourceServerInfo: (_context: object, _resource: string, client: { clientId: string }) =>
-            ({
-              scope: allScopes,
-              audience,
-              accessTokenFormat: 'jwt',
-              jwt: { sign: { alg: client.clientId } }
-            })
-        }
-      }
-    })
-    listener = provider.callback()
-  }
-  await useNewKeys()
-
-  return {
-    issuer,
-    stop,
-    restart,
-    useNewKeys,
-
-    async getToken (client: string, scope = allScopes): Promise<string> {
-      const response = await fetch(`${issuer}/token`, {
-        method: 'POST',
-        headers: { authorization: `Basic ${btoa(`${client}:secret`)}` },
-        body: new URLSearchParams({ grant_type: 'client_credentials', scope })
-      })
-      const body = await response.json() as { access_token?: string }
-      if (body.access_token === undefined) throw new Error(JSON.stringify(body))
-      return body.access_token
-    }
   }
 }
 

@@ -5,12 +5,9 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import type { Test } from 'tap'
-import manifest from '../../package.json' with { type: 'json' }
 
 const root = join(import.meta.dirname, '../..')
-/** The options that `npm start` and the image pass to Node. */
-export const nodeOptions = manifest.scripts.start.split(' ').filter((word) => word.startsWith('--'))
-export const program = [process.execPath, ...nodeOptions, join(root, 'src/main.ts')]
+export const program = [join(root, 'src/main.ts')]
 // Use this cache only without coverage, because V8 does not report every line of cached functions.
 const compileCache = join(root, 'node_modules/.cache/node')
 
@@ -89,5 +86,5 @@ export async function copyProgram (folder: string) {
   await symlink(join(root, 'node_modules'), join(folder, 'node_modules'))
   // The cache is temporary: each copy has a new path, so a permanent cache would grow with each test run.
   const cache = `NODE_COMPILE_CACHE=${join(tmpdir(), 'compile-cache')}`
-  return startedBy(['env', ...withoutHooks, cache, process.execPath, join(folder, 'src/main.ts')])
+  return startedBy(['env', ...withoutHooks, cache, join(folder, 'src/main.ts')])
 }

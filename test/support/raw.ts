@@ -24,7 +24,7 @@ export async function exchange (
   const { hostname, port } = new URL(address)
   const socket = connect({ host: hostname, port: Number(port), allowHalfOpen: true })
   const received: Buffer[] = []
-  socket.on('data', (chunk) => { received.push(chunk) })
+  socket.on('data', (chunk: Buffer) => { received.push(chunk) })
   // An error before 'end' rejects `ended`. Ignore later errors: the service may not read all parts.
   socket.on('error', () => {})
   const ended = once(socket, 'end')

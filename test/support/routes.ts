@@ -1,4 +1,4 @@
-/** The routes that need a token. test/access/routes.test.ts checks that the list is complete. */
+/** The routes that need a token. test/access/credentials.test.ts checks that the list is complete. */
 export const guardedRoutes = {
   '/plants': ['GET', 'HEAD', 'POST'],
   '/plants/:id': ['DELETE']

@@ -1,12 +1,18 @@
+// Tests the metrics, and the readiness that they and /readyz show.
 import { once } from 'node:events'
 import { connect } from 'node:net'
 import t from 'tap'
 import manifest from '../../package.json' with { type: 'json' }
 import { createToken } from '../../src/access/token-format.ts'
+import { readConfig } from '../../src/config.ts'
+import { ApiError, catalogue, errors, type ErrorDefinition } from '../../src/errors.ts'
+import { durabilityEvents } from '../../src/events.ts'
+import { createReadiness, type Readiness } from '../../src/telemetry/health.ts'
+import { openMetrics } from '../../src/telemetry/metrics.ts'
 import { startApp } from '../support/app.ts'
-import { createDatabase } from '../support/database.ts'
-import { serve, unmeasured, type Program } from '../support/program.ts'
+import { sql } from '../support/database.ts'
 import { migrations } from '../support/migrations.ts'
+import { exchange } from '../support/raw.ts'
 
 type Series = Record<string, number>
 
@@ -26,11 +32,31 @@ async function scrapeUntil (url: string | undefined, isNew: (series: Series) => 
   return isNew(series) ? series : scrapeUntil(url, isNew)
 }
 
+/** Sends `text` to the metrics port. `closed` resolves to the received text when the connection closes. */
+function connectTo (url: string, text: string) {
+  const { hostname, port } = new URL(url)
+  const socket = connect(Number(port), hostname)
+  let received = ''
+  socket.on('data', (chunk) => { received += chunk }).on('error', () => {})
+  const closed = new Promise<string>((resolve) => { socket.on('close', () => resolve(received)) })
+  socket.write(text)
+  return { socket, closed }
+}
+
+const request = 'GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n'
+const countResponses = (received: string) => received.split('HTTP/1.1 200 OK').length - 1
+
+const { app, as, database, lifecycle, log, observers: [metrics], url } =
+  await startApp(t, { METRICS_PORT: '0', MAX_QUEUED: '1', WRITE_BATCH: '1' })
+const metricsUrl = metrics?.url as string
+await app.ready()
+// The metrics port closes these connections after some seconds. Open the connections early to save time.
+const silent = ['', request.slice(0, 20)].map((text) => connectTo(metricsUrl, text))
+await Promise.all(silent.map(({ socket }) => once(socket, 'connect')))
+
 t.test('metrics count requests, errors, tokens and statements', async (t) => {
-  const { app, as, listen, observers: [metrics] } = await startApp(t, { METRICS_PORT: '0' })
-  await listen()
   const alice = await as('alice')
-  const before = await scrape(metrics?.url)
+  const before = await scrape(metricsUrl)
   for (const series of ['http_request_duration_seconds_count{method="GET",route="/plants",status="200"}',
     'http_request_duration_seconds_count{method="POST",route="/plants",status="503"}',
     'plant_store_errors_total{error="50302"}', 'plant_store_errors_total{error="40402"}',
@@ -51,11 +77,10 @@ t.test('metrics count requests, errors, tokens and statements', async (t) => {
   await app.inject(`/nowhere/${'x'.repeat(50)}`)
 
   const isNew = (series: Series) => series['plant_store_errors_total{error="40401"}'] === 1
-  const after = await scrapeUntil(metrics?.url, isNew)
+  const after = await scrapeUntil(metricsUrl, isNew)
   t.match(after, {
     'http_request_duration_seconds_count{method="POST",route="/plants",status="200"}': 1,
     'http_request_duration_seconds_count{method="POST",route="/plants",status="400"}': 1,
-    'http_request_duration_seconds_count{method="GET",route="/plants",status="200"}': 1,
     'http_request_duration_seconds_count{method="GET",route="/plants",status="401"}': 2,
     'http_request_duration_seconds_count{method="DELETE",route="/plants/:id",status="204"}': 1,
     'http_request_duration_seconds_count{method="any",route="none",status="404"}': 1,
@@ -65,7 +90,6 @@ t.test('metrics count requests, errors, tokens and statements', async (t) => {
     'plant_store_token_cache_requests_total{result="miss"}': 1,
     'plant_store_token_cache_requests_total{result="hit"}': 3,
     'plant_store_batch_size_sum{batch="create"}': 2,
-    'plant_store_batch_size_sum{batch="delete"}': 1,
     'plant_store_statement_duration_seconds_count{statement="tokens-by-hash"}': 1,
     'plant_store_statements_failed_total{statement="plant-insert"}': 0,
     'plant_store_statements_pending{kind="read"}': 0,
@@ -73,109 +97,133 @@ t.test('metrics count requests, errors, tokens and statements', async (t) => {
   })
   t.notMatch(Object.keys(after).join('\n'), /xxx|alice|plant_x/)
   t.ok(after.process_resident_memory_bytes as number > 1e6)
-})
 
-t.test('the metrics port serves one path', async (t) => {
-  const { app, observers: [metrics] } = await startApp(t, { METRICS_PORT: '0' })
-  t.equal((await app.inject('/metrics')).statusCode, 404)
-  const url = metrics?.url as string
-  t.equal((await fetch(new URL('/', url))).status, 404)
-  t.equal((await fetch(new URL('/plants', url))).status, 404)
-  t.equal((await fetch(url, { method: 'POST' })).status, 404)
-})
-
-t.test('shed requests are counted by their queue', async (t) => {
-  const { app, as, observers: [metrics] } = await startApp(t,
-    { METRICS_PORT: '0', MAX_QUEUED: '1', WRITE_BATCH: '1' })
-  const alice = await as('alice')
-  await alice.list()
   await Promise.all(Array.from({ length: 20 }, (_, id) => alice.create({ id, name: 'Monstera' })))
   await Promise.all(Array.from({ length: 20 }, () =>
     app.inject({ url: '/plants', headers: { authorization: `Bearer ${createToken()}` } })))
-  const after = await scrape(metrics?.url)
-  t.ok(after['plant_store_overload_refusals_total{kind="createPlant"}'] as number > 0)
-  t.ok(after['plant_store_overload_refusals_total{kind="token"}'] as number > 0)
+  await scrapeUntil(metricsUrl, (series) => ['createPlant', 'token'].every((kind) =>
+    series[`plant_store_overload_refusals_total{kind="${kind}"}`] as number > 0))
 })
 
-const urlOf = ({ log }: Program) => String(log.find(({ msg }) => msg === 'metrics')?.url)
-
-t.test('metrics are available before the service is ready and show why it is not', async (t) => {
-  const service = await serve(t, { DATABASE_URL: 'postgres://127.0.0.1:1/none', METRICS_PORT: '0' },
-    'the database is not ready')
-  t.match(await scrape(urlOf(service)), {
-    'plant_store_unready{reason="starting"}': 1,
-    'plant_store_unready{reason="database"}': 0
-  })
-  service.child.kill('SIGTERM')
-  await service.logged('stopping')
-  await scrapeUntil(urlOf(service), (series) => series['plant_store_unready{reason="stopping"}'] === 1)
-  service.child.kill('SIGTERM')
-  await service.exited
+t.test('a gauge names the durability settings that are off', async (t) => {
+  durabilityEvents.publish({ off: ['fsync'] })
+  const isOff = (series: Series) => series['plant_store_unsafe_setting{setting="fsync"}'] === 1
+  const series = await scrapeUntil(metricsUrl, isOff)
+  t.equal(series['plant_store_unsafe_setting{setting="full_page_writes"}'], 0)
 })
 
-t.test('the start fails with one line when the metrics port is taken', async (t) => {
-  const url = await createDatabase(t)
-  const { port } = new URL(urlOf(await unmeasured.serve(t, { DATABASE_URL: url, METRICS_PORT: '0' })))
-  await t.rejects(serve(t, { DATABASE_URL: url, METRICS_PORT: port }),
-    { message: `metrics cannot listen on 127.0.0.1, port ${port}` })
-})
-
-/** Sends `text` to the metrics port. `closed` resolves to the received text when the connection closes. */
-function connectTo (url: string, text: string) {
-  const { hostname, port } = new URL(url)
-  const socket = connect(Number(port), hostname)
-  let received = ''
-  socket.on('data', (chunk) => { received += chunk }).on('error', () => {})
-  const closed = new Promise<string>((resolve) => { socket.on('close', () => resolve(received)) })
-  socket.write(text)
-  return { socket, closed }
-}
-
-const request = 'GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n'
-const countResponses = (received: string) => received.split('HTTP/1.1 200 OK').length - 1
-
-t.test('a thousand pipelined scrapes get one response', async (t) => {
-  const { observers: [metrics] } = await startApp(t, { METRICS_PORT: '0' })
-  const { closed } = connectTo(metrics?.url as string, request.repeat(1700))
-  t.equal(countResponses(await closed), 1)
-})
-
-t.test('simultaneous scrapes are rendered once', async (t) => {
-  const { observers: [metrics] } = await startApp(t, { METRICS_PORT: '0' })
-  const clients = Array.from({ length: 10 }, () => connectTo(metrics?.url as string, request))
+t.test('the metrics port serves one path and one response a connection, rendered once', async (t) => {
+  t.equal((await app.inject('/metrics')).statusCode, 404)
+  for (const path of ['/', '/plants']) t.equal((await fetch(new URL(path, metricsUrl))).status, 404)
+  t.equal((await fetch(metricsUrl, { method: 'POST' })).status, 404)
+  t.equal(countResponses(await connectTo(metricsUrl, request.repeat(1700)).closed), 1)
+  const clients = Array.from({ length: 10 }, () => connectTo(metricsUrl, request))
   const received = await Promise.all(clients.map(({ closed }) => closed))
   t.strictSame(received.map(countResponses), Array(10).fill(1))
   t.equal(new Set(received.join().match(/^process_cpu_seconds_total .*/gm)).size, 1)
 })
 
-t.test('the metrics port accepts at most fifty connections', async (t) => {
-  const { observers: [metrics] } = await startApp(t, { METRICS_PORT: '0' })
-  const clients = Array.from({ length: 60 }, () => connectTo(metrics?.url as string, ''))
-  t.teardown(() => { for (const { socket } of clients) socket.destroy() })
-  const closed: number[] = []
+t.test('the metrics port closes unresponsive and slow connections', async (t) => {
+  const received = await Promise.all(silent.map(({ closed }) => closed))
+  t.strictSame(received, ['', ''])
+})
+
+t.test('the metrics port accepts fifty connections, and closes those that read nothing', async (t) => {
+  const { url, close } = await openMetrics(readConfig({}), 0, { version: '', schema: '' })
+  const clients = Array.from({ length: 60 }, () => connectTo(String(url), ''))
+  const rejected: number[] = []
   await new Promise<void>((resolve) => {
     for (const [index, client] of clients.entries()) {
-      client.closed.then(() => { if (closed.push(index) === 10) resolve() })
+      client.closed.then(() => { if (rejected.push(index) === 10) resolve() })
     }
   })
-  t.strictSame(closed.toSorted(), [50, 51, 52, 53, 54, 55, 56, 57, 58, 59])
+  t.strictSame(rejected.toSorted(), [50, 51, 52, 53, 54, 55, 56, 57, 58, 59])
+  for (const { socket } of clients.slice(0, 50)) socket.pause().write(request.repeat(100))
+  await close()
+  for (const { socket } of clients) socket.destroy()
+  await t.rejects(openMetrics(readConfig({}), Number(new URL(metricsUrl).port), { version: '', schema: '' }),
+    { message: `metrics cannot listen on 127.0.0.1, port ${new URL(metricsUrl).port}` })
 })
 
-t.test('the metrics port closes unresponsive, slow and idle connections', async (t) => {
-  const { observers: [metrics] } = await startApp(t, { METRICS_PORT: '0' })
-  const clients = ['', request.slice(0, 20), request].map((text) => connectTo(metrics?.url as string, text))
-  const received = await Promise.all(clients.map(({ closed }) => closed))
-  t.strictSame(received.map(countResponses), [0, 0, 1])
+t.test('a scrape shows why the service is not ready, and gets 500 when its collector fails', async (t) => {
+  const other = await startApp(t, { DATABASE_URL: 'postgres://x@127.0.0.1:1/x' })
+  const { close, instrument, url } = await openMetrics(readConfig({}), 0, { version: '', schema: '' })
+  t.teardown(close)
+  let readiness: Readiness = async () => { throw new Error('readiness is unknown') }
+  instrument(other.app, other.database, () => readiness())
+  const failed = await fetch(String(url))
+  t.strictSame([failed.status, await failed.text()], [500, 'Error: readiness is unknown\n'])
+  readiness = async () => ({ name: 'starting', error: new ApiError(errors.DATABASE_UNAVAILABLE) })
+  t.match(await scrape(url),
+    { 'plant_store_unready{reason="starting"}': 1, 'plant_store_unready{reason="database"}': 0 })
 })
 
-t.test('the service runs and stops while clients of the metrics port read nothing', async (t) => {
-  const url = await createDatabase(t)
-  const service = await unmeasured.serve(t, { DATABASE_URL: url, METRICS_PORT: '0', DRAIN_DELAY: '0' })
-  const clients = Array.from({ length: 200 }, () =>
-    connectTo(urlOf(service), request.repeat(100)).socket.pause())
-  t.teardown(() => { for (const socket of clients) socket.destroy() })
-  await Promise.all(clients.map((socket) => once(socket, 'connect')))
-  t.equal((await fetch(`${service.address}/livez`)).status, 200)
-  service.child.kill('SIGTERM')
-  t.strictSame(await service.exited, [0, null])
+t.test('each error that a client receives is counted once, also below Fastify', async (t) => {
+  const { as, listen, observers: [metrics] } = await startApp(t, { METRICS_PORT: '0' }, async (guarded) => {
+    guarded.get<{ Params: { number: number } }>('/errors/:number', ({ params: { number } }) => {
+      throw new ApiError(catalogue.get(Number(number)) as ErrorDefinition)
+    })
+  })
+  const address = await listen()
+  const { authorization } = await as('alice')
+  const host = 'Host: x\r\n'
+  // These requests reach no route, because Node's parser, Fastify's router or a check rejects them.
+  const rejected: Record<string, number> = {
+    'garbage\r\n\r\n': 40001,
+    'GET /livez HTTP/1.1\r\n\r\n': 40003,
+    [`GET /errors/%zz HTTP/1.1\r\n${host}\r\n`]: 40002,
+    [`GET /nowhere HTTP/1.1\r\n${host}\r\n`]: 40401,
+    [`CONNECT x:1 HTTP/1.1\r\n${host}\r\n`]: 40501,
+    [`GET /errors/${'1'.repeat(1001)} HTTP/1.1\r\n${host}\r\n`]: 41401,
+    [`GET /livez HTTP/1.1\r\nX: ${'x'.repeat(20_000)}\r\n\r\n`]: 43101,
+    [`XYZ /livez HTTP/1.1\r\n${host}\r\n`]: 50101
+  }
+  const received: string[] = []
+  for (const [request, number] of Object.entries(rejected)) {
+    const [response] = await exchange(address, [request], { halfClose: true })
+    received.push(JSON.parse(response?.body as string).error)
+    t.equal(received.at(-1), number, request.slice(0, 30))
+  }
+  for (const number of catalogue.keys()) {
+    const response = await fetch(`${address}/errors/${number}`, { headers: { authorization } })
+    received.push((await response.json() as { error: string }).error)
+    t.equal(received.at(-1), number)
+  }
+  const series = await scrape(metrics?.url)
+  for (const number of catalogue.keys()) {
+    const count = received.filter((error) => Number(error) === number).length
+    t.equal(series[`plant_store_errors_total{error="${number}"}`], count, `${number}`)
+  }
+})
+
+t.test('readiness needs each table, and the log has a line for each change', async (t) => {
+  const probe = async () => (await app.inject('/readyz')).statusCode
+  // Ignore warnings of event-loop lag, which a busy machine may cause.
+  const lines = () =>
+    log.splice(0).map((line) => JSON.parse(line)).filter(({ msg }) => !msg.includes('event loop'))
+  t.strictSame([await probe(), await probe()], [200, 200])
+  lines()
+  for (const table of ['tokens', 'plants']) {
+    await sql(url, `alter table ${table} rename to elsewhere`)
+    t.strictSame([await probe(), await probe()], [503, 503], table)
+    const [notReady, ...further] = lines()
+    const message = `relation "${table}" does not exist`
+    t.match(notReady, { level: 'warn', msg: 'not ready', err: { message } })
+    t.strictSame(further, [])
+    await sql(url, `alter table elsewhere rename to ${table}`)
+    t.strictSame([await probe(), await probe()], [200, 200], table)
+    t.match(lines(), [{ level: 'info', msg: 'ready again' }])
+  }
+})
+
+t.test('concurrent probes share one statement, and a starting service is not ready', async (t) => {
+  let probes = 0
+  const probe = async () => { probes++ }
+  const readiness = createReadiness({ ...database, probe }, { stopping: false })
+  t.strictSame(await Promise.all([readiness(), readiness(), readiness()]), [undefined, undefined, undefined])
+  t.equal(probes, 1)
+  Object.assign(lifecycle, { starting: true })
+  t.match((await app.inject('/readyz')).json(), { error: 50301 })
+  Object.assign(lifecycle, { stopping: true })
+  t.match((await app.inject('/readyz')).json(), { error: 50303 })
 })

@@ -1,12 +1,41 @@
+// Tests traces, and that metrics, traces and JWTs are loaded only when they are on.
 import { once } from 'node:events'
 import { createServer, type Server } from 'node:http'
+import { registerHooks } from 'node:module'
 import type { AddressInfo } from 'node:net'
 import { text } from 'node:stream/consumers'
 import t, { type Test } from 'tap'
-import { readTraceparent } from '../../src/http/trace-context.ts'
-import { startApp } from '../support/app.ts'
-import { createDatabase, sql } from '../support/database.ts'
-import { unmeasured } from '../support/program.ts'
+import { readTraceparent } from '../../src/http/request-log.ts'
+import { sql } from '../support/database.ts'
+
+// Register a load hook before the app is imported, because the hook does not see earlier imports.
+const loaded: string[] = []
+registerHooks({
+  load (url, context, next) {
+    loaded.push(url)
+    return next(url, context)
+  }
+})
+const { startApp } = await import('../support/app.ts')
+const isLoaded = (name: string) => loaded.some((url) => url.includes(`/node_modules/${name}/`))
+
+const withoutDatabase = { DATABASE_URL: 'postgres://x@127.0.0.1:1/x' }
+
+t.test('metrics, traces and JWTs are loaded only when they are on', async (t) => {
+  const settings = {
+    '@prometheus-io': { METRICS_PORT: '0' },
+    '@opentelemetry': { OTEL_EXPORTER_OTLP_ENDPOINT: 'http://127.0.0.1:1' },
+    jose: { JWT_ISSUER: 'http://127.0.0.1:1', JWT_AUDIENCE: 'plants' }
+  }
+  await startApp(t, withoutDatabase)
+  t.ok(isLoaded('fastify'))
+  t.notOk(loaded.some((url) => /src\/(telemetry\/(.*metrics|traces)|access\/jwt\/jwt)\.ts/.test(url)))
+  for (const name of Object.keys(settings)) t.notOk(isLoaded(name), name)
+  for (const [name, environment] of Object.entries(settings)) {
+    await startApp(t, { ...withoutDatabase, ...environment })
+    t.ok(isLoaded(name), name)
+  }
+})
 
 interface Span {
   name: string
@@ -68,16 +97,13 @@ async function traced (t: Test, environment: Record<string, string> = {}) {
 
 const [traceId, parentId] = ['4bf92f3577b34da6a3ce929d0e0e4736', '00f067aa0ba902b7']
 
-t.test('readTraceparent returns the ids and the sampled flag', async (t) => {
-  t.strictSame(readTraceparent(`00-${traceId}-${parentId}-01`), { traceId, parentId, isSampled: true })
-  t.strictSame(readTraceparent(`00-${traceId}-${parentId}-00`), { traceId, parentId, isSampled: false })
+t.test('readTraceparent returns the ids and the sampled flag, and ignores a malformed header', async (t) => {
   // Only the lowest bit of the flags has a meaning: sampled.
-  t.equal(readTraceparent(`00-${traceId}-${parentId}-03`)?.isSampled, true)
-  t.equal(readTraceparent(`00-${traceId}-${parentId}-fe`)?.isSampled, false)
-})
-
-t.test('a malformed traceparent is ignored', async (t) => {
-  for (const header of [undefined, '', 'x', `01-${traceId}-${parentId}-01`, `ff-${traceId}-${parentId}-01`,
+  for (const [flags, traceFlags] of [['00', 0], ['01', 1], ['03', 1], ['fe', 0]] as const) {
+    t.strictSame(readTraceparent(`00-${traceId}-${parentId}-${flags}`),
+      { traceId, spanId: parentId, traceFlags, isRemote: true })
+  }
+  for (const header of [undefined, 'x', `01-${traceId}-${parentId}-01`, `ff-${traceId}-${parentId}-01`,
     `00-${traceId.toUpperCase()}-${parentId}-01`, `00-${'0'.repeat(32)}-${parentId}-01`,
     `00-${traceId}-${'0'.repeat(16)}-01`, `00-${traceId}-${parentId}-1`, `00-${traceId}-${parentId}-01-x`,
     ` 00-${traceId}-${parentId}-01`, `00-${traceId}-${parentId}-01, 00-${traceId}-${parentId}-01`,
@@ -131,18 +157,15 @@ t.test('a batch is one span with links to all its requests', async (t) => {
   }
 })
 
-t.test('only the configured share of new traces is sent', async (t) => {
-  const { create, sent } = await traced(t,
-    { OTEL_TRACES_SAMPLER: 'traceidratio', OTEL_TRACES_SAMPLER_ARG: '0' })
-  await create(300)
-  t.strictSame(await sent(), [])
-})
-
-t.test('a trace that the client does not sample is not sent, and always_off sends none', async (t) => {
-  const notSampled = { traceparent: '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00' }
-  for (const OTEL_TRACES_SAMPLER of ['parentbased_always_on', 'always_off']) {
-    const { create, sent } = await traced(t, { OTEL_TRACES_SAMPLER })
-    t.equal((await create(350, notSampled)).statusCode, 200)
+t.test('only the configured share of traces is sent, and none that the client does not sample', async (t) => {
+  const notSampled = { traceparent: `00-${traceId}-${parentId}-00` }
+  for (const [environment, headers] of [
+    [{ OTEL_TRACES_SAMPLER: 'traceidratio', OTEL_TRACES_SAMPLER_ARG: '0' }, {}],
+    [{ OTEL_TRACES_SAMPLER: 'parentbased_always_on' }, notSampled],
+    [{ OTEL_TRACES_SAMPLER: 'always_off' }, {}]
+  ]) {
+    const { create, sent } = await traced(t, environment as Record<string, string>)
+    t.equal((await create(350, headers)).statusCode, 200)
     t.strictSame((await sent()).filter(({ name }) => name === 'POST /plants'), [])
   }
 })
@@ -159,19 +182,21 @@ t.test('a failed request has an error span, named after its method when it has n
 })
 
 t.test('a collector that is down or hangs affects neither requests nor the shutdown', async (t) => {
-  const url = await createDatabase(t)
   const hanging = await listen(createServer(() => {}))
   for (const endpoint of [hanging, 'http://127.0.0.1:1']) {
-    const service = await unmeasured.serve(t, { DATABASE_URL: url, OTEL_EXPORTER_OTLP_ENDPOINT: endpoint })
-    t.equal((await fetch(`${service.address}/plants`)).status, 401)
-    service.child.kill('SIGINT')
-    t.strictSame(await service.exited, [0, null])
+    process.env.OTEL_EXPORTER_OTLP_ENDPOINT = endpoint
+    t.teardown(() => { delete process.env.OTEL_EXPORTER_OTLP_ENDPOINT })
+    const { app, observers } =
+      await startApp(t, { ...withoutDatabase, OTEL_EXPORTER_OTLP_ENDPOINT: endpoint })
+    t.equal((await app.inject('/plants')).statusCode, 401)
+    const startedAt = performance.now()
+    for (const observer of observers) await observer.close()
+    t.ok(performance.now() - startedAt < 5000, 'not the 10 s that the exporter would wait')
   }
 })
 
 t.test('the log has the ids of the client\'s trace also without an exporter', async (t) => {
-  const { app, log } = await startApp(t)
-  const traceId = '0af7651916cd43dd8448eb211c80319c'
-  await app.inject({ url: '/plants', headers: { traceparent: `00-${traceId}-b7ad6b7169203331-01` } })
-  t.match(JSON.parse(log[0] as string), { error: 40101, trace_id: traceId, span_id: 'b7ad6b7169203331' })
+  const { app, log } = await startApp(t, withoutDatabase)
+  await app.inject({ url: '/plants', headers: { traceparent: `00-${traceId}-${parentId}-01` } })
+  t.match(JSON.parse(log[0] as string), { error: 40101, trace_id: traceId, span_id: parentId })
 })

@@ -1,13 +1,14 @@
 // The command `export`: writes plants to a file. PostgreSQL formats the lines.
+import { randomUUID } from 'node:crypto'
 import { once } from 'node:events'
-import { createWriteStream } from 'node:fs'
+import { createWriteStream, statSync } from 'node:fs'
 import { rename, rm } from 'node:fs/promises'
 import { pipeline } from 'node:stream/promises'
 import { createGzip } from 'node:zlib'
 import pg from 'pg'
 import { to } from 'pg-copy-streams'
 import type { Config } from '../../config.ts'
-import { columnList, fields } from '../../plants/columns.ts'
+import { fields } from '../../plants/columns.ts'
 import { findFormat } from './files.ts'
 import { runTransfer } from './transfer.ts'
 
@@ -16,6 +17,9 @@ export async function exportPlants (
   config: Config, user: string | undefined, file: string | undefined, { format }: { format?: string }
 ): Promise<void> {
   const { isCsv, isGzip } = findFormat(file, format)
+  if (file !== undefined && statSync(file, { throwIfNoEntry: false })?.isFile() === false) {
+    throw new Error(`${file}: expected a new name, or a regular file to replace`)
+  }
   await runTransfer(config, async (transfer) => {
     const { client, signal } = transfer
     // The session's statement_timeout may be too short for an export, so turn this timeout off.
@@ -30,11 +34,12 @@ export async function exportPlants (
         yield chunk
       }
     }
-    // Rename the file to its final name only when the file is complete.
-    const part = `${file}.part`
-    const output = file === undefined ? process.stdout : createWriteStream(part, { mode: 0o600, flush: true })
-    const stages = [rows, countLines, ...isGzip ? [createGzip()] : [], output]
-    const written = pipeline(stages as NodeJS.ReadWriteStream[], { signal }).then(() => completed)
+    // Rename the file to its final name only when the file is complete. Do not open an existing file.
+    const part = `${file}.${randomUUID()}.part`
+    const options = { flags: 'wx', mode: 0o600, flush: true }
+    const output = file === undefined ? process.stdout : createWriteStream(part, options)
+    const zip = isGzip ? [createGzip()] : []
+    const written = pipeline(rows, countLines, ...zip, output, { signal }).then(() => completed)
     if (file === undefined) await written
     else await written.then(() => rename(part, file)).finally(() => rm(part, { force: true }))
     transfer.summary = () => `${rows.rowCount} exported`
@@ -44,9 +49,12 @@ export async function exportPlants (
 const plantsOf = (user?: string) =>
   `from plants where ${user === undefined ? 'true' : `owner = ${pg.escapeLiteral(user)}`} order by owner, id`
 
+// The quotes keep the upper-case letters of a field in the header.
+const csvColumns = fields.map((field) => `, ${field} as "${field}"`).join('')
+
 /** PostgreSQL writes `""` for an empty string, and an empty cell for an absent value. */
 const copyCsv = (user?: string) => `copy (
-    select ${user === undefined ? 'owner as "user", ' : ''}id${columnList} ${plantsOf(user)}
+    select ${user === undefined ? 'owner as "user", ' : ''}id${csvColumns} ${plantsOf(user)}
   ) to stdout (format csv, header)`
 
 // Each line is a CSV row with one cell, which holds JSON. PostgreSQL never quotes this cell: the delimiter

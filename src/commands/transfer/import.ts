@@ -1,18 +1,18 @@
 // The command `import`: checks the lines of a file and creates their plants.
-import { createReadStream } from 'node:fs'
-import { open, stat, type FileHandle } from 'node:fs/promises'
-import { resolve } from 'node:path'
+import { fstatSync } from 'node:fs'
+import { open, type FileHandle } from 'node:fs/promises'
 import { pipeline } from 'node:stream/promises'
 import { setTimeout as delay } from 'node:timers/promises'
 import { createGunzip } from 'node:zlib'
 import { Type } from '@sinclair/typebox'
-import { isPrintable } from '../../access/token-format.ts'
+import { isPrintable } from '../../access/user-name.ts'
 import type { Config } from '../../config.ts'
 import type { ApiError } from '../../errors.ts'
 import { compileValidator } from '../../http/validation.ts'
-import { columnList, fields, textFields, types } from '../../plants/columns.ts'
+import { textFields } from '../../plants/columns.ts'
 import { NewPlantSchema, PlantParamsSchema, type Plant } from '../../plants/schemas.ts'
 import { findFormat, invalid, readCsv, readNdjson, type Line } from './files.ts'
+import { copyAll, insertAll, type PlantToStore } from './statements.ts'
 import { runTransfer, type Transfer } from './transfer.ts'
 
 export interface ImportOptions {
@@ -23,70 +23,62 @@ export interface ImportOptions {
   rate?: number
   /** The file for rejected lines. Without it the first rejected line ends the import. */
   skipErrors?: string
-  /** Rejects a plant if its user already has a plant with the same id. By default skips the plant. */
-  strict: boolean
   dryRun: boolean
 }
 
-interface PlantLine extends Line { user: string, id: string, plant: Plant }
-
 // Import sends a batch at `maxBatchSize` plants or `maxBatchLength` characters. With a low `rate`, batches
 // are smaller: import sends `batchesPerSecond` of them.
-const [maxBatchSize, maxBatchLength, batchesPerSecond] = [2000, 2 ** 20, 10]
+const [maxBatchSize, maxBatchLength, batchesPerSecond] = [10_000, 2 ** 20, 10]
 /** A line may be this much longer than BODY_LIMIT, because the line may also name the user. */
 const extraBytes = 2048
 /** The exit code of an import that completed but rejected some lines. */
 const rejectedCode = 3
-const idTaken = invalid('The user already has a plant with this id.')
-
-const arrays = fields.map((field, index) => `, $${index + 3}::${types[field]}[]`).join('')
-// If a file repeats an id, PostgreSQL stores the first plant with this id.
-const insert = `insert into plants (owner, id${columnList})
-  select owner, id${columnList} from unnest($1::text[], $2::bigint[]${arrays})
-    with ordinality as plant (owner, id${columnList}, n)
-  order by owner collate "C", id, n
-  on conflict do nothing returning owner, id`
 
 /** Reads standard input if there is no `file`. If there is no `user`, each line names its user. */
 export async function importPlants (
   config: Config, user: string | undefined, file: string | undefined, options: ImportOptions
 ): Promise<void> {
   const { isCsv, isGzip } = findFormat(file, options.format)
-  const { skipErrors } = options
-  if (file !== undefined && skipErrors !== undefined && resolve(file) === resolve(skipErrors)) {
-    throw new Error('--skip-errors: expected another file than the one to import')
-  }
-  // Infinity stands for an unknown size, such as the size of a pipe.
-  const size = file === undefined ? Infinity : (await stat(file)).size || Infinity
   await runTransfer(config, async (transfer) => {
-    await using rejects = skipErrors === undefined ? undefined : await open(skipErrors, 'w')
-    const source = file === undefined ? process.stdin : createReadStream(file)
+    await using input = file === undefined ? undefined : await open(file)
+    const { dev, ino, size } = fstatSync(input?.fd ?? 0, { bigint: true })
+    await using rejects = options.skipErrors === undefined ? undefined : await open(options.skipErrors, 'a')
+    const output = await rejects?.stat({ bigint: true })
+    if (output?.isFile()) {
+      // Compare the open files: two names may be links to one file, and standard input has no name.
+      if (output.dev === dev && output.ino === ino) {
+        throw new Error('--skip-errors: expected another file than the one to import')
+      }
+      await rejects?.truncate()
+    }
+    const source = input?.createReadStream() ?? process.stdin
     const target = new Import(options, transfer, rejects)
-    transfer.share = () => source.bytesRead / size
+    const total = Number(size) || Infinity
+    transfer.share = () => source.bytesRead / total
     transfer.summary = () => target.summary()
     const read = isCsv ? readCsv : readNdjson
     const check = createCheck(isCsv, user)
     const store = (chunks: AsyncIterable<Buffer>) =>
       target.store(read(chunks, config.BODY_LIMIT + extraBytes, user), check)
-    const stages = [source, ...isGzip ? [createGunzip()] : [], store]
-    await pipeline(stages as NodeJS.ReadWriteStream[], { signal: transfer.signal })
+    const { signal } = transfer
+    await pipeline(source, ...isGzip ? [createGunzip()] : [], store, { signal })
     if (target.rejected > 0) process.exitCode = rejectedCode
   })
 }
 
 /** The returned function checks a line like a body of POST /plants, and throws an ApiError if invalid. */
-function createCheck (isCsv: boolean, user?: string): (line: Line) => PlantLine {
+function createCheck (isCsv: boolean, user?: string): (line: Line) => PlantToStore {
   const { properties } = NewPlantSchema
   const owner = user === undefined && { user: properties.name }
   const schema = Type.Object({ ...owner, ...properties, ...isCsv && PlantParamsSchema.properties })
-  const validate = compileValidator({ schema, httpPart: 'body' } as never)
+  const validate = compileValidator({ schema, httpPart: 'body' })
   return (line) => {
-    const checked = validate(line.parse()) as { value: Plant & Pick<PlantLine, 'user' | 'id'>, error?: Error }
+    const checked = validate(line.parse()) as { value: Plant & Omit<PlantToStore, 'plant'>, error?: Error }
     const { value: plant, error } = checked
     if (error !== undefined) throw error
     if (user !== undefined && 'user' in plant) throw invalid('user must be absent, or use --all.')
     if (!isPrintable(user ?? plant.user)) throw invalid('user must be 1 to 255 printable characters.')
-    return { ...line, user: user ?? plant.user, id: String(plant.id), plant }
+    return { user: user ?? plant.user, id: String(plant.id), plant }
   }
 }
 
@@ -97,7 +89,9 @@ class Import {
   #committed = { created: 0, existing: 0 }
   #note = ''
   #uncommitted = 0
-  #inserted: Promise<number> = Promise.resolve(0)
+  #stored: Promise<void> = Promise.resolve()
+  /** False after a batch with plants that exist. The next batch probably has such plants, too. */
+  #copies = true
   readonly #startedAt = performance.now()
   readonly #options: ImportOptions
   readonly #transfer: Transfer
@@ -109,28 +103,31 @@ class Import {
     this.#rejects = rejects
   }
 
-  async store (lines: AsyncIterable<Line>, check: (line: Line) => PlantLine): Promise<void> {
+  async store (lines: AsyncIterable<Iterable<Line>>, check: (line: Line) => PlantToStore): Promise<void> {
     const { rate = Infinity, chunk = Infinity, dryRun } = this.#options
-    let batch: PlantLine[] = []
-    let length = 0
-    for await (const line of lines) {
-      try {
-        batch.push(check(line))
-      } catch (error) {
-        await this.#reject(line, error as ApiError)
-        continue
+    let batch: PlantToStore[] = []
+    let [length, number] = [0, 0]
+    for await (const some of lines) {
+      for (const line of some) {
+        try {
+          batch.push(check(line))
+        } catch (error) {
+          await this.#reject(line, error as ApiError)
+          continue
+        }
+        number = line.number
+        for (const field of textFields) length += batch.at(-1)?.plant[field]?.length ?? 0
+        const left = dryRun ? Infinity : chunk - this.#uncommitted
+        const isFull = batch.length >= Math.min(maxBatchSize, left, rate / batchesPerSecond)
+        if (!isFull && length < maxBatchLength) continue
+        await this.#send(batch)
+        if (batch.length === left) await this.#commit(number)
+        batch = []
+        length = 0
       }
-      for (const field of textFields) length += batch.at(-1)?.plant[field]?.length ?? 0
-      const left = dryRun ? Infinity : chunk - this.#uncommitted
-      const isFull = batch.length >= Math.min(maxBatchSize, left, rate / batchesPerSecond)
-      if (!isFull && length < maxBatchLength) continue
-      await this.#send(batch)
-      if (batch.length === left) await this.#commit()
-      batch = []
-      length = 0
     }
     if (batch.length > 0) await this.#send(batch)
-    await this.#commit()
+    await this.#commit(number)
     this.#note = dryRun ? '; nothing is stored' : ''
   }
 
@@ -147,38 +144,30 @@ class Import {
   }
 
   /** Does not wait until the plants are stored, so that the import reads the next lines meanwhile. */
-  async #send (batch: PlantLine[]): Promise<void> {
-    await this.#inserted
+  async #send (batch: PlantToStore[]): Promise<void> {
+    await this.#stored
     const due = this.#startedAt + this.#transfer.progress * 1000 / (this.#options.rate ?? Infinity)
-    const { signal } = this.#transfer
+    const { signal, client } = this.#transfer
     if (due > performance.now()) await delay(due - performance.now(), undefined, { signal })
-    if (this.#uncommitted === 0) await this.#transfer.client.query('begin')
-    this.#inserted = this.#insert(batch)
-    this.#inserted.catch(() => {})
+    if (this.#uncommitted === 0) await client.query('begin')
+    this.#stored = this.#store(batch)
+    this.#stored.catch(() => {})
     this.#uncommitted += batch.length
     this.#transfer.progress += batch.length
   }
 
-  /** Resolves to the number of the last line in the batch. */
-  async #insert (batch: PlantLine[]): Promise<number> {
-    const values = [
-      batch.map(({ user }) => user), batch.map(({ id }) => id),
-      ...fields.map((field) => batch.map(({ plant }) => plant[field]))
-    ]
-    const { rows } = await this.#transfer.client.query({ text: insert, values, rowMode: 'array' })
-    this.#created += rows.length
-    if (!this.#options.strict) this.#existing += batch.length - rows.length
-    else if (rows.length < batch.length) {
-      const created = new Set(rows.map(([user, id]) => `${id} ${user}`))
-      const existing = batch.filter(({ user, id }) => !created.delete(`${id} ${user}`))
-      for (const line of existing) await this.#reject(line, idTaken)
-    }
-    return batch.at(-1)?.number as number
+  async #store (batch: PlantToStore[]): Promise<void> {
+    const { client } = this.#transfer
+    const isCopied = this.#copies && await copyAll(client, batch)
+    const created = isCopied ? batch.length : await insertAll(client, batch)
+    this.#copies = created === batch.length
+    this.#created += created
+    this.#existing += batch.length - created
   }
 
   /** Awaits the insert first. After a failed insert, `commit` would roll back without an error. */
-  async #commit (): Promise<void> {
-    const line = await this.#inserted
+  async #commit (line: number): Promise<void> {
+    await this.#stored
     this.#note = '; the outcome of the last commit is unknown: import again'
     if (this.#uncommitted > 0) await this.#transfer.client.query(this.#options.dryRun ? 'rollback' : 'commit')
     this.#note = `; stored up to line ${line}`

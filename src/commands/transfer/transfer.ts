@@ -36,7 +36,7 @@ export async function runTransfer (
   for (const name of signals) process.once(name, interrupt)
   await withTables(config, async (url) => {
     const client = await openClient(url, { statement_timeout: statementTimeoutMs })
-    signal.addEventListener('abort', () => client.end())
+    signal.addEventListener('abort', () => { void client.end() })
     const transfer: Transfer = { client, signal, progress: 0, share: () => 0, summary: () => '' }
     const hideProgress = showProgress(transfer)
     const error = await run(transfer).catch((error) => error)

@@ -4,15 +4,18 @@ import type { DropArgument, Socket } from 'node:net'
 import type { FastifyInstance } from 'fastify'
 import { ApiError, errors } from '../../errors.ts'
 import { clientWork } from '../../scheduling/tick-limiter.ts'
-import { rawErrorResponse } from '../responses.ts'
+import { rawErrorResponse, requestCost } from '../responses.ts'
+import { limitBodyPieces } from './body-pieces.ts'
 import { discardInput, lingeringClose } from './lingering-close.ts'
 import type { HttpSocket } from './node-internals.ts'
 import { serializePipelining } from './pipelining.ts'
+import { limitReads } from './reads.ts'
 import { closeOnShutdown, type Lifecycle } from './shutdown.ts'
-import { requestBytes } from './unauthenticated-throttle.ts'
 
 export function manageConnections (app: FastifyInstance, lifecycle: Lifecycle, maxConnections: number): void {
+  const countBytes = limitReads(app.server)
   serializePipelining(app.server)
+  limitBodyPieces(app.server, countBytes)
   closeOnShutdown(app, lifecycle)
   deferContinue(app, lifecycle)
   // With `httpAllowHalfOpen`, a client that has closed its sending side still gets its responses.
@@ -22,12 +25,7 @@ export function manageConnections (app: FastifyInstance, lifecycle: Lifecycle, m
     socket.destroySoon = () => lingeringClose(socket)
   }).on('drop', (data?: DropArgument) => {
     const error = new ApiError(errors.OVERLOADED, { cause: 'too many connections' })
-    app.errorLog.record(error, app.log, { remoteAddress: data?.remoteAddress })
-  }).on('connect', (_request: IncomingMessage, socket: HttpSocket) => {
-    // For CONNECT, Node removes its listeners from the socket. Responses in flight still need these three.
-    socket.on('error', () => socket.destroy()).on('timeout', () => socket.destroy())
-    socket.on('drain', () => socket._httpMessage?.emit('drain'))
-    respondLast(app, socket, new ApiError(errors.METHOD_NOT_ALLOWED), { allow: 'GET, HEAD, POST, DELETE' })
+    app.errorLog.record(error, 'connection', app.log, { remoteAddress: data?.remoteAddress })
   })
 }
 
@@ -56,22 +54,18 @@ const reported = new WeakSet<Socket>()
 export function handleClientError (this: FastifyInstance, error: Error, socket: HttpSocket): void {
   if (reported.has(socket)) return
   reported.add(socket)
-  clientWork.run(`malformed ${socket.remoteAddress}`, requestBytes, () => respondLast(this, socket, error))
+  clientWork.run(`malformed ${socket.remoteAddress}`, requestCost, () => respondLast(this, socket, error))
 }
 
 /** Sends an error after all earlier responses, unless the request that failed already has a response. */
-function respondLast (
-  app: FastifyInstance, socket: HttpSocket, error: Error, headers?: Record<string, string>
-): void {
+function respondLast (app: FastifyInstance, socket: HttpSocket, error: Error): void {
   discardInput(socket)
   const response = socket._httpMessage
   if (response && (response.req.complete || response.headersSent)) {
-    response.once('close', () => respondLast(app, socket, error, headers))
+    response.once('close', () => respondLast(app, socket, error))
     return
   }
   const hasResponse = !response && socket.parser?.incoming?.complete === false
-  if (socket.writable && !hasResponse) {
-    socket.write(rawErrorResponse(app, error, socket.remoteAddress, headers))
-  }
+  if (socket.writable && !hasResponse) socket.write(rawErrorResponse(app, error, socket.remoteAddress))
   lingeringClose(socket)
 }

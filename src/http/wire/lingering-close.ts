@@ -1,16 +1,11 @@
 // Keeps reading from a connection after its last response. Closing a connection with unread input would reset
 // the connection, and the client could lose the response.
-import type { Socket } from 'node:net'
-import type { Readable } from 'node:stream'
-import { clientWork } from '../../scheduling/tick-limiter.ts'
+import { Socket } from 'node:net'
 import type { HttpSocket } from './node-internals.ts'
 
 /** How long a connection may have no traffic before the service destroys the connection. */
 export const lingerIdleMs = 2000
 const lingerMs = 5000
-
-/** The cost of a discarded chunk in the tick limiter. A tick's budget covers eight chunks of up to 64 KiB. */
-const chunkBytes = 32_768
 
 export function lingeringClose (socket: HttpSocket): void {
   if (socket.destroyed) return
@@ -25,14 +20,9 @@ export function lingeringClose (socket: HttpSocket): void {
 export function discardInput (socket: HttpSocket): void {
   socket.removeAllListeners('data').removeAllListeners('end')
   socket._paused = false
-  discardStream(socket, socket)
+  // Read even while pipelined requests wait for their turn.
+  socket.resume = Socket.prototype.resume
   socket.resume()
-}
-
-/** Discards input in small steps. Otherwise a request could wait while Node reads from 100 other clients. */
-export function discardStream (stream: Readable, { remoteAddress }: Socket): void {
-  stream.on('data', () => {
-    stream.pause()
-    clientWork.run(`discard ${remoteAddress}`, chunkBytes, () => stream.resume())
-  })
+  // If Node's HTTP server has paused the socket, `resume` alone does not make the system read again.
+  socket._read(0)
 }

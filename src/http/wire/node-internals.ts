@@ -7,12 +7,14 @@ export type HttpSocket = Socket & {
   _httpMessage?: ServerResponse | null
   /** Whether Node has paused the socket. After a response, Node clears the flag and resumes reading. */
   _paused?: boolean
-  /** Absent after a CONNECT request and after the end of the connection. */
+  /** Absent after the end of the connection. */
   parser?: {
     /** The most recently parsed request. */
     incoming: IncomingMessage | null
     /** If `onIncoming` returns 2, the parser discards the rest of the chunk. */
     onIncoming: (request: IncomingMessage & { upgrade?: boolean }, keepAlive: boolean) => 0 | 1 | 2
+    /** The handler for a piece of a request body. Without a handler, the parser skips the body. */
+    3: ((piece: Buffer) => void) | undefined
     resume (): void
     /** The chunk that is being parsed. */
     getCurrentBuffer (): Buffer

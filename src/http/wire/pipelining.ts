@@ -19,11 +19,13 @@ function serializeConnection (socket: HttpSocket): void {
   let isFull = false
 
   parser.onIncoming = (request, mayStay) => {
-    // The parser discards bytes after an upgrade request. If bytes may follow, make this response the last.
-    const keepAlive = mayStay && (!request.upgrade || isAlone(parser.getCurrentBuffer()))
-    if (!socket._httpMessage || request.method === 'CONNECT') return begin(request, keepAlive)
+    // The parser discards the rest of a chunk after an upgrade request. If bytes may follow, make this
+    // response the last. After CONNECT, the bytes in later chunks may be no HTTP either.
+    const isLast = request.upgrade && (request.method === 'CONNECT' || !isAlone(parser.getCurrentBuffer()))
     // If `upgrade` stayed true, Node would stop parsing HTTP on the connection.
     request.upgrade = false
+    const keepAlive = mayStay && !isLast
+    if (!socket._httpMessage) return begin(request, keepAlive)
     if (waiting.length === maxPipelined) {
       isFull = true
       return 2

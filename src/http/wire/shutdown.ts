@@ -6,7 +6,7 @@ import type { HttpSocket } from './node-internals.ts'
 export interface Lifecycle {
   starting?: boolean
   stopping: boolean
-  /** From this time of `performance.now()` on, a shutdown cuts unfinished lists and bodies. */
+  /** From this time of `performance.now()` on, a shutdown cuts unfinished reads and bodies. */
   forceCloseAt?: number
 }
 
@@ -21,38 +21,39 @@ export function closeOnShutdown (app: FastifyInstance, lifecycle: Lifecycle): vo
   app.server.prependListener('request', (_request, response) => {
     if (lifecycle.stopping) response.shouldKeepAlive = false
   })
-  // Node's own method keeps a connection with an incomplete request open, which delays the shutdown.
-  app.server.closeIdleConnections = () => {
+  /** Cuts reads and bodies, which clients can repeat. Cutting writes would leave outcomes unknown. */
+  function closeConnections (): void {
+    const mustClose = performance.now() >= (lifecycle.forceCloseAt ?? Infinity)
+    let connections = 0
     for (const socket of sockets) {
-      if (socket._httpMessage || socket.writableEnded) continue
-      // The request is incomplete but already has its response. Let the client read the response.
-      if (socket.parser?.incoming) lingeringClose(socket)
-      else socket.destroy()
+      if (isIdle(socket)) {
+        // If the request is incomplete but already has its response, let the client read the response.
+        if (socket.parser?.incoming) lingeringClose(socket)
+        else socket.destroy()
+      } else if (mustClose && (isPartial(socket) || isRead(socket))) {
+        connections++
+        socket.destroy()
+      } else if (isPartial(socket) && socket.timeout !== lingerIdleMs) socket.setTimeout(lingerIdleMs)
     }
-  }
-
-  // Cuts unfinished lists and bodies, which clients can repeat. Cutting writes would leave outcomes unknown.
-  function closePartial (): void {
-    const partial = [...sockets].filter(isPartial)
-    if (performance.now() < (lifecycle.forceCloseAt ?? Infinity)) {
-      // Before `forceCloseAt`, cut only connections that stall: give each a short idle timeout.
-      for (const socket of partial) if (socket.timeout !== lingerIdleMs) socket.setTimeout(lingerIdleMs)
-    } else if (partial.length > 0) {
-      app.log.warn({ connections: partial.length }, 'the shutdown cuts unfinished lists and bodies')
-      for (const socket of partial) socket.destroy()
-    }
+    if (connections > 0) app.log.warn({ connections }, 'the shutdown cuts unfinished reads and bodies')
   }
 
   app.addHook('preClose', (done) => {
     // A response that has begun cannot add `Connection: close`. Close its connection soon after the response.
     app.server.keepAliveTimeout = 1
     for (const { _httpMessage: response } of sockets) if (response) response.shouldKeepAlive = false
-    closePartial()
-    const timer = setInterval(closePartial, 100)
+    closeConnections()
+    const timer = setInterval(closeConnections, 100)
     app.server.once('close', () => clearInterval(timer))
     done()
   })
 }
+
+/** Whether no request is in flight. Node counts a connection with an incomplete request as active. */
+const isIdle = ({ _httpMessage: response, writableEnded, writableLength }: HttpSocket) =>
+  !response && !writableEnded && writableLength === 0
+
+const isRead = ({ _httpMessage: response }: HttpSocket) => /^(GET|HEAD)$/.test(String(response?.req.method))
 
 /** Whether the response or the request body has begun but is not complete. */
 function isPartial ({ _httpMessage: response, writableLength }: HttpSocket): boolean {

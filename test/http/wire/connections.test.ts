@@ -1,6 +1,6 @@
 import { once } from 'node:events'
 import { connect, type Socket } from 'node:net'
-import { buffer, text } from 'node:stream/consumers'
+import { buffer } from 'node:stream/consumers'
 import t from 'tap'
 import { startApp } from '../../support/app.ts'
 import { sql } from '../../support/database.ts'
@@ -42,33 +42,15 @@ async function trickle (start: string, drop: string, last: 'end' | 'close' = 'en
 }
 
 // The service closes these connections only after some seconds. Open the connections early to save time.
-const neverIdle = ['garbage\r\n\r\n', 'CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n'].map((fault) =>
-  trickle(fault, 'x', 'close'))
+const neverIdle: Array<Promise<string>> = []
+for (const [fault, number] of [
+  ['garbage\r\n\r\n', 40001], ['CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n', 40501]
+] as const) {
+  neverIdle.push(trickle(fault, 'x', 'close'))
+  await untilLogged(number)
+}
 
 t.afterEach(() => sql(url, 'delete from plants'))
-
-t.test('the error of a malformed request follows the responses to the requests before it', async (t) => {
-  const faults: Array<[fault: string, number: number]> = [
-    ['garbage\r\n\r\n', 40001],
-    ['GET /livez HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n', 40001],
-    [`GET /livez HTTP/1.1\r\nX: ${'x'.repeat(20_000)}\r\n\r\n`, 43101],
-    [
-      `POST /plants HTTP/1.1\r\n${headers}Content-Type: application/json\r\n` +
-        'Transfer-Encoding: chunked\r\n\r\nx\r\n',
-      40001
-    ],
-    ['CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n', 40501]
-  ]
-  for (const [index, [fault, number]] of faults.entries()) {
-    // The service ignores `create(100)`, which follows the fault.
-    const requests = list() + create(index) + list('?limit=0') + list('?limit=x') + fault + create(100)
-    const responses = await exchange(address, [requests], { halfClose: index % 2 === 0 })
-    t.same(responses.map(({ status }) => status), [200, 200, 200, 400, Math.floor(number / 100)], `${number}`)
-    t.same(responses.map(({ body }) => JSON.parse(body).error),
-      [undefined, undefined, undefined, 40016, number])
-  }
-  t.same(await sql(url, 'select from plants where id = 100'), [])
-})
 
 t.test('a malformed request gets one response, however much input follows it', async (t) => {
   const warnings: Error[] = []
@@ -78,7 +60,10 @@ t.test('a malformed request gets one response, however much input follows it', a
   const logged = log.length
   const accepted = once(app.server, 'connection') as Promise<[Socket]>
   const client = open()
-  const received = text(client)
+  // Don't use `text(client)`: when the service ends its side, Node 26 would destroy the client.
+  let received = ''
+  client.on('data', (chunk) => { received += chunk })
+  const ended = once(client, 'end')
   const [socket] = await accepted
   let sent = 0
   const send = async (part: string) => {
@@ -90,9 +75,9 @@ t.test('a malformed request gets one response, however much input follows it', a
   // Node emits clientError every second while a request is late. To save time, emit the events here.
   for (let second = 0; second < 30; second++) app.server.emit('clientError', new Error('late'), socket)
   client.end()
-  await once(socket, 'close')
-  t.match(await received, /^HTTP\/1.1 200 .*HTTP\/1.1 400 /s)
-  t.equal((await received).split('HTTP/1.1 ').length, 3)
+  await Promise.all([ended, once(socket, 'close')])
+  t.match(received, /^HTTP\/1.1 200 .*HTTP\/1.1 400 /s)
+  t.equal(received.split('HTTP/1.1 ').length, 3)
   t.equal(log.slice(logged).filter((line) => JSON.parse(line).error === 40001).length, 1)
   t.same(warnings, [])
 })
@@ -128,45 +113,34 @@ t.test('a client that is still sending can read its response', async (t) => {
   const big = Buffer.alloc(8_000_000, 'x')
   const post = `POST /plants HTTP/1.1\r\n${headers}Content-Type: application/json\r\n`
   const ping = 'GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n'
-  for (let round = 0; round < 3; round++) {
-    const [byLength] = await exchange(address, [`${post}Content-Length: ${big.length}\r\n\r\n`, big, ping])
-    isError(t, byLength, ...tooLarge)
-    const [inChunks] = await exchange(address,
-      [`${post}Transfer-Encoding: chunked\r\n\r\n${big.length.toString(16)}\r\n`, big, '\r\n0\r\n\r\n', ping])
-    isError(t, inChunks, ...tooLarge)
-    for (const last of [`${post}Connection: close\r\n`, post.replace('1.1', '1.0')]) {
-      const responses = await exchange(address, [`${last}Content-Length: ${big.length}\r\n\r\n`, big])
-      isError(t, responses[0], ...tooLarge)
-      t.equal(responses.length, 1)
-    }
-    const [header] = await exchange(address, [`${post}X: `, big])
-    isError(t, header, 43101, 'The headers are too large.')
-    const [garbage] = await exchange(address, [big])
-    isError(t, garbage, ...malformed)
-    const response = await fetch(`${address}/plants`, {
-      method: 'POST',
-      headers: { authorization: alice.authorization, 'content-type': 'application/json' },
-      body: big
-    })
-    t.equal(response.status, 400)
-    await response.body?.cancel()
+  const byLength = `Content-Length: ${big.length}\r\n\r\n`
+  const cases: Array<[parts: Array<string | Buffer>, error: readonly [number, string], responses: number]> = [
+    [[post + byLength, big, ping], tooLarge, 2],
+    [[`${post}Transfer-Encoding: chunked\r\n\r\n${big.length.toString(16)}\r\n`, big, '\r\n0\r\n\r\n', ping],
+      tooLarge, 2],
+    [[`${post}Connection: close\r\n${byLength}`, big], tooLarge, 1],
+    [[post.replace('1.1', '1.0') + byLength, big], tooLarge, 1],
+    [[`${post}X: `, big], [43101, 'The headers are too large.'], 1],
+    [[big], malformed, 1]
+  ]
+  for (const [parts, error, count] of cases) {
+    const responses = await exchange(address, parts)
+    isError(t, responses[0], ...error)
+    t.equal(responses.length, count)
   }
 })
 
 t.test('the service closes a rejected connection on both sides', async (t) => {
-  for (const fault of ['garbage\r\n\r\n', 'CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n']) {
+  for (const isHalfOpen of [true, false]) {
     const accepted = once(app.server, 'connection') as Promise<[Socket]>
-    const responses = exchange(address, [fault])
+    const client = open().resume()
+    if (!isHalfOpen) client.on('end', () => client.end())
+    client.write('garbage\r\n\r\n')
     const [socket] = await accepted
-    await Promise.all([responses, once(socket, 'close')])
+    await once(socket, 'close')
     t.equal(socket.errored, null)
+    client.destroy()
   }
-  const accepted = once(app.server, 'connection') as Promise<[Socket]>
-  const client = open()
-  client.resume().write('garbage\r\n\r\n')
-  await once((await accepted)[0], 'close')
-  t.pass('also when the client keeps its side open')
-  client.destroy()
 })
 
 t.test('a client that disconnects at any point causes no error and no warning', async (t) => {
@@ -178,7 +152,7 @@ t.test('a client that disconnects at any point causes no error and no warning', 
     `POST /plants HTTP/1.1\r\n${headers}Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n` +
       '\r\n5\r\n{"id"\r\n'
   ]
-  for (let round = 0; round < 5; round++) {
+  for (let round = 0; round < 2; round++) {
     await Promise.all(beginnings.map(async (beginning) => {
       const socket = open()
       await once(socket, 'connect')
@@ -196,52 +170,37 @@ t.test('a client that disconnects at any point causes no error and no warning', 
 
 t.test('slow requests time out', async (t) => {
   const { headersTimeout, requestTimeout, timeout, keepAliveTimeout } = app.server
-  // Node does not enforce a headersTimeout that is longer than requestTimeout.
-  t.ok(headersTimeout > 0 && headersTimeout <= requestTimeout && requestTimeout < timeout)
-  t.same({ headersTimeout, requestTimeout, timeout, keepAliveTimeout },
+  t.strictSame({ headersTimeout, requestTimeout, timeout, keepAliveTimeout },
     { headersTimeout: 15_000, requestTimeout: 30_000, timeout: 60_000, keepAliveTimeout: 75_000 })
   // Node reads these timeouts at every check for late requests, so the new values apply at once.
   Object.assign(app.server, { headersTimeout: 200, requestTimeout: 400 })
   t.teardown(() => Object.assign(app.server, { headersTimeout, requestTimeout }))
-  const late = [40801, 'The request did not arrive in time.'] as const
   const post = `POST /plants HTTP/1.1\r\n${headers}Content-Type: application/json\r\n`
-
-  const responseOf = async (received: Promise<string>) => {
-    const [head, body] = (await received).split('\r\n\r\n')
-    return {
-      status: Number(head?.split(' ')[1]),
-      headers: { 'content-type': /^content-type: (.*)$/im.exec(head as string)?.[1] },
-      body
-    } as never
-  }
-
-  const unresponsive = exchange(address, [''])
-  const halfARequestLine = exchange(address, ['GET /pl'])
-  const slowHeaders = trickle('GET /plants HTTP/1.1\r\nX: ', 'x')
-  const slowSecondHeaders = exchange(address, [list(), 'GET /plants HTTP/1.1\r\n'])
-  const halfABody = exchange(address, [create(1).slice(0, -1)])
-  const slowBody = trickle(`${post}Content-Length: 10000\r\n\r\n`, ' ')
-  const slowChunks = trickle(`${post}Transfer-Encoding: chunked\r\n\r\n`, '1\r\n \r\n')
-  const slowBodyOfRejected = trickle('POST /plants HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n',
-    '1\r\n \r\n')
-
-  isError(t, (await unresponsive)[0], ...late, 'unresponsive')
-  isError(t, (await halfARequestLine)[0], ...late, 'half a request line')
-  isError(t, await responseOf(slowHeaders), ...late, 'slow headers')
-  t.equal((await slowSecondHeaders).length, 2)
-  isError(t, (await slowSecondHeaders)[1], ...late, 'slow headers of the second request')
-  isError(t, (await halfABody)[0], ...late, 'half a body')
-  isError(t, await responseOf(slowBody), ...late, 'slow body')
-  isError(t, await responseOf(slowChunks), ...late, 'slow chunks')
-  t.match(await slowBodyOfRejected, /^HTTP\/1.1 401 /)
-  t.notMatch(await slowBodyOfRejected, /HTTP\/1.1 408/)
-  t.same(await sql(url, 'select from plants'), [])
+  const chunk = '1\r\n \r\n'
+  const late = /HTTP\/1\.1 408 [^]*\r\ncontent-type: application\/json\r\n[^]*"error":40801,/
+  const received = await Promise.all([
+    trickle('', ''),
+    trickle('GET /pl', ''),
+    trickle('GET /plants HTTP/1.1\r\nX: ', 'x'),
+    trickle(create(1).slice(0, -1), ''),
+    trickle(`${post}Content-Length: 10000\r\n\r\n`, ' '),
+    trickle(`${post}Transfer-Encoding: chunked\r\n\r\n`, chunk),
+    trickle(`${list()}GET /plants HTTP/1.1\r\n`, ''),
+    trickle(list() + list() + create(1).slice(0, -1), ''),
+    trickle('POST /plants HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n', chunk)
+  ])
+  const rejected = received.pop()
+  for (const text of received) t.match(text, late)
+  t.strictSame(received.map((text) => text.match(/HTTP\/1\.1 \d+/g)?.length), [1, 1, 1, 1, 1, 1, 2, 3])
+  t.match(rejected, /^HTTP\/1.1 401 /)
+  t.notMatch(rejected, /HTTP\/1.1 408/, 'the request has a response already')
+  t.strictSame(await sql(url, 'select from plants'), [])
 })
 
 t.test('a client that stops reading is disconnected', async (t) => {
   await sql(url,
     "insert into plants select 'alice', id, repeat('x', 4000) from generate_series(1, 5000) as id")
-  for (const behind of ['', 'garbage\r\n\r\n', 'CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n']) {
+  for (const behind of ['', 'garbage\r\n\r\n']) {
     const accepted = once(app.server, 'connection') as Promise<[Socket]>
     const client = open()
     client.pause().write(list() + behind)
@@ -259,14 +218,6 @@ t.test('a rejected client that goes on sending is disconnected', async (t) => {
   const [garbage, tunnel] = await Promise.all(neverIdle)
   t.match(garbage, /^HTTP\/1.1 400 /)
   t.match(tunnel, /^HTTP\/1.1 405 /)
-})
-
-t.test('a long list is sent in full before the response to a CONNECT behind it', async (t) => {
-  await sql(url,
-    "insert into plants select 'alice', id, repeat('x', 4000) from generate_series(1, 2000) as id")
-  const responses = await exchange(address, [`${list()}CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n`])
-  t.strictSame(responses.map(({ status }) => status), [200, 405])
-  t.equal(JSON.parse(responses[0]?.body as string).length, 2000)
 })
 
 t.test('every response during a shutdown has Connection: close', async (t) => {
@@ -288,7 +239,8 @@ t.test('a shutdown closes idle connections and lets a client finish reading its 
     return { client, socket }
   }
   // The list is larger than the sockets' buffers, so the service must wait until the client reads.
-  for (let id = 1; id <= 16; id++) await alice.create({ id, name: 'x'.repeat(1_000_000) })
+  await sql(url,
+    "insert into plants select 'alice', id, repeat('x', 4000) from generate_series(1, 5000) as id")
   const reading = await send(list() + list('?limit=1').repeat(2))
   while (reading.socket.writableLength === 0) await new Promise(setImmediate)
   const live = 'GET /livez HTTP/1.1\r\nHost: x\r\n'
@@ -302,7 +254,7 @@ t.test('a shutdown closes idle connections and lets a client finish reading its 
   const closed = app.close()
   const responses = parseResponses(await buffer(reading.client))
   t.strictSame(responses.map(({ headers: { connection }, body }) => [connection, JSON.parse(body).length]),
-    [['keep-alive', 16], ['close', 1]])
+    [['keep-alive', 5000], ['close', 1]])
   reading.client.end()
   await closed
   for (const { socket } of idle) t.ok(socket.destroyed)

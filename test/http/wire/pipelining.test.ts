@@ -1,12 +1,14 @@
 // Tests pipelining: clients send several requests without waiting for responses.
 import { once } from 'node:events'
-import { connect, type Socket } from 'node:net'
+import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
+import { connect, type AddressInfo, type Socket } from 'node:net'
 import { buffer } from 'node:stream/consumers'
+import { promisify } from 'node:util'
 import t from 'tap'
+import type { HttpSocket } from '../../../src/http/wire/node-internals.ts'
 import { startApp } from '../../support/app.ts'
 import { sql } from '../../support/database.ts'
 import { exchange, parseResponses } from '../../support/raw.ts'
-import { isError } from '../../support/error-response.ts'
 
 const { app, as, url, listen, log } = await startApp(t, { BODY_LIMIT: '1048576' })
 const address = await listen()
@@ -43,13 +45,13 @@ async function untilStalled (socket: Socket): Promise<void> {
   while (socket.writableLength === 0) await new Promise(setImmediate)
 }
 
-t.test('a request sees the effects of the request before it', async (t) => {
-  for (let round = 0; round < 15; round++) {
-    const responses = await exchange(address,
-      [create(1) + remove(1) + list() + create(2) + list() + remove(2) + remove(2) + list() + last])
-    t.same(responses.map(({ status, body }) =>
+t.test('a request sees the effects of the one before it, also when the client half-closes', async (t) => {
+  for (const halfClose of [false, true]) {
+    const requests = create(1) + remove(1) + list() + create(2) + list() + remove(2) + remove(2) + list()
+    const responses = await exchange(address, [requests + (halfClose ? '' : last)], { halfClose })
+    t.same(responses.slice(0, 8).map(({ status, body }) =>
       status === 204 ? 204 : JSON.parse(body).error ?? JSON.parse(body)),
-    [{ name: 'n' }, 204, [], { name: 'n' }, [{ name: 'n' }], 204, 40402, [], { status: 'ok' }])
+    [{ name: 'n' }, 204, [], { name: 'n' }, [{ name: 'n' }], 204, 40402, []])
   }
 })
 
@@ -57,13 +59,13 @@ t.test('a request starts when the response before it is complete', async (t) => 
   await makeLongList()
   const before = completed()
   const { client, socket } = await open()
-  client.pause().write(list() + list('?limit=1') + create(9999) + list() + last)
+  client.pause().write(list() + list('?limit=1') + create(0) + list('?limit=1') + last)
   await untilStalled(socket)
-  t.same(await sql(url, 'select from plants where id = 9999'), [])
+  t.same(await sql(url, 'select from plants where id = 0'), [])
   const [first, second, third, fourth, fifth] = parseResponses(await buffer(client))
   client.end()
-  t.same([first, second, fourth].map((response) => JSON.parse(response?.body as string).length),
-    [5000, 1, 5001])
+  t.equal(JSON.parse(first?.body as string).length, 5000)
+  t.same([second, fourth].map((response) => JSON.parse(response?.body as string)[0].name.length), [4000, 1])
   t.same([third?.status, fifth?.status], [200, 200])
   t.equal(completed() - before, 5)
 })
@@ -98,16 +100,23 @@ t.test('an error that ends the connection comes after the responses before it', 
   }
 })
 
-t.test('a client that ends its side gets the responses to all its requests', async (t) => {
-  const responses = await exchange(address, [create(1) + list() + remove(1) + list()], { halfClose: true })
-  t.same(responses.map(({ status, body }) => body === '' ? status : JSON.parse(body)),
-    [{ name: 'n' }, [{ name: 'n' }], 204, []])
-})
-
-t.test('requests after a response with Connection: close are not executed', async (t) => {
-  const responses = await exchange(address, [list() + last + create(1) + create(2)])
-  t.same(responses.map(({ status }) => status), [200, 200])
-  t.equal(responses[1]?.headers.connection, 'close')
+t.test('a connection that closes while requests are queued reads on', async (t) => {
+  const rest = 1_000_000
+  for (const [sent, status] of [
+    [list().repeat(20), 200], [list().repeat(3) + 'garbage\r\n\r\n', 400],
+    [list().repeat(3) + 'CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n', 405], [last + create(1) + create(2), 200]
+  ] as const) {
+    const { client, socket } = await open()
+    const received: Buffer[] = []
+    client.on('data', (chunk: Buffer) => { received.push(chunk) }).write(sent)
+    await once(client, 'end')
+    const written = promisify(client.write.bind(client) as (data: string, done: () => void) => void)
+    await written('x'.repeat(rest))
+    client.end()
+    t.match(parseResponses(Buffer.concat(received)).at(-1), { status, headers: { connection: 'close' } })
+    while (!socket.destroyed) await new Promise(setImmediate)
+    t.ok(socket.bytesRead > rest, `${sent.slice(-40)}: ${socket.bytesRead}`)
+  }
   t.same(await sql(url, 'select from plants'), [])
 })
 
@@ -177,20 +186,45 @@ t.test('any number of requests get a response when the client waits until they a
   const { client, socket } = await open()
   const received = buffer(client)
   const part = list('?limit=0').repeat(10)
-  for (let sent = 0; sent < 30 * part.length;) {
+  for (let sent = 0; sent < 10 * part.length;) {
     client.write(part)
     sent += part.length
     while (socket.bytesRead < sent) await new Promise(setImmediate)
   }
   client.end(last)
-  t.equal(parseResponses(await received).length, 301)
+  t.equal(parseResponses(await received).length, 101)
 })
 
-t.test('the timeout of a queued request comes after the responses before it', async (t) => {
-  const { headersTimeout, requestTimeout } = app.server
-  Object.assign(app.server, { headersTimeout: 200, requestTimeout: 400 })
-  t.teardown(() => Object.assign(app.server, { headersTimeout, requestTimeout }))
-  const responses = await exchange(address, [list() + list() + create(1).slice(0, -1)])
-  t.same(responses.map(({ status }) => status), [200, 200, 408])
-  isError(t, responses[2], 40801, 'The request did not arrive in time.')
+// In these two lists, the compiler notices a property of node-internals.ts that is missing.
+type Expected<Key extends PropertyKey> = Record<Key, object | 'boolean' | 'function' | 'object'>
+type SocketProperty = Exclude<keyof HttpSocket, keyof Socket>
+type ParserProperty = keyof NonNullable<HttpSocket['parser']>
+
+// Without one of these properties, pipelined requests and the end of a connection break in ways that are hard
+// to explain.
+t.test('Node has every private property that src/http/wire/node-internals.ts lists', async (t) => {
+  const server = createServer().listen(0, '127.0.0.1')
+  t.teardown(() => server.close())
+  await once(server, 'listening')
+  const client = connect((server.address() as AddressInfo).port)
+  t.teardown(() => client.destroy())
+  // The body is incomplete, so the request stays in flight.
+  client.write('POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n')
+  const [request, response] = await once(server, 'request') as [IncomingMessage, ServerResponse]
+  const socket: HttpSocket = request.socket
+  const ofSocket: Expected<SocketProperty> = { _httpMessage: response, _paused: 'boolean', parser: 'object' }
+  const ofParser: Expected<ParserProperty> = {
+    3: 'function', incoming: request, onIncoming: 'function', resume: 'function', getCurrentBuffer: 'function'
+  }
+
+  const check = (owner: string, value: object, expected: Expected<string>) => {
+    for (const [name, want] of Object.entries(expected)) {
+      const found: unknown = Reflect.get(value, name)
+      const isExpected = [found, typeof found].includes(want)
+      t.ok(isExpected, `Node ${process.versions.node} has ${owner}.${name}, which node-internals.ts lists`)
+    }
+  }
+  check('socket', socket, ofSocket)
+  check('socket.parser', socket.parser ?? {}, ofParser)
+  check('request', request, { upgrade: 'boolean' })
 })

@@ -1,73 +1,11 @@
-// Tests the proxies of deploy/ in front of a test server, which fails on the paths /close, /end and /cut.
-import { execFile } from 'node:child_process'
-import { readFile } from 'node:fs/promises'
-import { join } from 'node:path'
-import { connect as connectTls } from 'node:tls'
+// Tests the proxies of deploy/.
 import { connect } from 'node:net'
-import { text } from 'node:stream/consumers'
-import { promisify } from 'node:util'
+import { gunzipSync } from 'node:zlib'
 import t from 'tap'
-import { base, findImage, openNetwork, run, until } from './support.ts'
+import { get, portOf, proxies, startHaproxy } from './proxies.ts'
+import { run, until } from './support.ts'
 
 t.setTimeout(120_000)
-
-const deploy = join(import.meta.dirname, '../../../deploy')
-const { start } = await openNetwork(t)
-const upstream = await start('--network-alias=plant-store-1', '--publish=127.0.0.1::443', base,
-  'sh', '-c', 'node -e "$0"; exec sleep infinity', `require('node:http').createServer((request, response) => {
-    const { url, headers, httpVersion, socket } = request
-    if (url === '/close') return socket.destroy()
-    if (url === '/end') process.exit()
-    if (url === '/cut') return response.write('[', () => setTimeout(() => socket.destroy(), 100))
-    request.resume().on('end', () => response.end(JSON.stringify({ headers, httpVersion })))
-  }).listen(3000)`)
-
-type RawResponse = { status: number, headers: string, body: string }
-
-async function exchange (port: number, secure: boolean, request: string): Promise<RawResponse> {
-  const host = '127.0.0.1'
-  const socket = secure ? connectTls({ port, host, rejectUnauthorized: false }) : connect(port, host)
-  socket.write(request)
-  const [headers = '', body = ''] = (await text(socket)).split('\r\n\r\n')
-  return { status: Number(headers.split(' ')[1]), headers, body }
-}
-
-const get = (path: string, headers = '') =>
-  `GET ${path} HTTP/1.1\r\nHost: plants.example.com\r\nConnection: close\r\n${headers}\r\n`
-
-const portOf = async (container: string, port: number) =>
-  Number((await run('port', container, `${port}/tcp`)).split(':')[1])
-
-async function startHaproxy (...args: string[]) {
-  const image = await findImage('haproxy:3.4')
-  const id = await start('--publish=127.0.0.1::3000', '--read-only', ...args,
-    `--volume=${deploy}/haproxy.cfg:/usr/local/etc/haproxy/haproxy.cfg:ro`,
-    `--volume=${deploy}/errors:/usr/local/etc/haproxy/errors:ro`, image)
-  const port = await portOf(id, 3000)
-  const send = (request: string) => exchange(port, false, request)
-  await until(() => send(get('/livez')).catch(() => undefined), (response) => response?.status === 200)
-  const version = await run('exec', id, 'haproxy', '-v')
-  return { id, send, hasOwnPage: /version (2|3\.[0-2])\./.test(version) }
-}
-
-const proxies = {
-  haproxy: await startHaproxy(),
-  nginx: await startNginx()
-}
-
-async function startNginx () {
-  const certificates = t.testdir()
-  const [key, certificate] = [join(certificates, 'plants.key'), join(certificates, 'plants.crt')]
-  await promisify(execFile)('openssl', ['req', '-x509', '-newkey', 'rsa:2048', '-nodes',
-    '-subj=/CN=plants.example.com', '-keyout', key, '-out', certificate])
-  // Run nginx in the upstream's network namespace, as if nginx and the upstream were on one machine.
-  const id = await start(`--network=container:${upstream}`, `--volume=${certificates}:/etc/nginx/tls:ro`,
-    `--volume=${deploy}/nginx.conf:/etc/nginx/conf.d/default.conf:ro`, await findImage('nginx:1.28'))
-  const port = await portOf(upstream, 443)
-  const send = (request: string) => exchange(port, true, request)
-  await until(() => send(get('/')).catch(() => undefined), (response) => response?.status === 200)
-  return { id, send, hasOwnPage: false }
-}
 
 type Case = [request: string, error: number, allow?: string]
 
@@ -88,7 +26,21 @@ const ownErrors: Record<string, Case[]> = {
   ]
 }
 
-for (const [name, { id, send, hasOwnPage }] of Object.entries(proxies)) {
+for (const [name, { id, send, load, hasOwnPage, compressesAll }] of Object.entries(proxies)) {
+  await t.test(`${name} compresses JSON above 1 KiB once, and the decoded bytes are equal`, async (t) => {
+    for (const path of ['/list', '/chunked', '/docs']) {
+      const [plain, packed] = [await load(path, 'identity'), await load(path, 'gzip')]
+      t.equal(plain.headers['content-encoding'], undefined, path)
+      t.equal(packed.headers['content-encoding'], 'gzip', path)
+      if (path !== '/docs') t.match(packed.headers.vary, /accept-encoding/i, path)
+      t.ok(packed.body.length < plain.body.length / 10, path)
+      t.ok(gunzipSync(packed.body).equals(plain.body), path)
+    }
+    const { headers, body } = await load('/', 'gzip')
+    t.equal(headers['content-encoding'], compressesAll ? 'gzip' : undefined, `${body.length} bytes`)
+    if (compressesAll) t.comment('this version of HAProxy has no lower limit for compression')
+  })
+
   await t.test(`${name} replaces the client's X-Forwarded-For with its address`, async (t) => {
     const { body } = await send(get('/', 'X-Forwarded-For: 1.2.3.4\r\n'))
     const { headers, httpVersion } = JSON.parse(body)
@@ -116,28 +68,23 @@ for (const [name, { id, send, hasOwnPage }] of Object.entries(proxies)) {
     t.equal(status, 200)
     t.match(headers, /^transfer-encoding: chunked\r?$/im)
     t.notMatch(body, /\r\n0\r\n/, 'no last chunk')
+    await t.rejects(load('/cut', 'gzip'), { code: 'ECONNRESET' })
   })
 
   await t.test(`${name} logs each request in JSON, without query or token`, async (t) => {
-    await send(get('/plants/plant_abcDEF123?token=plant_abcDEF123'))
-    const log = await until(() => run('logs', id), (log) => log.includes('/plant_'))
-    const line = JSON.parse(/^\{.*\/plant_.*\}$/m.exec(log)?.[0] as string)
-    t.match(line, { level: 'info', method: 'GET', path: '/plants/plant_', remoteAddress: /^\d/ })
-    t.equal(Number(line.status), 200)
-    t.notMatch(log, 'abcDEF')
+    const jwt = 'eyJhbGciOiJFUzI1NiJ9.eyJzdWIiOiJhbGljZSJ9.abc-DEF_123'
+    for (const [token, start] of [['plant_abcDEF123', 'plant_'], [jwt, 'eyJ']] as const) {
+      await send(get(`/plants/${token}?token=${token}`))
+      const isLine = (line: string) => line.includes(`/${start}`)
+      const log = await until(() => run('logs', id), isLine)
+      const line = JSON.parse(/\{.*/.exec(log.split('\n').find(isLine) as string)?.[0] as string)
+      t.match(line, { level: 'info', method: 'GET', remoteAddress: /^\d/ })
+      t.equal(line.path, `/plants/${start}`)
+      t.equal(Number(line.status), 200)
+      t.notMatch(log, 'DEF')
+    }
   })
 }
-
-await t.test('nginx accepts bodies up to the service\'s limit', async (t) => {
-  const configuration = await readFile(join(deploy, 'nginx.conf'), 'utf8')
-  const limit = Number(/client_max_body_size (\d+);/.exec(configuration)?.[1])
-  const post = (size: number) =>
-    `POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: ${size}\r\n\r\n${'x'.repeat(size)}`
-  t.equal((await proxies.nginx.send(post(limit))).status, 200)
-  const { status, body } = await proxies.nginx.send(post(limit + 1))
-  t.equal(status, 400)
-  t.match(body, '"error":40006')
-})
 
 const noResponse = { status: 0, headers: '', body: '' }
 

@@ -10,8 +10,8 @@ const execute = promisify(execFile)
 export const root = join(import.meta.dirname, '../../..')
 
 export const image = 'localhost/plant-store:test'
-export const databaseUrl = 'postgres://plant_store:plants@database/plant_store'
-export const base = 'node:24-slim'
+const databaseUrl = 'postgres://plant_store:plants@database/plant_store'
+export const base = 'node:26-slim'
 
 async function docker (args: string[], env: NodeJS.ProcessEnv = process.env, input = ''): Promise<string> {
   const running = execute('docker', args, { cwd: root, env, maxBuffer: 64 * 1024 * 1024 })
@@ -51,8 +51,6 @@ const substitutes: Record<string, string[]> = {
   'nginx:1.28': ['nginx',
     'RUN rm /etc/nginx/sites-enabled/default && ln -sf /dev/stdout /var/log/nginx/access.log',
     'CMD ["nginx", "-g", "daemon off;"]'],
-  'registry:3': ['docker-registry', "RUN sed -i '/^auth:/,/path:/d' /etc/docker/registry/config.yml",
-    'CMD ["docker-registry", "serve", "/etc/docker/registry/config.yml"]'],
   // With a `check`, `findImage` builds this substitute on the local postgres:18, not on Debian.
   'postgres:18': ['postgresql-15', 'ENV PATH=/usr/lib/postgresql/15/bin:$PATH',
     'RUN printf "listen_addresses = \'*\'\\nunix_socket_directories = \'/var/run/postgresql\'\\n"' +
@@ -140,6 +138,12 @@ export async function openProject (t: Test, ...overlays: string[]) {
     containers,
     container,
     url: async (service = 'plant-store') => urlOf(await container(service)),
+    /** Returns a database URL with the container's address. The host reaches this address only on Linux. */
+    async databaseUrl (service: string): Promise<string> {
+      const format = `{{(index .NetworkSettings.Networks "${network}").IPAddress}}`
+      const address = await run('inspect', `--format=${format}`, await container(service))
+      return `postgres://plant_store:plants@${address}/plant_store`
+    },
     inside,
     token: (user: string, service = 'plant-store') =>
       compose('exec', '-T', service, 'plant-store', 'token', 'create', user),
@@ -189,13 +193,13 @@ export function waitForStatus (url: string, status: number) {
   return until(() => fetch(url).catch(() => undefined), (response) => response?.status === status)
 }
 
-/** Polls until a value passes the check. Rejects after a minute. */
+/** Polls until a value passes the check. Rejects after three minutes: a busy machine needs over one. */
 export async function until<T> (poll: () => Promise<T>, check: (value: T) => boolean): Promise<T> {
-  for (const end = Date.now() + 60_000; ;) {
+  for (const end = Date.now() + 180_000; ;) {
     const value = await poll()
     if (check(value)) return value
     if (Date.now() > end) {
-      throw new Error(`no change within a minute, last: ${value instanceof Response ? value.status : value}`)
+      throw new Error(`no change in three minutes, last: ${value instanceof Response ? value.status : value}`)
     }
     await delay(100)
   }

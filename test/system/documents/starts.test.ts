@@ -1,79 +1,59 @@
+// Starts the service in the documented ways.
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { readFile, symlink } from 'node:fs/promises'
+import { readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
-import t, { type Test } from 'tap'
-import manifest from '../../../package.json' with { type: 'json' }
+import t from 'tap'
 import { createDatabase } from '../../support/database.ts'
-import { asShipped, nodeOptions, program } from '../../support/program.ts'
+import { asShipped } from '../../support/program.ts'
 
 const root = join(import.meta.dirname, '../../..')
 const DATABASE_URL = await createDatabase(t)
-const bin = join(t.testdir(), 'plant-store')
-await symlink(join(root, 'src/main.ts'), bin)
+const read = (name: string) => readFile(join(root, name), 'utf8')
+const [, entryPoint = ''] = /^ENTRYPOINT (.*)$/m.exec(await read('Dockerfile')) ?? []
+const [, execStart = ''] = /^ExecStart=(.*)$/m.exec(await read('deploy/plant-store@.service')) ?? []
+const folder = t.testdir({ 'plant-store': t.fixture('symlink', join(root, 'src/main.ts')) })
+const [, ...options] = (await read('src/main.ts')).split('\n', 1)[0]?.split(/ (?=--)/) as string[]
+t.ok(options.length > 0, 'the first line of src/main.ts has options of V8')
 
-/** Documented ways to start the service. `hasOptions` tells if the command line has the options for Node. */
-const ways: Record<string, { words: string[], hasOptions: boolean }> = {
-  'npm start': { words: ['npm', 'start'], hasOptions: true },
-  'npm run dev': { words: ['npm', 'run', 'dev'], hasOptions: true },
-  'the command line of the image': { words: program, hasOptions: true },
-  'a link to src/main.ts, as npm and the image have one': { words: [bin], hasOptions: false }
-}
+/** `npm run dev` needs Node's own options and does without V8's. Ctrl-C reaches both npm and the service. */
+const ways: Array<[way: string, words: string[], options: string[], isCtrlC?: boolean]> = [
+  ['npm start', ['npm', 'start'], options],
+  ['npm start and Ctrl-C', ['npm', 'start'], options, true],
+  ['npm run dev', ['npm', 'run', 'dev'], []],
+  ['a link to src/main.ts, as npx and the image have one', [join(folder, 'plant-store')], options],
+  ['the entry point of the image', JSON.parse(entryPoint.replace('/app', root)), options],
+  ['the systemd unit', execStart.replace('/opt/plant-store', root).split(' '), options]
+]
 
-/** Starts the service. `logged(text)` reads the log up to the line with this message. */
-async function start (t: Test, words: string[]) {
-  const child = spawn('env', [...asShipped, ...words], {
-    cwd: root,
-    env: { ...process.env, DATABASE_URL, PORT: '0', DRAIN_DELAY: '0' },
-    stdio: ['ignore', 'pipe', 'inherit'],
-    detached: true
-  })
-  // If a test fails early, kill the whole process group.
-  t.teardown(() => { if (child.exitCode === null) process.kill(-(child.pid as number), 'SIGKILL') })
-  const exited = once(child, 'exit')
-  const log: Array<{ msg: string, pid: number }> = []
-  const lines = createInterface(child.stdout)[Symbol.asyncIterator]()
-
-  async function logged (text: string) {
-    for (;;) {
-      const { value, done } = await lines.next()
-      if (done) throw new Error(`ended before it logged ${text}`)
+for (const [way, words, options, isCtrlC = false] of ways) {
+  t.test(`started by ${way}, the service has V8's options and ends with its parent`, async (t) => {
+    const child = spawn('env', [...asShipped, ...words], {
+      cwd: root,
+      env: { ...process.env, DATABASE_URL, PORT: '0', DRAIN_DELAY: '0' },
+      stdio: ['ignore', 'pipe', 'inherit'],
+      detached: true
+    })
+    const group = -(child.pid as number)
+    // If the test fails early, kill the whole process group.
+    t.teardown(() => { if (child.exitCode === null) process.kill(group, 'SIGKILL') })
+    const exited = once(child, 'exit')
+    const pids: Record<string, number> = {}
+    for await (const line of createInterface(child.stdout)) {
       // npm prints lines that are not JSON.
-      if (value.startsWith('{')) log.push(JSON.parse(value))
-      if (log.at(-1)?.msg === text) return log.at(-1) as { msg: string, pid: number }
+      if (!line.startsWith('{')) continue
+      const { msg, pid } = JSON.parse(line)
+      pids[msg] = pid
+      if (msg !== 'ready') continue
+      const words = (await readFile(`/proc/${pid}/cmdline`, 'utf8')).split('\0')
+      t.strictSame(options.filter((option) => !words.includes(option)), [])
+      if (isCtrlC) process.kill(group, 'SIGINT')
+      else child.kill('SIGTERM')
     }
-  }
-  return { child, exited, logged }
-}
-
-t.test('npm start, npm run dev and the image give Node the same options', async (t) => {
-  const options = nodeOptions.join(' ')
-  t.match(options, /^--max-semi-space-size=\d+ /)
-  t.match(manifest.scripts.dev, ` ${options} src/main.ts serve`)
-  const dockerfile = await readFile(join(root, 'Dockerfile'), 'utf8')
-  const [, entryPoint = ''] = /^ENTRYPOINT (.*)$/m.exec(dockerfile) ?? []
-  t.strictSame(JSON.parse(entryPoint), ['node', ...nodeOptions, '/app/src/main.ts'])
-})
-
-for (const [way, { words, hasOptions }] of Object.entries(ways)) {
-  t.test(`started by ${way}, the service ends gracefully with the process that started it`, async (t) => {
-    const { child, exited, logged } = await start(t, words)
-    const { pid } = await logged('ready')
-    const command = (await readFile(`/proc/${pid}/cmdline`, 'utf8')).split('\0')
-    t.equal(command.join(' ').includes(` ${nodeOptions.join(' ')} `), hasOptions)
-
-    child.kill('SIGTERM')
-    t.equal((await logged('stopped')).pid, pid)
+    t.type(pids.ready, 'number')
+    t.equal(pids.stopped, pids.ready)
     await exited
-    t.throws(() => process.kill(pid, 0), { code: 'ESRCH' }, 'no process is left')
+    t.throws(() => process.kill(pids.ready as number, 0), { code: 'ESRCH' }, 'no process is left')
   })
 }
-
-t.test('npm start: a Ctrl-C, which reaches both npm and the service, counts as one signal', async (t) => {
-  const { child, exited, logged } = await start(t, ['npm', 'start'])
-  await logged('ready')
-  process.kill(-(child.pid as number), 'SIGINT')
-  await logged('stopped')
-  await exited
-})

@@ -10,12 +10,14 @@ import pg from 'pg'
 import { settings } from '../../../src/config.ts'
 import { sql } from '../../support/database.ts'
 import { memoryMiB } from '../../support/processes.ts'
+import { acceptingJwts, startKeyServer } from '../../support/identity-provider.ts'
 import { asShipped, program, startedBy, type Program, type Scope } from '../../support/program.ts'
 import { attacks, type Attack } from './attack-table.ts'
 import { createClient, describe, type Client, type HttpResponse } from './client.ts'
 import type { Counts, Target } from './flood.ts'
 import { observe } from './others.ts'
 import { createUsers, type Postgres } from './postgres.ts'
+import { attackerAddresses, maxAttackConnections, otherAddress, startShippedProxy } from './shipped-proxy.ts'
 
 export interface AttackOptions {
   /** Multiplies the attack's numbers of connections and users. 1 runs the full attack. */
@@ -24,6 +26,8 @@ export interface AttackOptions {
   watchMs: number
   /** How long to wait between the end of the attack and the last measurement of memory. */
   restMs: number
+  /** Sends the attack through this proxy: nginx, haproxy, or a path to one of them. */
+  behind?: string | undefined
 }
 
 export const maxShutdownMs = 9000
@@ -35,7 +39,7 @@ const malloc = /MALLOC_\w+=\d+/.exec(dockerfile)?.slice(0, 1) ?? []
 const probe = `NODE_OPTIONS=--import=${join(import.meta.dirname, 'tick-probe.ts')}`
 const { serve } = startedBy(['env', ...asShipped, ...malloc, probe, ...program])
 
-export function plantsFor ({ plants }: Attack, users: string[]): string[] {
+function plantsFor ({ plants }: Attack, users: string[]): string[] {
   if (plants === undefined) return []
   const attackers = users.map((user) => `'${user}'`).join()
   return [`insert into plants (owner, id, name, tag)
@@ -44,7 +48,7 @@ export function plantsFor ({ plants }: Attack, users: string[]): string[] {
 }
 
 /** Starts an attack in a new process. After the message 'stop' the process sends its `Counts` and ends. */
-export async function startAttack (
+async function startAttack (
   scope: Scope, attack: Attack, target: Omit<Target, 'bodyLimit'>
 ): Promise<ChildProcess> {
   // `asShipped` removes the test runner's module loader. With that loader the start takes four times as long.
@@ -58,7 +62,7 @@ export async function startAttack (
 
 /** Measures the service under attack. Then measures the shutdown during a second attack. */
 export async function measure (
-  scope: Scope, postgres: Postgres, attack: Attack, { watchMs, restMs, share }: AttackOptions
+  scope: Scope, postgres: Postgres, attack: Attack, { watchMs, restMs, share, behind }: AttackOptions
 ) {
   const named = (name: string, count: number) =>
     Array.from({ length: Math.ceil(count) }, (_, index) => `${name} ${index}`)
@@ -67,6 +71,8 @@ export async function measure (
   const tokens = await createUsers(postgres.url, attackers)
   const otherTokens = await createUsers(postgres.url, others)
   const held = new pg.Client(postgres.url)
+  // If the run fails, PostgreSQL ends this connection. The run should report its own error.
+  held.on('error', () => {})
   await held.connect()
   const database = {
     query: (text: string) => sql(postgres.url, text),
@@ -75,15 +81,28 @@ export async function measure (
   const tickFile = join(tmpdir(), `ticks-${process.pid}-${Date.now()}`)
   const observed = attack.observed &&
     { METRICS_PORT: '0', OTEL_EXPORTER_OTLP_ENDPOINT: await openSilentCollector(scope) }
+  const provider = attack.acceptsJwts ? await startKeyServer(scope) : undefined
   const service = await serve(scope, {
-    DATABASE_URL: postgres.url, DRAIN_DELAY: '0', TICK_FILE: tickFile, ...observed, ...attack.settings
+    DATABASE_URL: postgres.url,
+    DRAIN_DELAY: '0',
+    TICK_FILE: tickFile,
+    ...observed,
+    ...provider && acceptingJwts(provider.issuer),
+    ...behind !== undefined && { TRUSTED_PROXIES: 'loopback' },
+    ...attack.settings
   })
+  const proxy = behind === undefined ? undefined : await startShippedProxy(scope, behind, service.address)
+  const address = proxy?.url ?? service.address
   const metrics = String(service.log.find(({ msg }) => msg === 'metrics')?.url ?? '')
-  const connections = Math.ceil(attack.connections * share)
-  const target = { address: service.address, metrics, tokens, connections }
-  const clients = otherTokens.map((token) => createClient(service.address, token))
+  const connections = Math.min(Math.ceil(attack.connections * share), proxy ? maxAttackConnections : Infinity)
+  const jwt = await provider?.sign()
+  const localAddresses = proxy ? attackerAddresses : []
+  const target = { address, metrics, tokens, jwt, localAddresses, connections }
+  const clients = otherTokens.map((token, index) =>
+    createClient(address, token, { localAddress: proxy && otherAddress(index) }))
   const name = 'n'.repeat(attack.otherNameLength ?? 8)
-  const watch = (ms: number) => observe(service, clients, name, ms, tickFile)
+  const probed = [...new Set([service.address, address])]
+  const watch = (ms: number) => observe(service, probed, clients, name, ms, tickFile)
 
   await watch(Math.min(watchMs, 1000))
   const alone = await watch(watchMs)
@@ -118,6 +137,7 @@ export async function measure (
   again.kill()
   await watched
   for (const client of clients) client.close()
+  proxy?.stop()
   await held.end()
   await rm(tickFile, { force: true })
   await sql(postgres.url, 'drop table if exists large; truncate plants, tokens')

@@ -1,21 +1,22 @@
 import { setTimeout as delay } from 'node:timers/promises'
+import { randomBytes } from 'node:crypto'
 import { createToken } from '../../../src/access/token-format.ts'
 import { burst, flood, hold, type Target } from './flood.ts'
 
 /** `query` runs SQL on a new connection. `session` runs SQL on one connection that stays open. */
 type Database = Record<'query' | 'session', (sql: string) => Promise<unknown>>
 
-export interface Attack {
-  name: string
-  /** The mechanism of the service that limits the cost of the attack. */
-  limitedBy: string
-  connections: number
+interface Options {
   /** How many users attack, 1 by default. */
   users?: number
   /** A query for plants (id, name, tag). The test stores these plants for each attacking user. */
   plants?: string
   /** Turns on metrics and traces in the service. The trace collector never responds. */
   observed?: boolean
+  /** Lets the service accept JWTs of an identity provider. */
+  acceptsJwts?: boolean
+  /** Why the attack cannot be sent through a proxy. */
+  onlyDirect?: string
   settings?: Record<string, string>
   /** How many other users send requests during the attack, 5 by default. */
   others?: number
@@ -25,8 +26,19 @@ export interface Attack {
   setup?: (database: Database) => Promise<unknown>
   /** Runs during the attack. Must end after `over` is aborted. */
   beside?: (database: Database, over: AbortSignal) => Promise<unknown>
+}
+
+export interface Attack extends Options {
+  name: string
+  connections: number
+  /** The mechanism of the service that limits the cost of the attack. */
+  limitedBy: string
   start: (target: Target) => unknown
 }
+
+const attack = (
+  name: string, connections: number, limitedBy: string, start: Attack['start'], options: Options = {}
+): Attack => ({ name, connections, limitedBy, start, ...options })
 
 const head = (line: string, token: string) =>
   `${line} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer ${token}\r\n`
@@ -54,7 +66,7 @@ function createLargePlants (target: Target): unknown {
   return flood(target, () => create(JSON.stringify({ id: nextId++, name })))
 }
 
-function sendColons (target: Target, token?: string): unknown {
+const sendColons = (token?: string) => (target: Target) => {
   const body = `{"id"${':'.repeat(target.bodyLimit - 8000)}}`
   return flood(target, () => create(body, token))
 }
@@ -65,13 +77,31 @@ function sendPartialBodies (target: Target): void {
   hold(target, (token) => [head('POST /plants', token) + headers, body])
 }
 
-const listPlants = (target: Target, query = '') => flood(target, () => ({ path: `/plants${query}` }))
+const listPlants = (query = '') => (target: Target) => flood(target, () => ({ path: `/plants${query}` }))
 const listOnceInEightSeconds = (target: Target) =>
   burst(target, (token) => `${head('GET /plants?limit=500', token)}Connection: close\r\n\r\n`, 8000)
-const sendEscapedKeys = (target: Target, perSecond?: number) =>
+
+function sendBodiesAtOnce (target: Target): unknown {
+  const body = JSON.stringify({ id: 'x', name: 'n'.repeat(60_000) })
+  const headers = `Content-Type: application/json\r\nContent-Length: ${body.length}\r\nConnection: close\r\n`
+  return burst(target, (token) => `${head('POST /plants', token)}${headers}\r\n${body}`, 1000,
+    (token) => get('/plants?limit=0', token))
+}
+
+const sendEscapedKeys = (perSecond?: number) => (target: Target) =>
   flood(target, () => create(escapedKeys), perSecond === undefined ? {} : { perSecond })
-const askMetrics = (target: Target, times: number) =>
+const getUnread = (path: string, times: number) => (target: Target) =>
+  hold(target, (token) => [get(path, token).repeat(times)])
+const getMetricsUnread = (times: number) => (target: Target) =>
   hold(target, (token) => [get('/metrics', token).repeat(times)], target.metrics)
+const sendTokens = (create: () => string) => (target: Target) => flood(target, () => ({ token: create() }))
+
+/** Sends a valid token once on each connection, so the service has authenticated all connections. */
+function sendInvalidTokens (target: Target): unknown {
+  const forged = () => `${target.jwt?.slice(0, -20)}${randomBytes(15).toString('base64url')}`
+  const invalid = [createToken, forged, () => 'x']
+  return flood(target, (sent) => sent === 0 ? {} : { token: invalid[sent % 3]?.() as string })
+}
 
 /** Changes the types of two columns once a second. Prepared statements that return them become stale. */
 async function changeTypes ({ query }: Database, over: AbortSignal): Promise<void> {
@@ -93,167 +123,59 @@ async function leaveDeadRows ({ query, session }: Database): Promise<void> {
   await query('delete from plants where owner = \'mallory 0\'')
 }
 
+const budget = 'memory budget'
+const pages = '64 KiB in a page, memory budget'
+const json = '64 KiB of JSON in a page'
+const tick = 'limiter of work in a tick'
+const queue = 'queue of unauthenticated requests'
+const values = '100 values in a body'
+const noProxy = { observed: true, onlyDirect: 'no proxy before METRICS_PORT' }
+
 /** `npm run test:faults -- --row` selects an attack by its position in this list, counted from 1. */
 export const attacks: Attack[] = [
-  {
-    name: 'the script of /docs 17 times, unread',
-    connections: 1000,
-    limitedBy: 'one response per connection at a time',
-    start: (target) => hold(target, (token) => [get('/docs/scalar.js', token).repeat(17)])
-  },
-  {
-    name: 'heads, as many as fit into one read',
-    connections: 1000,
-    limitedBy: '16 pipelined requests',
-    start: (target) => hold(target, (token) => [get('/livez', token).repeat(1800)])
-  },
-  {
-    name: 'bodies without a token',
-    connections: 100,
-    limitedBy: 'limiter of work in a tick',
-    start: (target) => sendColons(target, 'x')
-  },
-  { name: 'bodies of colons', connections: 100, limitedBy: 'body limit', start: sendColons },
-  { name: 'large creates', connections: 20, limitedBy: 'memory budget', start: createLargePlants },
-  { name: 'large creates', connections: 100, limitedBy: 'memory budget', start: createLargePlants },
-  {
-    name: 'large lists',
-    connections: 100,
-    limitedBy: '64 KiB in a page, memory budget',
-    plants: largePlants,
-    start: listPlants
-  },
-  {
-    name: 'large lists',
-    connections: 900,
-    limitedBy: '64 KiB in a page, memory budget',
-    plants: largePlants,
-    start: listPlants
-  },
-  {
-    name: 'three long lists each, unread',
-    connections: 100,
-    limitedBy: 'memory budget',
-    plants: longList,
-    start: (target) => hold(target, (token) => [get('/plants', token).repeat(3)])
-  },
-  { name: 'bodies one byte short', connections: 1500, limitedBy: 'memory budget', start: sendPartialBodies },
-  {
-    name: 'unknown tokens',
-    connections: 4000,
-    limitedBy: 'queue of unauthenticated requests',
-    start: (target) => flood(target, () => ({ token: createToken() }))
-  },
-  {
-    name: 'malformed tokens',
-    connections: 100,
-    limitedBy: 'limit of log lines',
-    start: (target) => flood(target, () => ({ token: 'x' }))
-  },
-  {
-    name: 'lists of 500 plants of 1 KiB',
-    connections: 100,
-    limitedBy: '100 plants and 64 KiB in a first page',
-    plants: fullPage('\'n\''),
-    start: (target) => listPlants(target, '?limit=500')
-  },
-  {
-    name: 'lists of 500 plants of control characters',
-    connections: 900,
-    limitedBy: '64 KiB of JSON in a page',
-    plants: fullPage('chr(1)'),
-    start: (target) => listPlants(target, '?limit=500')
-  },
-  {
-    name: 'lists of control characters at once, every 8 s',
-    connections: 100,
-    limitedBy: '64 KiB of JSON in a page',
-    plants: fullPage('chr(1)'),
-    start: listOnceInEightSeconds
-  },
-  {
-    name: 'bodies one byte short, one per user',
-    connections: 2000,
-    users: 2000,
-    limitedBy: 'memory budget',
-    start: sendPartialBodies
-  },
-  {
-    name: 'a stalled list per user',
-    connections: 4000,
-    users: 4000,
-    limitedBy: 'memory budget',
-    setup: ({ query }) => query(compressed),
-    plants: stalledList,
-    start: (target) => hold(target, (token) => [get('/plants', token)])
-  },
-  {
-    name: 'lists while column types change',
-    connections: 20,
-    limitedBy: 'stale statements are prepared again',
-    plants: fullPage('\'n\''),
-    beside: changeTypes,
-    start: (target) => listPlants(target, '?limit=5')
-  },
-  {
-    name: 'small bodies of escaped keys, 480 a second',
-    connections: 195,
-    limitedBy: '100 values in a body',
-    start: (target) => sendEscapedKeys(target, 480)
-  },
-  {
-    name: 'small bodies of escaped keys',
-    connections: 900,
-    limitedBy: '100 values in a body',
-    start: (target) => sendEscapedKeys(target)
-  },
-  {
-    name: '1,700 requests for metrics in one packet',
-    connections: 1,
-    limitedBy: 'one response per connection at a time',
-    observed: true,
-    start: (target) => askMetrics(target, 1700)
-  },
-  {
-    name: '100 requests for metrics each, unread',
-    connections: 200,
-    limitedBy: '50 connections for metrics',
-    observed: true,
-    start: (target) => askMetrics(target, 100)
-  },
-  {
-    name: 'lists over 500,000 deleted plants',
-    connections: 1,
-    limitedBy: 'a user with slow statements runs alone',
-    setup: leaveDeadRows,
-    start: listPlants
-  },
-  {
-    name: 'bodies of colons, others create 20,000 characters',
-    connections: 100,
-    otherNameLength: 20_000,
-    limitedBy: 'body limit',
-    start: sendColons
-  },
-  {
-    name: 'probes, then a stalled reader of the log',
-    connections: 100,
-    stallsLog: true,
-    limitedBy: 'every close has a deadline',
-    start: (target) => flood(target, () => ({ path: '/livez' }))
-  },
-  {
-    name: 'malformed heads at once',
-    connections: 3000,
-    limitedBy: 'queue of unauthenticated requests',
-    start: (target) => burst(target, () => 'GET / HTTP/1.1\r\nbad header\r\n\r\n', 1000)
-  },
-  {
-    name: 'lists at ten times the rate limit',
-    connections: 20,
-    others: 20,
-    limitedBy: 'USER_RATE',
-    settings: { USER_RATE: '200/s' },
-    start: (target) => flood(target, () => ({}), { perSecond: 2000 })
-  }
+  attack('the script of /docs 17 times, unread', 1000, 'one response per connection at a time',
+    getUnread('/docs/scalar.js', 17)),
+  attack('heads, as many as fit into one read', 1000, '16 pipelined requests', getUnread('/livez', 1800)),
+  attack('bodies without a token', 100, tick, sendColons('x')),
+  attack('bodies of colons', 100, 'body limit', sendColons()),
+  attack('large creates', 20, budget, createLargePlants),
+  attack('large creates', 100, budget, createLargePlants),
+  attack('large lists', 100, pages, listPlants(), { plants: largePlants }),
+  attack('large lists', 900, pages, listPlants(), { plants: largePlants }),
+  attack('three long lists each, unread', 100, budget, getUnread('/plants', 3), { plants: longList }),
+  attack('bodies one byte short', 1500, budget, sendPartialBodies),
+  attack('unknown tokens', 4000, queue, sendTokens(createToken)),
+  attack('malformed tokens', 100, 'limit of log lines', sendTokens(() => 'x')),
+  attack('lists of 500 plants of 1 KiB', 100, '100 plants and 64 KiB in a first page',
+    listPlants('?limit=500'), { plants: fullPage('\'n\'') }),
+  attack('lists of 500 plants of control characters', 900, json,
+    listPlants('?limit=500'), { plants: fullPage('chr(1)') }),
+  attack('lists of control characters at once, every 8 s', 100, json,
+    listOnceInEightSeconds, { plants: fullPage('chr(1)') }),
+  attack('bodies one byte short, one per user', 2000, budget, sendPartialBodies, { users: 2000 }),
+  attack('a stalled list per user', 4000, budget, getUnread('/plants', 1),
+    { users: 4000, setup: ({ query }) => query(compressed), plants: stalledList }),
+  attack('lists while column types change', 20, 'stale statements are prepared again',
+    listPlants('?limit=5'), { plants: fullPage('\'n\''), beside: changeTypes }),
+  attack('small bodies of escaped keys, 480 a second', 195, values, sendEscapedKeys(480)),
+  attack('small bodies of escaped keys', 900, values, sendEscapedKeys()),
+  attack('1,700 requests for metrics in one packet', 1, 'one response per connection at a time',
+    getMetricsUnread(1700), noProxy),
+  attack('100 requests for metrics each, unread', 200, '50 connections for metrics',
+    getMetricsUnread(100), noProxy),
+  attack('lists over 500,000 deleted plants', 1, 'a user with slow statements runs alone',
+    listPlants(), { setup: leaveDeadRows }),
+  attack('bodies of colons, others create 20,000 characters', 100, 'body limit',
+    sendColons(), { otherNameLength: 20_000 }),
+  attack('probes, then a stalled reader of the log', 100, 'every close has a deadline',
+    (target) => flood(target, () => ({ path: '/livez' })), { stallsLog: true }),
+  attack('malformed heads at once', 3000, queue,
+    (target) => burst(target, () => 'GET / HTTP/1.1\r\nbad header\r\n\r\n', 1000),
+    { onlyDirect: 'the proxies reject malformed heads' }),
+  attack('lists at ten times the rate limit', 20, 'USER_RATE',
+    (target) => flood(target, () => ({}), { perSecond: 2000 }),
+    { others: 20, settings: { USER_RATE: '200/s' } }),
+  attack('unknown, forged and malformed tokens after a valid one', 200, tick,
+    sendInvalidTokens, { acceptsJwts: true }),
+  attack('bodies of 60 KiB at once, after a list', 1000, '1 MiB of bodies in a tick', sendBodiesAtOnce)
 ]

@@ -1,3 +1,4 @@
+import { basename } from 'node:path'
 import type { Scope } from '../../support/program.ts'
 import { round } from '../../support/table.ts'
 import { maxShutdownMs, measure, type AttackOptions } from './attack-run.ts'
@@ -5,6 +6,7 @@ import { attacks as all, type Attack } from './attack-table.ts'
 import type { HttpResponse } from './client.ts'
 import type { Postgres } from './postgres.ts'
 import { quantile, type Cell, type Report } from './report.ts'
+import { maxAttackConnections } from './shipped-proxy.ts'
 
 export interface AttacksOptions extends AttackOptions {
   /** Positions in attack-table.ts, from 1, or beginnings of attack titles. Without `rows` all attacks run. */
@@ -46,8 +48,17 @@ export async function attacks (
 ): Promise<Report> {
   const report: Report =
     { title: 'One attacker, and the cost to other users', head, rows: [], notes, breaches: [], misses: [] }
+  if (options.behind !== undefined) {
+    report.title += `, behind ${basename(options.behind)}`
+    report.notes = [...notes, `At most ${maxAttackConnections} connections attack. ` +
+      'The times of /livez: directly / through the proxy.']
+  }
   for (const attack of rows ? select(rows) : all) {
     const name = `${all.indexOf(attack) + 1} ${title(attack)}`
+    if (options.behind !== undefined && attack.onlyDirect !== undefined) {
+      report.rows.push([name, attack.onlyDirect, ...Array(head.length - 2).fill('–')])
+      continue
+    }
     const { cells, breaches, misses } = judge(await measure(scope, postgres, attack, options))
     report.rows.push([name, attack.limitedBy, ...cells])
     report.breaches.push(...breaches.map((breach) => `${name}: ${breach}`))
@@ -73,7 +84,7 @@ function judge (
   const breaches = code === 0 ? faults : [...faults, `shutdown: exit code ${code}`]
   const cells: Cell[] = [
     times('writes'), times('lists'),
-    bounded('/livez, worst ms', p(during.live, 1), maxLiveMs),
+    during.live.map((live) => bounded('/livez, worst ms', p(live, 1), maxLiveMs)).join(' / '),
     [round(alone.memory), bounded('memory, MiB', during.memory, maxMemoryMiB),
       bounded('memory afterwards, MiB', left, alone.memory + maxGrowthMiB)].join(', '),
     bounded('longest tick, ms', during.tickMs, maxTickMs),

@@ -1,4 +1,5 @@
-import { Agent, request, type IncomingMessage, type OutgoingHttpHeaders } from 'node:http'
+import http, { type IncomingMessage, type OutgoingHttpHeaders } from 'node:http'
+import https from 'node:https'
 import { text } from 'node:stream/consumers'
 
 /** `cut`: the connection closed before the whole response arrived. `unsent`: the connection was refused. */
@@ -16,9 +17,21 @@ export interface HttpResponse {
 
 export type Client = ReturnType<typeof createClient>
 
+/** Returns node:https or node:http, which have the same functions. */
+export const moduleFor = (address: string) => (address.startsWith('https:') ? https : http) as typeof https
+
+/** `localAddress` is the client's address. Accepts the self-signed certificate of a proxy. */
+export const socketOptions = (localAddress?: string) =>
+  ({ ...localAddress !== undefined && { localAddress }, rejectUnauthorized: false })
+
 /** All promises of the client resolve. A failed request has an outcome other than `complete`. */
-export function createClient (address: string, token?: string, { maxSockets = Infinity } = {}) {
-  const agent = new Agent({ keepAlive: true, maxSockets })
+export function createClient (
+  address: string, token?: string,
+  { keepAlive = true, maxSockets = Infinity, localAddress }:
+  { keepAlive?: boolean, maxSockets?: number, localAddress?: string | undefined } = {}
+) {
+  const { Agent, request } = moduleFor(address)
+  const agent = new Agent({ keepAlive, maxSockets, ...socketOptions(localAddress) })
 
   function send (method: string, path: string, body?: object): Promise<HttpResponse> {
     const startedAt = performance.now()

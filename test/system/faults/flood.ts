@@ -1,13 +1,19 @@
 import { once } from 'node:events'
-import { Agent, request } from 'node:http'
-import { connect } from 'node:net'
+import type { Agent } from 'node:https'
+import { connect, type Socket } from 'node:net'
 import { setTimeout as delay } from 'node:timers/promises'
+import { connect as connectTls } from 'node:tls'
+import { moduleFor, socketOptions } from './client.ts'
 
 export interface Target {
   address: string
   /** The address of the service's metrics listener. Empty if the service does not serve metrics. */
   metrics: string
   tokens: string[]
+  /** A valid JWT, if the service accepts JWTs. */
+  jwt?: string | undefined
+  /** The addresses that the connections come from. By default the system chooses. */
+  localAddresses?: string[]
   connections: number
   bodyLimit: number
 }
@@ -25,33 +31,51 @@ function count (status = 0): void {
   first.resolve()
 }
 
-const tokensOf = ({ tokens, connections }: Target) =>
-  Array.from({ length: connections }, (_, index) => tokens[index % tokens.length] as string)
+const usesTls = (address: string) => address.startsWith('https:')
 
-const agent = new Agent({ keepAlive: true, maxSockets: Infinity })
+const connectionsOf = ({ address, tokens, connections, localAddresses = [] }: Target) =>
+  Array.from({ length: connections }, (_, index) => ({
+    token: tokens[index % tokens.length] as string,
+    socket: socketOptions(localAddresses[index % localAddresses.length]),
+    // The service cannot limit a flood of TLS handshakes. So start one handshake in a millisecond.
+    startMs: usesTls(address) ? index : 0
+  }))
 
-function send (address: string, { method = 'GET', path = '/plants', token, body }: Request): Promise<void> {
+function open (address: string, socket: ReturnType<typeof socketOptions>): Socket {
+  const { hostname: host, port } = new URL(address)
+  const options = { ...socket, host, port: Number(port) }
+  return usesTls(address) ? connectTls(options) : connect(options)
+}
+
+function send (
+  address: string, agent: Agent, { method = 'GET', path = '/plants', token, body }: Request
+): Promise<void> {
   const headers = {
     authorization: `Bearer ${token}`,
     ...body !== undefined && { 'content-type': 'application/json', 'content-length': body.length }
   }
   return new Promise((resolve) => {
     const done = (status?: number) => resolve(count(status))
-    request(address + path, { agent, method, headers }, (response) => {
+    moduleFor(address).request(address + path, { agent, method, headers }, (response) => {
       response.resume().on('close', () => done(response.statusCode))
     }).on('error', () => done()).end(body)
   })
 }
 
-/** Sends one request at a time on each connection. `perSecond` limits the total rate of all connections. */
+/**
+ * Sends one request at a time on each connection. `toRequest` gets the number of earlier requests on the
+ * connection. `perSecond` limits the total rate of all connections.
+ */
 export async function flood (
-  target: Target, toRequest: (token: string) => Request, { perSecond = Infinity } = {}
+  target: Target, toRequest: (sent: number) => Request, { perSecond = Infinity } = {}
 ): Promise<void> {
   const intervalMs = target.connections / perSecond * 1000
-  await Promise.all(tokensOf(target).map(async (token, index) => {
-    if (intervalMs > 0) await delay(index / perSecond * 1000)
-    for (let next = performance.now() + intervalMs; ; next += intervalMs) {
-      await send(target.address, { token, ...toRequest(token) })
+  const { Agent } = moduleFor(target.address)
+  await Promise.all(connectionsOf(target).map(async ({ token, socket, startMs }, index) => {
+    const agent = new Agent({ keepAlive: true, maxSockets: 1, ...socket })
+    await delay(Math.max(startMs, index / perSecond * 1000))
+    for (let sent = 0, next = performance.now() + intervalMs; ; next += intervalMs) {
+      await send(target.address, agent, { token, ...toRequest(sent++) })
       if (intervalMs > 0) await delay(Math.max(0, next - performance.now()))
     }
   }))
@@ -61,28 +85,35 @@ export async function flood (
 export function hold (
   target: Target, toParts: (token: string) => Array<string | Buffer>, address = target.address
 ): void {
-  const { hostname, port } = new URL(address)
   first.resolve()
-  for (const token of tokensOf(target)) {
-    const socket = connect(Number(port), hostname).pause().on('error', () => {})
-    socket.cork()
-    for (const part of toParts(token)) socket.write(part)
-    socket.uncork()
+  for (const { token, socket: options, startMs } of connectionsOf(target)) {
+    setTimeout(() => {
+      const socket = open(address, options).pause().on('error', () => {})
+      socket.cork()
+      for (const part of toParts(token)) socket.write(part)
+      socket.uncork()
+    }, startMs)
   }
 }
 
 /**
- * Opens all connections. Then sends one request on each connection, all requests in the same tick. Repeats
- * this when all connections have closed, at the earliest `everyMs` after the requests.
+ * Opens all connections, and awaits a response to `toFirst` on each. Then sends one request on each
+ * connection, all requests in the same tick. Repeats this when all connections have closed, at the earliest
+ * `everyMs` after the requests.
  */
 export async function burst (
-  target: Target, toText: (token: string) => string, everyMs: number
+  target: Target, toText: (token: string) => string, everyMs: number, toFirst?: (token: string) => string
 ): Promise<void> {
-  const { hostname, port } = new URL(target.address)
+  const connectEvent = usesTls(target.address) ? 'secureConnect' : 'connect'
   for (;;) {
-    const sockets = tokensOf(target).map((token) => {
-      const socket = connect(Number(port), hostname).on('error', () => {})
-      return { socket, token, connected: once(socket, 'connect').catch(() => {}) }
+    const sockets = connectionsOf(target).map(({ token, socket: options }) => {
+      const socket = open(target.address, options).on('error', () => {})
+      const connected = once(socket, connectEvent).then(async () => {
+        if (toFirst === undefined) return
+        socket.write(toFirst(token))
+        await once(socket, 'data')
+      }).catch(() => {})
+      return { socket, token, connected }
     })
     await Promise.all(sockets.map(({ connected }) => connected))
     const ended = sockets.map(async ({ socket, token }) => {

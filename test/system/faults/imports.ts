@@ -28,6 +28,7 @@ export async function imports (
     Number((await sql(postgres.url, 'select count(*) from plants where owner = $1', [user]))[0]?.count)
 
   const rows: Report['rows'] = []
+  const totals = { kills: rounds, acknowledged: 0, lost: 0 }
   const breaches: string[] = []
   for (let round = 0; round < rounds; round++) {
     const inChunks = random.chance(0.5)
@@ -46,6 +47,8 @@ export async function imports (
     // PostgreSQL may still execute the last statement of a killed import. Wait until the session ends.
     while ((await sql(postgres.url, sessions)).length > 0) await delay(10)
     const found = await stored(user)
+    totals.acknowledged += acknowledged
+    totals.lost += Math.max(0, acknowledged - found)
     if (found < acknowledged) complaints.push(`${acknowledged} acknowledged, ${found} stored`)
     if (!inChunks && found !== 0 && found !== plants) complaints.push(`${found} of one transaction stored`)
     if (inChunks && found % chunk !== 0) complaints.push(`${found} is no number of whole chunks`)
@@ -56,5 +59,5 @@ export async function imports (
     breaches.push(...complaints.map((text) => `${user} (${victim}, chunks: ${inChunks}): ${text}`))
   }
   const head = ['killed', 'committed in', 'acknowledged', 'stored']
-  return { title: 'Imports that are killed', head, rows, breaches, misses: [] }
+  return { title: 'Imports that are killed', head, rows, totals, breaches, misses: [] }
 }

@@ -17,6 +17,8 @@ export function openLedger () {
   const writes = new Map<string, Map<number, Operation[]>>()
   const snapshots: Snapshot[] = []
   const counts = { created: 0, deleted: 0, listed: 0, rejected: 0, unknown: 0, unsent: 0 }
+  /** How many requests got no response, or a response with a status of 500 or more. */
+  let failed = 0
 
   function plantsOf (user: string): Map<number, Operation[]> {
     const plants = writes.get(user) ?? new Map<number, Operation[]>()
@@ -29,6 +31,7 @@ export function openLedger () {
     response: HttpResponse, success: number, unchanged: number
   ): Pick<Operation, 'until' | 'done'> | undefined {
     const number = errorNumber(response)
+    if (hasFailed(response)) failed++
     if (response.outcome === 'cut' || unclearErrors.includes(number as number)) {
       counts.unknown++
       return { until: Infinity }
@@ -47,6 +50,7 @@ export function openLedger () {
 
   return {
     counts,
+    failed: () => failed,
 
     created (user: string, id: number, name: string, response: HttpResponse): void {
       const known = outcomeOf(response, 200, idTaken)
@@ -64,7 +68,8 @@ export function openLedger () {
 
     /** The request must have asked for all plants of the user. */
     listed (user: string, response: HttpResponse): void {
-      if (response.outcome !== 'complete' || response.status !== 200) return
+      if (hasFailed(response)) failed++
+      if (response.status !== 200) return
       counts.listed++
       const plants: Array<{ name: string }> = JSON.parse(response.body)
       const names = new Map(plants.map(({ name }) => [Number.parseInt(name), name]))
@@ -96,6 +101,8 @@ export function openLedger () {
     }
   }
 }
+
+const hasFailed = ({ outcome, status }: HttpResponse) => outcome !== 'complete' || status >= 500
 
 function describe (culprit: Operation, operations: Operation[]): string {
   const before = operations.filter(({ from }) => from <= culprit.until).sort((a, b) => a.from - b.from)

@@ -10,55 +10,43 @@ const see = (from: number, until: number, name: string | null): Operation =>
   ({ from, until, act: 'see', name })
 
 const explained: Record<string, Operation[]> = {
-  'nothing at all': [],
   'one after the other': [
     create(1, 2, 'a', true), see(3, 4, 'a'), create(5, 6, 'b', false), remove(7, 8, true), see(9, 10, null),
     remove(11, 12, false)
   ],
   'a list during a create, either way': [create(1, 4, 'a', true), see(2, 3, 'a'), see(2, 3, null)],
   'an unknown create that worked late': [create(1, Infinity, 'a'), see(2, 3, null), see(4, 5, 'a')],
-  'an unknown create that never worked':
-    [create(1, Infinity, 'a'), see(2, 3, null), create(4, 5, 'b', true), see(6, 7, 'b')],
   'an unknown delete': [create(1, 2, 'a', true), remove(3, Infinity), see(4, 5, 'a'), see(6, 7, null)],
   'an unknown create between two deletes': [
     create(1, 2, 'a', true), create(3, Infinity, 'b'), remove(4, 5, true), remove(6, 7, true), see(8, 9, null)
   ],
-  'two concurrent creates, one of them rejected': [create(1, 4, 'a', true), create(2, 3, 'b', false)],
   'operations that change nothing, in the only possible order': [
     create(1, 2, 'a', true), remove(3, 8, true), create(4, 7, 'b', true), see(5, 6, null), see(5, 9, 'b')
   ]
 }
-for (const [title, operations] of Object.entries(explained)) {
-  t.test(`the checker explains ${title}`, async (t) => {
-    t.equal(findUnexplained(operations), undefined)
-  })
-}
+t.test('the checker explains possible histories', async (t) => {
+  for (const [title, operations] of Object.entries(explained)) {
+    t.equal(findUnexplained(operations), undefined, title)
+  }
+})
 
-const lostCreate = see(3, 4, null)
-const staleList = see(5, 6, 'a')
-const resurrected = see(7, 8, 'a')
-const doctored: Array<[string, Operation[], Operation]> = [
-  ['a lost create', [create(1, 2, 'a', true), lostCreate], lostCreate],
-  ['a stale list', [create(1, 2, 'a', true), remove(3, 4, true), staleList], staleList],
-  ['a list that goes back in time', [create(0, Infinity, 'a'), see(1, 2, 'a'), lostCreate], lostCreate],
-  ['a resurrected plant',
-    [create(1, 2, 'a', true), remove(3, 4, true), see(5, 6, null), resurrected], resurrected],
-  ['one unknown delete that worked twice',
+/** The last operation of each of these histories is impossible. */
+const doctored: Record<string, Operation[]> = {
+  'a lost create': [create(1, 2, 'a', true), see(3, 4, null)],
+  'a stale list': [create(1, 2, 'a', true), remove(3, 4, true), see(5, 6, 'a')],
+  'a list that goes back in time': [create(0, Infinity, 'a'), see(1, 2, 'a'), see(3, 4, null)],
+  'one unknown delete that worked twice':
     [create(1, 2, 'a', true), remove(3, Infinity), create(4, 5, 'b', true), create(6, 7, 'c', true)],
-    create(6, 7, 'c', true)],
-  ['one unknown create that worked twice',
-    [create(1, Infinity, 'a'), remove(2, 3, true), remove(4, 5, true)], remove(4, 5, true)],
-  ['a create acknowledged twice',
-    [create(1, 4, 'a', true), create(2, 5, 'b', true)], create(2, 5, 'b', true)],
-  ['a rejected create that shows',
-    [create(1, 2, 'a', true), create(3, 4, 'b', false), see(5, 6, 'b')], see(5, 6, 'b')],
-  ['a name that no create gave', [create(1, 2, 'a', true), see(3, 4, 'x')], see(3, 4, 'x')]
-]
-for (const [title, operations, culprit] of doctored) {
-  t.test(`the checker finds ${title}`, async (t) => {
-    t.same(findUnexplained(operations), culprit)
-  })
+  'one unknown create that worked twice': [create(1, Infinity, 'a'), remove(2, 3, true), remove(4, 5, true)],
+  'a create acknowledged twice': [create(1, 4, 'a', true), create(2, 5, 'b', true)],
+  'a rejected create that shows': [create(1, 2, 'a', true), create(3, 4, 'b', false), see(5, 6, 'b')],
+  'a name that no create gave': [create(1, 2, 'a', true), see(3, 4, 'x')]
 }
+t.test('the checker finds the impossible operation', async (t) => {
+  for (const [title, operations] of Object.entries(doctored)) {
+    t.equal(findUnexplained(operations), operations.at(-1), title)
+  }
+})
 
 const seeds = Array.from({ length: 200 }, (_, index) => index + 1)
 

@@ -1,41 +1,46 @@
-// Runs the full fault suite: npm run test:faults -- [--seed 1] [--only storm,attacks,…] [--row 3]
+// Runs the full fault suite:
+//   npm run test:faults -- [--seed 1] [--only storm,attacks,…] [--row 3] [--behind nginx]
 // `--row` selects an attack by its position in attack-table.ts, from 1, or by the beginning of its title.
+// `--behind` sends the attacks through nginx or haproxy with the file in deploy/. A path selects a program.
 import { parseArgs } from 'node:util'
 import { attacks } from './attacks.ts'
 import { bodies } from './bodies.ts'
 import { imports } from './imports.ts'
-import { locks } from './locks.ts'
 import { outages } from './outages.ts'
 import { overloads } from './overload.ts'
 import { startPostgres } from './postgres.ts'
 import { readers } from './readers.ts'
-import { printed } from './report.ts'
+import { printed, printedTotals, type Report } from './report.ts'
+import { revocations } from './revocations.ts'
 import { soak } from './soak.ts'
 import { starts } from './starts.ts'
 import { storm } from './storm.ts'
 
 const scenarios = {
   storm: (seed: number) => storm(scope, postgres, { seed, kills: 20, writes: 500 }),
-  // Scenarios that kill PostgreSQL run before `starts` and `locks`, which keep database connections open.
+  // Scenarios that kill PostgreSQL run before `starts`, which keeps a database connection open.
   imports: (seed: number) => imports(scope, postgres, { seed, rounds: 20, plants: 50_000 }),
   outages: () =>
     outages(scope, postgres, { lastsMs: 8000, watchMs: 3000, perSecond: 100, statementTimeoutMs: 5000 }),
   starts: () => starts(scope, postgres),
-  locks: (seed: number) => locks(scope, postgres, { seed, rounds: 20 }),
+  revocations: (seed: number) => revocations(scope, { seed, rounds: 200, atOnce: 34 }),
   readers: () => readers(scope, postgres, {
     plants: 300_000, characters: 30, stalledReaders: 200, halfOpenRequests: 1000, measureMs: 8000
   }),
   bodies: () => bodies(scope, postgres, { rounds: 15 }),
   overload: () => overloads(scope, postgres, { bytesPerSecond: 25_000, measureMs: 8000 }),
   // `restMs` gives the service time to collect garbage after an attack.
-  attacks: () => attacks(scope, postgres, { share: 1, rows: values.row, watchMs: 8000, restMs: 12_000 }),
+  attacks: () => attacks(scope, postgres, {
+    share: 1, rows: values.row, watchMs: 8000, restMs: 12_000, behind: values.behind
+  }),
   soak: () => soak(scope, postgres, { minutes: 10 })
 }
 const { values } = parseArgs({
   options: {
     seed: { type: 'string', default: String(Date.now() % 1_000_000) },
     only: { type: 'string', default: Object.keys(scenarios).join() },
-    row: { type: 'string', multiple: true }
+    row: { type: 'string', multiple: true },
+    behind: { type: 'string' }
   }
 })
 
@@ -49,9 +54,13 @@ console.log(`seed ${seed}\n`)
 await using stack = new AsyncDisposableStack()
 const scope = { teardown: (work: () => unknown) => stack.defer(async () => { await work() }) }
 const postgres = await startPostgres(scope)
+const reports: Report[] = []
+const since = performance.now()
 for (const [name, run] of Object.entries(scenarios)) {
   if (!names.includes(name)) continue
   const report = await run(seed)
+  reports.push(report)
   console.log(printed(report))
   if (report.breaches.length > 0 || report.misses.length > 0) process.exitCode = 1
 }
+console.log(printedTotals(reports, (performance.now() - since) / 1000, seed))

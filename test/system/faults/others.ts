@@ -8,23 +8,29 @@ import { createClient, describe, type Client, type HttpResponse } from './client
 const pauseMs = 25
 const patienceMs = 10_000
 
-/** For `ms` milliseconds each client creates, lists and deletes a plant in a loop. Measures the service. */
+/**
+ * For `ms` milliseconds each client creates, lists and deletes a plant in a loop. Measures the service.
+ * Also sends probes to each of the `addresses`.
+ */
 export async function observe (
-  service: Program, clients: Client[], name: string, ms: number, tickFile: string
+  service: Program, addresses: string[], clients: Client[], name: string, ms: number, tickFile: string
 ) {
-  const [writes, lists, live]: [HttpResponse[], HttpResponse[], HttpResponse[]] = [[], [], []]
+  const [writes, lists]: [HttpResponse[], HttpResponse[]] = [[], []]
   const [began, end] = [Date.now(), performance.now() + ms]
   const memory = watchMemory(service.child)
-  const prober = createClient(service.address)
+  const probers = addresses.map((address) => createClient(address))
   // Aborts requests that are still in flight `patienceMs` after `end`.
-  const closeAll = () => { for (const client of [prober, ...clients]) client.close() }
+  const closeAll = () => { for (const client of [...probers, ...clients]) client.close() }
   const giveUp = setTimeout(closeAll, ms + patienceMs)
-  const probing = (async () => {
+  const probing = Promise.all(probers.map(async (prober) => {
+    const responses: HttpResponse[] = []
     while (performance.now() < end) {
-      live.push(await prober.get('/livez'))
+      responses.push(await prober.get('/livez'))
       await delay(pauseMs)
     }
-  })()
+    prober.close()
+    return responses
+  }))
   await Promise.all(clients.map(async (client) => {
     while (performance.now() < end) {
       writes.push(await client.create({ id: 1, name }))
@@ -33,10 +39,10 @@ export async function observe (
       await delay(pauseMs)
     }
   }))
-  await probing
-  prober.close()
+  const live = await probing
   clearTimeout(giveUp)
-  const failed = [...writes, ...lists, ...live].filter(({ status }) => status !== 200 && status !== 204)
+  const failed = [...writes, ...lists, ...live.flat()]
+    .filter(({ status }) => status !== 200 && status !== 204)
   const faults = failed.length === 0
     ? []
     : [`${failed.length} requests of others failed, such as ${describe(failed[0] as HttpResponse)}`]
@@ -49,7 +55,6 @@ function longestTick (file: string, since: number): number {
   return Math.max(0, ...ticks.filter(([at = 0]) => at > since).map(([, used = 0]) => used))
 }
 
-/** `peak` stops the sampling and returns the largest sample in MiB. */
 export function watchMemory (child: ChildProcess) {
   let most = 0
   const sample = () => {
@@ -58,6 +63,7 @@ export function watchMemory (child: ChildProcess) {
   const sampler = setInterval(sample, 100)
   sample()
   return {
+    /** Stops the sampling. Returns the largest sample in MiB. */
     peak (): number {
       clearInterval(sampler)
       return most

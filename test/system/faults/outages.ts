@@ -1,12 +1,11 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import { sql } from '../../support/database.ts'
-import { memoryMiB } from '../../support/processes.ts'
 import { unmeasured, type Scope } from '../../support/program.ts'
-import { createClient, describe, errorNumber, type HttpResponse } from './client.ts'
+import { createClient, describe, errorNumber, type Client, type HttpResponse } from './client.ts'
 import { createUsers, type Postgres } from './postgres.ts'
 import { openProxy } from './proxy.ts'
 import { round } from '../../support/table.ts'
-import { quantile, type Report } from './report.ts'
+import type { Report } from './report.ts'
 
 const { serve } = unmeasured
 
@@ -93,82 +92,72 @@ export async function outages (scope: Scope, postgres: Postgres, options: Outage
   const rows: Report['rows'] = []
   const breaches: string[] = []
   const misses: string[] = []
+  // The first fault kills PostgreSQL.
+  const totals = { kills: 1, requests: 0 }
   for (const { title, begin, end, isTotal } of faults) {
     const load = startLoad(client, perSecond)
     await delay(500)
-    const before = memoryMiB(service.child.pid as number)
-    proxy.forgetMost()
     await begin()
     const began = performance.now()
     await delay(lastsMs)
     // On a busy machine the first 503 may come late. So extend a total fault until a request fails.
     const maxRounds = isTotal ? 10 : 0
     for (let longer = 0; longer < maxRounds && !load.hasFailed(); longer++) await delay(lastsMs)
-    const during = memoryMiB(service.child.pid as number)
     await end()
     const ended = performance.now()
     await delay(watchMs)
     const { responses, lives, readies } = await load.stop()
 
-    const hit = responses.filter(({ startedAt }) => startedAt > began && startedAt < ended)
+    totals.requests += responses.length + lives.length + readies.length
     const failed = responses.filter((response) => !isNormal(response))
-    const unexpected = failed.filter((response) => !isProperError(response))
-    const when = (isSo: boolean, breach: string) => { if (isSo) breaches.push(`${title}: ${breach}`) }
-    when(unexpected.length > 0, `${unexpected.length} responses were neither normal nor a 503 with ` +
-      `Retry-After and an Error body, such as ${first(unexpected)}`)
-    const dead = lives.filter(({ status }) => status !== 200)
-    when(dead.length > 0, `/livez: ${first(dead)}`)
     const blind = readies.filter(({ status, startedAt, ms }) =>
       status !== 503 && startedAt > began + noticedMs && startedAt + ms < ended)
-    when(isTotal && blind.length > 0, `/readyz: ${first(blind)}`)
-    when(isTotal && !hit.some(({ status }) => status === 503),
-      'no request failed, so the scenario tested nothing')
-    when(service.child.exitCode !== null, `the service ended with ${service.child.exitCode}`)
+    const noneOf = (wrong: HttpResponse[], what: string) => {
+      if (wrong[0]) breaches.push(`${title}: ${wrong.length} ${what}, such as ${describe(wrong[0])}`)
+    }
+    noneOf(failed.filter((response) => !isProperError(response)),
+      'responses were neither normal nor a 503 with Retry-After and an Error body')
+    noneOf(lives.filter(({ status }) => status !== 200), 'failures of /livez')
+    if (isTotal) noneOf(blind, 'responses of /readyz that overlook the fault')
+    const hit = failed.filter(({ startedAt }) => startedAt > began && startedAt < ended)
+    if (isTotal && hit.length === 0) breaches.push(`${title}: no request failed, so this tested nothing`)
+    if (service.child.exitCode !== null) breaches.push(`the service ended with ${service.child.exitCode}`)
 
     const late = [...responses, ...readies].filter((response) => response.startedAt > ended &&
       (!isNormal(response) || response.ms > longestRecoveryMs))
     const recovery = Math.max(0, ...late.map(({ startedAt }) => startedAt - ended))
     const wait = Math.max(...responses.map(({ ms }) => ms))
-    const live = Math.max(...lives.map(({ ms }) => ms))
     if (recovery > longestRecoveryMs) {
       misses.push(`${title}: requests failed or were slow ${round(recovery)} ms after the fault`)
     }
     if (wait > longestWaitMs) misses.push(`${title}: a response took ${round(wait)} ms`)
-    const median = quantile(failed.map(({ ms }) => ms), 0.5)
-    rows.push([title, responses.length, failed.length, round(median), round(wait), round(live),
-      round(recovery), proxy.connections().most, `${round(during - before)}`])
+    rows.push([title, responses.length, failed.length, round(wait), round(recovery)])
   }
 
   return {
     title: 'Outages of the database',
-    head: [
-      '', 'requests', '503', 'median of these, ms', 'slowest response, ms', 'slowest /livez, ms',
-      'recovered after, ms', 'most connections', 'memory growth, MiB'
-    ],
+    head: ['', 'requests', '503', 'slowest response, ms', 'recovered after, ms'],
     rows,
     notes: [`Each fault lasted ${lastsMs / 1000} s under ${3 * perSecond} requests a second, ` +
       `STATEMENT_TIMEOUT=${statementTimeoutMs}ms.`],
+    totals,
     breaches,
     misses
   }
 }
 
-function startLoad (client: ReturnType<typeof createClient>, perSecond: number) {
-  const tickMs = 10
+function startLoad (client: Client, perSecond: number) {
   const pending: Array<Promise<unknown>> = []
   const responses: HttpResponse[] = []
   const lives: HttpResponse[] = []
   const readies: HttpResponse[] = []
   const collect = (into: HttpResponse[], sent: Promise<HttpResponse>) =>
     pending.push(sent.then((response) => into.push(response)))
-  let owed = 0
   const timer = setInterval(() => {
-    for (owed += perSecond * tickMs / 1000; owed >= 1; owed--) {
-      collect(responses, client.create({ id: nextId++, name: 'Monstera' }))
-      collect(responses, client.list('?limit=20'))
-      collect(responses, client.delete(-1))
-    }
-  }, tickMs)
+    collect(responses, client.create({ id: nextId++, name: 'Monstera' }))
+    collect(responses, client.list('?limit=20'))
+    collect(responses, client.delete(-1))
+  }, 1000 / perSecond)
   const probes = setInterval(() => {
     collect(lives, client.get('/livez'))
     collect(readies, client.get('/readyz'))
@@ -188,8 +177,6 @@ let nextId = 1
 
 /** 404 is normal: `startLoad` deletes plant -1, which no user has. */
 const isNormal = ({ status }: HttpResponse) => status === 200 || status === 404
-
-const first = ([response]: HttpResponse[]) => response && describe(response)
 
 const isProperError = (response: HttpResponse) =>
   response.status === 503 && Number(response.headers['retry-after']) > 0 &&

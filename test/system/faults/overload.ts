@@ -2,7 +2,7 @@ import { setTimeout as delay } from 'node:timers/promises'
 import { round } from '../../support/table.ts'
 import { sql } from '../../support/database.ts'
 import { unmeasured, type Scope } from '../../support/program.ts'
-import { createClient, errorNumber, type HttpResponse } from './client.ts'
+import { createClient, describe, errorNumber, type HttpResponse } from './client.ts'
 import { createUsers, type Postgres } from './postgres.ts'
 import { openProxy } from './proxy.ts'
 import { quantile, type Report } from './report.ts'
@@ -64,25 +64,24 @@ export async function overloads (
   const unexpected = responses.filter((response) => response.status !== 200 && !rejected.includes(response))
   const blind = probes.filter(({ status }) => status !== 200)
   const share = taken.length / measureMs * 1000 / sustainable
-  const p99 = (all: HttpResponse[]) => round(quantile(all.map(({ ms }) => ms), 0.99))
-  const first = ([one]: HttpResponse[]) => `${one?.status} ${one?.body}`
+  const row = (title: string, all: HttpResponse[]) =>
+    [title, round(all.length / measureMs * 1000), round(quantile(all.map(({ ms }) => ms), 0.99))]
+  const breaches = rejected.length === 0 ? ['no request was rejected, so the scenario tested nothing'] : []
+  for (const [what, [first, ...others]] of Object.entries({ unexpected, blind })) {
+    if (first) breaches.push(`${what}: ${1 + others.length} responses, such as ${describe(first)}`)
+  }
   return {
     title: 'Overload',
     head: ['', 'a second', '99th percentile, ms'],
     rows: [
-      [`responses to ${patientClients} clients that await each response`, round(sustainable), p99(peak)],
-      [`requests, ${overload} times as many`, round(responses.length / measureMs * 1000), ''],
-      ['accepted', round(taken.length / measureMs * 1000), p99(taken)],
-      ['rejected with 50302', round(rejected.length / measureMs * 1000), p99(rejected)],
-      ['/livez and /readyz', round(probes.length / measureMs * 1000), p99(probes)]
+      row(`responses to ${patientClients} clients that await each response`, peak),
+      row(`responses to ${overload} times as many requests`, responses),
+      row('accepted', taken),
+      row('rejected with 50302', rejected),
+      row('/livez and /readyz', probes)
     ],
-    breaches: [
-      ...unexpected.length > 0
-        ? [`${unexpected.length} were neither accepted nor rejected, such as ${first(unexpected)}`]
-        : [],
-      ...blind.length > 0 ? [`${blind.length} probes failed, such as ${first(blind)}`] : [],
-      ...rejected.length === 0 ? ['no request was rejected, so the scenario tested nothing'] : []
-    ],
+    totals: { requests: peak.length + responses.length + probes.length },
+    breaches,
     misses: share < minShare ? [`accepted only ${round(share * 100)} % of the peak rate`] : []
   }
 }

@@ -4,7 +4,7 @@ import { round } from '../../support/table.ts'
 import { sql } from '../../support/database.ts'
 import { memoryMiB } from '../../support/processes.ts'
 import { unmeasured, type Program, type Scope } from '../../support/program.ts'
-import { createClient, type HttpResponse, type Client } from './client.ts'
+import { createClient, describe, type Client, type HttpResponse } from './client.ts'
 import { watchMemory } from './others.ts'
 import { createUsers, type Postgres } from './postgres.ts'
 import { openProxy, type Proxy } from './proxy.ts'
@@ -64,9 +64,7 @@ export async function readers (scope: Scope, postgres: Postgres, options: Reader
 
   const unexpected = [...alone, ...beside].filter(({ status }) => ![200, 204, 400, 404].includes(status))
   const [first] = unexpected
-  if (first !== undefined) {
-    breaches.push(`${unexpected.length} requests of others failed, such as ${first.status} ${first.body}`)
-  }
+  if (first) breaches.push(`${unexpected.length} requests of others failed, such as ${describe(first)}`)
   if (gone > 0) misses.push(`${gone} stalled or half-open connections closed during the measurement`)
   const p99 = (responses: HttpResponse[]) => quantile(responses.map(({ ms }) => ms), 0.99)
   if (p99(beside) > maxSlowdown * p99(alone)) {
@@ -76,18 +74,15 @@ export async function readers (scope: Scope, postgres: Postgres, options: Reader
   breaches.push(...await breakMidway(scope, proxy, service, collector))
   breaches.push(...await resumeTogether(scope, postgres, collector))
 
-  const crowd = `beside ${stalledReaders} stalled readers of ${plants.toLocaleString('en')} plants ` +
-    `and ${halfOpenRequests.toLocaleString('en')} half-open requests`
-  const row = (title: string, responses: HttpResponse[], memory: number) => [
-    title, round(responses.length / measureMs * 1000), round(quantile(responses.map(({ ms }) => ms), 0.5)),
-    round(p99(responses)), round(memory)
-  ]
+  const crowd = `beside ${stalledReaders} stalled readers of ${plants} plants ` +
+    `and ${halfOpenRequests} half-open requests`
+  const row = (title: string, responses: HttpResponse[], memory: number) =>
+    [title, round(responses.length / measureMs * 1000), round(p99(responses)), round(memory)]
   return {
     title: 'Stalled readers and unfinished requests',
-    head: [
-      `${clients} others`, 'responses a second', 'median, ms', '99th percentile, ms', 'service memory, MiB'
-    ],
+    head: [`${clients} others`, 'responses a second', '99th percentile, ms', 'service memory, MiB'],
     rows: [row('alone', alone, idle), row(crowd, beside, peak)],
+    totals: { requests: alone.length + beside.length },
     breaches,
     misses
   }

@@ -1,12 +1,11 @@
-// Runs four scenarios of `npm run test:faults` in a short form. Ignores `misses` (times and sizes), because
+// Runs three scenarios of `npm run test:faults` in a short form. Ignores `misses` (times and sizes), because
 // they depend on the load of the machine.
 import t from 'tap'
 import type { Scope } from '../../support/program.ts'
 import { attacks } from './attacks.ts'
 import { outages } from './outages.ts'
 import { startPostgres } from './postgres.ts'
-import { readers } from './readers.ts'
-import { printed, type Report } from './report.ts'
+import { printed, printedTotals, type Report } from './report.ts'
 import { storm } from './storm.ts'
 
 const seed = Date.now() % 1_000_000
@@ -18,18 +17,25 @@ const scenarios: Record<string, (scope: Scope) => Promise<Report>> = {
     lastsMs: 1500, watchMs: 500, perSecond: 10, statementTimeoutMs: 500
   }),
   attacks: (scope) => attacks(scope, postgres, {
-    rows: ['bodies of colons, 100', 'bodies one byte short, 1500'],
+    rows: ['bodies of colons, 100', 'bodies one byte short, 1500', 'three long lists'],
     share: 0.05,
     watchMs: 200,
     restMs: 0
-  }),
-  readers: (scope) => readers(scope, postgres, {
-    plants: 20_000, characters: 600, stalledReaders: 4, halfOpenRequests: 50, measureMs: 200
   })
 }
+const reports: Report[] = []
 for (const [name, run] of Object.entries(scenarios)) {
   t.test(`${name}, seed ${seed}`, async (t) => {
     const report = await run(t)
+    reports.push(report)
     t.strictSame(report.breaches, [], printed(report))
   })
 }
+
+t.test('the last line has the totals', async (t) => {
+  const line = printedTotals(reports, 61.2, seed)
+  t.comment(line)
+  // The storm kills four times. The outages kill PostgreSQL once.
+  t.match(line, /^Totals: 5 kills, [\d,]{4,} requests, [\d,]{3,} acknowledged writes checked, 0 lost, /)
+  t.ok(line.endsWith(`, 61.2 s, seed ${seed}`))
+})

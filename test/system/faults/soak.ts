@@ -1,7 +1,7 @@
 import { round } from '../../support/table.ts'
 import { memoryMiB } from '../../support/processes.ts'
 import { unmeasured, type Scope } from '../../support/program.ts'
-import { createClient, type HttpResponse } from './client.ts'
+import { createClient, describe, type HttpResponse } from './client.ts'
 import { createUsers, type Postgres } from './postgres.ts'
 import { quantile, type Report } from './report.ts'
 
@@ -56,9 +56,10 @@ export async function soak (
       index + 1, requests.toLocaleString('en'), round(medians[index] as number), round(Math.max(...samples))
     ]),
     notes: [`Memory of the last minute by that of the second: ${(last / warm).toFixed(2)}.`],
+    totals: { requests: perMinute.reduce((sum, { requests }) => sum + requests, 0) },
     breaches: first === undefined
       ? []
-      : [`${unexpected.length} unexpected responses, such as ${first.outcome} ${first.status} ${first.body}`],
+      : [`${unexpected.length} unexpected responses, such as ${describe(first)}`],
     misses: last > maxGrowth * warm ? [`memory grew from ${round(warm)} to ${round(last)} MiB`] : []
   }
 }

@@ -1,4 +1,3 @@
-import { once } from 'node:events'
 import { setTimeout as delay } from 'node:timers/promises'
 import pg from 'pg'
 import { round } from '../../support/table.ts'
@@ -62,19 +61,19 @@ export async function starts (scope: Scope, postgres: Postgres): Promise<Report>
     const service = await serve(scope, { DATABASE_URL: proxy.url }, 'listening')
     await noticed(proxy, service)
     const client = createClient(service.address)
-    const [live, ready] = await Promise.all([client.get('/livez'), client.get('/readyz')])
-    if (live.status !== 200) breaches.push(`${title}: /livez ${live.status}`)
-    if (ready.status !== 503) breaches.push(`${title}: /readyz ${ready.status}`)
+    const expect = (what: string, wanted: number, found: number | null) => {
+      if (found !== wanted) breaches.push(`${title}: ${what} ${found}, expected ${wanted}`)
+    }
+    expect('/livez', 200, (await client.get('/livez')).status)
+    expect('/readyz', 503, (await client.get('/readyz')).status)
     await end(proxy)
     const since = performance.now()
     await service.logged('ready')
     rows.push([title, round(performance.now() - since)])
-    const after = await client.get('/readyz')
-    if (after.status !== 200) breaches.push(`${title}: /readyz ${after.status} after the log said ready`)
+    expect('/readyz after the log says ready:', 200, (await client.get('/readyz')).status)
     client.close()
     service.child.kill('SIGINT')
-    const [code] = await once(service.child, 'exit')
-    if (code !== 0) breaches.push(`${title}: exit code ${code}`)
+    expect('exit code', 0, (await service.exited)[0])
   }
   const head = ['the database', 'ready after its return, ms']
   return { title: 'Start before the database', head, rows, breaches, misses: [] }

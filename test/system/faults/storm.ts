@@ -60,6 +60,12 @@ export async function storm (scope: Scope, postgres: Postgres, options: StormOpt
     head: ['killed', 'times', 'from the new start to the first acknowledged write, ms'],
     rows: [...recoveries].map(([name, times]) => [name, times.length, spread(times)]),
     notes: [`${counted(ledger.counts)} Plants with a history that no order explains: ${breaches.length}.`],
+    totals: {
+      kills: plan.length,
+      requests: Object.values(ledger.counts).reduce((sum, count) => sum + count) - ledger.counts.unsent,
+      acknowledged: ledger.counts.created + ledger.counts.deleted,
+      lost: breaches.length
+    },
     breaches,
     misses: []
   }

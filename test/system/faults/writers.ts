@@ -11,8 +11,13 @@ const workersPerUser = 8
 // With few plants, several workers often write the same plant.
 const plantsPerUser = 160
 
-/** Starts workers that create, delete and list plants. Each worker sends all requests to one address. */
-export async function startWriters (databaseUrl: string, addresses: string[], random: Random) {
+/**
+ * Starts workers that create, delete and list plants. Each worker sends all requests to one address, and waits
+ * `pause` milliseconds after each response.
+ */
+export async function startWriters (
+  databaseUrl: string, addresses: string[], random: Random, pause = 0
+) {
   const tokens = await createUsers(databaseUrl, users)
   const ledger = openLedger()
   const events = new EventEmitter()
@@ -23,7 +28,9 @@ export async function startWriters (databaseUrl: string, addresses: string[], ra
       const id = random.below(plantsPerUser)
       const response = await act(user, client, id, `${id} by ${worker} in round ${round}`)
       if (response.status === 200 || response.status === 204) events.emit('acknowledged')
-      if (response.status === 0 || response.status === 503) await delay(50)
+      const failed = response.status === 0 || response.status === 503
+      const wait = failed ? Math.max(50, pause) : pause
+      if (wait > 0) await delay(wait)
     }
     client.close()
   }

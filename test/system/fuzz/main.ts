@@ -1,10 +1,6 @@
 // Runs many fuzz cases. Usage: npm run fuzz -- [--seed 1] [--count 20000] [--only <case>]
-// If DATABASE_URL is not set, starts a temporary PostgreSQL server.
-import { chmod, mkdtemp, rm } from 'node:fs/promises'
-import { tmpdir } from 'node:os'
-import { join } from 'node:path'
 import { parseArgs } from 'node:util'
-import { startEmbedded } from '../../../dev/embedded-postgres.ts'
+import { startPostgres } from '../faults/postgres.ts'
 import { fuzz } from './run.ts'
 
 const { values } = parseArgs({
@@ -17,23 +13,12 @@ const { values } = parseArgs({
 
 await using stack = new AsyncDisposableStack()
 const scope = { teardown: (work: () => unknown) => stack.defer(async () => { await work() }) }
-
-async function startDatabase (): Promise<string> {
-  const folder = await mkdtemp(join(tmpdir(), 'plant-store-fuzz-'))
-  scope.teardown(() => rm(folder, { recursive: true }))
-  // When root runs this program, the user postgres runs the server and needs access to the folder.
-  await chmod(folder, 0o755)
-  const { url, close } = await startEmbedded(folder)
-  scope.teardown(close)
-  return url
-}
-
-const databaseUrl = process.env.DATABASE_URL ?? await startDatabase()
+const { url } = await startPostgres(scope)
 const seed = Number(values.seed)
 const since = performance.now()
 console.log(`seed ${seed}`)
 const { requests, validRequests, outcomes, violations } = await fuzz(scope, {
-  databaseUrl,
+  databaseUrl: url,
   seed,
   count: Number(values.count),
   only: values.only === undefined ? undefined : Number(values.only)

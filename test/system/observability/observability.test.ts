@@ -81,7 +81,8 @@ const faults: Fault[] = [
     begin: () => proxy.slow(0, 20_000),
     end: () => proxy.slow(0),
     alerts: ['PlantStoreShedding', 'PlantStoreErrorBudgetBurnsFast'],
-    clients: 60
+    // More than fit into four batches of 16 lists and the queue. Otherwise the service would reject nothing.
+    clients: 200
   }
 ]
 
@@ -129,7 +130,7 @@ for (const { title, begin, end, alerts, clients, areWriting = false } of faults)
 }
 
 async function until (
-  holds: () => Promise<boolean>, what: string | (() => string), limitMs = 40_000
+  holds: () => Promise<boolean>, what: string | (() => string), limitMs = 120_000
 ): Promise<void> {
   for (const begun = performance.now(); !await holds();) {
     if (performance.now() - begun > limitMs) {

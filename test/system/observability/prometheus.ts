@@ -86,12 +86,6 @@ scrape_configs: [{ job_name: plant-store, static_configs: [{ targets: ["${new UR
       return (await get<{ result: Array<{ value: [number, string] }> }>(path)).result
     },
 
-    /** Returns the series of an expression, with two values per second. The times are in Unix seconds. */
-    async range (expression: string, start: number, end: number) {
-      const query = `query=${encodeURIComponent(expression)}&start=${start}&end=${end}&step=0.5`
-      return (await get<{ result: Series[] }>(`/api/v1/query_range?${query}`)).result
-    },
-
     async firing (): Promise<Set<string>> {
       const { alerts } = await get<{ alerts: Alert[] }>('/api/v1/alerts')
       const firing = alerts.filter(({ state }) => state === 'firing')
@@ -100,12 +94,9 @@ scrape_configs: [{ job_name: plant-store, static_configs: [{ targets: ["${new UR
   }
 }
 
-export interface Series { metric: Record<string, string>, values: Array<[number, string]> }
-
 export interface Panel {
   title: string
   targets: Array<{ expr: string }>
-  fieldConfig: { defaults: { unit: string } }
 }
 
 export async function readPanels (): Promise<Panel[]> {

@@ -1,96 +1,27 @@
-import { execFile, spawn } from 'node:child_process'
+import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { readdir, readFile, readlink, rm, writeFile } from 'node:fs/promises'
 import { connect, createServer, type AddressInfo, type Socket } from 'node:net'
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
-import { promisify } from 'node:util'
-import { gunzipSync } from 'node:zlib'
 import pg from 'pg'
-import t, { type Test } from 'tap'
+import t from 'tap'
 import { createDatabase, sql } from '../../support/database.ts'
-import { asShipped, program, run, start, unmeasured } from '../../support/program.ts'
-import { onTerminal, until } from '../../support/transfer.ts'
+import { asShipped, program, unmeasured } from '../../support/program.ts'
+import { ndjson, onTerminal, startImport, until } from '../../support/transfer.ts'
 
+const { run, start } = unmeasured
 const folder = t.testdir()
-const lines = (count: number) =>
-  Array.from({ length: count }, (_, id) => `{"id":${id},"name":"plant ${id}","tag":"indoor"}\n`).join('')
 const many = 20_000
-const manyLines = lines(many)
+const manyLines = ndjson(many)
 const file = join(folder, 'many.ndjson')
 await writeFile(file, manyLines)
 
-const count = async (url: string) => Number((await sql(url, 'select count(*) from plants'))[0]?.count)
-const idle = `exists (
-  select from pg_stat_activity where datname = current_database() and state = 'idle in transaction')`
 const copying = `exists (
   select from pg_stat_activity where datname = current_database() and query like 'copy (%')`
-const gone = `not ${idle.replace("and state = 'idle in transaction'", 'and pid <> pg_backend_pid()')}`
-
-/** Starts an import, writes `text` to its standard input, and keeps the input open. */
-async function startImport (t: Test, options: string[], text: string) {
-  const url = await createDatabase(t)
-  const { child, ended } = start(['import', 'ann', ...options], { DATABASE_URL: url })
-  // A killed import does not read the rest of its input.
-  child.stdin?.on('error', () => {})
-  child.stdin?.write(text)
-  return { url, child, ended }
-}
-
-t.test('many plants come in and go out in every format', async (t) => {
-  const DATABASE_URL = await createDatabase(t)
-  const csv = join(folder, 'many.csv.gz')
-  t.match(await unmeasured.run(['import', 'ann', file], { DATABASE_URL }),
-    { code: 0, stderr: `${many} created, 0 existing, 0 rejected\n` })
-  t.match(await unmeasured.run(['export', 'ann', csv], { DATABASE_URL }),
-    { code: 0, stderr: `${many} exported\n` })
-  t.match(await unmeasured.run(['import', 'bob', csv, '--chunk', '7001'], { DATABASE_URL }), { code: 0 })
-  t.equal((await run(['export', 'bob'], { DATABASE_URL })).stdout, manyLines)
-  t.equal(gunzipSync(await readFile(csv)).toString().split('\n').length, many + 2)
-
-  // Use bash, because some versions of sh have no pipefail.
-  const head = `set -o pipefail; ${program.join(' ')} export ann | head -1`
-  const env = { ...process.env, DATABASE_URL }
-  const { stdout, stderr } = await promisify(execFile)('bash', ['-c', head], { env })
-  t.strictSame([stdout, stderr], [lines(1), ''], 'a reader that ends early is no error')
-
-  const shown = await onTerminal(['import', 'cat', file, '--rate', '40000'], { DATABASE_URL })
-  const last = /\d+ lines, \d+ a second, \d+ s left.*20000 created, 0 existing, 0 rejected\r\n$/s
-  t.match(shown, { code: 0, shown: last })
-})
-
-t.test('a killed import leaves nothing or its committed chunks, and the next one completes it', async (t) => {
-  const whole = await startImport(t, [], lines(5000))
-  await until(whole.url, idle)
-  whole.child.kill('SIGKILL')
-  await whole.ended
-  await until(whole.url, gone)
-  t.equal(await count(whole.url), 0)
-
-  const chunks = await startImport(t, ['--chunk', '1000'], lines(3500))
-  await until(chunks.url, '(select count(*) = 3000 from plants)')
-  chunks.child.kill('SIGKILL')
-  await chunks.ended
-  await until(chunks.url, gone)
-  t.equal(await count(chunks.url), 3000)
-  t.match(await unmeasured.run(['import', 'ann', file], { DATABASE_URL: chunks.url }),
-    { code: 0, stderr: `${many - 3000} created, 3000 existing, 0 rejected\n` })
-})
-
-t.test('Ctrl-C ends an import, and reports what is stored', async (t) => {
-  const { url, child, ended } = await startImport(t, ['--chunk', '1000'], lines(2500))
-  await until(url, '(select count(*) = 2000 from plants)')
-  child.kill('SIGINT')
-  t.strictSame(await ended, {
-    code: 130,
-    stdout: '',
-    stderr: 'interrupted\n2000 created, 0 existing, 0 rejected; stored up to line 2000\n'
-  })
-  t.equal(await count(url), 2000)
-})
 
 t.test('an import that loses its connection in the commit says that the outcome is unknown', async (t) => {
-  const { url, child, ended } = await startImport(t, [], lines(1))
+  const { url, child, ended } = await startImport(t, start, [], ndjson(1))
   const client = new pg.Client(url)
   await client.connect()
   await client.query(`create function wait () returns trigger language plpgsql as
@@ -115,7 +46,7 @@ t.test('an export that loses its connection before the server confirms it leaves
   const proxy = createServer((near) => {
     const far = connect(Number(port), hostname)
     near.pipe(far).on('error', () => {})
-    far.on('data', (chunk) => {
+    far.on('data', (chunk: Buffer) => {
       const at = chunk.indexOf(copyDone)
       if (at === -1) near.write(chunk)
       else near.write(chunk.subarray(0, at + copyDone.length), () => copied.resolve(near))
@@ -147,7 +78,7 @@ async function hasOpen (pid: number | undefined, file: string): Promise<boolean>
 
 t.test('an export is one snapshot and blocks nothing; Ctrl-C leaves no file', async (t) => {
   const DATABASE_URL = await createDatabase(t)
-  await unmeasured.run(['import', 'ann', file], { DATABASE_URL })
+  await run(['import', 'ann', file], { DATABASE_URL })
   // The export blocks, because the test reads the export's output only after the delete.
   const env = { ...process.env, DATABASE_URL }
   const child = spawn('env', [...asShipped, ...program, 'export', 'ann'], { env })

@@ -31,11 +31,6 @@ const losses: Loss[] = [
     begin: async ({ container }) => run('pause', await container('one'))
   },
   {
-    how: 'disconnected from the network',
-    isSynchronous: true,
-    begin: async ({ container, network }) => run('network', 'disconnect', network, await container('one'))
-  },
-  {
     how: 'alive and read-only',
     isSynchronous: true,
     begin: ({ inside }) => inside('one', 'psql', '--username=postgres', '--quiet',

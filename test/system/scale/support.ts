@@ -29,15 +29,5 @@ export async function startProject (t: Test, overlay: string, env: Record<string
   const addresses = await Promise.all(instances.map(urlOf))
   for (const address of addresses) await waitForStatus(`${address}/readyz`, 200)
 
-  return {
-    ...project,
-    addresses,
-
-    /** Returns a database URL with the container's address. The host reaches this address only on Linux. */
-    async databaseUrl (service: string, user = 'plant_store'): Promise<string> {
-      const format = `{{(index .NetworkSettings.Networks "${project.network}").IPAddress}}`
-      const address = await run('inspect', `--format=${format}`, await project.container(service))
-      return `postgres://${user}:plants@${address}/plant_store`
-    }
-  }
+  return { ...project, addresses }
 }

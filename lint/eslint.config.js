@@ -1,0 +1,20 @@
+import neostandard from 'neostandard'
+
+export default [
+  ...neostandard({ ts: true, noJsx: true, ignores: ['.data', '.tap', '**/node_modules'] }),
+  {
+    files: ['**/*.ts'],
+    rules: { '@stylistic/max-len': ['error', { code: 110, ignorePattern: '^#!|^ *// https?://\\S+$' }] }
+  },
+  {
+    // Nobody handles a rejection of a promise that is neither awaited nor caught: it would end the process.
+    files: ['src/**/*.ts', 'dev/*.ts', 'release/*.ts'],
+    languageOptions: { parserOptions: { projectService: true } },
+    rules: {
+      // `void` marks a promise that never rejects.
+      'no-void': ['error', { allowAsStatement: true }],
+      '@typescript-eslint/no-floating-promises': 'error',
+      '@typescript-eslint/no-misused-promises': 'error'
+    }
+  }
+]

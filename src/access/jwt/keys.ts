@@ -1,0 +1,102 @@
+// Fetches the public keys of the identity provider in the background.
+import type { FastifyBaseLogger } from 'fastify'
+import { createLocalJWKSet, type LocalJWKSet } from 'jose'
+import { ApiError, errors } from '../../errors.ts'
+import { keyEvents } from '../../events.ts'
+import { discoveryUrl, isSecureUrl } from './settings.ts'
+
+interface KeySource {
+  issuer: string
+  /** If undefined, the service finds the URL by OpenID discovery. */
+  jwksUrl: string | undefined
+  /** How long keys stay in use after the last successful fetch. */
+  maxAgeMs: number
+}
+
+export type Keys = ReturnType<typeof createKeys>
+
+const maxBytes = 262_144
+const defaults = { refreshMs: 600_000, retryMs: 5000, cooldownMs: 30_000, timeoutMs: 5000 }
+
+/** Unlike jose's remote key set, keeps the old keys while fetches fail. */
+export function createKeys (source: KeySource, log: FastifyBaseLogger, times = defaults) {
+  const closed = new AbortController()
+  let keys: { set: LocalJWKSet, text: string } | undefined
+  let [fetchedAt, refetchedAt] = [-Infinity, -Infinity]
+  let failure: ApiError | undefined
+  let fetching: Promise<void> | undefined
+  let timer: NodeJS.Timeout | undefined
+
+  function refresh (): void {
+    clearTimeout(timer)
+    const signal = AbortSignal.any([closed.signal, AbortSignal.timeout(times.timeoutMs)])
+    fetching = fetchKeys(source, signal).then(succeed).catch(fail).finally(() => { fetching = undefined })
+  }
+
+  function succeed (text: string): void {
+    // If the keys are unchanged, keep the old set. A new set would empty the cache of verified JWTs.
+    const set = text === keys?.text ? keys.set : createLocalJWKSet(JSON.parse(text))
+    if (keys === undefined || failure !== undefined) log.info('the keys of the identity provider are fetched')
+    keys = { text, set }
+    fetchedAt = performance.now()
+    failure = undefined
+    timer = setTimeout(refresh, times.refreshMs).unref()
+    keyEvents.publish({ result: 'succeeded' })
+  }
+
+  function fail (error: unknown): void {
+    if (closed.signal.aborted) return
+    if (failure === undefined) log.warn({ err: error }, errors.KEYS_UNAVAILABLE.message)
+    failure = new ApiError(errors.KEYS_UNAVAILABLE, { cause: error })
+    timer = setTimeout(refresh, times.retryMs).unref()
+    keyEvents.publish({ result: 'failed' })
+  }
+
+  return {
+    /** Fetches the keys now, and then regularly until `close`. */
+    refresh,
+
+    /** Undefined before the first successful fetch, and when the keys are older than `maxAgeMs`. */
+    current: (): LocalJWKSet | undefined =>
+      performance.now() - fetchedAt <= source.maxAgeMs ? keys?.set : undefined,
+
+    /** Fetches at most once per `cooldownMs`. Resolves to the last keys. Rejects if the last fetch failed. */
+    async refetch (): Promise<LocalJWKSet> {
+      if (fetching === undefined && performance.now() - refetchedAt >= times.cooldownMs) {
+        refetchedAt = performance.now()
+        refresh()
+      }
+      await fetching
+      if (failure !== undefined) throw failure
+      return keys?.set as LocalJWKSet
+    },
+
+    close (): void {
+      closed.abort()
+      clearTimeout(timer)
+    }
+  }
+}
+
+async function fetchKeys ({ issuer, jwksUrl }: KeySource, signal: AbortSignal): Promise<string> {
+  if (jwksUrl !== undefined) return fetchText(jwksUrl, signal)
+  const url = discoveryUrl(issuer)
+  const { issuer: named, jwks_uri: discovered } = JSON.parse(await fetchText(url, signal))
+  if (named !== issuer) throw new Error(`${url} names the issuer ${JSON.stringify(named)}`)
+  if (!isSecureUrl(discovered)) throw new Error(`${url} names no secure URL of keys`)
+  return fetchText(discovered, signal)
+}
+
+/** Follows no redirects: a redirect could lead to a host inside the operator's network. */
+async function fetchText (url: string, signal: AbortSignal): Promise<string> {
+  const { body, ok, status } = await fetch(url, { redirect: 'error', signal })
+  const chunks: Uint8Array[] = []
+  let bytes = 0
+  for await (const chunk of body ?? []) {
+    bytes += chunk.length
+    if (bytes > maxBytes) throw new Error(`${url} responded with more than ${maxBytes} bytes`)
+    chunks.push(chunk)
+  }
+  if (!ok) throw new Error(`${url} responded with status ${status}`)
+  return Buffer.concat(chunks).toString()
+}

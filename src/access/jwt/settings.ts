@@ -1,0 +1,57 @@
+// The settings for JWTs of an identity provider. Without JWT_ISSUER the service accepts no JWT.
+import { duration, oneOf, text, type Setting, type ValuesOf } from '../../setting-types.ts'
+
+const algorithms = ['RS256', 'RS384', 'RS512', 'PS256', 'PS384', 'PS512', 'ES256', 'ES384', 'ES512',
+  'EdDSA', 'Ed25519']
+
+/** Accepts https, and http on this machine. Without https, a network attacker could replace the keys. */
+export function isSecureUrl (text: unknown): text is string {
+  if (typeof text !== 'string' || /\s/.test(text) || !URL.canParse(text)) return false
+  const { protocol, hostname, username, password } = new URL(text)
+  const isLoopback = /^(localhost|127(\.\d+){3}|\[::1\])$/.test(hostname)
+  return (protocol === 'https:' || (protocol === 'http:' && isLoopback)) && username + password === ''
+}
+
+/** See OpenID Connect Discovery 1.0, section 4. */
+export const discoveryUrl = (issuer: string) =>
+  `${issuer.replace(/\/$/, '')}/.well-known/openid-configuration`
+
+/** RFC 8414, section 2, forbids a query and a fragment. A `|` would make the user `issuer|name` ambiguous. */
+const isIssuer = (text: string) => isSecureUrl(text) && !/[?#|]/.test(text)
+
+const algorithmList: Setting<string[]> = {
+  initial: 'RS256,ES256,EdDSA',
+  values: `names separated by commas: ${algorithms.join(', ')}`,
+  meaning: 'the algorithms that may sign a JWT',
+  parse: (text) => {
+    const names = text.split(',').map((name) => name.trim())
+    return names.every((name) => algorithms.includes(name)) ? names : undefined
+  }
+}
+
+export const jwtSettings = {
+  JWT_ISSUER: text(undefined,
+    'a URL with https, or with http for this machine, without query and fragment',
+    'the identity provider that issues JWTs; without it the service accepts no JWTs', isIssuer),
+  JWT_AUDIENCE: text(undefined, 'a text',
+    'the audience that JWTs must name; required with JWT_ISSUER'),
+  JWT_JWKS_URL: text(undefined, 'a URL with https, or with http for this machine',
+    'the keys of the provider; without it OpenID discovery names them', isSecureUrl),
+  JWT_ALGORITHMS: algorithmList,
+  JWT_TYPE: oneOf('at+jwt', ['at+jwt', 'JWT'], 'the `typ` that JWTs must have'),
+  JWT_USER_CLAIM: text('sub', 'the name of a claim', 'the claim that names the user'),
+  JWT_SCOPE_CLAIM: text(undefined, 'the name of a claim',
+    'the claim that lists the scopes; without it `scope`, or else `scp`'),
+  JWT_KEYS_MAX_AGE: duration('24h', '30d',
+    'how long keys stay in use while the provider cannot be reached', '20m')
+}
+
+export type JwtSettings = ValuesOf<typeof jwtSettings>
+
+/** Returns a line for each missing variable that JWTs require. If no JWT variable is set, returns no line. */
+export function findMissingJwtSettings (environment: NodeJS.ProcessEnv): string[] {
+  const given = Object.keys(jwtSettings).find((name) => name in environment)
+  if (given === undefined) return []
+  return ['JWT_ISSUER', 'JWT_AUDIENCE'].filter((name) => !(name in environment))
+    .map((name) => `${name}: expected a value, because ${given} is set`)
+}

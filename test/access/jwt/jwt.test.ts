@@ -1,0 +1,389 @@
+import assert from 'node:assert/strict'
+import { createHmac } from 'node:crypto'
+import { setTimeout as delay } from 'node:timers/promises'
+import fc from 'fast-check'
+import Fastify from 'fastify'
+import { exportSPKI, type JWTPayload } from 'jose'
+import t, { type Test } from 'tap'
+import { createJwtAuthenticator } from '../../../src/access/jwt/jwt.ts'
+import { createKeys } from '../../../src/access/jwt/keys.ts'
+import { serveResourceMetadata } from '../../../src/access/jwt/resource-metadata.ts'
+import { readConfig } from '../../../src/config.ts'
+import { ApiError, errors } from '../../../src/errors.ts'
+import { jwtEvents, jwtRejections } from '../../../src/events.ts'
+import { serverLimits } from '../../../src/http/limits.ts'
+import { rejectMalformedRequests } from '../../../src/http/request-checks.ts'
+import { startApp } from '../../support/app.ts'
+import { authenticateWith } from '../../support/authenticate.ts'
+import { createDatabase } from '../../support/database.ts'
+import { acceptingJwts, audience, createKey, startKeyServer } from '../../support/identity-provider.ts'
+import { invalid, lacks, metadata, startJwtService, success, unavailable } from '../../support/jwt-service.ts'
+
+const shared = await createDatabase(t)
+
+const startService = (t: Test, issuer: string, environment: Record<string, string> = {}) =>
+  startJwtService(t, issuer, { DATABASE_URL: shared, ...environment })
+
+/** Starts an identity provider, but no service. Tests call the returned `authenticate` directly. */
+async function startChecks (t: Test, settings: Record<string, string> = {}) {
+  const provider = await startKeyServer(t)
+  const { issuer } = provider
+  const config = readConfig({ ...acceptingJwts(issuer), ...settings })
+  const times = { refreshMs: 3_600_000, retryMs: 3_600_000, cooldownMs: 0, timeoutMs: 5000 }
+  const keys = createKeys({ issuer, jwksUrl: undefined, maxAgeMs: 3_600_000 }, Fastify().log, times)
+  t.teardown(keys.close)
+  const authenticate = authenticateWith(createJwtAuthenticator(keys, config, new Set(['plants:read', 'x'])))
+  const rejects = (token: string, cause: string) =>
+    t.rejects(authenticate(token), { name: 'TOKEN_INVALID', cause }, cause)
+  return { authenticate, config, keys, provider, rejects }
+}
+
+t.test('a provider that has never responded gets 503 with Retry-After, and own tokens work', async (t) => {
+  const provider = await startKeyServer(t)
+  await provider.stop()
+  const { app, as, withToken } = await startService(t, provider.issuer)
+  const token = await provider.sign()
+  t.strictSame(await withToken(token).list(), unavailable)
+  const { headers } = await app.inject({ url: '/plants', headers: { authorization: `Bearer ${token}` } })
+  t.match(headers, { 'retry-after': '10' })
+  // On a busy machine the readiness probe may take too long.
+  while ((await app.inject('/readyz')).statusCode !== 200) await delay(10)
+  const own = await as('alice', { readOnly: true })
+  t.equal((await own.list()).statusCode, 200)
+  t.match((await own.create({ id: 1, name: 'Ivy' })).json(), { error: 40301 })
+  t.strictSame(await withToken('plant_1').list(), invalid)
+})
+
+t.test('an unknown key gets 401, and many such tokens cause one fetch of the keys', async (t) => {
+  const provider = await startKeyServer(t)
+  const { withToken } = await startService(t, provider.issuer)
+  t.match(await withToken(await provider.sign()).list(), { status: 200 })
+  const unknown = withToken(await provider.sign({}, { kid: 'unknown' }))
+  t.strictSame(await unknown.list(), invalid)
+  const requests = provider.requests.length
+  for (let sent = 0; sent < 5; sent++) t.strictSame(await unknown.list(), invalid)
+  t.equal(provider.requests.length, requests)
+})
+
+t.test('a JWT without a key id may be signed by any of four keys of its algorithm', async (t) => {
+  const { authenticate, provider, rejects } = await startChecks(t)
+  const broken = { kty: 'EC', crv: 'P-256', kid: 'broken', alg: 'ES256', x: 'AA', y: 'AA' }
+  const keys = [provider.key, ...await Promise.all(['ES256', 'ES256', 'ES256', 'ES256'].map(createKey))]
+  const rsa = await createKey('RS256')
+  provider.keys.splice(0, 1, rsa.jwk, broken, ...keys.map(({ jwk }) => jwk))
+  const sign = (key: typeof rsa, claims = {}) =>
+    provider.sign(claims, { kid: undefined, alg: key.alg }, key.privateKey)
+  for (const key of [rsa, ...keys.slice(0, 4)]) await authenticate(await sign(key))
+  await rejects(await sign(keys[4] as typeof rsa), 'unknown_key')
+  await rejects(await sign(await createKey('ES256')), 'unknown_key')
+  await rejects(await sign(keys[2] as typeof rsa, { aud: 'x' }), 'audience')
+})
+
+t.test('a JWT without a key id is accepted after a rotation of the keys', async (t) => {
+  const { authenticate, keys, provider, rejects } = await startChecks(t)
+  await keys.refetch()
+  const [second, third] = [await createKey('ES256'), await createKey('ES256')]
+  const signedBy = (key: typeof second) => provider.sign({}, { kid: undefined }, key.privateKey)
+  provider.keys.push(second.jwk)
+  t.match(await authenticate(await signedBy(second)), { user: /alice$/ }, 'the old set has one key')
+  provider.keys.shift()
+  provider.keys.push(third.jwk)
+  t.match(await authenticate(await signedBy(third)), { user: /alice$/ }, 'the old set has two keys')
+  await rejects(await signedBy(provider.key), 'unknown_key')
+
+  const fetches = provider.requests.length
+  const forged = await provider.sign({}, { kid: third.kid }, provider.key.privateKey)
+  await rejects(forged, 'signature')
+  t.equal(provider.requests.length, fetches, 'a wrong signature of a named key causes no fetch')
+  await provider.stop()
+  await t.rejects(authenticate(await signedBy(await createKey('ES256'))), { name: 'KEYS_UNAVAILABLE' })
+  await authenticate(await provider.sign({}, { kid: third.kid }, third.privateKey))
+})
+
+t.test('a token needs the scope of the operation', async (t) => {
+  const provider = await startKeyServer(t)
+  const { withToken } = await startService(t, provider.issuer)
+  for (const [scope, reads, writes] of [
+    ['plants:read', true, false], ['plants:write', false, true], ['plants:write plants:read x', true, true],
+    ['plants:* plants:reads', false, false], [undefined, false, false]
+  ] as const) {
+    const client = withToken(await provider.sign({ scope, sub: JSON.stringify(scope) ?? 'none' }))
+    t.strictSame(await client.list(), reads ? success([]) : lacks('plants:read'), `${scope} lists`)
+    t.strictSame(await client.create(1),
+      writes ? success({ name: 'Monstera' }) : lacks('plants:write'), `${scope} creates`)
+  }
+})
+
+t.test('an operation without a scope rejects every JWT and takes own tokens', async (t) => {
+  const provider = await startKeyServer(t)
+  const environment = { DATABASE_URL: shared, ...acceptingJwts(provider.issuer) }
+  const { app, as } = await startApp(t, environment, async (guarded) => {
+    guarded.get('/weather', async () => ({ rain: true }))
+  })
+  const own = (await as('alice', { readOnly: true })).authorization
+  const send = (authorization: string) => app.inject({ url: '/weather', headers: { authorization } })
+  t.strictSame((await send(own)).json(), { rain: true })
+  const response = await send(`Bearer ${await provider.sign({ scope: 'undefined weather:read' })}`)
+  t.strictSame(response.json(), lacks('').body)
+  t.equal(response.headers['www-authenticate'],
+    `Bearer realm="plants", error="insufficient_scope"${metadata}`)
+})
+
+t.test('the scopes are in `scope`, or else in `scp`, or in the configured claim', async (t) => {
+  const services = [await startChecks(t), await startChecks(t, { JWT_SCOPE_CLAIM: 'permissions' })]
+  const cases: Array<[claims: JWTPayload, usual: string[], configured: string[]]> = [
+    [{ scope: 'plants:read unknown' }, ['plants:read'], []],
+    [{ scope: ['x', 1, 'plants:read'] }, ['x', 'plants:read'], []],
+    [{ scope: { 'plants:read': true } }, [], []],
+    [{ scope: undefined, scp: 'plants:read x' }, ['plants:read', 'x'], []],
+    [{ scope: undefined, scp: ['x'] }, ['x'], []],
+    [{ scope: 'x', scp: 'plants:read', permissions: ['plants:read'] }, ['x'], ['plants:read']]
+  ]
+  for (const [claims, ...expected] of cases) {
+    for (const [index, { authenticate, provider }] of services.entries()) {
+      t.strictSame([...(await authenticate(await provider.sign(claims))).scopes ?? []], expected[index])
+    }
+  }
+})
+
+t.test('settings name the user claim, the type and the algorithms', async (t) => {
+  const provider = await startKeyServer(t)
+  const { as, withToken } = await startService(t, provider.issuer, {
+    JWT_USER_CLAIM: 'employee',
+    JWT_TYPE: 'JWT',
+    JWT_ALGORITHMS: 'ES256',
+    JWT_JWKS_URL: `${provider.issuer}/keys`
+  })
+  const client = withToken(await provider.sign({ employee: '007' }, { typ: 'JWT' }))
+  t.strictSame(await client.create(1), success({ name: 'Monstera' }))
+  t.strictSame((await (await as(`${provider.issuer}|007`)).list()).json(), [{ name: 'Monstera' }])
+  t.strictSame(await withToken(await provider.sign({ employee: '007' })).list(), invalid, 'at+jwt')
+  t.strictSame(await withToken(await provider.sign({}, { typ: 'JWT' })).list(), invalid, 'no user')
+  const rs = await startChecks(t, { JWT_ALGORITHMS: 'RS256' })
+  await rs.rejects(await rs.provider.sign(), 'algorithm')
+})
+
+t.test('hostile tokens get the same 401 as every invalid token, and no token is in the log', async (t) => {
+  const provider = await startKeyServer(t)
+  const { rejections, withToken, log } = await startService(t, provider.issuer)
+  const [foreign, rsa] = [await createKey('ES256'), await createKey('RS256')]
+  const now = Math.floor(Date.now() / 1000)
+  const part = (value: object) => Buffer.from(JSON.stringify(value)).toString('base64url')
+  const claims = { iss: provider.issuer, aud: audience, sub: 'alice', exp: now + 300, scope: 'plants:read' }
+  const { kid } = provider.key
+  const unsigned = `${part({ alg: 'HS256', typ: 'at+jwt', kid })}.${part(claims)}`
+  const hmac = createHmac('sha256', await exportSPKI(provider.key.publicKey)).update(unsigned)
+  const critical = { alg: 'ES256', kid, typ: 'at+jwt', crit: ['x'], x: 1 }
+  const good = await provider.sign()
+  const [head, payload, signature] = good.split('.') as [string, string, string]
+
+  const tokens: Record<string, [token: string | Promise<string>, reason: string]> = {
+    'alg none': [`${part({ alg: 'none', typ: 'at+jwt', kid })}.${part(claims)}.`, 'algorithm'],
+    'HS256 with the public key': [`${unsigned}.${hmac.digest('base64url')}`, 'algorithm'],
+    'another algorithm than the key\'s': [provider.sign({}, { alg: 'RS256' }, rsa.privateKey), 'unknown_key'],
+    'a foreign key': [provider.sign({}, {}, foreign.privateKey), 'signature'],
+    'a changed payload': [`${head}.${part({ ...claims, sub: 'bob' })}.${signature}`, 'signature'],
+    'no signature': [`${head}.${payload}.`, 'signature'],
+    'a key in the header':
+      [provider.sign({}, { jwk: foreign.jwk, kid: 'mine' }, foreign.privateKey), 'unknown_key'],
+    'another issuer': [provider.sign({ iss: `${provider.issuer}/` }), 'issuer'],
+    'another audience': [provider.sign({ aud: 'https://other.example' }), 'audience'],
+    'no audience': [provider.sign({ aud: undefined }), 'audience'],
+    'another type': [provider.sign({}, { typ: 'JWT' }), 'type'],
+    'an unknown critical field': [`${part(critical)}.${payload}.${signature}`, 'malformed'],
+    'no expiry': [provider.sign({ exp: undefined }), 'malformed'],
+    'an expiry that is no number': [provider.sign({ exp: '2999-01-01' as never }), 'malformed'],
+    expired: [provider.sign({ exp: now - 31 }), 'expired'],
+    'not yet valid': [provider.sign({ nbf: now + 90 }), 'not_yet_valid'],
+    'no user': [provider.sign({ sub: undefined }), 'user'],
+    'an empty user': [provider.sign({ sub: '' }), 'user'],
+    'a number as the user': [provider.sign({ sub: 42 as never }), 'user'],
+    'a user with a line break': [provider.sign({ sub: 'a\nb' }), 'user'],
+    'a user of 255 characters': [provider.sign({ sub: 'x'.repeat(255) }), 'user'],
+    'two parts': [`${head}.${payload}`, 'malformed'],
+    'four parts': [`${good}.x`, 'malformed'],
+    'a space in the signature':
+      [`${head}.${payload}.${signature.slice(0, 40)} ${signature.slice(40)}`, 'malformed'],
+    'an own token with a dot': ['plant_.x', 'malformed']
+  }
+  for (const [name, [token, reason]] of Object.entries(tokens)) {
+    t.strictSame(await withToken(await token).list(), invalid, name)
+    t.equal(rejections().at(-1), reason, name)
+  }
+  t.strictSame([...new Set(rejections())].sort(), jwtRejections.toSorted(), 'every reason has a token here')
+  for (const [name, token] of Object.entries({
+    'expired 20 s ago': provider.sign({ exp: now - 20 }),
+    'valid in 20 s': provider.sign({ nbf: now + 20 }),
+    'two audiences': provider.sign({ aud: ['https://other.example', audience] }),
+    'the whole media type': provider.sign({}, { typ: 'application/AT+JWT' }),
+    'no key id and one key': provider.sign({}, { kid: undefined })
+  })) t.match(await withToken(await token).list(), { status: 200 }, name)
+  for (const secret of [payload, signature]) t.notMatch(log.join(), secret)
+})
+
+t.test('a broken key of the provider gives 503 for its tokens, and no other', async (t) => {
+  const { authenticate, provider } = await startChecks(t)
+  provider.keys.push({ kty: 'RSA', kid: 'broken', alg: 'RS256', n: 'AQAB', e: 'AQAB' })
+  const { privateKey } = await createKey('RS256')
+  const broken = await provider.sign({}, { alg: 'RS256', kid: 'broken' }, privateKey)
+  await t.rejects(authenticate(broken), { name: 'KEYS_UNAVAILABLE' })
+  t.match(await authenticate(await provider.sign()), { user: /alice$/ })
+})
+
+/** Counts the checks of JWTs from now on, by result. */
+function countChecks (t: Test): Record<string, number> {
+  const counts: Record<string, number> = {}
+  const count = ({ result }: { result: string }) => { counts[result] = (counts[result] ?? 0) + 1 }
+  jwtEvents.subscribe(count)
+  t.teardown(() => jwtEvents.unsubscribe(count))
+  return counts
+}
+
+t.test('a cached token is verified again after a minute, and after a change of the keys', async (t) => {
+  const { authenticate, config, keys, provider } = await startChecks(t)
+  const token = await provider.sign()
+  const refuse = () => { throw new ApiError(errors.OVERLOADED) }
+  await t.rejects(authenticate(token, refuse), { name: 'OVERLOADED' }, 'before the check of the signature')
+  const counts = countChecks(t)
+  const real = performance.now.bind(performance)
+  let shiftMs = 0
+  const intercepted = t.intercept(performance, 'now', { value: () => real() + shiftMs })
+  const short = await provider.sign({ exp: Math.floor(Date.now() / 1000) + 10 })
+  // The service tolerates clocks that differ by 30 s.
+  for (const [checked, atMs, verified, cached] of [
+    [token, 0, 1, 0], [token, 59_000, 1, 1], [token, 60_001, 2, 1],
+    [short, 60_001, 3, 1], [short, 95_000, 3, 2], [short, 105_000, 4, 2]
+  ] as const) {
+    shiftMs = atMs
+    await authenticate(checked, verified === 2 ? refuse : undefined)
+    t.strictSame(counts, { verified, ...cached > 0 && { cached } })
+  }
+  intercepted.restore()
+
+  provider.keys.push({ ...provider.key.jwk, kid: 'another' })
+  const another = await provider.sign({}, { kid: 'another' })
+  await authenticate(another)
+  await authenticate(token)
+  t.strictSame(counts, { verified: 6, cached: 2 })
+  const before = keys.current()
+  provider.keys.shift()
+  await keys.refetch()
+  await t.rejects(authenticate(token), { name: 'TOKEN_INVALID', cause: 'unknown_key' })
+
+  let current = before
+  const changing =
+    authenticateWith(createJwtAuthenticator({ ...keys, current: () => current }, config, new Set()))
+  const pending = changing(token)
+  current = keys.current()
+  await changing(another)
+  await pending
+  await t.rejects(changing(token), { name: 'TOKEN_INVALID' }, 'the keys changed during the check')
+})
+
+t.test('FAILED_AUTH_RATE rejects JWTs that are not cached, and serves cached ones', async (t) => {
+  const provider = await startKeyServer(t)
+  const { withToken } = await startService(t, provider.issuer, { FAILED_AUTH_RATE: '2/m' })
+  const known = withToken(await provider.sign())
+  t.match(await known.list(), { status: 200 })
+  const forged = withToken(await provider.sign({ iss: 'x' }))
+  for (const status of [401, 401, 429]) t.match(await forged.list(), { status })
+  const fresh = withToken(await provider.sign({ sub: 'bob' }))
+  t.match(await fresh.list(), { status: 429, body: { error: 42902 } })
+  t.match(await known.list(), { status: 200 })
+})
+
+const wellKnown = '/.well-known/oauth-protected-resource'
+
+t.test('resource metadata name the provider', async (t) => {
+  const provider = await startKeyServer(t)
+  const { app } = await startService(t, provider.issuer)
+  t.strictSame((await app.inject(wellKnown)).json(), {
+    resource: audience,
+    authorization_servers: [provider.issuer],
+    scopes_supported: ['plants:write', 'plants:read'],
+    bearer_methods_supported: ['header']
+  })
+  t.equal((await app.inject('/plants')).headers['www-authenticate'], `Bearer realm="plants"${metadata}`)
+  t.match((await app.inject(`${wellKnown}/a`)).json(), { error: 40401 })
+})
+
+/** Returns the URL of the resource metadata in `WWW-Authenticate`, and the response to a request for it. */
+async function findMetadata (resource: string) {
+  const app = Fastify(serverLimits)
+  rejectMalformedRequests(app)
+  serveResourceMetadata(app, 'https://id.example', resource, new Set())
+  app.get('/', (_request, reply) => reply.header('www-authenticate', 'Bearer').send())
+  const challenge = String((await app.inject('/')).headers['www-authenticate'])
+  const url = /^Bearer, resource_metadata="(.*)"$/.exec(challenge)?.[1]
+  const response = await app.inject(url === undefined ? wellKnown : new URL(url).pathname)
+  return { url, response }
+}
+
+t.test('the metadata of an https audience are served below the path of the audience', async (t) => {
+  for (const [audience, advertised] of [
+    ['https://example.org', wellKnown],
+    ['https://example.org/', wellKnown],
+    ['https://example.org:8443/v1:x/', `${wellKnown}/v1:x`],
+    ...['/a//b', '/a%20b', '/%41', '/::a', '/:a(b)', '/%2520', '/%252A', '/%F0%9F%8C%B1', '/%00', '/%22',
+      '/a;b', `/${'long'.repeat(100)}`
+    ].map((path) => [`https://example.org${path}`, `${wellKnown}${path}`]),
+    ['https://example.org/ä', `${wellKnown}/%C3%A4`],
+    ['https://example.org/a/%2e%2e/b', `${wellKnown}/b`]
+  ] as Array<[string, string]>) {
+    const { url, response } = await findMetadata(audience)
+    t.strictSame([url, response.statusCode], [new URL(audience).origin + advertised, 200])
+    t.equal(response.json().resource, audience)
+  }
+  for (const audience of [
+    'plants', 'http://plants.example', 'https://', 'https://x/?y', 'https://x/#y', 'https://x/a b',
+    ...['*', '%2A', '%', '%zz', '%C3', '%2F', '%2f', '%3A', '%3F', '%23', '%24', '%26', '%2B',
+      '%2C', '%3B', '%3D', '%40'].map((path) => `https://x/${path}`)
+  ]) {
+    const { url, response } = await findMetadata(audience)
+    t.strictSame([url, response.statusCode], [undefined, 404], audience)
+  }
+})
+
+t.test('the advertised URL of every audience responds with the metadata', async () => {
+  const part = fc.constantFrom('/', ':', '*', '%', '%2', '%2A', '%25', '%20', '%2f', '%3A', '%C3', '%A4',
+    'ä', '.', '%2e', '(', ')', '?', '%3F', ';', '"', '\\', '%00', '-', 'a', '5')
+  await fc.assert(fc.asyncProperty(fc.array(part, { maxLength: 8 }), async (parts) => {
+    const resource = `https://example.org/${parts.join('')}`
+    const { url, response } = await findMetadata(resource)
+    if (url !== undefined) assert.strictEqual(response.json().resource, resource)
+  }), { numRuns: 50 })
+})
+
+t.test('the OpenAPI document names the scheme and the scope of each operation', async (t) => {
+  const { app } = await startService(t, 'https://id.example')
+  const { paths, components: { securitySchemes } } = (await app.inject('/openapi.json')).json()
+  t.match(securitySchemes.identityProvider,
+    { type: 'http', scheme: 'bearer', bearerFormat: 'JWT', description: /https:\/\/id\.example/ })
+  const securityOf = (scope: string) => [{ bearerAuth: [] }, { identityProvider: [scope] }]
+  t.strictSame(paths['/plants'].get.security, securityOf('plants:read'))
+  t.strictSame(paths['/plants'].post.security, securityOf('plants:write'))
+  t.strictSame(paths['/plants/{id}'].delete.security, securityOf('plants:write'))
+})
+
+t.test('metrics count checks and fetches, and show the age of the keys', async (t) => {
+  const provider = await startKeyServer(t)
+  const { withToken, observers: [metrics] } = await startService(t, provider.issuer, { METRICS_PORT: '0' })
+  const good = withToken(await provider.sign())
+  await good.list()
+  await good.list()
+  await withToken(await provider.sign({ iss: 'x' })).list()
+  await provider.stop()
+  await withToken(await provider.sign({}, { kid: 'unknown' })).list()
+  const text = await (await fetch(metrics?.url as string)).text()
+  for (const line of [
+    'plant_store_jwt_checks_total{result="verified"} 1',
+    'plant_store_jwt_checks_total{result="cached"} 1',
+    'plant_store_jwt_checks_total{result="rejected"} 1',
+    'plant_store_jwt_checks_total{result="unavailable"} 1',
+    'plant_store_jwt_key_fetches_total{result="succeeded"} 1',
+    'plant_store_jwt_key_fetches_total{result="failed"} 1',
+    'plant_store_credentials_refused_total{reason="issuer"} 1',
+    'plant_store_credentials_refused_total{reason="audience"} 0'
+  ]) t.ok(text.includes(`${line}\n`), line)
+  t.match(text, /^plant_store_jwt_keys_age_seconds [\d.e-]+$/m)
+})

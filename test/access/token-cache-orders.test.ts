@@ -1,0 +1,193 @@
+// Checks tokens in random orders of look-ups, refreshes, revocations and failures. Uses no database.
+import assert from 'node:assert/strict'
+import fc from 'fast-check'
+import t from 'tap'
+import type { Access } from '../../src/access/bearer.ts'
+import { createAuthenticator } from '../../src/access/token-cache.ts'
+import { createToken, hashToken } from '../../src/access/token-format.ts'
+import { createTokens, type Token, type Tokens } from '../../src/access/tokens.ts'
+import type { Database, Row as DatabaseRow } from '../../src/database/database.ts'
+import { ApiError, errors } from '../../src/errors.ts'
+import { authenticateWith } from '../support/authenticate.ts'
+import { must, runSteps, settlePromises, stopClock } from '../support/orders.ts'
+
+const step = fc.record({
+  act: fc.oneof(
+    { weight: 20, arbitrary: fc.constantFrom('request', 'request', 'request', 'wait') },
+    { weight: 1, arbitrary: fc.constantFrom('revoke', 'erase') }
+  ),
+  user: fc.constantFrom('alice', 'alice', 'bob', 'nobody'),
+  waitMs: fc.constantFrom(50, 200, 400, 800)
+})
+
+const texts = new Map(['alice', 'bob', 'nobody'].map((user) => [user, createToken()]))
+
+/** A token in the database, and the last result of its look-ups. */
+class Row {
+  readonly user: string
+  readonly expires: number
+  exists: boolean
+  revokedAt = Infinity
+  lookUps = 0
+  requests = 0
+  failedAt = -Infinity
+  stored: { askedAt: number, isActive: boolean, isRefreshed: boolean } | undefined
+  /** Until this time, a refresh must start. */
+  refreshBy = Infinity
+  wasRejected = false
+
+  constructor (user: string, expires: number) {
+    this.user = user
+    this.expires = expires
+    this.exists = user !== 'nobody'
+  }
+}
+
+t.test('in every order, a revocation takes effect in time, and no failure rejects a token', async (t) => {
+  const advance = stopClock(t)
+  await fc.assert(fc.asyncProperty(
+    fc.scheduler(), fc.array(step, { minLength: 5, maxLength: 40 }), fc.constantFrom(0, 600, 1200, 3000),
+    fc.infiniteStream(fc.constantFrom(false, false, false, true)),
+    async (s, steps, ttlMs, failures) => {
+      const rows = new Map([...texts].map(([user, text]) =>
+        [hashToken(text), new Row(user, performance.now() + (user === 'bob' ? 2000 : Infinity))]))
+
+      async function find (hash: string): Promise<Token | undefined> {
+        const askedAt = performance.now()
+        const row = rows.get(hash) as Row
+        must(row.lookUps === 0, 'requests share a look-up')
+        must(askedAt - (row.stored?.askedAt ?? -Infinity) >= 2 / 3 * ttlMs, 'a new token is not refreshed')
+        must(row.requests > 0 || askedAt % (ttlMs / 12) === 0, 'refreshes start at the same time')
+        row.lookUps++
+        row.refreshBy = Infinity
+        await s.schedule(Promise.resolve(), `${row.user}: read`)
+        const { exists, revokedAt, expires } = row
+        const isActive = revokedAt > performance.now()
+        await s.schedule(Promise.resolve(), `${row.user}: result`)
+        row.lookUps--
+        if (failures.next().value) {
+          row.failedAt = performance.now()
+          throw new ApiError(errors.DATABASE_UNAVAILABLE)
+        }
+        if (!exists) return undefined
+        row.stored = { askedAt, isActive, isRefreshed: false }
+        return {
+          id: '1',
+          user: row.user,
+          readOnly: false,
+          created: new Date(0),
+          ...expires < Infinity && { expires: new Date(expires) },
+          ...!isActive && { revoked: new Date(revokedAt) }
+        }
+      }
+      const { cached, check: lookUp } = createAuthenticator({ find } as unknown as Tokens, ttlMs)
+
+      async function request (text: string, row: Row): Promise<void> {
+        const [start, { stored, wasRejected }] = [performance.now(), row]
+        const isFresh = stored !== undefined && start < stored.askedAt + ttlMs
+        const isHit = isFresh && stored.isActive && start < row.expires
+        row.requests++
+        try {
+          const hit = cached(text)
+          must((hit !== undefined) === isHit, 'a token is cached for the TTL')
+          if (isHit && start >= stored.askedAt + 2 / 3 * ttlMs && !stored.isRefreshed) {
+            stored.isRefreshed = true
+            row.refreshBy = start + ttlMs / 12
+          }
+          let isAdmitted = false
+          const checked = hit ?? lookUp(text, () => { isAdmitted = true })
+          must(isAdmitted === (stored === undefined), 'only a token that is not cached needs admission')
+          const { user, validUntil }: Access = await checked
+          must(user === row.user && !wasRejected, 'a rejected token stays rejected')
+          const earliest = Math.min(start - ttlMs + Math.max(ttlMs, 1000), row.expires)
+          must(validUntil >= earliest, 'the result of a look-up serves requests for at most the TTL')
+          const latest = Math.min(row.revokedAt + Math.max(ttlMs, 1000), row.expires)
+          must(validUntil <= latest && performance.now() < row.expires, 'an invalid token loses its effect')
+        } catch (error) {
+          const { name, cause } = error as Error
+          if (name === 'TOKEN_INVALID') row.wasRejected = true
+          if (name === 'DATABASE_UNAVAILABLE') must(row.failedAt >= start, 'the look-up has failed')
+          else if (cause === 'unknown') must(!row.exists, 'an existing token is not unknown')
+          else if (cause === 'revoked') must(row.revokedAt < Infinity, 'a valid token is not revoked')
+          else must(cause === 'expired' && performance.now() >= row.expires, `${name} ${cause}`)
+        }
+        row.requests--
+      }
+
+      await runSteps(s, steps, async ({ act, user, waitMs }) => {
+        const text = texts.get(user) as string
+        const row = rows.get(hashToken(text)) as Row
+        if (act === 'request') request(text, row)
+        else if (act === 'wait') {
+          for (let ms = 0; ms < waitMs; ms += 50) {
+            advance(50)
+            await settlePromises()
+          }
+        } else {
+          row.revokedAt = Math.min(row.revokedAt, performance.now())
+          if (act === 'erase') row.exists = false
+        }
+      }, () => {
+        for (const { refreshBy } of rows.values()) {
+          must(performance.now() <= refreshBy, 'a token in use is refreshed')
+        }
+      })
+      assert(rows.values().every(({ requests }) => requests === 0), 'every request ends')
+    }
+  ), { numRuns: 120 })
+})
+
+t.test('unknown tokens evict no token, and an evicted token gets the result of its look-up', async (t) => {
+  const known = new Set<string>()
+  let lookUps = 0
+  let pending: Promise<unknown> | undefined
+  const find = async (hash: string) => {
+    lookUps++
+    await pending
+    return known.has(hash) ? { id: '1', user: 'alice', readOnly: false, created: new Date() } : undefined
+  }
+  const authenticate = authenticateWith(createAuthenticator({ find } as unknown as Tokens, 60_000))
+  const createKnown = () => {
+    const token = createToken()
+    known.add(hashToken(token))
+    return token
+  }
+  const authenticateMany = (length: number, create: () => string) =>
+    Promise.allSettled(Array.from({ length }, () => authenticate(create())))
+  const alice = createKnown()
+  await authenticate(alice)
+  for (let sent = 0; sent < 10_000; sent += 500) await authenticateMany(500, createToken)
+  t.match(await authenticate(alice), { user: 'alice' })
+  t.equal(lookUps, 10_001)
+
+  const result = Promise.withResolvers<void>()
+  pending = result.promise
+  const evicted = authenticate(createKnown())
+  pending = undefined
+  await authenticateMany(10_000, createKnown)
+  result.resolve()
+  t.match(await evicted, { user: 'alice' })
+})
+
+t.test('unknown tokens neither delay nor shed the look-up of a known token', async (t) => {
+  const sent: Array<{ hashes: string[], finish: (rows: DatabaseRow[]) => void }> = []
+  const readHedged = (_: unknown, [hashes]: [string[]]) =>
+    new Promise<DatabaseRow[]>((resolve) => sent.push({ hashes, finish: resolve }))
+  const { find } = createTokens({ readHedged, addProbe () {} } as unknown as Database, 150)
+  let shed = 0
+  const findMany = async (length: number) => {
+    for (let index = 0; index < length; index++) find(createToken()).catch(() => { shed++ })
+    await settlePromises()
+  }
+  // Four statements with 64 look-ups each are in flight. The other look-ups are queued.
+  for (const length of [128, 128, 150]) await findMany(length)
+  const alice: Token = { id: '1', user: 'alice', readOnly: false, created: new Date(0) }
+  const found = find('a1', alice)
+  await settlePromises()
+  t.equal(shed, 1)
+  sent[0]?.finish([])
+  while (sent.length < 5) await settlePromises()
+  t.ok(sent.at(-1)?.hashes.includes('\\xa1'), 'the next statement has the look-up')
+  sent.at(-1)?.finish([['a1', '1', 'alice', null, 'f', '0', null, null]])
+  t.match(await found, alice)
+})

@@ -1,0 +1,345 @@
+import assert from 'node:assert/strict'
+import { execFile } from 'node:child_process'
+import { link, mkdtemp, readFile, rm, stat, symlink, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { promisify } from 'node:util'
+import { gunzipSync, gzipSync } from 'node:zlib'
+import fc from 'fast-check'
+import t from 'tap'
+import { formatError } from '../../src/commands/format-error.ts'
+import { exportPlants } from '../../src/commands/transfer/export.ts'
+import { findFormat, readCsv, readNdjson } from '../../src/commands/transfer/files.ts'
+import { importPlants, type ImportOptions } from '../../src/commands/transfer/import.ts'
+import { readConfig } from '../../src/config.ts'
+import { NewPlantSchema } from '../../src/plants/schemas.ts'
+import { createDatabase, sql } from '../support/database.ts'
+import { naughty } from '../support/naughty.ts'
+import { storePlants } from '../support/plants.ts'
+import { program, run, start } from '../support/program.ts'
+import { feed } from '../support/transfer.ts'
+
+const DATABASE_URL = await createDatabase(t)
+const environment = { DATABASE_URL }
+const config = readConfig(environment)
+// An export flushes its file. TMPDIR may be in memory, where that takes no time.
+const folder = await mkdtemp(join(tmpdir(), 'transfer-'))
+t.teardown(() => rm(folder, { recursive: true }))
+const range = (length: number) => Array.from({ length }, (_, index) => index)
+const lines = (count: number, from = 0) =>
+  range(count).map((index) => `{"id":${from + index},"name":"plant ${index}","tag":"indoor"}\n`).join('')
+const execute = promisify(execFile)
+const parseLines = (text: string) => text.trimEnd().split('\n').map((line) => JSON.parse(line))
+const stored = (user: string) =>
+  sql(DATABASE_URL, 'select id::text, name, tag from plants where owner = $1 order by plants.id', [user])
+const count = async (user: string) => (await stored(user)).length
+
+async function file (name: string, content: string | Buffer): Promise<string> {
+  await writeFile(join(folder, name), content)
+  return join(folder, name)
+}
+
+/** Runs a command in this process. `report` has the lines that the command prints to standard error. */
+async function ended (command: () => Promise<void>): Promise<{ code: unknown, report: string[] }> {
+  const printed = t.capture(console, 'error')
+  const error = await command().catch((error) => error)
+  const report = printed().map(({ args }) => String(args[0]))
+  const code = error === undefined ? process.exitCode ?? 0 : 1
+  process.exitCode = undefined
+  return { code, report: error === undefined ? report : [...report, formatError(error)] }
+}
+
+const importFile = async (
+  user: string | undefined, name: string, content: string | Buffer, options: Partial<ImportOptions> = {}
+) => {
+  const path = await file(name, content)
+  return ended(() => importPlants(config, user, path, { dryRun: false, ...options }))
+}
+const exportFile = (user: string | undefined, name: string) =>
+  ended(() => exportPlants(config, user, join(folder, name), {}))
+const ends = (code: number, ...report: string[]) => ({ code, report })
+const created = (count: number) => ends(0, `${count} created, 0 existing, 0 rejected`)
+
+t.test('plants come from standard input, and those that exist stay as they are', async (t) => {
+  const text = '{"id":1,"name":"Fern"}\n\n{"id":2,"name":"","tag":""}\r\n\r\n{"id":1,"name":"Ivy"}'
+  t.strictSame(await feed(start, ['import', 'ann'], environment, text),
+    { code: 0, stdout: '', stderr: '2 created, 1 existing, 0 rejected\n' })
+  for (const name of ['a.ndjson', 'a.csv']) t.strictSame(await importFile('ann', name, ''), created(0))
+  t.strictSame(await stored('ann'), [{ id: '1', name: 'Fern', tag: null }, { id: '2', name: '', tag: '' }])
+})
+
+t.test('every format takes and returns every text, with a byte order mark and CRLF', async (t) => {
+  const plants = naughty.map((name, index) =>
+    ({ id: String(-(2n ** 63n) + BigInt(index)), name, tag: index % 3 === 0 ? null : name }))
+  const json = plants.map(({ id, name, tag }) =>
+    `{"id":${id},${JSON.stringify({ name, tag: tag ?? undefined }).slice(1)}`)
+  const cell = (text: string | null) => text === null ? '' : `"${text.replaceAll('"', '""')}"`
+  const csv = ['tag,id,name', ...plants.map(({ id, name, tag }) => [cell(tag), id, cell(name)].join())]
+  const contents: Record<string, string | Buffer> = {
+    'naughty.ndjson': `\uFEFF${json.join('\r\n')}`,
+    'naughty.ndjson.gz': gzipSync(json.join('\n')),
+    'naughty.csv': `\uFEFF${csv.join('\r\n')}\r\n\r\n`,
+    'naughty.csv.gz': gzipSync(csv.join('\n'))
+  }
+  for (const [name, content] of Object.entries(contents)) {
+    t.strictSame(await importFile(name, name, content), created(naughty.length))
+    t.strictSame(await stored(name), plants, name)
+    t.strictSame(await exportFile(name, `out.${name}`), ends(0, `${naughty.length} exported`))
+    const out = await readFile(join(folder, `out.${name}`))
+    const again = name.replace('naughty', 'again')
+    t.match(await importFile(again, again, out), { code: 0 })
+    t.strictSame(await stored(again), plants, again)
+  }
+  const text = json.map((line) => `${line}\n`).join('')
+  t.equal(await readFile(join(folder, 'out.naughty.ndjson'), 'utf8'), text)
+  t.equal(gunzipSync(await readFile(join(folder, 'out.naughty.ndjson.gz'))).toString(), text)
+})
+
+t.test('each field of a plant survives both formats', async (t) => {
+  const properties = Object.entries(NewPlantSchema.properties)
+  const plant = Object.fromEntries(properties.map(([name, { examples }]) => [name, examples?.[0]]))
+  const line = `${JSON.stringify(plant)}\n`
+  await importFile('all fields', 'fields.ndjson', line)
+  await exportFile('all fields', 'fields.csv')
+  await importFile('again', 'again.csv', await readFile(join(folder, 'fields.csv')))
+  await exportFile('again', 'again.ndjson')
+  t.equal(await readFile(join(folder, 'again.ndjson'), 'utf8'), line)
+})
+
+const unicode = 'a string of Unicode characters without U+0000.'
+const int64 = 'from -9223372036854775808 to 9223372036854775807.'
+
+t.test('a malformed file ends the import, and nothing is stored', async (t) => {
+  const rejected = '0 created, 0 existing, 1 rejected'
+  const failed = '0 created, 0 existing, 0 rejected'
+  const header = 'line 1: expected columns of id,name,tag, each once, got '
+  const csv = 'expected at most 133120 bytes, and cells like "5"" pot"'
+  const cases: Array<[name: string, content: string | Buffer, report: string[]]> = [
+    ['a.ndjson', `${lines(3)}nonsense\n`, ['line 4: The line is not valid JSON.', rejected]],
+    ['a.csv', 'id,name\n1,a\nx,b\n', [`line 3: id must be a decimal integer ${int64}`, rejected]],
+    ['b.csv', '1,Fern\n', [`${header}1,Fern`, failed]],
+    ['c.csv', 'id,name,name\n1,a,b\n', [`${header}id,name,name`, failed]],
+    ['d.csv', 'user,id,name\nbob,1,a\n', [`${header}user,id,name`, failed]],
+    ['e.csv', 'id,name\n1,5" pot\n', [`line 2: ${csv}`, failed]],
+    ['e.csv', 'id,name\n1,5 "pot"\n', [`line 2: ${csv}`, failed]],
+    ['e.csv', 'id,name\n1,"5"\n2,"5 pot', [`line 3: ${csv}`, failed]],
+    ['f.csv', `id,name\n1,"${'x\n'.repeat(200_000)}`, [`line 2: ${csv}`, failed]],
+    ['a.ndjson.gz', gzipSync(lines(9)).subarray(0, 60),
+      ['unexpected end of file. The gzip file is truncated.', failed]],
+    ['a.csv.gz', 'no gzip', ['incorrect header check. Expected a gzip file.', failed]]
+  ]
+  for (const [name, content, report] of cases) {
+    t.strictSame(await importFile('bad', name, content), ends(1, ...report), name)
+  }
+  t.equal(await count('bad'), 0)
+  const missing = () => importPlants(config, 'bad', 'no.ndjson', { dryRun: false })
+  t.strictSame(await ended(missing), ends(1, "ENOENT: no such file or directory, open 'no.ndjson'"))
+})
+
+t.test('each line has to follow the rules of POST', async (t) => {
+  const rejects = join(folder, 'rules')
+  const tables: Record<string, Array<[line: string, reason: string]>> = {
+    'rules.ndjson': [
+      ['[]', 'The line must be a JSON object with id, name, tag (optional).'],
+      ['{"id":2}', `name is missing: expected ${unicode}`],
+      ['{"id":9223372036854775808,"name":""}', `id must be ${int64}`],
+      ['{"id":"1","name":""}', `id must be an integer ${int64}`],
+      ['{"id":1,"name":"\\u0000"}', `name must be ${unicode}`],
+      ['{"id":1,"name":"\\ud800"}', `name must be ${unicode}`],
+      ['{"id":1,"name":"","tag":null}', `tag must be ${unicode}`],
+      ['{"id":1,"name":"","__proto__":{}}', 'The line must not have a key "__proto__".'],
+      ['{"id":1,"name":"\xff"}', 'The line is not valid UTF-8.'],
+      [`{"id":2,"name":"${'x'.repeat(200_000)}"}`, 'The line must not have more than 133120 bytes.'],
+      ['{"id":1,"name":"Fern","user":"bob"}', 'user must be absent, or use --all.']
+    ],
+    'rules.csv': [
+      ['1,,', `name is missing: expected ${unicode}`],
+      [',a,', `id is missing: expected a decimal integer ${int64}`],
+      ['1,a', 'The line must have 3 cells.'],
+      ['+1,a,', `id must be a decimal integer ${int64}`],
+      ['1,a\0b,', `name must be ${unicode}`],
+      ['1,a,\xff', 'The line is not valid UTF-8.']
+    ]
+  }
+  for (const [name, table] of Object.entries(tables)) {
+    const head = name.endsWith('.csv') ? 'id,name,tag\n' : '{"id":0,"name":"n","other":[1]}\n'
+    const content = Buffer.from(head + table.map(([line]) => `${line}\n`).join(''), 'latin1')
+    t.strictSame(await importFile('rules', name, content, { skipErrors: rejects }),
+      ends(3, `${name.endsWith('.csv') ? 0 : 1} created, 0 existing, ${table.length} rejected`))
+    const written = parseLines(await readFile(rejects, 'utf8'))
+    t.strictSame(written.map(({ line, reason }) => [line, reason]),
+      table.map(([, reason], index) => [index + 2, reason]))
+  }
+  t.strictSame(await stored('rules'), [{ id: '0', name: 'n', tag: null }])
+})
+
+t.test('--skip-errors stores the other lines and writes the rejected ones to a file', async (t) => {
+  const skipErrors = await file('rejects', 'old\n')
+  const read = async () => parseLines(await readFile(skipErrors, 'utf8'))
+  const json = '{"id":1,"name":"a"}\n{"id":2}\n{"id":3,"name":"c"}\n{}'
+  t.strictSame(await importFile('cat', 's.ndjson', json, { skipErrors }),
+    ends(3, '2 created, 0 existing, 2 rejected'))
+  t.match(await read(), [
+    { line: 2, reason: `name is missing: expected ${unicode}`, text: '{"id":2}' },
+    { line: 4, reason: /^id is missing/, text: '{}' }
+  ])
+  const csv = 'id,name\n1,a\n4\n5,"x, ""y"""\n,"b\n"\n'
+  t.strictSame(await importFile('cat', 's.csv', csv, { skipErrors }),
+    ends(3, '1 created, 1 existing, 2 rejected'))
+  t.match(await read(), [
+    { line: 3, reason: 'The line must have 2 cells.', text: '4' },
+    { line: 6, reason: /^id is missing/, text: ',"b\n"' }
+  ])
+  t.strictSame((await stored('cat')).map(({ id }) => id), ['1', '3', '5'])
+  t.match(await importFile('cat', 's.csv', csv, { skipErrors: '/dev/null' }), { code: 3 })
+  t.match(await importFile('cat', 's.csv', csv, { skipErrors: join(folder, 'no/such') }),
+    { code: 1, report: [/^ENOENT/] })
+})
+
+t.test('--skip-errors never empties the file that is imported', async (t) => {
+  const input = await file('input.ndjson', '{}\n')
+  const [symbolic, hard] = [join(folder, 'symbolic'), join(folder, 'hard')]
+  await symlink(input, symbolic)
+  await link(input, hard)
+  const same = '--skip-errors: expected another file than the one to import'
+  for (const skipErrors of [symbolic, hard]) {
+    t.strictSame(await importFile('cat', 'input.ndjson', '{}\n', { skipErrors }), ends(1, same))
+    t.equal(await readFile(input, 'utf8'), '{}\n')
+  }
+  const fromInput = `${program.join(' ')} import cat --skip-errors "$1" < "$1"`
+  const env = { ...process.env, ...environment }
+  await t.rejects(execute('sh', ['-c', fromInput, 'sh', input], { env }), { code: 1, stderr: `${same}\n` })
+  t.equal(await readFile(input, 'utf8'), '{}\n')
+})
+
+t.test('an export overwrites no other file, and replaces no device', async (t) => {
+  await importFile('jan', 'jan.ndjson', lines(1))
+  const valuable = await file('valuable', 'valuable')
+  const target = join(folder, 'target.ndjson')
+  await symlink(valuable, `${target}.part`)
+  await symlink(valuable, target)
+  t.match(await exportFile('jan', 'target.ndjson'), { code: 0 })
+  t.equal(await readFile(valuable, 'utf8'), 'valuable')
+  t.equal(await readFile(target, 'utf8'), lines(1))
+  const pipe = join(folder, 'pipe.ndjson')
+  await execute('mkfifo', [pipe])
+  t.strictSame(await exportFile('jan', 'pipe.ndjson'),
+    ends(1, `${pipe}: expected a new name, or a regular file to replace`))
+  t.ok((await stat(pipe)).isFIFO())
+})
+
+t.test('plants that exist stay as they are, and the other plants of the batch are stored', async (t) => {
+  await importFile('dan', 'some.ndjson', lines(2))
+  t.strictSame(await importFile('dan', 'more.ndjson', lines(3, 1) + lines(1, 7) + lines(1, 7)),
+    ends(0, '3 created, 2 existing, 0 rejected'))
+  // The first batch has a plant that exists, so the import does not copy the second batch.
+  t.strictSame(await importFile('dan', 'next.ndjson', lines(9, 7), { chunk: 3 }),
+    ends(0, '8 created, 1 existing, 0 rejected'))
+  const ids = (await stored('dan')).map(({ id }) => Number(id))
+  t.strictSame(ids, [0, 1, 2, 3, ...range(9).map((id) => id + 7)])
+})
+
+t.test('an error of the database ends the import, and nothing is stored', async (t) => {
+  await sql(DATABASE_URL, "alter table plants add constraint no_weeds check (name <> 'weed')")
+  t.teardown(() => sql(DATABASE_URL, 'alter table plants drop constraint no_weeds'))
+  const text = '{"id":1,"name":"Fern"}\n{"id":2,"name":"weed"}'
+  t.match(await importFile('wes', 'weeds.ndjson', text),
+    ends(1, 'violates check constraint "no_weeds"', '0 created, 0 existing, 0 rejected'))
+  t.equal(await count('wes'), 0)
+})
+
+t.test('--dry-run counts and stores nothing', async (t) => {
+  await importFile('eve', 'dry.ndjson', lines(2))
+  t.strictSame(await importFile('eve', 'dry.ndjson', lines(5), { dryRun: true, chunk: 2 }),
+    ends(0, '3 created, 2 existing, 0 rejected; nothing is stored'))
+  t.equal(await count('eve'), 2)
+})
+
+t.test('--chunk keeps what is committed when a later line is bad', async (t) => {
+  const report = `line 6: id is missing: expected an integer ${int64}`
+  t.strictSame(await importFile('fay', 'chunk.ndjson', `${lines(5)}{}\n${lines(5, 5)}`, { chunk: 2 }),
+    ends(1, report, '4 created, 0 existing, 1 rejected; stored up to line 4'))
+  const sizes = await sql(DATABASE_URL,
+    "select count(*)::int as size from plants where owner = 'fay' group by xmin")
+  t.strictSame(sizes.map(({ size }) => size), [2, 2])
+})
+
+t.test('--rate and large plants make small batches', async (t) => {
+  await importFile('gil', 'rate.ndjson', lines(3), { rate: 10, chunk: 100 })
+  t.equal(await count('gil'), 3)
+  const large = range(20).map((id) => `{"id":${id},"name":"${'x'.repeat(130_000)}"}\n`).join('')
+  t.match(await importFile('ida', 'large.ndjson', large), { code: 0 })
+  t.match(await exportFile('ida', 'large.out.ndjson'), { code: 0 })
+  t.equal(await readFile(join(folder, 'large.out.ndjson'), 'utf8'), large)
+})
+
+t.test('a file of all users names the user in each line', async (t) => {
+  const all = '{"user":"hal 1","id":1,"name":"a"}\n{"user":"hal 2","id":1,"name":"b","tag":""}\n'
+  t.strictSame(await importFile(undefined, 'all.ndjson', all), created(2))
+  t.strictSame([await stored('hal 1'), await stored('hal 2')],
+    [[{ id: '1', name: 'a', tag: null }], [{ id: '1', name: 'b', tag: '' }]])
+  for (const line of ['{"id":1,"name":"a"}', '{"user":"a\\nb","id":1,"name":"a"}']) {
+    t.match(await importFile(undefined, 'wrong.ndjson', line),
+      { code: 1, report: [/^line 1: user (is missing|must be 1 to 255 printable)/] })
+  }
+  t.match(await exportFile(undefined, 'all.out.ndjson'), { code: 0 })
+  t.ok((await readFile(join(folder, 'all.out.ndjson'), 'utf8')).includes(all))
+  const { stdout } = await run(['export', '--all', '--format', 'csv'], environment)
+  t.ok(stdout.startsWith('user,id,name,tag\n'), 'nothing but data on standard output')
+  t.ok(stdout.includes('hal 1,1,a,\nhal 2,1,b,""\n'))
+  const { report } = await importFile(undefined, 'all.csv', stdout)
+  t.match(report, [/^0 created, \d+ existing, 0 rejected$/])
+})
+
+const text = fc.oneof(
+  fc.constantFrom(...naughty), fc.string({ unit: 'binary' }), fc.string({ unit: 'grapheme' }),
+  fc.string({ unit: fc.constantFrom('"', ',', '\n', '\r', '\\', ' ', '\uFEFF', '=', 'a') })
+).filter((value) => value.isWellFormed() && !value.includes('\0'))
+const id = fc.bigInt({ min: -(2n ** 63n), max: 2n ** 63n - 1n })
+const plant = fc.tuple(id, text, fc.option(text, { nil: undefined }))
+  .map(([id, name, tag]) => ({ id, name, tag }))
+const plants = fc.uniqueArray(plant, { selector: ({ id }) => id })
+
+const sizes = fc.array(fc.integer({ min: 3, max: 40 }), { minLength: 1 })
+
+/** Yields `bytes` in chunks. The lengths of the chunks are `sizes`, repeated. */
+async function * split (bytes: Buffer, sizes: number[]): AsyncGenerator<Buffer> {
+  for (let from = 0, turn = 0; from < bytes.length; turn++) {
+    const to = from + (sizes[turn % sizes.length] ?? 1)
+    yield bytes.subarray(from, to)
+    from = to
+  }
+}
+
+for (const [format, readLines] of [['csv', readCsv], ['ndjson', readNdjson]] as const) {
+  t.test(`the ${format} that export writes has every value`, async (t) => {
+    t.capture(console, 'error')
+    const path = join(folder, `plants.${format}`)
+    await fc.assert(fc.asyncProperty(plants, sizes, fc.boolean(), async (plants, sizes, hasMark) => {
+      await sql(DATABASE_URL, 'delete from plants where owner = $1', [format])
+      await storePlants(DATABASE_URL, format, plants)
+      await exportPlants(config, format, path, {})
+      const bytes = Buffer.concat([Buffer.from(hasMark ? '\uFEFF' : ''), await readFile(path)])
+      const read = []
+      for await (const some of readLines(split(bytes, sizes), 1_000_000, format)) {
+        for (const line of some) read.push(line.parse() as Record<string, unknown>)
+      }
+      const inOrder = plants.toSorted((one, other) => one.id < other.id ? -1 : 1)
+      assert.deepEqual(read.map(({ id, name, tag }) => ({ id: BigInt(String(id)), name, tag })), inOrder)
+    }), { numRuns: 10 })
+  })
+}
+
+t.test('the name of a file tells its format, unless the format is given', async (t) => {
+  const plain = { isCsv: false, isGzip: false }
+  t.strictSame(findFormat(), plain)
+  t.strictSame(findFormat('a.csv/b.ndjson'), plain)
+  t.strictSame(findFormat('b.csv'), { isCsv: true, isGzip: false })
+  t.strictSame(findFormat('b.csv.gz'), { isCsv: true, isGzip: true })
+  t.strictSame(findFormat('b.txt', 'ndjson.gz'), { isCsv: false, isGzip: true })
+  for (const name of ['b.txt', 'b.gz', 'ndjson', 'b.csv.zip']) {
+    t.throws(() => findFormat(name), {
+      message: `${name}: expected --format, or a name that ends in .ndjson, .csv, .ndjson.gz or .csv.gz`
+    })
+  }
+})

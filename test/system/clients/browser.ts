@@ -1,0 +1,78 @@
+// Opens pages in the browser that test/run.ts has found.
+import { readFile } from 'node:fs/promises'
+import { fileURLToPath } from 'node:url'
+import { chromium, type LaunchOptions, type Page } from 'playwright-core'
+import type { Test } from 'tap'
+
+export type Browser = Pick<LaunchOptions, 'executablePath' | 'channel' | 'env'>
+
+interface PageOptions {
+  /** The service's URL. If set, the test process sends the page's requests in place of the browser. */
+  home?: string
+  colorScheme?: 'light' | 'dark'
+  viewport?: { width: number, height: number }
+}
+
+const found = process.env.TEST_BROWSER
+
+/** Skips a test when there is no browser. In CI the test fails instead. */
+export const needsBrowser = { skip: found === undefined && !process.env.CI && 'there is no browser' }
+
+export const launch = ({ env, ...browser }: Browser) => chromium.launch({
+  ...browser,
+  env: { ...process.env, ...env },
+  // Chromium's sandbox does not work for root, the user in most containers. The last three flags turn off
+  // requests that Chromium itself sends, such as update checks.
+  args: [
+    '--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking',
+    '--disable-component-update', '--disable-sync'
+  ]
+})
+
+/** Returns a function that opens pages. The first call starts the browser. */
+export function browserOf (file: Test) {
+  let browser: ReturnType<typeof launch> | undefined
+  file.teardown(async () => (await browser)?.close())
+
+  /** `complaints` has the page's warnings and errors and, if `home` is set, requests to other origins. */
+  return async function openPage (t: Test, { home, ...options }: PageOptions) {
+    if (found === undefined) throw new Error('There is no browser; the first lines of this run tell why.')
+    browser ??= launch(JSON.parse(found))
+    const page: Page = await (await browser).newPage(options)
+    // Beside other tests on a busy machine, the first load of /docs takes much more than ten seconds.
+    page.setDefaultTimeout(120_000)
+    t.teardown(() => page.close())
+    const complaints: string[] = []
+    page.on('console', (message) => {
+      const type = message.type()
+      if (/warning|error/.test(type)) complaints.push(`${type}: ${message.text()}`)
+    })
+    page.on('pageerror', (error) => { complaints.push(error.message) })
+    if (home === undefined) return { page, complaints }
+    // Chromium cuts its connections whenever a container on the machine starts or ends. So the test process
+    // sends the page's requests. An uncaught error of this handler ends the process.
+    await page.route('**', async (route) => {
+      try {
+        const url = route.request().url()
+        if (!url.startsWith(`${home}/`)) throw new Error(`requested ${url}`)
+        await route.fulfill({ response: await route.fetch({ maxRedirects: 0 }) })
+      } catch (error) {
+        complaints.push((error as Error).message)
+        await route.abort().catch(() => {})
+      }
+    })
+    return { page, complaints }
+  }
+}
+
+/** Returns the page's violations of WCAG 2.2, levels A and AA. */
+export async function findViolations (page: Page): Promise<string[]> {
+  const axe = await readFile(fileURLToPath(import.meta.resolve('axe-core/axe.min.js')), 'utf8')
+  const tags = ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa']
+  const found = await page.evaluate(`(async () => {
+    const module = { exports: {} };
+    (function (module, exports, define) { ${axe} }).call(window, module, module.exports)
+    return (await module.exports.run(document, { runOnly: ${JSON.stringify(tags)} })).violations
+  })()`) as Array<{ id: string, nodes: Array<{ html: string, any: Array<{ message: string }> }> }>
+  return found.flatMap(({ id, nodes }) => nodes.map(({ html, any }) => `${id}: ${any[0]?.message} ${html}`))
+}

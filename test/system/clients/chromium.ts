@@ -1,0 +1,68 @@
+// Finds a browser for the tests. Unpacks the Chromium that test/system/package.json lists.
+import { existsSync } from 'node:fs'
+import { mkdir, readFile, rename, rm, writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { packages } from './bin.ts'
+import { launch, type Browser } from './browser.ts'
+
+const cache = join(packages, '.cache')
+
+const candidates: Array<() => Browser | Promise<Browser>> = [
+  unpackChromium,
+  () => ({ channel: 'chrome' }),
+  () => ({ channel: 'msedge' }),
+  () => ({ executablePath: '/usr/bin/chromium' })
+]
+
+export async function findBrowser (): Promise<Browser> {
+  const reasons: string[] = []
+  for (const candidate of candidates) {
+    try {
+      const browser = await candidate()
+      await (await launch(browser)).close()
+      return browser
+    } catch (error) {
+      reasons.push((error as Error).message)
+    }
+  }
+  throw new Error(reasons.join('\n'))
+}
+
+/** Unpacking takes seconds, so later test runs use the unpacked folder. */
+async function unpackChromium (): Promise<Browser> {
+  if (process.platform !== 'linux' || process.arch !== 'x64') {
+    throw new Error('npm brings a Chromium for Linux on x64 only.')
+  }
+  const source = fileURLToPath(new URL('../', import.meta.resolve('@sparticuz/chromium')))
+  const { version } = JSON.parse(await readFile(join(source, 'package.json'), 'utf8'))
+  const folder = join(cache, `chromium-${version}`)
+  if (!existsSync(folder)) {
+    // Unpack under a temporary name, so that a concurrent test run never uses a half-unpacked folder.
+    const partial = `${folder}.${process.pid}`
+    await mkdir(partial, { recursive: true })
+    await inflateInto(partial, join(source, 'bin'))
+    // Replace the package's fonts.conf, which names a folder that does not exist.
+    await writeFile(join(partial, 'fonts/fonts.conf'),
+      '<fontconfig><dir prefix="relative">fonts</dir></fontconfig>\n')
+    await rename(partial, folder).catch(() => rm(partial, { recursive: true }))
+  }
+  return {
+    executablePath: join(folder, 'chromium'),
+    env: { LD_LIBRARY_PATH: join(folder, 'al2023/lib'), FONTCONFIG_PATH: join(folder, 'fonts') }
+  }
+}
+
+/** The package can unpack only into TMPDIR. So this function sets TMPDIR to `folder` during the unpacking. */
+async function inflateInto (folder: string, archives: string): Promise<void> {
+  const { inflate } = await import('@sparticuz/chromium')
+  const { TMPDIR } = process.env
+  process.env.TMPDIR = folder
+  try {
+    await Promise.all(['chromium.br', 'fonts.tar.br', 'al2023.tar.br'].map((name) =>
+      inflate(join(archives, name))))
+  } finally {
+    if (TMPDIR === undefined) delete process.env.TMPDIR
+    else process.env.TMPDIR = TMPDIR
+  }
+}

@@ -1,0 +1,271 @@
+// Opens the page at /docs and examples/browser/index.html in a real browser. The example and the service have
+// different origins.
+import { createHash } from 'node:crypto'
+import { once } from 'node:events'
+import { readFile } from 'node:fs/promises'
+import { request } from 'node:http'
+import { text } from 'node:stream/consumers'
+import type { Locator, Page } from 'playwright-core'
+import t from 'tap'
+import { startApp } from '../../support/app.ts'
+import { acceptingJwts, startKeyServer, startServer } from '../../support/identity-provider.ts'
+import { browserOf, findViolations, needsBrowser } from './browser.ts'
+
+const openPage = browserOf(t)
+const html = await readFile('examples/browser/index.html')
+const { issuer: home } = await startServer(t, (_request, response) => {
+  response.setHeader('content-type', 'text/html; charset=utf-8').end(html)
+})
+const { as, listen } = await startApp(t, { CORS_ORIGIN: home })
+const service = await listen()
+
+const tokenOf = ({ authorization }: { authorization: string }) => authorization.replace('Bearer ', '')
+const names = (page: Page) => page.locator('#list li span:first-child').allTextContents()
+const says = (page: Page, text: string | RegExp) => page.locator('#messages').getByText(text).waitFor()
+const widthOf = (page: Page) => page.evaluate('document.documentElement.scrollWidth')
+const readStores = (page: Page) =>
+  page.evaluate('JSON.stringify([{ ...localStorage }, { ...sessionStorage }, document.cookie])')
+const screens = [[1280, 900, 'light'], [320, 640, 'dark']] as const
+
+async function signIn (page: Page, token: string, address = service): Promise<void> {
+  await page.goto(home)
+  await page.getByLabel('Service', { exact: true }).fill(address)
+  await page.getByLabel('Token').fill(token)
+  await page.getByRole('button', { name: 'Use this token' }).click()
+}
+
+async function tabTo (target: Locator): Promise<void> {
+  const page = target.page()
+  for (let pressed = 0; pressed < 15; pressed++) {
+    if (await target.and(page.locator(':focus')).count() > 0) return
+    await page.keyboard.press('Tab')
+  }
+  throw new Error(`the Tab key does not reach ${target}`)
+}
+
+async function type (target: Locator, text: string): Promise<void> {
+  await tabTo(target)
+  await target.page().keyboard.press('Control+A')
+  await target.page().keyboard.type(text)
+}
+
+t.test('the example fits each screen and meets WCAG AA', needsBrowser, async (t) => {
+  const user = await as('screens')
+  await user.create({ id: 1, name: 'x'.repeat(200), tag: 'tropical' })
+  await user.create({ id: 2, name: '<img src=x onerror=alert(1)>' })
+  for (const [width, height, colorScheme] of screens) {
+    const { page, complaints } = await openPage(t, { colorScheme, viewport: { width, height } })
+    await signIn(page, tokenOf(user))
+    await says(page, 'You are signed in.')
+    t.same(await findViolations(page), [])
+    t.equal(await widthOf(page), width, 'no horizontal scrolling')
+    t.same(complaints, [])
+  }
+})
+
+t.test('the example works with the keyboard alone', needsBrowser, async (t) => {
+  const alice = await as('alice')
+  const { page, complaints } = await openPage(t, {})
+  await page.goto(home)
+  const [create, remove] = [page.locator('#create-form'), page.locator('#delete-form')]
+  await type(page.getByLabel('Service', { exact: true }), service)
+  await type(page.getByLabel('Token'), tokenOf(alice))
+  await page.keyboard.press('Enter')
+  await says(page, 'You are signed in.')
+
+  await type(create.getByLabel('Id'), '9007199254740993')
+  await type(create.getByLabel('Name'), 'Monstera')
+  await tabTo(create.getByRole('button'))
+  await page.keyboard.press('Space')
+  await says(page, 'Plant 9007199254740993 is stored.')
+  t.same(await names(page), ['Monstera'])
+  t.equal((await alice.delete('9007199254740992')).statusCode, 404, 'the id is exact')
+
+  await tabTo(remove.getByLabel('Id'))
+  await page.keyboard.press('Enter')
+  await says(page, 'Plant 9007199254740993 is deleted.')
+  await page.getByText('You have no plants yet').waitFor()
+
+  await tabTo(page.getByRole('button', { name: 'Sign out' }))
+  await page.keyboard.press('Enter')
+  await says(page, 'You are signed out.')
+  t.equal(await page.getByLabel('Token').inputValue(), '')
+  t.notMatch(await readStores(page), tokenOf(alice))
+  t.same(complaints, [])
+})
+
+t.test('"Load more" of the example shows every plant once', needsBrowser, async (t) => {
+  const user = await as('collector')
+  const all = Array.from({ length: 25 }, (_, id) => `plant ${id}`)
+  for (const [id, name] of all.entries()) await user.create({ id, name })
+  const { page } = await openPage(t, {})
+  await signIn(page, tokenOf(user))
+  await page.getByText('20 shown').waitFor()
+  await page.getByRole('button', { name: 'Load more' }).click()
+  await page.getByText('25 in all').waitFor()
+  t.same(await names(page), all)
+})
+
+t.test('the example shows errors in words', needsBrowser, async (t) => {
+  const { as, listen } = await startApp(t, { CORS_ORIGIN: home, USER_RATE: '1/m', USER_BURST: '3' })
+  const { page } = await openPage(t, {})
+  const address = await listen()
+  await signIn(page, 'plant_1', address)
+  await says(page, 'The bearer token is not valid. Sign in again. (Error 40102)')
+  await signIn(page, tokenOf(await as('bob')), address)
+  await says(page, 'You are signed in.')
+  const remove = async (id: string) => {
+    await page.locator('#delete-form').getByLabel('Id').fill(id)
+    await page.locator('#delete-form').getByRole('button').click()
+  }
+  await remove('1.5')
+  await says(page, 'An id is a whole number from -9223372036854775808 to 9223372036854775807.')
+  await remove(' 007 ')
+  await says(page, 'You have no plant with this id. (Error 40402)')
+  await remove('8')
+  await remove('9')
+  await says(page, /^You have sent too many requests\. Try again in \d+ seconds\. /)
+})
+
+t.test('a page of an origin that is not listed can neither read nor write', needsBrowser, async (t) => {
+  const { as, listen } = await startApp(t, { CORS_ORIGIN: 'https://other.example' })
+  const carol = await as('carol')
+  await carol.create({ id: 1, name: 'Monstera' })
+  const address = await listen()
+  const { page } = await openPage(t, {})
+  await signIn(page, tokenOf(carol), address)
+  await says(page, `No response from ${address}/. Either it does not run, or its setting CORS_ORIGIN ` +
+    `does not contain ${home}.`)
+  const options = JSON.stringify({ method: 'DELETE', headers: { authorization: carol.authorization } })
+  const outcome = await page.evaluate(
+    `fetch('${address}/plants/1', ${options}).then(() => 'read', (error) => error.message)`)
+  t.equal(outcome, 'Failed to fetch')
+  t.same((await carol.list()).json(), [{ name: 'Monstera' }])
+})
+
+t.test('in the example, a user signs in at a provider with PKCE', needsBrowser, async (t) => {
+  const { issuer, responses, sign } = await startKeyServer(t)
+  let asked = new URLSearchParams()
+  responses['/.well-known/openid-configuration'] = (_request, response) => {
+    response.setHeader('access-control-allow-origin', '*').end(JSON.stringify({
+      issuer,
+      jwks_uri: `${issuer}/keys`,
+      authorization_endpoint: `${issuer}/authorize`,
+      token_endpoint: `${issuer}/token`
+    }))
+  }
+  responses['/token'] = async (request, response) => {
+    const sent = Object.fromEntries(new URLSearchParams(await text(request)))
+    const challenge = createHash('sha256').update(sent.code_verifier ?? '').digest('base64url')
+    t.match({ ...sent, challenge }, {
+      grant_type: 'authorization_code',
+      code: 'the-code',
+      redirect_uri: `${home}/`,
+      client_id: 'browser',
+      challenge: asked.get('code_challenge')
+    })
+    response.setHeader('access-control-allow-origin', '*').end(
+      JSON.stringify({ access_token: await sign({ sub: 'dave' }) }))
+  }
+  const { as, listen } = await startApp(t, { CORS_ORIGIN: home, ...acceptingJwts(issuer) })
+  await (await as(`${issuer}|dave`)).create({ id: 1, name: 'Monstera' })
+  const { page, complaints } = await openPage(t, {})
+  await page.route(`${issuer}/authorize?*`, async (route) => {
+    asked = new URL(route.request().url()).searchParams
+    const location = `${home}/?${new URLSearchParams({ code: 'the-code', state: asked.get('state') ?? '' })}`
+    await route.fulfill({ status: 303, headers: { location } })
+  })
+  await page.goto(`${home}/?${new URLSearchParams({ issuer, client_id: 'browser' })}`)
+  await page.getByLabel('Service', { exact: true }).fill(await listen())
+  await page.getByRole('button', { name: 'Sign in', exact: true }).click()
+  await says(page, 'You are signed in.')
+  t.match(Object.fromEntries(asked), {
+    response_type: 'code',
+    client_id: 'browser',
+    redirect_uri: `${home}/`,
+    scope: 'openid plants:read plants:write',
+    code_challenge_method: 'S256'
+  })
+  t.same(await names(page), ['Monstera'])
+  t.equal(page.url(), `${home}/`, 'the address does not keep the code')
+  t.equal(await page.evaluate('sessionStorage.length'), 0)
+  t.same(complaints, [])
+
+  await page.goto(`${home}/?code=stolen&state=foreign`)
+  await says(page, 'This page did not start this sign-in. Please sign in again.')
+})
+
+/** Scrolls to every section of /docs. The page renders a section only when the section becomes visible. */
+async function renderAll (page: Page): Promise<void> {
+  const renderNext = `new Promise((resolve) => {
+    const section = document.querySelector('[data-placeholder=true]')
+    section?.scrollIntoView()
+    requestAnimationFrame(() => setTimeout(resolve, 0, section !== null))
+  })`
+  while (await page.evaluate(renderNext));
+  await page.locator('.markdown pre button').last().waitFor()
+}
+
+t.test('/docs fits each screen and meets WCAG AA', needsBrowser, async (t) => {
+  for (const [width, height, colorScheme] of screens) {
+    const options = { home: service, colorScheme, viewport: { width, height } }
+    const { page, complaints } = await openPage(t, options)
+    await page.goto(`${service}/docs`)
+    await page.getByRole('heading', { name: 'Plant store' }).waitFor()
+    t.equal(await page.locator(`body.${colorScheme}-mode`).count(), 1)
+    await renderAll(page)
+    t.same(await findViolations(page), [])
+    t.equal(await widthOf(page), width, 'no horizontal scrolling')
+    t.same(complaints, [], 'no console message, no violation of the policy, no foreign host')
+  }
+})
+
+/** Sends a request from /docs. */
+async function send (page: Page, operation: string, body?: string) {
+  const heading = page.getByRole('heading', { name: operation, exact: true })
+  await heading.scrollIntoViewIfNeeded()
+  await page.locator('section', { has: heading }).last().getByRole('button', { name: 'Test Request' }).click()
+  const dialog: Locator = page.getByRole('dialog')
+  if (body !== undefined) await dialog.locator('.cm-content[contenteditable=true]').last().fill(body)
+  const [response] = await Promise.all([
+    page.waitForResponse((response) => new URL(response.url()).pathname.includes('/plants')),
+    dialog.getByRole('button', { name: /^Send/ }).first().click()
+  ])
+  await dialog.getByText(`${response.status()} ${response.statusText()}`).first().waitFor()
+  await page.keyboard.press('Escape')
+  await dialog.waitFor({ state: 'hidden' })
+  return response
+}
+
+t.test('/docs works below the prefix of a proxy, and stores no token', needsBrowser, async (t) => {
+  // This proxy forwards /api/… to the service without the prefix /api.
+  const { issuer: proxy } = await startServer(t, async (incoming, response) => {
+    const path = /^\/api(\/.*)$/.exec(incoming.url as string)?.[1]
+    if (path === undefined) return response.writeHead(404).end()
+    const { method, headers } = incoming
+    const outgoing = request(service + path, { method, headers })
+    incoming.pipe(outgoing)
+    const [upstream] = await once(outgoing, 'response')
+    response.writeHead(upstream.statusCode, upstream.headers)
+    upstream.pipe(response)
+  })
+  const prefixed = `${proxy}/api`
+  const erin = await as('erin')
+  const { page, complaints } = await openPage(t, { home: prefixed, viewport: { width: 1280, height: 900 } })
+  await page.goto(`${prefixed}/docs/`)
+  t.equal(page.url(), `${prefixed}/docs`)
+  await page.getByPlaceholder('Token').fill(tokenOf(erin))
+
+  const created = await send(page, 'Create a plant', '{ "id": 9007199254740993, "name": "Monstera 🌿" }')
+  t.equal(created.status(), 200)
+  t.same(await (await send(page, 'List your plants')).json(), [{ name: 'Monstera 🌿' }])
+  t.equal((await erin.delete('9007199254740993')).statusCode, 204, 'the id was sent exactly')
+  await erin.create({ id: 42, name: 'Fern' })
+  t.equal((await send(page, 'Delete a plant')).status(), 204)
+
+  t.notMatch(await readStores(page), tokenOf(erin))
+  await page.reload()
+  await page.getByRole('heading', { name: 'Plant store' }).waitFor()
+  t.equal(await page.getByPlaceholder('Token').inputValue(), '', 'a reload forgets the token')
+  t.same(complaints, [])
+})

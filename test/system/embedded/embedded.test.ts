@@ -1,0 +1,138 @@
+// Starts and kills the PostgreSQL server that a checkout brings.
+import { execFile, spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { mkdir, readdir, readFile, stat, writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import { setTimeout } from 'node:timers/promises'
+import { promisify } from 'node:util'
+import t, { type Test } from 'tap'
+import { createDataDir, findServer, isRunning } from '../../support/embedded.ts'
+import { findChildren } from '../../support/processes.ts'
+import { unmeasured } from '../../support/program.ts'
+
+const environmentOf = (DATA_DIR: string) => ({ DATABASE_URL: undefined, DATA_DIR, DRAIN_DELAY: '0' })
+
+await t.test('after a first start was killed halfway, the next one succeeds', async (t) => {
+  const DATA_DIR = await createDataDir(t)
+  const halfway = unmeasured.start(['serve'], environmentOf(DATA_DIR))
+  while ((await readdir(DATA_DIR)).length === 0) await setTimeout(10)
+  const [supervisor] = await findChildren(halfway.child.pid) as [number]
+  // Kill the process group: dev/supervisor.ts and its PostgreSQL processes.
+  process.kill(-supervisor, 'SIGKILL')
+  const stderr = `DATABASE_URL is not set, and PostgreSQL did not start in ${DATA_DIR}: it ended\n`
+  t.strictSame(await halfway.ended, { code: 1, stdout: '', stderr })
+  t.match(await readdir(DATA_DIR), [/^new-/])
+
+  t.match(await unmeasured.run(['token', 'create', 'alice'], environmentOf(DATA_DIR)), { code: 0 })
+})
+
+await t.test('of two first starts, one serves and the other fails with one line', async (t) => {
+  const DATA_DIR = await createDataDir(t)
+  const starts = await Promise.allSettled([1, 2].map(() => unmeasured.serve(t, environmentOf(DATA_DIR))))
+  const [service, ...others] = starts.flatMap((start) => start.status === 'fulfilled' ? [start.value] : [])
+  t.strictSame(others, [])
+  const reasons = starts.flatMap((start) => start.status === 'rejected' ? [start.reason.message] : [])
+  const inUse = /^exited with 1 .* (lock file "postmaster\.pid" already exists|is in use by process \d+)\n$/
+  t.match(reasons, [inUse])
+  if (service === undefined) return
+
+  while (service.stderr().split('\n').length <= 6) await once(service.child.stderr, 'data')
+  const lines = service.stderr().split('\n')
+  t.equal(lines[0], 'Three commands to try, with a token for the user demo that is shown only once:')
+  const [token] = /plant_\w{57}/.exec(lines.join('\n')) as RegExpExecArray
+  t.notMatch(JSON.stringify(service.log), token, 'the log does not show the token')
+  for (const secret of ['server.json', 'postgresql/plant-store.password']) {
+    t.equal((await stat(join(DATA_DIR, secret))).mode & 0o777, 0o600, secret)
+  }
+  const printed = []
+  for (const line of lines.filter((line) => line.startsWith('curl '))) {
+    printed.push((await promisify(execFile)('sh', ['-c', `${line} --silent --show-error --fail`])).stdout)
+  }
+  const plant = '{"name":"Monstera deliciosa","tag":"tropical"}'
+  t.strictSame(printed, [plant, `[${plant}]`, ''])
+
+  service.child.kill('SIGTERM')
+  t.strictSame(await service.exited, [0, null])
+  t.strictSame(await readdir(DATA_DIR), ['postgresql', 'server.json'])
+})
+
+const skip = process.getuid?.() !== 0 && 'PostgreSQL runs as another user only under root'
+await t.test('a DATA_DIR that PostgreSQL may not enter fails with one line', { skip }, async (t) => {
+  const closed = join(await createDataDir(t), 'closed')
+  await mkdir(closed, { mode: 0o700 })
+  const { code, stdout, stderr } = await unmeasured.run(['serve'], environmentOf(join(closed, 'data')))
+  t.strictSame({ code, stdout }, { code: 1, stdout: '' })
+  t.match(stderr, /^DATABASE_URL is not set.*: could not access directory .*: Permission denied/)
+  t.match(stderr, /\(started by root, PostgreSQL runs as the user postgres\)\n$/)
+  t.strictSame(await readdir(join(closed, 'data')), [])
+})
+
+// The following tests run in order. Each test continues with the data of the previous test.
+const DATA_DIR = await createDataDir(t)
+const environment = environmentOf(DATA_DIR)
+const start = () => unmeasured.serve(t, environment, 'ready', { detached: true })
+let service = await start()
+const { stdout: token } = await unmeasured.run(['token', 'create', 'alice'], environment)
+const headers = { authorization: `Bearer ${token.trim()}`, 'content-type': 'application/json' }
+await fetch(`${service.address}/plants`, { method: 'POST', headers, body: '{"id":1,"name":"Monstera"}' })
+const list = async () => (await fetch(`${service.address}/plants`, { headers })).json()
+const stored = [{ name: 'Monstera' }]
+
+async function stop (t: Test): Promise<void> {
+  service.child.kill('SIGTERM')
+  t.strictSame(await service.exited, [0, null])
+}
+
+await t.test('kill -9 of the service and of its database together loses nothing', async (t) => {
+  const [supervisor] = await findChildren(service.child.pid) as [number]
+  const server = await findServer(DATA_DIR)
+  for (const pid of [supervisor, server, service.child.pid as number]) process.kill(pid, 'SIGKILL')
+  service = await start()
+  t.strictSame(await list(), stored)
+})
+
+await t.test('the service survives its supervisor, and the next start replaces the server', async (t) => {
+  const server = await findServer(DATA_DIR)
+  const [supervisor] = await findChildren(service.child.pid) as [number]
+  process.kill(supervisor, 'SIGKILL')
+  t.strictSame(await list(), stored)
+  await stop(t)
+  t.equal(await findServer(DATA_DIR), server, 'the database server still runs')
+
+  service = await start()
+  t.not(await findServer(DATA_DIR), server)
+  t.strictSame(await list(), stored)
+})
+
+await t.test('a stale server.json does not mislead the next start', async (t) => {
+  await stop(t)
+  t.notOk(isRunning(DATA_DIR))
+  const notes = join(DATA_DIR, 'server.json')
+  const { url } = JSON.parse(await readFile(notes, 'utf8'))
+  const stderr = `DATABASE_URL is not set: using the PostgreSQL server in ${DATA_DIR}\n`
+  for (const text of ['{', JSON.stringify({ url, ownerPid: process.pid })]) {
+    await writeFile(notes, text)
+    const listed = await unmeasured.run(['token', 'list', '--user', 'alice'], environment)
+    t.match(listed, { code: 0, stdout: /alice/, stderr }, text)
+  }
+
+  const killed = spawn(process.execPath, ['--version'])
+  await once(killed, 'exit')
+  // Make server.json name a running server that does not use this folder.
+  await writeFile(notes, JSON.stringify({ url: process.env.TEST_DATABASE_URL, ownerPid: killed.pid }))
+  service = await start()
+  t.strictSame(await list(), stored)
+  await stop(t)
+})
+
+await t.test('a start waits for a server that is about to end', async (t) => {
+  const folder = join(DATA_DIR, 'postgresql')
+  const { uid, gid } = await stat(folder)
+  // `sleep` stands in for the old server. A start waits up to five seconds for that server to end.
+  const leaving = spawn('sleep', ['2'], { uid, gid })
+  await writeFile(join(folder, 'postmaster.pid'), `${leaving.pid}\n`)
+  service = await start()
+  t.equal(leaving.exitCode, 0, 'the old process has ended')
+  t.strictSame(await list(), stored)
+  await stop(t)
+})
