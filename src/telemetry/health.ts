@@ -1,5 +1,5 @@
 // Serves the liveness and readiness probes, /livez and /readyz.
-import { setTimeout as delay } from 'node:timers/promises'
+import { setImmediate, setTimeout as delay } from 'node:timers/promises'
 import type { FastifyPluginAsyncTypebox } from '@fastify/type-provider-typebox'
 import { Type } from '@sinclair/typebox'
 import type { Database } from '../database/database.ts'
@@ -20,6 +20,8 @@ export function createReadiness (database: Database, lifecycle: Lifecycle): Read
   const unavailable = (cause: unknown) => new ApiError(errors.DATABASE_UNAVAILABLE, { cause })
   const expire = async () => {
     await delay(probeTimeoutMs, undefined, { ref: false })
+    // Read the response first if the response arrived while the event loop was blocked.
+    await setImmediate()
     throw new Error(`no response within ${probeTimeoutMs} ms`)
   }
 

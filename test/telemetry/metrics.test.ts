@@ -1,6 +1,7 @@
 // Tests the metrics, and the readiness that they and /readyz show.
 import { once } from 'node:events'
 import { connect } from 'node:net'
+import { setImmediate } from 'node:timers/promises'
 import t from 'tap'
 import manifest from '../../package.json' with { type: 'json' }
 import { createToken } from '../../src/access/token-format.ts'
@@ -214,6 +215,13 @@ t.test('readiness needs each table, and the log has a line for each change', asy
     t.strictSame([await probe(), await probe()], [200, 200], table)
     t.match(lines(), [{ level: 'info', msg: 'ready again' }])
   }
+})
+
+t.test('a probe succeeds if its response arrived while the event loop was blocked', async (t) => {
+  const probing = createReadiness(database, { stopping: false })()
+  await setImmediate()
+  Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 1000)
+  t.equal(await probing, undefined)
 })
 
 t.test('concurrent probes share one statement, and a starting service is not ready', async (t) => {
