@@ -5,8 +5,6 @@ import { openOperator } from './operator.ts'
 import { runbook } from './runbook.ts'
 import { until } from './support.ts'
 
-t.setTimeout(290_000)
-
 const { project, folder, follow, plants, keep, ready } = await openOperator(t, 'backup')
 const backups = join(folder, 'backups')
 Object.assign(project.env, { BACKUPS: backups, BACKUP_KEEP: '2' })

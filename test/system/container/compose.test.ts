@@ -1,8 +1,6 @@
 import t from 'tap'
 import { buildImage, openProject, run, waitForStatus } from './support.ts'
 
-t.setTimeout(180_000)
-
 await buildImage()
 const project = await openProject(t)
 await project.compose('up', '--detach')

@@ -2,8 +2,6 @@ import { readFile } from 'node:fs/promises'
 import t from 'tap'
 import { base, buildImage, image, run } from './support.ts'
 
-t.setTimeout(180_000)
-
 interface Package { dev?: boolean, optional?: boolean, devOptional?: boolean }
 interface Lockfile { packages: Record<string, Package> }
 

@@ -5,8 +5,6 @@ import t from 'tap'
 import { get, portOf, proxies, startHaproxy } from './proxies.ts'
 import { run, until } from './support.ts'
 
-t.setTimeout(120_000)
-
 type Case = [request: string, error: number, allow?: string]
 
 const malformed: Case[] = [

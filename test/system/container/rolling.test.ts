@@ -5,8 +5,6 @@ import { startWriters } from '../faults/writers.ts'
 import { runbook } from './runbook.ts'
 import { buildImage, buildNextImage, findImage, image, openProject, until, waitForStatus } from './support.ts'
 
-t.setTimeout(290_000)
-
 const instances = ['plant-store-1', 'plant-store-2', 'plant-store-3']
 const next = 'localhost/plant-store:test-next'
 

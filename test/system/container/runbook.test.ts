@@ -5,8 +5,6 @@ import { openOperator } from './operator.ts'
 import { runbook } from './runbook.ts'
 import { root, run, until } from './support.ts'
 
-t.setTimeout(290_000)
-
 const { project, database, folder, follow, plants, keep, ready } = await openOperator(t, 'archive')
 const archive = join(folder, 'archive')
 project.env.ARCHIVE = archive

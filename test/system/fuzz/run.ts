@@ -67,8 +67,9 @@ export async function fuzz (scope: Scope, options: FuzzOptions): Promise<FuzzRep
     while (!isOver()) await runCase(worker, next++)
   }))
 
-  // The server of `npm test` has fsync off, and the service warns of this setting.
-  const unexpected = service.log.filter(({ level, off }) => !off && /warn|error|fatal/.test(String(level)))
+  // The service warns that fsync is off on the server of `npm test`, and of a busy machine (`lagMs`).
+  const unexpected = service.log
+    .filter(({ level, off, lagMs }) => !off && !lagMs && /warn|error|fatal/.test(String(level)))
   if (unexpected.length > 0) {
     report.violations.push(`the service logged ${JSON.stringify(unexpected.slice(0, 3))}`)
   }

@@ -8,8 +8,6 @@ import { counted } from '../faults/storm.ts'
 import { startWriters } from '../faults/writers.ts'
 import { missing, startProject } from './support.ts'
 
-t.setTimeout(300_000)
-
 const image = process.env.CITUS_IMAGE
 const seed = Date.now() % 1_000_000
 

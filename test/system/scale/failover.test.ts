@@ -8,8 +8,6 @@ import { startWriters } from '../faults/writers.ts'
 import { round, table } from '../../support/table.ts'
 import { missing, startProject, type Project } from './support.ts'
 
-t.setTimeout(300_000)
-
 const seed = Date.now() % 1_000_000
 /** The time between the loss of the primary and the promotion of the standby. */
 const decisionMs = 1000

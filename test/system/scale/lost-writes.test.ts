@@ -9,8 +9,6 @@ import { sql } from '../../support/database.ts'
 import { table } from '../../support/table.ts'
 import { missing, startProject, type Project } from './support.ts'
 
-t.setTimeout(300_000)
-
 const clients = 24
 const writeMs = 3000
 const laggingMs = 300

@@ -12,8 +12,6 @@ import { sql } from '../../support/database.ts'
 import { migrations } from '../../support/migrations.ts'
 import { missing, startProject } from './support.ts'
 
-t.setTimeout(300_000)
-
 const root = new URL('../../../', import.meta.url)
 const seed = Date.now() % 1_000_000
 

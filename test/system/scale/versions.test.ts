@@ -8,8 +8,6 @@ import { findImage, openNetwork, root, run, until } from '../container/support.t
 import { sql } from '../../support/database.ts'
 import { missing } from './support.ts'
 
-t.setTimeout(900_000)
-
 // These files test code that contains SQL.
 const ofPlants = (await readdir(`${root}/test/plants`)).map((name) => `plants/${name}`)
 const files = [...ofPlants, 'commands/commands.test.ts', 'system/commands/migrate.test.ts']
