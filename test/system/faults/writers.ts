@@ -12,8 +12,8 @@ const workersPerUser = 8
 const plantsPerUser = 160
 
 /**
- * Starts workers that create, delete and list plants. Each worker sends all requests to one address, and waits
- * `pause` milliseconds after each response.
+ * Starts workers that create, delete and list plants. Each worker sends all requests to one address, and
+ * waits `pause` milliseconds after each response.
  */
 export async function startWriters (
   databaseUrl: string, addresses: string[], random: Random, pause = 0
