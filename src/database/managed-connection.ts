@@ -65,6 +65,7 @@ export class ManagedConnection {
     return this.#state.name === 'opening' ? this.#state.waiting : this.#usable()?.pending ?? 0
   }
 
+  /** Replaces the connection if the server does not respond. Returns whether the connection was replaced. */
   check (): boolean {
     const connection = this.#usable()
     if (!connection?.check() || this.#connections.size >= maxOpen) return false
