@@ -91,7 +91,7 @@ export async function buildApp (options: AppOptions, register = registerDomains)
 
   serveMetadata?.()
   await app.register(healthRoutes, { readiness })
-  await registerApiDocs(app, { docs: config.DOCS === 'on', issuer: config.JWT_ISSUER })
+  await registerApiDocs(app, budget, { docs: config.DOCS === 'on', issuer: config.JWT_ISSUER })
   await app.register(async (guarded) => {
     await requireToken(guarded)
     if (userRate) limitUsers(guarded, userRate, burst)

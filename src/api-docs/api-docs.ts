@@ -3,13 +3,14 @@ import { readFile } from 'node:fs/promises'
 import swagger from '@fastify/swagger'
 import type { FastifyInstance } from 'fastify'
 import manifest from '../../package.json' with { type: 'json' }
-import { ErrorSchema } from '../errors.ts'
+import { ErrorSchema, overloaded } from '../errors.ts'
+import type { MemoryBudget } from '../scheduling/memory-budget.ts'
 import { serveDocs } from './docs-page.ts'
 import { describeErrors, describeRoute, jwtScheme } from './openapi.ts'
 
 /** Documents all tagged routes at /openapi.json, and at /docs if `docs` is set. Call before adding routes. */
 export async function registerApiDocs (
-  app: FastifyInstance, { docs, issuer }: { docs: boolean, issuer: string | undefined }
+  app: FastifyInstance, budget: MemoryBudget, { docs, issuer }: { docs: boolean, issuer: string | undefined }
 ): Promise<void> {
   app.addSchema(ErrorSchema)
   const text = await readFile(new URL('description.md', import.meta.url), 'utf8')
@@ -55,8 +56,9 @@ export async function registerApiDocs (
   })
 
   let document: string | undefined
-  app.get('/openapi.json', async function showDocument (_request, reply) {
+  app.get('/openapi.json', async function showDocument ({ ip }, reply) {
     document ??= `${JSON.stringify(app.swagger(), null, 2)}\n`
+    if (!budget.reserve(`docs ${ip}`, document.length, reply.raw)) throw overloaded
     return reply.type('application/json').send(document)
   })
 
@@ -66,5 +68,5 @@ export async function registerApiDocs (
     if (docs && headers.accept?.includes('text/html')) return reply.redirect('./docs')
     return links
   })
-  if (docs) serveDocs(app)
+  if (docs) serveDocs(app, budget)
 }

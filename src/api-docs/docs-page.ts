@@ -7,6 +7,8 @@ import { promisify } from 'node:util'
 import { gzip } from 'node:zlib'
 import type { FastifyInstance } from 'fastify'
 import { LRUCache } from 'lru-cache'
+import { overloaded } from '../errors.ts'
+import type { MemoryBudget } from '../scheduling/memory-budget.ts'
 import { clientWork } from '../scheduling/tick-limiter.ts'
 
 // Allows inline styles, which Scalar, the page's library, inserts. Forbids inline scripts and other hosts.
@@ -29,7 +31,7 @@ const files = {
 }
 
 /** The relative URLs of the page work even if a proxy adds a path prefix. */
-export function serveDocs (app: FastifyInstance): void {
+export function serveDocs (app: FastifyInstance, budget: MemoryBudget): void {
   // `LRUCache` shares a pending load between requests. After a failed load, the next request loads again.
   const loaded = new LRUCache({ max: 4, fetchMethod: (read: () => Promise<Buffer>) => load(read) })
   for (const [url, { type, read }] of Object.entries(files)) {
@@ -44,6 +46,7 @@ export function serveDocs (app: FastifyInstance): void {
       const bytes = acceptsGzip ? packed : plain
       // For a HEAD request, Fastify would read and discard a whole stream after the response.
       if (request.method === 'HEAD') return reply.type(type).send(bytes)
+      if (!budget.reserve(`docs ${request.ip}`, pieceBytes, reply.raw)) throw overloaded
       const pieces = Readable.from(piecesOf(bytes, request.ip), { objectMode: false })
       return reply.type(type).header('content-length', bytes.length).send(pieces)
     })

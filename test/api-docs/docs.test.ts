@@ -4,6 +4,7 @@ import { connect, type Socket } from 'node:net'
 import { join } from 'node:path'
 import Fastify from 'fastify'
 import t from 'tap'
+import { MemoryBudget } from '../../src/scheduling/memory-budget.ts'
 import { startApp } from '../support/app.ts'
 
 const withoutDatabase = { DATABASE_URL: 'postgres://x@127.0.0.1:1/x' }
@@ -51,7 +52,7 @@ t.test('after a failed load, the next request loads the file again', async (t) =
   await cp(join(import.meta.dirname, '../../src'), copy, { recursive: true })
   const { serveDocs } = await import(join(copy, 'api-docs/docs-page.ts'))
   const app = Fastify()
-  serveDocs(app)
+  serveDocs(app, new MemoryBudget(1_000_000))
   const file = join(copy, 'api-docs/docs.css')
   await rename(file, `${file}.away`)
   const responses = await Promise.all([app.inject('/docs/docs.css'), app.inject('/docs/docs.css')])
@@ -101,6 +102,21 @@ t.test('the service begins to send few files of the reference page per tick', as
     most = Math.max(most, now - before)
   }
   t.ok(most <= 4, `${most}`)
+})
+
+t.test('unread files of the reference page take part in the memory budget', async (t) => {
+  const { app, listen } = await startApp(t, { ...withoutDatabase, MEMORY_BUDGET: '16777216' })
+  const { hostname, port } = new URL(await listen())
+  const status = async () => (await app.inject('/openapi.json')).statusCode
+  t.equal(await status(), 200)
+  // One address may use half of the memory budget: 128 files, each with 64 KiB in memory.
+  const clients = Array.from({ length: 130 }, () => connect(Number(port), hostname).pause())
+  t.teardown(() => { for (const client of clients) client.destroy() })
+  for (const client of clients) client.write('GET /docs/scalar.js HTTP/1.1\r\nHost: x\r\n\r\n'.repeat(9))
+  while (await status() === 200);
+  t.equal((await app.inject('/livez')).statusCode, 200)
+  for (const client of clients) client.destroy()
+  while (await status() !== 200);
 })
 
 t.test('HEAD requests for the reference page leave no work that delays later ones', async (t) => {
