@@ -102,10 +102,7 @@ function floor (): Contender {
 }
 
 export function contenders (): Contender[] {
-  const all = [
-    service, perCore, yardstick,
-    inNode('express', 'Express 5 + pg'), inNode('hono', 'Hono + postgres.js')
-  ]
+  const all = [service, perCore, yardstick, inNode('hono', 'Hono + postgres.js')]
   for (const [name, get] of Object.entries({ go, rust, bun, floor })) {
     try {
       all.push(get())
