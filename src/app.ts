@@ -1,5 +1,6 @@
 // Builds the Fastify app. commands/serve.ts opens the database, listens, and handles signals.
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
+import { Type } from '@sinclair/typebox'
 import Fastify, { LogController, type FastifyInstance } from 'fastify'
 import { createBearer, requireScope } from './access/bearer.ts'
 import { limitFailedAuth, limitUsers } from './access/rate-limits.ts'
@@ -32,6 +33,8 @@ export interface AppOptions {
   /** Receives the log lines. Standard output by default. */
   logStream?: { write (line: string): void }
 }
+
+const noParameters = Type.Object({}, { additionalProperties: false })
 
 /** Registers the routes of each domain. All these routes require a bearer token. Add new domains here. */
 async function registerDomains (
@@ -95,6 +98,8 @@ export async function buildApp (options: AppOptions, register = registerDomains)
   await app.register(async (guarded) => {
     await requireToken(guarded)
     if (userRate) limitUsers(guarded, userRate, burst)
+    // Unless a route has a schema for its query, the route accepts no parameters.
+    guarded.addHook('onRoute', (route) => { route.schema = { querystring: noParameters, ...route.schema } })
     guarded.addHook('onRequest', rejectMalformedQuery)
     guarded.addHook('onRequest', requireScope)
     await register(guarded, options, budget)

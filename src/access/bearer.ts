@@ -26,10 +26,6 @@ export interface Authenticator {
 }
 
 declare module 'fastify' {
-  interface FastifyContextConfig {
-    /** The scope that a JWT needs for this operation. An operation without a scope rejects every JWT. */
-    scope?: `${string}:${'read' | 'write'}`
-  }
   interface FastifyRequest {
     /** Null until the request's token is found valid. */
     identity: Access & Identity
@@ -85,15 +81,15 @@ export function createBearer (
   }
 }
 
+/** Returns the scope that a JWT needs, such as `plants:write` for a DELETE of `/plants/:id`. */
+export const scopeOf = (method: string, url: string) =>
+  `${url.split('/')[1]}:${method === 'GET' || method === 'HEAD' ? 'read' : 'write'}`
+
 /** Rejects JWTs without the route's scope, and read-only tokens on write routes. Needs the identity. */
 export function requireScope (
   { identity, method, routeOptions }: FastifyRequest, _reply: FastifyReply, done: HookHandlerDoneFunction
 ): void {
-  const { scope } = routeOptions.config
-  if (identity.scopes === undefined) {
-    const reads = scope?.endsWith(':read') ?? (method === 'GET' || method === 'HEAD')
-    return done(identity.readOnly && !reads ? new ApiError(errors.TOKEN_READ_ONLY) : undefined)
-  }
-  if (scope === undefined) return done(new ApiError(errors.TOKEN_SCOPE_MISSING))
-  done(identity.scopes.has(scope) ? undefined : new ApiError(scopeMissing(scope)))
+  const scope = scopeOf(method, routeOptions.url as string)
+  if (identity.readOnly && scope.endsWith(':write')) return done(new ApiError(errors.TOKEN_READ_ONLY))
+  done(identity.scopes?.has(scope) === false ? new ApiError(scopeMissing(scope)) : undefined)
 }

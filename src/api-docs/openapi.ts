@@ -1,5 +1,6 @@
 // Describes each route and its possible errors for the OpenAPI document.
 import type { FastifySchema, RouteOptions } from 'fastify'
+import { scopeOf } from '../access/bearer.ts'
 import { catalogue, errors, scopeMissing, statusOf, type ErrorDefinition } from '../errors.ts'
 
 declare module 'fastify' {
@@ -25,7 +26,7 @@ const bodyErrors =
 
 // No operation on a resource has the last four errors.
 const specialErrors = [
-  ...bodyErrors, errors.PATH_PARAMETER_INVALID, errors.QUERY_PARAMETER_INVALID, errors.HTTP_TOO_OLD,
+  ...bodyErrors, errors.PATH_PARAMETER_INVALID, errors.HTTP_TOO_OLD,
   errors.TOKEN_READ_ONLY, errors.TOKEN_SCOPE_MISSING,
   errors.PATH_UNKNOWN, errors.METHOD_NOT_ALLOWED, errors.METHOD_UNKNOWN, errors.STOPPING
 ]
@@ -49,7 +50,6 @@ export const jwtScheme = 'identityProvider'
 export function describeRoute (
   { body, response, ...schema }: FastifySchema, route: RouteOptions, issuer: string | undefined
 ) {
-  const { params, querystring } = schema
   const responses: Record<string, object> = {}
   for (const [status, { headers, ...success }] of Object.entries(response as Record<string, Schema>)) {
     const content = jsonContent(success, { example: exampleOf(success) })
@@ -57,23 +57,21 @@ export function describeRoute (
       ? success
       : { description: success.description, ...headers && { headers }, content }
   }
-  const scope = route.config?.scope
+  const scope = scopeOf(String(route.method), route.url)
   const possibleErrors = [
     ...route.config?.errors ?? [],
-    ...scope?.endsWith(':read') ? [] : [errors.TOKEN_READ_ONLY],
-    ...scope === undefined ? [] : [scopeMissing(scope)],
+    ...scope.endsWith(':read') ? [] : [errors.TOKEN_READ_ONLY],
+    scopeMissing(scope),
     ...body === undefined ? [] : bodyErrors,
-    ...params === undefined ? [] : [errors.PATH_PARAMETER_INVALID],
-    ...querystring === undefined ? [] : [errors.QUERY_PARAMETER_INVALID],
+    ...schema.params === undefined ? [] : [errors.PATH_PARAMETER_INVALID],
     ...commonErrors
   ]
   for (const [status, definitions] of Map.groupBy(possibleErrors, ({ number }) => statusOf(number))) {
     responses[status] = describeErrorResponse(statusDescriptions[status], definitions)
   }
   const request = body === undefined ? {} : { body: toReference(body as Schema) }
-  const takesJwts = issuer !== undefined && scope !== undefined
-  const security: FastifySchema['security'] = [{ bearerAuth: [] }, { [jwtScheme]: [String(scope)] }]
-  return { ...schema, ...request, ...takesJwts && { security }, response: responses }
+  const security: FastifySchema['security'] = [{ bearerAuth: [] }, { [jwtScheme]: [scope] }]
+  return { ...schema, ...request, ...issuer !== undefined && { security }, response: responses }
 }
 
 const jsonContent = (schema: Schema, examples = {}) =>

@@ -9,8 +9,8 @@ import { userWork } from '../scheduling/tick-limiter.ts'
 import type { Page } from './pages.ts'
 import type { Plants } from './repository.ts'
 import {
-  LinkHeader, ListQuerySchema, NewPlantSchema, NoQuerySchema, PlantParamsSchema, PlantSchema, readCursor,
-  writeCursor, type Plant
+  LinkHeader, ListQuerySchema, NewPlantSchema, PlantParamsSchema, PlantSchema, readCursor, writeCursor,
+  type Plant
 } from './schemas.ts'
 
 const { ID_TAKEN, PLANT_NOT_FOUND } = defineErrors({
@@ -31,7 +31,7 @@ export const plantsRoutes: Plugin = async (app, { plants }) => {
 
 function createPlant (app: App, plants: Plants): void {
   app.post('/plants', {
-    config: { scope: 'plants:write', errors: [ID_TAKEN] },
+    config: { errors: [ID_TAKEN] },
     schema: {
       operationId: 'createPlant',
       tags: ['Plants'],
@@ -39,7 +39,6 @@ function createPlant (app: App, plants: Plants): void {
       description: 'Stores a plant under an id that you choose. ' +
         'If you already have a plant with this id, the stored plant does not change.',
       body: NewPlantSchema,
-      querystring: NoQuerySchema,
       response: { 200: PlantSchema }
     }
   }, async (request) => {
@@ -51,7 +50,7 @@ function createPlant (app: App, plants: Plants): void {
 
 function listPlants (app: App, plants: Plants): void {
   app.get('/plants', {
-    config: { scope: 'plants:read', errors: [errors.HTTP_TOO_OLD] },
+    config: { errors: [errors.HTTP_TOO_OLD] },
     schema: {
       operationId: 'listPlants',
       tags: ['Plants'],
@@ -79,7 +78,7 @@ function listPlants (app: App, plants: Plants): void {
 
 function deletePlant (app: App, plants: Plants): void {
   app.delete('/plants/:id', {
-    config: { scope: 'plants:write', errors: [PLANT_NOT_FOUND] },
+    config: { errors: [PLANT_NOT_FOUND] },
     schema: {
       operationId: 'deletePlant',
       tags: ['Plants'],
@@ -87,7 +86,6 @@ function deletePlant (app: App, plants: Plants): void {
       description: 'Deletes one of your plants. An id that is unused, already deleted ' +
         'or only another user\'s gets the same 404.',
       params: PlantParamsSchema,
-      querystring: NoQuerySchema,
       response: { 204: Type.Null({ description: 'The plant is deleted' }) }
     }
   }, async (request, reply) => {

@@ -46,5 +46,3 @@ export const LinkHeader = {
     examples: ['<?limit=20&after=NDM>; rel="next"']
   }
 }
-
-export const NoQuerySchema = Type.Object({}, { additionalProperties: false })

@@ -63,8 +63,11 @@ const potsRoutes: FastifyPluginAsyncTypebox = async (app) => {
 export async function startPots (t: Test) {
   const { app, as, listen } = await startApp(t, {}, async (guarded) => { await guarded.register(potsRoutes) })
   const { authorization } = await as('alice')
-  const create = (payload: string) => app.inject({
-    method: 'POST', url: '/pots', headers: { authorization, 'content-type': 'application/json' }, payload
+  const create = (payload: string, query = '') => app.inject({
+    method: 'POST',
+    url: `/pots${query}`,
+    headers: { authorization, 'content-type': 'application/json' },
+    payload
   })
   const show = (path: string) => app.inject({ url: `/pots/${path}`, headers: { authorization } })
   return { app, as, create, show, listen, token: authorization.replace('Bearer ', '') }

@@ -3,7 +3,7 @@ import type { FastifyInstance } from 'fastify'
 import { decodeProtectedHeader, errors, jwtVerify, type JWTPayload, type LocalJWKSet } from 'jose'
 import { LRUCache } from 'lru-cache'
 import { jwtEvents } from '../../events.ts'
-import type { Access, Authenticator } from '../bearer.ts'
+import { scopeOf, type Access, type Authenticator } from '../bearer.ts'
 import { hashToken } from '../token-format.ts'
 import { isPrintable } from '../user-name.ts'
 import { createKeys, type Keys } from './keys.ts'
@@ -28,8 +28,8 @@ export function acceptJwts (app: FastifyInstance, settings: JwtSettings, own: Au
   app.addHook('onReady', async () => keys.refresh())
   app.addHook('onClose', async () => keys.close())
   const scopes = new Set<string>()
-  app.addHook('onRoute', ({ config }) => {
-    if (config?.scope !== undefined) scopes.add(config.scope)
+  app.addHook('onRoute', ({ method, url, schema }) => {
+    if (schema?.operationId !== undefined) for (const each of [method].flat()) scopes.add(scopeOf(each, url))
   })
   const jwts = createJwtAuthenticator(keys, settings, scopes)
   const authenticator: Authenticator = {

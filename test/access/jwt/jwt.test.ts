@@ -13,7 +13,6 @@ import { ApiError, errors } from '../../../src/errors.ts'
 import { jwtEvents, jwtRejections } from '../../../src/events.ts'
 import { serverLimits } from '../../../src/http/limits.ts'
 import { rejectMalformedRequests } from '../../../src/http/request-checks.ts'
-import { startApp } from '../../support/app.ts'
 import { authenticateWith } from '../../support/authenticate.ts'
 import { createDatabase } from '../../support/database.ts'
 import { acceptingJwts, audience, createKey, startKeyServer } from '../../support/identity-provider.ts'
@@ -112,21 +111,6 @@ t.test('a token needs the scope of the operation', async (t) => {
     t.strictSame(await client.create(1),
       writes ? success({ name: 'Monstera' }) : lacks('plants:write'), `${scope} creates`)
   }
-})
-
-t.test('an operation without a scope rejects every JWT and takes own tokens', async (t) => {
-  const provider = await startKeyServer(t)
-  const environment = { DATABASE_URL: shared, ...acceptingJwts(provider.issuer) }
-  const { app, as } = await startApp(t, environment, async (guarded) => {
-    guarded.get('/weather', async () => ({ rain: true }))
-  })
-  const own = (await as('alice', { readOnly: true })).authorization
-  const send = (authorization: string) => app.inject({ url: '/weather', headers: { authorization } })
-  t.strictSame((await send(own)).json(), { rain: true })
-  const response = await send(`Bearer ${await provider.sign({ scope: 'undefined weather:read' })}`)
-  t.strictSame(response.json(), lacks('').body)
-  t.equal(response.headers['www-authenticate'],
-    `Bearer realm="plants", error="insufficient_scope"${metadata}`)
 })
 
 t.test('the scopes are in `scope`, or else in `scp`, or in the configured claim', async (t) => {
