@@ -42,12 +42,12 @@ async function startProvider () {
 type Provider = Awaited<ReturnType<typeof startProvider>>
 
 /** Returns two processor times per round, in µs: to check an uncached token and to check a cached token. */
-async function checks ({ issuer, environment, signAll }: Provider, rounds: number): Promise<number[][]> {
-  const source = { issuer, jwksUrl: environment.JWT_JWKS_URL, maxAgeMs: 3_600_000 }
-  const keys = createKeys(source, Fastify().log)
+async function checks ({ environment, signAll }: Provider, rounds: number): Promise<number[][]> {
+  const config = readConfig(environment)
+  const keys = createKeys(config, Fastify().log)
   await keys.refetch()
   const scopes = new Set(['plants:read', 'plants:write'])
-  const authenticate = authenticateWith(createJwtAuthenticator(keys, readConfig(environment), scopes))
+  const authenticate = authenticateWith(createJwtAuthenticator(keys, config, scopes))
   const figures: number[][] = []
   // The figures of round 0, the warm-up, are discarded.
   for (let turn = 0; turn <= rounds; turn++) {

@@ -40,9 +40,7 @@ const noParameters = Type.Object({}, { additionalProperties: false })
 async function registerDomains (
   guarded: FastifyInstance, { config, database }: AppOptions, budget: MemoryBudget
 ): Promise<void> {
-  const { WRITE_BATCH: writeBatch, MAX_QUEUED: maxQueued, BODY_LIMIT: bodyLimit } = config
-  const plants = createPlants(database, { writeBatch, maxQueued, bodyLimit, budget })
-  await guarded.register(plantsRoutes, { plants })
+  await guarded.register(plantsRoutes, { plants: createPlants(database, config, budget) })
 }
 
 /** Fastify runs hooks in the order of their registration, so the order of the calls below matters. */
@@ -75,13 +73,17 @@ export async function buildApp (options: AppOptions, register = registerDomains)
   const { authenticator, serveMetadata } = config.JWT_ISSUER === undefined
     ? { authenticator: own }
     : (await import('./access/jwt/jwt.ts')).acceptJwts(app, config, own)
-  const { USER_RATE: userRate, USER_BURST: burst, FAILED_AUTH_RATE: failedAuthRate } = config
-  const limitGuesses = failedAuthRate && limitFailedAuth(app, failedAuthRate)
+  const limitGuesses = config.FAILED_AUTH_RATE && limitFailedAuth(app, config.FAILED_AUTH_RATE)
   const requireToken = createBearer(app, authenticator, probePaths, limitGuesses)
 
   const readiness = createReadiness(database, lifecycle)
   registerErrorLog(app)
-  logRequestsAtDebug(app)
+  // Log at `debug`: Fastify's own two info lines per request would double the time of a request.
+  app.addHook('onResponse', ({ log, method, routeOptions: { url: route } }, reply, done) => {
+    // Log the route's pattern, because the URL may contain a token.
+    log.debug({ method, route, status: reply.statusCode, ms: reply.elapsedTime }, 'request completed')
+    done()
+  })
   for (const observer of observers) observer.instrument(app, database, readiness)
   database.onWarning((what, details) => app.log.warn(details, what))
   app.setErrorHandler(handleError)
@@ -97,7 +99,7 @@ export async function buildApp (options: AppOptions, register = registerDomains)
   await registerApiDocs(app, budget, { docs: config.DOCS === 'on', issuer: config.JWT_ISSUER })
   await app.register(async (guarded) => {
     await requireToken(guarded)
-    if (userRate) limitUsers(guarded, userRate, burst)
+    if (config.USER_RATE) limitUsers(guarded, config.USER_RATE, config.USER_BURST)
     // Unless a route has a schema for its query, the route accepts no parameters.
     guarded.addHook('onRoute', (route) => { route.schema = { querystring: noParameters, ...route.schema } })
     guarded.addHook('onRequest', rejectMalformedQuery)
@@ -105,13 +107,4 @@ export async function buildApp (options: AppOptions, register = registerDomains)
     await register(guarded, options, budget)
   })
   return app
-}
-
-/** Fastify's own two info lines per request would double the time of a request. */
-function logRequestsAtDebug (app: FastifyInstance): void {
-  app.addHook('onResponse', ({ log, method, routeOptions: { url: route } }, reply, done) => {
-    // Log the route's pattern, because the URL may contain a token.
-    log.debug({ method, route, status: reply.statusCode, ms: reply.elapsedTime }, 'request completed')
-    done()
-  })
 }

@@ -2,13 +2,11 @@
 import { AsyncLocalStorage } from 'node:async_hooks'
 import { channel } from 'node:diagnostics_channel'
 
-type Listener<Event> = (event: Event, channel: string | symbol) => void
-
 export interface Events<Event> {
   readonly hasSubscribers: boolean
   publish (event: Event): void
-  subscribe (listener: Listener<Event>): void
-  unsubscribe (listener: Listener<Event>): void
+  subscribe (listener: (event: Event) => void): void
+  unsubscribe (listener: (event: Event) => void): void
 }
 
 const events = <Event>(name: string): Events<Event> => channel(`plant-store.${name}`) as Events<Event>

@@ -21,12 +21,9 @@ export function parseDuration (text: string): number {
   return text === '0' ? 0 : Number(digits) * unitsInMs[unit as keyof typeof unitsInMs]
 }
 
-/** The value of a setting that has no default may be undefined. */
-type Absent<Initial> = Extract<Initial, undefined>
-
 export const text = <Initial extends string | undefined> (
   initial: Initial, values: string, meaning: string, isValid: (text: string) => boolean = Boolean
-): Setting<string | Absent<Initial>> =>
+): Setting<string | Extract<Initial, undefined>> =>
     ({ initial, values, meaning, parse: (text) => isValid(text) ? text : undefined })
 
 export const oneOf = (initial: string, words: string[], meaning: string) =>
@@ -35,7 +32,7 @@ export const oneOf = (initial: string, words: string[], meaning: string) =>
 // `form` rejects texts that Number() would convert, such as '' to 0 and '0x10' to 16.
 export const number = <Initial extends string | undefined> (
   initial: Initial, [min, max]: [number, number], meaning: string, form = /^(0|[1-9]\d*)$/
-): Setting<number | Absent<Initial>> => ({
+): Setting<number | Extract<Initial, undefined>> => ({
     initial,
     values: `${min} to ${max}`,
     meaning,

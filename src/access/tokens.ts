@@ -48,9 +48,8 @@ export function createTokens (database: Database, maxQueued = Infinity) {
     },
 
     /** Resolves to the number of tokens that this call revoked. */
-    async revoke (by: { id: string } | { user: string }): Promise<number> {
-      const [statement, value] = 'id' in by ? [revokeById, by.id] : [revokeByUser, by.user]
-      return (await database.write(statement, [value])).length
+    async revoke (by: { id?: string, user?: string }): Promise<number> {
+      return (await database.write(revoke, [by.id, by.user])).length
     }
   }
 }
@@ -68,13 +67,10 @@ const selectByUser = {
   name: 'tokens-by-user',
   text: `select ${columns} from tokens where $1::text is null or username = $1 order by created_at, id`
 }
-const revokeById = {
-  name: 'token-revoke',
-  text: 'update tokens set revoked_at = now() where id = $1 and revoked_at is null returning id'
-}
-const revokeByUser = {
+const revoke = {
   name: 'tokens-revoke',
-  text: 'update tokens set revoked_at = now() where username = $1 and revoked_at is null returning id'
+  text: `update tokens set revoked_at = now()
+    where (id = $1 or username = $2) and revoked_at is null returning id`
 }
 
 async function findAll (database: Database, hashes: string[]): Promise<Array<Token | undefined>> {

@@ -62,8 +62,7 @@ export async function serve (config: Config): Promise<void> {
     }
     handleSignals(app, config, lifecycle, () => opened.disposeAsync())
 
-    const attempt = () => migrateAndProbe(database, url, config, app.log)
-    const { postgresql, off } = await untilReady(attempt, app.log)
+    const { postgresql, off } = await untilReady(database, url, config, app.log)
     durabilityEvents.publish({ off })
     if (off.length > 0) app.log.warn({ off }, 'a crash of the database may lose acknowledged writes')
     // Clients of a shared port cannot choose a process, so each process listens only when it is ready.
@@ -77,25 +76,20 @@ export async function serve (config: Config): Promise<void> {
   }
 }
 
-async function migrateAndProbe (database: Database, url: string, config: Config, log: FastifyBaseLogger) {
-  const [[version, off] = []] = await database.read(serverStatement)
-  const postgresql = supportedVersion(version)
-  if (config.MIGRATE === 'on') {
-    const migrations = await migrate(url, 'up')
-    if (migrations.length > 0) log.info({ migrations }, 'migrated')
-  }
-  await database.probe()
-  return { postgresql, off: off?.split(' ') ?? [] }
-}
-
-/** Repeats `attempt` until it succeeds, because the database may start after the service. */
-async function untilReady<T> (attempt: () => Promise<T>, log: FastifyBaseLogger, pauseMs = 100): Promise<T> {
-  try {
-    return await attempt()
-  } catch (error) {
-    if (error instanceof UnsupportedServer) throw error
-    log.warn({ reason: formatError(error) }, `the database is not ready, next attempt in ${pauseMs} ms`)
-    await setTimeout(pauseMs)
-    return untilReady(attempt, log, Math.min(pauseMs * 2, 2000))
+/** Migrates and probes. Repeats this until it succeeds, because the database may start after the service. */
+async function untilReady (database: Database, url: string, config: Config, log: FastifyBaseLogger) {
+  for (let pauseMs = 100; ; pauseMs = Math.min(pauseMs * 2, 2000)) {
+    try {
+      const [[version, off] = []] = await database.read(serverStatement)
+      const postgresql = supportedVersion(version)
+      const migrations = config.MIGRATE === 'on' ? await migrate(url, 'up') : []
+      if (migrations.length > 0) log.info({ migrations }, 'migrated')
+      await database.probe()
+      return { postgresql, off: off?.split(' ') ?? [] }
+    } catch (error) {
+      if (error instanceof UnsupportedServer) throw error
+      log.warn({ reason: formatError(error) }, `the database is not ready, next attempt in ${pauseMs} ms`)
+      await setTimeout(pauseMs)
+    }
   }
 }

@@ -15,8 +15,7 @@ const [forceCloseShare, releaseShare] = [0.85, 0.95]
 
 /** SIGTERM, SIGINT and uncaught errors end the service. SIGUSR2 turns debug logging on or off. */
 export function handleSignals (
-  app: Pick<FastifyInstance, 'log' | 'close' | 'server'>, config: Config, lifecycle: Lifecycle,
-  release: () => Promise<void>
+  app: FastifyInstance, config: Config, lifecycle: Lifecycle, release: () => Promise<void>
 ): void {
   const { log } = app
   const { SHUTDOWN_TIMEOUT: shutdownTimeoutMs, DRAIN_DELAY: drainDelayMs } = config

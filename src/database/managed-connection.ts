@@ -119,16 +119,13 @@ export class ManagedConnection {
       })
       this.isDistributed = connection.isDistributed
       connectionEvents.publish({ event: 'opened' })
-      this.#leaveOpening({ name: 'open', connection })
+      if (this.#state.name === 'opening') this.#state = { name: 'open', connection }
       return connection
     } catch (error) {
-      this.#leaveOpening({ name: 'failed', until: performance.now() + retryDelayMs, error })
+      const until = performance.now() + retryDelayMs
+      if (this.#state.name === 'opening') this.#state = { name: 'failed', until, error }
       throw error
     }
-  }
-
-  #leaveOpening (next: State): void {
-    if (this.#state.name === 'opening') this.#state = next
   }
 
   #startClosing (connection: Connection): void {

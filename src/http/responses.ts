@@ -11,10 +11,8 @@ import { newRequestId } from './request-log.ts'
 const foreignErrors: Record<string, ErrorDefinition> = {
   FST_ERR_BAD_URL: errors.URL_MALFORMED,
   FST_ERR_MAX_PARAM_LENGTH: errors.URL_TOO_LONG,
-  FST_ERR_NOT_FOUND: errors.PATH_UNKNOWN,
   FST_ERR_CTP_BODY_TOO_LARGE: errors.BODY_TOO_LARGE,
   FST_ERR_CTP_INVALID_MEDIA_TYPE: errors.CONTENT_TYPE_UNSUPPORTED,
-  FST_ERR_CTP_INVALID_CONTENT_LENGTH: errors.HTTP_MALFORMED,
   FST_BEARER_AUTH_MISSING_AUTHORIZATION_HEADER: errors.TOKEN_MISSING,
   // The header `Authorization` does not use the scheme Bearer.
   FST_BEARER_AUTH_INVALID_AUTHORIZATION_HEADER: errors.TOKEN_MISSING,

@@ -10,7 +10,6 @@ import {
   firstPage, readEnd, readFirstPages, readPage, readSmallPage, type Cursor, type ListRange, type Page,
   type PageRequest
 } from './pages.ts'
-import type { Plant } from './schemas.ts'
 
 interface ListsOptions {
   database: Database
@@ -28,13 +27,6 @@ interface ListRequest extends PageRequest {
 
 /** Undefined if the page is too large for a short list. The service then reads the list as a long list. */
 type MaybePage = Page | undefined
-
-interface List {
-  /** All plants if the list fits into one page, otherwise the pages of the list. */
-  plants: Plant[] | AsyncIterable<Page>
-  /** The id of the first plant beyond the limit, if there is one. */
-  beyond?: string | undefined
-}
 
 /** `maxPageSize` is in plants. Parsing 128 KiB of JSON takes about 2 ms. */
 const [maxPageSize, maxPageBytes, maxFirstPageBytes] = [2000, 131_072, 65_536]
@@ -62,30 +54,28 @@ export class Lists {
     this.#options = options
     this.#shortLists = new Batcher((lists) => this.#readShort(lists),
       { ...options.batch, name: 'list', divert: (list, isRetry) => this.#divert(list, isRetry) })
-    const alone = { ...options.batch, limits: () => oneAtATime }
+    type Read<Result> = (list: ListRequest) => Promise<Result>
+    const alone = <Result>(name: string, read: Read<Result>, maxQueued = Infinity) =>
+      new Batcher((lists: ListRequest[]) => Promise.all(lists.map(read)),
+        { ...options.batch, limits: () => ({ maxItems: 1, maxInFlight: 1 }), maxQueued, name })
     // A slow batch marks all its users, even users with fast lists. Queue their lists apart from long lists.
-    this.#slowLists = new Batcher(async ([list]) => [await this.#readSlow(list as ListRequest)],
-      { ...alone, name: 'slow_list' })
+    this.#slowLists = alone('slow_list', (list) => this.#readSlow(list), options.batch.maxQueued)
     // No queue limit: the memory budget limits the long lists, and each queues one page at a time.
-    const long = { ...alone, maxQueued: Infinity }
-    this.#longLists = new Batcher(async ([list]) => [await this.#readLarge(list as ListRequest)],
-      { ...long, name: 'long_list' })
-    this.#ends = new Batcher(async ([end]) => [await readEnd(options.database, end as ListRequest)],
-      { ...long, name: 'list_end' })
+    this.#longLists = alone('long_list', (list) => this.#readLarge(list))
+    this.#ends = alone('list_end', (end) => readEnd(options.database, end))
   }
 
-  /** Returns the plants of a short list, or the pages of a long list, in ascending order of id. */
-  async list (identity: Identity, range: ListRange, response: Writable): Promise<List> {
+  /** Returns the plants of a short list or the pages of a long list. `beyond` is the first id after them. */
+  async list (identity: Identity, range: ListRange, response: Writable) {
     const { user } = identity
     const queuedAt = performance.now()
     const request = { ...firstPage(user, range, maxFirstPageBytes), identity, response, queuedAt }
     const page = await this.#shortLists.add(request)
     if (page !== undefined && page.next === undefined) return { plants: page.toPlants(), beyond: page.beyond }
 
-    const { budget, maxPlantBytes } = this.#options
     // Memory for the page that is being sent, and for the prefetched next page.
-    const bytes = 2 * Math.max(maxPageBytes, maxPlantBytes)
-    if (!budget.reserve(user, bytes, response)) throw overloaded
+    const bytes = 2 * Math.max(maxPageBytes, this.#options.maxPlantBytes)
+    if (!this.#options.budget.reserve(user, bytes, response)) throw overloaded
     const first = page ?? await this.#longLists.add(request)
     if (first.next === undefined) {
       await userWork.turn(user, first.bytes)
@@ -145,7 +135,9 @@ export class Lists {
   async #readShort (lists: ListRequest[]): Promise<MaybePage[]> {
     const sentAt = performance.now()
     const pages = await readFirstPages(this.#options.database, lists)
-    const ms = this.#since(sentAt)
+    // A statement starts only after the previous statement's result.
+    const ms = performance.now() - Math.max(sentAt, this.#lastResultAt)
+    this.#lastResultAt = performance.now()
     const wasSlow = ms > slowMs && ms > slowFactor * this.#typicalMs
     this.#typicalMs += (ms - this.#typicalMs) / 16
     for (const [index, { user }] of lists.entries()) {
@@ -155,17 +147,9 @@ export class Lists {
     return pages
   }
 
-  /** Returns how many ms a statement ran. A statement starts only after the previous statement's result. */
-  #since (sentAt: number): number {
-    const now = performance.now()
-    const ms = now - Math.max(sentAt, this.#lastResultAt)
-    this.#lastResultAt = now
-    return ms
-  }
-
   async #readSlow (list: ListRequest): Promise<MaybePage> {
     const startedAt = performance.now()
-    const page = await readSmallPage(this.#options.database, list)
+    const page = await readSmallPage(this.#options.database, { ...list, maxBytes: inlineBytes })
     if (performance.now() - startedAt < slowMs) this.#slow.delete(list.user)
     else this.#slow.set(list.user, true)
     return page
@@ -179,5 +163,3 @@ export class Lists {
     return page
   }
 }
-
-const oneAtATime = { maxItems: 1, maxInFlight: 1 }

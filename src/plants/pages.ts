@@ -118,15 +118,14 @@ export async function readFirstPages (
   return lists.map((list, index) => toPage(list, rows.get(index + 1) as Row))
 }
 
-/** Reads the first page of one list. Returns undefined for a page of more than `inlineBytes`. */
+/** Reads the first page of one list. Returns undefined for a page of more than `maxBytes`. */
 export async function readSmallPage (database: Database, list: PageRequest): Promise<Page | undefined> {
-  const [row] = await database.readLong(selectPage, valuesOf({ ...list, maxBytes: inlineBytes }))
+  const [row] = await database.readLong(selectPage, valuesOf(list))
   return toPage(list, row as Row)
 }
 
 export async function readPage (database: Database, request: PageRequest): Promise<Page> {
-  const [row] = await database.readLong(selectPage, valuesOf(request))
-  const page = toPage(request, row as Row)
+  const page = await readSmallPage(database, request)
   if (page !== undefined) return page
   const [large] = await database.readLong(selectLargePage, valuesOf(request))
   return toPage(request, large as Row) as Page
@@ -146,27 +145,18 @@ function toPage ({ limit, to }: PageRequest, [count, last, ...columns]: Row): Pa
   const hasMore = Number(count) > limit
   const plants = hasMore ? limit : Number(count)
   let texts = columns as string[]
+  const isEnd = hasMore || last == null || last === lastId
   return {
     count: plants,
     bytes: texts.reduce((sum, json) => sum + (json?.length ?? 0), 0),
-    next: hasMore ? undefined : cursorAfter(last, limit - plants, to),
+    next: isEnd ? undefined : { from: (BigInt(last) + 1n).toString(), limit: limit - plants, to },
     beyond: hasMore ? last as string : undefined,
     toPlants: () => {
-      const parsed = plants === 0 ? [] : parseColumns(texts, plants)
+      const values = texts.map((json) => JSON.parse(json) as unknown[])
       texts = []
-      return parsed
+      return values[0]?.slice(0, plants).map((_, position) => toPlant(values, position)) ?? []
     }
   }
-}
-
-function parseColumns (columns: string[], plants: number): Plant[] {
-  const values = columns.map((json) => JSON.parse(json) as unknown[])
-  return (values[0] as unknown[]).slice(0, plants).map((_, position) => toPlant(values, position))
-}
-
-function cursorAfter (id: string | null | undefined, limit: number, to?: string): Cursor | undefined {
-  if (id == null || id === lastId) return undefined
-  return { from: (BigInt(id) + 1n).toString(), limit, to }
 }
 
 /** For the readiness probe. No user can have the name '', so the statement matches no plant. */

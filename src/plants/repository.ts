@@ -1,4 +1,5 @@
 // Creates, deletes and lists plants in the database.
+import type { Config } from '../config.ts'
 import type { Database } from '../database/database.ts'
 import { wasRolledBack } from '../database/pg-errors.ts'
 import { Batcher, singles, type Identity, type Work } from '../scheduling/batcher.ts'
@@ -7,26 +8,18 @@ import { textFields } from './columns.ts'
 import { Lists } from './lists.ts'
 import { listProbe } from './pages.ts'
 import type { NewPlant } from './schemas.ts'
-import { deleteAll, deleteProbe, insertAll, maxWrites, type PlantKey, type PlantToCreate } from './writes.ts'
+import { deleteAll, deleteProbe, insertAll, maxWrites, type PlantKey, type PlantToStore } from './writes.ts'
 
 export type Plants = ReturnType<typeof createPlants>
 
-interface PlantsOptions {
-  /** The most requests that share a statement: by default `maxWrites`, or 1 on Citus. */
-  writeBatch: number | undefined
-  /** How many requests of each kind may be queued. */
-  maxQueued: number
-  /** The maximum size of a request body in bytes, and therefore of a plant. */
-  bodyLimit: number
-  budget: MemoryBudget
-}
+type PlantsConfig = Pick<Config, 'WRITE_BATCH' | 'MAX_QUEUED' | 'BODY_LIMIT'>
 
 /** The most lists in a statement, and the most statements in flight. More of either delays other users. */
 const [maxLists, maxListBatches] = [16, 4]
 
 /** The returned functions read and change only the plants of the identity's user. */
-export function createPlants (database: Database, options: PlantsOptions) {
-  const { writeBatch, maxQueued, bodyLimit, budget } = options
+export function createPlants (database: Database, config: PlantsConfig, budget: MemoryBudget) {
+  const { WRITE_BATCH: writeBatch, MAX_QUEUED: maxQueued, BODY_LIMIT: bodyLimit } = config
   // On Citus, do not batch by default: one lost node would make the whole batch fail.
   const batchSize = () => writeBatch ?? (database.isDistributed() ? 1 : Infinity)
   const batching = (maxItems: number, maxInFlight: number) => ({
@@ -34,7 +27,7 @@ export function createPlants (database: Database, options: PlantsOptions) {
     maxQueued,
     isRetryable: wasRolledBack
   })
-  const creates = new Batcher((plants: Array<PlantToCreate & Work>) => insertAll(database, plants),
+  const creates = new Batcher((plants: Array<PlantToStore & Work>) => insertAll(database, plants),
     { name: 'create', ...batching(maxWrites, 1) })
   const deletes = new Batcher((keys: Array<PlantKey & Work>) => deleteAll(database, keys),
     { name: 'delete', ...batching(maxWrites, 1) })

@@ -18,18 +18,10 @@ const { ID_TAKEN, PLANT_NOT_FOUND } = defineErrors({
   PLANT_NOT_FOUND: { number: 40402, message: 'You have no plant with this id.' }
 })
 
-type Plugin = FastifyPluginAsyncTypebox<{ plants: Plants }>
-type App = Parameters<Plugin>[0]
-
-export const plantsRoutes: Plugin = async (app, { plants }) => {
+export const plantsRoutes: FastifyPluginAsyncTypebox<{ plants: Plants }> = async (app, { plants }) => {
   app.addSchema(PlantSchema)
   app.addSchema(NewPlantSchema)
-  createPlant(app, plants)
-  listPlants(app, plants)
-  deletePlant(app, plants)
-}
 
-function createPlant (app: App, plants: Plants): void {
   app.post('/plants', {
     config: { errors: [ID_TAKEN] },
     schema: {
@@ -46,9 +38,7 @@ function createPlant (app: App, plants: Plants): void {
     // The response schema drops the id and unknown fields.
     return request.body
   })
-}
 
-function listPlants (app: App, plants: Plants): void {
   app.get('/plants', {
     config: { errors: [errors.HTTP_TOO_OLD] },
     schema: {
@@ -74,9 +64,7 @@ function listPlants (app: App, plants: Plants): void {
     const chunks = request.method === 'HEAD' ? [] : toJson(list, request, reply)
     return Readable.from(chunks, { objectMode: false }) as never
   })
-}
 
-function deletePlant (app: App, plants: Plants): void {
   app.delete('/plants/:id', {
     config: { errors: [PLANT_NOT_FOUND] },
     schema: {

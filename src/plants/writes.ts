@@ -1,14 +1,10 @@
 // Statements that create and delete plants, one or many at a time.
 import type { Database, Row, Statement } from '../database/database.ts'
 import { columnList, fields, placeholdersOf } from './columns.ts'
-import type { NewPlant } from './schemas.ts'
+import type { Plant } from './schemas.ts'
 
 export interface PlantKey { user: string, id: string }
-export interface PlantToCreate extends PlantKey {
-  plant: NewPlant
-  /** The length of the plant's texts, in characters. */
-  size: number
-}
+export interface PlantToStore extends PlantKey { plant: Plant }
 
 /** The most plants in one statement. */
 export const maxWrites = 512
@@ -40,11 +36,11 @@ const deleteMany = {
 /** For the readiness probe. No user can have the name '', so the statement matches no plant. */
 export const deleteProbe = [deleteOne, ['', '0']] as const
 
-export async function insertAll (database: Database, plants: PlantToCreate[]): Promise<boolean[]> {
+export async function insertAll (database: Database, plants: PlantToStore[]): Promise<boolean[]> {
   const rows = plants.toSorted(byKey).filter(isFirstOfKey)
   const size = roundUpRows(rows.length)
   // Fill up with copies of the last row: `on conflict do nothing` skips the copies.
-  while (rows.length < size) rows.push(rows.at(-1) as PlantToCreate)
+  while (rows.length < size) rows.push(rows.at(-1) as PlantToStore)
   const values = rows.flatMap(({ user, id, plant }) => [user, id, ...fields.map((field) => plant[field])])
   const insert = inserts[size] ??= insertOf(size)
   return outcomesOf(plants, await database.write(insert, values))

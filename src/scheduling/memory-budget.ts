@@ -7,9 +7,6 @@ export const inlineBytes = 16_384
 /** After a peak of over 16 MiB, collect garbage once all is free for 1 s. An idle V8 collects nothing. */
 const [collectBytes, collectMs] = [16_777_216, 1000]
 
-/** With these options, a garbage collection takes some 60 ms and returns memory to the system. */
-const collectAll = { execution: 'async', flavor: 'last-resort' } as const
-
 /**
  * After a reservation, the user holds at most as many bytes as are still free for all users. See
  * docs/design/009-memory-budget-and-tick-limiter.md.
@@ -44,7 +41,8 @@ export class MemoryBudget {
     if (this.#total > 0 || this.#peak <= collectBytes) return
     this.#collection = setTimeout(() => {
       this.#peak = 0
-      void globalThis.gc?.(collectAll)
+      // With these options, a collection takes some 60 ms and returns memory to the system.
+      void globalThis.gc?.({ execution: 'async', flavor: 'last-resort' })
     }, collectMs).unref()
   }
 }

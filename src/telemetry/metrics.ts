@@ -64,7 +64,7 @@ async function listen (registry: Registry, host: string, port: number) {
       (error) => response.writeHead(500).end(`${error}\n`))
   })
   Object.assign(server, { timeout: connectionTimeoutMs, maxConnections })
-  serializePipelining(server)
+  server.on('connection', serializePipelining)
   limitBodyPieces(server)
   server.listen(port, host)
   await once(server, 'listening').catch((cause) => {

@@ -24,9 +24,7 @@ export async function openTelemetry (config: Config): Promise<Telemetry[]> {
     observers.push(await openMetrics(config, port, { version, schema: await newestMigration() }))
   }
   if (endpoint !== undefined) {
-    const { createSampler, openTraces } = await import('./traces.ts')
-    const { OTEL_TRACES_SAMPLER: sampler, OTEL_TRACES_SAMPLER_ARG: ratio } = config
-    observers.push(openTraces(version, createSampler(sampler, ratio)))
+    observers.push((await import('./traces.ts')).openTraces(version, config))
   }
   return observers
 }

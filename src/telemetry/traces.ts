@@ -11,6 +11,7 @@ import {
   TracerProvider, type Sampler
 } from '@opentelemetry/sdk-trace'
 import type { FastifyInstance, FastifyRequest } from 'fastify'
+import type { Config } from '../config.ts'
 import { requestContext, statementEvents, type StatementEvent } from '../events.ts'
 import { readTraceparent } from '../http/request-log.ts'
 
@@ -18,9 +19,9 @@ import { readTraceparent } from '../http/request-log.ts'
 const flushTimeoutMs = 1000
 
 /** Queues up to 2,048 spans, and drops further spans. No request waits for the collector. */
-export function openTraces (version: string, sampler: Sampler) {
+export function openTraces (version: string, config: Config) {
   const provider = new TracerProvider({
-    sampler,
+    sampler: createSampler(config.OTEL_TRACES_SAMPLER, config.OTEL_TRACES_SAMPLER_ARG),
     resource: defaultResource()
       .merge(resourceFromAttributes({ 'service.name': 'plant-store', 'service.version': version }))
       .merge(detectResources({ detectors: [envDetector] })),
@@ -43,7 +44,7 @@ export function openTraces (version: string, sampler: Sampler) {
 }
 
 /** `name`: a value of OTEL_TRACES_SAMPLER. `ratio`: the share of new traces to sample. */
-export function createSampler (name: string, ratio: number): Sampler {
+function createSampler (name: string, ratio: number): Sampler {
   const root = name.endsWith('always_off')
     ? new AlwaysOffSampler()
     : name.endsWith('traceidratio') ? new TraceIdRatioBasedSampler(ratio) : new AlwaysOnSampler()
@@ -59,7 +60,9 @@ function traceRequests (app: FastifyInstance, tracer: Tracer): void {
     const { method, routeOptions: { url: route } } = request
     const attributes = { 'http.request.method': method, ...route !== undefined && { 'http.route': route } }
     const name = route === undefined ? method : `${method} ${route}`
-    const span = tracer.startSpan(name, { kind: SpanKind.SERVER, attributes }, parentOf(request))
+    const parent = readTraceparent(request.headers.traceparent)
+    const context = parent === undefined ? ROOT_CONTEXT : trace.setSpanContext(ROOT_CONTEXT, parent)
+    const span = tracer.startSpan(name, { kind: SpanKind.SERVER, attributes }, context)
     const { traceId, spanId } = span.spanContext()
     const { id: reqId, log: { level } } = request
     request.log = app.log.child({ reqId, trace_id: traceId, span_id: spanId }, { level })
@@ -74,11 +77,6 @@ function traceRequests (app: FastifyInstance, tracer: Tracer): void {
     span?.end()
     done()
   })
-}
-
-function parentOf ({ headers }: FastifyRequest) {
-  const parent = readTraceparent(headers.traceparent)
-  return parent === undefined ? ROOT_CONTEXT : trace.setSpanContext(ROOT_CONTEXT, parent)
 }
 
 /** The span of a batch is a child of the first request's span, and links to the other requests' spans. */

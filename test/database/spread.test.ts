@@ -143,7 +143,8 @@ for (const [writeBatch, isBatched] of [[undefined, false], [500, true]] as const
     const database = openDatabase({ url, statementTimeoutMs: 60_000 })
     t.teardown(() => database.close())
     const budget = new MemoryBudget(1_000_000)
-    const plants = createPlants(database, { writeBatch, maxQueued: 100, bodyLimit: 1000, budget })
+    const config = { WRITE_BATCH: writeBatch, MAX_QUEUED: 100, BODY_LIMIT: 1000 }
+    const plants = createPlants(database, config, budget)
     await Promise.all(range(20).map((number) =>
       plants.create(identityOf(`user ${number}`), { id: 1n, name: 'Fern' })))
     const [row] = await sql(url, 'select count(distinct xmin::text)::int as statements from stored_plants')

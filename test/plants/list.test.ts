@@ -147,7 +147,7 @@ t.test('the lists of a user whose last list was slow are read alone, until one i
   } as unknown as Database
   // The budget has no room. If the service read the lists as long lists, it would reject them.
   const budget = new MemoryBudget(1)
-  const plants = createPlants(database, { writeBatch: undefined, maxQueued: 100, bodyLimit: 1000, budget })
+  const plants = createPlants(database, { WRITE_BATCH: undefined, MAX_QUEUED: 100, BODY_LIMIT: 1000 }, budget)
   const list = () => plants.list(identity, { limit: Infinity }, new PassThrough())
   t.strictSame(await Promise.all(range(80).map(list)), Array(80).fill({ plants: [], beyond: undefined }))
   // The first four statements start together.

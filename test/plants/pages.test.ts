@@ -203,7 +203,7 @@ t.test('changes while a long page is sent make no other plant appear twice or be
 t.test('the pages of a list check an expired token once', async (t) => {
   await sql(url, "insert into plants (owner, id, name) select 'eve', id, '' from generate_series(1, 9000) id")
   const budget = new MemoryBudget(10_000_000)
-  const plants = createPlants(database, { writeBatch: undefined, maxQueued: 10, bodyLimit: 1000, budget })
+  const plants = createPlants(database, { WRITE_BATCH: undefined, MAX_QUEUED: 10, BODY_LIMIT: 1000 }, budget)
   let renewals = 0
   const identity: Identity = {
     user: 'eve',

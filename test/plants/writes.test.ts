@@ -68,7 +68,8 @@ async function statementsFor (writeBatch: number, plants: NewPlant[]) {
     }
   } as unknown as Database
   const budget = new MemoryBudget(1)
-  const { create } = createPlants(database, { writeBatch, maxQueued: 1000, bodyLimit: 1000, budget })
+  const config = { WRITE_BATCH: writeBatch, MAX_QUEUED: 1000, BODY_LIMIT: 1000 }
+  const { create } = createPlants(database, config, budget)
   const results = await Promise.all(plants.map((plant) => create(identityOf('alice'), plant)))
   return { statements, results }
 }

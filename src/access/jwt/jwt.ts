@@ -7,7 +7,7 @@ import { scopeOf, type Access, type Authenticator } from '../bearer.ts'
 import { hashToken } from '../token-format.ts'
 import { isPrintable } from '../user-name.ts'
 import { createKeys, type Keys } from './keys.ts'
-import { rejectionFor, toRejection } from './rejections.ts'
+import { rejections, toRejection } from './rejections.ts'
 import { serveResourceMetadata } from './resource-metadata.ts'
 import type { JwtSettings } from './settings.ts'
 
@@ -22,9 +22,7 @@ const format = /^[\w-]+\.[\w-]+\.[\w-]*$/
 
 /** Authenticates JWTs and the service's own tokens. Only JWTs contain a dot. Call before adding routes. */
 export function acceptJwts (app: FastifyInstance, settings: JwtSettings, own: Authenticator) {
-  const { JWT_ISSUER, JWT_AUDIENCE, JWT_JWKS_URL: jwksUrl, JWT_KEYS_MAX_AGE: maxAgeMs } = settings
-  const issuer = JWT_ISSUER as string
-  const keys = createKeys({ issuer, jwksUrl, maxAgeMs }, app.log)
+  const keys = createKeys(settings, app.log)
   app.addHook('onReady', async () => keys.refresh())
   app.addHook('onClose', async () => keys.close())
   const scopes = new Set<string>()
@@ -36,7 +34,7 @@ export function acceptJwts (app: FastifyInstance, settings: JwtSettings, own: Au
     cached: (text) => (text.includes('.') ? jwts : own).cached(text),
     check: (text, onMiss) => (text.includes('.') ? jwts : own).check(text, onMiss)
   }
-  const serveMetadata = () => serveResourceMetadata(app, issuer, JWT_AUDIENCE as string, scopes)
+  const serveMetadata = () => serveResourceMetadata(app, settings, scopes)
   return { authenticator, serveMetadata }
 }
 
@@ -72,7 +70,7 @@ export function createJwtAuthenticator (
       // If the JWT names no key, a key that `set` lacks may have signed the JWT.
       const isUnknownKey = isWrongSignature(error)
         ? decodeProtectedHeader(text).kid === undefined
-        : toRejection(error) === rejectionFor('unknown_key')
+        : toRejection(error) === rejections.unknown_key
       if (!isUnknownKey) throw error
       const newest = await keys.refetch()
       if (newest === set) throw error
@@ -82,7 +80,7 @@ export function createJwtAuthenticator (
 
   async function find (text: string, onMiss: () => void): Promise<Access> {
     const set = keys.current() ?? await keys.refetch()
-    if (!format.test(text)) throw rejectionFor('malformed')
+    if (!format.test(text)) throw rejections.malformed
     const hash = hashToken(text)
     if (!cache.has(hash)) onMiss()
     const entry = await verify(text, set)
@@ -114,7 +112,7 @@ function toAccess (payload: JWTPayload, settings: JwtSettings, known: Set<string
   const name = payload[settings.JWT_USER_CLAIM]
   // The claim may be a number, null or an empty string.
   const user = typeof name === 'string' && name !== '' ? `${settings.JWT_ISSUER}|${name}` : ''
-  if (!isPrintable(user)) throw rejectionFor('user')
+  if (!isPrintable(user)) throw rejections.user
   const scopes = readScopes(payload, settings.JWT_SCOPE_CLAIM).intersection(known)
   const leftMs = ((payload.exp as number) + clockToleranceSeconds) * 1000 - Date.now()
   return { user, readOnly: false, scopes, validUntil: performance.now() + Math.min(cacheMs, leftMs) }

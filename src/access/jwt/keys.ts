@@ -3,15 +3,7 @@ import type { FastifyBaseLogger } from 'fastify'
 import { createLocalJWKSet, type LocalJWKSet } from 'jose'
 import { ApiError, errors } from '../../errors.ts'
 import { keyEvents } from '../../events.ts'
-import { discoveryUrl, isSecureUrl } from './settings.ts'
-
-interface KeySource {
-  issuer: string
-  /** If undefined, the service finds the URL by OpenID discovery. */
-  jwksUrl: string | undefined
-  /** How long keys stay in use after the last successful fetch. */
-  maxAgeMs: number
-}
+import { isSecureUrl, type JwtSettings } from './settings.ts'
 
 export type Keys = ReturnType<typeof createKeys>
 
@@ -19,7 +11,7 @@ const maxBytes = 262_144
 const defaults = { refreshMs: 600_000, retryMs: 5000, cooldownMs: 30_000, timeoutMs: 5000 }
 
 /** Unlike jose's remote key set, keeps the old keys while fetches fail. */
-export function createKeys (source: KeySource, log: FastifyBaseLogger, times = defaults) {
+export function createKeys (settings: JwtSettings, log: FastifyBaseLogger, times = defaults) {
   const closed = new AbortController()
   let keys: { set: LocalJWKSet, text: string } | undefined
   let [fetchedAt, refetchedAt] = [-Infinity, -Infinity]
@@ -30,7 +22,7 @@ export function createKeys (source: KeySource, log: FastifyBaseLogger, times = d
   function refresh (): void {
     clearTimeout(timer)
     const signal = AbortSignal.any([closed.signal, AbortSignal.timeout(times.timeoutMs)])
-    fetching = fetchKeys(source, signal).then(succeed).catch(fail).finally(() => { fetching = undefined })
+    fetching = fetchKeys(settings, signal).then(succeed).catch(fail).finally(() => { fetching = undefined })
   }
 
   function succeed (text: string): void {
@@ -56,9 +48,9 @@ export function createKeys (source: KeySource, log: FastifyBaseLogger, times = d
     /** Fetches the keys now, and then regularly until `close`. */
     refresh,
 
-    /** Undefined before the first successful fetch, and when the keys are older than `maxAgeMs`. */
+    /** Undefined before the first successful fetch, and when the keys are older than JWT_KEYS_MAX_AGE. */
     current: (): LocalJWKSet | undefined =>
-      performance.now() - fetchedAt <= source.maxAgeMs ? keys?.set : undefined,
+      performance.now() - fetchedAt <= settings.JWT_KEYS_MAX_AGE ? keys?.set : undefined,
 
     /** Fetches at most once per `cooldownMs`. Resolves to the last keys. Rejects if the last fetch failed. */
     async refetch (): Promise<LocalJWKSet> {
@@ -78,9 +70,11 @@ export function createKeys (source: KeySource, log: FastifyBaseLogger, times = d
   }
 }
 
-async function fetchKeys ({ issuer, jwksUrl }: KeySource, signal: AbortSignal): Promise<string> {
+async function fetchKeys (
+  { JWT_ISSUER: issuer = '', JWT_JWKS_URL: jwksUrl }: JwtSettings, signal: AbortSignal
+): Promise<string> {
   if (jwksUrl !== undefined) return fetchText(jwksUrl, signal)
-  const url = discoveryUrl(issuer)
+  const url = `${issuer.replace(/\/$/, '')}/.well-known/openid-configuration`
   const { issuer: named, jwks_uri: discovered } = JSON.parse(await fetchText(url, signal))
   if (named !== issuer) throw new Error(`${url} names the issuer ${JSON.stringify(named)}`)
   if (!isSecureUrl(discovered)) throw new Error(`${url} names no secure URL of keys`)

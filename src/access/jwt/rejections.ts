@@ -21,10 +21,8 @@ const reasons: Record<string, JwtRejection> = {
 }
 
 // All rejections for one reason share an error. A new error for each would spend time on a stack trace.
-const rejections = Object.fromEntries(jwtRejections.map((cause) =>
+export const rejections = Object.fromEntries(jwtRejections.map((cause) =>
   [cause, new ApiError(errors.TOKEN_INVALID, { cause })])) as Record<JwtRejection, ApiError>
-
-export const rejectionFor = (reason: JwtRejection): ApiError => rejections[reason]
 
 /** An error that `reasons` does not list concerns the keys. The token may be valid, so the status is 503. */
 export function toRejection (error: unknown): ApiError {

@@ -1,12 +1,14 @@
 // Tells clients which identity provider issues tokens for this service (RFC 9728).
 import type { FastifyInstance } from 'fastify'
+import type { JwtSettings } from './settings.ts'
 
 const wellKnown = '/.well-known/oauth-protected-resource'
 
 /** Serves the metadata and adds its URL to `WWW-Authenticate` headers. `resource` is the audience of JWTs. */
 export function serveResourceMetadata (
-  app: FastifyInstance, issuer: string, resource: string, scopes: Set<string>
+  app: FastifyInstance, settings: JwtSettings, scopes: Set<string>
 ): void {
+  const { JWT_ISSUER: issuer, JWT_AUDIENCE: resource = '' } = settings
   // Serve metadata only for an https URL (RFC 9728).
   if (!/^https:\/\/[^\s?#]+$/.test(resource) || !URL.canParse(resource)) return
   const { origin, pathname } = new URL(resource)

@@ -12,10 +12,6 @@ export function isSecureUrl (text: unknown): text is string {
   return (protocol === 'https:' || (protocol === 'http:' && isLoopback)) && username + password === ''
 }
 
-/** See OpenID Connect Discovery 1.0, section 4. */
-export const discoveryUrl = (issuer: string) =>
-  `${issuer.replace(/\/$/, '')}/.well-known/openid-configuration`
-
 /** RFC 8414, section 2, forbids a query and a fragment. A `|` would make the user `issuer|name` ambiguous. */
 const isIssuer = (text: string) => isSecureUrl(text) && !/[?#|]/.test(text)
 

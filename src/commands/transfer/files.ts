@@ -15,8 +15,6 @@ export interface Line {
 /** Yields the lines of each chunk in turn, because yielding every line from an async generator is slow. */
 type Lines = AsyncGenerator<Iterable<Line>>
 
-const columnsOf = (user?: string) => [...user === undefined ? ['user'] : [], 'id', ...fields]
-
 export const invalid = (message: string) => new ApiError(errors.FIELD_INVALID, { message })
 
 /** Without `format` the file's extension decides. Standard input and output are NDJSON by default. */
@@ -66,7 +64,7 @@ export async function * readCsv (chunks: AsyncIterable<Buffer>, maxBytes: number
       const cells = toCells(record)
       if (cells === undefined) throw malformed()
       const parse = toObject.bind(undefined, columns, cells, isValid)
-      if (columns.length === 0) columns = checkHeader(cells.map(String), columnsOf(user))
+      if (columns.length === 0) columns = checkHeader(cells.map(String), user)
       else yield { number, text: () => record, parse }
     }
   }
@@ -88,7 +86,8 @@ function toCells (record: string): Array<string | undefined> | undefined {
   }
 }
 
-function checkHeader (columns: string[], known: string[]): string[] {
+function checkHeader (columns: string[], user?: string): string[] {
+  const known = [...user === undefined ? ['user'] : [], 'id', ...fields]
   if (columns.every((name, index) => known.includes(name) && columns.indexOf(name) === index)) return columns
   throw new Error(`line 1: expected columns of ${known.join()}, each once, got ${columns.join()}`)
 }

@@ -11,8 +11,9 @@ import type { ApiError } from '../../errors.ts'
 import { compileValidator } from '../../http/validation.ts'
 import { textFields } from '../../plants/columns.ts'
 import { NewPlantSchema, PlantParamsSchema, type Plant } from '../../plants/schemas.ts'
+import type { PlantToStore } from '../../plants/writes.ts'
 import { findFormat, invalid, readCsv, readNdjson, type Line } from './files.ts'
-import { copyAll, insertAll, type PlantToStore } from './statements.ts'
+import { copyAll, insertAll } from './statements.ts'
 import { runTransfer, type Transfer } from './transfer.ts'
 
 export interface ImportOptions {
@@ -60,8 +61,7 @@ export async function importPlants (
     const check = createCheck(isCsv, user)
     const store = (chunks: AsyncIterable<Buffer>) =>
       target.store(read(chunks, config.BODY_LIMIT + extraBytes, user), check)
-    const { signal } = transfer
-    await pipeline(source, ...isGzip ? [createGunzip()] : [], store, { signal })
+    await pipeline(source, ...isGzip ? [createGunzip()] : [], store, { signal: transfer.signal })
     if (target.rejected > 0) process.exitCode = rejectedCode
   })
 }

@@ -3,10 +3,7 @@ import { finished } from 'node:stream/promises'
 import pg from 'pg'
 import { from } from 'pg-copy-streams'
 import { columnList, fields, types } from '../../plants/columns.ts'
-import type { Plant } from '../../plants/schemas.ts'
-import { byKey, type PlantKey } from '../../plants/writes.ts'
-
-export interface PlantToStore extends PlantKey { plant: Plant }
+import { byKey, type PlantToStore } from '../../plants/writes.ts'
 
 const copy = `copy plants (owner, id${columnList}) from stdin`
 const arrays = fields.map((field, index) => `, $${index + 3}::${types[field]}[]`).join('')

@@ -49,8 +49,7 @@ export async function runTransfer (
       process.exitCode = signal.aborted ? interruptedCode : 1
       console.error(signal.aborted ? 'interrupted' : formatError(error))
     }
-    const summary = transfer.summary()
-    if (summary !== '') console.error(summary)
+    if (transfer.summary() !== '') console.error(transfer.summary())
   })
 }
 

@@ -9,16 +9,14 @@ const [maxPieces, pieceBytes] = [100, 256]
 /** The index of `HTTPParser.kOnBody`. */
 const onBody = 3
 
-type Handler = (this: object, piece: Buffer) => void
-
 /** Node's own handler, which all parsers share. */
-let handle: Handler | undefined
+let handle: ((piece: Buffer) => void) | undefined
 
 /** Call this after `serializePipelining`. See docs/design/031-pieces-of-a-body.md. */
 export function limitBodyPieces (server: Server, countBytes?: CountBytes): void {
   server.on('connection', (socket: HttpSocket) => {
     const parser = socket.parser as NonNullable<HttpSocket['parser']>
-    handle ??= parser[onBody] as Handler
+    handle ??= parser[onBody]
     // Node may reuse the parser for a response to a client in this process, such as the exporter of traces.
     socket.once('close', () => { parser[onBody] = handle })
     let [request, left] = [parser.incoming, 0]

@@ -14,7 +14,7 @@ import { closeOnShutdown, type Lifecycle } from './shutdown.ts'
 
 export function manageConnections (app: FastifyInstance, lifecycle: Lifecycle, maxConnections: number): void {
   const countBytes = limitReads(app.server)
-  serializePipelining(app.server)
+  app.server.on('connection', serializePipelining)
   limitBodyPieces(app.server, countBytes)
   closeOnShutdown(app, lifecycle)
   deferContinue(app, lifecycle)

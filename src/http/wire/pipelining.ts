@@ -1,5 +1,5 @@
 // Runs the pipelined requests of a connection one at a time (RFC 9112, section 9.3.2).
-import type { IncomingMessage, Server } from 'node:http'
+import type { IncomingMessage } from 'node:http'
 import { Socket } from 'node:net'
 import { discardInput } from './lingering-close.ts'
 import type { HttpSocket } from './node-internals.ts'
@@ -7,12 +7,8 @@ import type { HttpSocket } from './node-internals.ts'
 /** How many requests of a connection may wait. A chunk of 64 KiB can contain thousands of requests. */
 const maxPipelined = 16
 
-export function serializePipelining (server: Server): void {
-  server.on('connection', serializeConnection)
-}
-
 /** Stops reading from the connection while requests wait, so that neither requests nor bodies pile up. */
-function serializeConnection (socket: HttpSocket): void {
+export function serializePipelining (socket: HttpSocket): void {
   const parser = socket.parser as NonNullable<HttpSocket['parser']>
   const begin = parser.onIncoming
   const waiting: Array<[request: IncomingMessage, keepAlive: boolean]> = []

@@ -26,10 +26,9 @@ const startService = (t: Test, issuer: string, environment: Record<string, strin
 /** Starts an identity provider, but no service. Tests call the returned `authenticate` directly. */
 async function startChecks (t: Test, settings: Record<string, string> = {}) {
   const provider = await startKeyServer(t)
-  const { issuer } = provider
-  const config = readConfig({ ...acceptingJwts(issuer), ...settings })
+  const config = readConfig({ ...acceptingJwts(provider.issuer), ...settings })
   const times = { refreshMs: 3_600_000, retryMs: 3_600_000, cooldownMs: 0, timeoutMs: 5000 }
-  const keys = createKeys({ issuer, jwksUrl: undefined, maxAgeMs: 3_600_000 }, Fastify().log, times)
+  const keys = createKeys(config, Fastify().log, times)
   t.teardown(keys.close)
   const authenticate = authenticateWith(createJwtAuthenticator(keys, config, new Set(['plants:read', 'x'])))
   const rejects = (token: string, cause: string) =>
@@ -295,7 +294,8 @@ t.test('resource metadata name the provider', async (t) => {
 async function findMetadata (resource: string) {
   const app = Fastify(serverLimits)
   rejectMalformedRequests(app)
-  serveResourceMetadata(app, 'https://id.example', resource, new Set())
+  const settings = readConfig({ JWT_ISSUER: 'https://id.example', JWT_AUDIENCE: resource })
+  serveResourceMetadata(app, settings, new Set())
   app.get('/', (_request, reply) => reply.header('www-authenticate', 'Bearer').send())
   const challenge = String((await app.inject('/')).headers['www-authenticate'])
   const url = /^Bearer, resource_metadata="(.*)"$/.exec(challenge)?.[1]

@@ -2,22 +2,23 @@ import { pipeline, Readable } from 'node:stream'
 import Fastify from 'fastify'
 import t, { type Test } from 'tap'
 import { createKeys } from '../../../src/access/jwt/keys.ts'
+import { readConfig } from '../../../src/config.ts'
 import { keyEvents } from '../../../src/events.ts'
-import { startKeyServer } from '../../support/identity-provider.ts'
+import { acceptingJwts, startKeyServer } from '../../support/identity-provider.ts'
 
 // The first two timers never fire. Without a cooldown, every `refetch` fetches the keys.
 const never = { refreshMs: 3_600_000, retryMs: 3_600_000, cooldownMs: 0, timeoutMs: 5000 }
 
 async function start (
-  t: Test, changes: Partial<typeof never> = {}, source: { jwksUrl?: string, maxAgeMs?: number } = {}
+  t: Test, changes: Partial<typeof never> = {}, settings: Record<string, string> = {}
 ) {
   const provider = await startKeyServer(t)
   const log: Array<Record<string, unknown>> = []
   const stream = { write: (line: string) => { log.push(JSON.parse(line)) } }
   const { log: logger } = Fastify({ logger: { stream } })
   const times = { ...never, ...changes }
-  const { issuer } = provider
-  const keys = createKeys({ issuer, jwksUrl: undefined, maxAgeMs: 60_000, ...source }, logger, times)
+  const config = readConfig({ ...acceptingJwts(provider.issuer), ...settings })
+  const keys = createKeys(config, logger, times)
   t.teardown(keys.close)
   return { provider, keys, log, times }
 }
@@ -54,7 +55,7 @@ t.test('discovery names the keys, and an unchanged set stays the same object', a
 
 t.test('a configured URL of keys replaces discovery', async (t) => {
   const other = await startKeyServer(t)
-  const { provider, keys } = await start(t, {}, { jwksUrl: `${other.issuer}/keys` })
+  const { provider, keys } = await start(t, {}, { JWT_JWKS_URL: `${other.issuer}/keys` })
   t.strictSame((await keys.refetch()).jwks(), { keys: other.keys })
   t.strictSame([provider.requests, other.requests], [[], ['/keys']])
 })
