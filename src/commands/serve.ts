@@ -77,19 +77,22 @@ export async function serve (config: Config): Promise<void> {
 }
 
 /** Migrates and probes. Repeats this until it succeeds, because the database may start after the service. */
-async function untilReady (database: Database, url: string, config: Config, log: FastifyBaseLogger) {
-  for (let pauseMs = 100; ; pauseMs = Math.min(pauseMs * 2, 2000)) {
-    try {
-      const [[version, off] = []] = await database.read(serverStatement)
-      const postgresql = supportedVersion(version)
-      const migrations = config.MIGRATE === 'on' ? await migrate(url, 'up') : []
+async function untilReady (
+  database: Database, url: string, config: Config, log: FastifyBaseLogger, pauseMs = 100
+): Promise<{ postgresql: string, off: string[] }> {
+  try {
+    const [[version, off] = []] = await database.read(serverStatement)
+    const postgresql = supportedVersion(version)
+    if (config.MIGRATE === 'on') {
+      const migrations = await migrate(url, 'up')
       if (migrations.length > 0) log.info({ migrations }, 'migrated')
-      await database.probe()
-      return { postgresql, off: off?.split(' ') ?? [] }
-    } catch (error) {
-      if (error instanceof UnsupportedServer) throw error
-      log.warn({ reason: formatError(error) }, `the database is not ready, next attempt in ${pauseMs} ms`)
-      await setTimeout(pauseMs)
     }
+    await database.probe()
+    return { postgresql, off: off?.split(' ') ?? [] }
+  } catch (error) {
+    if (error instanceof UnsupportedServer) throw error
+    log.warn({ reason: formatError(error) }, `the database is not ready, next attempt in ${pauseMs} ms`)
+    await setTimeout(pauseMs)
+    return untilReady(database, url, config, log, Math.min(pauseMs * 2, 2000))
   }
 }

@@ -30,11 +30,18 @@ t.test('the service serves openapi.json unchanged', async (t) => {
   t.equal(served.body, text, 'if the change is meant, npm run openapi writes the file anew')
 })
 
-const operations: Array<{ tags: string[], responses: Record<string, RawResponse> }> =
-  Object.values(document.paths).flatMap((path) => Object.values(path as object))
+interface Operation { operationId: string, tags: string[], responses: Record<string, RawResponse> }
+
+const paths = Object.entries<Record<string, Operation>>(document.paths)
+const operations = paths.flatMap(([, methods]) => Object.values(methods))
 const responses = operations.flatMap(({ responses }) => Object.values(responses))
 
 t.test('statuses are listed one by one, tags are described, and each body has an example', async (t) => {
+  for (const [path, methods] of paths) {
+    for (const { operationId, responses } of Object.values(methods)) {
+      if (path.includes('{')) t.ok(responses[404], `${operationId} lists an unknown id in its \`errors\``)
+    }
+  }
   // Generators of clients do not understand ranges of statuses.
   const statuses = operations.flatMap(({ responses }) => Object.keys(responses))
   t.strictSame(statuses.filter((status) => !/^[2-5]\d\d$/.test(status)), [])
@@ -106,7 +113,7 @@ t.test('errors have the number and the headers that the document lists', async (
 })
 
 t.test('docs/api.md has a row for every operation and for every field of a new plant', async (t) => {
-  for (const [path, methods] of Object.entries<object>(document.paths)) {
+  for (const [path, methods] of paths) {
     for (const method of Object.keys(methods)) {
       const example = `${method.toUpperCase()} ${path.replaceAll(/\{\w+\}/g, '\\d+')}`
       t.match(page, new RegExp(`^\\|.*\`${example}\\b`, 'm'), example)

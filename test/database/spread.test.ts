@@ -5,6 +5,7 @@ import pg from 'pg'
 import t, { type Test } from 'tap'
 import { openDatabase } from '../../src/database/database.ts'
 import { migrate, serverStatement, UnsupportedServer } from '../../src/database/migrate.ts'
+import { statementEvents, type StatementEvent } from '../../src/events.ts'
 import { createPlants } from '../../src/plants/repository.ts'
 import { MemoryBudget } from '../../src/scheduling/memory-budget.ts'
 import { startApp } from '../support/app.ts'
@@ -68,7 +69,15 @@ async function namesInSource (): Promise<string[]> {
 
 t.test('every statement on plants concerns one user, unless the service can do without it', async (t) => {
   const texts = watchStatements(t)
+  const unbatched = new Set<string>()
+  const note = ({ name, requestContext }: StatementEvent) => {
+    if (!Array.isArray(requestContext)) unbatched.add(name)
+  }
+  statementEvents.subscribe(note)
   await sendAll(t)
+  statementEvents.unsubscribe(note)
+  const texted = (name: string) => /\bplants\b/.test(texts.get(name) ?? '')
+  t.strictSame([...unbatched].filter(texted), [], 'a Batcher sends every statement on plants')
   const sent = new Set([...texts.keys()].map((name) => name.replace(/-\d+$/, '')))
   t.strictSame([...sent].sort(), (await namesInSource()).sort(), 'all were sent')
   for (const [name, text] of texts) {

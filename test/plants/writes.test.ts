@@ -4,15 +4,36 @@ import pg from 'pg'
 import t from 'tap'
 import type { Database } from '../../src/database/database.ts'
 import { createPlants } from '../../src/plants/repository.ts'
-import type { NewPlant } from '../../src/plants/schemas.ts'
+import { PlantSchema, type NewPlant } from '../../src/plants/schemas.ts'
 import { MemoryBudget } from '../../src/scheduling/memory-budget.ts'
 import { startApp } from '../support/app.ts'
 import { runInKeyOrder, startBlocked } from '../support/blocked.ts'
-import { sql, waitingForLocks } from '../support/database.ts'
+import { createDatabase, sql, waitingForLocks } from '../support/database.ts'
 import { identityOf } from '../support/identity.ts'
 
 const range = (length: number) => Array.from({ length }, (_, index) => index)
 const statuses = (responses: Array<{ statusCode: number }>) => responses.map(({ statusCode }) => statusCode)
+
+t.test('a value of a field is rejected, or listed as the create returned it', async (t) => {
+  const url = await createDatabase(t)
+  for (const setting of ["timezone to 'Asia/Tokyo'", "datestyle to 'SQL, DMY'"]) {
+    await sql(url, `alter database ${new URL(url).pathname.slice(1)} set ${setting}`)
+  }
+  const { as } = await startApp(t, { DATABASE_URL: url })
+  const values = [
+    '', ' x ', '1e3', 'infinity', '2026-02-30', '2026-02-30T00:00:00Z', '0000-01-01T00:00:00.000Z',
+    '2026-05-01T08:30:00+16:00', '2026-05-01T08:30:00.123456789Z', 0.1, 1e300, -1, true, [], {}
+  ]
+  for (const [field, { examples }] of Object.entries(PlantSchema.properties)) {
+    for (const value of [...examples as unknown[], ...values]) {
+      const what = `${field} ${JSON.stringify(value)}`
+      const user = await as(what)
+      const { statusCode, body } = await user.create({ id: 1, name: 'n', [field]: value })
+      t.ok([200, 400].includes(statusCode), what)
+      t.equal((await user.list()).body, statusCode === 200 ? `[${body}]` : '[]', what)
+    }
+  }
+})
 
 // Single statements (1) and batches (7 and 500) must give the same responses.
 for (const WRITE_BATCH of ['1', '7', '500']) {

@@ -211,7 +211,7 @@ export async function fuzz (scope: Scope, options: FuzzOptions): Promise<FuzzRep
     const [path, allow] = random.pick([...Object.entries(examplePaths), [stray, ''] as const])
     const allowed = allow === '' ? [] : allow.split(', ')
     const method = random.pick(METHODS.filter((method) => !['CONNECT', 'HEAD', ...allowed].includes(method)))
-    const isKnown = /^\/(plants|livez|readyz|docs|openapi)/.test(path)
+    const isKnown = /^\/($|plants|livez|readyz|docs|openapi)/.test(path)
     if (!path.startsWith('/') || (allowed.length === 0 && isKnown)) return []
     const responses = await send(head(method, path, random.chance(0.5) ? authorization : 'Bearer x'))
     const outcome = expectOnly(responses,
