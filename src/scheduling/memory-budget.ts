@@ -4,8 +4,8 @@ import { finished, type Writable } from 'node:stream'
 /** The budget ignores bodies and lists up to this size: the number of connections limits their memory. */
 export const inlineBytes = 16_384
 
-/** After a peak of over 16 MiB, collect garbage once all is free for 1 s. An idle V8 collects nothing. */
-const [collectBytes, collectMs] = [16_777_216, 1000]
+/** After a peak of over 16 MiB, collect garbage once all is free for 5 s. An idle V8 collects nothing. */
+const [collectBytes, collectMs] = [16_777_216, 5000]
 
 /**
  * After a reservation, the user holds at most as many bytes as are still free for all users. See

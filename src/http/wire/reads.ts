@@ -4,10 +4,10 @@ import { FairQueue } from '../../scheduling/fair-queue.ts'
 import type { HttpSocket } from './node-internals.ts'
 
 /** Per tick: the most first requests of connections, and the most bytes of bodies. 64 KiB take 0.2 ms. */
-const [maxFirstRequests, maxBodyBytes] = [16, 1_048_576]
+const [maxFirstRequests, maxBodyBytes] = [16, 524_288]
 
 /** How many paused connections a tick resumes. Reads of 64 KiB from so many do not exceed `maxBodyBytes`. */
-const turns = 16
+const turns = 8
 
 export type CountBytes = (socket: HttpSocket, bytes: number) => void
 

@@ -177,5 +177,5 @@ export const attacks: Attack[] = [
     { others: 20, settings: { USER_RATE: '200/s' } }),
   attack('unknown, forged and malformed tokens after a valid one', 200, tick,
     sendInvalidTokens, { acceptsJwts: true }),
-  attack('bodies of 60 KiB at once, after a list', 1000, '1 MiB of bodies in a tick', sendBodiesAtOnce)
+  attack('bodies of 60 KiB at once, after a list', 1000, '512 KiB of bodies in a tick', sendBodiesAtOnce)
 ]
