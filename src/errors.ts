@@ -23,13 +23,14 @@ export const statusOf = (number: number) => Math.floor(number / 100)
 
 export const catalogue = new Map<number, ErrorDefinition>()
 
-/** Adds errors to the catalogue. Throws when another error already has the same number. */
+/** Adds errors to the catalogue. Throws when another error already has the same name or number. */
 export function defineErrors<Name extends string> (
   definitions: Record<Name, NewDefinition>
 ): Record<Name, ErrorDefinition> {
   const defined = Object.entries<NewDefinition>(definitions).map(([name, definition]) => {
     const { number, headers = headersByStatus[statusOf(number)] ?? {} } = definition
-    if (catalogue.has(number)) throw new Error(`${name}: ${number} is taken`)
+    const isTaken = [...catalogue.values()].some((known) => known.number === number || known.name === name)
+    if (isTaken) throw new Error(`${name}: the name or ${number} is taken`)
     catalogue.set(number, { ...definition, name, headers })
     return [name, catalogue.get(number)]
   })

@@ -10,6 +10,8 @@ export async function openLogStream () {
   // A log write that fails must not end the service.
   stdout.on('error', () => {})
   let dropped = 0
+  const countIfFailed = (lines: number) => (error?: Error | null) => { if (error) dropped += lines }
+  const countOne = countIfFailed(1)
   return {
     write (line: string): void {
       if (stdout.writableLength > maxPendingBytes) {
@@ -18,10 +20,10 @@ export async function openLogStream () {
       }
       if (dropped > 0) {
         const warning = { level: 'warn', time: new Date(), dropped, msg: 'log lines were dropped' }
-        stdout.write(`${JSON.stringify(warning)}\n`)
+        stdout.write(`${JSON.stringify(warning)}\n`, countIfFailed(dropped))
         dropped = 0
       }
-      stdout.write(line)
+      stdout.write(line, countOne)
     }
   }
 }

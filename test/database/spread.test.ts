@@ -3,6 +3,7 @@
 import { glob, readdir, readFile } from 'node:fs/promises'
 import pg from 'pg'
 import t, { type Test } from 'tap'
+import { ownedTables } from '../../src/commands/users.ts'
 import { openDatabase } from '../../src/database/database.ts'
 import { migrate, serverStatement, UnsupportedServer } from '../../src/database/migrate.ts'
 import { statementEvents, type StatementEvent } from '../../src/events.ts'
@@ -21,6 +22,9 @@ const range = (length: number) => Array.from({ length }, (_, index) => index)
 
 // Each of these statements serves several users. On Citus the service sends them only if WRITE_BATCH is set.
 const ofSeveralUsers = ['plants-delete', 'plants-pages']
+
+/** Matches a table with the data of users. */
+const owned = new RegExp(`\\b(${ownedTables.join('|')})\\b`)
 
 /** Records the statements that the service sends from now on: maps their names to their texts. */
 function watchStatements (t: Test): Map<string, string> {
@@ -76,18 +80,25 @@ t.test('every statement on plants concerns one user, unless the service can do w
   statementEvents.subscribe(note)
   await sendAll(t)
   statementEvents.unsubscribe(note)
-  const texted = (name: string) => /\bplants\b/.test(texts.get(name) ?? '')
-  t.strictSame([...unbatched].filter(texted), [], 'a Batcher sends every statement on plants')
+  const concernsUsers = (name: string) => owned.test(texts.get(name) ?? '')
+  t.strictSame([...unbatched].filter(concernsUsers), [], 'a Batcher sends every statement on plants')
   const sent = new Set([...texts.keys()].map((name) => name.replace(/-\d+$/, '')))
   t.strictSame([...sent].sort(), (await namesInSource()).sort(), 'all were sent')
   for (const [name, text] of texts) {
-    if (!/\bplants\b/.test(text)) continue
+    if (!owned.test(text)) continue
     t.notMatch(text, /\btokens\b/, `${name} does not join plants and tokens`)
     if (ofSeveralUsers.includes(name)) continue
-    const ofOneUser = /\bowner = (\$\d|'')|insert into plants \(owner, .* values \(\$1, /
+    const ofOneUser = /\bowner = (\$\d|'')|insert into \w+ \(owner, .* values \(\$1, /
     t.match(text, ofOneUser, `${name} names one owner or inserts values`)
     t.notMatch(text, /insert[^]*select/, `${name} inserts no rows of a select`)
   }
+})
+
+t.test('the key of each table with an owner begins with the owner, in the collation "C"', async (t) => {
+  const keys = await sql(await createDatabase(t), `select conrelid::regclass::text as name
+    from pg_constraint join pg_attribute on attrelid = conrelid and attnum = conkey[1]
+    where contype = 'p' and attname = 'owner' and attcollation = '"C"'::regcollation order by name`)
+  t.strictSame(keys.map(({ name }) => name), ownedTables.toSorted())
 })
 
 t.test('migrate rejects a worker of Citus and names the coordinator', async (t) => {

@@ -123,10 +123,12 @@ t.test('a read-only token cannot write', async (t) => {
   t.equal((await app.inject({ url: '/pots/1', headers: { authorization } })).statusCode, 200)
 })
 
-t.test('two errors cannot have the same number', async (t) => {
-  t.throws(() =>
-    defineErrors({ POT_BROKEN: { number: errors.INTERNAL.number, message: 'The pot is broken.' } }),
-  { message: 'POT_BROKEN: 50001 is taken' })
+t.test('two errors cannot have the same name or number', async (t) => {
+  const message = 'The pot is broken.'
+  t.throws(() => defineErrors({ POT_LOST: { number: errors.INTERNAL.number, message } }),
+    { message: 'POT_LOST: the name or 50001 is taken' })
+  t.throws(() => defineErrors({ POT_BROKEN: { number: 40998, message } }),
+    { message: 'POT_BROKEN: the name or 40998 is taken' })
 })
 
 t.test('the document describes the domain and lists its errors', async (t) => {

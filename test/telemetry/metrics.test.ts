@@ -5,6 +5,7 @@ import { setImmediate } from 'node:timers/promises'
 import t from 'tap'
 import manifest from '../../package.json' with { type: 'json' }
 import { createToken } from '../../src/access/token-format.ts'
+import { ownedTables } from '../../src/commands/users.ts'
 import { readConfig } from '../../src/config.ts'
 import { ApiError, catalogue, errors, type ErrorDefinition } from '../../src/errors.ts'
 import { durabilityEvents } from '../../src/events.ts'
@@ -204,7 +205,7 @@ t.test('readiness needs each table, and the log has a line for each change', asy
     log.splice(0).map((line) => JSON.parse(line)).filter(({ msg }) => !msg.includes('event loop'))
   t.strictSame([await probe(), await probe()], [200, 200])
   lines()
-  for (const table of ['tokens', 'plants']) {
+  for (const table of ['tokens', ...ownedTables]) {
     await sql(url, `alter table ${table} rename to elsewhere`)
     t.strictSame([await probe(), await probe()], [503, 503], table)
     const [notReady, ...further] = lines()

@@ -2,8 +2,9 @@ import { readdir, readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import t from 'tap'
 import '../../../src/app.ts'
+import { ownedTables } from '../../../src/commands/users.ts'
 import { catalogue } from '../../../src/errors.ts'
-import { examplePaths } from '../../support/routes.ts'
+import { examplePaths, guardedRoutes } from '../../support/routes.ts'
 
 const root = join(import.meta.dirname, '../../..')
 const read = (name: string) => readFile(join(root, name), 'utf8')
@@ -62,4 +63,16 @@ t.test('the runbook of each alert is a section of docs/monitoring.md', async (t)
   const runbooks = [...(await read('deploy/observability/alerts.yml')).matchAll(/runbook: (\S+)/g)]
     .map(([, runbook]) => runbook as string)
   t.strictSame([...new Set(runbooks)].sort(), sections.sort())
+})
+
+t.test('deployments and documents name each table with an owner, and alerts watch each domain', async (t) => {
+  const grant = `grant select, insert, update, delete on ${[...ownedTables, 'tokens'].join(', ')}\``
+  t.match(await read('docs/operating.md'), grant)
+  const citus = await read('deploy/compose/citus.yml')
+  for (const table of ownedTables) t.match(citus, `create_distributed_table('${table}', 'owner')`)
+  const monitored = `${await read('deploy/observability/alerts.yml')}
+    ${await read('deploy/observability/grafana/plant-store.json')}`
+  for (const [, pattern = ''] of monitored.matchAll(/route=~\\?"(.*?)\\?"/g)) {
+    for (const route of Object.keys(guardedRoutes)) t.match(route, new RegExp(`^(${pattern})$`))
+  }
 })

@@ -1,12 +1,15 @@
+import { spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { readFile } from 'node:fs/promises'
+import { readFile, stat, truncate } from 'node:fs/promises'
 import { connect } from 'node:net'
+import { join } from 'node:path'
 import { setTimeout } from 'node:timers/promises'
 import pg from 'pg'
 import t, { type Test } from 'tap'
 import { startApp } from '../../support/app.ts'
 import { createDatabase, waitingForLocks } from '../../support/database.ts'
-import { unmeasured, type Program } from '../../support/program.ts'
+import { freePort } from '../../support/free-port.ts'
+import { asShipped, program, unmeasured, type Program } from '../../support/program.ts'
 import { openProxy } from '../faults/proxy.ts'
 
 const { serve } = unmeasured
@@ -87,6 +90,27 @@ t.test('900 connections that arrive together wait in the backlog', { skip }, asy
   await Promise.all(sockets.map((socket) => once(socket, 'connect')))
   service.child.kill('SIGCONT')
   t.equal((await fetch(`${service.address}/livez`)).status, 200)
+})
+
+t.test('a full disk loses log lines, and the log says how many when there is room', async (t) => {
+  const [port, log] = [await freePort(), join(t.testdir(), 'log')]
+  const env = { ...process.env, DATABASE_URL, PORT: String(port), LOG_LEVEL: 'debug', DRAIN_DELAY: '0' }
+  // No file of the service may exceed 64 blocks. Beyond that, a write fails as on a full disk.
+  const limited = ['-c', `ulimit -f 64; exec "$@" >> ${log}`, 'sh', 'env', ...asShipped, ...program, 'serve']
+  const child = spawn('sh', limited, { env })
+  t.teardown(() => { child.kill('SIGKILL') })
+  const exited = once(child, 'exit')
+  const get = () => fetch(`http://127.0.0.1:${port}/livez`).then(({ ok }) => ok, () => false)
+  while (!await get()) await setTimeout(50)
+  for (let before = -1, size = 0; size > before; before = size, { size } = await stat(log)) {
+    for (let sent = 0; sent < 50; sent++) t.ok(await get())
+  }
+  await truncate(log)
+  for (let sent = 0; sent < 2; sent++) await get()
+  const text = await readFile(log, 'utf8')
+  t.match(text, /"level":"warn",.*"dropped":[1-9]\d*,"msg":"log lines were dropped"/)
+  child.kill('SIGTERM')
+  t.strictSame(await exited, [0, null])
 })
 
 t.test('the service stops while its database accepts connections and does not respond', async (t) => {
