@@ -36,6 +36,8 @@ export function serveDocs (app: FastifyInstance, budget: MemoryBudget): void {
   const loaded = new LRUCache({ max: 4, fetchMethod: (read: () => Promise<Buffer>) => load(read) })
   for (const [url, { type, read }] of Object.entries(files)) {
     app.get(url, async (request, reply) => {
+      // Before the load: requests that wait for the load all continue in the same tick.
+      if (!budget.reserve(`docs ${request.ip}`, pieceBytes, reply.raw)) throw overloaded
       const { plain, packed, hash } = await loaded.forceFetch(read)
       const acceptsGzip = gzipAccepted.test(request.headers['accept-encoding'] ?? '')
       const etag = `"${hash}${acceptsGzip ? '-gzip' : ''}"`
@@ -46,7 +48,6 @@ export function serveDocs (app: FastifyInstance, budget: MemoryBudget): void {
       const bytes = acceptsGzip ? packed : plain
       // For a HEAD request, Fastify would read and discard a whole stream after the response.
       if (request.method === 'HEAD') return reply.type(type).send(bytes)
-      if (!budget.reserve(`docs ${request.ip}`, pieceBytes, reply.raw)) throw overloaded
       const pieces = Readable.from(piecesOf(bytes, request.ip), { objectMode: false })
       return reply.type(type).header('content-length', bytes.length).send(pieces)
     })
