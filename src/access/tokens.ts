@@ -21,13 +21,11 @@ export type Tokens = ReturnType<typeof createTokens>
 const columns = `id, username, label, read_only,
   extract(epoch from created_at), extract(epoch from expires_at), extract(epoch from revoked_at)`
 
-const limits = { maxItems: 64, maxInFlight: 4 }
-
 /** `maxQueued` limits the queued look-ups of `find`, which requests call. Commands call the other methods. */
 export function createTokens (database: Database, maxQueued = Infinity) {
   const lookUps = new Batcher((items: Array<Work & { hash: string }>) =>
     findAll(database, items.map(({ hash }) => hash)), {
-    name: 'token', limits: () => limits, maxQueued, isRetryable: wasRolledBack
+    name: 'token', limits: () => ({ maxItems: 64, maxInFlight: 4 }), maxQueued, isRetryable: wasRolledBack
   })
   database.addProbe('tokens', selectByHash, [[]])
 

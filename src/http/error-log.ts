@@ -48,7 +48,6 @@ class ErrorLog {
     log[level]({ error: error.number, status: error.status, ...why, ...client }, error.message)
   }
 
-  /** Logs how many errors of the current second got no line of their own. */
   flush (): void {
     clearTimeout(this.#timer)
     this.#timer = undefined

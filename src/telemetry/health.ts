@@ -1,7 +1,7 @@
 // Serves the liveness and readiness probes, /livez and /readyz.
 import { setImmediate, setTimeout as delay } from 'node:timers/promises'
-import type { FastifyPluginAsyncTypebox } from '@fastify/type-provider-typebox'
 import { Type } from '@sinclair/typebox'
+import type { FastifyPluginAsync } from 'fastify'
 import type { Database } from '../database/database.ts'
 import { ApiError, errors } from '../errors.ts'
 import type { Lifecycle } from '../http/wire/shutdown.ts'
@@ -42,14 +42,12 @@ export const probePaths = ['/livez', '/readyz']
 
 const StatusSchema = Type.Object({ status: Type.Literal('ok') })
 
-type HealthRoutes = FastifyPluginAsyncTypebox<{ readiness: Readiness }>
-
 /** Neither route needs a token. /livez always succeeds. /readyz succeeds while the service is ready. */
-export const healthRoutes: HealthRoutes = async (app, { readiness }) => {
+export const healthRoutes: FastifyPluginAsync<{ readiness: Readiness }> = async (app, { readiness }) => {
   app.get('/livez', {
     schema: { response: { 200: StatusSchema } }
   }, async function live () {
-    return { status: 'ok' as const }
+    return { status: 'ok' }
   })
 
   let isReady = true
@@ -63,6 +61,6 @@ export const healthRoutes: HealthRoutes = async (app, { readiness }) => {
     if (reason === undefined && !isReady) app.log.info('ready again')
     isReady = reason?.name !== 'database'
     if (reason !== undefined) throw reason.error
-    return { status: 'ok' as const }
+    return { status: 'ok' }
   })
 }

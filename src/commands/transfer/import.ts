@@ -77,8 +77,7 @@ function createCheck (isCsv: boolean, user?: string): (line: Line) => PlantToSto
     const { value: plant, error } = checked
     if (error !== undefined) throw error
     if (user !== undefined && 'user' in plant) throw invalid('user must be absent, or use --all.')
-    const isValid = user !== undefined || isPrintable(plant.user)
-    if (!isValid) throw invalid('user must be 1 to 255 printable characters.')
+    if (!isPrintable(user ?? plant.user)) throw invalid('user must be 1 to 255 printable characters.')
     return { user: user ?? plant.user, id: String(plant.id), plant }
   }
 }
