@@ -36,7 +36,7 @@ export function serveDocs (app: FastifyInstance, budget: MemoryBudget): void {
   const loaded = new LRUCache({ max: 4, fetchMethod: (read: () => Promise<Buffer>) => load(read) })
   for (const [url, { type, read }] of Object.entries(files)) {
     app.get(url, async (request, reply) => {
-      // Before the load: requests that wait for the load all continue in the same tick.
+      // Reserve before the load: all requests that wait for the load continue in the same tick.
       if (!budget.reserve(`docs ${request.ip}`, pieceBytes, reply.raw)) throw overloaded
       const { plain, packed, hash } = await loaded.forceFetch(read)
       const acceptsGzip = gzipAccepted.test(request.headers['accept-encoding'] ?? '')

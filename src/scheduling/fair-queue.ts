@@ -9,12 +9,15 @@ interface UserQueue<Item> {
 export class FairQueue<Item> {
   #users = new Map<string, UserQueue<Item>>()
   readonly #quantum: number
-  /** Only this class changes the size. */
-  size = 0
+  #size = 0
 
   /** `quantum`: the cost that each user may spend in a round. */
   constructor (quantum = 1) {
     this.#quantum = quantum
+  }
+
+  get size (): number {
+    return this.#size
   }
 
   /** `queuedAt` is a time of `performance.now()`. With Infinity the entry never expires. */
@@ -22,7 +25,7 @@ export class FairQueue<Item> {
     let queue = this.#users.get(user)
     if (queue === undefined) this.#users.set(user, queue = { entries: [], deficit: this.#quantum })
     queue.entries.push({ item, cost, queuedAt })
-    this.size++
+    this.#size++
   }
 
   /** Takes the next item. Returns undefined if the queue is empty or the next item costs over `maxCost`. */
@@ -66,10 +69,10 @@ export class FairQueue<Item> {
   #remove (user: string, queue: UserQueue<Item>, index: number): Item {
     const { entries } = queue
     const entry = index === 0 ? entries.shift() : entries.splice(index, 1)[0]
-    this.size--
+    this.#size--
     if (entries.length === 0) this.#users.delete(user)
     // Replace the empty Map to free memory, because V8 keeps the old tables of a grown Map.
-    if (this.size === 0) this.#users = new Map()
+    if (this.#size === 0) this.#users = new Map()
     return (entry as typeof entries[0] & {}).item
   }
 }

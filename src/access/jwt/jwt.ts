@@ -34,8 +34,7 @@ export function acceptJwts (app: FastifyInstance, settings: JwtSettings, own: Au
     cached: (text) => (text.includes('.') ? jwts : own).cached(text),
     check: (text, onMiss) => (text.includes('.') ? jwts : own).check(text, onMiss)
   }
-  const serveMetadata = () => serveResourceMetadata(app, settings, scopes)
-  return { authenticator, serveMetadata }
+  return { authenticator, serveMetadata: () => serveResourceMetadata(app, settings, scopes) }
 }
 
 /** Ignores a JWT's scopes that are not in `scopes`. */

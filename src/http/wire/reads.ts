@@ -6,8 +6,8 @@ import type { HttpSocket } from './node-internals.ts'
 /** Per tick: the most first requests of connections, and the most bytes of bodies. 64 KiB take 0.2 ms. */
 const [maxFirstRequests, maxBodyBytes] = [16, 524_288]
 
-/** How many paused connections a tick resumes. Reads of 64 KiB from so many do not exceed `maxBodyBytes`. */
-const turns = 8
+/** How many paused connections a tick resumes. One read of a connection returns at most 64 KiB. */
+const turns = maxBodyBytes / 65_536
 
 export type CountBytes = (socket: HttpSocket, bytes: number) => void
 

@@ -103,7 +103,7 @@ t.test('a full disk loses log lines, and the log says how many when there is roo
   const get = () => fetch(`http://127.0.0.1:${port}/livez`).then(({ ok }) => ok, () => false)
   while (!await get()) await setTimeout(50)
   for (let before = -1, size = 0; size > before; before = size, { size } = await stat(log)) {
-    for (let sent = 0; sent < 50; sent++) t.ok(await get())
+    for (let sent = 0; sent < 50; sent++) await get()
   }
   await truncate(log)
   for (let sent = 0; sent < 2; sent++) await get()
