@@ -189,7 +189,7 @@ const faults = [
 for (const fault of faults) {
   t.test(`"${fault[1].slice(0, 40)}…" about a user of a lost worker fails for this user alone`, async (t) => {
     const url = await createCitus(t)
-    const { app, as } = await startApp(t, { DATABASE_URL: url })
+    const { as, untilReadiness } = await startApp(t, { DATABASE_URL: url })
     const [alice, bob] = [await as('alice'), await as('bob')]
     for (const user of [alice, bob]) {
       await Promise.all(range(10).map((id) => user.create({ id, name: 'Fern' })))
@@ -199,6 +199,6 @@ for (const fault of faults) {
     await sql(url, 'insert into lost select unnest(array[\'alice\', \'\']), $1, $2', [...fault])
     t.same(await Promise.all([sendTogether(alice), sendTogether(bob)]),
       [Array(30).fill(50301), range(10).flatMap(() => [200, 200, 204])])
-    t.equal((await app.inject('/readyz')).statusCode, 200)
+    await untilReadiness(200)
   })
 }

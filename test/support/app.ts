@@ -34,6 +34,11 @@ export async function startApp (
     tokens,
     log,
 
+    /** Polls /readyz until the status is `wanted`. On a busy machine a probe of the database may time out. */
+    async untilReadiness (wanted: number) {
+      while ((await app.inject('/readyz')).statusCode !== wanted);
+    },
+
     listen: () => app.listen({ host: '127.0.0.1', port: 0 }),
 
     /** Creates a token for the user. Returns functions that send requests with the token. */
