@@ -46,8 +46,14 @@ function contentHeadersError (headers: IncomingHttpHeaders): ErrorDefinition | u
 export function parseJsonBody (bytes: Buffer): unknown {
   if (bytes.length === 0) return undefined
   if (!isUtf8(bytes)) throw new ApiError(errors.BODY_NOT_UTF8)
-  if (countValues(bytes) > maxValues) throw new ApiError(errors.BODY_TOO_COMPLEX)
-  const text = bytes.toString().replace(/^\uFEFF/, '')
+  return parseJson(bytes.toString())
+}
+
+/** Parses like `parseJsonBody`. `text` is not empty. */
+export function parseJson (text: string): unknown {
+  // Each value takes a character.
+  if (text.length > maxValues && countValues(text) > maxValues) throw new ApiError(errors.BODY_TOO_COMPLEX)
+  if (text.startsWith('\uFEFF')) text = text.slice(1)
   try {
     return needsReviver.test(text) ? JSON.parse(text, revive) : JSON.parse(text)
   } catch (cause) {
@@ -62,13 +68,13 @@ const needsReviver = /(?<!\d)\d{16}|\d[.eE]|\\u|__proto__/
 const [comma, brace, bracket, quote, backslash] = Buffer.from(',{["\\')
 
 /** Estimates the number of values: counts commas and opening brackets outside strings. Stops at the limit. */
-function countValues (bytes: Buffer): number {
+function countValues (text: string): number {
   let values = 0
-  for (let at = 0; at < bytes.length && values <= maxValues; at++) {
-    const byte = bytes[at]
-    if (byte === comma || byte === brace || byte === bracket) values++
-    else if (byte === quote) {
-      while (++at < bytes.length && bytes[at] !== quote) if (bytes[at] === backslash) at++
+  for (let at = 0; at < text.length && values <= maxValues; at++) {
+    const code = text.charCodeAt(at)
+    if (code === comma || code === brace || code === bracket) values++
+    else if (code === quote) {
+      while (++at < text.length && text.charCodeAt(at) !== quote) if (text.charCodeAt(at) === backslash) at++
     }
   }
   return values

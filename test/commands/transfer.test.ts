@@ -92,6 +92,14 @@ t.test('every format takes and returns every text, with a byte order mark and CR
   }
   const text = json.map((line) => `${line}\n`).join('')
   t.equal(await readFile(join(folder, 'out.naughty.ndjson'), 'utf8'), text)
+  const inserted = await sql(DATABASE_URL,
+    "select id from plants where owner = 'naughty.ndjson' order by ctid")
+  // `byKey` compares such large ids as texts.
+  t.strictSame(inserted.map(({ id }) => id), plants.map(({ id }) => id).toSorted(), 'the batch is sorted')
+  await importFile('mixed', 'mixed.ndjson', json.slice(0, 1).join())
+  t.strictSame(await importFile('mixed', 'mixed.ndjson', text),
+    ends(0, `${naughty.length - 1} created, 1 existing, 0 rejected`))
+  t.strictSame(await stored('mixed'), plants, 'inserted, because one plant exists')
   t.equal(gunzipSync(await readFile(join(folder, 'out.naughty.ndjson.gz'))).toString(), text)
 })
 

@@ -1,16 +1,19 @@
 // Detects whether a file is NDJSON or CSV, and reads the lines of the file.
 import { isUtf8 } from 'node:buffer'
 import { ApiError, errors } from '../../errors.ts'
-import { parseJsonBody } from '../../http/json.ts'
+import { parseJson } from '../../http/json.ts'
 import { fields } from '../../plants/columns.ts'
 
 export interface Line {
   /** Counts from 1. A CSV record of several lines has the number of its last line. */
   number: number
-  text: () => string
+  text: string
   /** Throws an ApiError when the line is malformed. */
   parse: () => unknown
 }
+
+/** Lines of a file. `isValid` tells whether a line is UTF-8. Its parameter counts the file's lines from 0. */
+interface Texts { texts: string[], isValid: (line: number) => boolean }
 
 /** Yields the lines of each chunk in turn, because yielding every line from an async generator is slow. */
 type Lines = AsyncGenerator<Iterable<Line>>
@@ -25,19 +28,19 @@ export function findFormat (file = '.ndjson', format = /\.((?:ndjson|csv)(?:\.gz
 
 /** Skips blank lines. */
 export async function * readNdjson (chunks: AsyncIterable<Buffer>, maxBytes: number): Lines {
-  const parse = (bytes: Buffer) => {
-    if (bytes.length <= maxBytes) return parseJsonBody(bytes)
-    throw invalid(`The line must not have more than ${maxBytes} bytes.`)
+  const parse = (text: string, isValid: boolean) => {
+    if (isLonger(text, maxBytes)) throw invalid(`The line must not have more than ${maxBytes} bytes.`)
+    if (!isValid) throw new ApiError(errors.BODY_NOT_UTF8)
+    return parseJson(text)
   }
   let number = 0
-  function * toLines (all: Buffer[]): Generator<Line> {
-    for (const bytes of all) {
-      number++
-      const isBlank = bytes.length === 0 || (bytes.length === 1 && bytes[0] === 13)
-      if (!isBlank) yield { number, text: () => bytes.toString(), parse: () => parse(bytes) }
+  function * toLines ({ texts, isValid }: Texts): Generator<Line> {
+    for (const text of texts) {
+      const index = number++
+      if (text !== '' && text !== '\r') yield { number, text, parse: () => parse(text, isValid(index)) }
     }
   }
-  for await (const all of splitLines(chunks, maxBytes)) yield toLines(all)
+  for await (const texts of splitLines(chunks, maxBytes)) yield toLines(texts)
 }
 
 /** Throws at a malformed quote, because after such a quote the start of the next record is unknown. */
@@ -45,38 +48,41 @@ export async function * readCsv (chunks: AsyncIterable<Buffer>, maxBytes: number
   let columns: string[] = []
   let number = 0
   // The record that is being read. A record continues on the next line while its number of quotes is odd.
-  let [text, bytes, isValid, isOpen, firstLine] = ['', 0, true, false, 1]
+  let [record, isValid, isOpen, firstLine] = ['', true, false, 1]
   const malformed = () =>
     new Error(`line ${firstLine}: expected at most ${maxBytes} bytes, and cells like "5"" pot"`)
 
-  function * toLines (all: Buffer[]): Generator<Line> {
-    for (const line of all) {
-      number++
-      const lineText = line.toString()
-      text = isOpen ? `${text}\n${lineText}` : lineText
-      bytes = isOpen ? bytes + line.length + 1 : line.length
-      isValid = (isValid || !isOpen) && isUtf8(line)
+  function * toLines (lines: Texts): Generator<Line> {
+    for (const text of lines.texts) {
+      const isValidLine = lines.isValid(number++)
+      record = isOpen ? `${record}\n${text}` : text
+      isValid = (isValid || !isOpen) && isValidLine
       if (!isOpen) firstLine = number
-      if (lineText.split('"').length % 2 === 0) isOpen = !isOpen
-      if (bytes > maxBytes) throw malformed()
-      if (isOpen || /^\r?$/.test(text)) continue
-      const record = text.replace(/\r$/, '')
+      if (text.includes('"') && text.split('"').length % 2 === 0) isOpen = !isOpen
+      if (isLonger(record, maxBytes)) throw malformed()
+      if (isOpen) continue
+      if (record.endsWith('\r')) record = record.slice(0, -1)
+      if (record === '') continue
       const cells = toCells(record)
       if (cells === undefined) throw malformed()
       const parse = toObject.bind(undefined, columns, cells, isValid)
       if (columns.length === 0) columns = checkHeader(cells.map(String), user)
-      else yield { number, text: () => record, parse }
+      else yield { number, text: record, parse }
     }
   }
-  for await (const all of splitLines(chunks, maxBytes)) yield toLines(all)
+  for await (const texts of splitLines(chunks, maxBytes)) yield toLines(texts)
   if (isOpen) throw malformed()
 }
+
+const isLonger = (text: string, maxBytes: number) =>
+  text.length * 3 > maxBytes && Buffer.byteLength(text) > maxBytes
 
 /** Matches a cell such as `"5"" pot"` or `5 pot`. The last group is empty at the end of the record. */
 const cell = /(?:"([^"]*(?:""[^"]*)*)"|([^",]*))(,|$)/y
 
 /** An empty cell without quotes means an absent value. Returns undefined at a malformed quote. */
 function toCells (record: string): Array<string | undefined> | undefined {
+  if (!record.includes('"')) return record.split(',').map((text) => text || undefined)
   const cells = []
   cell.lastIndex = 0
   for (let match; (match = cell.exec(record)) !== null;) {
@@ -95,21 +101,33 @@ function checkHeader (columns: string[], user?: string): string[] {
 function toObject (columns: string[], cells: unknown[], isValid: boolean): unknown {
   if (!isValid) throw new ApiError(errors.BODY_NOT_UTF8)
   if (cells.length !== columns.length) throw invalid(`The line must have ${columns.length} cells.`)
-  return Object.fromEntries(columns.map((name, index) => [name, cells[index]]))
+  const object: Record<string, unknown> = {}
+  for (const [index, name] of columns.entries()) object[name] = cells[index]
+  return object
 }
 
 /** Skips a byte order mark. To save memory, truncates lines over `maxBytes` to `maxBytes` + 1 or more. */
-async function * splitLines (chunks: AsyncIterable<Buffer>, maxBytes: number): AsyncGenerator<Buffer[]> {
+async function * splitLines (chunks: AsyncIterable<Buffer>, maxBytes: number): AsyncGenerator<Texts> {
   let rest: Buffer | undefined
+  let lines = 0
   for await (const chunk of chunks) {
     const bytes = rest === undefined ? withoutMark(chunk) : Buffer.concat([rest, chunk])
-    const lines = []
-    let from = 0
-    for (let to; (to = bytes.indexOf('\n', from)) !== -1; from = to + 1) lines.push(bytes.subarray(from, to))
-    yield lines
-    rest = bytes.subarray(from, from + maxBytes + 1)
+    const end = bytes.lastIndexOf('\n')
+    if (end !== -1) {
+      const texts = toTexts(bytes.subarray(0, end), lines)
+      lines += texts.texts.length
+      yield texts
+    }
+    rest = bytes.subarray(end + 1, end + maxBytes + 2)
   }
-  if (rest !== undefined) yield [rest]
+  if (rest !== undefined) yield toTexts(rest, lines)
+}
+
+function toTexts (bytes: Buffer, first: number): Texts {
+  const texts = bytes.toString().split('\n')
+  if (isUtf8(bytes)) return { texts, isValid: () => true }
+  const lines = bytes.toString('latin1').split('\n')
+  return { texts, isValid: (line) => isUtf8(Buffer.from(lines[line - first] as string, 'latin1')) }
 }
 
 const withoutMark = (bytes: Buffer) => bytes.indexOf('\uFEFF') === 0 ? bytes.subarray(3) : bytes

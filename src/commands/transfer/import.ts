@@ -9,11 +9,10 @@ import { isPrintable } from '../../access/user-name.ts'
 import type { Config } from '../../config.ts'
 import type { ApiError } from '../../errors.ts'
 import { compileValidator } from '../../http/validation.ts'
-import { textFields } from '../../plants/columns.ts'
 import { NewPlantSchema, PlantParamsSchema, type Plant } from '../../plants/schemas.ts'
 import type { PlantToStore } from '../../plants/writes.ts'
 import { findFormat, invalid, readCsv, readNdjson, type Line } from './files.ts'
-import { copyAll, insertAll } from './statements.ts'
+import { Batch, copyAll, insertAll } from './batch.ts'
 import { runTransfer, type Transfer } from './transfer.ts'
 
 export interface ImportOptions {
@@ -27,9 +26,9 @@ export interface ImportOptions {
   dryRun: boolean
 }
 
-// Import sends a batch at `maxBatchSize` plants or `maxBatchLength` characters. With a low `rate`, batches
-// are smaller: import sends `batchesPerSecond` of them.
-const [maxBatchSize, maxBatchLength, batchesPerSecond] = [10_000, 2 ** 20, 10]
+// Import sends a batch at `maxBatchLength` characters. With a low `rate`, batches are smaller: import sends
+// `batchesPerSecond` of them.
+const [maxBatchLength, batchesPerSecond] = [2 ** 19, 10]
 /** A line may be this much longer than BODY_LIMIT, because the line may also name the user. */
 const extraBytes = 2048
 /** The exit code of an import that completed but rejected some lines. */
@@ -77,7 +76,9 @@ function createCheck (isCsv: boolean, user?: string): (line: Line) => PlantToSto
     const { value: plant, error } = checked
     if (error !== undefined) throw error
     if (user !== undefined && 'user' in plant) throw invalid('user must be absent, or use --all.')
-    if (!isPrintable(user ?? plant.user)) throw invalid('user must be 1 to 255 printable characters.')
+    if (user === undefined && !isPrintable(plant.user)) {
+      throw invalid('user must be 1 to 255 printable characters.')
+    }
     return { user: user ?? plant.user, id: String(plant.id), plant }
   }
 }
@@ -105,28 +106,27 @@ class Import {
 
   async store (lines: AsyncIterable<Iterable<Line>>, check: (line: Line) => PlantToStore): Promise<void> {
     const { rate = Infinity, chunk = Infinity, dryRun } = this.#options
-    let batch: PlantToStore[] = []
-    let [length, number] = [0, 0]
+    let batch = new Batch()
+    let number = 0
     for await (const some of lines) {
       for (const line of some) {
         try {
-          batch.push(check(line))
+          batch.add(check(line))
         } catch (error) {
           await this.#reject(line, error as ApiError)
           continue
         }
         number = line.number
-        for (const field of textFields) length += batch.at(-1)?.plant[field]?.length ?? 0
         const left = dryRun ? Infinity : chunk - this.#uncommitted
-        const isFull = batch.length >= Math.min(maxBatchSize, left, rate / batchesPerSecond)
-        if (!isFull && length < maxBatchLength) continue
+        const isFull = batch.size >= Math.min(left, rate / batchesPerSecond)
+        if (!isFull && batch.length < maxBatchLength) continue
         await this.#send(batch)
-        if (batch.length === left) await this.#commit(number)
-        batch = []
-        length = 0
+        if (batch.size === left) await this.#commit(number)
+        batch = new Batch()
       }
+      batch.encode()
     }
-    if (batch.length > 0) await this.#send(batch)
+    if (batch.size > 0) await this.#send(batch)
     await this.#commit(number)
     this.#note = dryRun ? '; nothing is stored' : ''
   }
@@ -140,11 +140,11 @@ class Import {
     const reason = error.message.replace('The body', 'The line')
     this.rejected++
     if (this.#rejects === undefined) throw new Error(`line ${number}: ${reason}`)
-    await this.#rejects.appendFile(`${JSON.stringify({ line: number, reason, text: text() })}\n`)
+    await this.#rejects.appendFile(`${JSON.stringify({ line: number, reason, text })}\n`)
   }
 
   /** Does not wait until the plants are stored, so that the import reads the next lines meanwhile. */
-  async #send (batch: PlantToStore[]): Promise<void> {
+  async #send (batch: Batch): Promise<void> {
     await this.#stored
     const due = this.#startedAt + this.#transfer.progress * 1000 / (this.#options.rate ?? Infinity)
     const { signal, client } = this.#transfer
@@ -152,17 +152,18 @@ class Import {
     if (this.#uncommitted === 0) await client.query('begin')
     this.#stored = this.#store(batch)
     this.#stored.catch(() => {})
-    this.#uncommitted += batch.length
-    this.#transfer.progress += batch.length
+    this.#uncommitted += batch.size
+    this.#transfer.progress += batch.size
   }
 
-  async #store (batch: PlantToStore[]): Promise<void> {
+  async #store (batch: Batch): Promise<void> {
     const { client } = this.#transfer
-    const isCopied = this.#copies && await copyAll(client, batch)
-    const created = isCopied ? batch.length : await insertAll(client, batch)
-    this.#copies = created === batch.length
+    const lines = batch.sorted()
+    const isCopied = this.#copies && await copyAll(client, lines)
+    const created = isCopied ? batch.size : await insertAll(client, lines)
+    this.#copies = created === batch.size
     this.#created += created
-    this.#existing += batch.length - created
+    this.#existing += batch.size - created
   }
 
   /** Awaits the insert first. After a failed insert, `commit` would roll back without an error. */

@@ -105,7 +105,7 @@ t.test('many plants come in and go out in every format', async (t) => {
 })
 
 t.test('a killed import leaves nothing or its committed chunks', async (t) => {
-  const whole = await startImport(t, unmeasured.start, [], ndjson(15_000))
+  const whole = await startImport(t, unmeasured.start, [], ndjson(20_000))
   await until(whole.url, idle)
   whole.child.kill('SIGKILL')
   await whole.ended
