@@ -23,7 +23,7 @@ export const withSettings = (name: string, title: string, env: Record<string, st
   ({ ...service, name, title, env: { ...service.env, ...env } })
 
 export const perCore: Contender = {
-  ...withSettings('per_core', `${service.title}, a process for each core`, { REUSE_PORT: 'on' }),
+  ...withSettings('per_core', `${service.title}, all cores`, { REUSE_PORT: 'on' }),
   processes: availableParallelism()
 }
 
@@ -53,10 +53,8 @@ export function fillCompileCache ({ command, env }: Contender) {
   })
 }
 
-const inNode = (name: string, title: string): Contender =>
-  ({ name, title, command: [process.execPath, peer(`${name}.ts`)], ready: '/livez' })
-
-export const yardstick = inNode('fastify', 'Fastify + pg')
+export const yardstick: Contender =
+  { name: 'fastify', title: 'Fastify + pg', command: [process.execPath, peer('fastify.ts')], ready: '/livez' }
 
 // This contender needs the Debian packages golang and golang-github-jackc-pgx-v4-dev.
 function go (): Contender {
@@ -82,11 +80,6 @@ function rust (): Contender {
   return { name: 'rust', title: 'Rust + tokio-postgres', command, ready: '/livez' }
 }
 
-function bun (): Contender {
-  const command = [join(here, 'node_modules/.bin/bun'), peer('bun.ts')]
-  return { name: 'bun', title: 'Bun', command, ready: '/livez' }
-}
-
 /**
  * Returns a program that uses only Fastify and pg. The program is not in this repository: the variable FLOOR
  * names the program's folder.
@@ -102,8 +95,8 @@ function floor (): Contender {
 }
 
 export function contenders (): Contender[] {
-  const all = [service, perCore, yardstick, inNode('hono', 'Hono + postgres.js')]
-  for (const [name, get] of Object.entries({ go, rust, bun, floor })) {
+  const all = [service, perCore, yardstick]
+  for (const [name, get] of Object.entries({ go, rust, floor })) {
     try {
       all.push(get())
     } catch (error) {

@@ -21,7 +21,7 @@ import {
 } from './running.ts'
 import { pages } from './pages.ts'
 import { starts } from './starts.ts'
-import { compare, latencyTable, processorTable, rateTable, throughput } from './throughput.ts'
+import { compare, latencyTable, processorTable, throughput } from './throughput.ts'
 import { transfers } from './transfers.ts'
 import { unbounded } from './unbounded.ts'
 
@@ -71,19 +71,22 @@ if (measured.length > 0) {
     }
     const results = await throughput(entries, { loads: measured, connections: 64, ...duration })
     const { rates, bars } = compare(results, yardstick.title)
+    // The sessions of pgbench end before their processor time is read.
+    const served = results.filter(({ title }) => title !== bare.title)
     const section = `![Requests per second](performance.svg)
 
 With 64 connections, requests per second: how many times as many as ${yardstick.title} [lowest–highest round]:
 
 ${rates}
 
-Processor time of a request in µs, of the contender and PostgreSQL together (of the contender alone):
+Processor time of a request in µs, of the contender and PostgreSQL together: how many times as much as this
+service:
 
-${processorTable(results)}
+${processorTable(served)}
 
 Latency in ms, median/99th percentile:
 
-${latencyTable(results)}
+${latencyTable(served)}
 
 Medians of ${duration.rounds} rounds of ${duration.seconds} s, ${date}: ${availableParallelism()} cores, \
 PostgreSQL ${version}, Node ${process.version}.`
@@ -113,10 +116,7 @@ ${rows}`)
 
 if (parts.includes('pages')) {
   const rows = await pages(postgres, service, duration)
-  writeSection('Pages', `64 connections read the same page of 20 of one user's 100,000 plants. \
-Processor time of a request with PostgreSQL's.
-
-${rows}`)
+  writeSection('Pages', rows)
 }
 
 if (parts.includes('start')) {
@@ -145,7 +145,7 @@ async function variants (chosen: Contender[], of: Load[]): Promise<string> {
     const results = await throughput(entries, { loads: of, connections: 64, ...duration })
     console.log(compare(results, entries[0]?.title ?? '').rates)
     section = `64 connections.
-Processor time of a request in µs, of the service and PostgreSQL together (of the service alone):
+Processor time of a request in µs, of the service and PostgreSQL together: how many times the first row:
 
 ${processorTable(results)}`
   })
@@ -173,11 +173,8 @@ if (parts.includes('before')) {
 
 if (values.large) {
   const results = await large(postgres, service, duration)
-  writeSection('A large store', `64 connections. Requests per second [lowest–highest round]:
-
-${rateTable(results)}
-
-Processor time of a request in µs, of the service and PostgreSQL together (of the service alone):
+  writeSection('A large store', `64 connections.
+Processor time of a request in µs, of the service and PostgreSQL together: how many times the first row:
 
 ${processorTable(results)}`)
 }

@@ -1,7 +1,7 @@
 // Measures requests for the first page of a user's plants and requests for the last page.
-import { table } from '../test/support/table.ts'
+import { round } from '../test/support/table.ts'
 import { writeCursor } from '../src/plants/schemas.ts'
-import { processor, run, spread, type Duration } from './measure.ts'
+import { median, processor as total, run, type Duration } from './measure.ts'
 import { alongside, collector, withClient, type Contender, type Entry, type Postgres } from './running.ts'
 import { fill, plants } from './unbounded.ts'
 
@@ -16,7 +16,7 @@ async function measure (entry: Entry, page: number, seconds: number) {
   ], entry)
   const requests = Number(/(\d+) requests in/.exec(output)?.[1])
   if (!(requests > 0) || /Non-2xx|Socket errors/.test(output)) throw new Error(output)
-  return { perSecond: requests / seconds, ...processor(requests) }
+  return total(processor(requests))
 }
 
 export async function pages (postgres: Postgres, service: Contender, { seconds, rounds }: Duration) {
@@ -24,16 +24,15 @@ export async function pages (postgres: Postgres, service: Contender, { seconds, 
     await client.query(fill)
     await client.query('vacuum analyze plants')
   })
-  const past = new Map([1, lastPage].map((page) => [page, [] as Array<Awaited<ReturnType<typeof measure>>>]))
+  const ratios: number[] = []
   await alongside(postgres, [service], async ([entry]) => {
     // The figures of turn 0, the warm-up, are discarded.
     for (let turn = 0; turn <= rounds; turn++) {
-      for (const [page, figures] of past) {
-        const figure = await measure(entry as Entry, page, seconds)
-        if (turn > 0) figures.push(figure)
-      }
+      const first = await measure(entry as Entry, 1, seconds)
+      const last = await measure(entry as Entry, lastPage, seconds)
+      if (turn > 0) ratios.push(last / first)
     }
   })
-  return table(['', 'requests per second', 'µs of processor time'], [...past].map(([page, figures]) =>
-    [`page ${page}`, spread(figures.map(({ perSecond }) => perSecond)), spread(figures.map(processor))]))
+  return `Page ${lastPage.toLocaleString('en')} of a user's plants takes ${round(median(ratios))} times \
+the processor time of page 1.`
 }

@@ -103,21 +103,29 @@ export function resultTable (results: Result[], cell: (rounds: Figures[], load: 
   return table(['', ...measured.map((load) => titles[load])], results.map(row))
 }
 
-export const rateTable = (results: Result[]) =>
-  resultTable(results, (rounds) => spread(rounds.map(({ perSecond }) => perSecond)))
-
 export const latencyTable = (results: Result[]) => resultTable(results, (rounds) =>
   `${round(median(rounds.map(({ p50 }) => p50)))}/${round(median(rounds.map(({ p99 }) => p99)))}`)
 
-/** Shows processor times in µs: contender plus PostgreSQL, then the contender alone in brackets. */
-export const processorTable = (results: Result[]) => resultTable(results, (rounds) =>
-  `${round(median(rounds.map(processor)))} (${round(median(rounds.map(({ own }) => own)))})`)
-
-/** Divides each round's rate by the yardstick's rate in the same round. Returns a table and bars to plot. */
-export function compare (results: Result[], yardstick: string) {
+/**
+ * Divides each round's figure by the yardstick's figure in the same round. The cells have the median of the
+ * figures and the spread of the ratios.
+ */
+function compareWith (results: Result[], yardstick: string, figure: (figures: Figures) => number) {
   const base = results.find(({ title }) => title === yardstick)?.rounds
   const relative = (rounds: Figures[], load: Load) =>
-    rounds.map(({ perSecond }, round) => perSecond / (base?.get(load)?.[round]?.perSecond ?? NaN))
+    rounds.map((figures, round) => figure(figures) / figure(base?.get(load)?.[round] as Figures))
+  const cell = (rounds: Figures[], load: Load) =>
+    `${round(median(rounds.map(figure)))}: ${spread(relative(rounds, load))}`
+  return { relative, figures: resultTable(results, cell) }
+}
+
+/** Shows processor times in µs of contender and PostgreSQL together, and how many times the first's. */
+export const processorTable = (results: Result[]) =>
+  compareWith(results, results[0]?.title as string, processor).figures
+
+/** Shows rates, and how many times the yardstick's rate. Also returns bars to plot. */
+export function compare (results: Result[], yardstick: string) {
+  const { relative, figures: rates } = compareWith(results, yardstick, ({ perSecond }) => perSecond)
   const bars = new Map<string, Bar[]>()
   for (const { title, rounds } of results) {
     for (const [load, figures] of rounds) {
@@ -126,7 +134,5 @@ export function compare (results: Result[], yardstick: string) {
       bars.set(titles[load], [...bars.get(titles[load]) ?? [], { title, value, label }])
     }
   }
-  const cell = (rounds: Figures[], load: Load) =>
-    `${round(median(rounds.map(({ perSecond }) => perSecond)))}: ${spread(relative(rounds, load))}`
-  return { bars, rates: resultTable(results, cell) }
+  return { bars, rates }
 }
