@@ -4,18 +4,19 @@ import { ApiError, errors } from '../../errors.ts'
 import { parseJson } from '../../http/json.ts'
 import { fields } from '../../plants/columns.ts'
 
-export interface Line {
+interface Text {
   /** Counts from 1. A CSV record of several lines has the number of its last line. */
   number: number
   text: string
+  isUtf8: boolean
+}
+
+export interface Line extends Text {
   /** Throws an ApiError when the line is malformed. */
   parse: () => unknown
 }
 
-/** Lines of a file. `isValid` tells whether a line is UTF-8. Its parameter counts the file's lines from 0. */
-interface Texts { texts: string[], isValid: (line: number) => boolean }
-
-/** Yields the lines of each chunk in turn, because yielding every line from an async generator is slow. */
+/** Yields the lines of each chunk together, because yielding every line from an async generator is slow. */
 type Lines = AsyncGenerator<Iterable<Line>>
 
 export const invalid = (message: string) => new ApiError(errors.FIELD_INVALID, { message })
@@ -28,51 +29,45 @@ export function findFormat (file = '.ndjson', format = /\.((?:ndjson|csv)(?:\.gz
 
 /** Skips blank lines. */
 export async function * readNdjson (chunks: AsyncIterable<Buffer>, maxBytes: number): Lines {
-  const parse = (text: string, isValid: boolean) => {
+  const parse = ({ text, isUtf8 }: Text) => {
     if (isLonger(text, maxBytes)) throw invalid(`The line must not have more than ${maxBytes} bytes.`)
-    if (!isValid) throw new ApiError(errors.BODY_NOT_UTF8)
+    if (!isUtf8) throw new ApiError(errors.BODY_NOT_UTF8)
     return parseJson(text)
   }
-  let number = 0
-  function * toLines ({ texts, isValid }: Texts): Generator<Line> {
-    for (const text of texts) {
-      const index = number++
-      if (text !== '' && text !== '\r') yield { number, text, parse: () => parse(text, isValid(index)) }
-    }
+  for await (const lines of splitLines(chunks, maxBytes)) {
+    yield lines.filter(({ text }) => !isBlank(text)).map((line) => ({ ...line, parse: () => parse(line) }))
   }
-  for await (const texts of splitLines(chunks, maxBytes)) yield toLines(texts)
 }
 
 /** Throws at a malformed quote, because after such a quote the start of the next record is unknown. */
 export async function * readCsv (chunks: AsyncIterable<Buffer>, maxBytes: number, user?: string): Lines {
   let columns: string[] = []
-  let number = 0
   // The record that is being read. A record continues on the next line while its number of quotes is odd.
   let [record, isValid, isOpen, firstLine] = ['', true, false, 1]
   const malformed = () =>
     new Error(`line ${firstLine}: expected at most ${maxBytes} bytes, and cells like "5"" pot"`)
 
-  function * toLines (lines: Texts): Generator<Line> {
-    for (const text of lines.texts) {
-      const isValidLine = lines.isValid(number++)
+  function * toRecords (lines: Text[]): Generator<Line> {
+    for (const { number, text, isUtf8 } of lines) {
       record = isOpen ? `${record}\n${text}` : text
-      isValid = (isValid || !isOpen) && isValidLine
+      isValid = (isValid || !isOpen) && isUtf8
       if (!isOpen) firstLine = number
       if (text.includes('"') && text.split('"').length % 2 === 0) isOpen = !isOpen
       if (isLonger(record, maxBytes)) throw malformed()
-      if (isOpen) continue
-      if (record.endsWith('\r')) record = record.slice(0, -1)
-      if (record === '') continue
+      if (isOpen || isBlank(record)) continue
+      record = record.replace(/\r$/, '')
       const cells = toCells(record)
       if (cells === undefined) throw malformed()
       const parse = toObject.bind(undefined, columns, cells, isValid)
       if (columns.length === 0) columns = checkHeader(cells.map(String), user)
-      else yield { number, text: record, parse }
+      else yield { number, text: record, isUtf8: isValid, parse }
     }
   }
-  for await (const texts of splitLines(chunks, maxBytes)) yield toLines(texts)
+  for await (const lines of splitLines(chunks, maxBytes)) yield toRecords(lines)
   if (isOpen) throw malformed()
 }
+
+const isBlank = (text: string) => text === '' || text === '\r'
 
 const isLonger = (text: string, maxBytes: number) =>
   text.length * 3 > maxBytes && Buffer.byteLength(text) > maxBytes
@@ -107,27 +102,21 @@ function toObject (columns: string[], cells: unknown[], isValid: boolean): unkno
 }
 
 /** Skips a byte order mark. To save memory, truncates lines over `maxBytes` to `maxBytes` + 1 or more. */
-async function * splitLines (chunks: AsyncIterable<Buffer>, maxBytes: number): AsyncGenerator<Texts> {
+async function * splitLines (chunks: AsyncIterable<Buffer>, maxBytes: number): AsyncGenerator<Text[]> {
   let rest: Buffer | undefined
-  let lines = 0
+  let number = 0
+  const toLine = (text: string, isUtf8: boolean) => ({ number: ++number, text, isUtf8 })
+  const toLines = (bytes: Buffer): Text[] => isUtf8(bytes)
+    ? bytes.toString().split('\n').map((text) => toLine(text, true))
+    : bytes.toString('latin1').split('\n').map((latin1) => Buffer.from(latin1, 'latin1'))
+      .map((line) => toLine(line.toString(), isUtf8(line)))
   for await (const chunk of chunks) {
     const bytes = rest === undefined ? withoutMark(chunk) : Buffer.concat([rest, chunk])
     const end = bytes.lastIndexOf('\n')
-    if (end !== -1) {
-      const texts = toTexts(bytes.subarray(0, end), lines)
-      lines += texts.texts.length
-      yield texts
-    }
+    if (end !== -1) yield toLines(bytes.subarray(0, end))
     rest = bytes.subarray(end + 1, end + maxBytes + 2)
   }
-  if (rest !== undefined) yield toTexts(rest, lines)
-}
-
-function toTexts (bytes: Buffer, first: number): Texts {
-  const texts = bytes.toString().split('\n')
-  if (isUtf8(bytes)) return { texts, isValid: () => true }
-  const lines = bytes.toString('latin1').split('\n')
-  return { texts, isValid: (line) => isUtf8(Buffer.from(lines[line - first] as string, 'latin1')) }
+  if (rest !== undefined) yield toLines(rest)
 }
 
 const withoutMark = (bytes: Buffer) => bytes.indexOf('\uFEFF') === 0 ? bytes.subarray(3) : bytes

@@ -1,6 +1,7 @@
 // Tests the service with PgBouncer between the service and PostgreSQL. Through PgBouncer, several connections
 // of the service share one PostgreSQL connection.
 import { execFile } from 'node:child_process'
+import { join } from 'node:path'
 import { promisify } from 'node:util'
 import t from 'tap'
 import { migrate } from '../../../src/database/migrate.ts'
@@ -10,6 +11,7 @@ import { counted } from '../faults/storm.ts'
 import { startWriters } from '../faults/writers.ts'
 import { sql } from '../../support/database.ts'
 import { migrations } from '../../support/migrations.ts'
+import { unmeasured } from '../../support/program.ts'
 import { missing, startProject } from './support.ts'
 
 const root = new URL('../../../', import.meta.url)
@@ -49,6 +51,13 @@ await t.test('the service works through PgBouncer in transaction mode without fu
     const breaches = await stop(direct)
     t.comment(counted(ledger.counts))
     t.strictSame(breaches, [], 'an order of the requests explains every response')
+  })
+
+  await t.test('plants are imported through PgBouncer', async (t) => {
+    const file = join(t.testdir({ 'plants.csv': 'id,name\n1,Fern\n2,Ivy\n' }), 'plants.csv')
+    const stores = () => unmeasured.run(['import', 'importer', file], { DATABASE_URL: url })
+    t.match(await stores(), { code: 0, stderr: '2 created, 0 existing, 0 rejected\n' })
+    t.match(await stores(), { code: 0, stderr: '0 created, 2 existing, 0 rejected\n' })
   })
 
   await t.test('migrations also run through PgBouncer', async (t) => {
