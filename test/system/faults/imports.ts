@@ -36,7 +36,7 @@ export async function imports (
     const user = `import-${round}`
     const words = ['import', user, file, ...inChunks ? ['--chunk', String(chunk)] : []]
     const { child, ended } = unmeasured.start(words, environment)
-    // Wait at most 2.5 s. An import of 50,000 plants takes about 1 s, or more on a busy machine.
+    // Wait at most 2.5 s. An import of 400,000 plants takes about 2 s, or more on a busy machine.
     await delay(random.below(2500))
     if (victim === 'import') child.kill('SIGKILL')
     else await postgres.kill()

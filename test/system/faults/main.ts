@@ -19,7 +19,7 @@ import { storm } from './storm.ts'
 const scenarios = {
   storm: (seed: number) => storm(scope, postgres, { seed, kills: 20, writes: 500 }),
   // Scenarios that kill PostgreSQL run before `starts`, which keeps a database connection open.
-  imports: (seed: number) => imports(scope, postgres, { seed, rounds: 20, plants: 50_000 }),
+  imports: (seed: number) => imports(scope, postgres, { seed, rounds: 20, plants: 400_000 }),
   outages: () =>
     outages(scope, postgres, { lastsMs: 8000, watchMs: 3000, perSecond: 100, statementTimeoutMs: 5000 }),
   starts: () => starts(scope, postgres),
