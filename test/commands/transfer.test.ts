@@ -11,6 +11,7 @@ import { formatError } from '../../src/commands/format-error.ts'
 import { exportPlants } from '../../src/commands/transfer/export.ts'
 import { findFormat, readCsv, readNdjson } from '../../src/commands/transfer/files.ts'
 import { importPlants, type ImportOptions } from '../../src/commands/transfer/import.ts'
+import { runTransfer } from '../../src/commands/transfer/transfer.ts'
 import { readConfig } from '../../src/config.ts'
 import { NewPlantSchema } from '../../src/plants/schemas.ts'
 import { createDatabase, sql } from '../support/database.ts'
@@ -254,6 +255,11 @@ t.test('an error of the database ends the import, and nothing is stored', async 
   t.match(await importFile('wes', 'weeds.ndjson', text),
     ends(1, 'violates check constraint "no_weeds"', '0 created, 0 existing, 0 rejected'))
   t.equal(await count('wes'), 0)
+})
+
+t.test('a write to a lost database connection fails the command', async (t) => {
+  const error = Object.assign(new Error('write EPIPE'), { code: 'EPIPE' })
+  t.strictSame(await ended(() => runTransfer(config, async () => { throw error })), ends(1, 'write EPIPE'))
 })
 
 t.test('--dry-run counts and stores nothing', async (t) => {

@@ -27,7 +27,8 @@ export async function exportPlants (
     const rows = client.query(to(isCsv ? copyCsv(user) : copyJson(user)))
     // Rejects if the connection is lost before the server has confirmed the export.
     const completed = once(client, 'drain')
-    completed.catch(() => {})
+    let isLost = false
+    completed.catch(() => { isLost = true })
     async function * countLines (chunks: AsyncIterable<Buffer>) {
       for await (const chunk of chunks) {
         for (let at = -1; (at = chunk.indexOf('\n', at + 1)) !== -1;) transfer.progress++
@@ -40,8 +41,14 @@ export async function exportPlants (
     const output = file === undefined ? process.stdout : createWriteStream(part, options)
     const zip = isGzip ? [createGzip()] : []
     const written = pipeline(rows, countLines, ...zip, output, { signal }).then(() => completed)
-    if (file === undefined) await written
-    else await written.then(() => rename(part, file)).finally(() => rm(part, { force: true }))
+    try {
+      if (file === undefined) await written
+      else await written.then(() => rename(part, file)).finally(() => rm(part, { force: true }))
+    } catch (error) {
+      // The reader has closed the pipe, as in `plant-store export … | head`.
+      if ((error as NodeJS.ErrnoException).code === 'EPIPE' && !isLost) return
+      throw error
+    }
     transfer.summary = () => `${rows.rowCount} exported`
   })
 }

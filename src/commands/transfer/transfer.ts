@@ -43,8 +43,6 @@ export async function runTransfer (
     hideProgress()
     await client.end()
     for (const name of signals) process.off(name, interrupt)
-    // The reader has closed the pipe, as in `plant-store export … | head`.
-    if (error?.code === 'EPIPE') return
     if (error !== undefined) {
       process.exitCode = signal.aborted ? interruptedCode : 1
       console.error(signal.aborted ? 'interrupted' : formatError(error))
