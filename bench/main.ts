@@ -115,8 +115,7 @@ ${rows}`)
 }
 
 if (parts.includes('pages')) {
-  const rows = await pages(postgres, service, duration)
-  writeSection('Pages', rows)
+  writeSection('Pages', await pages(postgres, service, duration))
 }
 
 if (parts.includes('start')) {

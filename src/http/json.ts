@@ -51,7 +51,7 @@ export function parseJsonBody (bytes: Buffer): unknown {
 
 /** Parses like `parseJsonBody`. `text` is not empty. */
 export function parseJson (text: string): unknown {
-  // Each value takes a character.
+  // A text has at most as many values as characters.
   if (text.length > maxValues && countValues(text) > maxValues) throw new ApiError(errors.BODY_TOO_COMPLEX)
   if (text.startsWith('\uFEFF')) text = text.slice(1)
   try {

@@ -4,17 +4,16 @@ import { ApiError, errors } from '../../errors.ts'
 import { parseJson } from '../../http/json.ts'
 import { fields } from '../../plants/columns.ts'
 
-interface Text {
+export interface Line {
   /** Counts from 1. A CSV record of several lines has the number of its last line. */
   number: number
   text: string
-  isUtf8: boolean
-}
-
-export interface Line extends Text {
   /** Throws an ApiError when the line is malformed. */
   parse: () => unknown
 }
+
+/** A line before its format is known. If the line is not UTF-8, `isValid` is false. */
+type RawLine = Pick<Line, 'number' | 'text'> & { isValid: boolean }
 
 /** Yields the lines of each chunk together, because yielding every line from an async generator is slow. */
 type Lines = AsyncGenerator<Iterable<Line>>
@@ -29,9 +28,9 @@ export function findFormat (file = '.ndjson', format = /\.((?:ndjson|csv)(?:\.gz
 
 /** Skips blank lines. */
 export async function * readNdjson (chunks: AsyncIterable<Buffer>, maxBytes: number): Lines {
-  const parse = ({ text, isUtf8 }: Text) => {
+  const parse = ({ text, isValid }: RawLine) => {
     if (isLonger(text, maxBytes)) throw invalid(`The line must not have more than ${maxBytes} bytes.`)
-    if (!isUtf8) throw new ApiError(errors.BODY_NOT_UTF8)
+    if (!isValid) throw new ApiError(errors.BODY_NOT_UTF8)
     return parseJson(text)
   }
   for await (const lines of splitLines(chunks, maxBytes)) {
@@ -47,10 +46,10 @@ export async function * readCsv (chunks: AsyncIterable<Buffer>, maxBytes: number
   const malformed = () =>
     new Error(`line ${firstLine}: expected at most ${maxBytes} bytes, and cells like "5"" pot"`)
 
-  function * toRecords (lines: Text[]): Generator<Line> {
-    for (const { number, text, isUtf8 } of lines) {
+  function * toRecords (lines: RawLine[]): Generator<Line> {
+    for (const { number, text, isValid: isValidLine } of lines) {
       record = isOpen ? `${record}\n${text}` : text
-      isValid = (isValid || !isOpen) && isUtf8
+      isValid = (isValid || !isOpen) && isValidLine
       if (!isOpen) firstLine = number
       if (text.includes('"') && text.split('"').length % 2 === 0) isOpen = !isOpen
       if (isLonger(record, maxBytes)) throw malformed()
@@ -60,7 +59,7 @@ export async function * readCsv (chunks: AsyncIterable<Buffer>, maxBytes: number
       if (cells === undefined) throw malformed()
       const parse = toObject.bind(undefined, columns, cells, isValid)
       if (columns.length === 0) columns = checkHeader(cells.map(String), user)
-      else yield { number, text: record, isUtf8: isValid, parse }
+      else yield { number, text: record, parse }
     }
   }
   for await (const lines of splitLines(chunks, maxBytes)) yield toRecords(lines)
@@ -69,6 +68,7 @@ export async function * readCsv (chunks: AsyncIterable<Buffer>, maxBytes: number
 
 const isBlank = (text: string) => text === '' || text === '\r'
 
+// Most lines are short, and a UTF-16 code unit takes at most three bytes.
 const isLonger = (text: string, maxBytes: number) =>
   text.length * 3 > maxBytes && Buffer.byteLength(text) > maxBytes
 
@@ -102,11 +102,11 @@ function toObject (columns: string[], cells: unknown[], isValid: boolean): unkno
 }
 
 /** Skips a byte order mark. To save memory, truncates lines over `maxBytes` to `maxBytes` + 1 or more. */
-async function * splitLines (chunks: AsyncIterable<Buffer>, maxBytes: number): AsyncGenerator<Text[]> {
+async function * splitLines (chunks: AsyncIterable<Buffer>, maxBytes: number): AsyncGenerator<RawLine[]> {
   let rest: Buffer | undefined
   let number = 0
-  const toLine = (text: string, isUtf8: boolean) => ({ number: ++number, text, isUtf8 })
-  const toLines = (bytes: Buffer): Text[] => isUtf8(bytes)
+  const toLine = (text: string, isValid: boolean) => ({ number: ++number, text, isValid })
+  const toLines = (bytes: Buffer): RawLine[] => isUtf8(bytes)
     ? bytes.toString().split('\n').map((text) => toLine(text, true))
     : bytes.toString('latin1').split('\n').map((latin1) => Buffer.from(latin1, 'latin1'))
       .map((line) => toLine(line.toString(), isUtf8(line)))

@@ -55,9 +55,9 @@ await t.test('the service works through PgBouncer in transaction mode without fu
 
   await t.test('plants are imported through PgBouncer', async (t) => {
     const file = join(t.testdir({ 'plants.csv': 'id,name\n1,Fern\n2,Ivy\n' }), 'plants.csv')
-    const stores = () => unmeasured.run(['import', 'importer', file], { DATABASE_URL: url })
-    t.match(await stores(), { code: 0, stderr: '2 created, 0 existing, 0 rejected\n' })
-    t.match(await stores(), { code: 0, stderr: '0 created, 2 existing, 0 rejected\n' })
+    const importPlants = () => unmeasured.run(['import', 'importer', file], { DATABASE_URL: url })
+    t.match(await importPlants(), { code: 0, stderr: '2 created, 0 existing, 0 rejected\n' })
+    t.match(await importPlants(), { code: 0, stderr: '0 created, 2 existing, 0 rejected\n' })
   })
 
   await t.test('migrations also run through PgBouncer', async (t) => {
