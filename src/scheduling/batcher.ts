@@ -78,36 +78,28 @@ export class Batcher<Item extends Work, Result> {
     this.#options = options
   }
 
-  /** Rejects with OVERLOADED if the queue is full or the item expires. The rejected item was not sent. */
-  add (item: Item): Promise<Result> {
-    return new Promise((resolve, reject) => {
-      this.#enqueue({ item, context: requestContext.getStore(), resolve, reject })
-    })
-  }
-
-  /** If the queue is full, the newest entry of the user with the most entries is rejected with OVERLOADED. */
-  #enqueue (entry: Entry<Item, Result>): void {
-    const { user, size = 0 } = entry.item
-    entry.item.queuedAt ??= performance.now()
+  /**
+   * Rejects with OVERLOADED if the queue is full or the item expires. The rejected item was not sent. In a
+   * full queue, the newest entry of the user with the most entries makes room. Pass no `context`.
+   */
+  add (item: Item, context = requestContext.getStore()): Promise<Result> {
+    const { user, size = 0, queuedAt = performance.now() } = item
+    item.queuedAt = queuedAt
     if (this.#queue.size >= this.#options.maxQueued) {
       const evicted = this.#queue.evictFromLargest(user)
-      if (evicted === undefined) return entry.reject(overloaded)
+      if (evicted === undefined) return Promise.reject(overloaded)
       evicted.reject(overloaded)
     }
-    this.#queue.add(user, entry, 1 + Math.floor(size / sizeUnit), entry.item.queuedAt)
+    const { promise, resolve, reject } = Promise.withResolvers<Result>()
+    this.#queue.add(user, { item, context, resolve, reject }, 1 + Math.floor(size / sizeUnit), queuedAt)
     this.#timer ??= setInterval(() => this.#check(), checkMs).unref()
-    this.#schedule()
-  }
-
-  /** Items that arrive in one iteration of the event loop start together. */
-  #schedule (): void {
-    this.#scheduled ??= setImmediate(() => {
-      this.#scheduled = undefined
-      this.#drain()
-    })
+    // Items that arrive in one iteration of the event loop start together.
+    this.#scheduled ??= setImmediate(() => this.#drain())
+    return promise
   }
 
   #drain (): void {
+    this.#scheduled = undefined
     const { maxItems, maxInFlight } = this.#options.limits()
     const generation = this.#generation
     while (this.#inFlight < maxInFlight) {
@@ -118,7 +110,7 @@ export class Batcher<Item extends Work, Result> {
         if (generation !== this.#generation) return
         this.#inFlight--
         this.#stalledChecks = 0
-        this.#schedule()
+        this.#scheduled ??= setImmediate(() => this.#drain())
       })
     }
   }
@@ -159,7 +151,7 @@ export class Batcher<Item extends Work, Result> {
     await identity.renew()
     if (isRetry) return this.#mayRun(entry, true) ? this.#send([entry]) : undefined
     if (performance.now() - (entry.item.queuedAt as number) > maxQueueMs) throw overloaded
-    this.#enqueue(entry)
+    entry.resolve(this.add(entry.item, entry.context))
   }
 
   /** Settles all entries, and never rejects. */
