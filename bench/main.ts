@@ -127,7 +127,7 @@ ${rows}`)
 }
 
 if (parts.includes('transfer')) {
-  const rows = await transfers(postgres, service, duration.rounds)
+  const rows = await transfers(postgres, duration.rounds)
   writeSection('Import and export', `Import and export of 1,000,000 plants: median of the rounds \
 [lowest–highest].
 

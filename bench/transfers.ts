@@ -10,14 +10,14 @@ import { pipeline } from 'node:stream/promises'
 import { setTimeout as delay } from 'node:timers/promises'
 import { memoryMiB } from '../test/support/processes.ts'
 import { table } from '../test/support/table.ts'
-import { found } from './contenders.ts'
+import { found, service } from './contenders.ts'
 import { quantile, spread } from './measure.ts'
-import {
-  collector, createDatabase, folder, start, withClient, type Contender, type Postgres
-} from './running.ts'
+import { collector, createDatabase, folder, start, withClient, type Postgres } from './running.ts'
 
 const plants = 1_000_000
 const file = (name: string) => join(folder, name)
+
+const own = (...words: string[]) => [...service.command, ...words]
 
 interface Transfer { title: string, command: string[], into?: boolean }
 
@@ -28,7 +28,8 @@ function * ndjson () {
 /** Runs a command. Returns the plants per second and the peak memory of the process in MiB. */
 async function timed ([program = '', ...args]: string[], url: string) {
   const began = performance.now()
-  const child = spawn(program, args, { env: { ...process.env, DATABASE_URL: url }, stdio: 'ignore' })
+  const env = { ...process.env, ...service.env, DATABASE_URL: url }
+  const child = spawn(program, args, { env, stdio: 'ignore' })
   let peak = 0
   const timer = setInterval(() => {
     try {
@@ -43,12 +44,10 @@ async function timed ([program = '', ...args]: string[], url: string) {
   return { rate: plants / (performance.now() - began) * 1000, peak }
 }
 
-export async function transfers (postgres: Postgres, service: Contender, rounds: number): Promise<string> {
+export async function transfers (postgres: Postgres, rounds: number): Promise<string> {
   const url = postgres.url('transfers')
   await createDatabase(url)
   await pipeline(Readable.from(ndjson()), createWriteStream(file('plants.ndjson')))
-  const main = join(import.meta.dirname, '../src/main.ts')
-  const own = (...words: string[]) => [process.execPath, main, ...words]
   const psql = (copy: string) => ['psql', '--no-psqlrc', url, '--command', `\\copy ${copy}`]
   const query = '(select id, name, tag from plants where owner = \'ann\' order by id)'
   const all: Transfer[] = [
@@ -83,14 +82,14 @@ export async function transfers (postgres: Postgres, service: Contender, rounds:
   }
   const rows = all.map(({ title }, index) =>
     [title, spread(figures[index]?.rates ?? []), spread(figures[index]?.peaks ?? [])])
-  const latencies = await besideImports(url, service, own)
+  const latencies = await besideImports(url)
   return `${table(['', 'thousand plants a second', 'peak of memory, MiB'], rows)}
 
 99th percentile of lists of 20 plants, one after the other: ${latencies.join(', ')}.`
 }
 
 /** Measures the latency of short lists: first without an import, then during three imports. */
-async function besideImports (url: string, service: Contender, own: (...words: string[]) => string[]) {
+async function besideImports (url: string) {
   await withClient(url, (client) => client.query(`insert into plants (owner, id, name, tag)
     select '${collector.username}', id, 'Monstera', 'indoor' from generate_series(1, 20) id`))
   await using running = await start(service, url)

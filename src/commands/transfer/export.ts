@@ -1,4 +1,4 @@
-// The command `export`: writes plants to a file. PostgreSQL formats the lines.
+// The command `export`: writes plants to a file.
 import { randomUUID } from 'node:crypto'
 import { once } from 'node:events'
 import { createWriteStream, statSync } from 'node:fs'
@@ -8,9 +8,12 @@ import { createGzip } from 'node:zlib'
 import pg from 'pg'
 import { to } from 'pg-copy-streams'
 import type { Config } from '../../config.ts'
-import { fields } from '../../plants/columns.ts'
+import { fields, textFields } from '../../plants/columns.ts'
+import { NewPlantSchema, type Plant } from '../../plants/schemas.ts'
 import { findFormat } from './files.ts'
 import { runTransfer } from './transfer.ts'
+
+const newline = 0x0A
 
 /** Writes to standard output if there is no `file`. Exports the plants of all users if there is no `user`. */
 export async function exportPlants (
@@ -24,15 +27,16 @@ export async function exportPlants (
     const { client, signal } = transfer
     // The session's statement_timeout may be too short for an export, so turn this timeout off.
     await client.query('begin read only; set local statement_timeout = 0')
-    const rows = client.query(to(isCsv ? copyCsv(user) : copyJson(user)))
+    const rows = client.query(to(isCsv ? copyCsv(user) : copyText(user)))
     // Rejects if the connection is lost before the server has confirmed the export.
     const completed = once(client, 'drain')
     let isLost = false
     completed.catch(() => { isLost = true })
-    async function * countLines (chunks: AsyncIterable<Buffer>) {
+    const convert = isCsv ? (chunk: Buffer) => chunk : createNdjson(user)
+    async function * convertLines (chunks: AsyncIterable<Buffer>) {
       for await (const chunk of chunks) {
-        for (let at = -1; (at = chunk.indexOf('\n', at + 1)) !== -1;) transfer.progress++
-        yield chunk
+        for (let at = -1; (at = chunk.indexOf(newline, at + 1)) !== -1;) transfer.progress++
+        yield convert(chunk)
       }
     }
     // Rename the file to its final name only when the file is complete. Do not open an existing file.
@@ -40,7 +44,7 @@ export async function exportPlants (
     const options = { flags: 'wx', mode: 0o600, flush: true }
     const output = file === undefined ? process.stdout : createWriteStream(part, options)
     const zip = isGzip ? [createGzip()] : []
-    const written = pipeline(rows, countLines, ...zip, output, { signal }).then(() => completed)
+    const written = pipeline(rows, convertLines, ...zip, output, { signal }).then(() => completed)
     try {
       if (file === undefined) await written
       else await written.then(() => rename(part, file)).finally(() => rm(part, { force: true }))
@@ -64,10 +68,40 @@ const copyCsv = (user?: string) => `copy (
     select ${user === undefined ? 'owner as "user", ' : ''}id${csvColumns} ${plantsOf(user)}
   ) to stdout (format csv, header)`
 
-// Each line is a CSV row with one cell, which holds JSON. PostgreSQL never quotes this cell: the delimiter
-// and the quote are control characters, and JSON contains no control characters.
-const copyJson = (user?: string) => `copy (
-    select ${user === undefined ? '\'{"user":\' || to_json(owner) || \',' : "'{"}"id":' || id
-      ${fields.map((field) => `|| coalesce(',"${field}":' || to_json(${field}), '')`).join(' ')} || '}'
-    ${plantsOf(user)}
-  ) to stdout (format csv, delimiter E'\\x01', quote E'\\x02')`
+const textOf = (field: keyof Plant) => textFields.includes(field) ? field : `to_json(${field}) #>> '{}'`
+const copyText = (user?: string) => `copy (
+    select ${user === undefined ? 'owner, ' : ''}id, ${fields.map(textOf).join()} ${plantsOf(user)}
+  ) to stdout`
+
+const { properties } = NewPlantSchema
+const isString = (key: string) =>
+  key === 'user' || properties[key as keyof typeof properties].type === 'string'
+
+// COPY's text format has the escapes of JSON, except for quotes, `\v` and most control characters.
+const needsEscape = /[^\t\n -\xFF]|"|\\v/
+const escapable = /\\.|[^\t\n -\xFF]|"/g
+
+function escape (found: string): string {
+  if (found === '"') return '\\"'
+  if (found.startsWith('\\')) return found.replace('v', 'u000b')
+  return `\\u${found.charCodeAt(0).toString(16).padStart(4, '0')}`
+}
+
+/** The returned function turns COPY's text format into JSON. PostgreSQL would need more time for that. */
+function createNdjson (user?: string): (chunk: Buffer) => Buffer {
+  const keys = [...user === undefined ? ['user'] : [], 'id', ...fields]
+  const line = new RegExp(`${keys.map(() => '([^\\t\\n]*)').join('\\t')}\\n`, 'g')
+  const members = keys.map((key, index) => `"${key}":${isString(key) ? `"$${index + 1}"` : `$${index + 1}`}`)
+  const json = `{${members.join()}}\n`
+  const absent = new RegExp(`,"(?:${fields.join('|')})":"?\\\\N"?`, 'g')
+  let rest = ''
+  return (chunk) => {
+    // Each byte becomes a character. So the bytes of UTF-8 stay unchanged.
+    const text = rest + chunk.toString('latin1')
+    const end = text.lastIndexOf('\n') + 1
+    rest = text.slice(end)
+    let lines = text.slice(0, end)
+    if (needsEscape.test(lines)) lines = lines.replaceAll(escapable, escape)
+    return Buffer.from(lines.replaceAll(line, json).replaceAll(absent, ''), 'latin1')
+  }
+}
