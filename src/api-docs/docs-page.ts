@@ -8,6 +8,7 @@ import { gzip } from 'node:zlib'
 import type { FastifyInstance } from 'fastify'
 import { LRUCache } from 'lru-cache'
 import { overloaded } from '../errors.ts'
+import { requestCost } from '../http/responses.ts'
 import type { MemoryBudget } from '../scheduling/memory-budget.ts'
 import { clientWork } from '../scheduling/tick-limiter.ts'
 
@@ -36,9 +37,11 @@ export function serveDocs (app: FastifyInstance, budget: MemoryBudget): void {
   const loaded = new LRUCache({ max: 4, fetchMethod: (read: () => Promise<Buffer>) => load(read) })
   for (const [url, { type, read }] of Object.entries(files)) {
     app.get(url, async (request, reply) => {
-      // Reserve before the load: all requests that wait for the load continue in the same tick.
+      // Reserve before the load, so that the budget also limits the requests that wait for the load.
       if (!budget.reserve(`docs ${request.ip}`, pieceBytes, reply.raw)) throw overloaded
       const { plain, packed, hash } = await loaded.forceFetch(read)
+      // Otherwise, all requests that wait for the load would continue in the same tick.
+      await clientWork.turn(`docs ${request.ip}`, requestCost)
       const acceptsGzip = gzipAccepted.test(request.headers['accept-encoding'] ?? '')
       const etag = `"${hash}${acceptsGzip ? '-gzip' : ''}"`
       reply.headers({ etag, vary: 'accept-encoding', 'cache-control': 'public, max-age=600' })
@@ -69,19 +72,23 @@ async function load (read: () => Promise<Buffer>) {
   return { plain, packed, hash: createHash('sha256').update(plain).digest('base64url').slice(0, 22) }
 }
 
-// Scalar gives its `fetch` samples the title JavaScript. Change it to TypeScript, as in the page's text.
-const languageTitle = ['key:`js`,title:`JavaScript`', 'key:`js`,title:`TypeScript`'] as const
+// Scalar gives its `fetch` samples the title JavaScript. The new title, as in the page's text, is as long.
+const [oldTitle, newTitle] = ['key:`js`,title:`JavaScript`', 'key:`js`,title:`TypeScript`']
 
 /** Extracts Scalar's browser script. The package contains the script only as a string literal in a module. */
 async function readScalar (): Promise<Buffer> {
-  // Read the bytes as characters: decoding UTF-8 and encoding it again would block the event loop for 90 ms.
-  const module = await readFile(new URL(import.meta.resolve('@scalar/fastify-api-reference')), 'latin1')
-  // Each step blocks the event loop for up to 20 ms, so other requests run between the steps.
+  // Treat bytes as characters: decoding UTF-8 and encoding it again would block the event loop for 90 ms.
+  const module = await readFile(new URL(import.meta.resolve('@scalar/fastify-api-reference')))
+  // Each step blocks the event loop for up to 25 ms, so other requests run between the steps.
   await nextTick()
-  const literal = /^var standalone_default = (".*");$/m.exec(module)?.[1] as string
+  const literal = /^var standalone_default = (".*");$/m.exec(module.toString('latin1'))?.[1] as string
   await nextTick()
   // Escape the control characters, which JSON does not allow. Evaluating the literal would take longer.
-  const json = literal.replaceAll(/\p{Cc}/gu, (character) => JSON.stringify(character).slice(1, -1))
+  const json = literal.replaceAll(/[^ -\xFF]/g, (character) => JSON.stringify(character).slice(1, -1))
   await nextTick()
-  return Buffer.from(JSON.parse(json).replace(...languageTitle), 'latin1')
+  const script = JSON.parse(json)
+  await nextTick()
+  const bytes = Buffer.from(script, 'latin1')
+  bytes.write(newTitle, bytes.indexOf(oldTitle))
+  return bytes
 }

@@ -59,7 +59,7 @@ export function setStandardHeaders (app: FastifyInstance): void {
 export const addressOf = (request: FastifyRequest) =>
   (request.ips ?? [request.ip]).findLast((address) => isIP(address) !== 0) as string
 
-// Costs in the tick limiter. A tick's budget covers 32 error responses, or starts eight requests that have no
+// Costs in the tick limiter. A tick's budget covers 16 error responses, or starts four requests that have no
 // cached token or are malformed.
 const errorCost = 8192
 export const requestCost = 32_768

@@ -4,8 +4,19 @@ import { finished, type Writable } from 'node:stream'
 /** The budget ignores bodies and lists up to this size: the number of connections limits their memory. */
 export const inlineBytes = 16_384
 
-/** After a peak of over 16 MiB, collect garbage once all is free for 5 s. An idle V8 collects nothing. */
-const [collectBytes, collectMs] = [16_777_216, 5000]
+/** A peak of more bytes leaves enough garbage for a collection. */
+const peakBytes = 16_777_216
+const collectMs = 5000
+
+let collection: NodeJS.Timeout | undefined
+
+/** Call this at the end of a peak. Collects garbage `collectMs` after the last call. An idle V8 would not. */
+export function collectSoon (): void {
+  clearTimeout(collection)
+  // With these options, a collection takes some 60 ms and returns memory to the system.
+  const collect = () => { void globalThis.gc?.({ execution: 'async', flavor: 'last-resort' }) }
+  collection = setTimeout(collect, collectMs).unref()
+}
 
 /**
  * After a reservation, the user holds at most as many bytes as are still free for all users. See
@@ -14,7 +25,6 @@ const [collectBytes, collectMs] = [16_777_216, 5000]
 export class MemoryBudget {
   readonly #maxBytes: number
   #peak = 0
-  #collection: NodeJS.Timeout | undefined
   readonly #heldBy = new Map<string, number>()
   #total = 0
 
@@ -37,12 +47,8 @@ export class MemoryBudget {
     else this.#heldBy.set(user, held)
     this.#total += bytes
     this.#peak = Math.max(this.#peak, this.#total)
-    clearTimeout(this.#collection)
-    if (this.#total > 0 || this.#peak <= collectBytes) return
-    this.#collection = setTimeout(() => {
-      this.#peak = 0
-      // With these options, a collection takes some 60 ms and returns memory to the system.
-      void globalThis.gc?.({ execution: 'async', flavor: 'last-resort' })
-    }, collectMs).unref()
+    if (this.#total > 0) return
+    if (this.#peak > peakBytes) collectSoon()
+    this.#peak = 0
   }
 }

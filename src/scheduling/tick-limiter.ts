@@ -1,8 +1,8 @@
 // Limits the expensive work in one iteration of the event loop (a tick), so that cheap requests can run.
 import { FairQueue } from './fair-queue.ts'
 
-/** The most work in one tick. Parsing or serializing this many bytes of JSON takes some 4 ms. */
-const maxBytesPerTick = 262_144
+/** The most work in one tick. Parsing or serializing this many bytes of JSON takes some 2 ms. */
+const maxBytesPerTick = 131_072
 
 /** How much work of one user or client address runs before the next user or address gets a turn. */
 const quantumBytes = 65_536

@@ -145,7 +145,7 @@ t.test('error responses are spread over several ticks', async (t) => {
     t.equal((await app.inject('/nowhere')).statusCode, 404)
     ticks.set(tick, (ticks.get(tick) ?? 0) + 1)
   }))
-  t.ok(Math.max(...ticks.values()) <= 32, [...ticks.values()].join())
+  t.ok(Math.max(...ticks.values()) <= 16, [...ticks.values()].join())
 })
 
 /** Emits the events of a server: real connections may deliver their requests in several ticks. */

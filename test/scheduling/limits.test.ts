@@ -1,9 +1,12 @@
 // Tests the memory budget and the token buckets.
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
+import { Socket } from 'node:net'
 import { PassThrough } from 'node:stream'
 import fc from 'fast-check'
+import Fastify from 'fastify'
 import t from 'tap'
+import { manageConnections } from '../../src/http/wire/connections.ts'
 import { MemoryBudget } from '../../src/scheduling/memory-budget.ts'
 import { TokenBuckets } from '../../src/scheduling/token-buckets.ts'
 import { stopClock } from '../support/orders.ts'
@@ -34,7 +37,7 @@ t.test('memory is released when the response ends or is cut', async (t) => {
   t.notOk(reserve(1))
 })
 
-t.test('the heap is collected once, five seconds after the last burst, and not after less', async (t) => {
+t.test('the heap is collected five seconds after a burst of large bodies or 1,000 connections', async (t) => {
   const advance = stopClock(t)
   const { gc } = globalThis
   t.teardown(() => { globalThis.gc = gc })
@@ -50,13 +53,26 @@ t.test('the heap is collected once, five seconds after the last burst, and not a
   }
   await burst(16_777_216)
   advance(1)
-  for (const bytes of [16_777_217, 1024]) await burst(bytes)
+  for (const bytes of [16_777_217, 16_777_217]) await burst(bytes)
   t.strictSame(collections, [])
   advance(1)
   t.strictSame(collections, [{ execution: 'async', flavor: 'last-resort' }])
   await burst(1024)
   advance(1)
   t.equal(collections.length, 1)
+
+  const app = Fastify()
+  manageConnections(app, { stopping: false }, 1001)
+  const sockets = Array.from({ length: 1001 }, () => new Socket())
+  for (const socket of sockets) app.server.emit('connection', socket)
+  for (const [closed, total] of [[999, 1], [1, 2], [1, 2]] as const) {
+    for (const socket of sockets.splice(0, closed)) {
+      socket.destroy()
+      await once(socket, 'close')
+    }
+    advance(5000)
+    t.equal(collections.length, total)
+  }
 })
 
 t.test('a bucket gives its burst, and then one token whenever its time has passed', async (t) => {

@@ -3,6 +3,7 @@ import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { DropArgument, Socket } from 'node:net'
 import type { FastifyInstance } from 'fastify'
 import { ApiError, errors } from '../../errors.ts'
+import { collectSoon } from '../../scheduling/memory-budget.ts'
 import { clientWork } from '../../scheduling/tick-limiter.ts'
 import { rawErrorResponse, requestCost } from '../responses.ts'
 import { limitBodyPieces } from './body-pieces.ts'
@@ -12,6 +13,9 @@ import { serializePipelining } from './pipelining.ts'
 import { limitReads } from './reads.ts'
 import { closeOnShutdown, type Lifecycle } from './shutdown.ts'
 
+/** So many closed connections leave enough garbage for a collection. */
+const manyConnections = 1000
+
 export function manageConnections (app: FastifyInstance, lifecycle: Lifecycle, maxConnections: number): void {
   const countBytes = limitReads(app.server)
   app.server.on('connection', serializePipelining)
@@ -20,7 +24,14 @@ export function manageConnections (app: FastifyInstance, lifecycle: Lifecycle, m
   deferContinue(app, lifecycle)
   // With `httpAllowHalfOpen`, a client that has closed its sending side still gets its responses.
   Object.assign(app.server, { maxConnections, httpAllowHalfOpen: true })
+  let [open, peak] = [0, 0]
   app.server.on('connection', (socket: HttpSocket) => {
+    peak = Math.max(peak, ++open)
+    socket.once('close', () => {
+      if (peak - --open < manyConnections) return
+      peak = open
+      collectSoon()
+    })
     // Node calls `destroySoon` after the last response of a connection.
     socket.destroySoon = () => lingeringClose(socket)
   }).on('drop', (data?: DropArgument) => {
