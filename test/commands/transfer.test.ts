@@ -13,6 +13,7 @@ import { findFormat, readCsv, readNdjson } from '../../src/commands/transfer/fil
 import { importPlants, type ImportOptions } from '../../src/commands/transfer/import.ts'
 import { runTransfer } from '../../src/commands/transfer/transfer.ts'
 import { readConfig } from '../../src/config.ts'
+import { fields, textFields } from '../../src/plants/columns.ts'
 import { NewPlantSchema } from '../../src/plants/schemas.ts'
 import { createDatabase, sql } from '../support/database.ts'
 import { naughty } from '../support/naughty.ts'
@@ -327,6 +328,7 @@ async function * split (bytes: Buffer, sizes: number[]): AsyncGenerator<Buffer> 
 
 for (const [format, readLines] of [['csv', readCsv], ['ndjson', readNdjson]] as const) {
   t.test(`the ${format} that export writes has every value`, async (t) => {
+    t.strictSame(textFields, fields, 'import and export know only texts: teach them the new type')
     t.capture(console, 'error')
     const path = join(folder, `plants.${format}`)
     await fc.assert(fc.asyncProperty(plants, sizes, fc.boolean(), async (plants, sizes, hasMark) => {

@@ -8,8 +8,7 @@ import { createGzip } from 'node:zlib'
 import pg from 'pg'
 import { to } from 'pg-copy-streams'
 import type { Config } from '../../config.ts'
-import { fields, textFields } from '../../plants/columns.ts'
-import { NewPlantSchema, type Plant } from '../../plants/schemas.ts'
+import { fields } from '../../plants/columns.ts'
 import { findFormat } from './files.ts'
 import { runTransfer } from './transfer.ts'
 
@@ -68,14 +67,9 @@ const copyCsv = (user?: string) => `copy (
     select ${user === undefined ? 'owner as "user", ' : ''}id${csvColumns} ${plantsOf(user)}
   ) to stdout (format csv, header)`
 
-const textOf = (field: keyof Plant) => textFields.includes(field) ? field : `to_json(${field}) #>> '{}'`
 const copyText = (user?: string) => `copy (
-    select ${user === undefined ? 'owner, ' : ''}id, ${fields.map(textOf).join()} ${plantsOf(user)}
+    select ${user === undefined ? 'owner, ' : ''}id, ${fields.join()} ${plantsOf(user)}
   ) to stdout`
-
-const { properties } = NewPlantSchema
-const isString = (key: string) =>
-  key === 'user' || properties[key as keyof typeof properties].type === 'string'
 
 // COPY's text format has the escapes of JSON, except for quotes, `\v` and most control characters.
 const needsEscape = /[^\t\n -\xFF]|"|\\v/
@@ -91,9 +85,9 @@ function escape (found: string): string {
 function createNdjson (user?: string): (chunk: Buffer) => Buffer {
   const keys = [...user === undefined ? ['user'] : [], 'id', ...fields]
   const line = new RegExp(`${keys.map(() => '([^\\t\\n]*)').join('\\t')}\\n`, 'g')
-  const members = keys.map((key, index) => `"${key}":${isString(key) ? `"$${index + 1}"` : `$${index + 1}`}`)
+  const members = keys.map((key, index) => key === 'id' ? `"id":$${index + 1}` : `"${key}":"$${index + 1}"`)
   const json = `{${members.join()}}\n`
-  const absent = new RegExp(`,"(?:${fields.join('|')})":"?\\\\N"?`, 'g')
+  const absent = new RegExp(`,"(?:${fields.join('|')})":"\\\\N"`, 'g')
   let rest = ''
   return (chunk) => {
     // Each byte becomes a character. So the bytes of UTF-8 stay unchanged.
