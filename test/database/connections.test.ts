@@ -7,7 +7,9 @@ import pg from 'pg'
 import t, { type Test } from 'tap'
 import { createToken } from '../../src/access/token-format.ts'
 import { Connection } from '../../src/database/connection.ts'
+import { createConnector } from '../../src/database/connector.ts'
 import { openDatabase } from '../../src/database/database.ts'
+import { ManagedConnection } from '../../src/database/managed-connection.ts'
 import { toDatabaseError, wasRolledBack } from '../../src/database/pg-errors.ts'
 import { ApiError } from '../../src/errors.ts'
 import { connectionEvents } from '../../src/events.ts'
@@ -107,6 +109,25 @@ test('a failed attempt to connect leaves no socket open and causes no unhandled 
   const uncertified = `${proxy.url}?sslmode=verify-full&sslrootcert=nowhere.pem`
   await t.rejects(openDatabase({ url: uncertified, statementTimeoutMs }).read(one),
     { name: 'DATABASE_UNAVAILABLE', cause: { code: 'ENOENT' } })
+})
+
+test('while three connections are closing, no fourth is opened', async (t) => {
+  const connect = createConnector({ url, statementTimeoutMs })
+  const managed = new ManagedConnection(connect)
+  const closing: Connection[] = []
+  for (let count = 0; count < 3; count++) {
+    const connection = await managed.opened()
+    // The connection stays open until this statement has ended.
+    connection.run({ name: 'slow', text: 'select pg_sleep(60)' }, []).catch(() => {})
+    connection.close()
+    closing.push(connection)
+  }
+  await t.rejects(managed.run(one, []),
+    { name: 'DATABASE_UNAVAILABLE', cause: { message: '3 earlier connections are still closing' } })
+  for (const connection of closing) connection.destroy()
+  await Promise.all(closing.map(({ closed }) => closed))
+  t.strictSame(await managed.run(one, []), [['1']])
+  await managed.close()
 })
 
 test('neither a token look-up nor the readiness probe waits for slow reads', async (t) => {
