@@ -8,7 +8,6 @@ import { gzip } from 'node:zlib'
 import type { FastifyInstance } from 'fastify'
 import { LRUCache } from 'lru-cache'
 import { overloaded } from '../errors.ts'
-import { requestCost } from '../http/responses.ts'
 import type { MemoryBudget } from '../scheduling/memory-budget.ts'
 import { clientWork } from '../scheduling/tick-limiter.ts'
 
@@ -41,7 +40,7 @@ export function serveDocs (app: FastifyInstance, budget: MemoryBudget): void {
       if (!budget.reserve(`docs ${request.ip}`, pieceBytes, reply.raw)) throw overloaded
       const { plain, packed, hash } = await loaded.forceFetch(read)
       // Otherwise, all requests that wait for the load would continue in the same tick.
-      await clientWork.turn(`docs ${request.ip}`, requestCost)
+      await clientWork.turn(`docs ${request.ip}`, pieceBytes)
       const acceptsGzip = gzipAccepted.test(request.headers['accept-encoding'] ?? '')
       const etag = `"${hash}${acceptsGzip ? '-gzip' : ''}"`
       reply.headers({ etag, vary: 'accept-encoding', 'cache-control': 'public, max-age=600' })
@@ -61,7 +60,8 @@ export function serveDocs (app: FastifyInstance, budget: MemoryBudget): void {
 /** Copying a whole file to the socket at once could block the event loop for 50 ms. */
 async function * piecesOf (bytes: Buffer, address: string): AsyncGenerator<Buffer, void> {
   for (let at = 0; at < bytes.length; at += pieceBytes) {
-    await clientWork.turn(`docs ${address}`, pieceBytes)
+    // The request has waited for the turn of the first piece.
+    if (at > 0) await clientWork.turn(`docs ${address}`, pieceBytes)
     yield bytes.subarray(at, at + pieceBytes)
   }
 }

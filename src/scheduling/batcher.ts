@@ -80,9 +80,9 @@ export class Batcher<Item extends Work, Result> {
 
   /**
    * Rejects with OVERLOADED if the queue is full or the item expires. The rejected item was not sent. In a
-   * full queue, the newest entry of the user with the most entries makes room. Pass no `context`.
+   * full queue, the newest entry of the user with the most entries makes room.
    */
-  add (item: Item, context = requestContext.getStore()): Promise<Result> {
+  add (item: Item): Promise<Result> {
     const { user, size = 0, queuedAt = performance.now() } = item
     item.queuedAt = queuedAt
     if (this.#queue.size >= this.#options.maxQueued) {
@@ -91,7 +91,8 @@ export class Batcher<Item extends Work, Result> {
       evicted.reject(overloaded)
     }
     const { promise, resolve, reject } = Promise.withResolvers<Result>()
-    this.#queue.add(user, { item, context, resolve, reject }, 1 + Math.floor(size / sizeUnit), queuedAt)
+    const entry = { item, context: requestContext.getStore(), resolve, reject }
+    this.#queue.add(user, entry, 1 + Math.floor(size / sizeUnit), queuedAt)
     this.#timer ??= setInterval(() => this.#check(), checkMs).unref()
     // Items that arrive in one iteration of the event loop start together.
     this.#scheduled ??= setImmediate(() => this.#drain())
@@ -151,7 +152,7 @@ export class Batcher<Item extends Work, Result> {
     await identity.renew()
     if (isRetry) return this.#mayRun(entry, true) ? this.#send([entry]) : undefined
     if (performance.now() - (entry.item.queuedAt as number) > maxQueueMs) throw overloaded
-    entry.resolve(this.add(entry.item, entry.context))
+    entry.resolve(requestContext.run(entry.context, () => this.add(entry.item)))
   }
 
   /** Settles all entries, and never rejects. */

@@ -1,22 +1,12 @@
 // Limits the memory that the large request bodies and long lists of all users take together.
 import { finished, type Writable } from 'node:stream'
+import { collectSoon } from './garbage-collection.ts'
 
 /** The budget ignores bodies and lists up to this size: the number of connections limits their memory. */
 export const inlineBytes = 16_384
 
 /** A peak of more bytes leaves enough garbage for a collection. */
 const peakBytes = 16_777_216
-const collectMs = 5000
-
-let collection: NodeJS.Timeout | undefined
-
-/** Call this at the end of a peak. Collects garbage `collectMs` after the last call. An idle V8 would not. */
-export function collectSoon (): void {
-  clearTimeout(collection)
-  // With these options, a collection takes some 60 ms and returns memory to the system.
-  const collect = () => { void globalThis.gc?.({ execution: 'async', flavor: 'last-resort' }) }
-  collection = setTimeout(collect, collectMs).unref()
-}
 
 /**
  * After a reservation, the user holds at most as many bytes as are still free for all users. See

@@ -1,4 +1,4 @@
-// Tests the memory budget and the token buckets.
+// Tests the memory budget, the collection of garbage and the token buckets.
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
 import { Socket } from 'node:net'

@@ -12,6 +12,7 @@ import { fields } from '../../plants/columns.ts'
 import { findFormat } from './files.ts'
 import { runTransfer } from './transfer.ts'
 
+// A number: with a string, `indexOf` takes twice as long.
 const newline = 0x0A
 
 /** Writes to standard output if there is no `file`. Exports the plants of all users if there is no `user`. */
@@ -72,7 +73,6 @@ const copyText = (user?: string) => `copy (
   ) to stdout`
 
 // COPY's text format has the escapes of JSON, except for quotes, `\v` and most control characters.
-const needsEscape = /[^\t\n -\xFF]|"|\\v/
 const escapable = /\\.|[^\t\n -\xFF]|"/g
 
 function escape (found: string): string {
@@ -81,7 +81,7 @@ function escape (found: string): string {
   return `\\u${found.charCodeAt(0).toString(16).padStart(4, '0')}`
 }
 
-/** The returned function turns COPY's text format into JSON. PostgreSQL would need more time for that. */
+/** The returned function turns COPY's text format into JSON. PostgreSQL would take longer. */
 function createNdjson (user?: string): (chunk: Buffer) => Buffer {
   const keys = [...user === undefined ? ['user'] : [], 'id', ...fields]
   const line = new RegExp(`${keys.map(() => '([^\\t\\n]*)').join('\\t')}\\n`, 'g')
@@ -94,8 +94,7 @@ function createNdjson (user?: string): (chunk: Buffer) => Buffer {
     const text = rest + chunk.toString('latin1')
     const end = text.lastIndexOf('\n') + 1
     rest = text.slice(end)
-    let lines = text.slice(0, end)
-    if (needsEscape.test(lines)) lines = lines.replaceAll(escapable, escape)
-    return Buffer.from(lines.replaceAll(line, json).replaceAll(absent, ''), 'latin1')
+    const escaped = text.slice(0, end).replaceAll(escapable, escape)
+    return Buffer.from(escaped.replaceAll(line, json).replaceAll(absent, ''), 'latin1')
   }
 }

@@ -3,7 +3,7 @@ import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { DropArgument, Socket } from 'node:net'
 import type { FastifyInstance } from 'fastify'
 import { ApiError, errors } from '../../errors.ts'
-import { collectSoon } from '../../scheduling/memory-budget.ts'
+import { collectSoon } from '../../scheduling/garbage-collection.ts'
 import { clientWork } from '../../scheduling/tick-limiter.ts'
 import { rawErrorResponse, requestCost } from '../responses.ts'
 import { limitBodyPieces } from './body-pieces.ts'
@@ -13,7 +13,7 @@ import { serializePipelining } from './pipelining.ts'
 import { limitReads } from './reads.ts'
 import { closeOnShutdown, type Lifecycle } from './shutdown.ts'
 
-/** So many closed connections leave enough garbage for a collection. */
+/** This many closed connections leave enough garbage for a collection. */
 const manyConnections = 1000
 
 export function manageConnections (app: FastifyInstance, lifecycle: Lifecycle, maxConnections: number): void {
