@@ -17,8 +17,9 @@ const rejectedWhen = {
   any: 'false'
 }
 // Each promotion starts a new timeline. If two servers accept writes, the primary has the later timeline.
-const timelineOf = "case when pg_is_in_recovery() then '' " +
-  'else left(pg_walfile_name(pg_current_wal_lsn()), 8) end'
+// Servers that were rebuilt, by pg_upgrade or from a dump, are a new system, whose timelines begin at 1.
+const [systemOf, timelineOf] = ['(select system_identifier from pg_control_system())',
+  "case when pg_is_in_recovery() then '' else left(pg_walfile_name(pg_current_wal_lsn()), 8) end"]
 
 /**
  * The returned function connects within 3 s or rejects. After a failover, this function also closes earlier
@@ -28,26 +29,29 @@ export function createConnector (options: ConnectionOptions): () => Promise<Conn
   const { urls, target } = parseServers(options.url)
   // With the last column, PostgreSQL soon notices a closed connection, and does not run statements that
   // it has already received. Only servers on Linux can do so.
+  const hasTimelines = urls.length > 1 && target !== 'any'
   const session = {
     name: '',
-    text: `select ${rejectedWhen[target]}, ${urls.length > 1 && target !== 'any' ? timelineOf : "''"},
+    text: `select ${rejectedWhen[target]}, ${hasTimelines ? `${systemOf}, ${timelineOf}` : "'', ''"},
       exists (select from pg_extension where extname = 'citus'),
       case when version() like '%linux%'
         then set_config('client_connection_check_interval', '500', false) end`
   }
-  const timelines = new Map<Connection, string>()
-  let newest = ''
+  const timelines = new Map<Connection, { system: string, timeline: string }>()
+  const newest = new Map<string, string>()
+  const newestOf = (system: string) => newest.get(system) ?? ''
 
   async function open (connection: Connection): Promise<void> {
     await connection.connect()
     if (target === 'read-write') connection.closeWhenReadOnly()
-    const [[isRejected, timeline, isCitus] = []] = await connection.run(session, [])
+    const [row] = await connection.run(session, [])
+    const [isRejected, system, timeline, isCitus] = row as [string, string, string, string]
     if (isRejected === 't') throw new Error('the server takes no writes')
     connection.isDistributed = isCitus === 't'
-    timelines.set(connection, timeline as string)
+    timelines.set(connection, { system, timeline })
     void connection.closed.then(() => timelines.delete(connection))
-    if (timeline as string > newest) newest = timeline as string
-    for (const [other, timeline] of timelines) if (timeline < newest) other.close()
+    if (timeline > newestOf(system)) newest.set(system, timeline)
+    for (const [other, { system, timeline }] of timelines) if (timeline < newestOf(system)) other.close()
     if (!connection.isOpen) throw new Error('another server has taken over from this one')
   }
 

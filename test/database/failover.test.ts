@@ -10,7 +10,7 @@ import { parseServers } from '../../src/database/connection-string.ts'
 import { startPair } from '../system/faults/pair.ts'
 import { openProxy } from '../system/faults/proxy.ts'
 import { startApp } from '../support/app.ts'
-import { sql } from '../support/database.ts'
+import { createDatabase, sql } from '../support/database.ts'
 
 const pair = await startPair(t)
 const [primaryUrl, standbyUrl] = pair.urls
@@ -134,4 +134,21 @@ t.test('while no server takes writes, requests are rejected and the service is n
   // The service waits 100 ms after a failed attempt to connect. During this time creates may fail.
   while ((await alice.create(moss)).statusCode !== 200) await delay(10)
   t.strictSame((await alice.list()).json(), [{ name: 'Fern' }, { name: 'Moss' }, { name: 'Ivy' }])
+})
+
+t.test('after the servers were rebuilt, their timelines begin again', async (t) => {
+  const fresh = new URL(await createDatabase(t))
+  await sql(standbyUrl, `create database ${fresh.pathname.slice(1)}`)
+  await sql(standbyUrl, `alter role ${fresh.username} password '${fresh.password}'`)
+  const promoted = await openProxy(t, Object.assign(new URL(fresh), { host: new URL(standbyUrl).host }).href)
+  const rebuilt = await openProxy(t, fresh.href)
+  rebuilt.set('closed')
+  const url = promoted.url.replace('@', `@${new URL(rebuilt.url).host},`)
+  const database = openDatabase({ url, statementTimeoutMs: 1000 })
+  t.teardown(database.close)
+  t.strictSame(await database.read(whichPort), [[portOf(standbyUrl)]])
+  promoted.set('closed')
+  promoted.cut()
+  rebuilt.set('open')
+  while (!(await database.read(whichPort).catch(() => [])).flat().includes(fresh.port)) await delay(10)
 })
