@@ -32,7 +32,7 @@ const values: Record<Variable, { good: Record<string, unknown>, bad: string[] }>
       ...same(
         'postgres://localhost/plants', 'postgresql://u:p@h:5432/d', 'postgres://%2Ftmp/d', 'postgres:///d',
         'postgres://u:p@/d?host=/tmp', 'postgres://u:p%2Fw@h/d', 'postgres://h:5432/d?user=u@h',
-        'postgres://h/d?sslmode=disable', 'postgres://h/d?uselibpqcompat=true&sslmode=require',
+        'postgres://h/d?sslmode=disable',
         'postgres://one:5432,two/d?target_session_attrs=primary',
         'postgres://u@/d?host=/tmp,two&port=5432,5433',
         'postgres://h/d?sslrootcert=/ca.pem&options=-c%20jit%3Doff'

@@ -7,15 +7,13 @@ const targets = ['read-write', 'primary', 'any'] as const
 const words: Record<string, readonly string[]> = {
   target_session_attrs: targets,
   sslmode: ['disable', 'prefer', 'require', 'verify-ca', 'verify-full', 'no-verify'],
-  sslnegotiation: ['postgres', 'direct'],
-  ssl: ['true', '1', '0', 'no-verify'],
-  uselibpqcompat: ['true', 'false']
+  sslnegotiation: ['postgres', 'direct']
 }
 // The accepted parameters. pg also accepts `replication` and `binary`, which would break the service.
 const known = [
-  'application_name', 'client_encoding', 'fallback_application_name', 'host',
-  'idle_in_transaction_session_timeout', 'lock_timeout', 'options', 'password', 'port', 'query_timeout',
-  'sslcert', 'sslkey', 'sslrootcert', 'statement_timeout', 'user', ...Object.keys(words)
+  'application_name', 'host',
+  'idle_in_transaction_session_timeout', 'lock_timeout', 'options', 'password', 'port',
+  'sslcert', 'sslkey', 'sslrootcert', 'user', ...Object.keys(words)
 ]
 
 export const urlForm = 'postgres://user:password@host:port/database, ' +
@@ -64,9 +62,7 @@ const unexpected = (expected: string, got: string) =>
 
 /** Replaces the sslmodes that pg treats as `verify-full`, because pg prints a long warning about them. */
 export const normalizeSslMode = (url: string): string =>
-  url.includes('uselibpqcompat=')
-    ? url
-    : url.replace(/([?&]sslmode=)(?:prefer|require|verify-ca)(?=&|$)/, '$1verify-full')
+  url.replace(/([?&]sslmode=)(?:prefer|require|verify-ca)(?=&|$)/, '$1verify-full')
 
 /** Returns the servers of a connection string for the log, without user and password. */
 export const describeServers = (url: string) => parseServers(url).urls.map((connectionString) => {
