@@ -8,15 +8,16 @@ const unavailable = new RegExp('^(' + [
   '25006', // a standby, or a server that was made read-only
   '28', '3D000', // no access to the server or the database
   '40', // deadlock or serialization failure
-  '53', '57', '58', // out of resources, cancelled or shutting down, system error
+  '53', '55P03', '57', '58', // out of resources, lock timeout, cancelled or shutting down, system error
   '26000', '42P05', '42P01' // prepared statement missing or duplicate; table missing (before a migration)
 ].join('|') + ')')
 
 /** Deadlocks, serialization failures and timeouts: PostgreSQL has rolled the statement back. */
-const rolledBack = /^(40001|40P01|57014)$/
+const rolledBack = /^(40001|40P01|55P03|57014)$/
 
 /** SQLSTATEs that match `unavailable` but become a more specific error than DATABASE_UNAVAILABLE. */
-const numbered: Record<string, ErrorDefinition> = { 57014: errors.DATABASE_SLOW, 53100: errors.DATABASE_FULL }
+const numbered: Record<string, ErrorDefinition> =
+  { '55P03': errors.DATABASE_SLOW, 57014: errors.DATABASE_SLOW, 53100: errors.DATABASE_FULL }
 
 const sqlStateOf = (error: unknown) => error instanceof pg.DatabaseError ? error.code as string : ''
 
