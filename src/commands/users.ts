@@ -33,7 +33,7 @@ const counts = [
   ...ownedTables.map((table) => statement(`select count(*) from ${table} where owner = $1`)),
   statement('select count(*) from tokens where username = $1')
 ]
-const deleteTokens = statement('delete from tokens where username = $1 returning id')
+const deleteTokens = statement('delete from tokens where username = $1 and revoked_at is not null')
 // Locks the rows in order, so that the statement rarely deadlocks with batches of the service.
 const deletes = ownedTables.map((table) => statement(`delete from ${table} where owner = $1
   and id in (select id from ${table} where owner = $1 order by id limit ${chunk} for update) returning id`))
