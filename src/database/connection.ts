@@ -76,6 +76,8 @@ export class Connection {
       stream.cork()
       setImmediate(() => stream.uncork())
     }
+    // No statement is pending that an earlier failed preparation could concern.
+    if (this.pending === 0) this.#preparationErrors.clear()
     this.pending++
     return new Promise((resolve, reject) => {
       const rows: Row[] = []
