@@ -63,6 +63,7 @@ export async function serve (config: Config): Promise<void> {
     handleSignals(app, config, lifecycle, () => opened.disposeAsync())
 
     const { postgresql, off } = await untilReady(database, url, config, app.log)
+    if (lifecycle.stopping) return
     durabilityEvents.publish({ off })
     if (off.length > 0) app.log.warn({ off }, 'a crash of the database may lose acknowledged writes')
     // Clients of a shared port cannot choose a process, so each process listens only when it is ready.
@@ -81,8 +82,8 @@ async function untilReady (
   database: Database, url: string, config: Config, log: FastifyBaseLogger, pauseMs = 100
 ): Promise<{ postgresql: string, off: string[] }> {
   try {
-    const [[version, off] = []] = await database.read(serverStatement)
-    const postgresql = supportedVersion(version)
+    const [[version, encoding, off] = []] = await database.read(serverStatement)
+    const postgresql = supportedVersion(version, encoding)
     if (config.MIGRATE === 'on') {
       const migrations = await migrate(url, 'up')
       if (migrations.length > 0) log.info({ migrations }, 'migrated')

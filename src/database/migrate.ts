@@ -20,18 +20,22 @@ const columnsOfTables = `
 const workerMessage = 'This server is a worker of Citus. ' +
   'Run migrate on the coordinator, and serve here with MIGRATE=off.'
 
-/** Reads the version as a number, such as 180004 for 18.4, and the durability settings that are off. */
+/** Reads the version as a number (180004 is 18.4), the encoding, and the durability settings that are off. */
 export const serverStatement = {
   name: 'server',
-  text: `select current_setting('server_version_num') as version, string_agg(name, ' ' order by name) as off
+  text: `select current_setting('server_version_num') as version,
+      current_setting('server_encoding') as encoding, string_agg(name, ' ' order by name) as off
     from pg_settings where setting = 'off' and name in ('${durabilitySettings.join("', '")}')`
 }
 
 /** After this error do not retry: the operator must act first. */
 export class UnsupportedServer extends Error {}
 
-/** Returns the version in the form `18.4`. Throws UnsupportedServer when the server is too old. */
-export function supportedVersion (number: unknown): string {
+/** Returns the version in the form `18.4`. Throws UnsupportedServer for an old server or another encoding. */
+export function supportedVersion (number: unknown, encoding: unknown): string {
+  if (encoding !== 'UTF8') {
+    throw new UnsupportedServer(`The encoding of the database is ${encoding}. The service needs UTF8.`)
+  }
   const [major, minor] = [Math.floor(Number(number) / 10_000), Number(number) % 10_000]
   if (major >= oldestMajorVersion) return `${major}.${minor}`
   throw new UnsupportedServer(
@@ -49,7 +53,8 @@ export async function migrate (url: string, direction: 'up' | 'down', withData =
     query_timeout: migrationTimeoutMs
   })
   try {
-    supportedVersion((await query(client, serverStatement.text))[0]?.version)
+    const [server] = await query(client, serverStatement.text)
+    supportedVersion(server?.version, server?.encoding)
     const done = await migrationsDone(client)
     if (direction === 'up' && (await readMigrations()).every((name) => done.includes(name))) return []
     if (await isWorker(client)) throw new UnsupportedServer(workerMessage)
