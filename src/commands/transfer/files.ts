@@ -105,18 +105,17 @@ function toObject (columns: string[], cells: unknown[], isValid: boolean): unkno
 async function * splitLines (chunks: AsyncIterable<Buffer>, maxBytes: number): AsyncGenerator<RawLine[]> {
   let rest: Buffer | undefined
   let number = 0
-  const toLine = (text: string, isValid: boolean) => ({ number: ++number, text, isValid })
+  const toLine = (text: string, isValid: boolean) =>
+    ({ text: number++ === 0 ? text.replace(/^\uFEFF/, '') : text, number, isValid })
   const toLines = (bytes: Buffer): RawLine[] => isUtf8(bytes)
     ? bytes.toString().split('\n').map((text) => toLine(text, true))
     : bytes.toString('latin1').split('\n').map((latin1) => Buffer.from(latin1, 'latin1'))
       .map((line) => toLine(line.toString(), isUtf8(line)))
   for await (const chunk of chunks) {
-    const bytes = rest === undefined ? withoutMark(chunk) : Buffer.concat([rest, chunk])
+    const bytes = rest === undefined ? chunk : Buffer.concat([rest, chunk])
     const end = bytes.lastIndexOf('\n')
     if (end !== -1) yield toLines(bytes.subarray(0, end))
     rest = bytes.subarray(end + 1, end + maxBytes + 2)
   }
   if (rest !== undefined) yield toLines(rest)
 }
-
-const withoutMark = (bytes: Buffer) => bytes.indexOf('\uFEFF') === 0 ? bytes.subarray(3) : bytes
