@@ -6,12 +6,15 @@ import { durationBuckets, type Metrics } from './registry.ts'
 
 const rejectionReasons = ['missing', 'unknown', 'revoked', 'read_only', 'scope_missing', ...jwtRejections]
 
+/** The status of a request that its client left before the response began, as in nginx's log. */
+const abandoned = 499
+
 export function measureRequests (app: FastifyInstance, metrics: Metrics): void {
   const durations = metrics.histogram('http_request_duration_seconds',
     'Time from the head of a request to the end of its response, by route pattern',
     durationBuckets, 'method', 'route', 'status')
   let inFlight = 0
-  metrics.gauge('http_requests_in_flight', 'Requests whose response has not been sent in full',
+  metrics.gauge('http_requests_in_flight', 'Requests whose response has not ended',
     function () { this.set(inFlight) })
 
   app.addHook('onRoute', ({ method, url, schema }) => {
@@ -22,16 +25,16 @@ export function measureRequests (app: FastifyInstance, metrics: Metrics): void {
       for (const one of [method].flat()) durations.zero({ method: one, route: url, status })
     }
   })
-  app.addHook('onRequest', (_request, _reply, done) => {
+  app.addHook('onRequest', ({ method, routeOptions: { url: route } }, reply, done) => {
     inFlight++
-    done()
-  })
-  app.addHook('onResponse', ({ method, routeOptions: { url: route } }, reply, done) => {
-    inFlight--
-    const { statusCode: status, elapsedTime } = reply
-    // Requests for unknown paths share one series per status.
-    const labels = route === undefined ? { method: 'any', route: 'none', status } : { method, route, status }
-    durations.observe(labels, elapsedTime / 1000)
+    // Not `onResponse`: Fastify skips this hook if the client leaves before the end of the response.
+    reply.raw.once('close', () => {
+      inFlight--
+      const status = reply.raw.headersSent ? reply.statusCode : abandoned
+      // Requests for unknown paths share one series per status.
+      const kind = route === undefined ? { method: 'any', route: 'none' } : { method, route }
+      durations.observe({ ...kind, status }, reply.elapsedTime / 1000)
+    })
     done()
   })
   countErrors(app, metrics)
@@ -43,8 +46,8 @@ function countErrors (app: FastifyInstance, { counter }: Metrics): void {
   const rejected = counter('plant_store_credentials_refused_total',
     'Requests rejected because of their token', 'reason', rejectionReasons)
   const shed = counter('plant_store_overload_refusals_total',
-    'Requests and connections shed, by what was full: the queue of look-ups (token) or of an operation, or ' +
-      'the connections', 'kind', ['token', 'connection'])
+    'Requests and connections shed, by what was full: the queue of look-ups (token) or of an operation, ' +
+      'the connections, or the memory for files of /docs', 'kind', ['token', 'connection', 'docs'])
   app.addHook('onRoute', ({ schema }) => {
     if (schema?.operationId !== undefined) shed.inc({ kind: schema.operationId }, 0)
   })

@@ -1,7 +1,9 @@
 // Sends spans of requests and statements by OTLP/HTTP. Loaded only if OTEL_EXPORTER_OTLP_ENDPOINT is set.
 // The OpenTelemetry libraries themselves read further environment variables.
 import { setTimeout } from 'node:timers/promises'
-import { ROOT_CONTEXT, SpanKind, SpanStatusCode, trace, type Span, type Tracer } from '@opentelemetry/api'
+import {
+  ROOT_CONTEXT, SpanKind, SpanStatusCode, trace, TraceFlags, type Span, type Tracer
+} from '@opentelemetry/api'
 import { OTLPTraceExporter } from '@opentelemetry/exporter-trace-otlp-http'
 import {
   defaultResource, detectResources, envDetector, resourceFromAttributes
@@ -10,7 +12,7 @@ import {
   AlwaysOffSampler, AlwaysOnSampler, BatchSpanProcessor, ParentBasedSampler, TraceIdRatioBasedSampler,
   TracerProvider, type Sampler
 } from '@opentelemetry/sdk-trace'
-import type { FastifyInstance, FastifyRequest } from 'fastify'
+import type { FastifyInstance } from 'fastify'
 import type { Config } from '../config.ts'
 import { requestContext, statementEvents, type StatementEvent } from '../events.ts'
 import { readTraceparent } from '../http/request-log.ts'
@@ -53,9 +55,7 @@ function createSampler (name: string, ratio: number): Sampler {
 
 /** Creates a span for each request. Adds the ids of the span to the log lines of the request. */
 function traceRequests (app: FastifyInstance, tracer: Tracer): void {
-  const spans = new WeakMap<FastifyRequest, Span>()
-
-  app.addHook('onRequest', (request, _reply, done) => {
+  app.addHook('onRequest', (request, reply, done) => {
     // Record the route's pattern, not the URL, which may contain a token.
     const { method, routeOptions: { url: route } } = request
     const attributes = { 'http.request.method': method, ...route !== undefined && { 'http.route': route } }
@@ -66,23 +66,23 @@ function traceRequests (app: FastifyInstance, tracer: Tracer): void {
     const { traceId, spanId } = span.spanContext()
     const { id: reqId, log: { level } } = request
     request.log = app.log.child({ reqId, trace_id: traceId, span_id: spanId }, { level })
-    spans.set(request, span)
+    // Not `onResponse`: Fastify skips this hook if the client leaves before the end of the response.
+    reply.raw.once('close', () => {
+      const { raw: { headersSent }, statusCode } = reply
+      if (headersSent) span.setAttribute('http.response.status_code', statusCode)
+      if (statusCode >= 500) span.setStatus({ code: SpanStatusCode.ERROR })
+      span.end()
+    })
     requestContext.run(span, done)
-  })
-
-  app.addHook('onResponse', (request, { statusCode }, done) => {
-    const span = spans.get(request)
-    span?.setAttribute('http.response.status_code', statusCode)
-    if (statusCode >= 500) span?.setStatus({ code: SpanStatusCode.ERROR })
-    span?.end()
-    done()
   })
 }
 
 /** The span of a batch is a child of the first request's span, and links to the other requests' spans. */
 function traceStatement (tracer: Tracer, { name, startedAt, error, requestContext }: StatementEvent): void {
   const spans = [requestContext].flat() as Array<Span | undefined>
-  const requests = spans.filter((span) => span?.isRecording()) as Span[]
+  // Not `isRecording`: the span has ended if the client has left.
+  const isSampled = (span?: Span) => span?.spanContext().traceFlags === TraceFlags.SAMPLED
+  const requests = spans.filter(isSampled) as Span[]
   const [first, ...others] = requests
   if (first === undefined) return
   const span = tracer.startSpan(name, {
