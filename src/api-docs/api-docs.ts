@@ -4,6 +4,7 @@ import swagger from '@fastify/swagger'
 import type { FastifyInstance } from 'fastify'
 import manifest from '../../package.json' with { type: 'json' }
 import { ErrorSchema, overloaded } from '../errors.ts'
+import { addressOf } from '../http/responses.ts'
 import type { MemoryBudget } from '../scheduling/memory-budget.ts'
 import { serveDocs } from './docs-page.ts'
 import { describeErrors, describeRoute, jwtScheme } from './openapi.ts'
@@ -56,9 +57,9 @@ export async function registerApiDocs (
   })
 
   let document: string | undefined
-  app.get('/openapi.json', async function showDocument ({ ip }, reply) {
+  app.get('/openapi.json', async function showDocument (request, reply) {
     document ??= `${JSON.stringify(app.swagger(), null, 2)}\n`
-    if (!budget.reserve(`docs ${ip}`, document.length, reply.raw)) throw overloaded
+    if (!budget.reserve(`docs ${addressOf(request)}`, document.length, reply.raw)) throw overloaded
     return reply.type('application/json').send(document)
   })
 

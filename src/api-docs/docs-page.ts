@@ -8,6 +8,7 @@ import { gzip } from 'node:zlib'
 import type { FastifyInstance } from 'fastify'
 import { LRUCache } from 'lru-cache'
 import { overloaded } from '../errors.ts'
+import { addressOf } from '../http/responses.ts'
 import type { MemoryBudget } from '../scheduling/memory-budget.ts'
 import { clientWork } from '../scheduling/tick-limiter.ts'
 
@@ -36,11 +37,12 @@ export function serveDocs (app: FastifyInstance, budget: MemoryBudget): void {
   const loaded = new LRUCache({ max: 4, fetchMethod: (read: () => Promise<Buffer>) => load(read) })
   for (const [url, { type, read }] of Object.entries(files)) {
     app.get(url, async (request, reply) => {
+      const address = addressOf(request)
       // Reserve before the load, so that the budget also limits the requests that wait for the load.
-      if (!budget.reserve(`docs ${request.ip}`, pieceBytes, reply.raw)) throw overloaded
+      if (!budget.reserve(`docs ${address}`, pieceBytes, reply.raw)) throw overloaded
       const { plain, packed, hash } = await loaded.forceFetch(read)
       // Otherwise, all requests that wait for the load would continue in the same tick.
-      await clientWork.turn(`docs ${request.ip}`, pieceBytes)
+      await clientWork.turn(`docs ${address}`, pieceBytes)
       const acceptsGzip = gzipAccepted.test(request.headers['accept-encoding'] ?? '')
       const etag = `"${hash}${acceptsGzip ? '-gzip' : ''}"`
       reply.headers({ etag, vary: 'accept-encoding', 'cache-control': 'public, max-age=600' })
@@ -50,7 +52,7 @@ export function serveDocs (app: FastifyInstance, budget: MemoryBudget): void {
       const bytes = acceptsGzip ? packed : plain
       // For a HEAD request, Fastify would read and discard a whole stream after the response.
       if (request.method === 'HEAD') return reply.type(type).send(bytes)
-      const pieces = Readable.from(piecesOf(bytes, request.ip), { objectMode: false })
+      const pieces = Readable.from(piecesOf(bytes, address), { objectMode: false })
       return reply.type(type).header('content-length', bytes.length).send(pieces)
     })
   }

@@ -21,7 +21,7 @@ class ErrorLog {
   readonly #errors = new Map<string, { error: ApiError, logged: number, further: number }>()
   #lines = 0
   #timer: NodeJS.Timeout | undefined
-  /** Receives each error. `kind`: the operation's id, `token` for a look-up, or `connection`. */
+  /** Receives each error. `kind`: the operation's id, `token` for a look-up, `docs`, or `connection`. */
   onError: (error: ApiError, kind: string) => void = () => {}
 
   constructor (log: FastifyBaseLogger) {
