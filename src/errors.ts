@@ -40,7 +40,7 @@ export function defineErrors<Name extends string> (
 /** The errors that are not specific to a domain. */
 export const errors = defineErrors({
   HTTP_MALFORMED: { number: 40001, message: 'The request is not well-formed HTTP/1.1.' },
-  URL_MALFORMED: { number: 40002, message: 'The URL has a malformed percent escape: write % as %25.' },
+  URL_MALFORMED: { number: 40002, message: 'The URL is malformed: write % as %25.' },
   HOST_INVALID: { number: 40003, message: 'An HTTP/1.1 request needs one valid Host header.' },
   CONTENT_TYPE_UNSUPPORTED: { number: 40004, message: 'The body must be application/json in UTF-8.' },
   CONTENT_ENCODING_UNSUPPORTED:

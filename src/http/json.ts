@@ -29,8 +29,7 @@ export function readJsonBodies (app: FastifyInstance, budget: MemoryBudget): voi
   app.addContentTypeParser('application/json', { parseAs: 'buffer' }, (request, body: Buffer, done) => {
     // Parse a small body without a promise: creating a promise takes longer than the parsing.
     if (body.length <= inlineBytes) return done(null, parseJsonBody(body))
-    userWork.turn(request.identity.user, body.length).then(() => parseJsonBody(body))
-      .then((value) => done(null, value), done)
+    return userWork.turn(request.identity.user, body.length).then(() => parseJsonBody(body))
   })
 }
 

@@ -68,14 +68,15 @@ export function handleError (error: unknown, request: FastifyRequest, reply: Fas
   const apiError = toApiError(error, errors.INTERNAL)
   const { status, number, headers, message } = apiError
   const { method, routeOptions: { url: route, schema } } = request
-  const kind = request.identity === null ? 'token' : String(schema?.operationId)
+  // Only the routes of the reference page have no operation id.
+  const { operationId = 'docs' } = schema ?? {}
+  const kind = operationId !== 'docs' && request.identity === null ? 'token' : operationId
   const remoteAddress = addressOf(request)
   // An error about a revoked or expired token carries the token's identity.
   const identity = request.identity ?? (apiError as Partial<FastifyRequest>).identity
   request.server.errorLog.record(apiError, kind, request.log,
     { method, route, user: identity?.user, tokenId: identity?.id, remoteAddress })
   // Keep the connection: if Fastify closed it, a client that still sends the body would lose the response.
-  if (!request.raw.complete) request.raw.resume()
   if (reply.hasHeader('connection') && reply.raw.shouldKeepAlive) reply.header('connection', 'keep-alive')
   // Set all headers here: for a malformed URL, Fastify does not run the hook of `setStandardHeaders`.
   reply.code(status).headers({ ...headers, 'cache-control': 'no-store', 'x-request-id': request.id })

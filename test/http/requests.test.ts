@@ -12,7 +12,7 @@ import { examplePaths } from '../support/routes.ts'
 type ErrorCase = readonly [number: number, message: string]
 
 const malformed: ErrorCase = [40001, 'The request is not well-formed HTTP/1.1.']
-const badUrl: ErrorCase = [40002, 'The URL has a malformed percent escape: write % as %25.']
+const badUrl: ErrorCase = [40002, 'The URL is malformed: write % as %25.']
 const badHost: ErrorCase = [40003, 'An HTTP/1.1 request needs one valid Host header.']
 const wrongType: ErrorCase = [40004, 'The body must be application/json in UTF-8.']
 const tooLarge: ErrorCase = [40006, 'The body is larger than this service accepts.']
