@@ -98,7 +98,12 @@ export function createJwtAuthenticator (
 
     check: (text, onMiss) => find(text, onMiss).catch((error) => {
       const rejection = toRejection(error)
-      jwtEvents.publish({ result: rejection.status === 503 ? 'unavailable' : 'rejected' })
+      // A JWT that has become invalid counts toward FAILED_AUTH_RATE from now on.
+      if (rejection.status === 401) cache.delete(hashToken(text))
+      // The JWTs that FAILED_AUTH_RATE rejects are not checked.
+      if (rejection.status !== 429) {
+        jwtEvents.publish({ result: rejection.status === 503 ? 'unavailable' : 'rejected' })
+      }
       throw rejection
     })
   }
