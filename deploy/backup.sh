@@ -4,6 +4,8 @@
 umask 077
 
 backup () {
+  # Delete what interrupted backups left. `once` may run beside the schedule, so keep recent files.
+  find /backups -name 'scheduled-*.part' -mmin +1440 -delete
   file=/backups/scheduled-$(date -u +%Y%m%dT%H%M%SZ).dump
   # pg_restore reads the whole dump, and fails if the dump is truncated.
   if pg_dump --dbname="$DATABASE_URL" --format=custom --file="$file.part" &&
