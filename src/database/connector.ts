@@ -17,7 +17,7 @@ const rejectedWhen = {
   any: 'false'
 }
 // Each promotion starts a new timeline. If two servers accept writes, the primary has the later timeline.
-// Servers that were rebuilt, by pg_upgrade or from a dump, are a new system, whose timelines begin at 1.
+// Servers that were rebuilt, by pg_upgrade or from a dump, are a new system. Its timelines begin at 1.
 const [systemOf, timelineOf] = ['(select system_identifier from pg_control_system())',
   "case when pg_is_in_recovery() then '' else left(pg_walfile_name(pg_current_wal_lsn()), 8) end"]
 
@@ -27,9 +27,9 @@ const [systemOf, timelineOf] = ['(select system_identifier from pg_control_syste
  */
 export function createConnector (options: ConnectionOptions): () => Promise<Connection> {
   const { urls, target } = parseServers(options.url)
+  const hasTimelines = urls.length > 1 && target !== 'any'
   // With the last column, PostgreSQL soon notices a closed connection, and does not run statements that
   // it has already received. Only servers on Linux can do so.
-  const hasTimelines = urls.length > 1 && target !== 'any'
   const session = {
     name: '',
     text: `select ${rejectedWhen[target]}, ${hasTimelines ? `${systemOf}, ${timelineOf}` : "'', ''"},
@@ -38,6 +38,7 @@ export function createConnector (options: ConnectionOptions): () => Promise<Conn
         then set_config('client_connection_check_interval', '500', false) end`
   }
   const timelines = new Map<Connection, { system: string, timeline: string }>()
+  /** The newest timeline of each system. */
   const newest = new Map<string, string>()
   const newestOf = (system: string) => newest.get(system) ?? ''
 
