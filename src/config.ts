@@ -73,8 +73,8 @@ export const settings = {
   USER_RATE: rate('how many requests a user may send; further ones get 429; no limit by default'),
   USER_BURST: number(undefined, [1, 999_999],
     'how many requests a user may send at once; the number of USER_RATE in one second by default'),
-  FAILED_AUTH_RATE: rate('how many invalid tokens a client address may send before tokens that are not ' +
-    'cached get 429; no limit by default'),
+  FAILED_AUTH_RATE: rate('how many invalid tokens a client address may send before unknown tokens get 429; ' +
+    'no limit by default'),
   CORS_ORIGIN: text(undefined,
     'origins such as https://app.example.com, separated by commas, without path or wildcard',
     'the origins of web pages that may call the service; none by default', areOrigins),

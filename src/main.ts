@@ -124,10 +124,10 @@ transfer('export', 'write the plants of one moment')
     await (await import('./commands/transfer/export.ts')).exportPlants(readConfig(), user, file, options)
   })
 
-const words = process.argv.slice(2)
+// Do not use commander's `isDefault`: `serve` would take a misspelled command as an argument.
+const [command = 'serve', ...words] = process.argv.slice(2)
 try {
-  // Do not use commander's `isDefault`: `serve` would take a misspelled command as an argument.
-  await program.parseAsync(words.length === 0 ? ['serve'] : words, { from: 'user' })
+  await program.parseAsync([command, ...words], { from: 'user' })
 } catch (error) {
   console.error(formatError(error))
   process.exitCode = 1

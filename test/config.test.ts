@@ -46,7 +46,8 @@ const values: Record<Variable, { good: Record<string, unknown>, bad: string[] }>
       'postgres://u:p/w@h/d', 'postgres://h:port/d', 'postgres://u:1?2@h/d', 'postgres://u:1#2@h/d',
       'postgres://u:p?w@h/d?sslmode=disable', 'postgres://one,two:99999/d', 'postgres://h/d?port=99999',
       'postgres://one,two,three/d?port=1,2', 'postgres://h/d?sslmode=', 'postgres://h/d?replication=true',
-      'postgres://h/d?ssl=maybe', 'postgres://h/d#x'
+      'postgres://h/d?ssl=true', 'postgres://h/d?statement_timeout=9000', 'postgres://h/d?query_timeout=9000',
+      'postgres://h/d#x'
     ]
   },
   DATA_DIR: { good: same('data', '/var/lib/plants'), bad: [''] },
@@ -149,6 +150,10 @@ for (const [name, { good, bad }] of Object.entries(values)) {
   })
 }
 
+const wrongUrl =
+  'DATABASE_URL: expected postgres://user:password@host:port/database, with / as %2F and ' +
+  '? as %3F in the password'
+
 /** Maps an environment to the message of the error. */
 const faults: Array<[environment: Record<string, string>, message: string | RegExp]> = [
   [{ PORT: '65536', MIGRATE: 'yes', PATH: '/bin', PORTS: 'x' },
@@ -164,6 +169,8 @@ const faults: Array<[environment: Record<string, string>, message: string | RegE
     /^DATABASE_URL: expected only the parameters application_name, .*, user, got "sslmod"$/],
   [{ DATABASE_URL: 'postgres://u:secret@h/d?sslmode=verify_full' }, 'DATABASE_URL: expected sslmode to be ' +
     'one of disable, prefer, require, verify-ca, verify-full, no-verify, got "verify_full"'],
+  [{ DATABASE_URL: 'postgres://u:se/cr?et@h/d' }, `${wrongUrl}, got "postgres://…@h/d"`],
+  [{ DATABASE_URL: 'mysql://u:secret@h/d?password=secret' }, `${wrongUrl}, got "mysql://…@h/d?…"`],
   ...['standby', 'prefer-standby', ''].map((word): [Record<string, string>, string] => [
     { DATABASE_URL: `postgres://u:secret@h/d?target_session_attrs=${word}` },
     `DATABASE_URL: expected target_session_attrs to be one of read-write, primary, any, got "${word}"`
@@ -178,18 +185,6 @@ const faults: Array<[environment: Record<string, string>, message: string | RegE
       'JWT_AUDIENCE: expected a value, because JWT_JWKS_URL is set']
 ]
 
-t.test('each invalid value gets a line that names the accepted values', async (t) => {
+t.test('each invalid value gets a line with the accepted values, and no line has a password', async (t) => {
   for (const [environment, message] of faults) t.throws(() => readConfig(environment), { message })
-})
-
-t.test('a message about DATABASE_URL hides the password and explains its escapes', async (t) => {
-  for (const [url, shown] of [
-    ['postgres://plants:se/cr?et@localhost/plants', 'postgres://…@localhost/plants'],
-    ['mysql://plants:secret@localhost/plants?password=secret', 'mysql://…@localhost/plants?…']
-  ] as const) {
-    t.throws(() => readConfig({ DATABASE_URL: url }), {
-      message: 'DATABASE_URL: expected postgres://user:password@host:port/database, with / as %2F and ' +
-        `? as %3F in the password, got "${shown}"`
-    })
-  }
 })

@@ -1,10 +1,9 @@
 // Runs the program for the lines that only a process reaches. test/system/program/ has its other tests.
-import { execFile, execFileSync, spawn } from 'node:child_process'
-import { once } from 'node:events'
-import { closeSync, constants, openSync, readSync } from 'node:fs'
+import { execFile, spawn } from 'node:child_process'
+import { EventEmitter, once } from 'node:events'
 import { readdir, writeFile } from 'node:fs/promises'
 import { createServer, type AddressInfo } from 'node:net'
-import { setTimeout } from 'node:timers/promises'
+import { setImmediate as nextTick, setTimeout } from 'node:timers/promises'
 import { join } from 'node:path'
 import { pathToFileURL } from 'node:url'
 import { promisify, stripVTControlCharacters } from 'node:util'
@@ -12,16 +11,17 @@ import pg from 'pg'
 import t, { type Test } from 'tap'
 import manifest from '../package.json' with { type: 'json' }
 import { createTokens } from '../src/access/tokens.ts'
-import { positiveInteger } from '../src/commands/arguments.ts'
+import { openLogStream } from '../src/commands/log-stream.ts'
 import { printQuickStart } from '../src/commands/quick-start.ts'
 import { serve as serveHere } from '../src/commands/serve.ts'
+import { createToken, listTokens } from '../src/commands/tokens.ts'
 import { readConfig } from '../src/config.ts'
 import { openDatabase } from '../src/database/database.ts'
 import { createDatabase, sql } from './support/database.ts'
 import { createDataDir, isRunning } from './support/embedded.ts'
-import { freePort } from './support/free-port.ts'
-import { program, run, serve, start } from './support/program.ts'
-import { countPlants, ndjson, onTerminal, startImport, until } from './support/transfer.ts'
+import { matchEach } from './support/match.ts'
+import { program, run, serve, type Program } from './support/program.ts'
+import { countPlants, ndjson, onTerminal } from './support/transfer.ts'
 
 t.jobs = 2
 
@@ -38,19 +38,13 @@ async function missingDatabase (t: Test) {
   return { DATABASE_URL, create: () => rename(`${name}_later`, name) }
 }
 
-t.test('bad arguments get one line and exit code 2', inParallel, async (t) => {
-  t.strictSame(await run(['--version']), { code: 0, stdout: `${manifest.version}\n`, stderr: '' })
-  const lines: Array<[string[], string]> = [
-    [['migrate', 'down'], 'error: migrate down undoes the newest migration. Add --yes to confirm.'],
-    [['token', 'revoke'], 'error: expected either the id of a token or --user'],
-    [['import'], 'error: expected either --all or a user of 1 to 255 printable characters']
-  ]
-  // The commands must fail before they connect.
-  for (const [args, line] of lines) {
-    t.strictSame(await run(args, { DATABASE_URL: unreachable }), { code: 2, stdout: '', stderr: `${line}\n` })
+/** For a second after the first signal, the service ignores further signals. So repeats the signal. */
+async function end ({ child }: Program): Promise<void> {
+  while (child.exitCode === null) {
+    child.kill('SIGTERM')
+    await setTimeout(100)
   }
-  t.throws(() => positiveInteger('0'), { message: 'Expected a whole number from 1 to 999999999.' })
-})
+}
 
 t.test('a start that cannot succeed fails with one line', async (t) => {
   const other = createServer().listen(0, '127.0.0.1')
@@ -72,6 +66,10 @@ t.test('a start that cannot succeed fails with one line', async (t) => {
   }
   const stderr = 'PostgreSQL 14.9 is too old. The service needs PostgreSQL 15 or later.\n'
   t.match(await run(['serve'], { DATABASE_URL: old, PORT: '0' }), { code: 1, stderr })
+  await sql(old, `create or replace function public.current_setting (name text) returns text language sql
+    return case name when 'server_encoding' then 'LATIN1' else pg_catalog.current_setting(name) end`)
+  await t.rejects(serveHere(readConfig({ DATABASE_URL: old, PORT: '0', LOG_LEVEL: 'silent' })),
+    { message: 'The encoding of the database is LATIN1. The service needs UTF8.' })
   t.strictSame(await sql(old, "select from pg_tables where schemaname = 'public'"), [])
 })
 
@@ -104,50 +102,58 @@ t.test('a shared port, debug logging by SIGUSR2, and the end by a second signal'
 
   service.child.kill('SIGTERM')
   await service.logged('stopping')
-  // For a second after the first signal, the service ignores further signals. So repeat the signal.
-  while (service.child.exitCode === null) {
-    service.child.kill('SIGTERM')
-    await setTimeout(100)
-  }
+  await end(service)
   t.strictSame(await service.exited, [1, null])
   t.match(service.log.at(-1), { msg: 'second SIGTERM, exiting' })
   t.equal(service.log.filter(({ msg }) => msg === 'request completed').length, 1)
 })
 
-t.test('a start waits for the database; an uncaught error ends the service', inParallel, async (t) => {
+t.test('a start waits for the database; a signal or an uncaught error ends it', inParallel, async (t) => {
   const { DATABASE_URL, create } = await missingDatabase(t)
   const broken = join(t.testdir(), 'broken.mjs')
   await writeFile(broken, 'process.on("SIGWINCH", () => { throw new Error("a test error") })')
   const NODE_OPTIONS = `${process.env.NODE_OPTIONS} --import=${pathToFileURL(broken)}`
   const environment = { DATABASE_URL, DRAIN_DELAY: '1m', SHUTDOWN_TIMEOUT: '2m', NODE_OPTIONS }
   const service = await serve(t, environment, 'the database is not ready')
+  const stopped = await serve(t, environment, 'the database is not ready')
+  stopped.child.kill('SIGTERM')
+  await stopped.logged('stopping')
   await create()
   await service.logged('ready')
+  // The probe, the last step of a start, opens four connections. Wait for both processes.
+  const connections = `select from pg_stat_activity
+    where application_name = 'plant-store' and datname = current_database()`
+  while ((await sql(DATABASE_URL, connections)).length < 8) await setTimeout(10)
   service.child.kill('SIGWINCH')
   t.strictSame(await service.exited, [1, null])
   const err = { message: 'a test error', stack: /broken\.mjs/ }
   const lines = service.log.filter(({ msg }) => !String(msg).includes('event loop'))
   t.match(lines.slice(-2), [{ level: 'fatal', err }, { msg: 'stopped' }])
+  await end(stopped)
+  t.strictSame(await stopped.exited, [1, null])
+  t.notOk(stopped.log.some(({ msg }) => msg === 'ready'))
 })
 
 t.test('without DATABASE_URL the service brings its own PostgreSQL and a token', inParallel, async (t) => {
   const DATA_DIR = await createDataDir(t)
   const environment = { DATABASE_URL: undefined, DATA_DIR, DRAIN_DELAY: '0' }
-  const usesEmbedded = `DATABASE_URL is not set: using the PostgreSQL server in ${DATA_DIR}\n`
+  const usesEmbedded = `DATABASE_URL is not set: using the PostgreSQL server in ${DATA_DIR}`
   const { address, child, exited, stderr } = await serve(t, environment)
   while (!/plant_\w{57}/.test(stderr())) await once(child.stderr, 'data')
   t.match(stderr(), 'Three commands to try, with a token for the user demo that is shown only once:\n')
-  const created = await run(['token', 'create', 'alice'], environment)
-  t.equal(created.stderr, usesEmbedded)
-  const headers = { authorization: `Bearer ${created.stdout.trim()}` }
+  const config = readConfig({ DATA_DIR })
+  const printed = t.capture(console, 'log')
+  const notes = t.capture(console, 'error')
+  await createToken(config, { user: 'alice', readOnly: false })
+  const headers = { authorization: `Bearer ${printed.args()}` }
   t.equal((await fetch(`${address}/plants`, { headers })).status, 200)
   child.kill('SIGTERM')
   t.strictSame(await exited, [0, null])
   t.notOk(isRunning(DATA_DIR))
 
-  const listed = await run(['token', 'list', '--json'], environment)
-  t.equal(listed.stderr, usesEmbedded)
-  t.match(JSON.parse(listed.stdout), [{ user: 'demo' }, { user: 'alice' }])
+  await listTokens(config, { json: false })
+  t.match(printed.args(), /^ID .*\n\w+ +demo .*\n\w+ +alice /)
+  t.strictSame(notes.args(), [[usesEmbedded], [usesEmbedded]])
   t.notOk(isRunning(DATA_DIR))
 })
 
@@ -176,80 +182,51 @@ t.test('on a terminal the log is readable, and Ctrl-C ends the service', inParal
   t.strictSame(await closed, [0, null])
   // Ignore the warning that the server of `npm test` has fsync off.
   const lines = stripVTControlCharacters(shown).split('\r\n').filter((line) => !/^ {4}| WARN /.test(line))
-  t.match(lines, [
+  matchEach(t, lines, [
     /^\[[^\]]+\] INFO \(\d+\): listening on http:\/\/127\.0\.0\.1:\d+$/,
-    ...['database', 'ready', 'stopping', 'stopped'].map((text) => new RegExp(`INFO \\(\\d+\\): ${text}$`))
+    ...['database', 'ready', 'stopping', 'stopped'].map((text) => new RegExp(`INFO \\(\\d+\\): ${text}$`)),
+    /^$/
   ])
 })
 
-t.test('a log that nobody reads loses lines, and says how many', inParallel, async (t) => {
-  const path = join(t.testdir(), 'log')
-  execFileSync('mkfifo', [path])
-  // Open the service's end of the pipe without O_NONBLOCK, as a shell does.
-  const pipe = openSync(path, constants.O_RDWR)
-  const reader = openSync(path, constants.O_RDONLY | constants.O_NONBLOCK)
-  const address = `http://127.0.0.1:${await freePort()}`
-  const child = spawn(program[0] as string, ['serve'], {
-    env: {
-      ...process.env,
-      DATABASE_URL: await createDatabase(t),
-      PORT: new URL(address).port,
-      LOG_LEVEL: 'debug',
-      DRAIN_DELAY: '0'
-    },
-    stdio: ['ignore', pipe, 'inherit']
+t.test('the log counts the lines that a slow or failing reader does not get', async (t) => {
+  const error = new Error('write EPIPE')
+  const written: string[] = []
+  const stdout = Object.assign(new EventEmitter(), {
+    writableLength: 0,
+    write (line: string, done: (error?: Error) => void) {
+      const isLost = line.startsWith('lost')
+      if (!isLost) written.push(line)
+      queueMicrotask(() => done(isLost ? error : undefined))
+    }
   })
-  const exited = once(child, 'exit')
-  t.teardown(() => {
-    child.kill('SIGKILL')
-    closeSync(pipe)
-    closeSync(reader)
-  })
-  const headers = { traceparent: '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01' }
-  const get = (path: string) => fetch(address + path, { headers })
-  while (!await get('/readyz').then(({ ok }) => ok, () => false)) await setTimeout(50)
-  // About 300 lines fill the pipe, and a further 1 MiB waits in the service.
-  for (let sent = 0; sent < 5000; sent += 100) {
-    await Promise.all(Array.from({ length: 100 }, () => get('/livez')))
+  t.intercept(process, 'stdout', { value: stdout })
+  const log = await openLogStream()
+  for (const [line, writableLength] of [
+    ['first', 2 ** 20], ['dropped', 2 ** 20 + 1], ['dropped', 2 ** 20 + 1], ['second', 2 ** 20],
+    ['lost', 0], ['third', 0]
+  ] as const) {
+    Object.assign(stdout, { writableLength })
+    log.write(line)
+    await nextTick()
   }
-  const piece = Buffer.alloc(65_536)
-  let log = ''
-  while (!log.includes('"msg":"log lines were dropped"')) {
-    await get('/livez')
-    log += piece.toString('utf8', 0, readSync(reader, piece))
-  }
-  const line = log.split('\n').find((line) => line.includes('were dropped')) as string
-  t.match(JSON.parse(line), { level: 'warn', dropped: /^[1-9]\d*$/ })
-  child.kill('SIGTERM')
-  t.strictSame(await exited, [0, null])
-})
-
-t.test('the service runs and stops after the reader of its log has gone', inParallel, async (t) => {
-  const { address, child, exited } =
-    await serve(t, { DATABASE_URL: await createDatabase(t), LOG_LEVEL: 'debug', DRAIN_DELAY: '0' })
-  child.stdout.destroy()
-  for (let index = 0; index < 3; index++) t.equal((await fetch(`${address}/livez`)).status, 200)
-  child.kill('SIGTERM')
-  t.strictSame(await exited, [0, null])
+  stdout.emit('error', error)
+  const warning = (dropped: number) =>
+    new RegExp(`^{"level":"warn",.*"dropped":${dropped},"msg":"log lines were dropped"}\\n$`)
+  matchEach(t, written, ['first', warning(2), 'second', warning(1), 'third'])
 })
 
 t.test('a terminal shows the progress of an import, and Ctrl-C ends an import', inParallel, async (t) => {
   const DATABASE_URL = await createDatabase(t)
-  const file = join(t.testdir(), 'many.ndjson')
-  await writeFile(file, ndjson(10_000))
-  const shown = await onTerminal(['import', 'ann', file, '--rate', '20000'], { DATABASE_URL })
-  const last = /\d+ lines, \d+ a second, \d+ s left.*10000 created, 0 existing, 0 rejected\r\n$/s
-  t.match(shown, { code: 0, shown: last })
-
-  const { url, child, ended } = await startImport(t, start, ['--chunk', '1000'], ndjson(2500))
-  await until(url, '(select count(*) = 2000 from plants)')
-  child.kill('SIGINT')
-  t.strictSame(await ended, {
-    code: 130,
-    stdout: '',
-    stderr: 'interrupted\n2000 created, 0 existing, 0 rejected; stored up to line 2000\n'
-  })
-  t.equal(await countPlants(url), 2000)
+  const file = join(t.testdir(), 'slow.ndjson')
+  await writeFile(file, ndjson(100))
+  const options = ['--chunk', '1', '--rate', '1']
+  const typed = { question: ' s left', answer: '\x03' }
+  const { code, shown } = await onTerminal(['import', 'ann', file, ...options], { DATABASE_URL }, typed)
+  const stored = await countPlants(DATABASE_URL)
+  const report = `interrupted\r\n${stored} created, 0 existing, 0 rejected; stored up to line ${stored}\r\n$`
+  t.match(shown, new RegExp(`\\d+ lines, \\d+ a second, \\d+ s left.*${report}`, 's'))
+  t.equal(code, 130)
 })
 
 t.test('an export ends with its reader, or by Ctrl-C without a file', inParallel, async (t) => {

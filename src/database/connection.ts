@@ -4,7 +4,8 @@ import pg from 'pg'
 import { isFatal, isNotPrepared, isReadTimeout } from './pg-errors.ts'
 
 // This file replaces two private methods of pg, to save time. pg's `Connection.describe` requests the columns
-// of every statement. pg's `Query.handleDataRow` makes each row an object. Test: test/database/wire.test.ts.
+// of every statement. pg's `Query.handleDataRow` makes each row an object.
+// Test: test/database/connections.test.ts.
 
 /** A row as the server sends it: every value as text, in the order of the columns. */
 export type Row = Array<string | null>

@@ -68,7 +68,7 @@ export function handleError (error: unknown, request: FastifyRequest, reply: Fas
   const apiError = toApiError(error, errors.INTERNAL)
   const { status, number, headers, message } = apiError
   const { method, routeOptions: { url: route, schema } } = request
-  // Only the routes of the reference page have no operation id.
+  // No route without an operation id is shed, except for the files of the reference page.
   const { operationId = 'docs' } = schema ?? {}
   const kind = operationId !== 'docs' && request.identity === null ? 'token' : operationId
   const remoteAddress = addressOf(request)

@@ -150,7 +150,7 @@ export class Batcher<Item extends Work, Result> {
   /** If the token is still valid, queues the entry again, or sends a retry. */
   async #renew (entry: Entry<Item, Result>, identity: Identity, isRetry: boolean): Promise<void> {
     await identity.renew()
-    if (isRetry) return this.#mayRun(entry, true) ? this.#send([entry]) : undefined
+    if (isRetry) return this.#retry(entry)
     if (performance.now() - (entry.item.queuedAt as number) > maxQueueMs) throw overloaded
     entry.resolve(requestContext.run(entry.context, () => this.add(entry.item)))
   }
@@ -168,8 +168,13 @@ export class Batcher<Item extends Work, Result> {
       batch.forEach(({ resolve }, index) => resolve(results[index] as Result))
     } catch (error) {
       if (batch.length === 1 || !isRetryable(error)) for (const { reject } of batch) reject(error)
-      else await Promise.all(batch.map((one) => this.#mayRun(one, true) && this.#send([one])))
+      else await Promise.all(batch.map((one) => this.#retry(one)))
     }
+  }
+
+  /** Sends an item of a failed batch alone. */
+  async #retry (entry: Entry<Item, Result>): Promise<void> {
+    if (this.#mayRun(entry, true)) await this.#send([entry])
   }
 
   #check (): void {

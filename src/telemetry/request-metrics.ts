@@ -6,7 +6,7 @@ import { durationBuckets, type Metrics } from './registry.ts'
 
 const rejectionReasons = ['missing', 'unknown', 'revoked', 'read_only', 'scope_missing', ...jwtRejections]
 
-/** The status of a request that its client left before the response began, as in nginx's log. */
+/** The status of a request if the client left before the response began, as in nginx's log. */
 const abandoned = 499
 
 export function measureRequests (app: FastifyInstance, metrics: Metrics): void {

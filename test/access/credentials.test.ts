@@ -33,16 +33,13 @@ const mistyped = full.slice(0, -1) + anotherDigit
 const secrets = [full, readOnly, expired, revoked, unknown, mistyped]
   .map((text) => text.replace('Bearer ', ''))
 
-const missing = [401, 40101, 'Bearer realm="plants"'] as const
-const invalid = [401, 40102, 'Bearer realm="plants", error="invalid_token"'] as const
-const forbidden = [403, 40301, 'Bearer realm="plants", error="insufficient_scope"'] as const
-const messages: Record<number, string> = {
-  40101: 'This operation needs an Authorization header with a bearer token.',
-  40102: 'The bearer token is not valid.',
-  40301: 'The bearer token may only read.',
-  40402: 'You have no plant with this id.'
-}
-type Failure = typeof missing | typeof invalid
+type Failure = readonly [number: number, message: string, challenge: string]
+const missing: Failure =
+  [40101, 'This operation needs an Authorization header with a bearer token.', 'Bearer realm="plants"']
+const invalid: Failure =
+  [40102, 'The bearer token is not valid.', 'Bearer realm="plants", error="invalid_token"']
+const forbidden: Failure =
+  [40301, 'The bearer token may only read.', 'Bearer realm="plants", error="insufficient_scope"']
 const malformedHeader = 'FST_BEARER_AUTH_INVALID_AUTHORIZATION_HEADER'
 
 const rejected: Array<[name: string, authorization: string | undefined, reason: string, failure: Failure]> = [
@@ -73,16 +70,16 @@ const send = (operation: Operation, authorization: string | undefined) => app.in
 
 const { date, 'x-request-id': requestId, ...invalidHeaders } = (await send('list', 'Bearer x')).headers
 
-for (const [name, authorization, reason, [status, number, challenge]] of [
+for (const [name, authorization, reason, [number, message, challenge]] of [
   ...rejected, ['read-only', readOnly, 'TOKEN_READ_ONLY', forbidden] as const
 ]) {
   t.test(`credentials that are rejected: ${name}`, async (t) => {
     for (const operation of ['create', 'list', 'delete'] as const) {
-      if (status === 403 && operation === 'list') continue
+      if (name === 'read-only' && operation === 'list') continue
       const before = log.length
       const response = await send(operation, authorization)
-      isError(t, response, number, messages[number] as string)
-      t.strictSame([response.statusCode, response.headers['www-authenticate']], [status, challenge])
+      isError(t, response, number, message)
+      t.equal(response.headers['www-authenticate'], challenge)
       const { date: _, 'x-request-id': id, ...headers } = response.headers
       if (number === 40102) t.strictSame(headers, invalidHeaders, 'all invalid tokens get the same response')
       const line = log.slice(before).map((line) => JSON.parse(line)).find(({ level }) => level === 'info')
@@ -96,7 +93,7 @@ t.test('valid tokens act for their user, and the case of the scheme does not mat
   const body = async (operation: Operation, token: string) => (await send(operation, token)).body
   t.equal(await body('create', bob), '{"name":"Ivy"}')
   t.equal(await body('list', bob), '[{"name":"Ivy"}]')
-  isError(t, await send('delete', bob), 40402, messages[40402] as string)
+  isError(t, await send('delete', bob), 40402, 'You have no plant with this id.')
   t.equal(await body('create', full.replace('Bearer', 'bearer')), '{"name":"Ivy"}')
   t.equal(await body('list', readOnly.replace('Bearer', 'bEaReR')), '[{"name":"Monstera"},{"name":"Ivy"}]')
   t.equal((await send('delete', full)).statusCode, 204)
@@ -119,7 +116,7 @@ t.test('open routes need no token, and the others reject a request before they v
       t.ok(response.statusCode < 400, `${method} ${url}`)
       continue
     }
-    for (const [authorization, challenge] of [[undefined, missing[2]], [unknown, invalid[2]]]) {
+    for (const [authorization, [,, challenge]] of [[undefined, missing], [unknown, invalid]] as const) {
       const response = await app.inject({
         method,
         url: `${url.replace(/:\w+/, 'x')}?limit=none&limit=%zz`,
@@ -182,6 +179,6 @@ t.test('with TOKEN_CACHE_TTL=0 a request that checks its token again notices a r
   })
   const { authorization } = await as('alice')
   const get = async () => app.inject({ url: '/renewals', headers: { authorization } })
-  for (const round of [1, 2]) isError(t, await get(), 40102, messages[40102] as string, `request ${round}`)
+  for (let sent = 0; sent < 2; sent++) isError(t, await get(), 40102, 'The bearer token is not valid.')
   t.ok(renewed)
 })

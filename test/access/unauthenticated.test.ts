@@ -6,6 +6,7 @@ import t, { type Test } from 'tap'
 import { createToken } from '../../src/access/token-format.ts'
 import { tokenEvents } from '../../src/events.ts'
 import { startApp } from '../support/app.ts'
+import { matchEach } from '../support/match.ts'
 import { parseResponses } from '../support/raw.ts'
 
 const together = 200
@@ -80,21 +81,6 @@ t.test('few unauthenticated requests start per tick, in the order of their conne
   t.same(statuses, Array(together).fill([401, 200, 200]))
 })
 
-t.test('few first requests are read per tick', async (t) => {
-  const { openAll, arrived, request } = await start(t)
-  const sockets = await openAll()
-  const received = sockets.map((socket) => buffer(socket))
-  for (const socket of sockets) socket.write(request('GET /livez', last))
-  let most = 0
-  for (let before = 0; arrived() < together; before = arrived()) {
-    await new Promise(setImmediate)
-    most = Math.max(most, arrived() - before)
-  }
-  t.ok(most <= maxFirstReads, `${most}`)
-  const responses = (await Promise.all(received)).map((bytes) => parseResponses(bytes))
-  t.match(responses, Array(together).fill([{ status: 200 }]))
-})
-
 t.test('a connection may close before its first request is read', async (t) => {
   const { app, accepted, arrived, open, openAll, request } = await start(t)
   const sockets = await openAll()
@@ -107,7 +93,7 @@ t.test('a connection may close before its first request is read', async (t) => {
   t.equal(responses.filter(([response]) => response?.status === 200).length, maxFirstReads)
   const next = await open()
   next.write(request('GET /livez', last))
-  t.match(parseResponses(await buffer(next)), [{ status: 200 }])
+  matchEach(t, parseResponses(await buffer(next)), [{ status: 200 }])
 })
 
 t.test('neither a connection with a valid token nor a probe is throttled', async (t) => {
@@ -192,5 +178,5 @@ t.test('queued requests get responses with Connection: close during a shutdown',
   for (const socket of sockets) socket.write(request('GET /plants'))
   await closed.promise
   const responses = (await Promise.all(received)).map((bytes) => parseResponses(bytes))
-  t.match(responses, Array(together).fill([{ status: 200, headers: { connection: 'close' } }]))
+  matchEach(t, responses.flat(), Array(together).fill({ status: 200, headers: { connection: 'close' } }))
 })

@@ -1,7 +1,7 @@
 // Tests connections to real servers and to proxies with faults. managed-connection-orders.test.ts runs the
 // events of a connection in random orders.
 import { EventEmitter, once } from 'node:events'
-import { createServer, type AddressInfo } from 'node:net'
+import { createServer, Socket, type AddressInfo } from 'node:net'
 import { setTimeout as delay } from 'node:timers/promises'
 import pg from 'pg'
 import t, { type Test } from 'tap'
@@ -16,6 +16,7 @@ import { connectionEvents } from '../../src/events.ts'
 import { openProxy } from '../system/faults/proxy.ts'
 import { startApp } from '../support/app.ts'
 import { createDatabase, sql } from '../support/database.ts'
+import { matchEach } from '../support/match.ts'
 
 /** Long enough that no statement times out on a busy machine. */
 const statementTimeoutMs = 60_000
@@ -40,7 +41,49 @@ async function openProxied (t: Test, options: { statementTimeoutMs?: number, url
   return { proxy, database, warnings }
 }
 
-// The next two tests run alone: they observe events of all connections, and block the event loop.
+/** Records the messages of each write to the server: P is Parse, B is Bind, E is Execute, S is Sync. */
+function watchWrites (t: Test): string[] {
+  const writes: string[] = []
+  const watch = (socket: Socket, pieces: Buffer[]) => {
+    if (socket.remotePort === Number(new URL(url).port)) writes.push(kindsOf(Buffer.concat(pieces)))
+  }
+  const { _write, _writev } = Socket.prototype
+  t.teardown(() => Object.assign(Socket.prototype, { _write, _writev }))
+  Object.assign(Socket.prototype, {
+    _write (this: Socket, chunk: Buffer, ...rest: [BufferEncoding, () => void]) {
+      watch(this, [chunk])
+      return _write.call(this, chunk, ...rest)
+    },
+    _writev (this: Socket, chunks: Array<{ chunk: Buffer, encoding: BufferEncoding }>, done: () => void) {
+      watch(this, chunks.map(({ chunk }) => chunk))
+      return _writev?.call(this, chunks, done)
+    }
+  })
+  return writes
+}
+
+/** Returns the first byte of each message, a letter. The next four bytes are the message's length. */
+function kindsOf (bytes: Buffer): string {
+  let kinds = ''
+  for (let at = 0; at < bytes.length; at += 1 + bytes.readInt32BE(at + 1)) {
+    kinds += String.fromCharCode(bytes.readUInt8(at))
+  }
+  return kinds
+}
+
+t.test('a statement is parsed once, and its columns are never described', async (t) => {
+  const database = openDatabase({ url, statementTimeoutMs })
+  t.teardown(() => database.close())
+  await database.read(one)
+  const writes = watchWrites(t)
+  const two = { name: 'two', text: 'select $1::int' }
+  for (const value of [2, 3]) t.strictSame(await database.read(two, [value]), [[String(value)]])
+  t.strictSame(writes.splice(0), ['PBES', 'BES'])
+  await Promise.all(Array.from({ length: 10 }, () => database.read(one)))
+  t.strictSame(writes, ['BES', 'BES'.repeat(9)], 'later statements of a tick share one write')
+})
+
+// The first three tests run alone: they observe all connections, and block the event loop.
 t.test('one event tells why a connection ended: lost, or timed out', async (t) => {
   const { proxy, database, warnings } = await openProxied(t, { statementTimeoutMs: 100 })
   const steps = new EventEmitter()
@@ -229,13 +272,14 @@ test('a database that accepts connections and does not respond counts as unavail
   t.strictSame([ready.statusCode, ready.json()], [503, unavailable])
   const lines = log.map((line) => JSON.parse(line))
   const reasons = lines.filter(({ level, err }) => /warn|error/.test(level) && err).map(({ err }) => err)
-  t.match(reasons, [{ message: 'no response within 800 ms' }, { message: 'no connection within 3000 ms' }])
+  matchEach(t, reasons,
+    [{ message: 'no response within 800 ms' }, { message: 'no connection within 3000 ms' }])
 })
 
 test('errors about the server are distinguished from errors about the statement', async (t) => {
   const states: Array<[states: string, isUnavailable: boolean, isRolledBack: boolean]> = [
     ['08006 25006 28000 3D000 53100 53300 57P05 58030 26000 42P05 42P01', true, false],
-    ['40001 40P01 57014', true, true],
+    ['40001 40P01 55P03 57014', true, true],
     ['42703 23514', false, true]
   ]
   for (const [codes, isUnavailable, isRolledBack] of states) {
@@ -288,10 +332,13 @@ test('a changed column type fails no request and does not turn batching off', as
 
 test('a statement that the server has forgotten is prepared again', async (t) => {
   const { database } = await openProxied(t)
-  await untilItSucceeds(() => database.read(one))
+  const quotient = { name: 'quotient', text: 'select 1 / $1::int' }
+  await untilItSucceeds(() => database.read(quotient, [1]))
+  // An earlier error of the statement must not hide that the statement is not prepared.
+  await t.rejects(database.read(quotient, [0]), { code: '22012' })
   // Make the server forget the statement, as if a pooler had switched to another server connection.
-  await database.read({ name: 'forget', text: 'deallocate one' })
-  t.strictSame(await database.read(one), [['1']])
+  await database.read({ name: 'forget', text: 'deallocate quotient' })
+  t.strictSame(await database.read(quotient, [1]), [['1']])
   // PostgreSQL reports for the second statement only that it is not prepared.
   const wrong = { name: 'wrong', text: 'select no_column' }
   const results = await Promise.allSettled([database.read(wrong), database.read(wrong)])

@@ -13,6 +13,7 @@ import { startApp } from '../support/app.ts'
 import { createDatabase, sql } from '../support/database.ts'
 
 const pair = await startPair(t)
+const serverUrl = process.env.TEST_DATABASE_URL as string
 const [primaryUrl, standbyUrl] = pair.urls
 const { app, as, lifecycle } = await startApp(t, { DATABASE_URL: pair.url })
 const alice = await as('alice')
@@ -138,17 +139,28 @@ t.test('while no server takes writes, requests are rejected and the service is n
 
 t.test('after the servers were rebuilt, their timelines begin again', async (t) => {
   const fresh = new URL(await createDatabase(t))
-  await sql(standbyUrl, `create database ${fresh.pathname.slice(1)}`)
-  await sql(standbyUrl, `alter role ${fresh.username} password '${fresh.password}'`)
+  // Both servers need a database and a role of the same names.
+  fresh.username = fresh.pathname.slice(1)
+  fresh.password = 'secret'
+  const createRole = `create role ${fresh.username} login password '${fresh.password}'`
+  await sql(standbyUrl, `create database ${fresh.username}`)
+  await sql(standbyUrl, createRole)
+  await sql(serverUrl, createRole)
+  t.teardown(() => sql(serverUrl, `drop role ${fresh.username}`))
   const promoted = await openProxy(t, Object.assign(new URL(fresh), { host: new URL(standbyUrl).host }).href)
   const rebuilt = await openProxy(t, fresh.href)
   rebuilt.set('closed')
   const url = promoted.url.replace('@', `@${new URL(rebuilt.url).host},`)
   const database = openDatabase({ url, statementTimeoutMs: 1000 })
   t.teardown(database.close)
-  t.strictSame(await database.read(whichPort), [[portOf(standbyUrl)]])
+  const whichSystem = { name: 'system', text: 'select system_identifier from pg_control_system()' }
+  const systemOf = async (url: string) => [Object.values((await sql(url, whichSystem.text))[0] ?? {})]
+  t.strictSame(await database.read(whichSystem), await systemOf(standbyUrl))
   promoted.set('closed')
   promoted.cut()
   rebuilt.set('open')
-  while (!(await database.read(whichPort).catch(() => [])).flat().includes(fresh.port)) await delay(10)
+  let system: unknown
+  do system = await database.read(whichSystem).catch(() => delay(10))
+  while (system === undefined)
+  t.strictSame(system, await systemOf(serverUrl))
 })

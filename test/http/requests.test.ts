@@ -1,6 +1,6 @@
 // Tests that the service conforms to HTTP. docs/api.md lists the surprising cases.
 import { once } from 'node:events'
-import { METHODS } from 'node:http'
+import { METHODS, type ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
 import t from 'tap'
 import { startApp } from '../support/app.ts'
@@ -53,6 +53,31 @@ t.afterEach(() => sql(url, 'delete from plants where id > 1'))
 
 const [app1, app2, other] = ['https://app.example.com', 'http://localhost:5173', 'https://other.example']
 const pages = await startApp(t, { CORS_ORIGIN: `${app1}, ${app2}`, USER_RATE: '1/m', DOCS: 'off' })
+
+t.test('with default settings a response has exactly these headers and this body', async (t) => {
+  await sql(url, "insert into plants values ('alice', 2, 'm')")
+  // Without CORS_ORIGIN, the headers of a web page make no difference.
+  const page = ['Connection: close', 'Origin: https://app.example.com', 'Access-Control-Request-Method: POST']
+  const cases: Array<[line: string, status: number, body: string, headers?: object, more?: string[]]> = [
+    ['GET /livez', 200, '{"status":"ok"}'],
+    ['GET /readyz', 200, '{"status":"ok"}'],
+    ['GET /', 200, '{"docs":"./docs","openapi":"./openapi.json"}', { vary: 'accept' }],
+    ['GET /', 302, '', { vary: 'accept', location: './docs', 'content-length': '0' }, ['Accept: text/html']],
+    ['GET /plants', 200, '[{"name":"n"},{"name":"m"}]'],
+    ['DELETE /plants/2', 204, ''],
+    ['DELETE /plants/2', 404, '{"error":40402,"message":"You have no plant with this id."}'],
+    ['OPTIONS /plants', 405, '{"error":40501,"message":"This path does not support this method."}',
+      { allow: 'GET, HEAD, POST' }],
+    ['hello', 400, '{"error":40001,"message":"The request is not well-formed HTTP/1.1."}']
+  ]
+  for (const [line, status, body, headers, more = []] of cases) {
+    const [response] = await exchange(address, [request(`${line} HTTP/1.1`, [...page, ...more])])
+    const { date: _, 'x-request-id': __, ...received } = response?.headers ?? {}
+    const content = { 'content-type': 'application/json', 'content-length': String(body.length) }
+    t.strictSame([response?.status, response?.body, received], [status, body,
+      { 'cache-control': 'no-store', connection: 'close', ...body !== '' && content, ...headers }], line)
+  }
+})
 
 t.test('a message that is not HTTP/1.1 is rejected, and its connection is closed', async (t) => {
   const chunked = 'Transfer-Encoding: chunked'
@@ -188,6 +213,25 @@ t.test('a client that expects 100 Continue gets an error of its headers at once'
   t.strictSame(await stored(), [{ id: 1 }])
 })
 
+t.test('a rejected request gets no 100 Continue while its error response waits for its turn', async (t) => {
+  // More connections than error responses in a tick. The service reads few first requests in a tick.
+  const connections = 60
+  const warm = Promise.withResolvers<void>()
+  let responded = 0
+  const count = (_request: unknown, response: ServerResponse) =>
+    response.once('finish', () => { if (++responded === connections) warm.resolve() })
+  app.server.on('request', count)
+  t.teardown(() => app.server.off('request', count))
+  const expecting = request('POST /plants HTTP/1.1',
+    ['Content-Type: text/plain', 'Content-Length: 19', 'Expect: 100-continue'])
+  const responses = await Promise.all(Array.from({ length: connections }, () =>
+    exchange(address, [request('GET /livez HTTP/1.1'), () => warm.promise, expecting])))
+  const expected = [[200, 'keep-alive'], [400, 'close']]
+  for (const received of responses) {
+    t.strictSame(received.map(({ status, headers: { connection } }) => [status, connection]), expected)
+  }
+})
+
 t.test('the service sends 100 Continue when it is about to read the body', async (t) => {
   const accepted = once(app.server, 'connection') as Promise<[Socket]>
   const untilContinue = async () => {
@@ -212,7 +256,8 @@ t.test('a path rejects other methods and lists its own in Allow, and other paths
     'http://x?plants': root,
     ...Object.fromEntries([
       '/x', '/Plants', '//plants', '/plants//', '/plants/1/2', '/plants%2F1', '/plants/../livez', '/livez/x',
-      '/__proto__', '/*', '*', '/:id', 'ftp://x/plants', '/livez;x'
+      '/__proto__', '/*', '*', '/:id', 'ftp://x/plants', '/livez;x', '/docs/nothing', '/docs/../package.json',
+      '/docs/%2e%2e%2fpackage.json', '/docs/docs-page.ts', '/docs/a%00b', '/docs/..%5cx'
     ].map((path) => [path, undefined]))
   }
   const requests = Object.entries(paths).flatMap(([path, allow]) => {

@@ -68,7 +68,8 @@ export function listMutants (file: string, source: string): Mutant[] {
     } else if (ts.isConditionalExpression(node) || ts.isForStatement(node)) {
       replaceCondition(node.condition)
     } else if (ts.isBinaryExpression(node)) {
-      if (!isText(node)) visitOperator(node.operatorToken)
+      const texts = isText(node) ? [] : operators[node.operatorToken.getText()] ?? []
+      for (const text of texts) replaceNode(node.operatorToken, text)
     } else if (ts.isPrefixUnaryExpression(node)) {
       const operator = source.slice(node.getStart(), node.operand.getStart())
       if (operator === '!' || operator === '-') replaceNode(node, node.operand.getText())
@@ -91,10 +92,6 @@ export function listMutants (file: string, source: string): Mutant[] {
       visitLiteral(node)
     }
     ts.forEachChild(node, visit)
-  }
-
-  function visitOperator (token: ts.BinaryOperatorToken) {
-    for (const text of operators[token.getText()] ?? []) replaceNode(token, text)
   }
 
   function visitLiteral (node: ts.Node) {

@@ -7,9 +7,10 @@ import { createPlants } from '../../src/plants/repository.ts'
 import { PlantSchema, type NewPlant } from '../../src/plants/schemas.ts'
 import { MemoryBudget } from '../../src/scheduling/memory-budget.ts'
 import { startApp } from '../support/app.ts'
-import { runInKeyOrder, startBlocked } from '../support/blocked.ts'
+import { startBlocked } from '../support/blocked.ts'
 import { createDatabase, sql, waitingForLocks } from '../support/database.ts'
 import { identityOf } from '../support/identity.ts'
+import { matchEach } from '../support/match.ts'
 
 const range = (length: number) => Array.from({ length }, (_, index) => index)
 const statuses = (responses: Array<{ statusCode: number }>) => responses.map(({ statusCode }) => statusCode)
@@ -117,6 +118,9 @@ t.test('a statement has only the first of several plants with the same id', asyn
 const { alice, client, findBlocked, log, sendBlocked, unblock, url } =
   await startBlocked(t, { MAX_QUEUED: '3', STATEMENT_TIMEOUT: '6s' })
 const listed = async () => (await alice.list()).json().map(({ name }: { name: string }) => name)
+const untilBlocked = async (processes: number) => {
+  while ((await client.query(waitingForLocks)).rowCount !== processes) await delay(10)
+}
 const create = (name: string, id: number) => () => alice.create({ id, name })
 
 t.afterEach(() => sql(url, 'delete from plants'))
@@ -128,7 +132,7 @@ t.test('a create is rejected at once when MAX_QUEUED others are queued', async (
   t.strictSame(rejected?.json(), { error: 50302, message: 'The service has more work than it can do.' })
   t.match(rejected, { statusCode: 503, headers: { 'retry-after': '1' } })
   const lines = log.slice(before).map((line) => JSON.parse(line))
-  t.match(lines.filter(({ error }) => error), [{ level: 'warn', error: 50302, err: undefined }])
+  matchEach(t, lines.filter(({ error }) => error), [{ level: 'warn', error: 50302, err: undefined }])
   await unblock()
   t.strictSame(statuses(await Promise.all(responses)), [200, 200, 200, 200, 503])
   t.strictSame(await listed(), range(4).map((id) => `plant ${id}`))
@@ -149,7 +153,7 @@ t.test('a create whose connection is lost has an unknown outcome and is not sent
   await next.connect()
   t.teardown(() => next.end())
   const locked = next.query('begin; lock table plants in exclusive mode')
-  while ((await client.query(waitingForLocks)).rowCount !== 2) await delay(10)
+  await untilBlocked(2)
   await unblock()
   t.equal((await first)?.statusCode, 200)
   await locked
@@ -161,12 +165,23 @@ t.test('a create whose connection is lost has an unknown outcome and is not sent
 })
 
 t.test('a batch locks its plants in the order of the primary key', async (t) => {
-  const created = await runInKeyOrder(t, url, (id) => alice.create({ id, name: 'Ivy' }), (ids) =>
-    `insert into plants select 'alice', id, 'Fern' from unnest(array[${ids.join()}]) as id`)
-  t.strictSame(statuses(created), [200, 200, 200, 200])
-  const deleted = await runInKeyOrder(t, url, (id) => alice.delete(id), (ids) =>
-    `select from plants where id in (${ids.join()}) and owner = 'alice' for update`)
-  t.strictSame(statuses(deleted), [204, 204, 204, 204])
+  for (const [act, status, lock] of [
+    [(id: number) => alice.create({ id, name: 'Ivy' }), 200, (ids: string) =>
+      `insert into plants select 'alice', id, 'Fern' from unnest(array[${ids}]) as id`],
+    [alice.delete, 204, (ids: string) =>
+      `select from plants where id in (${ids}) and owner = 'alice' for update`]
+  ] as const) {
+    await client.query(`begin; ${lock('0, 2')}`)
+    const first = act(0)
+    await untilBlocked(1)
+    const batch = [10, 2, 1].map((id) => act(id))
+    await untilBlocked(2)
+    // A correct batch waits for plant 2 before it locks plant 10, so `client` can lock plant 10. Otherwise
+    // `client` gives up after 100 ms, before PostgreSQL looks for deadlocks (after 1 s).
+    await t.resolves(client.query(`set local lock_timeout = '100ms'; ${lock('10')}`))
+    await client.query('rollback')
+    t.strictSame(statuses(await Promise.all([first, ...batch])), Array(4).fill(status))
+  }
 })
 
 t.test('an error of the database becomes the error that the client gets', async (t) => {

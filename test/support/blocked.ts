@@ -67,29 +67,3 @@ export async function startBlocked (
     unblock: () => client.query('commit')
   }
 }
-
-/**
- * Checks that a batch locks plants in the order of their ids. Returns the results of `act`.
- *
- * `client` locks plants 0 and 2. While `act(0)` waits, plants 10, 2 and 1 form a batch. A correct batch waits
- * for plant 2 before it locks plant 10, so `client` can lock plant 10. Otherwise `client` gives up after
- * 100 ms, before PostgreSQL looks for deadlocks (after 1 s).
- */
-export async function runInKeyOrder<Result> (
-  t: Test, url: string, act: (id: number) => Promise<Result>, lock: (ids: number[]) => string
-): Promise<Result[]> {
-  const client = new pg.Client(url)
-  await client.connect()
-  t.teardown(() => client.end())
-  await client.query(`begin; ${lock([0, 2])}`)
-  const untilBlocked = async (processes: number) => {
-    while ((await client.query(waitingForLocks)).rowCount !== processes) await delay(10)
-  }
-  const first = act(0)
-  await untilBlocked(1)
-  const responses = [first, ...[10, 2, 1].map(act)]
-  await untilBlocked(2)
-  await t.resolves(client.query(`set local lock_timeout = '100ms'; ${lock([10])}`))
-  await client.query('rollback')
-  return Promise.all(responses)
-}

@@ -18,14 +18,8 @@ export function isError (
     return
   }
   const status = 'statusCode' in response ? response.statusCode : response.status
-  const body = parse(response.body)
-  t.match({ status, type: response.headers['content-type'], keys: Object.keys(body), ...body }, {
-    status: Math.floor(number / 100),
-    type: /^application\/json$/,
-    keys: ['error', 'message'],
-    error: number,
-    message
-  }, `${title} ${number}`.trim())
+  t.strictSame([status, response.headers['content-type'], parse(response.body)],
+    [Math.floor(number / 100), 'application/json', { error: number, message }], `${title} ${number}`.trim())
 }
 
 function parse (text: string): object {

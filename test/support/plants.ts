@@ -19,6 +19,5 @@ export async function storePlants (url: string, user: string, plants: StoredPlan
   [user, plants.map(({ id }) => id), plants.map(({ name }) => name), plants.map(({ tag }) => tag)])
 }
 
-/** Returns the plants as they appear in the response to a list. */
-export const shown = (plants: StoredPlant[]) =>
-  plants.map(({ name, tag }) => ({ name, ...tag !== undefined && { tag } }))
+/** Returns the body of a list. A test compares texts, because a comparison of 4,000 objects takes long. */
+export const listOf = (plants: StoredPlant[]) => JSON.stringify(plants.map(({ id, ...shown }) => shown))

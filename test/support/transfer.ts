@@ -7,8 +7,6 @@ import { createDatabase, sql } from './database.ts'
 import { program, type unmeasured } from './program.ts'
 
 type Start = typeof unmeasured.start
-type Environment = Record<string, string>
-
 export const ndjson = (count: number) =>
   Array.from({ length: count }, (_, id) => `{"id":${id},"name":"plant ${id}","tag":"indoor"}\n`).join('')
 
@@ -25,15 +23,9 @@ export async function startImport (t: Test, start: Start, options: string[], tex
   return { url, child, ended }
 }
 
-export function feed (start: Start, args: string[], environment: Environment, input: string) {
-  const { child, ended } = start(args, environment)
-  child.stdin?.end(input)
-  return ended
-}
-
 /** Runs the program in a terminal. Types `answer` when `question` appears. */
 export async function onTerminal (
-  args: string[], environment: Environment, { question = '', answer = '' } = {}
+  args: string[], environment: Record<string, string>, { question = '', answer = '' } = {}
 ): Promise<{ code: number, shown: string }> {
   const command = [...program, ...args].map((word) => `'${word}'`).join(' ')
   const child = spawn('script', ['--quiet', '--return', '--command', command, '/dev/null'],

@@ -2,11 +2,14 @@
 import { once } from 'node:events'
 import { createServer, type Server } from 'node:http'
 import { registerHooks } from 'node:module'
-import type { AddressInfo } from 'node:net'
+import { connect, type AddressInfo } from 'node:net'
 import { text } from 'node:stream/consumers'
+import { setImmediate } from 'node:timers/promises'
+import pg from 'pg'
 import t, { type Test } from 'tap'
+import { statementEvents, type StatementEvent } from '../../src/events.ts'
 import { readTraceparent } from '../../src/http/request-log.ts'
-import { sql } from '../support/database.ts'
+import { sql, waitingForLocks } from '../support/database.ts'
 
 // Register a load hook before the app is imported, because the hook does not see earlier imports.
 const loaded: string[] = []
@@ -179,6 +182,30 @@ t.test('a failed request has an error span, named after its method when it has n
   t.ok(spans.some(({ name }) => name === 'GET'))
   const failed = spans.filter(({ status }) => status.code === 2).map(({ name }) => name)
   t.strictSame(failed.toSorted(), ['POST /plants', 'plant-insert'])
+})
+
+t.test('a request has a span with its statement when its client leaves before the response', async (t) => {
+  const { app, as, listen, sent, url } = await traced(t)
+  const { authorization } = await as('bob')
+  const operator = new pg.Client(url)
+  await operator.connect()
+  t.teardown(() => operator.end())
+  await operator.query("begin; insert into plants (owner, id, name) values ('bob', 1, 'Fern')")
+  const { hostname, port } = new URL(await listen())
+  const closed = once(app.server, 'request').then(([, response]) => once(response, 'close'))
+  const client = connect(Number(port), hostname)
+  client.write(`POST /plants HTTP/1.1\r\nHost: x\r\nAuthorization: ${authorization}\r\n` +
+    'Content-Type: application/json\r\nContent-Length: 19\r\n\r\n{"id":1,"name":"x"}')
+  while ((await sql(url, waitingForLocks)).length === 0) await setImmediate()
+  client.resetAndDestroy()
+  await closed
+  const executed = new Promise<StatementEvent>((resolve) => statementEvents.subscribe(resolve))
+  await operator.query('rollback')
+  await executed
+  const spans = await sent()
+  const request = spans.find(({ name }) => name === 'POST /plants')
+  t.notMatch(request?.attributes, [{ key: 'http.response.status_code' }])
+  t.equal(spans.find(({ name }) => name === 'plant-insert')?.parentSpanId, request?.spanId)
 })
 
 t.test('a collector that is down or hangs affects neither requests nor the shutdown', async (t) => {

@@ -105,8 +105,10 @@ function toObject (columns: string[], cells: unknown[], isValid: boolean): unkno
 async function * splitLines (chunks: AsyncIterable<Buffer>, maxBytes: number): AsyncGenerator<RawLine[]> {
   let rest: Buffer | undefined
   let number = 0
-  const toLine = (text: string, isValid: boolean) =>
-    ({ text: number++ === 0 ? text.replace(/^\uFEFF/, '') : text, number, isValid })
+  const toLine = (text: string, isValid: boolean) => {
+    number++
+    return { number, text: number === 1 ? text.replace(/^\uFEFF/, '') : text, isValid }
+  }
   const toLines = (bytes: Buffer): RawLine[] => isUtf8(bytes)
     ? bytes.toString().split('\n').map((text) => toLine(text, true))
     : bytes.toString('latin1').split('\n').map((latin1) => Buffer.from(latin1, 'latin1'))

@@ -5,6 +5,7 @@ import { createKeys } from '../../../src/access/jwt/keys.ts'
 import { readConfig } from '../../../src/config.ts'
 import { keyEvents } from '../../../src/events.ts'
 import { acceptingJwts, startKeyServer } from '../../support/identity-provider.ts'
+import { matchEach } from '../../support/match.ts'
 
 // The first two timers never fire. Without a cooldown, every `refetch` fetches the keys.
 const never = { refreshMs: 3_600_000, retryMs: 3_600_000, cooldownMs: 0, timeoutMs: 5000 }
@@ -50,7 +51,7 @@ t.test('discovery names the keys, and an unchanged set stays the same object', a
   const second = await keys.refetch()
   t.not(second, first)
   t.equal(keys.current(), second)
-  t.match(log, [{ level: 30, msg: 'the keys of the identity provider are fetched' }])
+  matchEach(t, log, [{ level: 30, msg: 'the keys of the identity provider are fetched' }])
 })
 
 t.test('a configured URL of keys replaces discovery', async (t) => {
@@ -91,11 +92,10 @@ t.test('a failed fetch is repeated until it succeeds, and the log has the change
   await provider.restart()
   while (await nextFetch() === 'failed');
   t.ok(keys.current())
-  t.match(log, [
+  matchEach(t, log, [
     { level: 40, msg: fetchFailed, err: { message: /ECONNREFUSED/ } },
     { level: 30, msg: 'the keys of the identity provider are fetched' }
   ])
-  t.equal(log.length, 2)
 })
 
 t.test('old keys stay in use while the provider fails, for a limited time', async (t) => {
@@ -122,43 +122,28 @@ const endless: Responses = (_request, response) => {
   pipeline(Readable.from(chunks), response, () => {})
 }
 
-const faults: Record<string, { path: string, respond: Responses, reason: RegExp }> = {
-  'another issuer': {
-    path: discovery,
-    respond: respond('{"issuer":"https://id.example","jwks_uri":"https://id.example/keys"}'),
-    reason: /openid-configuration names the issuer "https:\/\/id\.example"$/
-  },
-  'keys over plain HTTP': {
-    path: discovery,
-    respond: (request, response) => {
-      const issuer = `http://${request.headers.host}`
-      response.end(JSON.stringify({ issuer, jwks_uri: 'http://192.0.2.1/keys' }))
-    },
-    reason: /names no secure URL of keys$/
-  },
-  'an error status': {
-    path: '/keys', respond: respond('{"keys":[]}', 503), reason: /\/keys responded with status 503$/
-  },
-  'an empty response': { path: '/keys', respond: respond('', 204), reason: /JSON/ },
-  'no JSON': { path: '/keys', respond: respond('<html>'), reason: /JSON/ },
-  'JSON without keys': { path: '/keys', respond: respond('{"keys":{}}'), reason: /Key Set malformed/ },
-  'a redirect': {
-    path: '/keys',
-    respond: respond('', 302, { location: '/other-keys' }),
-    reason: /unexpected redirect/
-  },
-  'an endless response': {
-    path: '/keys', respond: endless, reason: /\/keys responded with more than 262144 bytes$/
-  },
-  'half a response': {
-    path: '/keys', respond: (_request, response) => { response.write('{"keys":[') }, reason: /timeout/
-  }
+const faults: Record<string, [path: string, respond: Responses, reason: RegExp]> = {
+  'another issuer': [
+    discovery, respond('{"issuer":"https://id.example","jwks_uri":"https://id.example/keys"}'),
+    /openid-configuration names the issuer "https:\/\/id\.example"$/
+  ],
+  'keys over plain HTTP': [discovery, (request, response) => {
+    const issuer = `http://${request.headers.host}`
+    response.end(JSON.stringify({ issuer, jwks_uri: 'http://192.0.2.1/keys' }))
+  }, /names no secure URL of keys$/],
+  'an error status': ['/keys', respond('{"keys":[]}', 503), /\/keys responded with status 503$/],
+  'an empty response': ['/keys', respond('', 204), /JSON/],
+  'no JSON': ['/keys', respond('<html>'), /JSON/],
+  'JSON without keys': ['/keys', respond('{"keys":{}}'), /Key Set malformed/],
+  'a redirect': ['/keys', respond('', 302, { location: '/other-keys' }), /unexpected redirect/],
+  'an endless response': ['/keys', endless, /\/keys responded with more than 262144 bytes$/],
+  'half a response': ['/keys', (_request, response) => { response.write('{"keys":[') }, /timeout/]
 }
 
 t.test('after a wrong response old keys stay, and the provider is asked again', async (t) => {
   const { provider, keys, log, times } = await start(t)
   const set = await keys.refetch()
-  for (const [name, { path, respond, reason }] of Object.entries(faults)) {
+  for (const [name, [path, respond, reason]] of Object.entries(faults)) {
     const good = provider.responses[path] as Responses
     provider.responses[path] = respond
     times.timeoutMs = reason.source === 'timeout' ? 50 : 5000

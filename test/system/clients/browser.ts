@@ -1,16 +1,14 @@
 // Opens pages in the browser that test/run.ts has found.
 import { readFile } from 'node:fs/promises'
 import { fileURLToPath } from 'node:url'
-import { chromium, type LaunchOptions, type Page } from 'playwright-core'
+import { chromium, type BrowserContextOptions, type LaunchOptions, type Page } from 'playwright-core'
 import type { Test } from 'tap'
 
 export type Browser = Pick<LaunchOptions, 'executablePath' | 'channel' | 'env'>
 
-interface PageOptions {
+interface PageOptions extends BrowserContextOptions {
   /** The service's URL. If set, the test process sends the page's requests in place of the browser. */
   home?: string
-  colorScheme?: 'light' | 'dark'
-  viewport?: { width: number, height: number }
 }
 
 const found = process.env.TEST_BROWSER
@@ -35,7 +33,7 @@ export function browserOf (file: Test) {
   file.teardown(async () => (await browser)?.close())
 
   /** `complaints` has the page's warnings and errors and, if `home` is set, requests to other origins. */
-  return async function openPage (t: Test, { home, ...options }: PageOptions) {
+  return async function openPage (t: Test, { home, ...options }: PageOptions = {}) {
     if (found === undefined) throw new Error('There is no browser; the first lines of this run tell why.')
     browser ??= launch(JSON.parse(found))
     const page: Page = await (await browser).newPage(options)

@@ -3,10 +3,7 @@ import { existsSync } from 'node:fs'
 import { mkdir, readFile, rename, rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
-import { packages } from './bin.ts'
 import { launch, type Browser } from './browser.ts'
-
-const cache = join(packages, '.cache')
 
 const candidates: Array<() => Browser | Promise<Browser>> = [
   unpackChromium,
@@ -36,7 +33,7 @@ async function unpackChromium (): Promise<Browser> {
   }
   const source = fileURLToPath(new URL('../', import.meta.resolve('@sparticuz/chromium')))
   const { version } = JSON.parse(await readFile(join(source, 'package.json'), 'utf8'))
-  const folder = join(cache, `chromium-${version}`)
+  const folder = join(import.meta.dirname, '../node_modules/.cache', `chromium-${version}`)
   if (!existsSync(folder)) {
     // Unpack under a temporary name, so that a concurrent test run never uses a half-unpacked folder.
     const partial = `${folder}.${process.pid}`

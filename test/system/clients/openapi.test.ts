@@ -9,8 +9,9 @@ import t, { type Test } from 'tap'
 import { sql } from '../../support/database.ts'
 import { withoutHooks } from '../../support/program.ts'
 import { openSamples } from '../../support/samples.ts'
-import { binOf, packages } from './bin.ts'
 
+const packages = join(import.meta.dirname, '../node_modules')
+const binOf = (program: string) => join(packages, '.bin', program)
 const { as, alice, codeOf, env: { BASE: address }, script, url } = await openSamples(t, import.meta.dirname)
 
 t.test('Redocly finds no problem in the document', async (t) => {
@@ -75,10 +76,10 @@ async function startPrism (t: Test): Promise<string> {
 type Call = [outcome: number, method: string, path: string, body?: string, authorization?: string]
 
 // Prism reads numbers as doubles, so ids beyond 2^53 are not among these requests.
-t.test('Prism finds no violation in responses, nor in valid requests', async (t) => {
+t.test('Prism finds no violation in valid requests and their responses', async (t) => {
   const carol = (await as('carol')).authorization
   const reader = (await as('carol', { readOnly: true })).authorization
-  const valid: Call[] = [
+  const calls: Call[] = [
     [200, 'GET', '/plants'],
     [200, 'POST', '/plants', '{"id":1,"name":"Monstera deliciosa","tag":"tropical"}'],
     [200, 'POST', '/plants', '{"id":-9007199254740991,"name":"🌵 \\"é\\" \\\\ \\u0001","owner":"bob"}'],
@@ -89,29 +90,19 @@ t.test('Prism finds no violation in responses, nor in valid requests', async (t)
     [40102, 'GET', '/plants', undefined, 'Bearer x'],
     [40301, 'POST', '/plants', '{"id":5,"name":"n"}', reader]
   ]
-  const invalid: Call[] = [
-    [40010, 'POST', '/plants', '[]'],
-    [40011, 'POST', '/plants', '{"id":1}'],
-    [40012, 'POST', '/plants', '{"id":1.5,"name":"n"}'],
-    [40016, 'GET', '/plants?limit=-1'],
-    [40015, 'DELETE', '/plants/x']
-  ]
   const prism = await startPrism(t)
 
-  /** Sends a request. Returns the sides, request or response, in which Prism finds a violation. */
-  async function call ([outcome, method, path, body, authorization = carol]: Call): Promise<string[]> {
+  async function call ([outcome, method, path, body, authorization = carol]: Call) {
     const headers = { authorization, ...body !== undefined && { 'content-type': 'application/json' } }
     const response = await fetch(`${prism}${path}`, { method, headers, body: body ?? null })
     const text = await response.text()
     t.equal(outcome > 1000 ? JSON.parse(text).error : response.status, outcome, `${method} ${path} ${body}`)
-    const places: Array<{ location: string[] }> = JSON.parse(response.headers.get('sl-violations') ?? '[]')
-    return places.map(({ location: [side = ''] }) => side)
+    t.equal(response.headers.get('sl-violations'), null, `${method} ${path} ${body}`)
   }
 
-  for (const request of valid) t.same(await call(request), [], request.join(' '))
-  for (const request of invalid) t.notOk((await call(request)).includes('response'), request.join(' '))
+  for (const request of calls) await call(request)
   await sql(url, "insert into plants select 'carol', id, 'n', 'even' from generate_series(2, 5000) as id")
-  t.same(await call([200, 'GET', '/plants']), [], 'a long list')
+  await call([200, 'GET', '/plants'])
   await sql(url, 'drop table plants')
-  t.same(await call([50301, 'GET', '/plants']), [])
+  await call([50301, 'GET', '/plants'])
 })

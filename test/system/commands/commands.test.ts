@@ -1,68 +1,66 @@
-import { execFile } from 'node:child_process'
-import { readFile, writeFile } from 'node:fs/promises'
+import { execFile, spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { readdir, readlink, stat, writeFile } from 'node:fs/promises'
+import { connect, createServer, type AddressInfo, type Socket } from 'node:net'
 import { join } from 'node:path'
+import { setTimeout as delay } from 'node:timers/promises'
 import { promisify } from 'node:util'
-import { gunzipSync } from 'node:zlib'
+import pg from 'pg'
 import t from 'tap'
+import manifest from '../../../package.json' with { type: 'json' }
 import { createDatabase, sql } from '../../support/database.ts'
-import { asShipped, copyProgram, unmeasured } from '../../support/program.ts'
-import { countPlants, ndjson, startImport, until } from '../../support/transfer.ts'
+import { asShipped, copyProgram, program, unmeasured } from '../../support/program.ts'
+import { countPlants, ndjson, onTerminal, startImport, until } from '../../support/transfer.ts'
 
+const { run, start } = unmeasured
 const root = join(import.meta.dirname, '../../..')
-
 const folder = t.testdir()
-const many = 20_000
-const manyLines = ndjson(many)
+const many = ndjson(20_000)
 const file = join(folder, 'many.ndjson')
-await writeFile(file, manyLines)
+await writeFile(file, many)
+const unreachable = { DATABASE_URL: 'postgres://127.0.0.1:1/plants' }
 
 t.test('bad arguments get one line and exit code 2', async (t) => {
   const lines: Array<[string[], RegExp]> = [
-    [['serv'], /^error: unknown command 'serv' \(Did you mean serve\?\)$/],
-    [['token', 'create', 'a\nb'], /'a b' is invalid .* A user name is 1 to 255 printable characters\.$/],
-    [['token', 'revoke', 'x', '--user', 'alice'], /^error: expected either the id of a token or --user$/],
-    [['import', 'a\nb'], /^error: expected either --all or a user/],
-    [['export', '--all', 'alice', 'plants.csv'], /^error: expected either --all or a user/],
-    [['import', 'alice', '--format', 'xml'], /Allowed choices are ndjson, csv, ndjson\.gz, csv\.gz\.$/]
+    [['serv'], /^error: unknown command 'serv' \(Did you mean serve\?\)\n$/],
+    [['token', 'create', 'a\nb'], /^error: .*'a b' is invalid .* A user name is 1 to 255 printable .*\n$/],
+    [['token', 'revoke', 'x', '--user', 'alice'], /^error: expected either the id of a token or --user\n$/],
+    [['import', 'a\nb'], /^error: expected either --all or a user.*\n$/],
+    [['export', '--all', 'alice', 'plants.csv'], /^error: expected either --all or a user.*\n$/],
+    [['import', 'alice', '--format', 'xml'], /^error: .* are ndjson, csv, ndjson\.gz, csv\.gz\.\n$/]
   ]
-  // No database listens at this address: the commands must fail before they connect.
-  const unreachable = { DATABASE_URL: 'postgres://127.0.0.1:1/plants' }
-  for (const [args, line] of lines) {
-    const { code, stdout, stderr } = await unmeasured.run(args, unreachable)
-    const printed = { code, stdout, lines: stderr.split('\n').length }
-    t.strictSame(printed, { code: 2, stdout: '', lines: 2 }, args.join(' '))
-    t.match(stderr.trimEnd(), line)
+  // The commands must fail before they connect.
+  for (const [args, stderr] of lines) {
+    t.match(await run(args, unreachable), { code: 2, stdout: /^$/, stderr }, args.join(' '))
   }
 })
 
-t.test('--help lists the commands, and token alone lists its subcommands', async (t) => {
-  const help = await unmeasured.run(['--help'])
-  t.match(help, { code: 0, stdout: /serve[^]*migrate[^]*token[^]*user[^]*import[^]*export/, stderr: '' })
-  const token = await unmeasured.run(['token'])
-  t.match(token, { code: 2, stdout: '', stderr: /create[^]*list[^]*revoke/ })
+t.test('an unreachable database is reported in one line', async (t) => {
+  const stderr = 'The database cannot be reached. connect ECONNREFUSED 127.0.0.1:1\n'
+  for (const args of [['token', 'list'], ['import', 'ann', file]]) {
+    t.strictSame(await run(args, unreachable), { code: 1, stdout: '', stderr })
+  }
+})
+
+t.test('user erase asks on a terminal', async (t) => {
+  const DATABASE_URL = await createDatabase(t)
+  const typed = { question: 'Erase 0 plants and 0 tokens of fay? [y/N] ', answer: 'y\n' }
+  t.match(await onTerminal(['user', 'erase', 'fay'], { DATABASE_URL }, typed),
+    { code: 0, shown: /Erased 0 plants and 0 tokens of fay\./ })
 })
 
 t.test('npx runs the program in a checkout and passes its options on', async (t) => {
-  const options = ['--expires=90d', '--read-only', '--label', 'laptop']
-  const words = ['npx', 'plant-store', 'token', 'create', 'alice', ...options]
-  const DATABASE_URL = await createDatabase(t)
-  const env = { ...process.env, DATABASE_URL, npm_config_cache: t.testdir() }
-  const { stdout } = await promisify(execFile)('env', [...asShipped, ...words], { env, cwd: root })
-  t.match(stdout, /^plant_[0-9a-z]{57}\n$/)
-  const created = await sql(DATABASE_URL,
-    "select label, read_only, expires_at - created_at > '89d' as expires from tokens")
-  t.match(created, [{ label: 'laptop', read_only: true, expires: true }])
+  const env = { ...process.env, npm_config_cache: t.testdir() }
+  const words = [...asShipped, 'npx', 'plant-store', '--version']
+  t.equal((await promisify(execFile)('env', words, { env, cwd: root })).stdout, `${manifest.version}\n`)
 })
 
 t.test('the files of the image need DATABASE_URL', async (t) => {
   const { run } = await copyProgram(t.testdir())
+  const stderr = 'DATABASE_URL is not set: expected a PostgreSQL database, ' +
+    'such as postgres://plant_store:secret@localhost:5432/plant_store\n'
   for (const args of [['serve'], ['token', 'list']]) {
-    t.strictSame(await run(args, { DATABASE_URL: undefined }), {
-      code: 1,
-      stdout: '',
-      stderr: 'DATABASE_URL is not set: expected a PostgreSQL database, ' +
-        'such as postgres://plant_store:secret@localhost:5432/plant_store\n'
-    })
+    t.strictSame(await run(args, { DATABASE_URL: undefined }), { code: 1, stdout: '', stderr })
   }
 })
 
@@ -70,54 +68,94 @@ t.test('the start names the database without user and password', async (t) => {
   const DATABASE_URL = await createDatabase(t)
   const { hostname: host, port, pathname, username, password } = new URL(DATABASE_URL)
   const service = await unmeasured.serve(t, { DATABASE_URL, DRAIN_DELAY: '0' })
-  const server = { host, port: Number(port), database: pathname.slice(1) }
-  t.match(await service.logged('database'), { servers: [server] })
+  t.match(await service.logged('database'),
+    { servers: [{ host, port: Number(port), database: pathname.slice(1) }] })
   t.notMatch(JSON.stringify(service.log), `${username}:${password}@`)
 })
 
-t.test('a wrong configuration ends a command with a line for each fault', async (t) => {
-  const environment = { DATABASE_URL: 'mysql://localhost', PORT: '65536', MIGRATE: 'perhaps' }
-  const { code, stdout, stderr } = await unmeasured.run(['serve'], environment)
-  t.strictSame({ code, stdout }, { code: 1, stdout: '' })
-  t.match(stderr, /^PORT: expected .*\nDATABASE_URL: expected .*\nMIGRATE: expected .*\n$/)
+const inSession = (condition: string) =>
+  `exists (select from pg_stat_activity where datname = current_database() and ${condition})`
+
+t.test('a killed import leaves nothing', async (t) => {
+  const { url, child, ended } = await startImport(t, start, [], many)
+  await until(url, inSession("state = 'idle in transaction' and query ~ 'copy plants'"))
+  child.kill('SIGKILL')
+  await ended
+  t.equal(await countPlants(url), 0)
 })
 
-t.test('an unreachable database is reported in one line', async (t) => {
-  const line = 'The database cannot be reached. connect ECONNREFUSED 127.0.0.1:1\n'
-  const environment = { DATABASE_URL: 'postgres://127.0.0.1:1/plants' }
-  t.strictSame(await unmeasured.run(['token', 'list'], environment), { code: 1, stdout: '', stderr: line })
+t.test('an import that loses its connection in the commit says that the outcome is unknown', async (t) => {
+  const { url, child, ended } = await startImport(t, start, [], ndjson(1))
+  const client = new pg.Client(url)
+  await client.connect()
+  await client.query(`create function wait () returns trigger language plpgsql as
+      $$ begin perform pg_advisory_xact_lock(1); return null; end $$;
+    create constraint trigger wait after insert on plants deferrable initially deferred
+      for each row execute function wait();
+    select pg_advisory_lock(1)`)
+  child.stdin?.end()
+  await until(url, "exists (select from pg_locks where locktype = 'advisory' and not granted)")
+  await client.query("select pg_terminate_backend(pid) from pg_stat_activity where query = 'commit'")
+  await client.end()
+  const counts = '0 created, 0 existing, 0 rejected; the outcome of the last commit is unknown: import again'
+  t.match(await ended, { code: 1, stderr: new RegExp(`^terminating connection.*\\n${counts}\\n$`) })
 })
 
-const idle = `exists (
-  select from pg_stat_activity where datname = current_database() and state = 'idle in transaction')`
-const gone = `not ${idle.replace("and state = 'idle in transaction'", 'and pid <> pg_backend_pid()')}`
+t.test('an export that loses its connection before the server confirms it leaves no file', async (t) => {
+  const url = new URL(await createDatabase(t))
+  await sql(url.href, "insert into plants (owner, id, name) values ('ann', 1, 'Fern')")
+  const { port, hostname } = url
+  const copyDone = Buffer.from('c\0\0\0\x04')
+  const copied = Promise.withResolvers<Socket>()
+  const proxy = createServer((near) => {
+    const far = connect(Number(port), hostname)
+    near.pipe(far).on('error', () => {})
+    far.on('data', (chunk: Buffer) => {
+      const at = chunk.indexOf(copyDone)
+      if (at === -1) near.write(chunk)
+      else near.write(chunk.subarray(0, at + copyDone.length), () => copied.resolve(near))
+    })
+  }).listen(0, '127.0.0.1')
+  await once(proxy, 'listening')
+  t.teardown(() => proxy.close())
+  url.host = `127.0.0.1:${(proxy.address() as AddressInfo).port}`
+  const { child, ended } = start(['export', 'ann', join(folder, 'lost.ndjson')], { DATABASE_URL: url.href })
+  const near = await copied.promise
+  // Only the server's confirmation is missing when the program has closed the complete file.
+  while (!await hasWritten(child.pid, 'lost')) await delay(10)
+  near.destroy()
+  t.match(await ended, { code: 1, stderr: 'Connection terminated unexpectedly\n' })
+  t.notOk((await readdir(folder)).some((name) => name.startsWith('lost')))
+})
 
-t.test('many plants come in and go out in every format', async (t) => {
+/** Whether a process has written to a file in `folder` and closed it. `start` begins the name of the file. */
+async function hasWritten (pid: number | undefined, start: string): Promise<boolean> {
+  const name = (await readdir(folder)).find((name) => name.startsWith(start))
+  if (name === undefined || (await stat(join(folder, name))).size === 0) return false
+  const descriptors = `/proc/${pid}/fd`
+  const paths = (await readdir(descriptors)).map((name) => readlink(join(descriptors, name)).catch(() => ''))
+  return !(await Promise.all(paths)).some((path) => path.includes(name))
+}
+
+t.test('an export is one snapshot and blocks nothing; Ctrl-C leaves no file', async (t) => {
+  const copying = inSession("query like 'copy (%'")
   const DATABASE_URL = await createDatabase(t)
-  const csv = join(folder, 'many.csv.gz')
-  t.match(await unmeasured.run(['import', 'ann', file], { DATABASE_URL }),
-    { code: 0, stderr: `${many} created, 0 existing, 0 rejected\n` })
-  t.match(await unmeasured.run(['export', 'ann', csv], { DATABASE_URL }),
-    { code: 0, stderr: `${many} exported\n` })
-  t.match(await unmeasured.run(['import', 'bob', csv, '--chunk', '7001'], { DATABASE_URL }), { code: 0 })
-  t.equal((await unmeasured.run(['export', 'bob'], { DATABASE_URL })).stdout, manyLines)
-  t.equal(gunzipSync(await readFile(csv)).toString().split('\n').length, many + 2)
-})
+  await run(['import', 'ann', file], { DATABASE_URL })
+  // The export blocks, because the test reads the export's output only after the delete.
+  const env = { ...process.env, DATABASE_URL }
+  const child = spawn('env', [...asShipped, ...program, 'export', 'ann'], { env })
+  await until(DATABASE_URL, copying)
+  await sql(DATABASE_URL, 'delete from plants where id % 2 = 0')
+  let text = ''
+  child.stdout.setEncoding('utf8').on('data', (chunk) => { text += chunk })
+  await once(child, 'close')
+  t.equal(text, many)
 
-t.test('a killed import leaves nothing or its committed chunks', async (t) => {
-  const whole = await startImport(t, unmeasured.start, [], ndjson(20_000))
-  await until(whole.url, idle)
-  whole.child.kill('SIGKILL')
-  await whole.ended
-  await until(whole.url, gone)
-  t.equal(await countPlants(whole.url), 0)
-
-  const chunks = await startImport(t, unmeasured.start, ['--chunk', '1000'], ndjson(3500))
-  await until(chunks.url, '(select count(*) = 3000 from plants)')
-  chunks.child.kill('SIGKILL')
-  await chunks.ended
-  await until(chunks.url, gone)
-  t.equal(await countPlants(chunks.url), 3000)
-  t.match(await unmeasured.run(['import', 'ann', file], { DATABASE_URL: chunks.url }),
-    { code: 0, stderr: `${many - 3000} created, 3000 existing, 0 rejected\n` })
+  await sql(DATABASE_URL, `insert into plants (owner, id, name)
+    select owner, id + 100000 * n, name from plants, generate_series(1, 21) n`)
+  const interrupted = start(['export', '--all', join(folder, 'out.ndjson.gz')], { DATABASE_URL })
+  await until(DATABASE_URL, copying)
+  interrupted.child.kill('SIGINT')
+  t.match(await interrupted.ended, { code: 130, stderr: 'interrupted\n' })
+  t.strictSame((await readdir(folder)).filter((name) => name.startsWith('out')), [])
 })

@@ -1,8 +1,7 @@
 import { readdir, readFile, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import t from 'tap'
-import { openOperator } from './operator.ts'
-import { runbook } from './runbook.ts'
+import { openOperator, runbook } from './operator.ts'
 import { until } from './support.ts'
 
 const { project, folder, follow, plants, keep, ready } = await openOperator(t, 'backup')

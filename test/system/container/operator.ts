@@ -1,10 +1,18 @@
 // Runs the commands of docs/runbook.md as an operator would.
-import { writeFile } from 'node:fs/promises'
+import { readFile, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Test } from 'tap'
-import { buildImage, composeFiles, findImage, openProject, waitForStatus } from './support.ts'
+import { buildImage, findImage, openProject, root, waitForStatus } from './support.ts'
 
-/** Opens a Compose project. `overlays` are names of files in deploy/compose. */
+const text = await readFile(join(root, 'docs/runbook.md'), 'utf8')
+
+/** Maps the heading of each section to the shell blocks in the section. */
+export const runbook = Object.fromEntries(text.split(/^## /m).slice(1).map((section) => {
+  const [heading = ''] = section.split('\n', 1)
+  return [heading, [...section.matchAll(/^```sh\n(.*?)^```$/gms)].map(([, lines]) => lines as string)]
+}))
+
+/** Opens a Compose project with a database image that has pg_dump 18. */
 export async function openOperator (t: Test, ...overlays: string[]) {
   await buildImage()
   const folder = t.testdir()
@@ -14,8 +22,8 @@ export async function openOperator (t: Test, ...overlays: string[]) {
   const services = overlays.includes('backup') ? ['database', 'backup'] : ['database']
   const images = services.map((service) => `${service}: { image: "${database}" }`)
   await writeFile(override, `services: { ${images.join(', ')} }`)
-  const project = await openProject(t)
-  project.env.COMPOSE_FILE = [...composeFiles(...overlays), override].join(':')
+  const project = await openProject(t, ...overlays)
+  project.env.COMPOSE_FILE = `${project.env.COMPOSE_FILE}:${override}`
   // An instance may stop at once, because the tests send no load.
   project.env.DRAIN_DELAY = '0'
 

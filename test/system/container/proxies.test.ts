@@ -84,8 +84,6 @@ for (const [name, { id, send, load, hasOwnPage, compressesAll }] of Object.entri
   })
 }
 
-const noResponse = { status: 0, headers: '', body: '' }
-
 await t.test('HAProxy limits the requests and connections of an address', async (t) => {
   const limits = ['--env=REQUESTS_PER_10_SECONDS=20', '--env=CONNECTIONS_PER_ADDRESS=5']
   const { id, send } = await startHaproxy(...limits)
@@ -105,7 +103,7 @@ await t.test('HAProxy limits the requests and connections of an address', async 
 await t.test('a proxy without a reachable instance responds with 503 and Retry-After', async (t) => {
   await proxies.haproxy.send(get('/end'))
   for (const [name, { send }] of Object.entries(proxies)) {
-    const ask = () => send(get('/')).catch(() => noResponse)
+    const ask = () => send(get('/')).catch(() => ({ status: 0, headers: '', body: '' }))
     const { headers, body } = await until(ask, ({ status }) => status === 503)
     t.equal(JSON.parse(body).error, 50391, name)
     t.match(headers, /^retry-after: 1\r?$/im)

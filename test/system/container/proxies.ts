@@ -30,22 +30,24 @@ const upstream = await start('--network-alias=plant-store-1', '--publish=127.0.0
     request.resume().on('end', () => response.end(JSON.stringify({ headers, httpVersion })))
   }).listen(3000)`)
 
-type RawResponse = { status: number, headers: string, body: string }
+function clientOf (port: number, isSecure = false) {
+  const server = { port, host: '127.0.0.1', rejectUnauthorized: false }
+  return {
+    async send (request: string) {
+      const socket = isSecure ? connectTls(server) : connect(server)
+      socket.write(request)
+      const [headers = '', body = ''] = (await text(socket)).split('\r\n\r\n')
+      return { status: Number(headers.split(' ')[1]), headers, body }
+    },
 
-async function exchange (port: number, secure: boolean, request: string): Promise<RawResponse> {
-  const host = '127.0.0.1'
-  const socket = secure ? connectTls({ port, host, rejectUnauthorized: false }) : connect(port, host)
-  socket.write(request)
-  const [headers = '', body = ''] = (await text(socket)).split('\r\n\r\n')
-  return { status: Number(headers.split(' ')[1]), headers, body }
-}
-
-/** Returns a response without decoding its body. */
-async function download (port: number, secure: boolean, path: string, encoding: string) {
-  const options = { port, path, agent: false, headers: { 'accept-encoding': encoding } }
-  const request = secure ? https.get({ ...options, rejectUnauthorized: false }) : http.get(options)
-  const [response] = await once(request, 'response') as [IncomingMessage]
-  return { headers: response.headers, body: await buffer(response) }
+    /** Returns a response without decoding its body. */
+    async load (path: string, encoding: string) {
+      const options = { ...server, path, agent: false, headers: { 'accept-encoding': encoding } }
+      const request = isSecure ? https.get(options) : http.get(options)
+      const [response] = await once(request, 'response') as [IncomingMessage]
+      return { headers: response.headers, body: await buffer(response) }
+    }
+  }
 }
 
 export const get = (path: string, headers = '') =>
@@ -59,14 +61,13 @@ export async function startHaproxy (...args: string[]) {
   const id = await start('--publish=127.0.0.1::3000', '--read-only', ...args,
     `--volume=${deploy}/haproxy.cfg:/usr/local/etc/haproxy/haproxy.cfg:ro`,
     `--volume=${deploy}/errors:/usr/local/etc/haproxy/errors:ro`, image)
-  const port = await portOf(id, 3000)
-  const send = (request: string) => exchange(port, false, request)
+  const { send, load } = clientOf(await portOf(id, 3000))
   await until(() => send(get('/livez')).catch(() => undefined), (response) => response?.status === 200)
   const version = await run('exec', id, 'haproxy', '-v')
   return {
     id,
     send,
-    load: (path: string, encoding: string) => download(port, false, path, encoding),
+    load,
     hasOwnPage: /version (2|3\.[0-2])\./.test(version),
     compressesAll: /version (2|3\.[01])\./.test(version)
   }
@@ -85,9 +86,7 @@ async function startNginx () {
   // Run nginx in the upstream's network namespace, as if nginx and the upstream were on one machine.
   const id = await start(`--network=container:${upstream}`, `--volume=${certificates}:/etc/nginx/tls:ro`,
     `--volume=${deploy}/nginx.conf:/etc/nginx/conf.d/default.conf:ro`, await findImage('nginx:1.28'))
-  const port = await portOf(upstream, 443)
-  const send = (request: string) => exchange(port, true, request)
+  const { send, load } = clientOf(await portOf(upstream, 443), true)
   await until(() => send(get('/')).catch(() => undefined), (response) => response?.status === 200)
-  const load = (path: string, encoding: string) => download(port, true, path, encoding)
   return { id, send, load, hasOwnPage: false, compressesAll: false }
 }

@@ -10,7 +10,6 @@ const execute = promisify(execFile)
 export const root = join(import.meta.dirname, '../../..')
 
 export const image = 'localhost/plant-store:test'
-const databaseUrl = 'postgres://plant_store:plants@database/plant_store'
 export const base = 'node:26-slim'
 
 async function docker (args: string[], env: NodeJS.ProcessEnv = process.env, input = ''): Promise<string> {
@@ -92,17 +91,17 @@ export async function openNetwork (t: Test) {
   }
 }
 
-export const composeFiles = (...overlays: string[]) =>
-  ['docker-compose.yml', ...overlays.map((name) => `deploy/compose/${name}.yml`)]
-    .map((name) => join(root, name))
-
-/** Opens a Compose project on free ports. Removes the project after the test, even if the test was killed. */
+/**
+ * Opens a Compose project on free ports. `overlays` are names of files in deploy/compose. Removes the project
+ * after the test, even if the test was killed.
+ */
 export async function openProject (t: Test, ...overlays: string[]) {
   const name = newName()
+  const files = ['docker-compose.yml', ...overlays.map((overlay) => `deploy/compose/${overlay}.yml`)]
   const env: NodeJS.ProcessEnv = {
     ...process.env,
     COMPOSE_PROJECT_NAME: name,
-    COMPOSE_FILE: composeFiles(...overlays).join(':'),
+    COMPOSE_FILE: files.map((file) => join(root, file)).join(':'),
     PLANT_STORE_IMAGE: image,
     PORT: '127.0.0.1:0'
   }
@@ -150,12 +149,6 @@ export async function openProject (t: Test, ...overlays: string[]) {
     sh: async (lines: string, environment: NodeJS.ProcessEnv = {}, cwd = root) => {
       const { stdout } = await execute('sh', ['-ec', lines], { cwd, env: { ...env, ...environment } })
       return stdout
-    },
-    /** Starts an instance in addition to the instances of the Compose files. */
-    start: (image: string, env: Record<string, string> = {}) => {
-      const settings = Object.entries({ DATABASE_URL: databaseUrl, ...env })
-      return run('run', '--detach', `--network=${network}`, '--publish=127.0.0.1::3000',
-        ...settings.map(([name, value]) => `--env=${name}=${value}`), image)
     },
     /** Runs SQL as the superuser, who can log in only over the socket inside the container. */
     sql: (text: string, database = 'plant_store') => inside('database', 'psql', '--username=postgres',

@@ -1,4 +1,4 @@
-// Runs the documented commands of the programs plant-store and curl.
+// Checks the links and the diagram of the documents, and runs their commands of plant-store and curl.
 import { execFile } from 'node:child_process'
 import { access, readdir, readFile } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
@@ -7,6 +7,7 @@ import { gzipSync } from 'node:zlib'
 import t from 'tap'
 import manifest from '../../../package.json' with { type: 'json' }
 import { startApp } from '../../support/app.ts'
+import { matchEach } from '../../support/match.ts'
 import { asShipped, program } from '../../support/program.ts'
 
 const root = join(import.meta.dirname, '../../..')
@@ -52,6 +53,33 @@ t.test('package.json has every npm script that the documents name', async (t) =>
   for (const [, script = ''] of named) t.ok(script in manifest.scripts, script)
 })
 
+t.test('the diagram of the README shows the imports of src', async (t) => {
+  const [, diagram = ''] = /^```mermaid\n(.*?)^```/ms.exec(await read('README.md')) ?? []
+  const drawn = [...diagram.matchAll(/^ +(.*) --> (.*)/gm)].flatMap(([, left = '', right = '']) =>
+    left.split(' & ').flatMap((from) => right.split(' & ').map((to) => `${from} ${to}`)))
+    .filter((arrow) => arrow !== 'database PostgreSQL[(PostgreSQL)]')
+  const parts = new Set(drawn.flatMap((arrow) => arrow.split(' ')))
+  const imports = new Set<string>()
+  const files = await readdir(join(root, 'src'), { recursive: true })
+  for (const file of files) {
+    const part = file.split('/', 1)[0] as string
+    if (!file.endsWith('.ts') || !parts.has(part)) continue
+    for (const [, path = ''] of (await read(`src/${file}`)).matchAll(/(?:from |import\()'(\..+?)'/g)) {
+      const [top, imported = ''] = join('src', dirname(file), path).split('/')
+      if (top === 'src' && imported !== part && parts.has(imported)) imports.add(`${part} ${imported}`)
+    }
+  }
+  t.strictSame(drawn.filter((arrow) => !imports.has(arrow)), [], 'each arrow is an import')
+  const leadsTo = (from: string, to: string): boolean => drawn.some((arrow) => {
+    const [start, end = ''] = arrow.split(' ')
+    return start === from && (end === to || leadsTo(end, to))
+  })
+  const missing = [...imports].filter((arrow) => !leadsTo(...arrow.split(' ') as [string, string]))
+  t.strictSame(missing, [], 'each import is an arrow, or follows from several arrows')
+  const folders = files.filter((file) => file.includes('/')).map((file) => file.split('/', 1)[0] as string)
+  t.strictSame(folders.filter((name) => !parts.has(name)), [], 'each folder is in the diagram')
+})
+
 t.test('the commands of the documents succeed', async (t) => {
   const { url, tokens, as, listen } = await startApp(t)
   await tokens.create({ user: 'bob', readOnly: false })
@@ -75,8 +103,8 @@ t.test('the commands of the documents succeed', async (t) => {
     await t.resolves(done, command)
     if (command.startsWith('curl')) responses.push((await done).stdout)
   }
-  t.match(await tokens.list('alice'),
+  matchEach(t, await tokens.list('alice'),
     [{ label: 'laptop' }, { label: 'dashboard', readOnly: true }, { expires: Date }])
-  t.match(await tokens.list('bob'), [{ revoked: Date }])
+  matchEach(t, await tokens.list('bob'), [{ revoked: Date }])
   t.strictSame(responses, ['{"name":"Monstera"}', '[{"name":"Monstera"}]', ''])
 })

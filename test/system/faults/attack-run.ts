@@ -2,7 +2,6 @@ import { fork, type ChildProcess } from 'node:child_process'
 import { once } from 'node:events'
 import { readFileSync } from 'node:fs'
 import { rm } from 'node:fs/promises'
-import { createServer, type AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
@@ -17,6 +16,7 @@ import { createClient, describe, type Client, type HttpResponse } from './client
 import type { Counts, Target } from './flood.ts'
 import { observe } from './others.ts'
 import { createUsers, type Postgres } from './postgres.ts'
+import { openProxy } from './proxy.ts'
 import { attackerAddresses, maxAttackConnections, otherAddress, startShippedProxy } from './shipped-proxy.ts'
 
 export interface AttackOptions {
@@ -48,14 +48,12 @@ function plantsFor ({ plants }: Attack, users: string[]): string[] {
 }
 
 /** Starts an attack in a new process. After the message 'stop' the process sends its `Counts` and ends. */
-async function startAttack (
-  scope: Scope, attack: Attack, target: Omit<Target, 'bodyLimit'>
-): Promise<ChildProcess> {
+async function startAttack (scope: Scope, attack: Attack, target: Target): Promise<ChildProcess> {
   // `asShipped` removes the test runner's module loader. With that loader the start takes four times as long.
   const options = { execPath: 'env', execArgv: [...asShipped, process.execPath] }
   const attacker = fork(join(import.meta.dirname, 'attacker.ts'), options)
   scope.teardown(() => { attacker.kill() })
-  attacker.send({ index: attacks.indexOf(attack), target: { ...target, bodyLimit } })
+  attacker.send({ index: attacks.indexOf(attack), target })
   await once(attacker, 'message')
   return attacker
 }
@@ -79,8 +77,9 @@ export async function measure (
     session: (text: string) => held.query(text)
   }
   const tickFile = join(tmpdir(), `ticks-${process.pid}-${Date.now()}`)
-  const observed = attack.observed &&
-    { METRICS_PORT: '0', OTEL_EXPORTER_OTLP_ENDPOINT: await openSilentCollector(scope) }
+  const collector = await openProxy(scope, 'http://127.0.0.1:1')
+  collector.set('silent')
+  const observed = attack.observed && { METRICS_PORT: '0', OTEL_EXPORTER_OTLP_ENDPOINT: collector.url }
   const provider = attack.acceptsJwts ? await startKeyServer(scope) : undefined
   const service = await serve(scope, {
     DATABASE_URL: postgres.url,
@@ -97,7 +96,7 @@ export async function measure (
   const connections = Math.min(Math.ceil(attack.connections * share), proxy ? maxAttackConnections : Infinity)
   const jwt = await provider?.sign()
   const localAddresses = proxy ? attackerAddresses : []
-  const target = { address, metrics, tokens, jwt, localAddresses, connections }
+  const target = { address, metrics, tokens, jwt, localAddresses, connections, bodyLimit }
   const clients = otherTokens.map((token, index) =>
     createClient(address, token, { localAddress: proxy && otherAddress(index) }))
   const name = 'n'.repeat(attack.otherNameLength ?? 8)
@@ -152,13 +151,6 @@ async function shutDown ({ child, exited }: Program) {
   const [code] = await exited
   clearTimeout(killing)
   return { code, ms: performance.now() - since }
-}
-
-async function openSilentCollector (scope: Scope): Promise<string> {
-  const server = createServer((socket) => { socket.on('error', () => {}).resume() }).listen(0, '127.0.0.1')
-  await once(server, 'listening')
-  scope.teardown(() => { server.close() })
-  return `http://127.0.0.1:${(server.address() as AddressInfo).port}`
 }
 
 async function findFaults (

@@ -3,9 +3,8 @@ import type { Scope } from '../../support/program.ts'
 import { round } from '../../support/table.ts'
 import { maxShutdownMs, measure, type AttackOptions } from './attack-run.ts'
 import { attacks as all, type Attack } from './attack-table.ts'
-import type { HttpResponse } from './client.ts'
 import type { Postgres } from './postgres.ts'
-import { quantile, type Cell, type Report } from './report.ts'
+import { latency, type Cell, type Report } from './report.ts'
 import { maxAttackConnections } from './shipped-proxy.ts'
 
 export interface AttacksOptions extends AttackOptions {
@@ -30,7 +29,6 @@ const notes = [
   'Ticks are in ms of processor time, in steps of 4 ms; ticks below 10 ms count as 0.'
 ]
 
-const p = (responses: HttpResponse[], fraction: number) => quantile(responses.map(({ ms }) => ms), fraction)
 const title = ({ name, connections }: Attack) => `${name}, ${connections} connections`
 
 function select (rows: string[]): Attack[] {
@@ -77,14 +75,15 @@ function judge (
     return `**${round(figure)}**`
   }
   const times = (kind: 'writes' | 'lists') => {
-    const [before, p99] = [p(alone[kind], 0.99), p(during[kind], 0.99)]
+    const [before, p99] = [latency(alone[kind], 0.99), latency(during[kind], 0.99)]
     const marked = bounded(`${kind} of others, p99 ms`, p99, Math.max(maxP99Ms, 2 * before))
-    return [round(before), round(p(during[kind], 0.5)), marked, round(p(during[kind], 1))].join(' / ')
+    const [median, worst] = [latency(during[kind], 0.5), latency(during[kind], 1)]
+    return [round(before), round(median), marked, round(worst)].join(' / ')
   }
   const breaches = code === 0 ? faults : [...faults, `shutdown: exit code ${code}`]
   const cells: Cell[] = [
     times('writes'), times('lists'),
-    during.live.map((live) => bounded('/livez, worst ms', p(live, 1), maxLiveMs)).join(' / '),
+    during.live.map((live) => bounded('/livez, worst ms', latency(live, 1), maxLiveMs)).join(' / '),
     [round(alone.memory), bounded('memory, MiB', during.memory, maxMemoryMiB),
       bounded('memory afterwards, MiB', left, alone.memory + maxGrowthMiB)].join(', '),
     bounded('longest tick, ms', during.tickMs, maxTickMs),

@@ -5,34 +5,30 @@ import { round } from '../../support/table.ts'
 import { createUsers, type Postgres } from './postgres.ts'
 import { quantile, type Report } from './report.ts'
 
-const { serve } = unmeasured
-const shown = 8
+const [rounds, shown] = [15, 8]
 
 /** How much more processor time an expensive body may use than `plainBody`. */
 const maxMs = 10
 
-export async function bodies (
-  scope: Scope, postgres: Postgres, { rounds }: { rounds: number }
-): Promise<Report> {
+export async function bodies (scope: Scope, postgres: Postgres): Promise<Report> {
   const [token] = await createUsers(postgres.url, ['hostile'])
-  const service = await serve(scope, { DATABASE_URL: postgres.url })
+  const service = await unmeasured.serve(scope, { DATABASE_URL: postgres.url })
   const headers = { authorization: `Bearer ${token}`, 'content-type': 'application/json' }
   const all = Object.entries({ 'a plain name': [plainBody], ...costlyBodies })
-  const costs = new Map<string, number[]>(all.map(([title]) => [title, []]))
+    .map(([title, [body = '']]) => ({ title, body, costs: [] as number[] }))
   for (let index = 0; index <= rounds; index++) {
-    for (const [title, [body = '']] of all) {
+    for (const { body, costs } of all) {
       const before = processorMs(service.child.pid as number)
       const responses = await Promise.all(Array.from({ length: 4 }, async () =>
         (await fetch(`${service.address}/plants`, { method: 'POST', headers, body })).text()))
       const used = processorMs(service.child.pid as number) - before
       // Skip the first round, in which the service also compiles code and creates the plants.
-      if (index > 0) costs.get(title)?.push(used / responses.length)
+      if (index > 0) costs.push(used / responses.length)
     }
   }
-  const median = (title: string) => quantile(costs.get(title) as number[], 0.5)
-  const plain = median('a plain name')
-  const costliest = all.map(([title]) => ({ title, ms: median(title) })).toSorted((a, b) => b.ms - a.ms)
-    .map(({ title, ms }) => ({ title, ms, beyond: ms - plain }))
+  const plain = quantile(all[0]?.costs ?? [], 0.5)
+  const costliest = all.slice(1).map(({ title, costs }) => ({ title, ms: quantile(costs, 0.5) }))
+    .map(({ title, ms }) => ({ title, ms, beyond: ms - plain })).sort((a, b) => b.ms - a.ms)
   const rows = costliest.slice(0, shown).map(({ title, ms, beyond }) => [title, round(ms), round(beyond)])
   return {
     title: `Bodies of ${Math.round(plainBody.length / 1024)} KiB`,

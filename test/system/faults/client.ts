@@ -27,11 +27,10 @@ export const socketOptions = (localAddress?: string) =>
 /** All promises of the client resolve. A failed request has an outcome other than `complete`. */
 export function createClient (
   address: string, token?: string,
-  { keepAlive = true, maxSockets = Infinity, localAddress }:
-  { keepAlive?: boolean, maxSockets?: number, localAddress?: string | undefined } = {}
+  { keepAlive = true, localAddress }: { keepAlive?: boolean, localAddress?: string | undefined } = {}
 ) {
   const { Agent, request } = moduleFor(address)
-  const agent = new Agent({ keepAlive, maxSockets, ...socketOptions(localAddress) })
+  const agent = new Agent({ keepAlive, ...socketOptions(localAddress) })
 
   function send (method: string, path: string, body?: object): Promise<HttpResponse> {
     const startedAt = performance.now()
@@ -64,6 +63,36 @@ export function createClient (
     delete: (id: number) => send('DELETE', `/plants/${id}`),
     get: (path: string) => send('GET', path),
     close: () => agent.destroy()
+  }
+}
+
+/** Calls `send` so many times a second, and sends probes ten times a second, until `stop`. */
+export function startLoad (client: Client, perSecond: number, send: () => Array<Promise<HttpResponse>>) {
+  const pending: Array<Promise<unknown>> = []
+  const responses: HttpResponse[] = []
+  const lives: HttpResponse[] = []
+  const readies: HttpResponse[] = []
+  const collect = (into: HttpResponse[], sent: Promise<HttpResponse>) =>
+    pending.push(sent.then((response) => into.push(response)))
+  const began = performance.now()
+  let [sent, probed] = [0, 0]
+  const timer = setInterval(() => {
+    const seconds = (performance.now() - began) / 1000
+    for (; sent < seconds * perSecond; sent++) {
+      for (const response of send()) collect(responses, response)
+    }
+    for (; probed < seconds * 10; probed++) {
+      collect(lives, client.get('/livez'))
+      collect(readies, client.get('/readyz'))
+    }
+  }, 5)
+  return {
+    hasFailed: () => responses.some(({ status }) => status === 503),
+    async stop () {
+      clearInterval(timer)
+      await Promise.all(pending)
+      return { responses, lives, readies }
+    }
   }
 }
 

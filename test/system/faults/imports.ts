@@ -8,27 +8,20 @@ import type { Postgres } from './postgres.ts'
 import { createRandom } from './random.ts'
 import type { Report } from './report.ts'
 
-interface Options { seed: number, rounds: number, plants: number }
-
-const chunk = 1000
+const [rounds, plants, chunk] = [20, 400_000, 1000]
 const sessions = `select from pg_stat_activity
   where backend_type = 'client backend' and datname = current_database() and pid <> pg_backend_pid()`
 
 /** Kills an import or PostgreSQL at a random moment. A second import must then store the missing plants. */
-export async function imports (
-  scope: Scope, postgres: Postgres, { seed, rounds, plants }: Options
-): Promise<Report> {
+export async function imports (scope: Scope, postgres: Postgres, seed: number): Promise<Report> {
   const random = createRandom(seed)
   const environment = { DATABASE_URL: postgres.url }
   const folder = await mkdtemp(join(tmpdir(), 'plant-store-imports-'))
   scope.teardown(() => rm(folder, { recursive: true }))
   const file = join(folder, 'plants.ndjson')
   await writeFile(file, Array.from({ length: plants }, (_, id) => `{"id":${id},"name":"plant ${id}"}\n`))
-  const stored = async (user: string) =>
-    Number((await sql(postgres.url, 'select count(*) from plants where owner = $1', [user]))[0]?.count)
 
   const rows: Report['rows'] = []
-  const totals = { kills: rounds, acknowledged: 0, lost: 0 }
   const breaches: string[] = []
   for (let round = 0; round < rounds; round++) {
     const inChunks = random.chance(0.5)
@@ -46,9 +39,7 @@ export async function imports (
     const acknowledged = Number(/stored up to line (\d+)/.exec(stderr)?.[1] ?? (code === 0 ? plants : 0))
     // PostgreSQL may still execute the last statement of a killed import. Wait until the session ends.
     while ((await sql(postgres.url, sessions)).length > 0) await delay(10)
-    const found = await stored(user)
-    totals.acknowledged += acknowledged
-    totals.lost += Math.max(0, acknowledged - found)
+    const { length: found } = await sql(postgres.url, 'select from plants where owner = $1', [user])
     if (found < acknowledged) complaints.push(`${acknowledged} acknowledged, ${found} stored`)
     if (!inChunks && found !== 0 && found !== plants) complaints.push(`${found} of one transaction stored`)
     if (inChunks && found % chunk !== 0) complaints.push(`${found} is no number of whole chunks`)
@@ -59,5 +50,5 @@ export async function imports (
     breaches.push(...complaints.map((text) => `${user} (${victim}, chunks: ${inChunks}): ${text}`))
   }
   const head = ['killed', 'committed in', 'acknowledged', 'stored']
-  return { title: 'Imports that are killed', head, rows, totals, breaches, misses: [] }
+  return { title: 'Imports that are killed', head, rows, breaches, misses: [] }
 }

@@ -2,8 +2,8 @@
 import { errorNumber, type HttpResponse } from './client.ts'
 import { findUnexplained, type Operation } from './linearizable.ts'
 
-const idTaken = 40014
-const plantNotFound = 40402
+/** The status of a write that changed the plant, and the error number of a write that changed nothing. */
+const answers = { create: [200, 40014], delete: [204, 40402] }
 /** After these errors the write may or may not have happened. */
 const unclearErrors = [50001, 50301, 50304, 50305]
 
@@ -28,8 +28,9 @@ export function openLedger () {
 
   /** Returns undefined if the write did not reach the database. */
   function outcomeOf (
-    response: HttpResponse, success: number, unchanged: number
+    act: 'create' | 'delete', response: HttpResponse
   ): Pick<Operation, 'until' | 'done'> | undefined {
+    const [success, unchanged] = answers[act]
     const number = errorNumber(response)
     if (hasFailed(response)) failed++
     if (response.outcome === 'cut' || unclearErrors.includes(number as number)) {
@@ -43,27 +44,18 @@ export function openLedger () {
     return number === unchanged ? { until, done: false } : undefined
   }
 
-  function write (user: string, id: number, operation: Operation): void {
-    const plants = plantsOf(user)
-    plants.set(id, [...plants.get(id) ?? [], operation])
-  }
-
   return {
     counts,
     failed: () => failed,
 
-    created (user: string, id: number, name: string, response: HttpResponse): void {
-      const known = outcomeOf(response, 200, idTaken)
+    /** The name of a deleted plant is null. */
+    wrote (user: string, id: number, name: string | null, response: HttpResponse): void {
+      const act = name === null ? 'delete' : 'create'
+      const known = outcomeOf(act, response)
       if (known === undefined) return
-      if (known.done) counts.created++
-      write(user, id, { from: response.startedAt, act: 'create', name, ...known })
-    },
-
-    deleted (user: string, id: number, response: HttpResponse): void {
-      const known = outcomeOf(response, 204, plantNotFound)
-      if (known === undefined) return
-      if (known.done) counts.deleted++
-      write(user, id, { from: response.startedAt, act: 'delete', name: null, ...known })
+      if (known.done) counts[`${act}d`]++
+      const plants = plantsOf(user)
+      plants.set(id, [...plants.get(id) ?? [], { from: response.startedAt, act, name, ...known }])
     },
 
     /** The request must have asked for all plants of the user. */

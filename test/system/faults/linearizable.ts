@@ -24,10 +24,9 @@ interface Possibility { name: string | null, taken: Set<Operation> }
 function after (name: string | null, { act, name: other, done }: Operation): string | null | undefined {
   if (act === 'see') return name === other ? name : undefined
   const changes = (act === 'create') === (name === null)
-  if (done === undefined) return changes && act === 'create' ? other : changes ? null : undefined
+  if (done === undefined) return changes ? other : undefined
   if (done !== changes) return undefined
-  if (!done) return name
-  return act === 'create' ? other : null
+  return done ? other : name
 }
 
 /**
@@ -67,12 +66,12 @@ function inTime (operations: Operation[]) {
 function advance (
   from: Possibility[], operation: Operation, open: Set<Operation>, kindOf: (operation: Operation) => string
 ) {
-  const known = openSieve()
+  const isNew = createSieve()
   const advanced: Possibility[] = []
   let frontier = from
   while (frontier.length > 0) {
     const next: Possibility[] = []
-    for (const possibility of frontier.map((one) => applyReads(one, open)).filter(known.isNew)) {
+    for (const possibility of frontier.map((one) => applyReads(one, open)).filter(isNew)) {
       if (possibility.taken.has(operation)) advanced.push(possibility)
       else next.push(...steps(possibility, open, kindOf))
     }
@@ -83,8 +82,7 @@ function advance (
 
 /** Adds to `taken` each open operation that can take effect without changing `name`. */
 function applyReads ({ name, taken }: Possibility, open: Set<Operation>): Possibility {
-  const reads = [...open]
-    .filter((one) => one.until < Infinity && !taken.has(one) && after(name, one) === name)
+  const reads = [...open].filter((one) => !taken.has(one) && after(name, one) === name)
   return { name, taken: new Set([...taken, ...reads]) }
 }
 
@@ -106,27 +104,17 @@ function steps (
 }
 
 /**
- * `isNew` returns false if an earlier state had the same name and the same `taken`, or if this state only
- * adds operations of unknown outcome to that `taken`.
+ * Returns a function that returns false if an earlier state had the same name and the same `taken`, or if
+ * this state only adds operations of unknown outcome to that `taken`.
  */
-function openSieve () {
-  const passed = new Map<string, Possibility[]>()
-  const numbers = new Map<Operation, number>()
-  const numberOf = (operation: Operation) => {
-    if (!numbers.has(operation)) numbers.set(operation, numbers.size)
-    return numbers.get(operation) as number
-  }
-  const endless = ({ taken }: Possibility) => new Set([...taken].filter(({ until }) => until === Infinity))
-
-  return {
-    isNew (possibility: Possibility): boolean {
-      const ending = [...possibility.taken].filter(({ until }) => until < Infinity)
-        .map(numberOf).sort((a, b) => a - b)
-      const key = `${ending} ${possibility.name}`
-      const others = passed.get(key) ?? []
-      if (others.some((other) => endless(other).isSubsetOf(endless(possibility)))) return false
-      passed.set(key, [...others, possibility])
-      return true
-    }
+function createSieve () {
+  const passed = new Map<string | null, Array<Possibility['taken']>>()
+  return ({ name, taken }: Possibility): boolean => {
+    const others = passed.get(name) ?? []
+    passed.set(name, others)
+    const isKnown = others.some((other) => other.isSubsetOf(taken) &&
+      [...taken.difference(other)].every(({ until }) => until === Infinity))
+    if (!isKnown) others.push(taken)
+    return !isKnown
   }
 }

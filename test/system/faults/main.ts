@@ -3,37 +3,36 @@
 // `--row` selects an attack by its position in attack-table.ts, from 1, or by the beginning of its title.
 // `--behind` sends the attacks through nginx or haproxy with the file in deploy/. A path selects a program.
 import { parseArgs } from 'node:util'
+import type { Scope } from '../../support/program.ts'
 import { attacks } from './attacks.ts'
 import { bodies } from './bodies.ts'
 import { imports } from './imports.ts'
 import { outages } from './outages.ts'
-import { overloads } from './overload.ts'
-import { startPostgres } from './postgres.ts'
+import { overload } from './overload.ts'
+import { startPostgres, type Postgres } from './postgres.ts'
 import { readers } from './readers.ts'
-import { printed, printedTotals, type Report } from './report.ts'
+import { printed, type Report } from './report.ts'
 import { revocations } from './revocations.ts'
 import { soak } from './soak.ts'
 import { starts } from './starts.ts'
 import { storm } from './storm.ts'
 
-const scenarios = {
-  storm: (seed: number) => storm(scope, postgres, { seed, kills: 20, writes: 500 }),
+const scenarios: Record<string, (scope: Scope, postgres: Postgres, seed: number) => Promise<Report>> = {
+  storm: (scope, postgres, seed) => storm(scope, postgres, { seed, kills: 20, writes: 500 }),
   // Scenarios that kill PostgreSQL run before `starts`, which keeps a database connection open.
-  imports: (seed: number) => imports(scope, postgres, { seed, rounds: 20, plants: 400_000 }),
-  outages: () =>
+  imports,
+  outages: (scope, postgres) =>
     outages(scope, postgres, { lastsMs: 8000, watchMs: 3000, perSecond: 100, statementTimeoutMs: 5000 }),
-  starts: () => starts(scope, postgres),
-  revocations: (seed: number) => revocations(scope, { seed, rounds: 200, atOnce: 34 }),
-  readers: () => readers(scope, postgres, {
-    plants: 300_000, characters: 30, stalledReaders: 200, halfOpenRequests: 1000, measureMs: 8000
-  }),
-  bodies: () => bodies(scope, postgres, { rounds: 15 }),
-  overload: () => overloads(scope, postgres, { bytesPerSecond: 25_000, measureMs: 8000 }),
+  starts,
+  revocations,
+  readers,
+  bodies,
+  overload,
   // `restMs` gives the service time to collect garbage after an attack.
-  attacks: () => attacks(scope, postgres, {
+  attacks: (scope, postgres) => attacks(scope, postgres, {
     share: 1, rows: values.row, watchMs: 8000, restMs: 12_000, behind: values.behind
   }),
-  soak: () => soak(scope, postgres, { minutes: 10 })
+  soak
 }
 const { values } = parseArgs({
   options: {
@@ -54,13 +53,9 @@ console.log(`seed ${seed}\n`)
 await using stack = new AsyncDisposableStack()
 const scope = { teardown: (work: () => unknown) => stack.defer(async () => { await work() }) }
 const postgres = await startPostgres(scope)
-const reports: Report[] = []
-const since = performance.now()
 for (const [name, run] of Object.entries(scenarios)) {
   if (!names.includes(name)) continue
-  const report = await run(seed)
-  reports.push(report)
+  const report = await run(scope, postgres, seed)
   console.log(printed(report))
   if (report.breaches.length > 0 || report.misses.length > 0) process.exitCode = 1
 }
-console.log(printedTotals(reports, (performance.now() - since) / 1000, seed))

@@ -1,9 +1,9 @@
-import type { ChildProcess } from 'node:child_process'
-import { readFileSync } from 'node:fs'
+import { readFileSync, writeFileSync } from 'node:fs'
 import { setTimeout as delay } from 'node:timers/promises'
 import { memoryMiB } from '../../support/processes.ts'
 import type { Program } from '../../support/program.ts'
 import { createClient, describe, type Client, type HttpResponse } from './client.ts'
+import { summary } from './report.ts'
 
 const pauseMs = 25
 const patienceMs = 10_000
@@ -13,11 +13,12 @@ const patienceMs = 10_000
  * Also sends probes to each of the `addresses`.
  */
 export async function observe (
-  service: Program, addresses: string[], clients: Client[], name: string, ms: number, tickFile: string
+  { child }: Program, addresses: string[], clients: Client[], name: string, ms: number, tickFile = '/dev/null'
 ) {
   const [writes, lists]: [HttpResponse[], HttpResponse[]] = [[], []]
   const [began, end] = [Date.now(), performance.now() + ms]
-  const memory = watchMemory(service.child)
+  // Reset the peak of the memory, which Linux counts for each process.
+  writeFileSync(`/proc/${child.pid}/clear_refs`, '5')
   const probers = addresses.map((address) => createClient(address))
   // Aborts requests that are still in flight `patienceMs` after `end`.
   const closeAll = () => { for (const client of [...probers, ...clients]) client.close() }
@@ -43,30 +44,14 @@ export async function observe (
   clearTimeout(giveUp)
   const failed = [...writes, ...lists, ...live.flat()]
     .filter(({ status }) => status !== 200 && status !== 204)
-  const faults = failed.length === 0
-    ? []
-    : [`${failed.length} requests of others failed, such as ${describe(failed[0] as HttpResponse)}`]
-  return { writes, lists, live, memory: memory.peak(), tickMs: longestTick(tickFile, began), faults }
+  const faults = summary('requests of others failed', failed.map(describe))
+  const hasEnded = (child.exitCode ?? child.signalCode) !== null
+  const memory = hasEnded ? NaN : memoryMiB(child.pid as number, 'VmHWM')
+  return { writes, lists, live, memory, tickMs: longestTick(tickFile, began), faults }
 }
 
 /** Returns the longest tick in ms that tick-probe.ts recorded after `since`, or 0 if there is none. */
 function longestTick (file: string, since: number): number {
   const ticks = readFileSync(file, 'utf8').split('\n').map((line) => line.split(' ').map(Number))
   return Math.max(0, ...ticks.filter(([at = 0]) => at > since).map(([, used = 0]) => used))
-}
-
-export function watchMemory (child: ChildProcess) {
-  let most = 0
-  const sample = () => {
-    if ((child.exitCode ?? child.signalCode) === null) most = Math.max(most, memoryMiB(child.pid as number))
-  }
-  const sampler = setInterval(sample, 100)
-  sample()
-  return {
-    /** Stops the sampling. Returns the largest sample in MiB. */
-    peak (): number {
-      clearInterval(sampler)
-      return most
-    }
-  }
 }

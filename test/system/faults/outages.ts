@@ -1,13 +1,11 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import { sql } from '../../support/database.ts'
 import { unmeasured, type Scope } from '../../support/program.ts'
-import { createClient, describe, errorNumber, type Client, type HttpResponse } from './client.ts'
+import { createClient, describe, errorNumber, startLoad, type HttpResponse } from './client.ts'
 import { createUsers, type Postgres } from './postgres.ts'
 import { openProxy } from './proxy.ts'
 import { round } from '../../support/table.ts'
-import type { Report } from './report.ts'
-
-const { serve } = unmeasured
+import { summary, type Report } from './report.ts'
 
 export interface OutageOptions {
   lastsMs: number
@@ -46,7 +44,7 @@ export async function outages (scope: Scope, postgres: Postgres, options: Outage
   const url = new URL(postgres.url)
   url.username = url.password = role
   const proxy = await openProxy(scope, url.href)
-  const service = await serve(scope, {
+  const service = await unmeasured.serve(scope, {
     DATABASE_URL: proxy.url,
     MIGRATE: 'off',
     STATEMENT_TIMEOUT: `${statementTimeoutMs}ms`
@@ -55,6 +53,7 @@ export async function outages (scope: Scope, postgres: Postgres, options: Outage
   scope.teardown(client.close)
 
   let terminating: NodeJS.Timeout
+  let nextId = 1
   const faults: Fault[] = [
     { title: 'stopped', isTotal: true, begin: postgres.kill, end: postgres.start },
     { title: 'frozen', isTotal: true, begin: postgres.freeze, end: postgres.thaw },
@@ -92,10 +91,10 @@ export async function outages (scope: Scope, postgres: Postgres, options: Outage
   const rows: Report['rows'] = []
   const breaches: string[] = []
   const misses: string[] = []
-  // The first fault kills PostgreSQL.
-  const totals = { kills: 1, requests: 0 }
   for (const { title, begin, end, isTotal } of faults) {
-    const load = startLoad(client, perSecond)
+    const load = startLoad(client, perSecond, () => [
+      client.create({ id: nextId++, name: 'Monstera' }), client.list('?limit=20'), client.delete(-1)
+    ])
     await delay(500)
     await begin()
     const began = performance.now()
@@ -108,20 +107,19 @@ export async function outages (scope: Scope, postgres: Postgres, options: Outage
     await delay(watchMs)
     const { responses, lives, readies } = await load.stop()
 
-    totals.requests += responses.length + lives.length + readies.length
     const failed = responses.filter((response) => !isNormal(response))
     const blind = readies.filter(({ status, startedAt, ms }) =>
       status !== 503 && startedAt > began + noticedMs && startedAt + ms < ended)
-    const noneOf = (wrong: HttpResponse[], what: string) => {
-      if (wrong[0]) breaches.push(`${title}: ${wrong.length} ${what}, such as ${describe(wrong[0])}`)
-    }
-    noneOf(failed.filter((response) => !isProperError(response)),
-      'responses were neither normal nor a 503 with Retry-After and an Error body')
-    noneOf(lives.filter(({ status }) => status !== 200), 'failures of /livez')
-    if (isTotal) noneOf(blind, 'responses of /readyz that overlook the fault')
     const hit = failed.filter(({ startedAt }) => startedAt > began && startedAt < ended)
-    if (isTotal && hit.length === 0) breaches.push(`${title}: no request failed, so this tested nothing`)
-    if (service.child.exitCode !== null) breaches.push(`the service ended with ${service.child.exitCode}`)
+    const broken = [
+      ...summary('responses were neither normal nor a 503 with Retry-After and an Error body',
+        failed.filter((response) => !isProperError(response)).map(describe)),
+      ...summary('failures of /livez', lives.filter(({ status }) => status !== 200).map(describe)),
+      ...summary('responses of /readyz that overlook the fault', isTotal ? blind.map(describe) : [])
+    ]
+    if (isTotal && hit.length === 0) broken.push('no request failed, so this tested nothing')
+    if (service.child.exitCode !== null) broken.push(`the service ended with ${service.child.exitCode}`)
+    breaches.push(...broken.map((text) => `${title}: ${text}`))
 
     const late = [...responses, ...readies].filter((response) => response.startedAt > ended &&
       (!isNormal(response) || response.ms > longestRecoveryMs))
@@ -140,42 +138,12 @@ export async function outages (scope: Scope, postgres: Postgres, options: Outage
     rows,
     notes: [`Each fault lasted ${lastsMs / 1000} s under ${3 * perSecond} requests a second, ` +
       `STATEMENT_TIMEOUT=${statementTimeoutMs}ms.`],
-    totals,
     breaches,
     misses
   }
 }
 
-function startLoad (client: Client, perSecond: number) {
-  const pending: Array<Promise<unknown>> = []
-  const responses: HttpResponse[] = []
-  const lives: HttpResponse[] = []
-  const readies: HttpResponse[] = []
-  const collect = (into: HttpResponse[], sent: Promise<HttpResponse>) =>
-    pending.push(sent.then((response) => into.push(response)))
-  const timer = setInterval(() => {
-    collect(responses, client.create({ id: nextId++, name: 'Monstera' }))
-    collect(responses, client.list('?limit=20'))
-    collect(responses, client.delete(-1))
-  }, 1000 / perSecond)
-  const probes = setInterval(() => {
-    collect(lives, client.get('/livez'))
-    collect(readies, client.get('/readyz'))
-  }, 100)
-  return {
-    hasFailed: () => responses.some(({ status }) => status === 503),
-    async stop () {
-      clearInterval(timer)
-      clearInterval(probes)
-      await Promise.all(pending)
-      return { responses, lives, readies }
-    }
-  }
-}
-
-let nextId = 1
-
-/** 404 is normal: `startLoad` deletes plant -1, which no user has. */
+/** 404 is normal: the load deletes plant -1, which no user has. */
 const isNormal = ({ status }: HttpResponse) => status === 200 || status === 404
 
 const isProperError = (response: HttpResponse) =>

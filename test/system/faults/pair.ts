@@ -21,23 +21,16 @@ export async function startPair (scope: Scope) {
   await appendFile(join(copy, 'postgresql.auto.conf'), `primary_conninfo = '${conninfo}'\n`)
   await appendFile(join(dataDir, 'postgresql.auto.conf'), "synchronous_standby_names = 'standby'\n")
   const args = command.args.map((arg) => arg === dataDir ? copy : arg === primaryPort ? String(port) : arg)
-  const primary = await runServer(scope, command)
-  const standby = await runServer(scope, { ...command, args })
+  await runServer(scope, command)
+  await runServer(scope, { ...command, args })
   const standbyUrl = url.replace(`:${primaryPort}/`, `:${port}/`)
 
   return {
-    primary,
-    standby,
     /** First the URL of the primary, then the URL of the standby. */
     urls: [url, standbyUrl] as [string, string],
     /** A connection string with both servers, the standby first. */
     url: url.replace(/@[^/]+/, `@${hostname}:${port},${hostname}:${primaryPort}`),
     /** Resolves once the standby accepts writes. */
-    promote: () => sql(standbyUrl, 'select pg_promote()'),
-    /** Makes the primary read-only, as failover tools do. */
-    async demote (): Promise<void> {
-      await sql(url, 'alter system set default_transaction_read_only = on')
-      await sql(url, 'select pg_reload_conf()')
-    }
+    promote: () => sql(standbyUrl, 'select pg_promote()')
   }
 }

@@ -52,12 +52,8 @@ export async function runServer (scope: Scope, { file, args, uid, gid }: Command
   const untilReady = () => once(events, 'ready').then(() => performance.now())
 
   // Backends have their own process groups, so a signal to the postmaster's group would not reach them.
-  async function processes (): Promise<number[]> {
-    return [...await findChildren(server.pid).catch(() => []), server.pid as number]
-  }
-
   async function signal (name: NodeJS.Signals): Promise<void> {
-    for (const pid of await processes()) {
+    for (const pid of [...await findChildren(server.pid).catch(() => []), server.pid as number]) {
       try {
         process.kill(pid, name)
       } catch {
@@ -78,18 +74,10 @@ export async function runServer (scope: Scope, { file, args, uid, gid }: Command
     start,
     untilReady,
 
-    async kill (): Promise<void> {
-      const exited = once(server, 'exit')
-      await signal('SIGKILL')
-      await exited
-    },
+    kill: () => Promise.all([once(server, 'exit'), signal('SIGKILL')]),
 
     /** Kills the postmaster only. The backends exit by themselves. */
-    async killPostmaster (): Promise<void> {
-      const exited = once(server, 'exit')
-      server.kill('SIGKILL')
-      await exited
-    },
+    killPostmaster: () => Promise.all([once(server, 'exit'), server.kill('SIGKILL')]),
 
     freeze: () => signal('SIGSTOP'),
     thaw: () => signal('SIGCONT')

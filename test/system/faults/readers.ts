@@ -2,51 +2,37 @@ import { once } from 'node:events'
 import { connect, type Socket } from 'node:net'
 import { round } from '../../support/table.ts'
 import { sql } from '../../support/database.ts'
-import { memoryMiB } from '../../support/processes.ts'
 import { unmeasured, type Program, type Scope } from '../../support/program.ts'
-import { createClient, describe, type Client, type HttpResponse } from './client.ts'
-import { watchMemory } from './others.ts'
+import { createClient } from './client.ts'
+import { observe } from './others.ts'
 import { createUsers, type Postgres } from './postgres.ts'
 import { openProxy, type Proxy } from './proxy.ts'
-import { quantile, type Report } from './report.ts'
+import { latency, type Report } from './report.ts'
 
-const { serve } = unmeasured
-
-export interface ReadersOptions {
-  plants: number
-  /** The length of a plant's name. All plants together must exceed the 10 MB that socket buffers hold. */
-  characters: number
-  stalledReaders: number
-  halfOpenRequests: number
-  measureMs: number
-}
-
+/** All plants together must exceed the 10 MB that socket buffers hold. */
+const [plants, nameLength] = [300_000, 30]
+const [stalledReaders, halfOpenRequests] = [200, 1000]
+const measureMs = 8000
 const maxMemoryMiB = 256
 const maxSlowdown = 4
-const clients = 16
+const others = Array.from({ length: 16 }, (_, index) => `other ${index}`)
 
 /** Measures normal requests while other clients stop reading a long list or never finish a request. */
-export async function readers (scope: Scope, postgres: Postgres, options: ReadersOptions): Promise<Report> {
-  const { plants, characters, stalledReaders, halfOpenRequests, measureMs } = options
-  const [collector = '', other = ''] = await createUsers(postgres.url, ['collector', 'other'])
+export async function readers (scope: Scope, postgres: Postgres): Promise<Report> {
+  const [collector = '', ...tokens] = await createUsers(postgres.url, ['collector', ...others])
   await sql(postgres.url, `insert into plants (owner, id, name, tag)
-    select 'collector', id, rpad('Monstera deliciosa ' || id, ${characters}, '.'), 'indoor'
+    select 'collector', id, rpad('Monstera deliciosa ' || id, ${nameLength}, '.'), 'indoor'
     from generate_series(1, ${plants}) id`)
-  await sql(postgres.url,
-    'insert into plants (owner, id, name) select \'other\', id, \'Monstera\' from generate_series(1, 20) id')
   const proxy = await openProxy(scope, postgres.url)
-  const service = await serve(scope, { DATABASE_URL: proxy.url })
-  const client = createClient(service.address, other, { maxSockets: clients })
-  scope.teardown(client.close)
-  const breaches: string[] = []
-  const misses: string[] = []
+  const service = await unmeasured.serve(scope, { DATABASE_URL: proxy.url })
+  const clients = tokens.map((token) => createClient(service.address, token))
+  scope.teardown(() => { for (const client of clients) client.close() })
+  const watch = (ms: number) => observe(service, [service.address], clients, 'Monstera', ms)
 
-  await measure(client, Math.min(measureMs, 1000))
-  const alone = await measure(client, measureMs)
-  const idle = memoryMiB(service.child.pid as number)
-
+  await watch(1000)
+  const alone = await watch(measureMs)
   const get = getPlants(collector)
-  const post = `POST /plants HTTP/1.1\r\nhost: plants\r\nauthorization: Bearer ${other}\r\n` +
+  const post = `POST /plants HTTP/1.1\r\nhost: plants\r\nauthorization: Bearer ${tokens[0]}\r\n` +
     'content-type: application/json\r\ncontent-length: 100\r\n\r\n{"id": 1, '
   const open = (text: string) => openSocket(scope, service, text)
   const stalled = await Promise.all(Array.from({ length: stalledReaders }, async () => {
@@ -56,49 +42,32 @@ export async function readers (scope: Scope, postgres: Postgres, options: Reader
   }))
   const halfOpen = await Promise.all(Array.from({ length: halfOpenRequests }, (_, index) =>
     open(index % 2 === 0 ? get.slice(0, 40) : post)))
-  const memory = watchMemory(service.child)
-  const beside = await measure(client, measureMs)
-  const peak = memory.peak()
+  const beside = await watch(measureMs)
   const gone = [...stalled, ...halfOpen].filter((socket) => socket.closed).length
   for (const socket of [...stalled, ...halfOpen]) socket.destroy()
 
-  const unexpected = [...alone, ...beside].filter(({ status }) => ![200, 204, 400, 404].includes(status))
-  const [first] = unexpected
-  if (first) breaches.push(`${unexpected.length} requests of others failed, such as ${describe(first)}`)
-  if (gone > 0) misses.push(`${gone} stalled or half-open connections closed during the measurement`)
-  const p99 = (responses: HttpResponse[]) => quantile(responses.map(({ ms }) => ms), 0.99)
-  if (p99(beside) > maxSlowdown * p99(alone)) {
-    misses.push(`p99 is ${round(p99(beside) / p99(alone))} times the p99 before`)
-  }
-  if (peak > maxMemoryMiB) misses.push(`memory reached ${round(peak)} MiB`)
-  breaches.push(...await breakMidway(scope, proxy, service, collector))
-  breaches.push(...await resumeTogether(scope, postgres, collector))
-
+  const p99 = ({ writes, lists }: typeof alone) => latency([...writes, ...lists], 0.99)
+  const slowdown = p99(beside) / p99(alone)
   const crowd = `beside ${stalledReaders} stalled readers of ${plants} plants ` +
     `and ${halfOpenRequests} half-open requests`
-  const row = (title: string, responses: HttpResponse[], memory: number) =>
-    [title, round(responses.length / measureMs * 1000), round(p99(responses)), round(memory)]
   return {
     title: 'Stalled readers and unfinished requests',
-    head: [`${clients} others`, 'responses a second', '99th percentile, ms', 'service memory, MiB'],
-    rows: [row('alone', alone, idle), row(crowd, beside, peak)],
-    totals: { requests: alone.length + beside.length },
-    breaches,
-    misses
+    head: [`${others.length} others`, '99th percentile, ms', 'service memory, MiB'],
+    rows: [
+      ['alone', round(p99(alone)), round(alone.memory)],
+      [crowd, round(p99(beside)), round(beside.memory)]
+    ],
+    breaches: [
+      ...alone.faults, ...beside.faults,
+      ...await breakMidway(scope, proxy, service, collector),
+      ...await resumeTogether(scope, postgres, collector)
+    ],
+    misses: [
+      ...gone > 0 ? [`${gone} stalled or half-open connections closed during the measurement`] : [],
+      ...slowdown > maxSlowdown ? [`p99 is ${round(slowdown)} times the p99 before`] : [],
+      ...beside.memory > maxMemoryMiB ? [`memory reached ${round(beside.memory)} MiB`] : []
+    ]
   }
-}
-
-async function measure (client: Client, ms: number): Promise<HttpResponse[]> {
-  const responses: HttpResponse[] = []
-  const end = performance.now() + ms
-  await Promise.all(Array.from({ length: clients }, async (_, worker) => {
-    const id = 1000 + worker
-    while (performance.now() < end) {
-      responses.push(await client.create({ id, name: 'Monstera' }))
-      responses.push(await client.list('?limit=20'), await client.delete(id))
-    }
-  }))
-  return responses
 }
 
 const getPlants = (token: string) =>
@@ -144,7 +113,7 @@ async function breakMidway (scope: Scope, proxy: Proxy, service: Program, token:
 /** Stalls more lists than MAX_QUEUED, then reads all of them at once. The service must complete each list. */
 async function resumeTogether (scope: Scope, postgres: Postgres, token: string): Promise<string[]> {
   const maxQueued = 2
-  const service = await serve(scope, { DATABASE_URL: postgres.url, MAX_QUEUED: String(maxQueued) })
+  const service = await unmeasured.serve(scope, { DATABASE_URL: postgres.url, MAX_QUEUED: String(maxQueued) })
   const sockets: Socket[] = []
   while (sockets.length < 2 * maxQueued) {
     const socket = await openSocket(scope, service, getPlants(token))

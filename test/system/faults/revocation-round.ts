@@ -5,8 +5,6 @@ import { unmeasured } from '../../support/program.ts'
 import { createClient, type Client, type HttpResponse } from './client.ts'
 import type { Random } from './random.ts'
 
-const { run } = unmeasured
-
 export interface Instance { name: string, address: string, lastEffectMs: number }
 
 export interface Sent {
@@ -23,10 +21,8 @@ export interface Round {
   user: string
   sent: Sent[]
   erasure: { code: number | null, stdout: string, stderr: string }
-  /** How many plants and tokens of the user there were right after the erasure. */
-  left: number
-  /** The same, `laterMs` later. */
-  leftLater: Promise<number>
+  /** How many plants and tokens of the user there were right after the erasure, and `laterMs` later. */
+  left: number[]
 }
 
 interface Context { url: string, user: string, random: Random, clients: Client[] }
@@ -86,7 +82,9 @@ export async function runRound (
   await sql(url, `insert into plants (owner, id, name)
     select $1, id, 'stored' from generate_series(1, ${stored}::int) id`, [user])
   const sent: Sent[] = []
-  const names = obstacleNames(random)
+  const names = random.shuffled([...Object.keys(obstacles), lateCommit]).slice(0, 1 + random.below(3))
+    // All rounds share the table, so few of them lock it.
+    .filter((name, index) => index === 0 || name !== 'a locked table')
   const over = new AbortController()
   const work = instances.flatMap((instance, index) => Array.from({ length: workersPerInstance }, () =>
     sendRequests(context, instance, clients[index] as Client, sent, over.signal)))
@@ -102,7 +100,7 @@ export async function runRound (
   await delay(1000 + random.below(2000))
 
   const watched = delay(watchMs)
-  const erasure = await run(['user', 'erase', user, '--yes'],
+  const erasure = await unmeasured.run(['user', 'erase', user, '--yes'],
     { DATABASE_URL: named(url, 'erase'), TOKEN_CACHE_TTL: '0' })
   const left = await countLeft(url, user)
   const leftLater = delay(laterMs).then(() => countLeft(url, user))
@@ -110,20 +108,11 @@ export async function runRound (
   over.abort()
   await Promise.all([...work, ...waits, marking])
   for (const client of clients) client.close()
-  return { user, sent, erasure, left, leftLater }
+  return { user, sent, erasure, left: [left, await leftLater] }
 }
 
-export function named (url: string, session: string): string {
-  const result = new URL(url)
-  result.searchParams.set('application_name', session)
-  return result.href
-}
-
-function obstacleNames (random: Random): string[] {
-  const names = random.shuffled([...Object.keys(obstacles), lateCommit]).slice(0, 1 + random.below(3))
-  // All rounds share the table.
-  return names.filter((name, index) => index === 0 || name !== 'a locked table')
-}
+export const named = (url: string, session: string) =>
+  `${url}?application_name=${encodeURIComponent(session)}`
 
 async function countLeft (url: string, user: string): Promise<number> {
   const [row] = await sql(url, `select (select count(*) from plants where owner = $1) +

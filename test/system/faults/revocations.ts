@@ -5,12 +5,10 @@ import { round as rounded } from '../../support/table.ts'
 import { unmeasured, type Scope } from '../../support/program.ts'
 import { describe, errorNumber } from './client.ts'
 import { readEffects, recordEffects, type Effect } from './effects.ts'
-import { createUsers, makeServer, runServer } from './postgres.ts'
+import { createUsers, makeServer, runServer, type Postgres } from './postgres.ts'
 import { createRandom } from './random.ts'
-import type { Report } from './report.ts'
+import { summary, type Report } from './report.ts'
 import { named, runRound, type Instance, type Round, type Sent } from './revocation-round.ts'
-
-const { serve } = unmeasured
 
 /** With the TTL and the timeout of the last instance, a revoked token has effects for longest. */
 const instanceSettings = [
@@ -20,14 +18,13 @@ const instanceSettings = [
   { ttlMs: 4000, statementTimeoutMs: 6000, batch: 1 }
 ]
 const [connectMs, graceMs] = [3000, 1000]
+const [count, atOnce] = [200, 34]
 const maxQueued = 200
-/** A round takes about this long. */
+/** A round takes at least this long. */
 const spreadMs = 20_000
 
 /** Erases users while their requests wait for locks, in queues and for slow statements. */
-export async function revocations (
-  scope: Scope, { seed, rounds: count, atOnce }: { seed: number, rounds: number, atOnce: number }
-): Promise<Report> {
+export async function revocations (scope: Scope, _postgres: Postgres, seed: number): Promise<Report> {
   const { url, dataDir, command } = await makeServer(scope)
   await appendFile(join(dataDir, 'postgresql.auto.conf'),
     'track_commit_timestamp = on\nmax_connections = 500\n')
@@ -35,7 +32,7 @@ export async function revocations (
   await recordEffects(url)
   const instances = await Promise.all(instanceSettings.map(async ({ ttlMs, statementTimeoutMs, batch }) => {
     const name = `TTL ${ttlMs} ms, timeout ${statementTimeoutMs} ms, batches of ${batch}`
-    const { address } = await serve(scope, {
+    const { address } = await unmeasured.serve(scope, {
       DATABASE_URL: named(url, name),
       TOKEN_CACHE_TTL: `${ttlMs}ms`,
       STATEMENT_TIMEOUT: `${statementTimeoutMs}ms`,
@@ -56,14 +53,13 @@ export async function revocations (
       rounds.push(await runRound(url, instances, user, tokens[index] as string, random))
     }
   }))
-  const left = await Promise.all(rounds.map(({ leftLater }) => leftLater))
-  return report(instances, rounds, left, await readEffects(url))
+  return report(instances, rounds, await readEffects(url))
 }
 
 /** An effect of a request after the revocation of its token. */
 interface LateEffect { user: string, instance: Instance, kind: string, lateMs: number }
 
-function report (instances: Instance[], rounds: Round[], leftLater: number[], effects: Effect[]): Report {
+function report (instances: Instance[], rounds: Round[], effects: Effect[]): Report {
   const late = findLateEffects(instances, rounds, effects)
   const rows = [...Map.groupBy(late, ({ kind }) => kind)].map(([kind, ofKind]) => {
     const timesOf = (one: Instance) =>
@@ -76,13 +72,8 @@ function report (instances: Instance[], rounds: Round[], leftLater: number[], ef
     .map(({ user, instance, kind, lateMs }) =>
       `${kind} of ${user}, ${instance.name}, ${rounded(lateMs)} ms after the revocation`)
   const withEffects = new Set(late.map(({ user }) => user)).size
-  const failed = rounds.flatMap(({ user, erasure, left }, index) => {
-    const later = leftLater[index] as number
-    const isComplete = erasure.code === 0 && erasure.stdout.includes('Left: 0 plants and 0 tokens')
-    return isComplete && left + later === 0
-      ? []
-      : [`${user}: ${JSON.stringify(erasure)}, left at once ${left} and later ${later}`]
-  })
+  const failed = rounds.filter(({ erasure: { code, stdout }, left }) =>
+    code !== 0 || !stdout.includes('Left: 0 plants and 0 tokens') || left.some((count) => count !== 0))
   return {
     title: 'Revocations',
     head: ['last effect after the revocation, ms', ...instances.map(({ name }) => name)],
@@ -91,7 +82,8 @@ function report (instances: Instance[], rounds: Round[], leftLater: number[], ef
     breaches: [
       ...withEffects === 0 ? ['no effect came after a revocation, so the scenario tested nothing'] : [],
       ...summary('effects came too late', tooLateOf(false)),
-      ...summary('erasures failed or left something', failed),
+      ...summary('erasures failed or left something', failed.map(({ user, erasure, left }) =>
+        `${user}: ${JSON.stringify(erasure)}, left at once and later: ${left}`)),
       ...summary('wrong responses', findWrongResponses(rounds, effects))
     ],
     misses: summary('responses came too late', tooLateOf(true))
@@ -120,9 +112,6 @@ function findLateEffects (instances: Instance[], rounds: Round[], effects: Effec
 }
 
 const isSuccess = ({ response: { status } }: Sent) => status === 200 || status === 204
-
-const summary = (what: string, all: string[]) =>
-  all.length === 0 ? [] : [`${all.length} ${what}, such as ${all[0]}`]
 
 /** Finds failures, and responses that contradict the effects or the time of the revocation. */
 function findWrongResponses (rounds: Round[], effects: Effect[]): string[] {

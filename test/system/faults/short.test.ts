@@ -5,7 +5,7 @@ import type { Scope } from '../../support/program.ts'
 import { attacks } from './attacks.ts'
 import { outages } from './outages.ts'
 import { startPostgres } from './postgres.ts'
-import { printed, printedTotals, type Report } from './report.ts'
+import { printed, type Report } from './report.ts'
 import { storm } from './storm.ts'
 
 const seed = Date.now() % 1_000_000
@@ -23,19 +23,9 @@ const scenarios: Record<string, (scope: Scope) => Promise<Report>> = {
     restMs: 0
   })
 }
-const reports: Report[] = []
 for (const [name, run] of Object.entries(scenarios)) {
   t.test(`${name}, seed ${seed}`, async (t) => {
     const report = await run(t)
-    reports.push(report)
     t.strictSame(report.breaches, [], printed(report))
   })
 }
-
-t.test('the last line has the totals', async (t) => {
-  const line = printedTotals(reports, 61.2, seed)
-  t.comment(line)
-  // The storm kills four times. The outages kill PostgreSQL once.
-  t.match(line, /^Totals: 5 kills, [\d,]{4,} requests, [\d,]{3,} acknowledged writes checked, 0 lost, /)
-  t.ok(line.endsWith(`, 61.2 s, seed ${seed}`))
-})

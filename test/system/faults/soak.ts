@@ -3,23 +3,19 @@ import { memoryMiB } from '../../support/processes.ts'
 import { unmeasured, type Scope } from '../../support/program.ts'
 import { createClient, describe, type HttpResponse } from './client.ts'
 import { createUsers, type Postgres } from './postgres.ts'
-import { quantile, type Report } from './report.ts'
-
-const { serve } = unmeasured
+import { quantile, summary, type Report } from './report.ts'
 
 const clients = 32
 const plantsPerClient = 20
-const sampleMs = 250
+const [minutes, sampleMs] = [10, 250]
 /** The memory in the last minute may be at most this many times the memory in the second minute. */
 const maxGrowth = 1.15
 
 /** Sends valid and invalid requests for several minutes. The service must not use more and more memory. */
-export async function soak (
-  scope: Scope, postgres: Postgres, { minutes }: { minutes: number }
-): Promise<Report> {
+export async function soak (scope: Scope, postgres: Postgres): Promise<Report> {
   const users = Array.from({ length: clients }, (_, index) => `soak-${index}`)
   const tokens = await createUsers(postgres.url, users)
-  const service = await serve(scope, { DATABASE_URL: postgres.url })
+  const service = await unmeasured.serve(scope, { DATABASE_URL: postgres.url })
   const unexpected: HttpResponse[] = []
   const perMinute = Array.from({ length: minutes }, () => ({ requests: 0, samples: [] as number[] }))
   const began = performance.now()
@@ -48,7 +44,6 @@ export async function soak (
   const medians = perMinute.map(({ samples }) => quantile(samples, 0.5))
   const [, warm = NaN] = medians
   const last = medians.at(-1) as number
-  const [first] = unexpected
   return {
     title: 'Soak',
     head: ['minute', 'requests', 'median memory, MiB', 'highest, MiB'],
@@ -56,10 +51,7 @@ export async function soak (
       index + 1, requests.toLocaleString('en'), round(medians[index] as number), round(Math.max(...samples))
     ]),
     notes: [`Memory of the last minute by that of the second: ${(last / warm).toFixed(2)}.`],
-    totals: { requests: perMinute.reduce((sum, { requests }) => sum + requests, 0) },
-    breaches: first === undefined
-      ? []
-      : [`${unexpected.length} unexpected responses, such as ${describe(first)}`],
+    breaches: summary('unexpected responses', unexpected.map(describe)),
     misses: last > maxGrowth * warm ? [`memory grew from ${round(warm)} to ${round(last)} MiB`] : []
   }
 }

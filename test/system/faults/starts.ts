@@ -8,14 +8,13 @@ import type { Postgres } from './postgres.ts'
 import { openProxy, type Proxy } from './proxy.ts'
 import type { Report } from './report.ts'
 
-const { serve } = unmeasured
-
 interface Fault {
   title: string
   begin: (proxy: Proxy) => unknown
   /** Resolves once the fault affects the service. */
   noticed: (proxy: Proxy, service: Program) => Promise<unknown>
-  end: (proxy: Proxy) => unknown
+  /** Runs before the proxy forwards new connections again. */
+  end?: (proxy: Proxy) => unknown
 }
 
 /** Starts the service while its database is unusable. The service must be ready once the database works. */
@@ -23,30 +22,27 @@ export async function starts (scope: Scope, postgres: Postgres): Promise<Report>
   const operator = new pg.Client(postgres.url)
   await operator.connect()
   scope.teardown(() => operator.end())
-  const isConnected = async (proxy: Proxy) => {
-    while (proxy.connections().most === 0) await delay(10)
-  }
   const faults: Fault[] = [
     {
       title: 'rejects connections',
       begin: (proxy) => proxy.set('closed'),
-      noticed: (_proxy, service) => service.logged('the database is not ready'),
-      end: (proxy) => proxy.set('open')
+      noticed: (_proxy, service) => service.logged('the database is not ready')
     },
     {
       title: 'accepts connections and never responds',
       begin: (proxy) => proxy.set('silent'),
-      noticed: isConnected,
-      end: (proxy) => proxy.set('open')
+      async noticed (proxy) {
+        while (proxy.connections().most === 0) await delay(10)
+      }
     },
     {
       title: 'stops responding during the migrations',
       begin: () => operator.query('begin; lock table migrations in access exclusive mode'),
-      noticed: async () => {
+      async noticed () {
         const waiting = () => sql(postgres.url, 'select from pg_locks where not granted')
         while ((await waiting()).length === 0) await delay(10)
       },
-      end: async (proxy) => {
+      async end (proxy) {
         proxy.silence()
         await operator.query('commit')
       }
@@ -58,7 +54,7 @@ export async function starts (scope: Scope, postgres: Postgres): Promise<Report>
   for (const { title, begin, noticed, end } of faults) {
     const proxy = await openProxy(scope, postgres.url)
     await begin(proxy)
-    const service = await serve(scope, { DATABASE_URL: proxy.url }, 'listening')
+    const service = await unmeasured.serve(scope, { DATABASE_URL: proxy.url }, 'listening')
     await noticed(proxy, service)
     const client = createClient(service.address)
     const expect = (what: string, wanted: number, found: number | null) => {
@@ -66,7 +62,8 @@ export async function starts (scope: Scope, postgres: Postgres): Promise<Report>
     }
     expect('/livez', 200, (await client.get('/livez')).status)
     expect('/readyz', 503, (await client.get('/readyz')).status)
-    await end(proxy)
+    await end?.(proxy)
+    proxy.set('open')
     const since = performance.now()
     await service.logged('ready')
     rows.push([title, round(performance.now() - since)])

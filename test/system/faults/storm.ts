@@ -4,8 +4,6 @@ import { createRandom } from './random.ts'
 import { spread, type Report } from './report.ts'
 import { startWriters } from './writers.ts'
 
-const { serve } = unmeasured
-
 interface StormOptions {
   seed: number
   /** How many times to kill the service. The scenario kills PostgreSQL equally often. */
@@ -19,7 +17,7 @@ export async function storm (scope: Scope, postgres: Postgres, options: StormOpt
   const { seed, kills, writes } = options
   const random = createRandom(seed)
   const environment = { DATABASE_URL: postgres.url }
-  let service = await serve(scope, environment)
+  let service = await unmeasured.serve(scope, environment)
   const { address } = service
   const { acknowledged, ledger, stop } = await startWriters(postgres.url, [address], random)
 
@@ -28,7 +26,7 @@ export async function storm (scope: Scope, postgres: Postgres, options: StormOpt
       service.child.kill('SIGKILL')
       await service.exited
       const since = performance.now()
-      service = await serve(scope, { ...environment, PORT: new URL(address).port }, 'listening')
+      service = await unmeasured.serve(scope, { ...environment, PORT: new URL(address).port }, 'listening')
       return since
     },
     'PostgreSQL, all processes': async () => {
@@ -60,12 +58,6 @@ export async function storm (scope: Scope, postgres: Postgres, options: StormOpt
     head: ['killed', 'times', 'from the new start to the first acknowledged write, ms'],
     rows: [...recoveries].map(([name, times]) => [name, times.length, spread(times)]),
     notes: [`${counted(ledger.counts)} Plants with a history that no order explains: ${breaches.length}.`],
-    totals: {
-      kills: plan.length,
-      requests: Object.values(ledger.counts).reduce((sum, count) => sum + count) - ledger.counts.unsent,
-      acknowledged: ledger.counts.created + ledger.counts.deleted,
-      lost: breaches.length
-    },
     breaches,
     misses: []
   }

@@ -1,7 +1,7 @@
 import { EventEmitter, once } from 'node:events'
 import { setTimeout as delay } from 'node:timers/promises'
 import { sql } from '../../support/database.ts'
-import { createClient, type HttpResponse } from './client.ts'
+import { createClient, type Client, type HttpResponse } from './client.ts'
 import { openLedger } from './ledger.ts'
 import { createUsers } from './postgres.ts'
 import type { Random } from './random.ts'
@@ -15,41 +15,33 @@ const plantsPerUser = 160
  * Starts workers that create, delete and list plants. Each worker sends all requests to one address, and
  * waits `pause` milliseconds after each response.
  */
-export async function startWriters (
-  databaseUrl: string, addresses: string[], random: Random, pause = 0
-) {
+export async function startWriters (databaseUrl: string, addresses: string[], random: Random, pause = 0) {
   const tokens = await createUsers(databaseUrl, users)
   const ledger = openLedger()
   const events = new EventEmitter()
   const over = new AbortController()
 
-  async function work (user: string, client: ReturnType<typeof createClient>, worker: number): Promise<void> {
+  async function work (user: string, client: Client, worker: number): Promise<void> {
     for (let round = 0; !over.signal.aborted; round++) {
       const id = random.below(plantsPerUser)
-      const response = await act(user, client, id, `${id} by ${worker} in round ${round}`)
-      if (response.status === 200 || response.status === 204) events.emit('acknowledged')
-      const failed = response.status === 0 || response.status === 503
+      const { status } = await act(user, client, id, `${id} by ${worker} in round ${round}`)
+      if (status === 200 || status === 204) events.emit('acknowledged')
+      const failed = status === 0 || status === 503
       const wait = failed ? Math.max(50, pause) : pause
       if (wait > 0) await delay(wait)
     }
     client.close()
   }
 
-  async function act (
-    user: string, client: ReturnType<typeof createClient>, id: number, name: string
-  ): Promise<HttpResponse> {
+  async function act (user: string, client: Client, id: number, name: string): Promise<HttpResponse> {
     if (random.chance(0.1)) {
       const response = await client.list()
       ledger.listed(user, response)
       return response
     }
-    if (random.chance(0.6)) {
-      const response = await client.create({ id, name })
-      ledger.created(user, id, name, response)
-      return response
-    }
-    const response = await client.delete(id)
-    ledger.deleted(user, id, response)
+    const isCreate = random.chance(0.6)
+    const response = isCreate ? await client.create({ id, name }) : await client.delete(id)
+    ledger.wrote(user, id, isCreate ? name : null, response)
     return response
   }
 

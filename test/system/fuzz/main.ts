@@ -1,4 +1,5 @@
-// Runs many fuzz cases. Usage: npm run fuzz -- [--seed 1] [--count 20000] [--only <case>]
+// Runs many fuzz cases. Usage: npm run fuzz -- [--seed 1] [--first 0] [--count 20000]
+// A message about a case names its index. `--first <index> --count 1` repeats the case.
 import { parseArgs } from 'node:util'
 import { startPostgres } from '../faults/postgres.ts'
 import { fuzz } from './run.ts'
@@ -6,8 +7,8 @@ import { fuzz } from './run.ts'
 const { values } = parseArgs({
   options: {
     seed: { type: 'string', default: String(Date.now() % 1_000_000) },
-    count: { type: 'string', default: '20000' },
-    only: { type: 'string' }
+    first: { type: 'string', default: '0' },
+    count: { type: 'string', default: '20000' }
   }
 })
 
@@ -17,12 +18,8 @@ const { url } = await startPostgres(scope)
 const seed = Number(values.seed)
 const since = performance.now()
 console.log(`seed ${seed}`)
-const { requests, validRequests, outcomes, violations } = await fuzz(scope, {
-  databaseUrl: url,
-  seed,
-  count: Number(values.count),
-  only: values.only === undefined ? undefined : Number(values.only)
-})
+const { requests, validRequests, outcomes, violations } =
+  await fuzz(scope, url, seed, Number(values.count), Number(values.first))
 console.table(outcomes)
 console.log(
   `${requests} responses to faulty requests and ${validRequests} to valid ones ` +

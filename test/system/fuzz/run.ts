@@ -1,7 +1,6 @@
 import { once } from 'node:events'
 import { METHODS } from 'node:http'
 import { connect } from 'node:net'
-import { isDeepStrictEqual } from 'node:util'
 import pg from 'pg'
 import { createRandom, type Random } from '../faults/random.ts'
 import { createUsers } from '../faults/postgres.ts'
@@ -11,37 +10,18 @@ import { exchange, type RawResponse } from '../../support/raw.ts'
 import { examplePaths } from '../../support/routes.ts'
 import { explain, expectOnly } from './checks.ts'
 import { mutate } from './mutate.ts'
-import { create, cursorAt, isDecodable, list, remove, type CreateRequest, type Plants } from './oracle.ts'
+import { create, cursorAt, isDecodable, list, remove, type Plants } from './oracle.ts'
 import {
   anyQuery, anyRequest, chunk, edges, escapeUrl, head, plantText, split, withQuery, type Worker
 } from './requests.ts'
-
-const { serve } = unmeasured
-
-export interface FuzzOptions {
-  databaseUrl: string
-  seed: number
-  count: number
-  /** Runs only the case with this index. */
-  only?: number | undefined
-}
-
-export interface FuzzReport {
-  requests: number
-  validRequests: number
-  /** Counts by a kind of case, such as `creates`, and by outcome: a status, an error number or `reset`. */
-  outcomes: Record<string, Record<string, number>>
-  violations: string[]
-}
 
 const workerCount = 6
 const unknownMethods = ['FOO', 'get', 'POSTS', 'X-Y', 'DELET']
 
 /** Sends random requests, most of them faulty, to the service. Reports unexpected responses. */
-export async function fuzz (scope: Scope, options: FuzzOptions): Promise<FuzzReport> {
-  const { databaseUrl, seed, count, only } = options
+export async function fuzz (scope: Scope, databaseUrl: string, seed: number, count: number, first = 0) {
   const provider = await startKeyServer(scope)
-  const service = await serve(scope, {
+  const service = await unmeasured.serve(scope, {
     DATABASE_URL: databaseUrl, TOKEN_CACHE_TTL: '4s', MAX_QUEUED: '9999', ...acceptingJwts(provider.issuer)
   })
   const { address } = service
@@ -53,14 +33,16 @@ export async function fuzz (scope: Scope, options: FuzzOptions): Promise<FuzzRep
   const users = await Promise.all(names.map(async (name, index) => index % 2 === 0
     ? { user: name, token: tokens[index] }
     : { user: `${provider.issuer}|${name}`, token: await provider.sign({ sub: name, exp }) }))
-  const report: FuzzReport = { requests: 0, validRequests: 0, outcomes: {}, violations: [] }
+  /** Counts by a kind of case, such as `creates`, and by outcome: a status, an error number or `reset`. */
+  const outcomes: Record<string, Record<string, number>> = {}
+  const report = { requests: 0, validRequests: 0, outcomes, violations: [] as string[] }
   const kinds = [
     creates, creates, creates, creates, deletes, deletes, lists, strays, unauthenticated, streams, streams,
     streams, streams, streams, streams, resets
   ]
-  let next = only ?? 0
-  const end = only === undefined ? count : only + 1
-  const isOver = () => next >= end || report.violations.length >= 20 || service.child.exitCode !== null
+  let next = first
+  const isOver = () =>
+    next >= first + count || report.violations.length >= 20 || service.child.exitCode !== null
 
   await Promise.all(users.map(async ({ user, token }) => {
     const worker = { user, authorization: `Bearer ${token}`, plants: new Map() }
@@ -81,19 +63,19 @@ export async function fuzz (scope: Scope, options: FuzzOptions): Promise<FuzzRep
   return report
 
   async function runCase (worker: Worker, index: number): Promise<void> {
-    // Each case has its own seed, so that `--only` can repeat a single case.
+    // Each case has its own seed, so that `--first` can repeat a single case.
     const random = createRandom(seed * 1_000_003 + index)
     const kind = random.pick(kinds)
     let sent: Array<Buffer> = []
     try {
-      const outcomes = await kind(random, worker, (bytes, options) => {
+      const results = await kind(random, worker, (bytes, options) => {
         sent = options?.inOnePiece ? [bytes] : split(random, bytes)
         const parts = sent.flatMap((part) => [part, () => new Promise(setImmediate)])
         return exchange(address, parts, { halfClose: true, ...options })
       })
-      const counts = report.outcomes[kind.name] ??= {}
-      for (const outcome of outcomes) counts[outcome] = (counts[outcome] ?? 0) + 1
-      report.requests += outcomes.length
+      const counts = outcomes[kind.name] ??= {}
+      for (const result of results) counts[result] = (counts[result] ?? 0) + 1
+      report.requests += results.length
       await sendValidList(worker)
     } catch (error) {
       const input = JSON.stringify(Buffer.concat(sent).toString('latin1').slice(0, 1500))
@@ -108,14 +90,9 @@ export async function fuzz (scope: Scope, options: FuzzOptions): Promise<FuzzRep
 
   async function sendValidList ({ authorization, plants }: Worker): Promise<void> {
     const response = await fetch(`${address}/plants`, { headers: { authorization } })
-    const expected = list(plants, undefined)
-    const body = await response.json()
-    const link = response.headers.get('link') ?? undefined
-    if (!isDeepStrictEqual({ status: response.status, body, link }, expected)) {
-      throw new Error(
-        `a valid list got ${response.status} ${JSON.stringify(body)} for ${JSON.stringify(expected)}`
-      )
-    }
+    const received =
+      { status: response.status, headers: Object.fromEntries(response.headers), body: await response.text() }
+    expectOnly([received], list(plants, undefined))
     report.validRequests++
   }
 
@@ -158,18 +135,17 @@ export async function fuzz (scope: Scope, options: FuzzOptions): Promise<FuzzRep
     if (isChunked && contentType === undefined && isDecodable(query ?? '')) {
       return expectOnly(responses, { number: 40004 })
     }
-    return expectOnly(responses,
-      create(plants, { contentType, contentEncoding, body, query } satisfies CreateRequest))
+    return expectOnly(responses, create(plants, { contentType, contentEncoding, body, query }))
   }
 
   async function deletes (random: Random, { authorization, plants }: Worker, send: Send): Promise<string[]> {
     const original = String(random.chance(0.6) && plants.size > 0
       ? random.pick([...plants.keys()])
       : random.pick(edges))
+    const other = Buffer.from(String(random.pick(edges)))
     const id = random.chance(0.4)
       ? original
-      : escapeUrl(random, mutate(random, Buffer.from(original), Buffer.from(String(random.pick(edges)))),
-        /[!-~]/, /[/?#%]/)
+      : escapeUrl(random, mutate(random, Buffer.from(original), other), '/?#')
     const query = anyQuery(random)
     const responses = await send(head('DELETE', withQuery(`/plants/${id}`, query), authorization,
       random.chance(0.3) ? ['Content-Type: application/json'] : []))
@@ -183,7 +159,7 @@ export async function fuzz (scope: Scope, options: FuzzOptions): Promise<FuzzRep
     ])
     const query = random.chance(0.3)
       ? original
-      : escapeUrl(random, mutate(random, Buffer.from(original)), /[!-~]/, /[#]/)
+      : escapeUrl(random, mutate(random, Buffer.from(original)), '#')
     const isHead = random.chance(0.1)
     const responses = await send(head(isHead ? 'HEAD' : 'GET', `/plants?${query}`, authorization),
       { heads: isHead ? [0] : [] })
@@ -198,7 +174,7 @@ export async function fuzz (scope: Scope, options: FuzzOptions): Promise<FuzzRep
   }
 
   async function strays (random: Random, { authorization }: Worker, send: Send): Promise<string[]> {
-    const stray = escapeUrl(random, mutate(random, Buffer.from('/plantz')), /[!-~]/, /[?#%]/)
+    const stray = escapeUrl(random, mutate(random, Buffer.from('/plantz')), '?#')
     // The service recognizes an unknown method only if the method arrives in one piece.
     if (random.chance(0.2)) {
       const request = head(random.pick(unknownMethods), random.pick(Object.keys(examplePaths)), authorization)

@@ -14,8 +14,6 @@ const deploy = join(import.meta.dirname, '../../../deploy/observability')
 /** The factor by which alerts fire faster than with the shipped rules. */
 const speed = 60
 
-export interface Alert { labels: Record<string, string>, state: string }
-
 /**
  * Returns an empty string if prometheus and promtool are on the PATH. Otherwise downloads Debian's package
  * and returns the folder of the package's programs, or undefined if the download fails.
@@ -34,11 +32,10 @@ export async function findPrometheus (): Promise<string | undefined> {
     .then(() => `${programs}/`, () => undefined)
 }
 
-export async function promtool (programs: string, args: string[], input = ''): Promise<string> {
+export async function promtool (programs: string, args: string[], input = '') {
   const running = execute(`${programs}promtool`, args, { cwd: deploy })
   running.child.stdin?.end(input)
-  const { stdout } = await running
-  return stdout
+  await running
 }
 
 const faster = (text: string) => text
@@ -87,6 +84,7 @@ scrape_configs: [{ job_name: plant-store, static_configs: [{ targets: ["${new UR
     },
 
     async firing (): Promise<Set<string>> {
+      type Alert = { labels: Record<string, string>, state: string }
       const { alerts } = await get<{ alerts: Alert[] }>('/api/v1/alerts')
       const firing = alerts.filter(({ state }) => state === 'firing')
       return new Set(firing.map(({ labels }) => labels.alertname as string))
@@ -94,12 +92,7 @@ scrape_configs: [{ job_name: plant-store, static_configs: [{ targets: ["${new UR
   }
 }
 
-export interface Panel {
-  title: string
-  targets: Array<{ expr: string }>
-}
-
-export async function readPanels (): Promise<Panel[]> {
+export async function readPanels (): Promise<Array<{ title: string, targets: Array<{ expr: string }> }>> {
   return JSON.parse(await readFile(join(deploy, 'grafana/plant-store.json'), 'utf8')).panels
 }
 

@@ -6,48 +6,29 @@ import { sql } from '../../support/database.ts'
 import { createDataDir } from '../../support/embedded.ts'
 import { unmeasured } from '../../support/program.ts'
 
-const { serve } = unmeasured
 // Use an own server with PostgreSQL's default settings: the server of `npm test` has fsync off.
 const { url, close } = await startEmbedded(await createDataDir(t))
 t.teardown(close)
 
-/** Starts and stops the service. Returns its warnings about settings, and the series of its metric. */
-async function startAndStop () {
-  const service = await serve(t, { DATABASE_URL: url, METRICS_PORT: '0', DRAIN_DELAY: '0' })
-  const warned = service.log.filter(({ off }) => off !== undefined)
-  const metrics = String(service.log.find(({ msg }) => msg === 'metrics')?.url)
-  const text = await (await fetch(metrics)).text()
-  const series = text.matchAll(/^plant_store_unsafe_setting\{setting="(\w+)"\} (\d)$/gm)
-  service.child.kill('SIGTERM')
-  await service.exited
-  return { warned, series: Object.fromEntries([...series].map(([, setting, value]) => [setting, value])) }
-}
-
-await t.test('with the default settings there is no warning', async (t) => {
-  t.strictSame(await startAndStop(), {
-    warned: [],
-    series: { fsync: '0', full_page_writes: '0', synchronous_commit: '0' }
-  })
-})
-
-const off = {
-  fsync: ['alter system set fsync = off', 'select pg_reload_conf()'],
-  full_page_writes: ['alter system set full_page_writes = off', 'select pg_reload_conf()'],
+/** After the statements, the settings in `off` are off. */
+const changes: Array<[statements: string[], off: readonly string[]]> = [
+  [[], []],
   // The service is a client with this role, so it must notice the setting of the role.
-  synchronous_commit: ['alter role current_user set synchronous_commit = off']
-}
+  [['alter role current_user set synchronous_commit = off'], ['synchronous_commit']],
+  [['alter system set fsync = off', 'alter system set full_page_writes = off', 'select pg_reload_conf()'],
+    durabilitySettings]
+]
 
-await t.test('one line of the log and the metrics name all settings that are off', async (t) => {
-  await sql(url, off.synchronous_commit.join())
-  t.match(await startAndStop(), {
-    warned: [{
-      level: 'warn', off: ['synchronous_commit'], msg: 'a crash of the database may lose acknowledged writes'
-    }],
-    series: { fsync: '0', full_page_writes: '0', synchronous_commit: '1' }
+for (const [statements, off] of changes) {
+  await t.test(`log and metrics name the settings that are off: ${off.join() || 'none'}`, async (t) => {
+    for (const statement of statements) await sql(url, statement)
+    const { log } = await unmeasured.serve(t, { DATABASE_URL: url, METRICS_PORT: '0' })
+    const warned = log.flatMap(({ level, off, msg }) => off === undefined ? [] : [{ level, off, msg }])
+    const msg = 'a crash of the database may lose acknowledged writes'
+    t.strictSame(warned, off.length === 0 ? [] : [{ level: 'warn', off: [...off], msg }])
+    const metrics = await (await fetch(String(log.find(({ msg }) => msg === 'metrics')?.url))).text()
+    const series = [...metrics.matchAll(/^plant_store_unsafe_setting\{setting="(\w+)"\} (\d)$/gm)]
+    t.strictSame(Object.fromEntries(series.map(([, setting, value]) => [setting, value === '1'])),
+      Object.fromEntries(durabilitySettings.map((setting) => [setting, off.includes(setting)])))
   })
-  for (const statement of [...off.fsync, ...off.full_page_writes]) await sql(url, statement)
-  const { warned, series } = await startAndStop()
-  t.match(warned, [{ off: [...durabilitySettings] }])
-  t.equal(warned.length, 1)
-  t.strictSame(series, { fsync: '1', full_page_writes: '1', synchronous_commit: '1' })
-})
+}

@@ -9,7 +9,6 @@ import { startWriters } from '../faults/writers.ts'
 import { missing, startProject } from './support.ts'
 
 const image = process.env.CITUS_IMAGE
-const seed = Date.now() % 1_000_000
 
 for (const batch of ['1', '500']) {
   await t.test(`with WRITE_BATCH=${batch} plants distributed by owner survive the loss of a worker`, {
@@ -17,7 +16,8 @@ for (const batch of ['1', '500']) {
   }, async (t) => {
     const project = await startProject(t, 'citus', { WRITE_BATCH: batch })
     const url = await project.databaseUrl('coordinator')
-    const { acknowledged, ledger, stop } = await startWriters(url, project.addresses, createRandom(seed))
+    const { acknowledged, ledger, stop } =
+      await startWriters(url, project.addresses, createRandom(Date.now()))
     await acknowledged(500)
     const worker = await project.container('worker-one')
     await run('kill', worker)

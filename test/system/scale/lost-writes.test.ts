@@ -7,7 +7,7 @@ import { createClient } from '../faults/client.ts'
 import { createUsers } from '../faults/postgres.ts'
 import { sql } from '../../support/database.ts'
 import { table } from '../../support/table.ts'
-import { missing, startProject, type Project } from './support.ts'
+import { killAhead, missing, startProject, type Project } from './support.ts'
 
 const clients = 24
 const writeMs = 3000
@@ -26,23 +26,12 @@ const kill = async ({ container }: Project) => run('kill', await container('one'
 
 const crashes: Crash[] = [
   { how: 'the server is killed and starts again', survivor: 'one', begin: kill },
-  {
-    how: 'the same, with `synchronous_commit` off',
-    survivor: 'one',
-    isAsynchronous: true,
-    begin: kill
-  },
+  { how: 'the same, with `synchronous_commit` off', survivor: 'one', isAsynchronous: true, begin: kill },
   { how: 'failover to an asynchronous standby', survivor: 'two', begin: kill },
   {
     how: `failover to an asynchronous standby, ${laggingMs} ms behind`,
     survivor: 'two',
-    async begin (project) {
-      const two = await project.container('two')
-      await run('network', 'disconnect', project.network, two)
-      await delay(laggingMs)
-      await kill(project)
-      await run('network', 'connect', '--alias=two', project.network, two)
-    }
+    begin: (project) => killAhead(project, laggingMs)
   }
 ]
 
@@ -66,9 +55,8 @@ for (const { how, survivor, isAsynchronous = false, begin } of crashes) {
     const [token = ''] = await createUsers(url, ['ada'])
     const server = await project.container(survivor)
     if (isAsynchronous) {
-      const psql = (text: string) => project.inside('one', 'psql', '--username=postgres', `--command=${text}`)
-      await psql('alter system set synchronous_commit = off')
-      await psql('select pg_reload_conf()')
+      await project.inside('one', 'psql', '--username=postgres',
+        '--command=alter system set synchronous_commit = off', '--command=select pg_reload_conf()')
     }
     const [address = ''] = project.addresses
     const creates = Array.from({ length: clients }, (_, worker) => createUntilFailure(address, token, worker))

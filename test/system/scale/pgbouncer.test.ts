@@ -5,7 +5,7 @@ import { join } from 'node:path'
 import { promisify } from 'node:util'
 import t from 'tap'
 import { migrate } from '../../../src/database/migrate.ts'
-import { run, waitForStatus } from '../container/support.ts'
+import { root, run, waitForStatus } from '../container/support.ts'
 import { createRandom } from '../faults/random.ts'
 import { counted } from '../faults/storm.ts'
 import { startWriters } from '../faults/writers.ts'
@@ -14,16 +14,13 @@ import { migrations } from '../../support/migrations.ts'
 import { unmeasured } from '../../support/program.ts'
 import { missing, startProject } from './support.ts'
 
-const root = new URL('../../../', import.meta.url)
-const seed = Date.now() % 1_000_000
-
 await t.test('the service works through PgBouncer in transaction mode without further settings', {
   skip: await missing('postgres:18', 'edoburu/pgbouncer:v1.24.1-p1')
 }, async (t) => {
   const project = await startProject(t, 'pgbouncer')
   const url = await project.databaseUrl('pool')
   const direct = await project.databaseUrl('database')
-  const { acknowledged, ledger, stop } = await startWriters(url, project.addresses, createRandom(seed))
+  const { acknowledged, ledger, stop } = await startWriters(url, project.addresses, createRandom(Date.now()))
 
   await t.test('PgBouncer shares few database connections among many', async (t) => {
     await acknowledged(500)

@@ -1,4 +1,5 @@
 // Helpers for the tests that run several instances, with Compose overlays for the databases.
+import { setTimeout as delay } from 'node:timers/promises'
 import type { Test } from 'tap'
 import { buildImage, openProject, run, urlOf, waitForStatus } from '../container/support.ts'
 
@@ -30,4 +31,13 @@ export async function startProject (t: Test, overlay: string, env: Record<string
   for (const address of addresses) await waitForStatus(`${address}/readyz`, 200)
 
   return { ...project, addresses }
+}
+
+/** Kills the primary `one` when its standby `two` lacks the writes of the last `ms` milliseconds. */
+export async function killAhead ({ container, network }: Project, ms: number) {
+  const [one, two] = [await container('one'), await container('two')]
+  await run('network', 'disconnect', network, two)
+  await delay(ms)
+  await run('kill', one)
+  await run('network', 'connect', '--alias=two', network, two)
 }
