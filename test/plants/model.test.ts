@@ -1,6 +1,7 @@
 import fc from 'fast-check'
 import type { LightMyRequestResponse } from 'fastify'
 import t from 'tap'
+import { anyText } from '../support/any-text.ts'
 import { startApp } from '../support/app.ts'
 import { expectOnly } from '../system/fuzz/checks.ts'
 import {
@@ -35,8 +36,6 @@ const beyond = fc.oneof(
   fc.bigInt({ min: -(10n ** 400n), max: smallest - 1n })
 )
 const user = fc.constantFrom(...users)
-// Some of these texts contain lone surrogates or U+0000. The service rejects such texts.
-const text = fc.oneof(fc.string({ unit: 'binary' }), fc.string({ unit: 'grapheme' }))
 
 /** Each function writes an integer in another JSON notation, such as 1.0 or 10e-1. */
 const spellings: Array<(digits: string, sign: string, zeros: number) => string> = [
@@ -78,7 +77,7 @@ const predictCreate = (body: string) => (plants: Plants) => create(plants, {
   contentType: 'application/json', contentEncoding: undefined, body: Buffer.from(body), query: undefined
 })
 
-const mostlyText = fc.oneof({ weight: 9, arbitrary: text }, other)
+const mostlyText = fc.oneof({ weight: 9, arbitrary: anyText }, other)
 const optionalTag = fc.option(mostlyText, { nil: undefined, freq: 2 })
 const anyId = fc.oneof({ weight: 9, arbitrary: id }, beyond)
 
