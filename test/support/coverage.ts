@@ -3,8 +3,8 @@ import { join } from 'node:path'
 
 const root = join(import.meta.dirname, '../..').replaceAll(/\W/g, '\\$&')
 
-// Ignore packages: reading their source maps takes a quarter of a test's processor time. Don't ignore
-// @tapjs/mock: it loads before src, and the first file that is not ignored starts the measurement.
+// Ignore packages: reading their source maps takes a quarter of a test's processor time. Don't ignore tap's
+// mocks: they load before src, and the first file that is not ignored starts the measurement.
 process.env._TAPJS_PROCESSINFO_EXCLUDE_ = String(
   new RegExp(`^(node|tapmock):|^${root}\\/(node_modules\\/(?!@tapjs\\/mock\\/)|dev\\/|test\\/|\\.tap\\/)`))
 
