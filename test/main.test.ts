@@ -10,13 +10,10 @@ import { promisify, stripVTControlCharacters } from 'node:util'
 import pg from 'pg'
 import t, { type Test } from 'tap'
 import manifest from '../package.json' with { type: 'json' }
-import { createTokens } from '../src/access/tokens.ts'
 import { openLogStream } from '../src/commands/log-stream.ts'
-import { printQuickStart } from '../src/commands/quick-start.ts'
 import { serve as serveHere } from '../src/commands/serve.ts'
 import { createToken, listTokens } from '../src/commands/tokens.ts'
 import { readConfig } from '../src/config.ts'
-import { openDatabase } from '../src/database/database.ts'
 import { createDatabase, sql } from './support/database.ts'
 import { createDataDir, isRunning } from './support/embedded.ts'
 import { matchEach } from './support/match.ts'
@@ -155,15 +152,6 @@ t.test('without DATABASE_URL the service brings its own PostgreSQL and a token',
   t.match(printed.args(), /^ID .*\n\w+ +demo .*\n\w+ +alice /)
   t.strictSame(notes.args(), [[usesEmbedded], [usesEmbedded]])
   t.notOk(isRunning(DATA_DIR))
-})
-
-t.test('a start with tokens names the token command', async (t) => {
-  const database = openDatabase({ url: await createDatabase(t), statementTimeoutMs: 5000 })
-  t.teardown(() => database.close())
-  await createTokens(database).create({ user: 'alice', readOnly: false })
-  const printed = t.capture(console, 'error')
-  await printQuickStart(database, 'http://127.0.0.1:3000')
-  t.strictSame(printed.args(), [['To create a token: npx plant-store token create <user>']])
 })
 
 t.test('on a terminal the log is readable, and Ctrl-C ends the service', inParallel, async (t) => {

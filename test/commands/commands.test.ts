@@ -10,6 +10,7 @@ import { createTokens } from '../../src/access/tokens.ts'
 import { expiry, label, positiveInteger, userName } from '../../src/commands/arguments.ts'
 import { withDatabase } from '../../src/commands/database.ts'
 import { formatError } from '../../src/commands/format-error.ts'
+import { printQuickStart } from '../../src/commands/quick-start.ts'
 import { eraseUser, ownedTables } from '../../src/commands/users.ts'
 import { maxRevocationMs, readConfig } from '../../src/config.ts'
 import { migrate } from '../../src/database/migrate.ts'
@@ -190,6 +191,13 @@ t.test('tokens are created, listed by age with their state, and revoked', async 
     t.strictSame(await run(['token', 'revoke', ...words]),
       fails(`There is no token ${which}. The command token list shows all tokens.`))
   }
+})
+
+t.test('the quick start shows no further token once there are tokens', async (t) => {
+  await createTokens(database).create({ user: 'alice', readOnly: false })
+  const printed = t.capture(console, 'error')
+  await printQuickStart(database, 'http://127.0.0.1:3000')
+  t.strictSame(printed.args(), [['To create a token: npx plant-store token create <user>']])
 })
 
 t.test('token commands create no tables', async (t) => {
