@@ -173,6 +173,14 @@ test('while three connections are closing, no fourth is opened', async (t) => {
   await managed.close()
 })
 
+test('a connection closes only after its statements, however long they take', async (t) => {
+  const connection = await createConnector({ url, statementTimeoutMs })()
+  const rows = connection.run({ name: 'slow', text: "select 'done' from pg_sleep(1.5)" }, [])
+  connection.close()
+  t.strictSame(await rows, [['done']])
+  await connection.closed
+})
+
 test('neither a token look-up nor the readiness probe waits for slow reads', async (t) => {
   const { database } = await startApp(t, { DATABASE_URL: url })
   const client = new pg.Client(url)
