@@ -37,7 +37,8 @@ t.test('a short list does not wait for a large one', async (t) => {
   const { readLong } = database
   const held = Promise.withResolvers<void>()
   database.readLong = async (statement, values) => {
-    await held.promise
+    // On a busy machine, lists of kim may count as slow. They are also long reads, but not large.
+    if (values[0] === 'judy') await held.promise
     return readLong(statement, values)
   }
   t.teardown(() => { database.readLong = readLong })
