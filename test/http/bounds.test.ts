@@ -64,7 +64,7 @@ t.test('a body that does not fit in the memory budget is rejected before it is r
   t.equal(await beginCreate(alice).response, 'HTTP/1.1 503')
   t.equal(await beginCreate(bob).response, 'HTTP/1.1 100')
   t.equal((await alice.create({ id: 1, name: 'small' })).statusCode, 200)
-  // Two bodies must go: the body of the other user leaves less memory for one user.
+  // One body would not suffice: since bob's body, less memory is free, so one user may hold less.
   for (const { socket } of begun.slice(0, 2)) socket.destroy()
   let response
   while ((response = await beginCreate(alice).response) === 'HTTP/1.1 503');

@@ -37,7 +37,7 @@ t.test('a short list does not wait for a large one', async (t) => {
   const { readLong } = database
   const held = Promise.withResolvers<void>()
   database.readLong = async (statement, values) => {
-    // On a busy machine, lists of kim may count as slow. They are also long reads, but not large.
+    // On a busy machine, a short list may count as slow. A slow list is a long read, too.
     if (values[0] === 'judy') await held.promise
     return readLong(statement, values)
   }
