@@ -1,7 +1,7 @@
 // Tests the metrics, and the readiness that they and /readyz show.
 import { once } from 'node:events'
 import { connect } from 'node:net'
-import { setImmediate } from 'node:timers/promises'
+import { setImmediate, setTimeout as delay } from 'node:timers/promises'
 import t from 'tap'
 import manifest from '../../package.json' with { type: 'json' }
 import { createToken } from '../../src/access/token-format.ts'
@@ -30,8 +30,9 @@ async function scrape (url: string | undefined): Promise<Series> {
 
 /** Scrapes until `isNew` accepts the values. The service updates the values at most once a second. */
 async function scrapeUntil (url: string | undefined, isNew: (series: Series) => boolean): Promise<Series> {
-  const series = await scrape(url)
-  return isNew(series) ? series : scrapeUntil(url, isNew)
+  let series
+  while (!isNew(series = await scrape(url))) await delay(50)
+  return series
 }
 
 /** Sends `text` to the metrics port. `closed` resolves to the received text when the connection closes. */
