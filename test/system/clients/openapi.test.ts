@@ -8,7 +8,7 @@ import { promisify } from 'node:util'
 import t, { type Test } from 'tap'
 import { sql } from '../../support/database.ts'
 import { withoutHooks } from '../../support/program.ts'
-import { openSamples } from '../../support/samples.ts'
+import { openSamples } from './samples.ts'
 
 const packages = join(import.meta.dirname, '../node_modules')
 const binOf = (program: string) => join(packages, '.bin', program)

@@ -4,8 +4,8 @@ import { rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
 import type { Test } from 'tap'
-import { startApp } from './app.ts'
-import { asShipped } from './program.ts'
+import { startApp } from '../../support/app.ts'
+import { asShipped } from '../../support/program.ts'
 
 export const run = promisify(execFile)
 
