@@ -142,7 +142,7 @@ t.test('the lists of a user whose last list was slow are read alone, until one i
       return lists === 1 ? [noPlants] : range(lists).map((index) => [index + 1, ...noPlants])
     },
     async readLong () {
-      reads.push(1)
+      if (reads.push(1) === 20) await delay(150)
       return [noPlants]
     }
   } as unknown as Database
@@ -153,6 +153,9 @@ t.test('the lists of a user whose last list was slow are read alone, until one i
   t.strictSame(await Promise.all(range(80).map(list)), Array(80).fill({ plants: [], beyond: undefined }))
   // The first four statements start together.
   t.strictSame(reads, [16, 16, 16, 16, ...Array(16).fill(1)])
+  // The last of the lists was slow, so the next two are read alone.
+  await Promise.all([list(), list()])
+  t.strictSame(reads.slice(20), [1, 1])
   // On a busy machine, further lists may be slow.
   do await Promise.all([list(), list()]); while (reads.at(-1) === 1)
 })
