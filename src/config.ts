@@ -66,7 +66,7 @@ export const settings = {
     'bytes of memory for large request bodies, unsent pages of long lists and files of /docs together'),
   TOKEN_CACHE_TTL: duration('3s', maxTokenCacheTtl, 'how long a token is cached; 0 turns the cache off'),
   WRITE_BATCH: number(undefined, [1, 9999],
-    'how many creates, deletes or lists may share a statement (lists 16, the others 512 at most); ' +
+    'how many creates, deletes or lists may share a statement (lists 32, the others 512 at most); ' +
     '1 turns batching off'),
   MAX_QUEUED: number('4000', [1, 9999],
     'how many requests of a kind may wait for the database before others are rejected'),

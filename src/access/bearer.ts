@@ -44,10 +44,12 @@ export function createBearer (
 ): (guarded: FastifyInstance) => Promise<void> {
   app.decorateRequest('identity', null, [])
 
+  const checkNow = (request: FastifyRequest, token: string) => check(token, () => onMiss(request))
+
   function setIdentity (request: FastifyRequest, token: string, access: Access): true {
     request.identity = {
       ...access,
-      async renew () { Object.assign(this, await check(token, () => onMiss(request))) }
+      async renew () { Object.assign(this, await checkNow(request, token)) }
     }
     return true
   }
@@ -74,8 +76,8 @@ export function createBearer (
       // By default, the plugin responds to errors and logs them. Here, the app's error handler does both.
       addHook: false,
       verifyErrorLogLevel: 'trace',
-      auth: async (token, request) => request.identity !== null ||
-        setIdentity(request, token, await check(token, () => onMiss(request)))
+      auth: async (token, request) =>
+        request.identity !== null || setIdentity(request, token, await checkNow(request, token))
     })
     guarded.addHook('onRequest', guarded.verifyBearerAuth as NonNullable<typeof guarded.verifyBearerAuth>)
   }

@@ -3,7 +3,7 @@ import { LRUCache } from 'lru-cache'
 import { ApiError, errors } from '../errors.ts'
 import { tokenEvents } from '../events.ts'
 import type { Access, Authenticator } from './bearer.ts'
-import { hashToken, isWellFormedToken } from './token-format.ts'
+import { isWellFormedToken } from './token-format.ts'
 import { tokenState, type Token, type Tokens } from './tokens.ts'
 
 const maxTokens = 10_000
@@ -24,43 +24,41 @@ interface Entry { token: Token, access: Access, refreshAt: number, expiresAt: nu
 export function createAuthenticator (tokens: Tokens, ttlMs: number): Authenticator {
   const cache = createCache(tokens, ttlMs)
   const refreshIntervalMs = refreshInterval * ttlMs
-  const lookUp = (hash: string) => cache.forceFetch(hash, { forceRefresh: true })
+  const lookUp = (text: string) => cache.forceFetch(text, { forceRefresh: true })
 
-  function refreshSoon (hash: string, entry: Entry, now: number): void {
+  function refreshSoon (text: string, entry: Entry, now: number): void {
     // Refresh an entry only once. If the refresh fails, the entry expires.
     entry.refreshAt = Infinity
     // Start the refresh at the end of the current interval. All refreshes of an interval share a statement.
-    setTimeout(() => { lookUp(hash).catch(() => {}) }, refreshIntervalMs - now % refreshIntervalMs).unref()
+    setTimeout(() => { lookUp(text).catch(() => {}) }, refreshIntervalMs - now % refreshIntervalMs).unref()
   }
 
-  async function find (hash: string, now: number): Promise<Entry> {
-    const entry = await lookUp(hash)
+  async function find (text: string, now: number): Promise<Entry> {
+    const entry = await lookUp(text)
     // An earlier request may have started this look-up. If the entry has already expired, look up again.
-    return entry.expiresAt < now ? lookUp(hash) : entry
+    return entry.expiresAt < now ? lookUp(text) : entry
   }
 
   return {
     cached (text) {
-      const hash = hashToken(text)
       const now = performance.now()
       // Unlike `get`, `peek` does not mark the entry as recently used. Only a refresh marks the entry.
-      const entry = cache.peek(hash)
+      const entry = cache.peek(text)
       if (entry === undefined || now >= entry.expiresAt) return undefined
       if (tokenState(entry.token) !== 'active') return undefined
       tokenEvents.publish({ hit: true })
-      if (now >= entry.refreshAt) refreshSoon(hash, entry, now)
+      if (now >= entry.refreshAt) refreshSoon(text, entry, now)
       return entry.access
     },
 
     async check (text, onMiss) {
-      const hash = hashToken(text)
       const now = performance.now()
-      const known = cache.peek(hash)
+      const known = cache.peek(text)
       const hit = known !== undefined && now < known.expiresAt
       if (!isWellFormedToken(text)) throw malformed
       if (known === undefined) onMiss()
       tokenEvents.publish({ hit })
-      const { token, access } = hit ? known : await find(hash, now)
+      const { token, access } = hit ? known : await find(text, now)
       const state = tokenState(token)
       if (state === 'active') return access
       // With `identity` the log names the user of a revoked or expired token.
@@ -75,9 +73,9 @@ function createCache (tokens: Tokens, ttlMs: number): LRUCache<string, Entry> {
     // Keep the entry when its refresh fails. Finish a look-up even when its entry is evicted.
     noDeleteOnFetchRejection: true,
     ignoreFetchAbort: true,
-    fetchMethod: async (hash, known) => {
+    fetchMethod: async (text, known) => {
       const askedAt = performance.now()
-      const token = await tokens.find(hash, known?.token)
+      const token = await tokens.find(text, known?.token)
       if (token === undefined) throw unknown
       const { id, user, readOnly, expires } = token
       const leftMs = (expires?.getTime() ?? Infinity) - Date.now()

@@ -38,8 +38,8 @@ export function createTokens (database: Database, maxQueued = Infinity) {
     },
 
     /** Also finds revoked and expired tokens. `known`, an older result, names the user for fair queuing. */
-    find: (hash: string, known?: Token) =>
-      lookUps.add({ user: known?.user ?? '', identity: undefined, hash }),
+    find: (token: string, known?: Token) =>
+      lookUps.add({ user: known?.user ?? '', identity: undefined, hash: hashToken(token) }),
 
     async list (user?: string): Promise<Token[]> {
       return (await database.read(selectByUser, [user])).map(toToken)

@@ -15,7 +15,7 @@ export type Plants = ReturnType<typeof createPlants>
 type PlantsConfig = Pick<Config, 'WRITE_BATCH' | 'MAX_QUEUED' | 'BODY_LIMIT'>
 
 /** The most lists in a statement, and the most statements in flight. More of either delays other users. */
-const [maxLists, maxListBatches] = [16, 4]
+const [maxLists, maxListBatches] = [32, 2]
 
 /** The returned functions read and change only the plants of the identity's user. */
 export function createPlants (database: Database, config: PlantsConfig, budget: MemoryBudget) {

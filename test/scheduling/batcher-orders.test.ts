@@ -59,10 +59,14 @@ t.test('in every order, each item succeeds or fails once, and users share fairly
         return counted.size
       }
 
+      /** How many items have left the queue since the last batch. */
+      let taken = 0
       const batcher = new Batcher<Item, Item>(async (sent) => {
         const isRetry = sent.some(({ place }) => place === 'retry')
         must(!isRetry || sent.length === 1, 'each item is retried alone')
         must(isRetry || countBatches() < limits.maxInFlight, 'at most maxInFlight batches are in flight')
+        must(isRetry || countBatches() === 0 || taken >= limits.maxItems, 'a further batch is full')
+        if (!isRetry) taken = 0
         must(sent.length <= limits.maxItems, 'a batch has at most maxItems items')
         const batch = isRetry ? sent[0]?.batch as Batch : { statements: 0 }
         if (!isRetry) counted.add(batch)
@@ -125,6 +129,7 @@ t.test('in every order, each item succeeds or fails once, and users share fairly
       function take (item: Item): void {
         if (item.place !== 'queue') return
         item.place = 'taken'
+        taken++
         for (const [user, others] of served) {
           if (user === item.user) others.clear()
           else if (at('queue', user).length > 0) must(!others.has(item.user), 'users take turns')
@@ -183,7 +188,9 @@ t.test('in every order, each item succeeds or fails once, and users share fairly
         else if (step.act === 'wait') await wait(step)
         else Object.assign(items.findLast(({ place }) => place !== 'settled') ?? {}, { isGone: true })
       }, () => {
-        must(at('queue').length === 0 || countBatches() === limits.maxInFlight, 'no item waits needlessly')
+        const mustWait = countBatches() === limits.maxInFlight ||
+          (countBatches() > 0 && at('queue').length < limits.maxItems)
+        must(at('queue').length === 0 || mustWait, 'no item waits needlessly')
         must(at('queue').length <= maxQueued, 'at most maxQueued items wait')
         must(items.every(({ place }) => !/expired|taken|retry/.test(place)), 'no item is lost')
       })

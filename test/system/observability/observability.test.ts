@@ -81,7 +81,7 @@ const faults: Fault[] = [
     begin: () => proxy.slow(0, 20_000),
     end: () => proxy.slow(0),
     alerts: ['PlantStoreShedding', 'PlantStoreErrorBudgetBurnsFast'],
-    // More than fit into four batches of 16 lists and the queue. Otherwise the service would reject nothing.
+    // More than fit into two batches of 32 lists and the queue. Otherwise the service would reject nothing.
     clients: 200
   }
 ]
