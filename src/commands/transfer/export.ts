@@ -72,8 +72,9 @@ const copyText = (user?: string) => `copy (
     select ${user === undefined ? 'owner, ' : ''}id, ${fields.join()} ${plantsOf(user)}
   ) to stdout`
 
-// COPY's text format has the escapes of JSON, except for quotes, `\v` and most control characters.
-const escapable = /\\.|[^\t\n -\xFF]|"/g
+// COPY's text format has the escapes of JSON, except for quotes, `\v` and most control characters. Match
+// escaped backslashes, too: a `v` after them is only a letter.
+const escapable = /\\[v\\]|[^\t\n -\xFF]|"/g
 
 function escape (found: string): string {
   if (found === '"') return '\\"'
