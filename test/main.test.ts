@@ -7,14 +7,13 @@ import { setImmediate as nextTick, setTimeout } from 'node:timers/promises'
 import { join } from 'node:path'
 import { pathToFileURL } from 'node:url'
 import { promisify, stripVTControlCharacters } from 'node:util'
-import pg from 'pg'
 import t, { type Test } from 'tap'
 import manifest from '../package.json' with { type: 'json' }
 import { openLogStream } from '../src/commands/log-stream.ts'
 import { serve as serveHere } from '../src/commands/serve.ts'
 import { createToken, listTokens } from '../src/commands/tokens.ts'
 import { readConfig } from '../src/config.ts'
-import { createDatabase, sql } from './support/database.ts'
+import { createDatabase, openSession, sql } from './support/database.ts'
 import { createDataDir, isRunning } from './support/embedded.ts'
 import { matchEach } from './support/match.ts'
 import { program, run, serve, type Program } from './support/program.ts'
@@ -228,10 +227,7 @@ t.test('an export ends with its reader, or by Ctrl-C without a file', inParallel
   t.match(stdout, /^{"id":1,"name":"n{99}"}\n$/)
   t.equal(stderr, '')
 
-  const client = new pg.Client(DATABASE_URL)
-  await client.connect()
-  t.teardown(() => client.end())
-  await client.query('begin; lock table plants')
+  await openSession(t, DATABASE_URL, 'begin; lock table plants')
   const folder = t.testdir()
   const typed = { question: 'a second', answer: '\x03' }
   const shown = await onTerminal(['export', '--all', join(folder, 'out.csv.gz')], { DATABASE_URL }, typed)

@@ -62,25 +62,6 @@ async function start (t: Test, environment?: Record<string, string>) {
 const invalidToken = 'Authorization: Bearer x\r\n'
 const last = 'Connection: close\r\n'
 
-t.test('few unauthenticated requests start per tick, in the order of their connection', async (t) => {
-  const { openAll, completed, request } = await start(t)
-  const sockets = await openAll()
-  const received = sockets.map((socket) => buffer(socket))
-  const text = request('GET /plants', invalidToken) + request('GET /openapi.json', '') +
-    request('GET /livez', last)
-  for (const socket of sockets) socket.write(text)
-  let most = 0
-  for (let before = 0, now = 0; now < 3 * together; before = now) {
-    await new Promise(setImmediate)
-    now = completed().length
-    most = Math.max(most, now - before)
-  }
-  t.ok(most <= maxPerTick, `${most}`)
-  const statuses = (await Promise.all(received)).map((bytes) =>
-    parseResponses(bytes).map(({ status }) => status))
-  t.same(statuses, Array(together).fill([401, 200, 200]))
-})
-
 t.test('a connection may close before its first request is read', async (t) => {
   const { app, accepted, arrived, open, openAll, request } = await start(t)
   const sockets = await openAll()
@@ -167,16 +148,4 @@ t.test('queued requests of clients that disconnect are not started', async (t) =
   next.write(request('GET /openapi.json'))
   await once(next, 'data')
   t.ok(started <= 4 * maxPerTick, `${started}`)
-})
-
-t.test('queued requests get responses with Connection: close during a shutdown', async (t) => {
-  const { app, openAll, onceArrived, request } = await start(t)
-  const sockets = await openAll()
-  const received = sockets.map((socket) => buffer(socket))
-  const closed = Promise.withResolvers<void>()
-  onceArrived(() => { closed.resolve(app.close()) })
-  for (const socket of sockets) socket.write(request('GET /plants'))
-  await closed.promise
-  const responses = (await Promise.all(received)).map((bytes) => parseResponses(bytes))
-  matchEach(t, responses.flat(), Array(together).fill({ status: 200, headers: { connection: 'close' } }))
 })

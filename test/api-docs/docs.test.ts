@@ -1,7 +1,8 @@
-// Tests the reference page at /docs.
+// Tests the reference page at /docs, and the document of an operation that the service does not have.
 import { cp, rename } from 'node:fs/promises'
 import { connect } from 'node:net'
 import { join } from 'node:path'
+import { Type } from '@sinclair/typebox'
 import Fastify from 'fastify'
 import t from 'tap'
 import { MemoryBudget } from '../../src/scheduling/memory-budget.ts'
@@ -107,4 +108,14 @@ t.test('HEAD requests for the reference page leave no work that delays later one
   for (let sent = 0; sent < 100; sent++) await head()
   clearImmediate(timer)
   t.ok(ticks < 500, `${ticks}`)
+})
+
+t.test('the document describes an operation without errors of its own', async (t) => {
+  const { app } = await startApp(t, withoutDatabase, async (guarded) => {
+    const schema = { tags: ['Pots'], operationId: 'listPots', response: { 200: Type.Array(Type.String()) } }
+    guarded.get('/pots', { schema }, async () => [])
+  })
+  const { responses } = (await app.inject('/openapi.json')).json().paths['/pots'].get
+  t.match(responses[200].content['application/json'].schema, { type: 'array', items: { type: 'string' } })
+  t.strictSame(Object.keys(responses).slice(0, 3), ['200', '400', '401'])
 })

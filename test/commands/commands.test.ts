@@ -3,7 +3,6 @@ import { registerHooks, syncBuiltinESMExports } from 'node:module'
 import { PassThrough } from 'node:stream'
 import { mock } from 'node:test'
 import { setImmediate as nextTick } from 'node:timers/promises'
-import pg from 'pg'
 import t, { type Test } from 'tap'
 import manifest from '../../package.json' with { type: 'json' }
 import { createTokens } from '../../src/access/tokens.ts'
@@ -17,7 +16,7 @@ import { migrate } from '../../src/database/migrate.ts'
 import { openDatabase } from '../../src/database/database.ts'
 import { ApiError, errors } from '../../src/errors.ts'
 import { statementEvents, type StatementEvent } from '../../src/events.ts'
-import { createDatabase, sql } from '../support/database.ts'
+import { createDatabase, openSession, sql } from '../support/database.ts'
 import { matchEach } from '../support/match.ts'
 import { migrations } from '../support/migrations.ts'
 
@@ -296,12 +295,8 @@ t.test('user erase fails while something still creates plants of the user', asyn
 })
 
 t.test('user erase waits for a transaction that has created a plant of the user', async (t) => {
-  const [operator, later] = [new pg.Client(url), new pg.Client(url)]
-  for (const client of [operator, later]) {
-    await client.connect()
-    t.teardown(() => client.end())
-  }
-  await operator.query("begin; insert into plants (owner, id, name) values ('eve', 1, 'Fern')")
+  const operator = await openSession(t, url,
+    "begin; insert into plants (owner, id, name) values ('eve', 1, 'Fern')")
   const sent: StatementEvent[] = []
   const note = (event: StatementEvent) => { sent.push(event) }
   statementEvents.subscribe(note)
@@ -310,17 +305,15 @@ t.test('user erase waits for a transaction that has created a plant of the user'
   // After these statements, the command only looks whether the transaction has ended.
   while (sent.length < 3 * ownedTables.length + 6) await nextTick()
   // This transaction begins later, so the erasure does not wait for its end.
-  await later.query("begin; insert into plants (owner, id, name) values ('bob', 2, 'Ivy')")
+  await openSession(t, url, "begin; insert into plants (owner, id, name) values ('bob', 2, 'Ivy')")
   await operator.query('commit')
   t.match(await erased, { code: 0, stdout: 'Left: 0 plants and 0 tokens of eve.' })
   t.strictSame(await plantsOf('eve'), [])
 })
 
 t.test('user erase fails and deletes no token if a token was created meanwhile', async (t) => {
-  const operator = new pg.Client(url)
-  await operator.connect()
-  t.teardown(() => operator.end())
-  await operator.query("begin; insert into plants (owner, id, name) values ('gil', 1, 'Fern')")
+  const operator = await openSession(t, url,
+    "begin; insert into plants (owner, id, name) values ('gil', 1, 'Fern')")
   const erased = run(['user', 'erase', 'gil', '--yes'])
   const waiting = `select from pg_stat_activity
     where query like '%pg_locks%' and application_name = 'plant-store' and datname = current_database()`

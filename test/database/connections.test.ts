@@ -1,7 +1,7 @@
 // Tests connections to real servers and to proxies with faults. managed-connection-orders.test.ts runs the
 // events of a connection in random orders.
 import { EventEmitter, once } from 'node:events'
-import { createServer, Socket, type AddressInfo } from 'node:net'
+import { Socket } from 'node:net'
 import { setTimeout as delay } from 'node:timers/promises'
 import pg from 'pg'
 import t, { type Test } from 'tap'
@@ -15,7 +15,7 @@ import { ApiError } from '../../src/errors.ts'
 import { connectionEvents } from '../../src/events.ts'
 import { openProxy } from '../system/faults/proxy.ts'
 import { startApp } from '../support/app.ts'
-import { createDatabase, sql } from '../support/database.ts'
+import { createDatabase, openSession, sql } from '../support/database.ts'
 import { matchEach } from '../support/match.ts'
 
 /** Long enough that no statement times out on a busy machine. */
@@ -183,10 +183,7 @@ test('a connection closes only after its statements, however long they take', as
 
 test('neither a token look-up nor the readiness probe waits for slow reads', async (t) => {
   const { database } = await startApp(t, { DATABASE_URL: url })
-  const client = new pg.Client(url)
-  await client.connect()
-  t.teardown(() => client.end())
-  await client.query('select pg_advisory_lock(1)')
+  const client = await openSession(t, url, 'select pg_advisory_lock(1)')
   const reading = database.read({ name: 'blocked', text: 'select pg_advisory_lock(1)' })
   const lookUp = database.readHedged(one)
   t.match(database.pending(), { read: 1, token: 1 })
@@ -264,11 +261,9 @@ test('the probe fails while lists have no connection, although other connections
 })
 
 test('a database that accepts connections and does not respond counts as unavailable', async (t) => {
-  const unresponsive = createServer().listen(0, '127.0.0.1')
-  await once(unresponsive, 'listening')
-  t.teardown(() => unresponsive.close())
-  const { port } = unresponsive.address() as AddressInfo
-  const { app, log } = await startApp(t, { DATABASE_URL: `postgres://127.0.0.1:${port}/plants` })
+  const proxy = await openProxy(t, url)
+  proxy.set('silent')
+  const { app, log } = await startApp(t, { DATABASE_URL: proxy.url })
 
   const unavailable = { error: 50301, message: 'The database cannot be reached.' }
   const [list, ready] = await Promise.all([

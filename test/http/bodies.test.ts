@@ -182,21 +182,6 @@ t.test('a body in more pieces is not read further, and creates nothing', async (
   t.equal(later?.status, 200, 'a later connection has the whole limit again, although Node reuses parsers')
 })
 
-t.test('pieces may also be segments of the network', async (t) => {
-  const { hostname, port } = new URL(address)
-  const accepted = once(app.server, 'connection')
-  const client = connect({ host: hostname, port: Number(port), noDelay: true }).on('error', () => {})
-  const closed = new Promise((resolve) => client.resume().on('close', resolve))
-  client.write(head('POST /plants', 'Content-Length: 5000'))
-  const [socket] = await accepted
-  for (let sent = socket.bytesRead; !socket.destroyed; sent = socket.bytesRead) {
-    client.write(' ')
-    while (socket.bytesRead === sent && !socket.destroyed) await new Promise(setImmediate)
-  }
-  await closed
-  t.ok(client.bytesWritten < 1000)
-})
-
 t.test('the metrics listener has the same limit', async (t) => {
   await untilClosed(metrics?.url as string, head('GET /metrics') + chunks('x'.repeat(5000), 1))
   t.equal((await fetch(metrics?.url as string)).status, 200)

@@ -61,8 +61,9 @@ async function isKilled (copy: Copy, { file, start, end, text }: Mutant): Promis
   const source = sources.get(file) ?? ''
   await copy.write(file, source.slice(0, start) + text + source.slice(end))
   const tests = [...times].filter(([name]) => options.tests || folderOf(name) === folderOf(file))
-  // Start with tests that killed other mutants of the file, and with short tests.
-  const costOf = ([name, ms]: [string, number]) => ms / (1 + (kills.get(`${name} ${file}`) ?? 0))
+  // Start with tests of the mutant's folder, tests that killed other mutants of the file, and short tests.
+  const costOf = ([name, ms]: [string, number]) =>
+    ms / (1 + (kills.get(`${name} ${file}`) ?? 0)) * (folderOf(name) === folderOf(file) ? 0.1 : 1)
   let found = false
   for (const [name, ms] of tests.sort((a, b) => costOf(a) - costOf(b))) {
     found = await copy.run(name, 3 * ms + 10_000) === undefined

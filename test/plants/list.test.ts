@@ -2,14 +2,13 @@ import { once } from 'node:events'
 import { connect, type Socket } from 'node:net'
 import { PassThrough } from 'node:stream'
 import { setTimeout as delay } from 'node:timers/promises'
-import pg from 'pg'
 import t from 'tap'
 import type { Database, Statement } from '../../src/database/database.ts'
 import { createPlants } from '../../src/plants/repository.ts'
 import { MemoryBudget } from '../../src/scheduling/memory-budget.ts'
 import { startApp } from '../support/app.ts'
 import { startBlocked } from '../support/blocked.ts'
-import { createDatabase, sql, waitingForLocks } from '../support/database.ts'
+import { createDatabase, openSession, sql, waitingForLocks } from '../support/database.ts'
 import { identityOf } from '../support/identity.ts'
 import { cursorAt, storePlants } from '../support/plants.ts'
 
@@ -52,10 +51,7 @@ t.test('a client that disconnects before a long list begins causes no warning an
   const ivan = await as('ivan')
   const before = log.length
   const { hostname, port } = new URL(address)
-  const client = new pg.Client(url)
-  await client.connect()
-  t.teardown(() => client.end())
-  await client.query('begin; lock table plants')
+  const client = await openSession(t, url, 'begin; lock table plants')
   const accepted = once(app.server, 'connection') as Promise<[Socket]>
   const reader = connect(Number(port), hostname)
   reader.write(`GET /plants HTTP/1.1\r\nHost: x\r\nAuthorization: ${ivan.authorization}\r\n\r\n`)

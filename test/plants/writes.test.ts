@@ -1,6 +1,5 @@
 // Tests creates and deletes: their results, batches and failures.
 import { setTimeout as delay } from 'node:timers/promises'
-import pg from 'pg'
 import t from 'tap'
 import type { Database } from '../../src/database/database.ts'
 import { createPlants } from '../../src/plants/repository.ts'
@@ -8,7 +7,7 @@ import { PlantSchema, type NewPlant } from '../../src/plants/schemas.ts'
 import { MemoryBudget } from '../../src/scheduling/memory-budget.ts'
 import { startApp } from '../support/app.ts'
 import { startBlocked } from '../support/blocked.ts'
-import { createDatabase, sql, waitingForLocks } from '../support/database.ts'
+import { createDatabase, openSession, sql, waitingForLocks } from '../support/database.ts'
 import { identityOf } from '../support/identity.ts'
 import { matchEach } from '../support/match.ts'
 
@@ -149,9 +148,7 @@ t.test('a plant that the database rejects does not make the rest of its batch fa
 t.test('a create whose connection is lost has an unknown outcome and is not sent again', async (t) => {
   const [first, ...others] = await sendBlocked(...['Fern', 'Ivy', 'Moss', 'Monstera'].map(create))
   // PostgreSQL grants the lock to the first create, then to the client `next`, then to the other creates.
-  const next = new pg.Client(url)
-  await next.connect()
-  t.teardown(() => next.end())
+  const next = await openSession(t, url)
   const locked = next.query('begin; lock table plants in exclusive mode')
   await untilBlocked(2)
   await unblock()
@@ -209,10 +206,7 @@ t.test('an error of the database becomes the error that the client gets', async 
 t.test('deletes that wait too long for a locked table get the error of a slow database', async (t) => {
   const { as, url } = await startApp(t, { STATEMENT_TIMEOUT: '500ms' })
   const alice = await as('alice')
-  const blocking = new pg.Client(url)
-  await blocking.connect()
-  t.teardown(() => blocking.end())
-  await blocking.query('begin; lock table plants in access exclusive mode')
+  const blocking = await openSession(t, url, 'begin; lock table plants in access exclusive mode')
   // The batch times out. Then the service retries each delete with a statement that PostgreSQL cannot prepare
   // while the table is locked. The first retry times out. The others fail: no statement is prepared.
   const responses = await Promise.all(range(20).map((id) => alice.delete(id)))

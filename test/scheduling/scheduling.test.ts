@@ -29,13 +29,6 @@ function queueOf (items: string[]): FairQueue<string> {
   return queue
 }
 
-t.test('users take turns, however many entries one of them has', async (t) => {
-  const queue = queueOf(['m1', 'm2', 'm3', 'm4', 'a1', 'b1', 'a2'])
-  t.equal(queue.size, 7)
-  t.strictSame(drain(queue), ['m1', 'a1', 'b1', 'm2', 'a2', 'm3', 'm4'])
-  t.equal(queue.size, 0)
-})
-
 t.test('a user with expensive entries gets the same cost in a round as the others', async (t) => {
   const queue = new FairQueue<string>(10)
   for (const item of ['m1', 'm2']) queue.add('m', item, 20)

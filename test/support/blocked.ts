@@ -2,10 +2,9 @@
 import { subscribe } from 'node:diagnostics_channel'
 import { EventEmitter, once } from 'node:events'
 import { setTimeout as delay } from 'node:timers/promises'
-import pg from 'pg'
 import type { Test } from 'tap'
 import { startApp } from './app.ts'
-import { waitingForLocks } from './database.ts'
+import { openSession, waitingForLocks } from './database.ts'
 
 const handlers = new EventEmitter()
 subscribe('tracing:fastify.request.handler:start', () => { handlers.emit('start') })
@@ -41,9 +40,7 @@ export async function startBlocked (
   const app = await startApp(t, environment)
   const alice = await app.as('alice')
   await untilFast(alice.list)
-  const client = new pg.Client(app.url)
-  await client.connect()
-  t.teardown(() => client.end())
+  const client = await openSession(t, app.url)
 
   /** Waits until a PostgreSQL process waits for the lock. Returns the id of this process. */
   async function findBlocked (): Promise<number> {

@@ -5,13 +5,6 @@ import { noPlant } from './error-response.ts'
 const size = Number(settings.BODY_LIMIT.initial)
 const fill = (start: string, unit: string, end: string) =>
   start + unit.repeat((size - start.length - end.length) / Buffer.byteLength(unit)) + end
-const list = (start: string, item: (index: number) => string, end: string) => {
-  const items = []
-  for (let [index, length] = [0, start.length + end.length]; length < size - 100; index++) {
-    length += (items[index] = item(index)).length + 1
-  }
-  return start + items.join(',') + end
-}
 const most = (start: string, digit: string) => `{"x":[${Array(98).fill(start + digit.repeat(1300)).join()}]}`
 const tooComplex = [40017, 'The body must not have more than 100 values.'] as const
 const badId = [40012, 'id must be an integer from -9223372036854775808 to 9223372036854775807.'] as const
@@ -31,24 +24,12 @@ type CostlyBody = readonly [body: string, ...error: readonly [] | readonly [numb
 export const costlyBodies: Record<string, CostlyBody> = {
   'arrays in arrays': ['['.repeat(size / 2) + ']'.repeat(size / 2), ...tooComplex],
   'objects in objects': [fill('', '{"a":', ''), ...tooComplex],
-  'arrays in a field beside a large id': [
-    `{"id":9007199254740993,"name":${'['.repeat(60_000)}${']'.repeat(60_000)}}`, ...tooComplex
-  ],
-  'a forbidden key deep down': [`${'['.repeat(60_000)}{"__proto__":1}${']'.repeat(60_000)}`, ...tooComplex],
-  'objects of as many shapes': [list('[', (index) => `{"k${index}":1}`, ']'), ...tooComplex],
-  'as many keys': [list('{"id":1.0,', (index) => `"k${index}":1`, ',"name":"n"}'), ...tooComplex],
-  'keys that look like sparse indexes': [
-    list('{"id":1.0,', (index) => `"${index * 65536}":1`, ',"name":"n"}'), ...tooComplex
-  ],
   'as many ids': [fill('{"name":"n","id":1.0', ',"\\u0069\\u0064":1e0', '}'), ...tooComplex],
-  'small numbers': [fill('[1', ',1', ']'), ...tooComplex],
-  'numbers of 17 digits': [fill('{"id":1.0,"name":[1', ',2.2250738585072011e-308', ']}'), ...tooComplex],
   'an id of many digits': [fill('{"id":', '9', ',"name":"n"}'), ...bigId],
   'an id of runs of zeros': [fill('{"id":1', '00000000001', ',"name":"n"}'), ...bigId],
   'a fraction of many zeros': [fill('{"name":"n","id":1.', '0', '1}'), ...badId],
   'a name that is many digits': [fill('{"id":1.0,"name":', '7', '}'), ...badName],
   'many colons after an id': [fill('{"id"', ':', ''), ...notJson],
-  'many commas after an id': [fill('{"id"', ',', ''), ...tooComplex],
   'many minus signs': [fill('{"id":', '-', '}'), ...notJson],
   'a long text deep inside an id': [
     fill(`{"id":${'{"a":'.repeat(90)}"`, 'x', `"${'}'.repeat(90)},"name":"n"}`), ...badId

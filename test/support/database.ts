@@ -24,6 +24,15 @@ export async function sql (
   }
 }
 
+/** Opens a connection of its own, and runs `text`. Closes the connection after the test. */
+export async function openSession (t: Pick<Test, 'teardown'>, url: string, text = ''): Promise<pg.Client> {
+  const client = new pg.Client(url)
+  await client.connect()
+  t.teardown(() => client.end())
+  await client.query(text)
+  return client
+}
+
 /**
  * Finds the processes that wait for a lock in the current database. In pg_locks, a wait for a row names no
  * database, but other locks of the process do. pg_stat_activity is no help: a transaction that

@@ -1,7 +1,5 @@
 import { spawn, type SpawnOptions } from 'node:child_process'
 import { once } from 'node:events'
-import { cp, symlink } from 'node:fs/promises'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import type { Test } from 'tap'
@@ -79,12 +77,3 @@ export const asShipped = [...withoutHooks, `NODE_COMPILE_CACHE=${compileCache}`]
 export const unmeasured = startedBy(['env', ...asShipped, ...program])
 
 export type Program = Awaited<ReturnType<typeof serve>>
-
-export async function copyProgram (folder: string) {
-  const copied = ['package.json', 'migrations', 'src']
-  await Promise.all(copied.map((name) => cp(join(root, name), join(folder, name), { recursive: true })))
-  await symlink(join(root, 'node_modules'), join(folder, 'node_modules'))
-  // The cache is temporary: each copy has a new path, so a permanent cache would grow with each test run.
-  const cache = `NODE_COMPILE_CACHE=${join(tmpdir(), 'compile-cache')}`
-  return startedBy(['env', ...withoutHooks, cache, join(folder, 'src/main.ts')])
-}

@@ -2,26 +2,14 @@
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { setTimeout as delay } from 'node:timers/promises'
-import type { Test } from 'tap'
-import { createDatabase, sql } from './database.ts'
-import { program, type unmeasured } from './program.ts'
+import { sql } from './database.ts'
+import { program } from './program.ts'
 
-type Start = typeof unmeasured.start
 export const ndjson = (count: number) =>
   Array.from({ length: count }, (_, id) => `{"id":${id},"name":"plant ${id}","tag":"indoor"}\n`).join('')
 
 export const countPlants = async (url: string) =>
   Number((await sql(url, 'select count(*) from plants'))[0]?.count)
-
-/** Starts an import, writes `text` to its standard input, and keeps the input open. */
-export async function startImport (t: Test, start: Start, options: string[], text: string) {
-  const url = await createDatabase(t)
-  const { child, ended } = start(['import', 'ann', ...options], { DATABASE_URL: url })
-  // A killed import does not read the rest of its input.
-  child.stdin?.on('error', () => {})
-  child.stdin?.write(text)
-  return { url, child, ended }
-}
 
 /** Runs the program in a terminal. Types `answer` when `question` appears. */
 export async function onTerminal (

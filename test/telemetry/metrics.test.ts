@@ -8,7 +8,6 @@ import { createToken } from '../../src/access/token-format.ts'
 import { ownedTables } from '../../src/commands/users.ts'
 import { readConfig } from '../../src/config.ts'
 import { ApiError, catalogue, errors, type ErrorDefinition } from '../../src/errors.ts'
-import { durabilityEvents } from '../../src/events.ts'
 import { createReadiness, type Readiness } from '../../src/telemetry/health.ts'
 import { openMetrics } from '../../src/telemetry/metrics.ts'
 import { startApp } from '../support/app.ts'
@@ -108,13 +107,6 @@ t.test('metrics count requests, errors, tokens and statements', async (t) => {
     app.inject({ url: '/plants', headers: { authorization: `Bearer ${createToken()}` } })))
   await scrapeUntil(metricsUrl, (series) => ['createPlant', 'token'].every((kind) =>
     series[`plant_store_overload_refusals_total{kind="${kind}"}`] as number > 0))
-})
-
-t.test('a gauge names the durability settings that are off', async (t) => {
-  durabilityEvents.publish({ off: ['fsync'] })
-  const isOff = (series: Series) => series['plant_store_unsafe_setting{setting="fsync"}'] === 1
-  const series = await scrapeUntil(metricsUrl, isOff)
-  t.equal(series['plant_store_unsafe_setting{setting="full_page_writes"}'], 0)
 })
 
 t.test('the metrics port serves one path and one response a connection, rendered once', async (t) => {

@@ -5,11 +5,10 @@ import { registerHooks } from 'node:module'
 import { connect, type AddressInfo } from 'node:net'
 import { text } from 'node:stream/consumers'
 import { setImmediate } from 'node:timers/promises'
-import pg from 'pg'
 import t, { type Test } from 'tap'
 import { statementEvents, type StatementEvent } from '../../src/events.ts'
 import { readTraceparent } from '../../src/http/request-log.ts'
-import { sql, waitingForLocks } from '../support/database.ts'
+import { openSession, sql, waitingForLocks } from '../support/database.ts'
 
 // Register a load hook before the app is imported, because the hook does not see earlier imports.
 const loaded: string[] = []
@@ -187,10 +186,8 @@ t.test('a failed request has an error span, named after its method when it has n
 t.test('a request has a span with its statement when its client leaves before the response', async (t) => {
   const { app, as, listen, sent, url } = await traced(t)
   const { authorization } = await as('bob')
-  const operator = new pg.Client(url)
-  await operator.connect()
-  t.teardown(() => operator.end())
-  await operator.query("begin; insert into plants (owner, id, name) values ('bob', 1, 'Fern')")
+  const operator = await openSession(t, url,
+    "begin; insert into plants (owner, id, name) values ('bob', 1, 'Fern')")
   const { hostname, port } = new URL(await listen())
   const closed = once(app.server, 'request').then(([, response]) => once(response, 'close'))
   const client = connect(Number(port), hostname)

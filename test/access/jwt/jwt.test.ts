@@ -254,18 +254,6 @@ t.test('a cached token is verified again after a minute, and after a change of t
   await t.rejects(changing(token), { name: 'TOKEN_INVALID' }, 'the keys changed during the check')
 })
 
-t.test('FAILED_AUTH_RATE rejects JWTs that are not cached, and serves cached ones', async (t) => {
-  const provider = await startKeyServer(t)
-  const { withToken } = await startService(t, provider.issuer, { FAILED_AUTH_RATE: '2/m' })
-  const known = withToken(await provider.sign())
-  t.match(await known.list(), { status: 200 })
-  const forged = withToken(await provider.sign({ iss: 'x' }))
-  for (const status of [401, 401, 429]) t.match(await forged.list(), { status })
-  const fresh = withToken(await provider.sign({ sub: 'bob' }))
-  t.match(await fresh.list(), { status: 429, body: { error: 42902 } })
-  t.match(await known.list(), { status: 200 })
-})
-
 const wellKnown = '/.well-known/oauth-protected-resource'
 
 t.test('resource metadata name the provider', async (t) => {

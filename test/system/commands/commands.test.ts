@@ -5,12 +5,11 @@ import { connect, createServer, type AddressInfo, type Socket } from 'node:net'
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import { promisify } from 'node:util'
-import pg from 'pg'
 import t from 'tap'
 import manifest from '../../../package.json' with { type: 'json' }
-import { createDatabase, sql } from '../../support/database.ts'
-import { asShipped, copyProgram, program, unmeasured } from '../../support/program.ts'
-import { countPlants, ndjson, onTerminal, startImport, until } from '../../support/transfer.ts'
+import { createDatabase, openSession, sql } from '../../support/database.ts'
+import { asShipped, program, unmeasured } from '../../support/program.ts'
+import { ndjson, until } from '../../support/transfer.ts'
 
 const { run, start } = unmeasured
 const root = join(import.meta.dirname, '../../..')
@@ -35,33 +34,10 @@ t.test('bad arguments get one line and exit code 2', async (t) => {
   }
 })
 
-t.test('an unreachable database is reported in one line', async (t) => {
-  const stderr = 'The database cannot be reached. connect ECONNREFUSED 127.0.0.1:1\n'
-  for (const args of [['token', 'list'], ['import', 'ann', file]]) {
-    t.strictSame(await run(args, unreachable), { code: 1, stdout: '', stderr })
-  }
-})
-
-t.test('user erase asks on a terminal', async (t) => {
-  const DATABASE_URL = await createDatabase(t)
-  const typed = { question: 'Erase 0 plants and 0 tokens of fay? [y/N] ', answer: 'y\n' }
-  t.match(await onTerminal(['user', 'erase', 'fay'], { DATABASE_URL }, typed),
-    { code: 0, shown: /Erased 0 plants and 0 tokens of fay\./ })
-})
-
 t.test('npx runs the program in a checkout and passes its options on', async (t) => {
   const env = { ...process.env, npm_config_cache: t.testdir() }
   const words = [...asShipped, 'npx', 'plant-store', '--version']
   t.equal((await promisify(execFile)('env', words, { env, cwd: root })).stdout, `${manifest.version}\n`)
-})
-
-t.test('the files of the image need DATABASE_URL', async (t) => {
-  const { run } = await copyProgram(t.testdir())
-  const stderr = 'DATABASE_URL is not set: expected a PostgreSQL database, ' +
-    'such as postgres://plant_store:secret@localhost:5432/plant_store\n'
-  for (const args of [['serve'], ['token', 'list']]) {
-    t.strictSame(await run(args, { DATABASE_URL: undefined }), { code: 1, stdout: '', stderr })
-  }
 })
 
 t.test('the start names the database without user and password', async (t) => {
@@ -76,27 +52,17 @@ t.test('the start names the database without user and password', async (t) => {
 const inSession = (condition: string) =>
   `exists (select from pg_stat_activity where datname = current_database() and ${condition})`
 
-t.test('a killed import leaves nothing', async (t) => {
-  const { url, child, ended } = await startImport(t, start, [], many)
-  await until(url, inSession("state = 'idle in transaction' and query ~ 'copy plants'"))
-  child.kill('SIGKILL')
-  await ended
-  t.equal(await countPlants(url), 0)
-})
-
 t.test('an import that loses its connection in the commit says that the outcome is unknown', async (t) => {
-  const { url, child, ended } = await startImport(t, start, [], ndjson(1))
-  const client = new pg.Client(url)
-  await client.connect()
-  await client.query(`create function wait () returns trigger language plpgsql as
+  const url = await createDatabase(t)
+  const client = await openSession(t, url, `create function wait () returns trigger language plpgsql as
       $$ begin perform pg_advisory_xact_lock(1); return null; end $$;
     create constraint trigger wait after insert on plants deferrable initially deferred
       for each row execute function wait();
     select pg_advisory_lock(1)`)
-  child.stdin?.end()
+  const { child, ended } = start(['import', 'ann'], { DATABASE_URL: url })
+  child.stdin?.end(ndjson(1))
   await until(url, "exists (select from pg_locks where locktype = 'advisory' and not granted)")
   await client.query("select pg_terminate_backend(pid) from pg_stat_activity where query = 'commit'")
-  await client.end()
   const counts = '0 created, 0 existing, 0 rejected; the outcome of the last commit is unknown: import again'
   t.match(await ended, { code: 1, stderr: new RegExp(`^terminating connection.*\\n${counts}\\n$`) })
 })
@@ -137,7 +103,7 @@ async function hasWritten (pid: number | undefined, start: string): Promise<bool
   return !(await Promise.all(paths)).some((path) => path.includes(name))
 }
 
-t.test('an export is one snapshot and blocks nothing; Ctrl-C leaves no file', async (t) => {
+t.test('an export is one snapshot and blocks nothing', async (t) => {
   const copying = inSession("query like 'copy (%'")
   const DATABASE_URL = await createDatabase(t)
   await run(['import', 'ann', file], { DATABASE_URL })
@@ -150,12 +116,4 @@ t.test('an export is one snapshot and blocks nothing; Ctrl-C leaves no file', as
   child.stdout.setEncoding('utf8').on('data', (chunk) => { text += chunk })
   await once(child, 'close')
   t.equal(text, many)
-
-  await sql(DATABASE_URL, `insert into plants (owner, id, name)
-    select owner, id + 100000 * n, name from plants, generate_series(1, 21) n`)
-  const interrupted = start(['export', '--all', join(folder, 'out.ndjson.gz')], { DATABASE_URL })
-  await until(DATABASE_URL, copying)
-  interrupted.child.kill('SIGINT')
-  t.match(await interrupted.ended, { code: 130, stderr: 'interrupted\n' })
-  t.strictSame((await readdir(folder)).filter((name) => name.startsWith('out')), [])
 })

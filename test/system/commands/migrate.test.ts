@@ -1,14 +1,14 @@
-import { rm, writeFile } from 'node:fs/promises'
+import { cp, rm, symlink, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { setTimeout } from 'node:timers/promises'
-import pg from 'pg'
 import t, { type Test } from 'tap'
 import { migrate } from '../../../src/database/migrate.ts'
-import { createDatabase, sql, waitingForLocks } from '../../support/database.ts'
+import { createDatabase, openSession, sql, waitingForLocks } from '../../support/database.ts'
 import { matchEach } from '../../support/match.ts'
 import { migrations } from '../../support/migrations.ts'
-import { copyProgram, unmeasured } from '../../support/program.ts'
+import { unmeasured } from '../../support/program.ts'
 
+const root = join(import.meta.dirname, '../../..')
 const createEmpty = (t: Test) => createDatabase(t, { template: 'template0' })
 const tablesOf = async (url: string) => {
   const rows = await sql(url, "select tablename from pg_tables where schemaname = 'public' order by 1")
@@ -49,7 +49,9 @@ t.test('a migration has a time limit of its own, not the limit of the role', asy
 
 t.test('migrate down finds the tables that lose data', async (t) => {
   const folder = t.testdir()
-  await copyProgram(folder)
+  const copied = ['package.json', 'migrations', 'src']
+  await Promise.all(copied.map((name) => cp(join(root, name), join(folder, name), { recursive: true })))
+  await symlink(join(root, 'node_modules'), join(folder, 'node_modules'))
   const copy: typeof import('../../../src/database/migrate.ts') =
     await import(join(folder, 'src/database/migrate.ts'))
   const DATABASE_URL = await createDatabase(t)
@@ -78,9 +80,7 @@ t.test('migrate down finds the tables that lose data', async (t) => {
 
 t.test('migrate down sees rows of transactions that end while it waits', async (t) => {
   const DATABASE_URL = await createDatabase(t)
-  const other = new pg.Client(DATABASE_URL)
-  await other.connect()
-  t.teardown(() => other.end())
+  const other = await openSession(t, DATABASE_URL)
   while ((await sql(DATABASE_URL, 'select from migrations')).length > 2) await migrate(DATABASE_URL, 'down')
   await other.query('begin')
   await other.query('insert into tokens (hash, username) values (sha256(\'\'), \'alice\')')
@@ -89,12 +89,6 @@ t.test('migrate down sees rows of transactions that end while it waits', async (
   await other.query('commit')
   await refused
   t.equal((await sql(DATABASE_URL, 'select from tokens')).length, 1)
-})
-
-t.test('an older version does not undo a migration of a newer one', async (t) => {
-  const DATABASE_URL = await createDatabase(t)
-  await sql(DATABASE_URL, 'insert into migrations (name, run_on) values (\'9999_later\', now())')
-  await t.rejects(migrate(DATABASE_URL, 'down'), /^Definitions of migrations 9999_later have been deleted\.$/)
 })
 
 t.test('migrations run all or not at all, and a failure does not block the next attempt', async (t) => {
@@ -130,9 +124,7 @@ t.test('with MIGRATE=off the service waits until the command migrate has run', a
 
 t.test('migrate waits for another migration and reports a lost connection in one line', async (t) => {
   const DATABASE_URL = await createEmpty(t)
-  const other = new pg.Client(DATABASE_URL)
-  await other.connect()
-  t.teardown(() => other.end())
+  const other = await openSession(t, DATABASE_URL)
   // Take the advisory lock that node-pg-migrate holds during a migration.
   await other.query('select pg_advisory_lock(7241865325823964)')
   const waiting = unmeasured.run(['migrate'], { DATABASE_URL })

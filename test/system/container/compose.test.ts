@@ -20,14 +20,6 @@ async function call (method: string, path: string, body?: unknown, credential = 
   return { status: response.status, body: text === '' ? undefined : JSON.parse(text) }
 }
 
-await t.test('a token from docker compose exec works at the published port', async t => {
-  const fern = { name: 'Fern', tag: 'indoor' }
-  t.match(await call('POST', '/plants', { id: 1, ...fern }), { status: 200, body: fern })
-  t.strictSame((await call('GET', '/plants')).body, [fern])
-  t.match(await call('DELETE', '/plants/1'), { status: 204, body: undefined })
-  t.match(await call('GET', '/plants', undefined, 'x'), { status: 401, body: { error: 40102 } })
-})
-
 await t.test('the service has no capabilities and cannot write files', async t => {
   const sh = (script: string) => project.inside('plant-store', 'sh', '-c', script)
   t.equal(await sh('id --user; id --group'), '1000\n1000')

@@ -1,7 +1,6 @@
 import { setTimeout as delay } from 'node:timers/promises'
-import pg from 'pg'
 import { round } from '../../support/table.ts'
-import { sql } from '../../support/database.ts'
+import { openSession, sql } from '../../support/database.ts'
 import { unmeasured, type Program, type Scope } from '../../support/program.ts'
 import { createClient } from './client.ts'
 import type { Postgres } from './postgres.ts'
@@ -19,9 +18,7 @@ interface Fault {
 
 /** Starts the service while its database is unusable. The service must be ready once the database works. */
 export async function starts (scope: Scope, postgres: Postgres): Promise<Report> {
-  const operator = new pg.Client(postgres.url)
-  await operator.connect()
-  scope.teardown(() => operator.end())
+  const operator = await openSession(scope, postgres.url)
   const faults: Fault[] = [
     {
       title: 'rejects connections',

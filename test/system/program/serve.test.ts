@@ -4,10 +4,9 @@ import { readFile, stat, truncate } from 'node:fs/promises'
 import { connect } from 'node:net'
 import { join } from 'node:path'
 import { setTimeout } from 'node:timers/promises'
-import pg from 'pg'
 import t, { type Test } from 'tap'
 import { startApp } from '../../support/app.ts'
-import { createDatabase, waitingForLocks } from '../../support/database.ts'
+import { createDatabase, openSession, waitingForLocks } from '../../support/database.ts'
 import { freePort } from '../../support/free-port.ts'
 import { asShipped, program, unmeasured, type Program } from '../../support/program.ts'
 import { openProxy } from '../faults/proxy.ts'
@@ -20,10 +19,7 @@ const headers = { authorization, 'content-type': 'application/json' }
 
 /** Sends a create that waits for a table lock. `release` releases the lock. */
 async function createSlowly (t: Test, { address }: Program, id: number) {
-  const client = new pg.Client(DATABASE_URL)
-  await client.connect()
-  t.teardown(() => client.end())
-  await client.query('begin; lock table plants in exclusive mode')
+  const client = await openSession(t, DATABASE_URL, 'begin; lock table plants in exclusive mode')
   const body = JSON.stringify({ id, name: 'Monstera' })
   const response = fetch(`${address}/plants`, { method: 'POST', headers, body })
   while ((await client.query(waitingForLocks)).rowCount === 0) await setTimeout(10)

@@ -34,22 +34,6 @@ const first = await serve(t, { ...shared, METRICS_PORT: '0' })
 const { address } = first
 const PORT = new URL(address).port
 
-t.test('two processes share a port, and each counts its own requests', async (t) => {
-  const second = await serve(t, { ...shared, PORT, METRICS_PORT: '0' })
-  t.equal(second.address, address)
-  const { statuses, processes } = await getOften()
-  t.strictSame([statuses, processes.length], [[200], 2])
-  const counts = await Promise.all([first, second].map(async ({ logged }) => {
-    const { url } = await logged('metrics') as { url?: string }
-    const metrics = await (await fetch(url as string)).text()
-    return Number(/^http_request_duration_seconds_count\{.*"\/livez".*\} (\d+)$/m.exec(metrics)?.[1])
-  }))
-  t.ok(counts.every((count) => count > 0))
-  t.equal(counts.reduce((sum, count) => sum + count), 50)
-  second.child.kill('SIGKILL')
-  await second.exited
-})
-
 t.test('a process gets no connection of a shared port before it is ready', async (t) => {
   const { process } = await get()
   const withoutDatabase = `postgres://127.0.0.1:${await freePort()}/none`

@@ -1,11 +1,9 @@
 // Tests the service with PgBouncer between the service and PostgreSQL. Through PgBouncer, several connections
 // of the service share one PostgreSQL connection.
-import { execFile } from 'node:child_process'
 import { join } from 'node:path'
-import { promisify } from 'node:util'
 import t from 'tap'
 import { migrate } from '../../../src/database/migrate.ts'
-import { root, run, waitForStatus } from '../container/support.ts'
+import { run, waitForStatus } from '../container/support.ts'
 import { createRandom } from '../faults/random.ts'
 import { counted } from '../faults/storm.ts'
 import { startWriters } from '../faults/writers.ts'
@@ -30,11 +28,6 @@ await t.test('the service works through PgBouncer in transaction mode without fu
 
   await t.test('statements have the time limit of the role', async (t) => {
     t.strictSame(await sql(url, 'show statement_timeout'), [{ statement_timeout: '5s' }])
-  })
-
-  await t.test('the service agrees with the model of its plants', async () => {
-    const env = { ...process.env, MODEL_DATABASE_URL: url }
-    await promisify(execFile)(process.execPath, ['test/plants/model.test.ts'], { cwd: root, env })
   })
 
   await t.test('the service recovers after PgBouncer or the database was killed', async (t) => {
