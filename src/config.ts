@@ -1,6 +1,6 @@
 // Reads the settings from environment variables.
 import { isIP } from 'node:net'
-import { findMissingJwtSettings, jwtSettings } from './access/jwt/settings.ts'
+import { jwtSettings } from './access/jwt/settings.ts'
 import { normalizeSslMode, parseServers, urlForm } from './database/connection-string.ts'
 import { connectTimeoutMs } from './database/connector.ts'
 import type { Rate } from './scheduling/token-buckets.ts'
@@ -122,7 +122,10 @@ export function readConfig (environment: NodeJS.ProcessEnv = process.env): Confi
   if (config.USER_BURST !== undefined && config.USER_RATE === undefined) {
     faults.push('USER_BURST: expected USER_RATE to be set, too')
   }
-  faults.push(...findMissingJwtSettings(environment))
+  const jwtName = Object.keys(jwtSettings).find((name) => name in environment)
+  for (const name of jwtName === undefined ? [] : ['JWT_ISSUER', 'JWT_AUDIENCE']) {
+    if (!(name in environment)) faults.push(`${name}: expected a value, because ${jwtName} is set`)
+  }
   if (faults.length > 0) throw new Error(faults.join('\n'))
   return config
 }

@@ -34,7 +34,6 @@ const values: Record<Variable, { good: Record<string, unknown>, bad: string[] }>
         'postgres://u:p@/d?host=/tmp', 'postgres://u:p%2Fw@h/d', 'postgres://h:5432/d?user=u@h',
         'postgres://h/d?sslmode=disable',
         'postgres://one:5432,two/d?target_session_attrs=primary',
-        'postgres://u@/d?host=/tmp,two&port=5432,5433',
         'postgres://h/d?sslrootcert=/ca.pem&options=-c%20jit%3Doff'
       ),
       'postgres://h/d?sslmode=prefer': 'postgres://h/d?sslmode=verify-full',
@@ -45,7 +44,7 @@ const values: Record<Variable, { good: Record<string, unknown>, bad: string[] }>
       '', 'localhost', 'mysql://localhost/plants', 'postgres://', 'Postgres://localhost',
       'postgres://u:p/w@h/d', 'postgres://h:port/d', 'postgres://u:1?2@h/d', 'postgres://u:1#2@h/d',
       'postgres://u:p?w@h/d?sslmode=disable', 'postgres://one,two:99999/d', 'postgres://h/d?port=99999',
-      'postgres://one,two,three/d?port=1,2', 'postgres://h/d?sslmode=', 'postgres://h/d?replication=true',
+      'postgres://u@/d?host=/tmp,two', 'postgres://h/d?sslmode=', 'postgres://h/d?replication=true',
       'postgres://h/d?ssl=true', 'postgres://h/d?statement_timeout=9000', 'postgres://h/d?query_timeout=9000',
       'postgres://h/d#x'
     ]
@@ -106,7 +105,7 @@ const values: Record<Variable, { good: Record<string, unknown>, bad: string[] }>
     bad: ['', 'http://id.example/keys', 'file:///keys', '/keys', 'https://u@id.example/keys']
   },
   JWT_ALGORITHMS: {
-    good: { RS256: ['RS256'], 'ES256, EdDSA': ['ES256', 'EdDSA'], 'PS512,Ed25519': ['PS512', 'Ed25519'] },
+    good: same('RS256', 'ES256, EdDSA', 'PS512,Ed25519'),
     bad: ['', 'none', 'HS256', 'RS256,', 'RS256 ES256', 'rs256', 'RS256,none']
   },
   JWT_TYPE: words('at+jwt', 'JWT'),

@@ -3,7 +3,7 @@ import { isIPv6 } from 'node:net'
 import type { FastifyInstance, FastifyRequest } from 'fastify'
 import { ApiError, errors, retryAfter } from '../errors.ts'
 import { addressOf } from '../http/responses.ts'
-import { TokenBuckets, type Rate } from '../scheduling/token-buckets.ts'
+import { createTokenBuckets, type Rate } from '../scheduling/token-buckets.ts'
 
 const rateLimited = new ApiError(errors.RATE_LIMITED)
 const addressLimited = new ApiError(errors.ADDRESS_LIMITED)
@@ -12,10 +12,10 @@ const addressLimited = new ApiError(errors.ADDRESS_LIMITED)
 export function limitUsers (
   app: FastifyInstance, rate: Rate, burst = Math.ceil(rate.count / rate.seconds)
 ): void {
-  const buckets = new TokenBuckets(rate, burst)
+  const take = createTokenBuckets(rate, burst)
   const policy = `"user";q=${burst};w=${Math.ceil(burst * rate.seconds / rate.count)}`
   app.addHook('onRequest', (request, reply, done) => {
-    const { allowed, left, refillSeconds } = buckets.take(request.identity.user)
+    const { allowed, left, refillSeconds } = take(request.identity.user)
     reply.header('ratelimit-policy', policy)
     reply.header('ratelimit', `"user";r=${left};t=${refillSeconds}`)
     done(allowed ? undefined : retryAfter(rateLimited, refillSeconds))
@@ -24,13 +24,13 @@ export function limitUsers (
 
 /** Returns a function that throws if the address of a request sent more invalid tokens than `rate` allows. */
 export function limitFailedAuth (app: FastifyInstance, rate: Rate): (request: FastifyRequest) => void {
-  const buckets = new TokenBuckets(rate, rate.count)
+  const take = createTokenBuckets(rate, rate.count)
   app.addHook('onError', (request, _reply, { name }, done) => {
-    if (name === 'TOKEN_INVALID') buckets.take(networkOf(addressOf(request)))
+    if (name === 'TOKEN_INVALID') take(networkOf(addressOf(request)))
     done()
   })
   return (request) => {
-    const { allowed, refillSeconds } = buckets.take(networkOf(addressOf(request)), 0)
+    const { allowed, refillSeconds } = take(networkOf(addressOf(request)), 0)
     if (!allowed) throw retryAfter(addressLimited, refillSeconds)
   }
 }

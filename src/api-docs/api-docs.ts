@@ -50,7 +50,6 @@ export async function registerApiDocs (
     },
     hideUntagged: true,
     stripBasePath: false,
-    convertConstToEnum: false,
     refResolver: { buildLocalReference: ({ $id }) => String($id) },
     transform: ({ schema, url, route }) =>
       ({ url, schema: schema?.tags === undefined ? schema : describeRoute(schema, route, issuer) }),

@@ -22,10 +22,7 @@ export const urlForm = 'postgres://user:password@host:port/database, ' +
 const rawPassword = /^[^:]*:\/\/[^@/?#]*:[^@/?#]*[/?#][^=]*@/
 const parts = /^(postgres(?:ql)?:\/\/(?:[^/?#]*@)?)(?=.)([^/?#]*)([^?#]*)\??(.*)$/s
 
-/**
- * Splits a URL such as `postgres://user@one:5432,two/db` into one URL per server. The parameters `host` and
- * `port` may be lists, too. Errors show neither user nor password.
- */
+/** Splits `postgres://user@one:5432,two/db` into a URL per server. Errors show neither user nor password. */
 export function parseServers (url: string): { urls: string[], target: typeof targets[number] } {
   const match = rawPassword.test(url) ? null : parts.exec(url)
   if (match === null) throw unexpected(urlForm, url.replace(/:\/\/.*@/s, '://…@').replace(/\?.*/s, '?…'))
@@ -35,26 +32,16 @@ export function parseServers (url: string): { urls: string[], target: typeof tar
     if (!known.includes(name)) throw unexpected(`only the parameters ${known.toSorted().join(', ')}`, name)
     const allowed = words[name] ?? [value]
     if (!allowed.includes(value)) throw unexpected(`${name} to be one of ${allowed.join(', ')}`, value)
+    if (name === 'host' && value.includes(',')) throw unexpected('several hosts only before the path', value)
   }
   const target = (parameters.get('target_session_attrs') ?? 'read-write') as typeof targets[number]
-  const hosts = (parameters.get('host') ?? authority).split(',')
-  const ports = parameters.get('port')?.split(',') ?? []
-  for (const place of [...authority.split(','), ...ports.map((port) => `:${port}`)]) {
+  const hosts = authority.split(',')
+  for (const place of [...hosts, `:${parameters.get('port') ?? ''}`]) {
     const isPlace = URL.canParse(`postgres://${place.replace(/^(?=:|$)/, 'host')}`)
     if (!isPlace) throw unexpected('a host and a port up to 65535', place)
   }
-  if (hosts.length === 1) return { urls: [url], target }
-
-  if (ports.length > 1 && ports.length !== hosts.length) {
-    throw unexpected(`one port or a port for each of the ${hosts.length} hosts`, ports.join(','))
-  }
-  const urls = hosts.map((host, index) => {
-    const own = new URLSearchParams(parameters)
-    if (parameters.has('host')) own.set('host', host)
-    if (ports.length > 0) own.set('port', ports[index] ?? ports[0] as string)
-    return `${before}${parameters.has('host') ? authority : host}${path}?${own}`
-  })
-  return { urls, target }
+  const urls = hosts.map((host) => `${before}${host}${path}?${query}`)
+  return { urls: hosts.length === 1 ? [url] : urls, target }
 }
 
 const unexpected = (expected: string, got: string) =>

@@ -31,7 +31,11 @@ export function openDatabase (options: ConnectionOptions) {
   const probes: Probe[] = []
   let warn: WarningListener = () => {}
   const isDistributed = () => connections.every((connection) => connection.isDistributed ?? true)
-  const healthCheck = startHealthCheck(connections, (...warning) => warn(...warning))
+  const healthCheck = setInterval(() => {
+    const replaced = connections.filter((connection) => connection.check()).length
+    if (replaced === 0) return
+    warn(`the database was unresponsive for ${maxUnresponsiveMs} ms: replacing connections`, { replaced })
+  }, checkMs).unref()
 
   return {
     read: (statement: Statement, values: unknown[] = []) => reads.run(statement, values),
@@ -82,20 +86,6 @@ export function openDatabase (options: ConnectionOptions) {
       await Promise.all(connections.map((connection) => connection.close()))
     }
   }
-}
-
-function startHealthCheck (connections: ManagedConnection[], warn: WarningListener): NodeJS.Timeout {
-  let lastCheck = performance.now()
-  return setInterval(() => {
-    const lagMs = Math.round(performance.now() - lastCheck - checkMs)
-    lastCheck = performance.now()
-    if (lagMs > maxUnresponsiveMs && connections.some((connection) => connection.pending() > 0)) {
-      warn('event loop lag: results of the database were read late', { lagMs })
-    }
-    const replaced = connections.filter((connection) => connection.check()).length
-    if (replaced === 0) return
-    warn(`the database was unresponsive for ${maxUnresponsiveMs} ms: replacing connections`, { replaced })
-  }, checkMs).unref()
 }
 
 // Citus runs this statement without contacting a node, so a lost node does not make the service unready.

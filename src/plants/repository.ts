@@ -5,7 +5,7 @@ import { wasRolledBack } from '../database/pg-errors.ts'
 import { Batcher, singles, type Identity, type Work } from '../scheduling/batcher.ts'
 import type { MemoryBudget } from '../scheduling/memory-budget.ts'
 import { textFields } from './columns.ts'
-import { Lists } from './lists.ts'
+import { createLists } from './lists.ts'
 import { listProbe } from './pages.ts'
 import type { NewPlant } from './schemas.ts'
 import { deleteAll, deleteProbe, insertAll, maxWrites, type PlantKey, type PlantToStore } from './writes.ts'
@@ -31,9 +31,6 @@ export function createPlants (database: Database, config: PlantsConfig, budget: 
     { name: 'create', ...batching(maxWrites, 1) })
   const deletes = new Batcher((keys: Array<PlantKey & Work>) => deleteAll(database, keys),
     { name: 'delete', ...batching(maxWrites, 1) })
-  const lists = new Lists({
-    database, budget, maxPlantBytes: bodyLimit, batch: batching(maxLists, maxListBatches)
-  })
   database.addProbe('plants', ...listProbe)
   database.addProbe('plants', ...deleteProbe)
 
@@ -46,7 +43,7 @@ export function createPlants (database: Database, config: PlantsConfig, budget: 
     delete: (identity: Identity, id: string): Promise<boolean> =>
       deletes.add({ identity, user: identity.user, id }),
 
-    list: lists.list.bind(lists)
+    list: createLists(database, budget, bodyLimit, batching(maxLists, maxListBatches))
   }
 }
 

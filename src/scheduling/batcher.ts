@@ -1,6 +1,6 @@
 // Queues items with fair shares for users, and sends queued items together in one statement.
 import { clientClosedRequest, overloaded } from '../errors.ts'
-import { batchEvents, requestContext, statementEvents } from '../events.ts'
+import { batchEvents, requestContext } from '../events.ts'
 import { FairQueue } from './fair-queue.ts'
 
 /** The user of an item, as the item's token tells. */
@@ -161,11 +161,9 @@ export class Batcher<Item extends Work, Result> {
     const { name, isRetryable } = this.#options
     batchEvents.publish({ name, items: batch.length })
     try {
-      const run = () => this.#run(batch.map(({ item }) => item))
       // With the contexts, traces link the statement to the requests of the batch.
-      const results = await (statementEvents.hasSubscribers
-        ? requestContext.run(batch.map(({ context }) => context), run)
-        : run())
+      const contexts = batch.map(({ context }) => context)
+      const results = await requestContext.run(contexts, () => this.#run(batch.map(({ item }) => item)))
       batch.forEach(({ resolve }, index) => resolve(results[index] as Result))
     } catch (error) {
       if (batch.length === 1 || !isRetryable(error)) for (const { reject } of batch) reject(error)

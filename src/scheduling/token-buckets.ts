@@ -9,26 +9,22 @@ interface Bucket { allowed: boolean, left: number, refillSeconds: number }
 /** The most recently used keys keep their buckets. This many buckets take some 5 MiB. */
 const maxKeys = 50_000
 
-/** Times are in units of `#secondsPerToken`. A bucket gets one token per unit, and holds up to `burst`. */
-export class TokenBuckets {
-  readonly #burst: number
-  readonly #secondsPerToken: number
-  /** Maps a key to the time when its bucket is full. */
-  readonly #fullAt = new LRUCache<string, number>({ max: maxKeys })
+/**
+ * The returned function takes a token from the bucket of `key`, unless the bucket is empty. With 0 as
+ * `tokens`, the function only reads the bucket. A bucket gets one token per `secondsPerToken`, and holds up to `burst`.
+ */
+export function createTokenBuckets ({ count, seconds }: Rate, burst: number) {
+  const secondsPerToken = seconds / count
+  /** Maps a key to the time when its bucket is full, in units of `secondsPerToken`. */
+  const fullAt = new LRUCache<string, number>({ max: maxKeys })
 
-  constructor ({ count, seconds }: Rate, burst: number) {
-    this.#burst = burst
-    this.#secondsPerToken = seconds / count
-  }
-
-  /** Takes a token unless the bucket is empty. With 0 as `count`, only reads the bucket. */
-  take (key: string, count: 0 | 1 = 1): Bucket {
-    const now = performance.now() / 1000 / this.#secondsPerToken
-    let missing = Math.max((this.#fullAt.get(key) ?? 0) - now, 0)
-    const allowed = missing <= this.#burst - 1
-    if (allowed && count > 0) this.#fullAt.set(key, now + (missing += count))
-    const left = Math.max(Math.floor(this.#burst - missing), 0)
-    const refillSeconds = Math.ceil((left + 1 - this.#burst + missing) * this.#secondsPerToken)
+  return (key: string, tokens: 0 | 1 = 1): Bucket => {
+    const now = performance.now() / 1000 / secondsPerToken
+    let missing = Math.max((fullAt.get(key) ?? 0) - now, 0)
+    const allowed = missing <= burst - 1
+    if (allowed && tokens > 0) fullAt.set(key, now + (missing += tokens))
+    const left = Math.max(Math.floor(burst - missing), 0)
+    const refillSeconds = Math.ceil((left + 1 - burst + missing) * secondsPerToken)
     return { allowed, left, refillSeconds }
   }
 }

@@ -42,7 +42,6 @@ export async function openMetrics (
     },
 
     async close () {
-      metrics.stop()
       server.close()
       server.closeAllConnections()
       await once(server, 'close')

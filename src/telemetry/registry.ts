@@ -1,8 +1,7 @@
-// Creates metrics in a registry, and updates the metrics by events.
+// Creates metrics in a registry.
 import {
   collectDefaultMetrics, Counter, Gauge, Histogram, Registry, type CollectFunction
 } from '@prometheus-io/client'
-import type { Events } from '../events.ts'
 
 // The registry leaves out these default metrics, because promtool rejects their names.
 const misnamed = ['active_handles_total', 'active_requests_total', 'active_resources_total',
@@ -13,7 +12,6 @@ export type Metrics = ReturnType<typeof createMetrics>
 export function createMetrics () {
   const registry = new Registry()
   const registers = [registry]
-  const subscriptions = new DisposableStack()
   collectDefaultMetrics({ register: registry })
   for (const name of misnamed) registry.removeSingleMetric(`nodejs_${name}`)
   return {
@@ -29,12 +27,6 @@ export function createMetrics () {
     /** `collect` sets the gauge at each scrape. */
     gauge: (name: string, help: string, collect: CollectFunction<Gauge<string>>, ...labelNames: string[]) =>
       new Gauge({ name, help, collect, labelNames, registers }),
-    /** Calls the listener for each event until `stop`. */
-    on<Event> (events: Events<Event>, listener: (event: Event) => void): void {
-      events.subscribe(listener)
-      subscriptions.defer(() => events.unsubscribe(listener))
-    },
-    stop: () => subscriptions.dispose()
   }
 }
 

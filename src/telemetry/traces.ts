@@ -30,15 +30,13 @@ export function openTraces (version: string, config: Config) {
     spanProcessors: [new BatchSpanProcessor({ exporter: new OTLPTraceExporter() })]
   })
   const tracer = provider.getTracer('plant-store', version)
-  const onStatement = (event: StatementEvent) => traceStatement(tracer, event)
-  statementEvents.subscribe(onStatement)
+  statementEvents.subscribe((event) => traceStatement(tracer, event))
 
   return {
     instrument: (app: FastifyInstance) => traceRequests(app, tracer),
 
     /** Sends the queued spans. Gives up after `flushTimeoutMs`. */
     async close (): Promise<void> {
-      statementEvents.unsubscribe(onStatement)
       const timedOut = setTimeout(flushTimeoutMs, undefined, { ref: false })
       await Promise.race([provider.shutdown().catch(() => {}), timedOut])
     }

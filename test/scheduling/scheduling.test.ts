@@ -13,7 +13,7 @@ import { Batcher, type Work } from '../../src/scheduling/batcher.ts'
 import { FairQueue } from '../../src/scheduling/fair-queue.ts'
 import { MemoryBudget } from '../../src/scheduling/memory-budget.ts'
 import { TickLimiter } from '../../src/scheduling/tick-limiter.ts'
-import { TokenBuckets } from '../../src/scheduling/token-buckets.ts'
+import { createTokenBuckets } from '../../src/scheduling/token-buckets.ts'
 import { stopClock } from '../support/orders.ts'
 
 function drain (queue: FairQueue<string>): string[] {
@@ -200,7 +200,7 @@ t.test('every sequence of requests and reads gets what buckets of whole tokens w
   const steps = fc.array(step, { minLength: 50, maxLength: 100 })
   fc.assert(fc.property(fc.integer({ min: 1, max: 5 }), steps, (burst, steps) => {
     // A bucket gets a token every 2 s.
-    const buckets = new TokenBuckets({ count: 4, seconds: 8 }, burst)
+    const take = createTokenBuckets({ count: 4, seconds: 8 }, burst)
     const model: Record<string, number> = { a: burst, b: burst }
     for (const [key, count, quarters] of steps) {
       // Floating-point sums of quarters are exact.
@@ -211,19 +211,19 @@ t.test('every sequence of requests and reads gets what buckets of whole tokens w
       const rest = model[key] = allowed ? tokens - count : tokens
       const left = Math.floor(rest)
       const refillSeconds = Math.ceil((left + 1 - rest) * 2)
-      assert.deepEqual(buckets.take(key, count), { allowed, left, refillSeconds })
+      assert.deepEqual(take(key, count), { allowed, left, refillSeconds })
     }
   }), { numRuns: 50 })
 })
 
 t.test('the 50,000 keys that were used last keep their buckets', async (t) => {
   stopClock(t)
-  const buckets = new TokenBuckets({ count: 1, seconds: 60 }, 1)
-  buckets.take('busy')
-  for (let key = 1; key < 50_000; key++) buckets.take(`key ${key}`)
-  for (let key = 1; key <= 50_000; key++) buckets.take(`read ${key}`, 0)
-  t.notOk(buckets.take('busy').allowed, 'a read creates no bucket, and a rejected request keeps its bucket')
-  buckets.take('last')
-  t.ok(buckets.take('key 1', 0).allowed, 'the least recently used key starts anew')
-  for (const key of ['key 2', 'busy', 'last']) t.notOk(buckets.take(key).allowed, key)
+  const take = createTokenBuckets({ count: 1, seconds: 60 }, 1)
+  take('busy')
+  for (let key = 1; key < 50_000; key++) take(`key ${key}`)
+  for (let key = 1; key <= 50_000; key++) take(`read ${key}`, 0)
+  t.notOk(take('busy').allowed, 'a read creates no bucket, and a rejected request keeps its bucket')
+  take('last')
+  t.ok(take('key 1', 0).allowed, 'the least recently used key starts anew')
+  for (const key of ['key 2', 'busy', 'last']) t.notOk(take(key).allowed, key)
 })

@@ -198,9 +198,7 @@ t.test('readiness needs each table, and the log has a line for each change', asy
     await untilReadiness(status)
     await untilReadiness(status)
   }
-  // Ignore warnings of event-loop lag, which a busy machine may cause.
-  const lines = () =>
-    log.splice(0).map((line) => JSON.parse(line)).filter(({ msg }) => !msg.includes('event loop'))
+  const lines = () => log.splice(0).map((line) => JSON.parse(line))
   await twice(200)
   lines()
   for (const table of ['tokens', ...ownedTables]) {

@@ -47,7 +47,7 @@ export function createJwtAuthenticator (
   const options = {
     issuer: settings.JWT_ISSUER as string,
     audience: settings.JWT_AUDIENCE as string,
-    algorithms: settings.JWT_ALGORITHMS,
+    algorithms: settings.JWT_ALGORITHMS.split(',').map((name) => name.trim()),
     typ: settings.JWT_TYPE,
     requiredClaims: ['exp'],
     clockTolerance: clockToleranceSeconds

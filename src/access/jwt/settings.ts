@@ -1,5 +1,5 @@
 // The settings for JWTs of an identity provider. Without JWT_ISSUER the service accepts no JWT.
-import { duration, oneOf, text, type Setting, type ValuesOf } from '../../setting-types.ts'
+import { duration, oneOf, text, type ValuesOf } from '../../setting-types.ts'
 
 const algorithms = ['RS256', 'RS384', 'RS512', 'PS256', 'PS384', 'PS512', 'ES256', 'ES384', 'ES512',
   'EdDSA', 'Ed25519']
@@ -15,15 +15,7 @@ export function isSecureUrl (text: unknown): text is string {
 /** RFC 8414, section 2, forbids a query and a fragment. A `|` would make the user `issuer|name` ambiguous. */
 const isIssuer = (text: string) => isSecureUrl(text) && !/[?#|]/.test(text)
 
-const algorithmList: Setting<string[]> = {
-  initial: 'RS256,ES256,EdDSA',
-  values: `names separated by commas: ${algorithms.join(', ')}`,
-  meaning: 'the algorithms that may sign a JWT',
-  parse: (text) => {
-    const names = text.split(',').map((name) => name.trim())
-    return names.every((name) => algorithms.includes(name)) ? names : undefined
-  }
-}
+const areAlgorithms = (text: string) => text.split(',').every((name) => algorithms.includes(name.trim()))
 
 export const jwtSettings = {
   JWT_ISSUER: text(undefined,
@@ -33,7 +25,8 @@ export const jwtSettings = {
     'the audience that JWTs must name; required with JWT_ISSUER'),
   JWT_JWKS_URL: text(undefined, 'a URL with https, or with http for this machine',
     'the keys of the provider; without it OpenID discovery names them', isSecureUrl),
-  JWT_ALGORITHMS: algorithmList,
+  JWT_ALGORITHMS: text('RS256,ES256,EdDSA', `names separated by commas: ${algorithms.join(', ')}`,
+    'the algorithms that may sign a JWT', areAlgorithms),
   JWT_TYPE: oneOf('at+jwt', ['at+jwt', 'JWT'], 'the `typ` that JWTs must have'),
   JWT_USER_CLAIM: text('sub', 'the name of a claim', 'the claim that names the user'),
   JWT_SCOPE_CLAIM: text(undefined, 'the name of a claim',
@@ -43,11 +36,3 @@ export const jwtSettings = {
 }
 
 export type JwtSettings = ValuesOf<typeof jwtSettings>
-
-/** Returns a line for each missing variable that JWTs require. If no JWT variable is set, returns no line. */
-export function findMissingJwtSettings (environment: NodeJS.ProcessEnv): string[] {
-  const given = Object.keys(jwtSettings).find((name) => name in environment)
-  if (given === undefined) return []
-  return ['JWT_ISSUER', 'JWT_AUDIENCE'].filter((name) => !(name in environment))
-    .map((name) => `${name}: expected a value, because ${given} is set`)
-}

@@ -41,7 +41,7 @@ export async function importPlants (
   const { isCsv, isGzip } = findFormat(file, options.format)
   await runTransfer(config, async (transfer) => {
     await using input = file === undefined ? undefined : await open(file)
-    const { dev, ino, size } = fstatSync(input?.fd ?? 0, { bigint: true })
+    const { dev, ino } = fstatSync(input?.fd ?? 0, { bigint: true })
     await using rejects = options.skipErrors === undefined ? undefined : await open(options.skipErrors, 'a')
     const output = await rejects?.stat({ bigint: true })
     if (output?.isFile()) {
@@ -51,17 +51,12 @@ export async function importPlants (
       }
       await rejects?.truncate()
     }
-    const source = input?.createReadStream() ?? process.stdin
-    const target = new Import(options, transfer, rejects)
-    const total = Number(size) || Infinity
-    transfer.share = () => source.bytesRead / total
-    transfer.summary = () => target.summary()
     const read = isCsv ? readCsv : readNdjson
     const check = createCheck(isCsv, user)
     const store = (chunks: AsyncIterable<Buffer>) =>
-      target.store(read(chunks, config.BODY_LIMIT + extraBytes, user), check)
+      storeLines(read(chunks, config.BODY_LIMIT + extraBytes, user), check, options, transfer, rejects)
+    const source = input?.createReadStream() ?? process.stdin
     await pipeline(source, ...isGzip ? [createGunzip()] : [], store, { signal: transfer.signal })
-    if (target.rejected > 0) process.exitCode = rejectedCode
   })
 }
 
@@ -83,96 +78,83 @@ function createCheck (isCsv: boolean, user?: string): (line: Line) => PlantToSto
   }
 }
 
-class Import {
-  rejected = 0
-  #created = 0
-  #existing = 0
-  #committed = { created: 0, existing: 0 }
-  #note = ''
-  #uncommitted = 0
-  #stored: Promise<void> = Promise.resolve()
+/** Stores the plants of the lines that `check` accepts. Reports the outcome as the summary of `transfer`. */
+async function storeLines (
+  lines: AsyncIterable<Iterable<Line>>, check: (line: Line) => PlantToStore,
+  { rate = Infinity, chunk = Infinity, dryRun }: ImportOptions, transfer: Transfer, rejects?: FileHandle
+): Promise<void> {
+  const { client, signal } = transfer
+  const startedAt = performance.now()
+  let [created, existing, rejected] = [0, 0, 0]
+  let [sent, uncommitted] = [0, 0]
+  let committed = { created, existing }
+  let note = ''
+  let stored: Promise<void> = Promise.resolve()
   /** False after a batch with plants that exist. The next batch probably has such plants, too. */
-  #copies = true
-  readonly #startedAt = performance.now()
-  readonly #options: ImportOptions
-  readonly #transfer: Transfer
-  readonly #rejects: FileHandle | undefined
+  let mayCopy = true
+  transfer.summary = () =>
+    `${committed.created} created, ${committed.existing} existing, ${rejected} rejected${note}`
 
-  constructor (options: ImportOptions, transfer: Transfer, rejects: FileHandle | undefined) {
-    this.#options = options
-    this.#transfer = transfer
-    this.#rejects = rejects
-  }
-
-  async store (lines: AsyncIterable<Iterable<Line>>, check: (line: Line) => PlantToStore): Promise<void> {
-    const { rate = Infinity, chunk = Infinity, dryRun } = this.#options
-    let batch = new Batch()
-    let number = 0
-    for await (const some of lines) {
-      for (const line of some) {
-        try {
-          batch.add(check(line))
-        } catch (error) {
-          await this.#reject(line, error as ApiError)
-          continue
-        }
-        number = line.number
-        const left = dryRun ? Infinity : chunk - this.#uncommitted
-        const isFull = batch.size >= Math.min(left, rate / batchesPerSecond)
-        if (!isFull && batch.length < maxBatchLength) continue
-        await this.#send(batch)
-        if (batch.size === left) await this.#commit(number)
-        batch = new Batch()
-      }
-      batch.encode()
-    }
-    if (batch.size > 0) await this.#send(batch)
-    await this.#commit(number)
-    this.#note = dryRun ? '; nothing is stored' : ''
-  }
-
-  summary (): string {
-    const { created, existing } = this.#committed
-    return `${created} created, ${existing} existing, ${this.rejected} rejected${this.#note}`
-  }
-
-  async #reject ({ number, text }: Line, error: ApiError): Promise<void> {
+  async function reject ({ number, text }: Line, error: ApiError): Promise<void> {
     const reason = error.message.replace('The body', 'The line')
-    this.rejected++
-    if (this.#rejects === undefined) throw new Error(`line ${number}: ${reason}`)
-    await this.#rejects.appendFile(`${JSON.stringify({ line: number, reason, text })}\n`)
+    rejected++
+    if (rejects === undefined) throw new Error(`line ${number}: ${reason}`)
+    await rejects.appendFile(`${JSON.stringify({ line: number, reason, text })}\n`)
   }
 
   /** Does not wait until the plants are stored, so that the import reads the next lines meanwhile. */
-  async #send (batch: Batch): Promise<void> {
-    await this.#stored
-    const due = this.#startedAt + this.#transfer.progress * 1000 / (this.#options.rate ?? Infinity)
-    const { signal, client } = this.#transfer
+  async function send (batch: Batch): Promise<void> {
+    await stored
+    const due = startedAt + sent * 1000 / rate
     if (due > performance.now()) await delay(due - performance.now(), undefined, { signal })
-    if (this.#uncommitted === 0) await client.query('begin')
-    this.#stored = this.#store(batch)
-    this.#stored.catch(() => {})
-    this.#uncommitted += batch.size
-    this.#transfer.progress += batch.size
+    if (uncommitted === 0) await client.query('begin')
+    stored = store(batch)
+    stored.catch(() => {})
+    uncommitted += batch.size
+    sent += batch.size
   }
 
-  async #store (batch: Batch): Promise<void> {
-    const { client } = this.#transfer
+  async function store (batch: Batch): Promise<void> {
     const lines = batch.sorted()
-    const isCopied = this.#copies && await copyAll(client, lines)
-    const created = isCopied ? batch.size : await insertAll(client, lines)
-    this.#copies = created === batch.size
-    this.#created += created
-    this.#existing += batch.size - created
+    const isCopied = mayCopy && await copyAll(client, lines)
+    const count = isCopied ? batch.size : await insertAll(client, lines)
+    mayCopy = count === batch.size
+    created += count
+    existing += batch.size - count
   }
 
   /** Awaits the insert first. After a failed insert, `commit` would roll back without an error. */
-  async #commit (line: number): Promise<void> {
-    await this.#stored
-    this.#note = '; the outcome of the last commit is unknown: import again'
-    if (this.#uncommitted > 0) await this.#transfer.client.query(this.#options.dryRun ? 'rollback' : 'commit')
-    this.#note = `; stored up to line ${line}`
-    this.#uncommitted = 0
-    this.#committed = { created: this.#created, existing: this.#existing }
+  async function commit (line: number): Promise<void> {
+    await stored
+    note = '; the outcome of the last commit is unknown: import again'
+    if (uncommitted > 0) await client.query(dryRun ? 'rollback' : 'commit')
+    note = `; stored up to line ${line}`
+    uncommitted = 0
+    committed = { created, existing }
   }
+
+  let batch = new Batch()
+  let number = 0
+  for await (const some of lines) {
+    for (const line of some) {
+      try {
+        batch.add(check(line))
+      } catch (error) {
+        await reject(line, error as ApiError)
+        continue
+      }
+      number = line.number
+      const left = dryRun ? Infinity : chunk - uncommitted
+      const isFull = batch.size >= Math.min(left, rate / batchesPerSecond)
+      if (!isFull && batch.length < maxBatchLength) continue
+      await send(batch)
+      if (batch.size === left) await commit(number)
+      batch = new Batch()
+    }
+    batch.encode()
+  }
+  if (batch.size > 0) await send(batch)
+  await commit(number)
+  note = dryRun ? '; nothing is stored' : ''
+  if (rejected > 0) process.exitCode = rejectedCode
 }

@@ -10,10 +10,6 @@ export interface Transfer {
   client: Client
   /** Aborts on SIGINT or SIGTERM. The abort also ends the database connection. */
   signal: AbortSignal
-  /** Import counts the plants sent to PostgreSQL. Export counts the lines received from PostgreSQL. */
-  progress: number
-  /** How much of the file is read, from 0 to 1. Returns 0 when the size of the file is unknown. */
-  share: () => number
   /** The last line of the report. Empty when there is nothing to report. */
   summary: () => string
 }
@@ -37,10 +33,8 @@ export async function runTransfer (
   await withTables(config, async (url) => {
     const client = await openClient(url, { statement_timeout: statementTimeoutMs })
     signal.addEventListener('abort', () => { void client.end() })
-    const transfer: Transfer = { client, signal, progress: 0, share: () => 0, summary: () => '' }
-    const hideProgress = showProgress(transfer)
+    const transfer: Transfer = { client, signal, summary: () => '' }
     const error = await run(transfer).catch((error) => error)
-    hideProgress()
     await client.end()
     for (const name of signals) process.off(name, interrupt)
     if (error !== undefined) {
@@ -49,22 +43,4 @@ export async function runTransfer (
     }
     if (transfer.summary() !== '') console.error(transfer.summary())
   })
-}
-
-/** On a terminal, shows the progress in one line. The returned function removes this line. */
-function showProgress (transfer: Transfer): () => void {
-  const { stderr } = process
-  if (!stderr.isTTY) return () => {}
-  const startedAt = performance.now()
-  const timer = setInterval(() => {
-    const seconds = (performance.now() - startedAt) / 1000
-    const share = transfer.share()
-    const left = share > 0 ? `, ${Math.ceil(seconds / share - seconds)} s left` : ''
-    const { progress } = transfer
-    stderr.write(`\r\u001B[K${progress} lines, ${Math.round(progress / seconds)} a second${left}`)
-  }, 200)
-  return () => {
-    clearInterval(timer)
-    stderr.write('\r\u001B[K')
-  }
 }
