@@ -110,14 +110,13 @@ export async function outages (scope: Scope, postgres: Postgres, options: Outage
     const failed = responses.filter((response) => !isNormal(response))
     const blind = readies.filter(({ status, startedAt, ms }) =>
       status !== 503 && startedAt > began + noticedMs && startedAt + ms < ended)
-    const hit = failed.filter(({ startedAt }) => startedAt > began && startedAt < ended)
     const broken = [
       ...summary('responses were neither normal nor a 503 with Retry-After and an Error body',
         failed.filter((response) => !isProperError(response)).map(describe)),
       ...summary('failures of /livez', lives.filter(({ status }) => status !== 200).map(describe)),
       ...summary('responses of /readyz that overlook the fault', isTotal ? blind.map(describe) : [])
     ]
-    if (isTotal && hit.length === 0) broken.push('no request failed, so this tested nothing')
+    if (isTotal && failed.length === 0) broken.push('no request failed, so this tested nothing')
     if (service.child.exitCode !== null) broken.push(`the service ended with ${service.child.exitCode}`)
     breaches.push(...broken.map((text) => `${title}: ${text}`))
 
