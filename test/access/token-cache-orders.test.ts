@@ -1,4 +1,5 @@
-// Checks tokens in random orders of look-ups, refreshes, revocations and failures. Uses no database.
+// Checks tokens in random orders of look-ups, refreshes, revocations and failures. Only the last test uses
+// a database.
 import assert from 'node:assert/strict'
 import fc from 'fast-check'
 import t from 'tap'
@@ -8,7 +9,9 @@ import { createToken, hashToken } from '../../src/access/token-format.ts'
 import { createTokens, type Token, type Tokens } from '../../src/access/tokens.ts'
 import type { Database, Row as DatabaseRow } from '../../src/database/database.ts'
 import { ApiError, errors } from '../../src/errors.ts'
+import { startApp } from '../support/app.ts'
 import { authenticateWith } from '../support/authenticate.ts'
+import { isError } from '../support/error-response.ts'
 import { must, runSteps, settlePromises, stopClock } from '../support/orders.ts'
 
 const step = fc.record({
@@ -191,4 +194,21 @@ t.test('unknown tokens neither delay nor shed the look-up of a known token', asy
   t.ok(sent.at(-1)?.hashes.includes(`\\x${hashToken(token)}`), 'the next statement has the look-up')
   sent.at(-1)?.finish([[hashToken(token), '1', 'alice', null, 'f', '0', null, null]])
   t.match(await found, alice)
+})
+
+t.test('with TOKEN_CACHE_TTL=0 a request that checks its token again notices a revocation', async (t) => {
+  let renewed = false
+  const { app, as, tokens } = await startApp(t, { TOKEN_CACHE_TTL: '0' }, async (guarded) => {
+    guarded.get('/renewals', { schema: { operationId: 'renewTwice' } }, async ({ identity }) => {
+      const { validUntil } = identity
+      await identity.renew()
+      renewed = identity.validUntil > validUntil
+      await tokens.revoke({ user: identity.user })
+      await identity.renew()
+    })
+  })
+  const { authorization } = await as('alice')
+  const get = async () => app.inject({ url: '/renewals', headers: { authorization } })
+  for (let sent = 0; sent < 2; sent++) isError(t, await get(), 40102, 'The bearer token is not valid.')
+  t.ok(renewed)
 })
