@@ -9,7 +9,7 @@ import fc from 'fast-check'
 import Fastify from 'fastify'
 import t from 'tap'
 import { manageConnections } from '../../src/http/wire/connections.ts'
-import { Batcher, type Work } from '../../src/scheduling/batcher.ts'
+import { Batcher, singles, type Work } from '../../src/scheduling/batcher.ts'
 import { FairQueue } from '../../src/scheduling/fair-queue.ts'
 import { MemoryBudget } from '../../src/scheduling/memory-budget.ts'
 import { TickLimiter } from '../../src/scheduling/tick-limiter.ts'
@@ -96,6 +96,17 @@ t.test('users share batches of a bounded size, and each item gets its result', a
     batcher.add({ user: name.charAt(0), identity: undefined, name, size }))
   t.strictSame(await Promise.all(results), Object.keys(sizes))
   t.strictSame(batches, ['a1 b1 a2 a3', 'a4 m1', 'm2', 'n1'])
+})
+
+t.test('without batching, items share no statement and do not wait for each other', async (t) => {
+  const sent: number[] = []
+  const batcher = new Batcher<Work, undefined>((items) => {
+    sent.push(items.length)
+    return new Promise(() => {})
+  }, { name: 'test', limits: () => singles, maxQueued: 10, isRetryable: () => false })
+  for (const user of ['a', 'a', 'b']) batcher.add({ user, identity: undefined })
+  await nextTick()
+  t.strictSame(sent, [1, 1, 1])
 })
 
 t.test('a retry is sent after the check of its token, unless its response has closed', async (t) => {
