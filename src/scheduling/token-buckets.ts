@@ -11,7 +11,8 @@ const maxKeys = 50_000
 
 /**
  * The returned function takes a token from the bucket of `key`, unless the bucket is empty. With 0 as
- * `tokens`, the function only reads the bucket. A bucket gets one token every `seconds / count`.
+ * `tokens`, the function only reads the bucket. A bucket gets one token every `seconds / count`, and holds at
+ * most `burst` tokens.
  */
 export function createTokenBuckets ({ count, seconds }: Rate, burst: number) {
   const secondsPerToken = seconds / count

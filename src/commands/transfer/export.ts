@@ -29,16 +29,13 @@ export async function exportPlants (
     const completed = once(client, 'drain')
     let isLost = false
     completed.catch(() => { isLost = true })
-    const convert = isCsv ? (chunk: Buffer) => chunk : createNdjson(user)
-    async function * convertLines (chunks: AsyncIterable<Buffer>) {
-      for await (const chunk of chunks) yield convert(chunk)
-    }
+    const convert = isCsv ? [] : [createNdjson(user)]
     // Rename the file to its final name only when the file is complete. Do not open an existing file.
     const part = `${file}.${randomUUID()}.part`
     const options = { flags: 'wx', mode: 0o600, flush: true }
     const output = file === undefined ? process.stdout : createWriteStream(part, options)
     const zip = isGzip ? [createGzip()] : []
-    const written = pipeline(rows, convertLines, ...zip, output, { signal }).then(() => completed)
+    const written = pipeline(rows, ...convert, ...zip, output, { signal }).then(() => completed)
     try {
       if (file === undefined) await written
       else await written.then(() => rename(part, file)).finally(() => rm(part, { force: true }))
@@ -77,19 +74,21 @@ function escape (found: string): string {
 }
 
 /** The returned function turns COPY's text format into JSON. PostgreSQL would take longer. */
-function createNdjson (user?: string): (chunk: Buffer) => Buffer {
+function createNdjson (user?: string) {
   const keys = [...user === undefined ? ['user'] : [], 'id', ...fields]
   const line = new RegExp(`${keys.map(() => '([^\\t\\n]*)').join('\\t')}\\n`, 'g')
   const members = keys.map((key, index) => key === 'id' ? `"id":$${index + 1}` : `"${key}":"$${index + 1}"`)
   const json = `{${members.join()}}\n`
   const absent = new RegExp(`,"(?:${fields.join('|')})":"\\\\N"`, 'g')
   let rest = ''
-  return (chunk) => {
-    // Each byte becomes a character. So the bytes of UTF-8 stay unchanged.
-    const text = rest + chunk.toString('latin1')
-    const end = text.lastIndexOf('\n') + 1
-    rest = text.slice(end)
-    const escaped = text.slice(0, end).replaceAll(escapable, escape)
-    return Buffer.from(escaped.replaceAll(line, json).replaceAll(absent, ''), 'latin1')
+  return async function * (chunks: AsyncIterable<Buffer>): AsyncGenerator<Buffer> {
+    for await (const chunk of chunks) {
+      // Each byte becomes a character. So the bytes of UTF-8 stay unchanged.
+      const text = rest + chunk.toString('latin1')
+      const end = text.lastIndexOf('\n') + 1
+      rest = text.slice(end)
+      const escaped = text.slice(0, end).replaceAll(escapable, escape)
+      yield Buffer.from(escaped.replaceAll(line, json).replaceAll(absent, ''), 'latin1')
+    }
   }
 }
