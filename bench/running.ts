@@ -165,7 +165,7 @@ export async function alongside (
 export async function createDatabase (url: string, username = (token: number) => String(token)) {
   const name = new URL(url).pathname.slice(1)
   await withClient(new URL('/postgres', url).href, (client) => client.query(`create database ${name}`))
-  await migrate(url, 'up')
+  await migrate(url)
   const hashes = tokens.map((token) => createHash('sha256').update(token).digest())
   const names = tokens.map((_, index) => username(index))
   await withClient(url, (client) => client.query(

@@ -1,5 +1,3 @@
--- Up Migration
-
 -- Citus can distribute the table by owner: every statement names the owner, and the table has no sequence,
 -- foreign key or trigger.
 create table plants (
@@ -14,7 +12,3 @@ create table plants (
   -- The index of the key serves creates, deletes and lists.
   constraint plants_pkey primary key (owner, id)
 );
-
--- Down Migration
-
-drop table plants;

@@ -1,5 +1,3 @@
--- Up Migration
-
 create table tokens (
   -- The SHA-256 of the token. The token itself is not stored.
   hash bytea primary key constraint tokens_hash_length check (octet_length(hash) = 32),
@@ -16,7 +14,3 @@ create table tokens (
 );
 
 create index tokens_username on tokens (username);
-
--- Down Migration
-
-drop table tokens;

@@ -1,7 +1,7 @@
 #!/usr/bin/env -S node --max-semi-space-size=16 --heap-growing-percent=100 --no-allocation-site-pretenuring --expose-gc
 // Defines the commands and their options. The folder commands/ implements the commands.
 // The first line has the options of V8 for every start: see docs/design/016-cost-of-a-request.md.
-import { Argument, Command, Option } from 'commander'
+import { Command, Option } from 'commander'
 import manifest from '../package.json' with { type: 'json' }
 import { isPrintable } from './access/user-name.ts'
 import { expiry, label, positiveInteger, userName } from './commands/arguments.ts'
@@ -30,21 +30,11 @@ program.command('serve')
   })
 
 program.command('migrate')
-  .description('migrate the database up to the newest migration, or down by one')
-  .addArgument(new Argument('[direction]', 'up to the newest migration, or down by one')
-    .choices(['up', 'down'])
-    .default('up'))
-  .option('--yes', 'confirm that migrate down shall undo the newest migration', false)
-  .option('--with-data', 'migrate down even when that deletes data', false)
-  .action((direction: 'up' | 'down', { yes, withData }: { yes: boolean, withData: boolean }) => {
-    if (direction === 'down' && !yes) {
-      program.error('error: migrate down undoes the newest migration. Add --yes to confirm.')
-    }
-    return withDatabase(readConfig(), async (url) => {
-      const names = await migrate(url, direction, withData)
-      console.log(names.map((name) => `${direction} ${name}`).join('\n') || 'nothing to do')
-    })
-  })
+  .description('migrate the database up to the newest migration')
+  .action(() => withDatabase(readConfig(), async (url) => {
+    const names = await migrate(url)
+    console.log(names.map((name) => `up ${name}`).join('\n') || 'nothing to do')
+  }))
 
 const token = program.command('token').description('create, list and revoke the tokens of users')
 

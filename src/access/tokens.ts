@@ -27,7 +27,6 @@ export function createTokens (database: Database, maxQueued = Infinity) {
     findAll(database, items.map(({ hash }) => hash)), {
     name: 'token', limits: () => ({ maxItems: 64, maxInFlight: 4 }), maxQueued, isRetryable: wasRolledBack
   })
-  database.addProbe('tokens', selectByHash, [[]])
 
   return {
     /** Resolves to the new token. The database stores only a hash. */

@@ -31,7 +31,7 @@ export async function withDatabase (config: Config, work: (url: string) => Promi
 /** Creates the tables in the embedded server, but not in DATABASE_URL, which may name a wrong database. */
 export function withTables (config: Config, work: (url: string) => Promise<void>): Promise<void> {
   return withDatabase(config, async (url) => {
-    if (config.DATABASE_URL === undefined && config.MIGRATE === 'on') await migrate(url, 'up')
+    if (config.DATABASE_URL === undefined && config.MIGRATE === 'on') await migrate(url)
     await work(url)
   })
 }

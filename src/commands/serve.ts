@@ -85,7 +85,7 @@ async function untilReady (
     const [[version, encoding, off] = []] = await database.read(serverStatement)
     const postgresql = supportedVersion(version, encoding)
     if (config.MIGRATE === 'on') {
-      const migrations = await migrate(url, 'up')
+      const migrations = await migrate(url)
       if (migrations.length > 0) log.info({ migrations }, 'migrated')
     }
     await database.probe()

@@ -3,25 +3,22 @@ import { createInterface } from 'node:readline/promises'
 import { setTimeout as delay } from 'node:timers/promises'
 import { createTokens } from '../access/tokens.ts'
 import { maxRevocationMs, type Config } from '../config.ts'
-import type { Database, Row } from '../database/database.ts'
+import { ownedTables, tables, type Database, type Row } from '../database/database.ts'
 import { withOpenDatabase } from './database.ts'
 import { formatTable } from './table.ts'
 
 /** Replaces STATEMENT_TIMEOUT, because counting the plants of all users may take minutes. */
 const statementTimeoutMs = 600_000
-/** The tables with rows of users. Each has the key (owner, id) and the column created_at. */
-export const ownedTables = ['plants']
 /** How many rows one statement deletes. A longer statement would delay the requests of other users. */
 const chunk = 1000
 /** How often `untilWritersEnd` looks whether transactions have ended. */
 const checkMs = 100
 
 const statement = (text: string) => ({ name: '', text })
-const kinds = [...ownedTables, 'tokens']
 const countsByOwner = ownedTables.map((table) =>
   `select owner, '${table}', count(*), max(created_at) from ${table} group by owner`)
 const users = statement(`
-  select username, ${kinds.map((kind) => `coalesce(sum(number) filter (where kind = '${kind}'), 0)`).join()},
+  select username, ${tables.map((kind) => `coalesce(sum(number) filter (where kind = '${kind}'), 0)`).join()},
     extract(epoch from max(changed_at)) from (
       ${countsByOwner.join(' union all ')}
       union all
@@ -48,7 +45,7 @@ export async function listUsers (config: Config): Promise<void> {
   await withOpenDatabase(config, statementTimeoutMs, async (database) => {
     const rows = await database.readLong(users, []) as string[][]
     const cells = rows.map((row) => row.with(-1, new Date(Number(row.at(-1)) * 1000).toISOString()))
-    console.log(formatTable(['user', ...kinds, 'newest change'].map((head) => head.toUpperCase()), cells))
+    console.log(formatTable(['user', ...tables, 'newest change'].map((head) => head.toUpperCase()), cells))
   })
 }
 
@@ -58,7 +55,7 @@ export async function eraseUser (config: Config, user: string, isConfirmed: bool
     const count = async () => {
       const rows = await Promise.all(counts.map((each) => database.readLong(each, [user])))
       const numbers = rows.map(([row]) => Number(row?.[0]))
-      const list = new Intl.ListFormat('en').format(kinds.map((kind, index) => `${numbers[index]} ${kind}`))
+      const list = new Intl.ListFormat('en').format(tables.map((kind, index) => `${numbers[index]} ${kind}`))
       return { numbers, text: `${list} of ${user}` }
     }
     const before = await count()
@@ -77,7 +74,7 @@ export async function eraseUser (config: Config, user: string, isConfirmed: bool
     const after = await count()
     console.log(`Erased ${before.text}.\nLeft: ${after.text}. Backups and logs are not erased.`)
     if (after.numbers.some((number) => number > 0)) {
-      throw new Error(`Something still creates ${kinds.join(' or ')} of ${user}. Erase again.`)
+      throw new Error(`Something still creates ${tables.join(' or ')} of ${user}. Erase again.`)
     }
     if (config.JWT_ISSUER !== undefined && user.startsWith(`${config.JWT_ISSUER}|`)) {
       console.log('The identity provider can still issue tokens for this user.')

@@ -9,7 +9,13 @@ export type Database = ReturnType<typeof openDatabase>
 
 type WarningListener = (message: string, details: object) => void
 
-interface Probe { table: string, statement: Statement, values: unknown[] }
+/** The tables with rows of users. Each has the key (owner, id) and the column created_at. */
+export const ownedTables = ['plants']
+export const tables = [...ownedTables, 'tokens']
+
+// Even on Citus, PostgreSQL runs these statements without contacting another node.
+const probes = tables.map((table) =>
+  ({ name: 'probe', preparedAs: `probe-${table}`, text: `select from ${table} where false` }))
 
 // Each kind of read has one connection: a pool takes twice the processor time. Writes have several: a commit
 // or a lock delays later statements on its connection. See docs/design/001-one-pipelined-connection.md.
@@ -28,9 +34,7 @@ export function openDatabase (options: ConnectionOptions) {
   const tokens = new ManagedConnection(connect)
   const writes = Array.from({ length: writeConnections }, () => new ManagedConnection(connect))
   const connections = [reads, longReads, tokens, ...writes]
-  const probes: Probe[] = []
-  let warn: WarningListener = () => {}
-  const isDistributed = () => connections.every((connection) => connection.isDistributed ?? true)
+  let warn: WarningListener = console.error
   const healthCheck = setInterval(() => {
     const replaced = connections.filter((connection) => connection.check()).length
     if (replaced === 0) return
@@ -49,21 +53,15 @@ export function openDatabase (options: ConnectionOptions) {
     /** Resolves after the commit. After DATABASE_UNAVAILABLE or DATABASE_SLOW, the commit is uncertain. */
     write: (statement: Statement, values: unknown[] = []) => leastBusy(writes).run(statement, values),
 
-    /** Adds a statement to the readiness probe. The values must match no row. */
-    addProbe (table: string, { name, text }: Statement, values: readonly unknown[]): void {
-      probes.push({ table, statement: { name: 'probe', preparedAs: name, text }, values: [...values] })
-    },
-
     /** Whether the server has Citus. True until the first connection is open. */
-    isDistributed,
+    isDistributed: () => connections.every((connection) => connection.isDistributed ?? true),
 
-    /** Rejects if a probe fails, or if a kind of statement gets no connection. */
+    /** Rejects if a table is missing, or if a kind of statement gets no connection. */
     async probe (): Promise<void> {
       const next = [reads, longReads, tokens, leastBusy(writes)]
       const idle = leastBusy([...writes, reads])
       await Promise.all([
-        ...(isDistributed() ? probes.map(withoutNodes) : probes)
-          .map(({ statement, values }) => idle.run(statement, values)),
+        ...probes.map((probe) => idle.run(probe, [])),
         ...next.map((connection) => connection.opened())
       ])
     },
@@ -87,10 +85,6 @@ export function openDatabase (options: ConnectionOptions) {
     }
   }
 }
-
-// Citus runs this statement without contacting a node, so a lost node does not make the service unready.
-const withoutNodes = ({ table }: Probe): Probe =>
-  ({ table, statement: { name: `probe-${table}`, text: `select 1 from ${table} where false` }, values: [] })
 
 const leastBusy = (connections: ManagedConnection[]) =>
   connections.reduce((best, one) => one.pending() < best.pending() ? one : best)

@@ -1,5 +1,5 @@
-// Migrates the database up to the newest migration, or undoes the newest migration.
-import { readdir, readFile } from 'node:fs/promises'
+// Migrates the database up to the newest migration.
+import { readdir } from 'node:fs/promises'
 import { join, parse } from 'node:path'
 import type pg from 'pg'
 import { durabilitySettings } from '../events.ts'
@@ -11,12 +11,6 @@ const migrationsTable = 'migrations'
 const lockTimeoutMs = 30_000
 const migrationTimeoutMs = 600_000
 const queryTimeoutMs = 5000
-// Selects the columns of all tables except system tables. A column that changes its type gets another id.
-const columnsOfTables = `
-  select attrelid::regclass::text as name, format('%s %s %s', attrelid, attnum, atttypid) as id
-  from pg_attribute join pg_class on pg_class.oid = attrelid
-  where relkind in ('r', 'p') and attnum > 0 and not attisdropped
-    and relnamespace not in ('pg_catalog'::regnamespace, 'information_schema'::regnamespace)`
 const workerMessage = 'This server is a worker of Citus. ' +
   'Run migrate on the coordinator, and serve here with MIGRATE=off.'
 
@@ -42,11 +36,8 @@ export function supportedVersion (number: unknown, encoding: unknown): string {
     `PostgreSQL ${major}.${minor} is too old. The service needs PostgreSQL ${oldestMajorVersion} or later.`)
 }
 
-/**
- * Runs all missing migrations in one transaction, or undoes the newest. Waits while another instance
- * migrates. Deletes data only if `withData` is set. Returns the names of the migrations that ran.
- */
-export async function migrate (url: string, direction: 'up' | 'down', withData = false): Promise<string[]> {
+/** Runs all missing migrations in one transaction, and returns their names. Waits for other instances. */
+export async function migrate (url: string): Promise<string[]> {
   const client = await openClient(url, {
     lock_timeout: lockTimeoutMs,
     statement_timeout: migrationTimeoutMs,
@@ -56,17 +47,15 @@ export async function migrate (url: string, direction: 'up' | 'down', withData =
     const [server] = await query(client, serverStatement.text)
     supportedVersion(server?.version, server?.encoding)
     const done = await migrationsDone(client)
-    if (direction === 'up' && (await readMigrations()).every((name) => done.includes(name))) return []
+    if ((await readMigrations()).every((name) => done.includes(name))) return []
     if (await isWorker(client)) throw new UnsupportedServer(workerMessage)
-    if (direction === 'down' && !withData) await refuseDataLoss(client, done.at(-1))
     // Load the library on demand, to save start time and 10 MiB of memory.
     const { runner } = await import('node-pg-migrate')
     const ran = await runner({
       dbClient: client,
       dir,
       migrationsTable,
-      direction,
-      count: direction === 'up' ? Infinity : 1,
+      direction: 'up',
       advisoryLockMode: 'wait',
       singleTransaction: true,
       log: () => {}
@@ -92,27 +81,8 @@ async function isWorker (client: pg.Client): Promise<boolean> {
 async function migrationsDone (client: pg.Client): Promise<unknown[]> {
   const [table] = await query(client, `select to_regclass('${migrationsTable}') as name`)
   if (table?.name === null) return []
-  const rows = await query(client, `select name from ${migrationsTable} order by run_on, id`)
+  const rows = await query(client, `select name from ${migrationsTable}`)
   return rows.map(({ name }) => name)
-}
-
-/** Throws if migrating down would delete data. Runs the Down section, compares columns, and rolls back. */
-async function refuseDataLoss (client: pg.Client, migration: unknown): Promise<void> {
-  const text = await readFile(join(dir, `${migration}.sql`), 'utf8').catch(() => '')
-  const [, down = ''] = text.split('-- Down Migration')
-  await client.query('begin; savepoint before_down')
-  const columns = await query(client, columnsOfTables)
-  await client.query(down)
-  const kept = new Set((await query(client, columnsOfTables)).map(({ id }) => id))
-  await client.query('rollback to before_down')
-  const tables = new Set(columns.filter(({ id }) => !kept.has(id)).map(({ name }) => name))
-  for (const table of tables) {
-    // The lock prevents new rows until the library has migrated in the same transaction.
-    await client.query(`lock table ${table} in access exclusive mode`)
-    if ((await query(client, `select 1 from ${table} limit 1`)).length > 0) {
-      throw new Error(`Undoing ${migration} would delete data from ${table}. Add --with-data to allow that.`)
-    }
-  }
 }
 
 const readMigrations = async () => (await readdir(dir)).map((file) => parse(file).name).toSorted()

@@ -6,9 +6,8 @@ import { Batcher, singles, type Identity, type Work } from '../scheduling/batche
 import type { MemoryBudget } from '../scheduling/memory-budget.ts'
 import { textFields } from './columns.ts'
 import { createLists } from './lists.ts'
-import { listProbe } from './pages.ts'
 import type { NewPlant } from './schemas.ts'
-import { deleteAll, deleteProbe, insertAll, maxWrites, type PlantKey, type PlantToStore } from './writes.ts'
+import { deleteAll, insertAll, maxWrites, type PlantKey, type PlantToStore } from './writes.ts'
 
 export type Plants = ReturnType<typeof createPlants>
 
@@ -31,8 +30,6 @@ export function createPlants (database: Database, config: PlantsConfig, budget: 
     { name: 'create', ...batching(maxWrites, 1) })
   const deletes = new Batcher((keys: Array<PlantKey & Work>) => deleteAll(database, keys),
     { name: 'delete', ...batching(maxWrites, 1) })
-  database.addProbe('plants', ...listProbe)
-  database.addProbe('plants', ...deleteProbe)
 
   return {
     /** Returns false, and changes nothing, if the user already has a plant with this id. */

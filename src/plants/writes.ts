@@ -33,9 +33,6 @@ const deleteMany = {
     where plants.owner = key.owner and plants.id = key.id returning plants.owner, plants.id`
 }
 
-/** For the readiness probe. No user can have the name '', so the statement matches no plant. */
-export const deleteProbe = [deleteOne, ['', '0']] as const
-
 export async function insertAll (database: Database, plants: PlantToStore[]): Promise<boolean[]> {
   const rows = plants.toSorted(byKey).filter(isFirstOfKey)
   const size = roundUpRows(rows.length)
