@@ -6,8 +6,8 @@ import { addressOf, requestCost } from '../http/responses.ts'
 import type { Identity } from '../scheduling/batcher.ts'
 import { clientWork } from '../scheduling/tick-limiter.ts'
 
-/** What a valid token allows. */
-export interface Access extends Omit<Identity, 'renew'> {
+/** What a valid token allows. The requests with a cached token share this object. */
+export interface Access extends Identity {
   readOnly: boolean
   /** Undefined for the service's own tokens, which have no scopes. */
   scopes?: ReadonlySet<string>
@@ -25,10 +25,15 @@ export interface Authenticator {
   check: (token: string, onMiss: () => void) => Promise<Access>
 }
 
+/** Returns the method `renew` for a token's access. The token was valid before, so it is not a guess. */
+export const renewal = (check: Authenticator['check'], token: string) => async function (this: Access) {
+  Object.assign(this, await check(token, () => {}))
+}
+
 declare module 'fastify' {
   interface FastifyRequest {
     /** Null until the request's token is found valid. */
-    identity: Access & Identity
+    identity: Access
   }
 }
 
@@ -44,21 +49,11 @@ export function createBearer (
 ): (guarded: FastifyInstance) => Promise<void> {
   app.decorateRequest('identity', null, [])
 
-  const checkNow = (request: FastifyRequest, token: string) => check(token, () => onMiss(request))
-
-  function setIdentity (request: FastifyRequest, token: string, access: Access): true {
-    request.identity = {
-      ...access,
-      async renew () { Object.assign(this, await checkNow(request, token)) }
-    }
-    return true
-  }
-
   app.addHook('onRequest', (request, _reply, done) => {
     const [, token] = /^bearer +(.*)$/i.exec(request.headers.authorization ?? '') ?? []
     const access = token === undefined ? undefined : cached(token)
     if (access !== undefined) {
-      setIdentity(request, token as string, access)
+      request.identity = access
       return done()
     }
     const kind = paths.includes(request.routeOptions.url as string) ? 'probe' : 'request'
@@ -76,10 +71,17 @@ export function createBearer (
       // By default, the plugin responds to errors and logs them. Here, the app's error handler does both.
       addHook: false,
       verifyErrorLogLevel: 'trace',
-      auth: async (token, request) =>
-        request.identity !== null || setIdentity(request, token, await checkNow(request, token))
+      async auth (token, request) {
+        request.identity = await check(token, () => onMiss(request))
+        return true
+      }
     })
-    guarded.addHook('onRequest', guarded.verifyBearerAuth as NonNullable<typeof guarded.verifyBearerAuth>)
+    const verify = guarded.verifyBearerAuth as NonNullable<typeof guarded.verifyBearerAuth>
+    // For a cached token, skip the plugin: each of its promises would take time.
+    guarded.addHook('onRequest', (request, reply, done) => {
+      if (request.identity === null) verify(request, reply, done)
+      else done()
+    })
   }
 }
 

@@ -2,7 +2,7 @@
 import { LRUCache } from 'lru-cache'
 import { ApiError, errors } from '../errors.ts'
 import { tokenEvents } from '../events.ts'
-import type { Access, Authenticator } from './bearer.ts'
+import { renewal, type Access, type Authenticator } from './bearer.ts'
 import { isWellFormedToken } from './token-format.ts'
 import { tokenState, type Token, type Tokens } from './tokens.ts'
 
@@ -22,7 +22,22 @@ interface Entry { token: Token, access: Access, refreshAt: number, expiresAt: nu
 
 /** Accepts a cached token for `ttlMs` after the start of its look-up. */
 export function createAuthenticator (tokens: Tokens, ttlMs: number): Authenticator {
-  const cache = createCache(tokens, ttlMs)
+  const cache = new LRUCache<string, Entry>({
+    max: maxTokens,
+    // Keep the entry when its refresh fails. Finish a look-up even when its entry is evicted.
+    noDeleteOnFetchRejection: true,
+    ignoreFetchAbort: true,
+    fetchMethod: async (text, known) => {
+      const askedAt = performance.now()
+      const token = await tokens.find(text, known?.token)
+      if (token === undefined) throw unknown
+      const { id, user, readOnly, expires } = token
+      const leftMs = (expires?.getTime() ?? Infinity) - Date.now()
+      const validUntil = Math.min(askedAt + Math.max(ttlMs, minValidMs), performance.now() + leftMs)
+      const access = { id, user, readOnly, validUntil, renew: renewal(check, text) }
+      return { token, access, refreshAt: askedAt + refreshAge * ttlMs, expiresAt: askedAt + ttlMs }
+    }
+  })
   const refreshIntervalMs = refreshInterval * ttlMs
   const lookUp = (text: string) => cache.forceFetch(text, { forceRefresh: true })
 
@@ -39,6 +54,20 @@ export function createAuthenticator (tokens: Tokens, ttlMs: number): Authenticat
     return entry.expiresAt < now ? lookUp(text) : entry
   }
 
+  async function check (text: string, onMiss: () => void): Promise<Access> {
+    const now = performance.now()
+    const known = cache.peek(text)
+    const hit = known !== undefined && now < known.expiresAt
+    if (!isWellFormedToken(text)) throw malformed
+    if (known === undefined) onMiss()
+    tokenEvents.publish({ hit })
+    const { token, access } = hit ? known : await find(text, now)
+    const state = tokenState(token)
+    if (state === 'active') return access
+    // With `identity` the log names the user of a revoked or expired token.
+    throw Object.assign(new ApiError(errors.TOKEN_INVALID, { cause: state }), { identity: token })
+  }
+
   return {
     cached (text) {
       const now = performance.now()
@@ -50,38 +79,6 @@ export function createAuthenticator (tokens: Tokens, ttlMs: number): Authenticat
       if (now >= entry.refreshAt) refreshSoon(text, entry, now)
       return entry.access
     },
-
-    async check (text, onMiss) {
-      const now = performance.now()
-      const known = cache.peek(text)
-      const hit = known !== undefined && now < known.expiresAt
-      if (!isWellFormedToken(text)) throw malformed
-      if (known === undefined) onMiss()
-      tokenEvents.publish({ hit })
-      const { token, access } = hit ? known : await find(text, now)
-      const state = tokenState(token)
-      if (state === 'active') return access
-      // With `identity` the log names the user of a revoked or expired token.
-      throw Object.assign(new ApiError(errors.TOKEN_INVALID, { cause: state }), { identity: token })
-    }
+    check
   }
-}
-
-function createCache (tokens: Tokens, ttlMs: number): LRUCache<string, Entry> {
-  return new LRUCache({
-    max: maxTokens,
-    // Keep the entry when its refresh fails. Finish a look-up even when its entry is evicted.
-    noDeleteOnFetchRejection: true,
-    ignoreFetchAbort: true,
-    fetchMethod: async (text, known) => {
-      const askedAt = performance.now()
-      const token = await tokens.find(text, known?.token)
-      if (token === undefined) throw unknown
-      const { id, user, readOnly, expires } = token
-      const leftMs = (expires?.getTime() ?? Infinity) - Date.now()
-      const validUntil = Math.min(askedAt + Math.max(ttlMs, minValidMs), performance.now() + leftMs)
-      const access = { id, user, readOnly, validUntil }
-      return { token, access, refreshAt: askedAt + refreshAge * ttlMs, expiresAt: askedAt + ttlMs }
-    }
-  })
 }

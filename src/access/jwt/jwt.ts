@@ -3,7 +3,7 @@ import type { FastifyInstance } from 'fastify'
 import { decodeProtectedHeader, errors, jwtVerify, type JWTPayload, type LocalJWKSet } from 'jose'
 import { LRUCache } from 'lru-cache'
 import { jwtEvents } from '../../events.ts'
-import { scopeOf, type Access, type Authenticator } from '../bearer.ts'
+import { renewal, scopeOf, type Access, type Authenticator } from '../bearer.ts'
 import { hashToken } from '../token-format.ts'
 import { isPrintable } from '../user-name.ts'
 import { createKeys, type Keys } from './keys.ts'
@@ -64,7 +64,7 @@ export function createJwtAuthenticator (
           throw failed.errors.find((reason: unknown) => !isWrongSignature(reason)) ?? error
         })
       })
-      return { access: toAccess(payload, settings, scopes), set }
+      return { access: { ...toAccess(payload, settings, scopes), renew: renewal(check, text) }, set }
     } catch (error) {
       // If the JWT names no key, a key that `set` lacks may have signed the JWT.
       const isUnknownKey = isWrongSignature(error)
@@ -77,15 +77,26 @@ export function createJwtAuthenticator (
     }
   }
 
-  async function find (text: string, onMiss: () => void): Promise<Access> {
-    const set = keys.current() ?? await keys.refetch()
-    if (!format.test(text)) throw rejections.malformed
+  async function check (text: string, onMiss: () => void): Promise<Access> {
     const hash = hashToken(text)
-    if (!cache.has(hash)) onMiss()
-    const entry = await verify(text, set)
-    cache.set(hash, entry)
-    jwtEvents.publish({ result: 'verified' })
-    return entry.access
+    try {
+      const set = keys.current() ?? await keys.refetch()
+      if (!format.test(text)) throw rejections.malformed
+      if (!cache.has(hash)) onMiss()
+      const entry = await verify(text, set)
+      cache.set(hash, entry)
+      jwtEvents.publish({ result: 'verified' })
+      return entry.access
+    } catch (error) {
+      const rejection = toRejection(error)
+      // A JWT that has become invalid counts toward FAILED_AUTH_RATE from now on.
+      if (rejection.status === 401) cache.delete(hash)
+      // The JWTs that FAILED_AUTH_RATE rejects are not checked.
+      if (rejection.status !== 429) {
+        jwtEvents.publish({ result: rejection.status === 503 ? 'unavailable' : 'rejected' })
+      }
+      throw rejection
+    }
   }
 
   return {
@@ -96,23 +107,14 @@ export function createJwtAuthenticator (
       return access
     },
 
-    check: (text, onMiss) => find(text, onMiss).catch((error) => {
-      const rejection = toRejection(error)
-      // A JWT that has become invalid counts toward FAILED_AUTH_RATE from now on.
-      if (rejection.status === 401) cache.delete(hashToken(text))
-      // The JWTs that FAILED_AUTH_RATE rejects are not checked.
-      if (rejection.status !== 429) {
-        jwtEvents.publish({ result: rejection.status === 503 ? 'unavailable' : 'rejected' })
-      }
-      throw rejection
-    })
+    check
   }
 }
 
 const isWrongSignature = (error: unknown) => error instanceof errors.JWSSignatureVerificationFailed
 
 /** Prefixes the user with the issuer, so that a JWT never acts for a user of the service's own tokens. */
-function toAccess (payload: JWTPayload, settings: JwtSettings, known: Set<string>): Access {
+function toAccess (payload: JWTPayload, settings: JwtSettings, known: Set<string>): Omit<Access, 'renew'> {
   const name = payload[settings.JWT_USER_CLAIM]
   // The claim may be a number, null or an empty string.
   const user = typeof name === 'string' && name !== '' ? `${settings.JWT_ISSUER}|${name}` : ''
