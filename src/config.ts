@@ -62,7 +62,7 @@ export const settings = {
   MAX_CONNECTIONS: number('4000', [1, 99_999],
     'the number of open client connections; further ones are closed at once'),
   BODY_LIMIT: number('131072', [1, 1_048_576], 'the largest request body, in bytes'),
-  MEMORY_BUDGET: number('134217728', [16_777_216, 1_073_741_824],
+  MEMORY_BUDGET: number('100663296', [16_777_216, 1_073_741_824],
     'bytes of memory for large request bodies, unsent pages of long lists and files of /docs together'),
   TOKEN_CACHE_TTL: duration('3s', maxTokenCacheTtl, 'how long a token is cached; 0 turns the cache off'),
   WRITE_BATCH: number(undefined, [1, 9999],
