@@ -6,15 +6,9 @@ import { installPackages } from '../dev/packages.ts'
 import { endLeftovers } from './support/processes.ts'
 import { createFolder, createTemplate, startServer } from './support/test-server.ts'
 
-// Import the module only when its packages are installed.
-const findBrowser = async () => (await import('./system/clients/chromium.ts')).findBrowser().catch(warn)
-
-function warn ({ message }: Error): undefined {
-  console.log(`# NO BROWSER: tests of pages are skipped, and fail when CI is set\n${message}`)
-}
-
-const tests = process.argv.slice(2).join()
-if (tests.includes('test/system/')) installPackages('test/system')
+const args = process.argv.slice(2)
+const runs = (folder: string) => args.join().includes(folder)
+if (runs('test/system/')) installPackages('test/system')
 
 // If a process still uses the folder after the tests, the run fails.
 const folder = await createFolder()
@@ -22,16 +16,13 @@ const server = await startServer(folder)
 // Ctrl-C signals tap and this process. Ignore SIGINT here: the server must run until tap has stopped.
 process.on('SIGINT', () => {})
 try {
-  // Only test/system/clients/ needs a browser. Other runs skip the search, which takes a second.
-  const [browser] = await Promise.all([
-    tests.includes('test/system/clients/') ? findBrowser() : undefined,
-    createTemplate(server)
-  ])
-  const tap = spawn('tap', process.argv.slice(2), {
-    stdio: 'inherit',
-    env: { ...process.env, TEST_DATABASE_URL: server.url, TEST_BROWSER: browser && JSON.stringify(browser) }
-  })
-  const [code] = await once(tap, 'exit')
+  await createTemplate(server)
+  // Only these tests need a browser. The import needs packages that other runs may not have installed.
+  const browser = runs('test/system/clients/')
+    ? await import('./system/clients/chromium.ts').then(({ findBrowser }) => findBrowser()).catch(warn)
+    : undefined
+  const env = { ...process.env, TEST_DATABASE_URL: server.url, TEST_BROWSER: JSON.stringify(browser) }
+  const [code] = await once(spawn('tap', args, { stdio: 'inherit', env }), 'exit')
   process.exitCode = code ?? 1
 } finally {
   await server.close()
@@ -43,3 +34,7 @@ try {
   await rm(folder, { recursive: true, maxRetries: 5 })
 }
 process.exit()
+
+function warn ({ message }: Error): void {
+  console.log(`# NO BROWSER: tests of pages are skipped, and fail when CI is set\n${message}`)
+}

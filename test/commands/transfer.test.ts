@@ -3,7 +3,6 @@ import { execFile } from 'node:child_process'
 import { link, mkdtemp, readFile, rm, stat, symlink, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { Readable } from 'node:stream'
 import { promisify } from 'node:util'
 import { gunzipSync, gzipSync } from 'node:zlib'
 import fc from 'fast-check'
@@ -12,7 +11,6 @@ import { formatError } from '../../src/commands/format-error.ts'
 import { exportPlants } from '../../src/commands/transfer/export.ts'
 import { findFormat, readCsv, readNdjson } from '../../src/commands/transfer/files.ts'
 import { importPlants, type ImportOptions } from '../../src/commands/transfer/import.ts'
-import { runTransfer } from '../../src/commands/transfer/transfer.ts'
 import { readConfig } from '../../src/config.ts'
 import { fields, textFields } from '../../src/plants/columns.ts'
 import { NewPlantSchema } from '../../src/plants/schemas.ts'
@@ -35,7 +33,6 @@ const execute = promisify(execFile)
 const parseLines = (text: string) => text.trimEnd().split('\n').map((line) => JSON.parse(line))
 const stored = (user: string) =>
   sql(DATABASE_URL, 'select id::text, name, tag from plants where owner = $1 order by plants.id', [user])
-const count = async (user: string) => (await stored(user)).length
 
 async function file (name: string, content: string | Buffer): Promise<string> {
   await writeFile(join(folder, name), content)
@@ -88,14 +85,12 @@ t.test('every format takes and returns every text, with a byte order mark and CR
   for (const [name, content] of Object.entries(contents)) {
     t.strictSame(await importFile(name, name, content), created(naughty.length))
     t.strictSame(await stored(name), plants, name)
-    t.strictSame(await exportFile(name, `out.${name}`), ends(0, `${naughty.length} exported`))
-    const out = await readFile(join(folder, `out.${name}`))
-    const again = name.replace('naughty', 'again')
-    t.match(await importFile(again, again, out), { code: 0 })
-    t.strictSame(await stored(again), plants, again)
   }
   const text = json.map((line) => `${line}\n`).join('')
-  t.equal(await readFile(join(folder, 'out.naughty.ndjson'), 'utf8'), text)
+  for (const [name, decompress] of [['out.ndjson', String], ['out.ndjson.gz', gunzipSync]] as const) {
+    t.strictSame(await exportFile('naughty.csv', name), ends(0, `${naughty.length} exported`))
+    t.equal(decompress(await readFile(join(folder, name))).toString(), text)
+  }
   const inserted = await sql(DATABASE_URL,
     "select id from plants where owner = 'naughty.ndjson' order by ctid")
   // `byKey` compares such large ids as texts.
@@ -104,15 +99,6 @@ t.test('every format takes and returns every text, with a byte order mark and CR
   t.strictSame(await importFile('mixed', 'mixed.ndjson', text),
     ends(0, `${naughty.length - 1} created, 1 existing, 0 rejected`))
   t.strictSame(await stored('mixed'), plants, 'inserted, because one plant exists')
-  t.equal(gunzipSync(await readFile(join(folder, 'out.naughty.ndjson.gz'))).toString(), text)
-})
-
-t.test('a byte order mark may arrive in pieces', async (t) => {
-  for (const [readLines, text] of [[readCsv, 'id\n1'], [readNdjson, '{"id":1}']] as const) {
-    const bytes = Readable.from(Array.from(Buffer.from(`\uFEFF${text}`), (byte) => Buffer.of(byte)))
-    const batches = await Array.fromAsync(readLines(bytes, 100))
-    t.same(batches.flatMap((lines) => Array.from(lines, ({ parse }) => parse())), [{ id: 1 }])
-  }
 })
 
 t.test('each field of a plant survives both formats', async (t) => {
@@ -124,12 +110,15 @@ t.test('each field of a plant survives both formats', async (t) => {
   await importFile('again', 'again.csv', await readFile(join(folder, 'fields.csv')))
   await exportFile('again', 'again.ndjson')
   t.equal(await readFile(join(folder, 'again.ndjson'), 'utf8'), line)
+  t.strictSame(textFields, fields, 'import and export expect only texts')
 })
 
 const unicode = 'a string of Unicode characters without U+0000.'
 const int64 = 'from -9223372036854775808 to 9223372036854775807.'
 
-t.test('a malformed file ends the import, and nothing is stored', async (t) => {
+t.test('a malformed file or an error of the database ends the import, and nothing is stored', async (t) => {
+  await sql(DATABASE_URL, "alter table plants add constraint no_weeds check (name <> 'weed')")
+  t.teardown(() => sql(DATABASE_URL, 'alter table plants drop constraint no_weeds'))
   const rejected = '0 created, 0 existing, 1 rejected'
   const failed = '0 created, 0 existing, 0 rejected'
   const header = 'line 1: expected columns of id,name,tag, each once, got '
@@ -146,46 +135,43 @@ t.test('a malformed file ends the import, and nothing is stored', async (t) => {
     ['f.csv', `id,name\n1,"${'x\n'.repeat(200_000)}`, [`line 2: ${csv}`, failed]],
     ['a.ndjson.gz', gzipSync(lines(9)).subarray(0, 60),
       ['unexpected end of file. The gzip file is truncated.', failed]],
-    ['a.csv.gz', 'no gzip', ['incorrect header check. Expected a gzip file.', failed]]
+    ['a.csv.gz', 'no gzip', ['incorrect header check. Expected a gzip file.', failed]],
+    ['g.csv', 'id,name\n1,Fern\n2,weed\n',
+      ['new row for relation "plants" violates check constraint "no_weeds"', failed]]
   ]
   for (const [name, content, report] of cases) {
     t.strictSame(await importFile('bad', name, content), ends(1, ...report), name)
   }
-  t.equal(await count('bad'), 0)
+  t.strictSame(await stored('bad'), [])
   const missing = () => importPlants(config, 'bad', 'no.ndjson', { dryRun: false })
   t.strictSame(await ended(missing), ends(1, "ENOENT: no such file or directory, open 'no.ndjson'"))
 })
 
 t.test('each line has to follow the rules of POST', async (t) => {
   const rejects = join(folder, 'rules')
-  const tables: Record<string, Array<[line: string, reason: string]>> = {
-    'rules.ndjson': [
+  const tables: Array<[name: string, head: string, table: Array<[line: string, reason: string]>]> = [
+    ['rules.ndjson', '{"id":0,"name":"n","other":[1]}', [
       ['[]', 'The line must be a JSON object with id, name, tag (optional).'],
       ['{"id":2}', `name is missing: expected ${unicode}`],
-      ['{"id":9223372036854775808,"name":""}', `id must be ${int64}`],
       ['{"id":"1","name":""}', `id must be an integer ${int64}`],
-      ['{"id":1,"name":"\\u0000"}', `name must be ${unicode}`],
-      ['{"id":1,"name":"\\ud800"}', `name must be ${unicode}`],
-      ['{"id":1,"name":"","tag":null}', `tag must be ${unicode}`],
       ['{"id":1,"name":"","__proto__":{}}', 'The line must not have a key "__proto__".'],
       ['{"id":1,"name":"\xff"}', 'The line is not valid UTF-8.'],
       [`{"id":2,"name":"${'x'.repeat(200_000)}"}`, 'The line must not have more than 133120 bytes.'],
       ['{"id":1,"name":"Fern","user":"bob"}', 'user must be absent, or use --all.']
-    ],
-    'rules.csv': [
+    ]],
+    ['rules.csv', 'id,name,tag', [
       ['1,,', `name is missing: expected ${unicode}`],
       [',a,', `id is missing: expected a decimal integer ${int64}`],
       ['1,a', 'The line must have 3 cells.'],
       ['+1,a,', `id must be a decimal integer ${int64}`],
-      ['1,a\0b,', `name must be ${unicode}`],
-      ['1,a,\xff', 'The line is not valid UTF-8.']
-    ]
-  }
-  for (const [name, table] of Object.entries(tables)) {
-    const head = name.endsWith('.csv') ? 'id,name,tag\n' : '{"id":0,"name":"n","other":[1]}\n'
-    const content = Buffer.from(head + table.map(([line]) => `${line}\n`).join(''), 'latin1')
+      ['1,a,\xff', 'The line is not valid UTF-8.'],
+      ['1,a\0b,', `name must be ${unicode}`]
+    ]]
+  ]
+  for (const [name, head, table] of tables) {
+    const content = Buffer.from([head, ...table.map(([line]) => line)].join('\n'), 'latin1')
     t.strictSame(await importFile('rules', name, content, { skipErrors: rejects }),
-      ends(3, `${name.endsWith('.csv') ? 0 : 1} created, 0 existing, ${table.length} rejected`))
+      ends(3, `${name === 'rules.csv' ? 0 : 1} created, 0 existing, ${table.length} rejected`))
     const written = parseLines(await readFile(rejects, 'utf8'))
     t.strictSame(written.map(({ line, reason }) => [line, reason]),
       table.map(([, reason], index) => [index + 2, reason]))
@@ -195,22 +181,14 @@ t.test('each line has to follow the rules of POST', async (t) => {
 
 t.test('--skip-errors stores the other lines and writes the rejected ones to a file', async (t) => {
   const skipErrors = await file('rejects', 'old\n')
-  const read = async () => parseLines(await readFile(skipErrors, 'utf8'))
-  const json = '{"id":1,"name":"a"}\n{"id":2}\n{"id":3,"name":"c"}\n{}'
-  t.strictSame(await importFile('cat', 's.ndjson', json, { skipErrors }),
-    ends(3, '2 created, 0 existing, 2 rejected'))
-  matchEach(t, await read(), [
-    { line: 2, reason: `name is missing: expected ${unicode}`, text: '{"id":2}' },
-    { line: 4, reason: /^id is missing/, text: '{}' }
-  ])
   const csv = 'id,name\n1,a\n4\n5,"x, ""y"""\n,"b\n"\n'
   t.strictSame(await importFile('cat', 's.csv', csv, { skipErrors }),
-    ends(3, '1 created, 1 existing, 2 rejected'))
-  matchEach(t, await read(), [
+    ends(3, '2 created, 0 existing, 2 rejected'))
+  matchEach(t, parseLines(await readFile(skipErrors, 'utf8')), [
     { line: 3, reason: 'The line must have 2 cells.', text: '4' },
     { line: 6, reason: /^id is missing/, text: ',"b\n"' }
   ])
-  t.strictSame((await stored('cat')).map(({ id }) => id), ['1', '3', '5'])
+  t.strictSame((await stored('cat')).map(({ id }) => id), ['1', '5'])
   t.match(await importFile('cat', 's.csv', csv, { skipErrors: '/dev/null' }), { code: 3 })
   t.match(await importFile('cat', 's.csv', csv, { skipErrors: join(folder, 'no/such') }),
     { code: 1, report: [/^ENOENT/] })
@@ -218,18 +196,16 @@ t.test('--skip-errors stores the other lines and writes the rejected ones to a f
 
 t.test('--skip-errors never empties the file that is imported', async (t) => {
   const input = await file('input.ndjson', '{}\n')
-  const [symbolic, hard] = [join(folder, 'symbolic'), join(folder, 'hard')]
-  await symlink(input, symbolic)
-  await link(input, hard)
   const same = '--skip-errors: expected another file than the one to import'
-  for (const skipErrors of [symbolic, hard]) {
+  for (const [name, create] of [['symbolic', symlink], ['hard', link]] as const) {
+    const skipErrors = join(folder, name)
+    await create(input, skipErrors)
     t.strictSame(await importFile('cat', 'input.ndjson', '{}\n', { skipErrors }), ends(1, same))
     t.equal(await readFile(input, 'utf8'), '{}\n')
   }
-  const fromInput = `${program.join(' ')} import cat --skip-errors "$1" < "$1"`
-  const env = { ...process.env, DATABASE_URL }
-  await t.rejects(execute('env', [...asShipped, 'sh', '-c', fromInput, 'sh', input], { env }),
-    { code: 1, stderr: `${same}\n` })
+  const words = [...asShipped, `DATABASE_URL=${DATABASE_URL}`, 'sh', '-c']
+  const fromInput = `${program.join(' ')} import cat --skip-errors ${input} < ${input}`
+  await t.rejects(execute('env', [...words, fromInput]), { code: 1, stderr: `${same}\n` })
   t.equal(await readFile(input, 'utf8'), '{}\n')
 })
 
@@ -249,36 +225,17 @@ t.test('an export overwrites no other file, and replaces no device', async (t) =
   t.ok((await stat(pipe)).isFIFO())
 })
 
-t.test('plants that exist stay as they are, and the other plants of the batch are stored', async (t) => {
+t.test('plants that exist stay as they are, and the others are stored unless --dry-run is set', async (t) => {
   await importFile('dan', 'some.ndjson', lines(2))
   t.strictSame(await importFile('dan', 'more.ndjson', lines(3, 1) + lines(1, 7) + lines(1, 7)),
     ends(0, '3 created, 2 existing, 0 rejected'))
   // The first batch has a plant that exists, so the import does not copy the second batch.
   t.strictSame(await importFile('dan', 'next.ndjson', lines(9, 7), { chunk: 3 }),
     ends(0, '8 created, 1 existing, 0 rejected'))
+  t.strictSame(await importFile('dan', 'dry.ndjson', lines(16), { dryRun: true, chunk: 2 }),
+    ends(0, '3 created, 13 existing, 0 rejected; nothing is stored'))
   const ids = (await stored('dan')).map(({ id }) => Number(id))
   t.strictSame(ids, [0, 1, 2, 3, ...range(9).map((id) => id + 7)])
-})
-
-t.test('an error of the database ends the import, and nothing is stored', async (t) => {
-  await sql(DATABASE_URL, "alter table plants add constraint no_weeds check (name <> 'weed')")
-  t.teardown(() => sql(DATABASE_URL, 'alter table plants drop constraint no_weeds'))
-  const text = '{"id":1,"name":"Fern"}\n{"id":2,"name":"weed"}'
-  t.match(await importFile('wes', 'weeds.ndjson', text),
-    ends(1, 'violates check constraint "no_weeds"', '0 created, 0 existing, 0 rejected'))
-  t.equal(await count('wes'), 0)
-})
-
-t.test('a write to a lost database connection fails the command', async (t) => {
-  const error = Object.assign(new Error('write EPIPE'), { code: 'EPIPE' })
-  t.strictSame(await ended(() => runTransfer(config, async () => { throw error })), ends(1, 'write EPIPE'))
-})
-
-t.test('--dry-run counts and stores nothing', async (t) => {
-  await importFile('eve', 'dry.ndjson', lines(2))
-  t.strictSame(await importFile('eve', 'dry.ndjson', lines(5), { dryRun: true, chunk: 2 }),
-    ends(0, '3 created, 2 existing, 0 rejected; nothing is stored'))
-  t.equal(await count('eve'), 2)
 })
 
 t.test('--chunk keeps what is committed when a later line is bad', async (t) => {
@@ -292,7 +249,7 @@ t.test('--chunk keeps what is committed when a later line is bad', async (t) => 
 
 t.test('--rate and large plants make small batches', async (t) => {
   await importFile('gil', 'rate.ndjson', lines(3), { rate: 10, chunk: 100 })
-  t.equal(await count('gil'), 3)
+  t.equal((await stored('gil')).length, 3)
   const large = range(20).map((id) => `{"id":${id},"name":"${'x'.repeat(130_000)}"}\n`).join('')
   t.match(await importFile('ida', 'large.ndjson', large), { code: 0 })
   t.match(await exportFile('ida', 'large.out.ndjson'), { code: 0 })
@@ -302,8 +259,6 @@ t.test('--rate and large plants make small batches', async (t) => {
 t.test('a file of all users names the user in each line', async (t) => {
   const all = '{"user":"hal 1","id":1,"name":"a"}\n{"user":"hal 2","id":1,"name":"b","tag":""}\n'
   t.strictSame(await importFile(undefined, 'all.ndjson', all), created(2))
-  t.strictSame([await stored('hal 1'), await stored('hal 2')],
-    [[{ id: '1', name: 'a', tag: null }], [{ id: '1', name: 'b', tag: '' }]])
   for (const line of ['{"id":1,"name":"a"}', '{"user":"a\\nb","id":1,"name":"a"}']) {
     t.match(await importFile(undefined, 'wrong.ndjson', line),
       { code: 1, report: [/^line 1: user (is missing|must be 1 to 255 printable)/] })
@@ -327,18 +282,14 @@ const plant = fc.tuple(id, text, fc.option(text, { nil: undefined }))
   .map(([id, name, tag]) => ({ id, name, tag }))
 const plants = fc.uniqueArray(plant, { selector: ({ id }) => id })
 
-t.test('every field is a text, as import and export expect', async (t) => {
-  t.strictSame(textFields, fields)
-})
-
 const escapes = `${String.fromCharCode(...range(255).map((code) => code + 1))}\\v\\N\\`
-
+const known = [escapes, ...naughty].map((name, index) => ({ id: BigInt(index), name, tag: '\\N' }))
 const sizes = fc.array(fc.integer({ min: 3, max: 40 }), { minLength: 1 })
 
-/** Yields `bytes` in chunks. The lengths of the chunks are `sizes`, repeated. */
+/** Yields the bytes of a byte order mark one by one, and then chunks with these sizes, repeated. */
 async function * split (bytes: Buffer, sizes: number[]): AsyncGenerator<Buffer> {
   for (let from = 0, turn = 0; from < bytes.length; turn++) {
-    const to = from + (sizes[turn % sizes.length] ?? 1)
+    const to = from + (from < 3 ? 1 : sizes[turn % sizes.length] as number)
     yield bytes.subarray(from, to)
     from = to
   }
@@ -359,16 +310,13 @@ for (const [format, readLines] of [['csv', readCsv], ['ndjson', readNdjson]] as 
       }
       const inOrder = plants.toSorted((one, other) => one.id < other.id ? -1 : 1)
       assert.deepEqual(read.map(({ id, name, tag }) => ({ id: BigInt(String(id)), name, tag })), inOrder)
-    }), { numRuns: 10, examples: [[[{ id: 1n, name: escapes, tag: '\\N' }], [7], false]] })
+    }), { numRuns: 10, examples: [[known, [97], false]] })
   })
 }
 
 t.test('the name of a file tells its format, unless the format is given', async (t) => {
-  const formats: Array<[isCsv: boolean, isGzip: boolean, file?: string, format?: string]> = [
-    [false, false], [false, false, 'a.csv/b.ndjson'], [true, false, 'b.csv'], [true, true, 'b.csv.gz'],
-    [false, true, 'b.txt', 'ndjson.gz'], [true, false, undefined, 'csv']
-  ]
-  for (const [isCsv, isGzip, ...name] of formats) t.strictSame(findFormat(...name), { isCsv, isGzip })
+  t.strictSame(findFormat('a.csv/b.ndjson'), { isCsv: false, isGzip: false })
+  t.strictSame(findFormat('b.csv', 'ndjson.gz'), { isCsv: false, isGzip: true })
   for (const name of ['b.txt', 'b.gz', 'ndjson', 'b.csv.zip']) {
     t.throws(() => findFormat(name), {
       message: `${name}: expected --format, or a name that ends in .ndjson, .csv, .ndjson.gz or .csv.gz`

@@ -9,75 +9,68 @@ import { connectionEvents } from '../../src/events.ts'
 import { must, runSteps, stopClock } from '../support/orders.ts'
 
 interface Statement {
+  act: string
   /** The outcome of each time that the statement is sent. */
   outcomes: string[]
   /** How many turns of the scheduler each result takes. */
   turns: number
   /** The outcomes so far. */
   sent: string[]
+  isHedged: boolean
+  isSettled: boolean
 }
 
 const errorOf = (code: string) => Object.assign(new pg.DatabaseError(code, 0, 'error'), { code })
 const codes: Record<string, string> = { error: '23505', stale: '26000', fatal: '57P01' }
 
 /** Has the contract of `Connection`. The scheduler decides when the next result or the end arrives. */
-class ScriptedConnection {
-  readonly #s: Scheduler
-  readonly #results: Array<(isLost: boolean) => void> = []
-  #isStale = false
-  readonly #end = Promise.withResolvers<void>()
-  readonly closed = this.#end.promise
-  state = 'open'
-  isOpen = true
-  isClosedByOwner = false
+function scriptConnection (s: Scheduler) {
+  const results: Array<(isLost: boolean) => void> = []
+  const end = Promise.withResolvers<void>()
+  let isStale = false
+  const connection = {
+    state: 'open',
+    isOpen: true,
+    isClosedByOwner: false,
+    closed: end.promise,
+    get pending () { return results.length },
+    check: () => results.length > 0,
 
-  constructor (s: Scheduler) {
-    this.#s = s
-  }
+    run (_: unknown, [{ sent, outcomes, turns }]: [Statement]): Promise<Row[]> {
+      must(connection.state === 'open' && !isStale, 'no statement is sent on a connection that ends')
+      const number = sent.push('in flight') - 1
+      const outcome = outcomes[number] ?? 'rows'
+      const arrive = (left: number): Promise<void> => s.schedule(Promise.resolve(), outcome)
+        .then(() => left > 1 ? arrive(left - 1) : results.shift()?.(false))
+      arrive(turns)
+      return new Promise((resolve, reject) => results.push((isLost) => {
+        sent[number] = isLost ? 'lost' : outcome
+        isStale ||= outcome === 'stale'
+        if (!connection.isOpen || outcome === 'fatal') stop()
+        if (sent[number] === 'rows') resolve([[String(number)]])
+        else reject(isLost ? new Error('lost') : errorOf(codes[outcome] as string))
+      }))
+    },
 
-  get pending (): number {
-    return this.#results.length
-  }
+    close (): void {
+      connection.isClosedByOwner = true
+      stop()
+    },
 
-  run (_: unknown, [{ sent, outcomes, turns }]: [Statement]): Promise<Row[]> {
-    must(this.state === 'open' && !this.#isStale, 'no statement is sent on a connection that ends')
-    const number = sent.push('in flight') - 1
-    const outcome = outcomes[number] ?? 'rows'
-    const arrive = (left: number): Promise<void> => this.#s.schedule(Promise.resolve(), outcome)
-      .then(() => left > 1 ? arrive(left - 1) : this.#results.shift()?.(false))
-    arrive(turns)
-    return new Promise((resolve, reject) => this.#results.push((isLost) => {
-      sent[number] = isLost ? 'lost' : outcome
-      this.#isStale ||= outcome === 'stale'
-      if (!this.isOpen || outcome === 'fatal') this.#stop()
-      if (sent[number] === 'rows') resolve([[String(number)]])
-      else reject(isLost ? new Error('lost') : errorOf(codes[outcome] as string))
-    }))
+    lose (): void {
+      Object.assign(connection, { isOpen: false, state: 'ending' })
+      s.schedule(Promise.resolve(), 'end').then(() => {
+        connection.state = 'closed'
+        for (const result of results.splice(0)) result(true)
+        end.resolve()
+      })
+    }
   }
-
-  check (): boolean {
-    return this.pending > 0
+  function stop (): void {
+    connection.isOpen = false
+    if (results.length === 0 && connection.state === 'open') connection.lose()
   }
-
-  close (): void {
-    this.isClosedByOwner = true
-    this.#stop()
-  }
-
-  #stop (): void {
-    this.isOpen = false
-    if (this.pending === 0 && this.state === 'open') this.lose()
-  }
-
-  lose (): void {
-    this.isOpen = false
-    this.state = 'ending'
-    this.#s.schedule(Promise.resolve(), 'end').then(() => {
-      this.state = 'closed'
-      for (const result of this.#results.splice(0)) result(true)
-      this.#end.resolve()
-    })
-  }
+  return connection
 }
 
 const outcome = fc.constantFrom('rows', 'rows', 'rows', 'error', 'fatal')
@@ -88,29 +81,24 @@ const step = fc.record({
   outcomes: fc.tuple(fc.oneof(outcome, fc.constant('stale')), outcome, outcome),
   turns: fc.constantFrom(1, 1, 20)
 })
-interface Started extends Statement { act: string, isHedged: boolean, isSettled: boolean }
-
-const one = { name: 'one', text: 'select 1' }
 
 t.test('in every order, each statement settles once and is repeated only for a reason', async (t) => {
   const advance = stopClock(t)
-  let events: string[] = []
-  const listen = ({ event }: { event: string }) => { events.push(event) }
+  const events = { opened: 0, timed_out: 0, lost: 0 }
+  const listen = ({ event }: { event: keyof typeof events }) => { events[event]++ }
   connectionEvents.subscribe(listen)
   t.teardown(() => connectionEvents.unsubscribe(listen))
-  const count = (event: string) => events.filter((one) => one === event).length
 
   await fc.assert(fc.asyncProperty(
     fc.scheduler(), fc.array(step, { minLength: 5, maxLength: 25 }), fc.infiniteStream(fc.boolean()),
     async (s, steps, attempts) => {
-      const connections: ScriptedConnection[] = []
-      const statements: Started[] = []
+      const connections: Array<ReturnType<typeof scriptConnection>> = []
+      const statements: Statement[] = []
       let [isConnecting, mustConnect, isClosing, isClosed] = [false, false, false, false]
       let [started, retryAt, timedOut] = [0, 0, 0]
-      events = []
+      Object.assign(events, { opened: 0, timed_out: 0, lost: 0 })
       const usable = () => connections.find(({ isOpen }) => isOpen)
       const open = () => connections.filter(({ state }) => state !== 'closed').length
-      const waits = ({ isSettled, sent }: Started) => !isSettled && !sent.includes('in flight')
 
       const managed = new ManagedConnection(async () => {
         must(!isClosing, 'no connection opens after close')
@@ -125,17 +113,17 @@ t.test('in every order, each statement settles once and is repeated only for a r
           retryAt = performance.now() + 100
           throw new Error('refused')
         }
-        connections.push(new ScriptedConnection(s))
+        connections.push(scriptConnection(s))
         return connections.at(-1) as unknown as Connection
       })
 
-      async function start ({ act, outcomes, turns }: typeof steps[0]): Promise<void> {
-        const statement: Started = { act, outcomes, turns, sent: [], isHedged: false, isSettled: false }
+      async function start ({ act, ...plan }: typeof steps[0]): Promise<void> {
+        const statement: Statement = { act, ...plan, sent: [], isHedged: false, isSettled: false }
         statements.push(statement)
         const isUsable = usable() !== undefined
         mustConnect = !isUsable && open() < 3 && performance.now() >= retryAt
         const sending = { run: managed.run, hedge: managed.runHedged, open: managed.opened }[act as 'run']
-        const result = sending.call(managed, one, [statement])
+        const result = sending.call(managed, { name: '', text: '' }, [statement])
         must(!isUsable || act === 'open' || statement.sent.length === 1, 'a statement is sent at once')
         try {
           const rows = await result
@@ -175,7 +163,8 @@ t.test('in every order, each statement settles once and is repeated only for a r
         for (const { sent, isHedged } of statements) {
           must(sent.length <= 1 + Number(isHedged) + Number(sent.includes('stale')), 'nothing runs twice')
         }
-        const waiting = statements.filter(waits).length
+        const waiting = statements
+          .filter(({ isSettled, sent }) => !isSettled && !sent.includes('in flight')).length
         must(waiting === 0 || isConnecting, 'no statement waits without a reason')
         const pending = managed.pending()
         if (isClosing) return
@@ -183,7 +172,7 @@ t.test('in every order, each statement settles once and is repeated only for a r
       })
       assert(isClosed && open() === 0 && statements.every(({ isSettled }) => isSettled), 'everything ends')
       const lost = connections.filter(({ isClosedByOwner }) => !isClosedByOwner).length
-      assert.deepEqual(['opened', 'timed_out', 'lost'].map(count), [connections.length, timedOut, lost])
+      assert.deepEqual(events, { opened: connections.length, timed_out: timedOut, lost })
     }
   ), { numRuns: 250 })
 })

@@ -4,6 +4,7 @@ import { createToken } from '../../src/access/token-format.ts'
 import { ApiError, catalogue, errors } from '../../src/errors.ts'
 import { startApp } from '../support/app.ts'
 import { sql } from '../support/database.ts'
+import { matchEach } from '../support/match.ts'
 import { exchange } from '../support/raw.ts'
 
 // These tests send no statement, or test the log of an outage.
@@ -12,48 +13,36 @@ const generated = /^[\w-]{12}-\d+$/
 const parsed = (lines: string[]) => lines.map((line) => JSON.parse(line))
 
 t.test('a rejected request is logged with its user and the id of its response', async (t) => {
-  const { as, log, url, app } = await startApp(t, { LOG_LEVEL: 'info' })
+  const { app, as, log, tokens, url } = await startApp(t, { LOG_LEVEL: 'info' })
   const reader = await as('alice', { readOnly: true })
   const [{ id: tokenId }] = await sql(url, 'select id from tokens') as [{ id: string }]
   const before = log.length
-  const response = await reader.delete(7)
-  const [line, ...more] = parsed(log.slice(before))
-  t.match(line, {
-    level: 'info',
-    time: /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$/,
-    method: 'DELETE',
-    route: '/plants/:id',
-    status: 403,
-    error: 40301,
-    user: 'alice',
-    tokenId,
-    remoteAddress: '127.0.0.1',
-    reqId: response.headers['x-request-id']
-  })
-  t.match(response.headers['x-request-id'], generated)
-  t.same(more, [])
-  await sql(url, 'update tokens set revoked_at = now()')
+  const { headers: { 'x-request-id': reqId } } = await reader.delete(7)
+  t.match(reqId, generated)
+  const time = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$/
+  matchEach(t, parsed(log.slice(before)), [
+    { level: 'info', time, route: '/plants/:id', status: 403, error: 40301, user: 'alice', tokenId, reqId }
+  ])
   const other = await as('bob')
-  await sql(url, "update tokens set revoked_at = now() where username = 'bob'")
+  await tokens.revoke({ user: 'bob' })
   await other.list()
   t.match(JSON.parse(log.at(-1) as string), { status: 401, reason: 'revoked', user: 'bob', tokenId: String })
-  const [one, two] = await Promise.all([1, 2].map(() =>
-    app.inject({ url: '/livez', headers: { 'x-request-id': 'mine', 'request-id': 'mine' } })))
-  t.match([one?.headers['x-request-id'], two?.headers['x-request-id']], [generated, generated])
-  t.not(one?.headers['x-request-id'], two?.headers['x-request-id'])
+  const headers = { 'x-request-id': 'mine', 'request-id': 'mine' }
+  const { headers: { 'x-request-id': another } } = await app.inject({ url: '/livez', headers })
+  t.match(another, generated)
+  t.not(another, reqId)
 })
 
 t.test('the error of a library is 400 or 500 by its status', async (t) => {
   const { as, app } = await startApp(t, {}, async (guarded) => {
-    guarded.get('/errors/:status', ({ params }) => {
-      const { status } = params as { status: string }
+    guarded.get<{ Params: { status: number } }>('/errors/:status', ({ params: { status } }) => {
       throw Object.assign(new Error('private'), { statusCode: Number(status) })
     })
   })
   const { authorization } = await as('alice')
-  for (const [status, expected] of [[418, 40001], [502, 50001]]) {
+  for (const [status, error] of [[418, 40001], [502, 50001]]) {
     const failed = await app.inject({ url: `/errors/${status}`, headers: { authorization } })
-    t.match(failed.json(), { error: expected })
+    t.match(failed.json(), { error })
     t.notMatch(failed.body, 'private')
   }
 })
@@ -74,55 +63,34 @@ t.test('the response to a malformed request and its log line have the same id', 
 })
 
 t.test('the log has the address that trusted proxies forward, if it is valid', async (t) => {
-  const { app, log } =
-    await startApp(t, { ...withoutDatabase, TRUSTED_PROXIES: 'loopback, 10.0.0.0/8,fd00::/8' })
-  const addressOf = async (forwarded: string | undefined, remoteAddress = '127.0.0.1') => {
-    await app.inject({
-      url: '/x', remoteAddress, headers: forwarded === undefined ? {} : { 'x-forwarded-for': forwarded }
-    })
-    return JSON.parse(log.findLast((line) => JSON.parse(line).error === 40401) as string).remoteAddress
+  const TRUSTED_PROXIES = 'loopback, 10.0.0.0/8,fd00::/8'
+  const behindProxy = await startApp(t, { ...withoutDatabase, TRUSTED_PROXIES })
+  const direct = await startApp(t, withoutDatabase)
+  for (const [{ app, log }, remoteAddress, forwarded, expected] of [
+    [behindProxy, '127.0.0.1', '1.1.1.1, 203.0.113.7, 10.1.2.3', '203.0.113.7'],
+    [behindProxy, '127.0.0.1', '2001:db8::1, fd00::7', '2001:db8::1'],
+    [behindProxy, '127.0.0.1', '203.0.113.7, unknown, 10.1.2.3', '10.1.2.3'],
+    [behindProxy, '127.0.0.1', '<script>', '127.0.0.1'],
+    // TRUSTED_PROXIES does not contain this proxy.
+    [behindProxy, '198.51.100.1', '203.0.113.7', '198.51.100.1'],
+    [direct, '127.0.0.1', '203.0.113.7', '127.0.0.1']
+  ] as const) {
+    await app.inject({ url: '/x', remoteAddress, headers: { 'x-forwarded-for': forwarded } })
+    t.equal(parsed(log).findLast(({ error }) => error === 40401).remoteAddress, expected, forwarded)
   }
-  t.equal(await addressOf(undefined), '127.0.0.1')
-  t.equal(await addressOf('203.0.113.7'), '203.0.113.7')
-  t.equal(await addressOf('1.1.1.1, 203.0.113.7, 10.1.2.3'), '203.0.113.7')
-  t.equal(await addressOf('2001:db8::1, fd00::7'), '2001:db8::1')
-  t.equal(await addressOf('203.0.113.7, unknown, 10.1.2.3'), '10.1.2.3', 'unknown is not an address')
-  t.equal(await addressOf('<script>'), '127.0.0.1')
-  t.equal(await addressOf('203.0.113.7', '198.51.100.1'), '198.51.100.1', 'an untrusted proxy is ignored')
-  const plain = await startApp(t, withoutDatabase)
-  await plain.app.inject({ url: '/x', headers: { 'x-forwarded-for': '203.0.113.7' } })
-  t.match(JSON.parse(plain.log.find((line) => JSON.parse(line).error === 40401) as string),
-    { remoteAddress: '127.0.0.1' })
 })
 
 t.test('an outage is logged with its cause and then counted', async (t) => {
-  const { app, log } = await startApp(t, { ...withoutDatabase, LOG_LEVEL: 'info' })
+  const { app, log } = await startApp(t, withoutDatabase)
   const headers = { authorization: `Bearer ${createToken()}` }
   await Promise.all(Array.from({ length: 50 }, () => app.inject({ url: '/plants', headers })))
   await app.close()
   const lines = parsed(log).filter(({ level }) => level === 'error')
-  const err = { stack: String, message: /ECONNREFUSED/ }
-  t.match(lines[0],
-    { error: 50301, status: 503, method: 'GET', route: '/plants', remoteAddress: '127.0.0.1', err })
+  t.match(lines[0], {
+    error: 50301, status: 503, method: 'GET', remoteAddress: '127.0.0.1', err: { message: /ECONNREFUSED/ }
+  })
   t.equal(lines.reduce((sum, { further = 1 }) => sum + further, 0), 50)
   t.ok(lines.length < 50)
-})
-
-t.test('an HTTP/1.0 client gets no list that could be truncated unnoticed', async (t) => {
-  const { as, url, listen, log } = await startApp(t)
-  const address = await listen()
-  const { authorization } = await as('alice')
-  const list = (query = '') => `GET /plants${query} HTTP/1.0\r\nAuthorization: ${authorization}\r\n\r\n`
-  await sql(url, "insert into plants select 'alice', id, 'n' from generate_series(1, 1000) as id")
-  const [rejected] = await exchange(address, [list()])
-  t.match(rejected, {
-    status: 400,
-    body: '{"error":40018,"message":"The response is too long for HTTP/1.0: use HTTP/1.1, or ask for fewer ' +
-      'results."}'
-  })
-  const [short] = await exchange(address, [list('?limit=100')])
-  t.equal(JSON.parse(short?.body as string).length, 100)
-  t.same(parsed(log).filter(({ level }) => level === 'error'), [])
 })
 
 t.test('each error has twenty lines in a second, all errors together sixty, and then a count', async (t) => {

@@ -3,7 +3,7 @@ import { Type } from '@sinclair/typebox'
 import t from 'tap'
 import { defineErrors, errors } from '../../src/errors.ts'
 import { parseJsonBody } from '../../src/http/json.ts'
-import { Int64, UnicodeText } from '../../src/http/types.ts'
+import { Int64 } from '../../src/http/types.ts'
 import { compileValidator } from '../../src/http/validation.ts'
 import { startApp } from '../support/app.ts'
 import { isError } from '../support/error-response.ts'
@@ -16,16 +16,12 @@ const { as } = await startApp(t)
 const alice = await as('alice')
 
 t.test('every JSON notation of a 64-bit integer has its exact value', async (t) => {
-  const notations: Array<[value: number | bigint, sources: string[]]> = [
+  for (const [value, sources] of [
     [0, ['0.0', '0e0', '0E+5', '0e999999999999999999999', '0.0e-999999999', `0.${zeros}`]],
     [1, ['1.0', '10e-1', '1e+0', '0.01E+2', `1.${zeros}`, `1${zeros}e-5000`, `0.${zeros}1e5001`, '1e00']],
-    [-1, ['-1', '-1.0', '-10e-1', '-0.1E1']],
-    [120, ['120', '12e1', '1.2e2', '1200e-1']],
-    [1e15, ['1000000000000000', '1e15', '1000000000000000.0', '0.001e18']],
     [2 ** 53 - 1, ['9007199254740991', '9007199254740991.0']],
     [2n ** 53n, ['9007199254740992', '9.007199254740992e15']],
-    [2n ** 53n + 1n, ['9007199254740993', '9007199254740993.0', '9007199254740993000e-3']],
-    [2n ** 53n + 1n, ['9.007199254740993E15']],
+    [2n ** 53n + 1n, ['9007199254740993', '9007199254740993000e-3', '9.007199254740993E15']],
     [-(2n ** 53n) - 1n, ['-9007199254740993', '-9.007199254740993e+15']],
     [largest, [`${largest}`, `${largest}.0`, `${largest}000e-3`, '0.9223372036854775807e19']],
     [smallest, [`${smallest}`, `${smallest}.00`, '-9.223372036854775808E+18']],
@@ -35,8 +31,7 @@ t.test('every JSON notation of a 64-bit integer has its exact value', async (t) 
     [Infinity, ['1e309', '1e999999999999999999999']],
     [0.5, ['0.5', '5e-1']],
     [NaN, ['9007199254740993.5', '1.00000000000000000001', '123456789012345.000000000000001', `1.${zeros}1`]]
-  ]
-  for (const [value, sources] of notations) {
+  ] as const) {
     for (const source of sources) {
       t.strictSame(parseJsonBody(Buffer.from(`{"x":[5,"\\\\",{"id":${source}}],"y":7}`)),
         { x: [5, '\\', { id: value }], y: 7 }, source.slice(0, 40))
@@ -47,15 +42,10 @@ t.test('every JSON notation of a 64-bit integer has its exact value', async (t) 
 t.test('the path of a delete needs a decimal 64-bit integer', async (t) => {
   await alice.create('{"id":-15,"name":"n"}')
   await alice.create('{"id":5,"name":"n"}')
-  const rejected = [
-    '', '+5', '--5', '-', '%205', '5%20', '5%0A', '5%00', '-0', '00', '05', '5.0', '5e0', '0x5', '5n',
-    '%D9%A5', 'five', '5%2F', '5%23', '*', '5%27%20or%201=1--', `${largest + 1n}`, `${smallest - 1n}`,
-    '9'.repeat(1000), '%2535'
-  ]
-  for (const id of rejected) {
-    isError(t, await alice.delete(id), 40015, `The id in the path must be a decimal integer ${int64}.`, id)
-  }
-  isError(t, await alice.delete('9'.repeat(1001)), 41401, 'The URL is too long.')
+  for (const id of [
+    '', '+5', '--5', '-', '%205', '5%20', '5%0A', '5%00', '-0', '00', '05', '5.0', '0x5', '%D9%A5', '5%2F',
+    '5%23', '*', '5%27%20or%201=1--', `${largest + 1n}`, `${smallest - 1n}`, '9'.repeat(1000), '%2535'
+  ]) isError(t, await alice.delete(id), 40015, `The id in the path must be a decimal integer ${int64}.`, id)
   for (const id of [smallest, largest]) {
     isError(t, await alice.delete(id), 40402, 'You have no plant with this id.', `${id}`)
   }
@@ -69,8 +59,8 @@ t.test('a query has known parameters only, and limit once as a decimal int32', a
   }
   const limit = 'limit must be a decimal integer from 0 to 2147483647, given once.'
   for (const query of [
-    '', '=', '=1.0', '=1e1', '=true', '=-1', '=-0', '=%2B1', '=%201', '=1%20', '=01', '=0x1', '=2147483648',
-    '=99999999999', '=%D9%A5', '=1=1', '=1&limit=1', '=1&l%69mit=1'
+    '', '=', '=1.0', '=1e1', '=-1', '=-0', '=%2B1', '=%201', '=1%20', '=01', '=0x1', '=2147483648', '=%D9%A5',
+    '=1=1', '=1&limit=1', '=1&l%69mit=1'
   ]) isError(t, await alice.list(`?limit${query}`), 40016, limit, query)
   for (const [name, query] of [
     ['offset', 'limit=1&offset=2'], ['Limit', 'Limit=1'], ['__proto__', '__proto__=1'],
@@ -81,54 +71,25 @@ t.test('a query has known parameters only, and limit once as a decimal int32', a
   isError(t, await alice.delete('5?force=true'), 40016, 'force is not a parameter here: use none.')
 })
 
-// A schema with 64-bit integers in many places, and with types that no plant has.
-const [integer, text] = [Int64({ description: '' }), UnicodeText({ description: '' })]
-const PotSchema = Type.Object({
-  serial: integer,
-  shelf: Type.Optional(integer),
-  glazed: Type.Boolean(),
-  height: Type.Integer({ minimum: 1, maximum: 300 }),
-  maker: Type.Object({ name: text, licence: Type.Optional(integer) }),
-  cracks: Type.Array(Type.Object({ found: integer }), { maxItems: 2 })
-})
-const good = '{"serial":9007199254740993,"glazed":true,"height":20,' +
-  '"maker":{"name":"Spode","licence":9223372036854775807},' +
-  '"cracks":[{"found":1700000000000000001},{"found":5}],"shelf":-9223372036854775808}'
-
-t.test('the message names the field and its type', async (t) => {
-  const validate = compileValidator({ schema: PotSchema, httpPart: 'body' })
-  const check = (body: string) => validate(parseJsonBody(Buffer.from(body)))
-  t.strictSame(check(good), { value: parseJsonBody(Buffer.from(good)) })
-  const object = 'with serial, shelf (optional), glazed, height, maker, cracks'
-  const rejected: Array<[from: string, to: string, number: number, message: string]> = [
-    [good, '[]', 40010, `The body must be a JSON object ${object}.`],
-    ['9007199254740993', '9223372036854775808', 40013, `serial must be ${int64}.`],
-    ['9007199254740993', '9007199254740993.5', 40012, `serial must be an integer ${int64}.`],
-    ['"shelf":-9223372036854775808', '"shelf":null', 40012, `shelf must be an integer ${int64}.`],
-    ['"glazed":true', '"glazed":"x"', 40012, 'glazed is not valid: Expected boolean.'],
-    ['"glazed":true,', '', 40011, 'glazed is missing.'],
-    ['"height":20', '"height":20.00000000000000000001', 40012, 'height is not valid: Expected integer.'],
-    [
-      '"name":"Spode",', '', 40011,
-      'maker.name is missing: expected a string of Unicode characters without U+0000.'
-    ],
-    ['9223372036854775807', '-9223372036854775809', 40013, `maker.licence must be ${int64}.`],
-    ['{"found":5}', '{"found":1e19}', 40013, `cracks.1.found must be ${int64}.`]
-  ]
-  for (const [from, to, number, message] of rejected) {
-    t.match(check(good.replace(from, to)), { error: { number, message } }, to)
-  }
+t.test('the message names a field at any depth, and headers cannot have a schema', async (t) => {
+  const schema = Type.Object({
+    glazed: Type.Boolean(),
+    cracks: Type.Array(Type.Object({ found: Int64({ description: '' }) }))
+  })
+  const validate = compileValidator({ schema, httpPart: 'body' })
+  for (const [body, number, message] of [
+    ['{"cracks":[]}', 40011, 'glazed is missing.'],
+    ['{"glazed":"x","cracks":[]}', 40012, 'glazed is not valid: Expected boolean.'],
+    [`{"glazed":true,"cracks":[{"found":5},{"found":${smallest - 1n}}]}`, 40013,
+      `cracks.1.found must be ${int64}.`]
+  ] as const) t.match(validate(parseJsonBody(Buffer.from(body))), { error: { number, message } }, body)
+  t.throws(() => compileValidator({ schema, httpPart: 'headers' }),
+    { message: /Validation supports no schema of headers/ })
 })
 
 t.test('two errors cannot have the same name or number', async (t) => {
-  const message = 'The pot is broken.'
-  t.throws(() => defineErrors({ POT_LOST: { number: errors.INTERNAL.number, message } }),
-    { message: 'POT_LOST: the name or 50001 is taken' })
-  t.throws(() => defineErrors({ INTERNAL: { number: 40998, message } }),
-    { message: 'INTERNAL: the name or 40998 is taken' })
-})
-
-t.test('a route with a schema of headers fails at the start', async (t) => {
-  t.throws(() => compileValidator({ schema: PotSchema, httpPart: 'headers' }),
-    { message: /Validation supports no schema of headers/ })
+  for (const [name, number] of [['POT_LOST', errors.INTERNAL.number], ['INTERNAL', 40998]] as const) {
+    t.throws(() => defineErrors({ [name]: { number, message: 'The pot is broken.' } }),
+      { message: `${name}: the name or ${number} is taken` })
+  }
 })

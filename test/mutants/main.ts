@@ -1,13 +1,15 @@
 // Makes small changes in src, and runs tests on each change: npm run mutants [-- options]
 // CONTRIBUTING.md describes the options and the result.
-import { glob, readFile, rm } from 'node:fs/promises'
-import { join } from 'node:path'
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { cp, glob, mkdir, readdir, readFile, rm, symlink, writeFile } from 'node:fs/promises'
+import { join, resolve } from 'node:path'
 import { parseArgs } from 'node:util'
-import pg from 'pg'
+import { sql } from '../support/database.ts'
 import { endLeftovers } from '../support/processes.ts'
+import { table } from '../support/table.ts'
 import { createFolder, createTemplate, startServer } from '../support/test-server.ts'
 import { createRandom } from '../system/faults/random.ts'
-import { createCopy, type Copy } from './copy.ts'
 import { listMutants, type Mutant } from './mutate.ts'
 
 const { values: options } = parseArgs({
@@ -16,114 +18,148 @@ const { values: options } = parseArgs({
     file: { type: 'string', multiple: true, default: [] },
     sample: { type: 'string', default: 'Infinity' },
     seed: { type: 'string', default: '1' },
-    jobs: { type: 'string', default: '2' },
     tests: { type: 'string' }
   }
 })
-const defaults = ['scheduling', 'plants', 'access', 'http', 'database', 'commands']
 const folderOf = (file: string) => file.split('/')[1] ?? ''
 const list = async (...patterns: string[]) => (await Array.fromAsync(glob(patterns))).sort()
 
-/** Reads the chosen files, and lists a sample of the mutants of each folder. */
-async function chooseMutants () {
-  const { file, folder } = options
-  const folders = folder.length > 0 || file.length > 0 ? folder : defaults
-  const files = [...file, ...await list(...folders.map((name) => `src/${name}/**/*.ts`))]
-  const sources = new Map<string, string>()
-  for (const name of files) sources.set(name, await readFile(name, 'utf8'))
-  const all = [...sources].flatMap(([name, source]) => listMutants(name, source))
-  const random = createRandom(Number(options.seed))
-  const sample = [...Map.groupBy(all, ({ file }) => folderOf(file)).values()]
-    .flatMap((mutants) => random.shuffled(mutants).slice(0, Number(options.sample)))
+/** Returns a sample of the mutants of each folder. */
+async function chooseMutants (): Promise<Mutant[]> {
+  const { file, folder, seed, sample } = options
+  const folders = folder.length > 0 || file.length > 0 ? folder : ['*']
+  const files = await list(...file, ...folders.map((name) => `src/${name}/**/*.ts`))
+  const all = await Promise.all(files.map(async (name) => listMutants(name, await readFile(name, 'utf8'))))
+  const random = createRandom(Number(seed))
+  const samples = [...Map.groupBy(all.flat(), ({ file }) => folderOf(file)).values()]
+    .map((mutants) => random.shuffled(mutants).slice(0, Number(sample)))
   // Shuffle, so that an interrupted run has judged mutants of all folders.
-  return { sources, queue: random.shuffled(sample) }
+  return random.shuffled(samples.flat())
 }
 
-/** Runs the chosen test files without a mutant. Returns their times, and leaves out files that fail. */
-async function measureTests (copies: Copy[]): Promise<Map<string, number>> {
-  const all = await list('test/*.test.ts', 'test/!(system)/**/*.test.ts')
-  const folders = new Set(queue.map(({ file }) => folderOf(file)))
-  const pattern = new RegExp(options.tests ?? '.')
-  const files = all.filter((name) => pattern.test(name) && (options.tests || folders.has(folderOf(name))))
-  const times = new Map<string, number>()
+/** Copies the work tree into the folder `place`. One test file at a time runs in a copy. */
+async function createCopy (place: string) {
+  const [tree, temporary] = [join(place, 'tree'), join(place, 'tmp')]
+  const isCopied = (path: string) => !/(^|\/)(node_modules|\.git|\.tap|\.data)$/.test(path)
+  await cp('.', tree, { recursive: true, filter: isCopied })
+  // Link each package. The folder `.cache` is the copy's own, because the cache grows with each mutant.
+  await mkdir(join(tree, 'node_modules'))
+  for (const name of await readdir('node_modules')) {
+    if (name !== '.cache') await symlink(resolve('node_modules', name), join(tree, 'node_modules', name))
+  }
+  await mkdir(temporary)
+  const env = {
+    ...process.env,
+    TMPDIR: temporary,
+    TEST_DATABASE_URL: server.url,
+    TAP_BAIL: '1',
+    TAP_TIMEOUT: '300',
+    // compile-cache.ts uses a cache only with this value.
+    _TAPJS_PROCESSINFO_COVERAGE_: '0'
+  }
+
+  /** Returns the milliseconds of the test file, or undefined if the file fails or exceeds the timeout. */
+  async function run (file: string, timeout: number): Promise<number | undefined> {
+    const started = performance.now()
+    const child = spawn(process.execPath, ['--import=./test/support/compile-cache.ts', file], {
+      cwd: tree, env, detached: true, stdio: 'ignore', timeout, killSignal: 'SIGKILL', signal: stop.signal
+    })
+    // `once` rejects if the signal ends the child.
+    const [code] = await once(child, 'exit').catch(() => [])
+    if (code === 0) return Math.ceil(performance.now() - started)
+    try {
+      // The whole process group, because the test may have started the program.
+      process.kill(-Number(child.pid), 'SIGKILL')
+    } catch {
+      // All processes have ended.
+    }
+    await endLeftovers(temporary)
+    return undefined
+  }
+
+  return { run, write: (file: string, source: string) => writeFile(join(tree, file), source) }
+}
+
+type Copy = Awaited<ReturnType<typeof createCopy>>
+
+/** Calls `work` for each item, in each copy for one item at a time, until a signal. */
+async function forEach<Item> (items: Item[], work: (item: Item, copy: Copy) => Promise<void>) {
+  const queue = items.values()
   await Promise.all(copies.map(async (copy) => {
-    for (let file = files.shift(); file !== undefined && !stop.signal.aborted; file = files.shift()) {
-      const ms = await copy.run(file, 300_000)
-      if (ms === undefined) console.log(`# left out, because it fails without a mutant: ${file}`)
-      else times.set(file, ms)
+    for (const item of queue) {
+      if (!stop.signal.aborted) await work(item, copy)
     }
   }))
-  return times
 }
 
-/** Runs the tests until one fails. Without --tests, runs the tests of the mutant's folder. */
-async function isKilled (copy: Copy, { file, start, end, text }: Mutant): Promise<boolean> {
-  const source = sources.get(file) ?? ''
-  await copy.write(file, source.slice(0, start) + text + source.slice(end))
+/** Runs the chosen test files without a mutant. Leaves out files that fail. */
+async function measureTests () {
+  const folders = new Set(mutants.map(({ file }) => folderOf(file)))
+  const pattern = new RegExp(options.tests ?? '.')
+  const all = await list('test/*.test.ts', 'test/!(system)/**/*.test.ts')
+  const files = all.filter((name) => pattern.test(name) && (options.tests || folders.has(folderOf(name))))
+  await forEach(files, async (file, copy) => {
+    const ms = await copy.run(file, 300_000)
+    if (ms === undefined) console.log(`# left out, because it fails without a mutant: ${file}`)
+    else times.set(file, ms)
+  })
+}
+
+/** Returns the first test that fails. Without --tests, runs the tests of the mutant's folder. */
+async function findKiller ({ file, source, text }: Mutant, copy: Copy): Promise<string | undefined> {
+  await copy.write(file, text)
   const tests = [...times].filter(([name]) => options.tests || folderOf(name) === folderOf(file))
-  // Start with tests of the mutant's folder, tests that killed other mutants of the file, and short tests.
+  // Start with short tests, and with tests that killed other mutants of the file.
   const costOf = ([name, ms]: [string, number]) =>
-    ms / (1 + (kills.get(`${name} ${file}`) ?? 0)) * (folderOf(name) === folderOf(file) ? 0.1 : 1)
-  let found = false
+    ms / (1 + results.filter((result) => result.file === file && result.killer === name).length)
+  let killer: string | undefined
   for (const [name, ms] of tests.sort((a, b) => costOf(a) - costOf(b))) {
-    found = await copy.run(name, 3 * ms + 10_000) === undefined
-    if (!found) continue
-    kills.set(`${name} ${file}`, (kills.get(`${name} ${file}`) ?? 0) + 1)
-    break
+    killer ??= await copy.run(name, 3 * ms + 10_000) === undefined ? name : undefined
   }
   await copy.write(file, source)
-  return found
+  return killer
 }
 
 /** A killed test leaves its databases. No test runs for longer than two minutes. */
 async function dropDatabases () {
-  const { rows } = await client.query(`select datname from pg_database where datname like 'test%'
-    and (pg_stat_file('base/' || oid || '/PG_VERSION')).modification < now() - interval '2 minutes'`)
-  for (const { datname } of rows) await client.query(`drop database if exists ${datname} with (force)`)
+  const rows = await sql(server.url, `select datname from pg_database where datname like 'test%'
+    and (pg_stat_file('base/' || oid || '/PG_VERSION', true)).modification < now() - interval '2 minutes'`)
+  for (const { datname } of rows) await sql(server.url, `drop database if exists ${datname} with (force)`)
 }
 
 function printResults () {
-  results.sort((a, b) => a.file.localeCompare(b.file) || a.start - b.start)
-  console.log('\n| folder | mutants | killed | survived | score |\n|---|---|---|---|---|')
-  for (const [folder, mutants] of Map.groupBy(results, ({ file }) => folderOf(file))) {
-    const killed = mutants.filter(({ killed }) => killed).length
-    console.log(`| ${folder} | ${mutants.length} | ${killed} | ${mutants.length - killed} ` +
-      `| ${Math.round(100 * killed / mutants.length)} % |`)
-  }
-  for (const { file, line, from, to } of results.filter(({ killed }) => !killed)) {
-    console.log(`\n${file}:${line}\n  - ${from}\n  + ${to}`)
-  }
+  results.sort((a, b) => a.file.localeCompare(b.file) || a.line - b.line)
+  const survivors = results.filter(({ killer }) => killer === undefined)
+  const rows = [...Map.groupBy(results, ({ file }) => folderOf(file))].map(([folder, { length }]) => {
+    const survived = survivors.filter(({ file }) => folderOf(file) === folder).length
+    return [folder, length, length - survived, survived, `${Math.round(100 * (1 - survived / length))} %`]
+  })
+  console.log(`\n${table(['folder', 'mutants', 'killed', 'survived', 'score'], rows)}`)
+  for (const { file, line, from, to } of survivors) console.log(`\n${file}:${line}\n  - ${from}\n  + ${to}`)
 }
 
 const stop = new AbortController()
 // After a signal, print the results so far.
 for (const signal of ['SIGINT', 'SIGTERM']) process.on(signal, () => { stop.abort() })
-const results: Array<Mutant & { killed: boolean }> = []
-const kills = new Map<string, number>()
-const { sources, queue } = await chooseMutants()
+/** The milliseconds of each test file. */
+const times = new Map<string, number>()
+const results: Array<Mutant & { killer: string | undefined }> = []
+const mutants = await chooseMutants()
+const copies: Copy[] = []
 const folder = await createFolder()
 const server = await startServer(folder)
-const client = new pg.Client(server.url)
-let times = new Map<string, number>()
 try {
   await createTemplate(server)
-  await client.connect()
-  const copies = await Promise.all(Array.from({ length: Number(options.jobs) }, (_, index) =>
-    createCopy(join(folder, String(index)), server.url, stop.signal)))
-  times = await measureTests(copies)
-  console.log(`# ${times.size} test files, ${queue.length} mutants`)
-  const cleaning = setInterval(() => { dropDatabases().catch(console.error) }, 10_000)
-  await Promise.all(copies.map(async (copy) => {
-    for (let mutant = queue.shift(); mutant !== undefined; mutant = queue.shift()) {
-      const killed = await isKilled(copy, mutant)
-      if (stop.signal.aborted) return
-      results.push({ ...mutant, killed })
-    }
-  }))
-  clearInterval(cleaning)
+  for (const name of ['1', '2']) copies.push(await createCopy(join(folder, name)))
+  await measureTests()
+  console.log(`# ${times.size} test files, ${mutants.length} mutants`)
+  await forEach(mutants, async (mutant, copy) => {
+    const killer = await findKiller(mutant, copy)
+    if (!stop.signal.aborted) results.push({ ...mutant, killer })
+    await dropDatabases().catch(console.error)
+  })
   printResults()
 } finally {
-  await client.end()
   await server.close()
   await endLeftovers(folder)
   await rm(folder, { recursive: true, maxRetries: 5 })

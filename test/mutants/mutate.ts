@@ -2,109 +2,69 @@
 import { stripTypeScriptTypes } from 'node:module'
 import ts from 'typescript'
 
-/** `from` and `to` are the changed lines, in one line without indentation. They identify a mutant. */
-export interface Mutant {
-  file: string
-  line: number
-  /** The changed characters of the file are at start ≤ index < end. */
-  start: number
-  end: number
-  text: string
-  from: string
-  to: string
-}
+/** `text` is the changed source. `from` and `to` are the changed lines, in one line without indentation. */
+export interface Mutant { file: string, line: number, source: string, text: string, from: string, to: string }
 
-const operators: Record<string, string[]> = {
-  '&&': ['||'],
-  '||': ['&&'],
-  '??': ['&&'],
-  '<': ['<=', '>='],
-  '<=': ['<', '>'],
-  '>': ['>=', '<='],
-  '>=': ['>', '<'],
-  '===': ['!=='],
-  '!==': ['==='],
-  '+': ['-'],
-  '-': ['+'],
-  '*': ['/'],
-  '/': ['*'],
-  '%': ['*'],
-  '+=': ['-='],
-  '-=': ['+='],
-  '??=': ['&&=']
-}
-const swappedMethods = new Map([
-  ['some', 'every'], ['min', 'max'], ['startsWith', 'endsWith'], ['toLowerCase', 'toUpperCase']
-].flatMap(([a = '', b = '']) => [[a, b], [b, a]]))
+/** Each entry is a text, then its replacements. */
+const replacements = new Map([
+  '&& ||', '|| &&', '?? &&', '??= &&=', '=== !==', '!== ===', '< <= >=', '<= < >', '> >= <=', '>= > <',
+  '+ -', '- +', '* /', '/ *', '% *', '+= -=', '-= +=', 'true false', 'false true', 'some every', 'every some',
+  'min max', 'max min', 'startsWith endsWith', 'endsWith startsWith', 'toLowerCase toUpperCase',
+  'toUpperCase toLowerCase'
+].map((entry) => entry.split(' ')).map(([text = '', ...by]) => [text, by]))
 const removedMethods = new Set(['filter', 'slice', 'sort', 'reverse', 'trim'])
 
 export function listMutants (file: string, source: string): Mutant[] {
   const tree = ts.createSourceFile(file, source, ts.ScriptTarget.Latest, true)
   const mutants = new Map<string, Mutant>()
 
-  function replace (start: number, end: number, text: string) {
+  function replace (start: number, end: number, by: string) {
+    const line = tree.getLineAndCharacterOfPosition(start).line + 1
     const lineStart = source.lastIndexOf('\n', start - 1) + 1
     const lineEnd = source.indexOf('\n', end)
-    const to = toLine(source.slice(lineStart, start) + text + source.slice(end, lineEnd))
-    const { line } = tree.getLineAndCharacterOfPosition(start)
     const from = toLine(source.slice(lineStart, lineEnd))
-    const isValid = isProgram(source.slice(0, start) + text + source.slice(end))
-    if (isValid) mutants.set(`${line} ${to}`, { file, line: line + 1, start, end, text, from, to })
+    const to = toLine(source.slice(lineStart, start) + by + source.slice(end, lineEnd))
+    const text = source.slice(0, start) + by + source.slice(end)
+    if (from !== to && isProgram(text)) mutants.set(`${line} ${to}`, { file, line, source, text, from, to })
   }
 
-  const replaceNode = (node: ts.Node, text: string) => replace(node.getStart(), node.end, text)
-
-  function replaceCondition (node: ts.Expression | undefined) {
-    if (node === undefined || isLiteral(node)) return
-    replaceNode(node, 'true')
-    replaceNode(node, 'false')
+  function replaceNode (node: ts.Node, ...texts: string[]) {
+    for (const by of texts) replace(node.getStart(), node.end, by)
   }
 
   function visit (node: ts.Node): void {
     if (ts.isTypeNode(node) || ts.isInterfaceDeclaration(node) || ts.isTypeAliasDeclaration(node)) return
     if (ts.isImportDeclaration(node) || ts.isExportDeclaration(node)) return
+    replaceNode(node, ...replacements.get(node.getText()) ?? [])
     if (ts.isIfStatement(node) || ts.isWhileStatement(node) || ts.isDoStatement(node)) {
-      replaceCondition(node.expression)
+      replaceNode(node.expression, 'true', 'false')
     } else if (ts.isConditionalExpression(node) || ts.isForStatement(node)) {
-      replaceCondition(node.condition)
-    } else if (ts.isBinaryExpression(node)) {
-      const texts = isText(node) ? [] : operators[node.operatorToken.getText()] ?? []
-      for (const text of texts) replaceNode(node.operatorToken, text)
-    } else if (ts.isPrefixUnaryExpression(node)) {
-      const operator = source.slice(node.getStart(), node.operand.getStart())
-      if (operator === '!' || operator === '-') replaceNode(node, node.operand.getText())
-      if (operator === '++') replaceNode(node, `--${node.operand.getText()}`)
-    } else if (ts.isPostfixUnaryExpression(node)) {
-      const isIncrement = node.operator === ts.SyntaxKind.PlusPlusToken
-      replace(node.operand.end, node.end, isIncrement ? '--' : '++')
+      if (node.condition !== undefined) replaceNode(node.condition, 'true', 'false')
+    } else if (ts.isPrefixUnaryExpression(node) || ts.isPostfixUnaryExpression(node)) {
+      const [text, operand] = [node.getText(), node.operand.getText()]
+      const operator = text.replace(operand, '')
+      if (operator === '!' || operator === '-') replaceNode(node, operand)
+      if (operator === '++') replaceNode(node, text.replace('++', '--'))
+      if (operator === '--') replaceNode(node, text.replace('--', '++'))
     } else if (ts.isExpressionStatement(node)) {
       const called = ts.isAwaitExpression(node.expression) ? node.expression.expression : node.expression
-      const isSuper = ts.isCallExpression(called) && called.expression.kind === ts.SyntaxKind.SuperKeyword
-      if (ts.isCallExpression(called) && !isSuper) replaceNode(node, ';')
+      if (ts.isCallExpression(called)) replaceNode(node, ';')
     } else if (ts.isQuestionDotToken(node)) {
       replaceNode(node, ts.isPropertyAccessExpression(node.parent) ? '.' : '')
     } else if (ts.isCallExpression(node) && ts.isPropertyAccessExpression(node.expression)) {
       const { name, expression } = node.expression
-      const swapped = swappedMethods.get(name.text)
-      if (swapped !== undefined) replaceNode(name, swapped)
       if (removedMethods.has(name.text)) replace(expression.end, node.end, '')
-    } else {
-      visitLiteral(node)
+    } else if (!ts.isPropertyAssignment(node.parent) || node.parent.name !== node) {
+      replaceLiteral(node)
     }
     ts.forEachChild(node, visit)
   }
 
-  function visitLiteral (node: ts.Node) {
-    if (node.kind === ts.SyntaxKind.TrueKeyword) replaceNode(node, 'false')
-    if (node.kind === ts.SyntaxKind.FalseKeyword) replaceNode(node, 'true')
-    if (ts.isPropertyAssignment(node.parent) && node.parent.name === node) return
-    if (ts.isNumericLiteral(node) || ts.isBigIntLiteral(node)) {
-      const suffix = ts.isBigIntLiteral(node) ? 'n' : ''
-      replaceNode(node, (parseFloat(node.text) === 0 ? '1' : '0') + suffix)
-    }
-    if (ts.isTemplateExpression(node) || ts.isStringLiteralLike(node)) {
-      if (node.getText().length > 2 && !isName(node) && !isImported(node)) replaceNode(node, "''")
-    }
+  function replaceLiteral (node: ts.Node) {
+    if (ts.isNumericLiteral(node)) replaceNode(node, Number(node.text) === 0 ? '1' : '0')
+    if (ts.isBigIntLiteral(node)) replaceNode(node, parseInt(node.text) === 0 ? '1n' : '0n')
+    if (!ts.isTemplateExpression(node) && !ts.isStringLiteralLike(node)) return
+    if (node.getText().length > 2 && !isName(node)) replaceNode(node, "''")
   }
 
   ts.forEachChild(tree, visit)
@@ -113,23 +73,12 @@ export function listMutants (file: string, source: string): Mutant[] {
 
 const toLine = (text: string) => text.replaceAll(/\s+/g, ' ').trim()
 
-const isLiteral = ({ kind }: ts.Node) =>
-  kind === ts.SyntaxKind.TrueKeyword || kind === ts.SyntaxKind.FalseKeyword
-
-/** A text has no minus. */
-const isText = (node: ts.Node): boolean => ts.isStringLiteralLike(node) || ts.isTemplateExpression(node) ||
-  (ts.isBinaryExpression(node) && node.operatorToken.kind === ts.SyntaxKind.PlusToken &&
-    (isText(node.left) || isText(node.right)))
-
 /** The name of a prepared statement may be any text. */
 function isName ({ parent }: ts.Node): boolean {
   if (ts.isConditionalExpression(parent)) return isName(parent)
   return ts.isPropertyAssignment(parent) && parent.name.getText() === 'name' &&
     parent.parent.properties.some(({ name }) => name?.getText() === 'text')
 }
-
-const isImported = ({ parent }: ts.Node) =>
-  ts.isCallExpression(parent) && parent.expression.kind === ts.SyntaxKind.ImportKeyword
 
 function isProgram (source: string): boolean {
   try {

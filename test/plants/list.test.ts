@@ -1,14 +1,17 @@
 import { once } from 'node:events'
-import { connect, type Socket } from 'node:net'
+import { get } from 'node:http'
+import type { Socket } from 'node:net'
 import { PassThrough } from 'node:stream'
 import { setTimeout as delay } from 'node:timers/promises'
 import t from 'tap'
 import type { Database, Statement } from '../../src/database/database.ts'
+import { statementEvents } from '../../src/events.ts'
 import { createPlants } from '../../src/plants/repository.ts'
 import { MemoryBudget } from '../../src/scheduling/memory-budget.ts'
 import { startApp } from '../support/app.ts'
 import { startBlocked } from '../support/blocked.ts'
 import { createDatabase, openSession, sql, waitingForLocks } from '../support/database.ts'
+import { isError } from '../support/error-response.ts'
 import { identityOf } from '../support/identity.ts'
 import { cursorAt, storePlants } from '../support/plants.ts'
 
@@ -20,12 +23,11 @@ await storePlants(url, 'ivan', range(1000).map((index) => ({ id: BigInt(index), 
 
 t.test('a long list ends early when the database fails midway, and the service goes on', async (t) => {
   const { authorization, list } = await as('ivan')
-  const { readLong } = database
-  database.readLong = () => Promise.reject(new Error('the connection is lost'))
+  const failing = t.capture(database, 'readLong', () => Promise.reject(new Error('the connection is lost')))
   const response = await fetch(`${address}/plants`, { headers: { authorization } })
   t.equal(response.status, 200)
   await t.rejects(response.text(), { message: 'terminated' })
-  database.readLong = readLong
+  failing.restore()
   t.equal((await list('?limit=1')).statusCode, 200)
 })
 
@@ -35,12 +37,11 @@ t.test('a short list does not wait for a large one', async (t) => {
   const [judy, kim] = [await as('judy'), await as('kim')]
   const { readLong } = database
   const held = Promise.withResolvers<void>()
-  database.readLong = async (statement, values) => {
+  t.capture(database, 'readLong', async (statement: Statement, values: unknown[]) => {
     // On a busy machine, a short list may count as slow. A slow list is a long read, too.
     if (values[0] === 'judy') await held.promise
     return readLong(statement, values)
-  }
-  t.teardown(() => { database.readLong = readLong })
+  })
   const pairs = Array.from({ length: 20 }, () => ({ large: judy.list(), short: kim.list() }))
   for (const { short } of pairs) t.strictSame((await short).json(), [{ name: 'Ivy' }])
   held.resolve()
@@ -48,20 +49,18 @@ t.test('a short list does not wait for a large one', async (t) => {
 })
 
 t.test('a client that disconnects before a long list begins causes no warning and no error', async (t) => {
-  const ivan = await as('ivan')
+  const { authorization, list } = await as('ivan')
   const before = log.length
-  const { hostname, port } = new URL(address)
   const client = await openSession(t, url, 'begin; lock table plants')
   const accepted = once(app.server, 'connection') as Promise<[Socket]>
-  const reader = connect(Number(port), hostname)
-  reader.write(`GET /plants HTTP/1.1\r\nHost: x\r\nAuthorization: ${ivan.authorization}\r\n\r\n`)
+  const reader = get(`${address}/plants`, { headers: { authorization }, agent: false }).on('error', () => {})
   const [socket] = await accepted
   while ((await client.query(waitingForLocks)).rowCount === 0);
   const closed = new Promise((resolve) => socket.once('close', resolve))
-  reader.resetAndDestroy()
+  reader.socket?.resetAndDestroy()
   await closed
   await client.query('commit')
-  t.equal((await ivan.list('?limit=1')).statusCode, 200)
+  t.equal((await list('?limit=1')).statusCode, 200)
   const lines = log.slice(before).map((line) => JSON.parse(line))
   // Ignore warnings of event-loop lag, which a busy machine may cause.
   t.strictSame(lines.filter(({ error, level }) => error !== undefined && /warn|error|fatal/.test(level)), [])
@@ -85,48 +84,36 @@ async function storeAll (url: string): Promise<void> {
   }
 }
 
-/** Returns whether the latest list statement read the lists of several requests. */
-async function isJoinedIn (url: string): Promise<boolean> {
-  const [last] = await sql(url, `select query like '%unnest%' as is_joined from pg_stat_activity
-    where application_name = 'plant-store' and datname = current_database() and query like '%json_agg%'
-    order by query_start desc limit 1`)
-  return last?.is_joined as boolean
-}
-
 for (const [WRITE_BATCH, isJoined] of [['500', true], ['1', false]] as const) {
   const how = isJoined ? 'together' : 'one by one'
   t.test(`with WRITE_BATCH=${WRITE_BATCH} queued lists are read ${how} and never mixed`, async (t) => {
     const { as, sendBlocked, unblock, url } = await startBlocked(t, { WRITE_BATCH }, 'lock table plants')
     await storeAll(url)
-    const users = await Promise.all(usernames.map((name) => as(name)))
+    const users = await Promise.all(usernames.map(async (name) => ({ name, ...await as(name) })))
     // Make the service cache the tokens, so that the lists below share statements.
-    await Promise.all(users.map((user) => user.list('?limit=0')))
-    const limits = [undefined, 0, 1, 19, 501]
-    const wanted = usernames.flatMap((_, place) => limits.map((limit, index) =>
-      ({ place, limit, from: (place + index) % 3 })))
-      // Mix the requests, so that adjacent requests belong to different users.
-      .toSorted((a, b) => (a.place * 31 + (a.limit ?? 7)) % 17 - (b.place * 31 + (b.limit ?? 7)) % 17)
-    const responses = await sendBlocked(...wanted.map(({ place, limit, from }) => () => {
+    await Promise.all(users.map((user) => user.delete(-1)))
+    const statements = new Set<string>()
+    statementEvents.subscribe(({ name }) => { statements.add(name) })
+    const lists = [Infinity, 0, 1, 19, 501].flatMap((limit, index) => users.map(({ name, list }, place) => {
+      const from = (place + index) % 3
       const after = from === 0 ? '' : `after=${cursorAt(from)}`
-      const query = limit === undefined ? after : `limit=${limit}&${after}`
-      return (users[place] as typeof users[0]).list(`?${query}`)
+      return {
+        send: () => list(limit === Infinity ? `?${after}` : `?limit=${limit}&${after}`),
+        expected: plantsOf(name, place).slice(from, from + limit)
+      }
     }))
+    const responses = await sendBlocked(...lists.map(({ send }) => send))
     await unblock()
     for (const [index, response] of (await Promise.all(responses)).entries()) {
-      const { place, limit = Infinity, from } = wanted[index] as typeof wanted[0]
-      const name = usernames[place] as string
-      const expected = plantsOf(name, place).slice(from, from + limit)
-      t.strictSame(response.json(), expected, `${limit} of ${name} from ${from}`)
+      t.strictSame(response.json(), lists[index]?.expected, `list ${index}`)
     }
-    // On a busy machine the lists above may be slow. The next lists of their users are then read one by one.
-    do await Promise.all(users.slice(0, 2).map((user) => user.list('?limit=1')))
-    while (await isJoinedIn(url) !== isJoined)
+    t.equal(statements.has('plants-pages'), isJoined)
   })
 }
 
 t.test('the lists of a user whose last list was slow are read alone, until one is fast', async (t) => {
   const reads: number[] = []
-  const [noPlants, identity] = [['0', null, null, null], identityOf('alice')]
+  const noPlants = ['0', null, null, null]
   const database = {
     addProbe () {},
     isDistributed: () => false,
@@ -143,9 +130,9 @@ t.test('the lists of a user whose last list was slow are read alone, until one i
     }
   } as unknown as Database
   // The budget has no room. If the service read the lists as long lists, it would reject them.
-  const budget = new MemoryBudget(1)
-  const plants = createPlants(database, { WRITE_BATCH: undefined, MAX_QUEUED: 100, BODY_LIMIT: 1000 }, budget)
-  const list = () => plants.list(identity, { limit: Infinity }, new PassThrough())
+  const plants = createPlants(database, { WRITE_BATCH: undefined, MAX_QUEUED: 100, BODY_LIMIT: 1000 },
+    new MemoryBudget(1))
+  const list = () => plants.list(identityOf('alice'), { limit: Infinity }, new PassThrough())
   t.strictSame(await Promise.all(range(80).map(list)), Array(80).fill({ plants: [], beyond: undefined }))
   // The first two statements start together.
   t.strictSame(reads, [32, 32, ...Array(16).fill(1)])
@@ -169,58 +156,45 @@ t.test('when a statement for several lists reaches its time limit each list is r
   const users = await Promise.all([...some, 'slow'].map((name) => as(name)))
   // Make the service cache the tokens, so that the lists share statements.
   await Promise.all(users.map((user) => user.delete(-1)))
-  const lists = await Promise.all(users.map((user) => user.list()))
-  for (const [place, name] of some.entries()) {
-    t.strictSame(lists[place]?.json(), plantsOf(name, place), name)
-  }
-  t.match(lists.at(-1)?.json(), { error: 50304 })
+  const lists = await Promise.all(users.map(async (user) => (await user.list()).json()))
+  t.match(lists.pop(), { error: 50304 })
+  t.strictSame(lists, some.map(plantsOf))
 })
 
 t.test('a user with large lists has them read alone until they are short again', async (t) => {
   await storePlants(url, 'lena', [{ id: 1n, name: 'n'.repeat(20_000) }])
   const lena = await as('lena')
-  const { read, readLong } = database
-  const reads: string[] = []
-  database.read = (...args) => {
-    reads.push('short')
-    return read(...args)
-  }
-  database.readLong = (...args) => {
-    reads.push('long')
-    return readLong(...args)
-  }
-  t.teardown(() => Object.assign(database, { read, readLong }))
+  const short = t.capture(database, 'read', database.read)
+  const long = t.capture(database, 'readLong', database.readLong)
   const listed = async () => {
-    reads.length = 0
     t.equal((await lena.list()).statusCode, 200)
-    return reads.join(' ')
+    return { short: short().length, long: long().length }
   }
-  t.equal(await listed(), 'short long long', 'each statement for short pages gives up, the last one does not')
-  t.equal(await listed(), 'long long')
+  t.same(await listed(), { short: 1, long: 2 }, 'only the last statement reads a large page')
+  t.same(await listed(), { short: 0, long: 2 })
   await lena.delete(1)
   await lena.create({ id: 2, name: 'Ivy' })
-  t.equal(await listed(), 'long')
+  t.same(await listed(), { short: 0, long: 1 })
   // If a list takes over 100 ms, the user's next list may use `readLong` again. Repeat until a list is fast.
   const startedAt = performance.now()
-  while (await listed() !== 'short');
+  while ((await listed()).long > 0);
   t.ok(performance.now() - startedAt < 9000, 'before the service forgets the large lists')
 })
 
 t.test('a long list that exceeds the memory budget is rejected, and a short one is not', async (t) => {
   // One user may reserve half of the memory budget: 32 long lists of 256 KiB.
   const { as, listen, url } = await startApp(t, { MEMORY_BUDGET: '16777216' })
-  const { hostname, port } = new URL(await listen())
+  const address = await listen()
   await sql(url, `insert into plants
     select 'alice', id, repeat('x', 10000) from generate_series(1, 1500) as id`)
   const { authorization, list } = await as('alice')
-  const readers = range(32).map(() => connect(Number(port), hostname))
+  const readers = range(32).map(() => get(`${address}/plants`, { headers: { authorization } }))
   t.teardown(() => { for (const reader of readers) reader.destroy() })
   await Promise.all(readers.map(async (reader) => {
-    reader.write(`GET /plants HTTP/1.1\r\nHost: x\r\nAuthorization: ${authorization}\r\n\r\n`)
-    await once(reader, 'readable')
-    t.match(String(reader.read(12)), 'HTTP/1.1 200')
+    const [response] = await once(reader, 'response')
+    t.equal(response.statusCode, 200)
   }))
-  t.match((await list()).json(), { error: 50302 })
+  isError(t, await list(), 50302, 'The service has more work than it can do.')
   await sql(url, "insert into plants values ('bob', 1, 'Ivy')")
   t.strictSame((await (await as('bob')).list()).json(), [{ name: 'Ivy' }])
   for (const reader of readers) reader.destroy()

@@ -14,23 +14,20 @@ const step = fc.record({
   diverted: fc.constantFrom('never', 'never', 'always', 'for its retry'),
   validMs: fc.constantFrom(Infinity, 100, 300),
   isRevoked: fc.constantFrom(false, false, true),
-  queuedMs: fc.constantFrom(undefined, undefined, 4800),
+  // With -Infinity, `queuedAt` is Infinity: the item never expires.
+  queuedMs: fc.constantFrom(undefined, undefined, 4800, -Infinity),
   waitMs: fc.constantFrom(100, 100, 500, 1000, 1200, 5500)
 })
 const options = fc.record({
-  maxItems: fc.integer({ min: 1, max: 3 }),
-  maxInFlight: fc.integer({ min: 1, max: 2 }),
-  maxQueued: fc.integer({ min: 2, max: 6 })
+  maxItems: fc.constantFrom(1, 2, 3), maxInFlight: fc.constantFrom(1, 2), maxQueued: fc.constantFrom(2, 4, 6)
 })
 type Step = typeof step extends fc.Arbitrary<infer Value> ? Value : never
-
-/** `statements`: how many statements of a batch, and of its retries, are in flight. */
-interface Batch { statements: number }
 
 interface Item extends Work, Omit<Step, 'user'> {
   place: 'queue' | 'expired' | 'taken' | 'renewal' | 'diverted' | 'statement' | 'retry' | 'settled'
   validUntil: number
-  batch?: Batch
+  /** How many statements of the item's batch, and of its retries, are in flight. */
+  batch?: { statements: number }
   successes?: number
   error?: Error
   isGone?: boolean
@@ -50,7 +47,7 @@ t.test('in every order, each item succeeds or fails once, and users share fairly
         /taken|retry/.test(place) && performance.now() < validUntil && isGone !== true, 'the item may run')
 
       /** The batches that count toward `maxInFlight`. */
-      const counted = new Set<Batch>()
+      const counted = new Set<Item['batch'] & {}>()
       let checksWithoutProgress = 0
       function countBatches (): number {
         for (const batch of counted) {
@@ -68,7 +65,7 @@ t.test('in every order, each item succeeds or fails once, and users share fairly
         must(isRetry || countBatches() === 0 || taken >= limits.maxItems, 'a further batch is full')
         if (!isRetry) taken = 0
         must(sent.length <= limits.maxItems, 'a batch has at most maxItems items')
-        const batch = isRetry ? sent[0]?.batch as Batch : { statements: 0 }
+        const batch = (isRetry ? sent[0]?.batch : undefined) ?? { statements: 0 }
         if (!isRetry) counted.add(batch)
         const isLate = sent[0]?.isLate === true
         if (!isLate) batch.statements++

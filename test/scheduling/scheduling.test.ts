@@ -16,58 +16,28 @@ import { TickLimiter } from '../../src/scheduling/tick-limiter.ts'
 import { createTokenBuckets } from '../../src/scheduling/token-buckets.ts'
 import { stopClock } from '../support/orders.ts'
 
-function drain (queue: FairQueue<string>): string[] {
-  const items: string[] = []
-  for (let item; (item = queue.next()) !== undefined;) items.push(item)
-  return items
-}
-
-/** The first letter of an item is its user. */
-function queueOf (items: string[]): FairQueue<string> {
-  const queue = new FairQueue<string>()
-  for (const item of items) queue.add(item.charAt(0), item)
-  return queue
-}
-
-t.test('a user with expensive entries gets the same cost in a round as the others', async (t) => {
+t.test('users get the same cost in a round, and the largest user loses the newest entry', async (t) => {
   const queue = new FairQueue<string>(10)
   for (const item of ['m1', 'm2']) queue.add('m', item, 20)
   for (const item of ['a1', 'a2', 'a3', 'a4', 'a5', 'a6']) queue.add('a', item, 5)
-  t.strictSame(drain(queue), ['a1', 'a2', 'm1', 'a3', 'a4', 'a5', 'a6', 'm2'])
-})
-
-t.test('the user with the most entries loses the newest one to a user who has fewer', async (t) => {
-  const queue = queueOf(['m1', 'm2', 'm3', 'a1'])
+  const items = Array.from({ length: 8 }, () => queue.next())
+  t.strictSame(items, ['a1', 'a2', 'm1', 'a3', 'a4', 'a5', 'a6', 'm2'])
+  for (const item of ['m1', 'm2', 'm3', 'a1']) queue.add(item.charAt(0), item)
   const evicted = ['m', 'a', 'a', 'b', 'b'].map((user) => queue.evictFromLargest(user))
   t.strictSame(evicted, [undefined, 'm3', undefined, 'm2', undefined])
-  t.equal(queue.size, 2)
 })
 
-t.test('entries that were queued before a time expire, except those queued at Infinity', async (t) => {
-  const queue = new FairQueue<string>()
-  const entries = [['m', 'new', 20], ['m', 'old', 10], ['a', 'old, too', 5], ['a', 'next', Infinity]] as const
-  for (const [user, item, queuedAt] of entries) queue.add(user, item, 1, queuedAt)
-  t.strictSame(queue.takeExpired(15), ['old', 'old, too'])
-  t.strictSame(drain(queue), ['new', 'next'])
-})
-
-const KiB = 1024
-const work: Record<string, [work: Array<[name: string, KiB: number]>, ticks: string[][]]> = {
-  'work beyond the budget of a tick waits for the next tick, and its keys take turns': [
-    [['m1', 64], ['m2', 64], ['m3', 128], ['m4', 64], ['m5', 64], ['a1', 64]],
-    [['m1', 'm2'], ['a1'], ['m3'], ['m4', 'm5']]
-  ],
-  'work larger than the budget gets a tick of its own': [
-    [['large 1', 2048], ['large 2', 2048], ['small', 1]], [['large 1'], ['small'], ['large 2']]
-  ]
-}
-for (const [title, [entries, ticks]] of Object.entries(work)) {
-  t.test(title, async (t) => {
+t.test('work beyond the budget of a tick waits for the next tick, and its keys take turns', async (t) => {
+  for (const [work, ...ticks] of [
+    [{ m1: 32, m2: 32, m3: 128, m4: 64, m5: 64, a1: 64 }, ['m1', 'm2'], ['a1'], ['m3'], ['m4', 'm5']],
+    // Work larger than the budget gets a tick of its own.
+    [{ 'large 1': 2048, 'large 2': 2048, small: 1 }, ['large 1'], ['small'], ['large 2']]
+  ] as Array<[work: Record<string, number>, ...ticks: string[][]]>) {
     const limiter = new TickLimiter()
     let done: string[] = []
-    const run = (name: string, size: number) =>
-      limiter.run(name.charAt(0), size * KiB, () => { done.push(name) })
-    for (const [name, size] of entries) run(name, size)
+    const run = (name: string, KiB: number) =>
+      limiter.run(name.charAt(0), KiB * 1024, () => { done.push(name) })
+    for (const [name, KiB] of Object.entries(work)) run(name, KiB)
     for (const expected of ticks) {
       t.strictSame(done, expected)
       done = []
@@ -76,131 +46,94 @@ for (const [title, [entries, ticks]] of Object.entries(work)) {
     await nextTick()
     run('late', 128)
     t.strictSame(done, ['late'], 'after an idle tick the whole budget is available')
-  })
-}
-
-t.test('users share batches of a bounded size, and each item gets its result', async (t) => {
-  const batches: string[] = []
-  const batcher = new Batcher<Work & { name: string }, string>(async (items) => {
-    const names = items.map(({ name }) => name)
-    batches.push(names.join(' '))
-    return names
-  }, {
-    name: 'test',
-    limits: () => ({ maxItems: 4, maxInFlight: 1 }),
-    maxQueued: 100,
-    isRetryable: () => false
-  })
-  const sizes = { m1: 131_072, m2: 131_072, n1: 1_000_000, a1: 0, a2: 0, a3: 0, a4: 0, b1: 0 }
-  const results = Object.entries(sizes).map(([name, size]) =>
-    batcher.add({ user: name.charAt(0), identity: undefined, name, size }))
-  t.strictSame(await Promise.all(results), Object.keys(sizes))
-  t.strictSame(batches, ['a1 b1 a2 a3', 'a4 m1', 'm2', 'n1'])
-})
-
-t.test('without batching, items share no statement and do not wait for each other', async (t) => {
-  const sent: number[] = []
-  const batcher = new Batcher<Work, undefined>((items) => {
-    sent.push(items.length)
-    return new Promise(() => {})
-  }, { name: 'test', limits: () => singles, maxQueued: 10, isRetryable: () => false })
-  for (const user of ['a', 'a', 'b']) batcher.add({ user, identity: undefined })
-  await nextTick()
-  t.strictSame(sent, [1, 1, 1])
-})
-
-t.test('a retry is sent after the check of its token, unless its response has closed', async (t) => {
-  for (const isClosed of [false, true]) {
-    const sent: string[] = []
-    const checked = Promise.withResolvers<void>()
-    let validUntil = Infinity
-    const identity = { user: 'a', get validUntil () { return validUntil }, renew: () => checked.promise }
-    const response = { destroyed: false }
-    const batcher = new Batcher<Work & { name: string }, string>(async (items) => {
-      const names = items.map(({ name }) => name)
-      sent.push(names.join(' '))
-      if (names.length === 1) return names
-      // The token expires while the batch is in flight.
-      validUntil = 0
-      throw new Error('one item is at fault')
-    }, {
-      name: 'test',
-      limits: () => ({ maxItems: 2, maxInFlight: 1 }),
-      maxQueued: 9,
-      isRetryable: () => true
-    })
-    const retried = batcher.add({ user: 'a', name: 'a1', identity, response })
-    t.equal(await batcher.add({ user: 'b', name: 'b1', identity: undefined }), 'b1')
-    response.destroyed = isClosed
-    validUntil = Infinity
-    checked.resolve()
-    if (isClosed) await t.rejects(retried, { name: 'HTTP_MALFORMED' })
-    else t.equal(await retried, 'a1')
-    t.strictSame(sent, isClosed ? ['a1 b1', 'b1'] : ['a1 b1', 'b1', 'a1'])
   }
 })
 
-const open = () => new PassThrough()
+const openBatcher = (limits: typeof singles, run: (names: string[]) => Promise<string[]>) =>
+  new Batcher<Work & { name: string }, string>((items) => run(items.map(({ name }) => name)),
+    { name: 'test', limits: () => limits, maxQueued: 100, isRetryable: () => true })
 
-t.test('one user gets at most half of the budget, and the next users half of the rest', async (t) => {
-  const budget = new MemoryBudget(120)
-  const reservations = [
-    ['mallory', 61, false], ['mallory', 60, true], ['mallory', 1, false],
-    ['alice', 30, true], ['alice', 1, false], ['bo', 15, true]
-  ] as const
-  for (const [user, bytes, fits] of reservations) t.equal(budget.reserve(user, bytes, open()), fits)
+t.test('users share batches of a bounded size, and without batching no item waits for another', async (t) => {
+  const sizes = { m1: 131_072, m2: 131_072, n1: 1_000_000, a1: 0, a2: 0, a3: 0, a4: 0, b1: 0 }
+  for (const [limits, atOnce, later] of [
+    [{ maxItems: 4, maxInFlight: 1 }, ['a1 b1 a2 a3'], ['a4 m1', 'm2', 'n1']],
+    [singles, ['a1', 'b1', 'a2', 'a3', 'a4', 'm1', 'm2', 'n1'], []]
+  ] as const) {
+    const batches: string[] = []
+    const batcher = openBatcher(limits, async (names) => {
+      batches.push(names.join(' '))
+      await nextTick()
+      return names
+    })
+    const results = Object.entries(sizes).map(([name, size]) =>
+      batcher.add({ user: name.charAt(0), identity: undefined, name, size }))
+    await nextTick()
+    t.strictSame(batches, atOnce)
+    t.strictSame(await Promise.all(results), Object.keys(sizes), 'each item gets its result')
+    t.strictSame(batches, [...atOnce, ...later])
+  }
 })
 
-t.test('memory is released when the response ends or is cut', async (t) => {
-  const budget = new MemoryBudget(100)
-  const reserve = (bytes: number, response = open()) => budget.reserve('mallory', bytes, response)
-  const [ended, cut] = [open(), open()]
-  t.ok(reserve(25, ended))
-  t.ok(reserve(25, cut))
-  ended.end().resume()
-  await once(ended, 'close')
-  t.ok(reserve(25))
-  cut.destroy()
-  await once(cut, 'close')
-  t.ok(reserve(25))
-  t.notOk(reserve(1))
+t.test('a retry is sent after the check of its token, unless its response has closed', async (t) => {
+  const batches: string[] = []
+  const checked = Promise.withResolvers<void>()
+  const identity = { user: 'a', validUntil: Infinity, renew: () => checked.promise }
+  const batcher = openBatcher({ maxItems: 3, maxInFlight: 1 }, async (names) => {
+    batches.push(names.join(' '))
+    if (names.length === 1) return names
+    // The token expires while the batch is in flight.
+    identity.validUntil = 0
+    throw new Error('one item is at fault')
+  })
+  const response = { destroyed: false }
+  const retried = batcher.add({ user: 'a', name: 'a1', identity })
+  const closed = batcher.add({ user: 'a', name: 'a2', identity, response })
+  t.equal(await batcher.add({ user: 'b', name: 'b1', identity: undefined }), 'b1')
+  response.destroyed = true
+  identity.validUntil = Infinity
+  checked.resolve()
+  await t.rejects(closed, { name: 'HTTP_MALFORMED' })
+  t.equal(await retried, 'a1')
+  t.strictSame(batches, ['a1 b1 a2', 'b1', 'a1'])
+})
+
+t.test('a user gets at most half of the free memory, until the response ends or is cut', async (t) => {
+  const budget = new MemoryBudget(120)
+  const [open, ended, cut] = [new PassThrough(), new PassThrough(), new PassThrough()]
+  for (const [user, bytes, response, fits] of [
+    ['mallory', 61, open, false], ['mallory', 30, ended, true], ['mallory', 30, cut, true],
+    ['mallory', 1, open, false], ['alice', 30, open, true], ['alice', 1, open, false], ['bo', 15, open, true]
+  ] as const) t.equal(budget.reserve(user, bytes, response), fits, `${bytes} of ${user}`)
+  await once(ended.end().resume(), 'close')
+  for (const bytes of [8, 7]) t.equal(budget.reserve('mallory', bytes, open), bytes === 7, `${bytes} more`)
+  await once(cut.destroy(), 'close')
+  for (const bytes of [31, 30]) t.equal(budget.reserve('mallory', bytes, open), bytes === 30, `${bytes} more`)
 })
 
 t.test('the heap is collected five seconds after a burst of large bodies or 1,000 connections', async (t) => {
   const advance = stopClock(t)
-  const { gc } = globalThis
-  t.teardown(() => { globalThis.gc = gc })
-  const collections: unknown[] = []
-  globalThis.gc = ((options: unknown) => { collections.push(options) }) as typeof gc
+  const { calls } = t.capture(globalThis as { gc: (options: unknown) => void }, 'gc')
   const budget = new MemoryBudget(134_217_728)
-  async function burst (bytes: number): Promise<void> {
-    const response = open()
+  async function burst (bytes: number, waitMs: number, collections: number): Promise<void> {
+    const response = new PassThrough()
     budget.reserve('mallory', bytes, response)
-    response.destroy()
-    await once(response, 'close')
-    advance(4999)
+    await once(response.destroy(), 'close')
+    advance(waitMs)
+    t.equal(calls.length, collections)
   }
-  await burst(16_777_216)
+  await burst(16_777_216, 5000, 0)
+  for (const bytes of [16_777_217, 16_777_217]) await burst(bytes, 4999, 0)
   advance(1)
-  for (const bytes of [16_777_217, 16_777_217]) await burst(bytes)
-  t.strictSame(collections, [])
-  advance(1)
-  t.strictSame(collections, [{ execution: 'async', flavor: 'last-resort' }])
-  await burst(1024)
-  advance(1)
-  t.equal(collections.length, 1)
-
+  t.strictSame(calls.map(({ args }) => args), [[{ execution: 'async', flavor: 'last-resort' }]])
+  await burst(1024, 5000, 1)
   const app = Fastify()
   manageConnections(app, { stopping: false }, 1001)
   const sockets = Array.from({ length: 1001 }, () => new Socket())
   for (const socket of sockets) app.server.emit('connection', socket)
   for (const [closed, total] of [[999, 1], [1, 2], [1, 2]] as const) {
-    for (const socket of sockets.splice(0, closed)) {
-      socket.destroy()
-      await once(socket, 'close')
-    }
+    await Promise.all(sockets.splice(0, closed).map((socket) => once(socket.destroy(), 'close')))
     advance(5000)
-    t.equal(collections.length, total)
+    t.equal(calls.length, total)
   }
 })
 

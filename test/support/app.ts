@@ -15,8 +15,8 @@ export async function startApp (
   const database = openDatabase({ url, statementTimeoutMs: config.STATEMENT_TIMEOUT })
   const lifecycle = { stopping: false }
   const log: string[] = []
-  const observers = await openTelemetry(config)
   const logStream = { write: (line: string) => { log.push(line) } }
+  const observers = await openTelemetry(config)
   const app = await buildApp({ config, database, lifecycle, observers, logStream }, domains)
   t.teardown(async () => {
     await app.close()
@@ -24,7 +24,6 @@ export async function startApp (
     for (const observer of observers) await observer.close()
   })
   const tokens = createTokens(database, config.MAX_QUEUED)
-
   return {
     app,
     url,
@@ -33,26 +32,21 @@ export async function startApp (
     lifecycle,
     tokens,
     log,
-
     /** Polls /readyz until the status is `wanted`. On a busy machine a probe of the database may time out. */
     async untilReadiness (wanted: number) {
       while ((await app.inject('/readyz')).statusCode !== wanted);
     },
-
     listen: () => app.listen({ host: '127.0.0.1', port: 0 }),
-
     /** Creates a token for the user. Returns functions that send requests with the token. */
     async as (user: string, token: Partial<NewToken> = {}) {
       const authorization = `Bearer ${await tokens.create({ user, readOnly: false, ...token })}`
       return {
         authorization,
         /** Sends a string unchanged, and an object as JSON. */
-        create: (plant: object | string) => app.inject({
-          method: 'POST',
-          url: '/plants',
-          headers: { authorization, 'content-type': 'application/json' },
-          payload: plant
-        }),
+        create (payload: object | string) {
+          const headers = { authorization, 'content-type': 'application/json' }
+          return app.inject({ method: 'POST', url: '/plants', headers, payload })
+        },
         list: (query = '') => app.inject({ url: `/plants${query}`, headers: { authorization } }),
         delete: (id: string | number | bigint) =>
           app.inject({ method: 'DELETE', url: `/plants/${id}`, headers: { authorization } })

@@ -7,12 +7,11 @@ const fill = (start: string, unit: string, end: string) =>
   start + unit.repeat((size - start.length - end.length) / Buffer.byteLength(unit)) + end
 const most = (start: string, digit: string) => `{"x":[${Array(98).fill(start + digit.repeat(1300)).join()}]}`
 const tooComplex = [40017, 'The body must not have more than 100 values.'] as const
-const badId = [40012, 'id must be an integer from -9223372036854775808 to 9223372036854775807.'] as const
-const noId = [
-  40011, 'id is missing: expected an integer from -9223372036854775808 to 9223372036854775807.'
-] as const
+const range = 'from -9223372036854775808 to 9223372036854775807.'
+const noId = [40011, `id is missing: expected an integer ${range}`] as const
+const badId = [40012, `id must be an integer ${range}`] as const
 const badName = [40012, 'name must be a string of Unicode characters without U+0000.'] as const
-const bigId = [40013, 'id must be from -9223372036854775808 to 9223372036854775807.'] as const
+const bigId = [40013, `id must be ${range}`] as const
 const notJson = [40008, 'The body is not valid JSON.'] as const
 
 /** A cheap body of the same size as the costly bodies, for comparison. */

@@ -5,23 +5,16 @@ import type { Test } from 'tap'
 /** The pools of the server and of the databases that `createDatabase` creates: a connection takes 20 ms. */
 const pools = new Map<string, pg.Pool>()
 
-function openPool (url: string): void {
+const openPool = (url: string) =>
   // The server ends the connections of a dropped database.
   pools.set(url, new pg.Pool({ connectionString: url, allowExitOnIdle: true }).on('error', () => {}))
-}
 
 export async function sql (
   url: string, text: string, values?: unknown[]
 ): Promise<Array<Record<string, unknown>>> {
-  const pool = pools.get(url)
-  if (pool !== undefined) return (await pool.query(text, values)).rows
-  const client = new pg.Client(url)
-  await client.connect()
-  try {
-    return (await client.query(text, values)).rows
-  } finally {
-    await client.end()
-  }
+  await using stack = new AsyncDisposableStack()
+  const session = pools.get(url) ?? await openSession({ teardown: (end) => stack.defer(end) }, url)
+  return (await session.query(text, values)).rows
 }
 
 /** Opens a connection of its own, and runs `text`. Closes the connection after the test. */
@@ -45,17 +38,14 @@ export const waitingForLocks = `select pid from pg_locks where not granted and p
 export async function createDatabase (t: Test, { template = 'plants_template' } = {}): Promise<string> {
   const serverUrl = process.env.TEST_DATABASE_URL
   if (serverUrl === undefined) {
-    throw new Error(
-      'Run tests by `npm test`, or one file by `npm test -- --disable-coverage test/…`: they need a database.'
-    )
+    throw new Error('Run `npm test`, or one file by `npm test -- --disable-coverage test/…`')
   }
   if (!pools.has(serverUrl)) openPool(serverUrl)
   const name = `test_${randomBytes(8).toString('hex')}`
   // The default strategy also writes the copied data to the WAL, and is slower than file_copy.
   await sql(serverUrl, `create database ${name} template ${template} strategy file_copy`)
   t.teardown(() => sql(serverUrl, `drop database ${name} with (force)`))
-  const url = new URL(serverUrl)
-  url.pathname = `/${name}`
-  openPool(url.href)
-  return url.href
+  const { href } = Object.assign(new URL(serverUrl), { pathname: `/${name}` })
+  openPool(href)
+  return href
 }

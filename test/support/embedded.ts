@@ -22,6 +22,4 @@ const pidFile = (dataDir: string) => join(dataDir, 'postgresql/postmaster.pid')
 /** Also returns true after PostgreSQL was killed, because the file then remains. */
 export const isRunning = (dataDir: string) => existsSync(pidFile(dataDir))
 
-export async function findServer (dataDir: string): Promise<number> {
-  return Number.parseInt(await readFile(pidFile(dataDir), 'utf8'))
-}
+export const findServer = async (dataDir: string) => parseInt(await readFile(pidFile(dataDir), 'utf8'))

@@ -8,7 +8,6 @@ import type { Test } from 'tap'
 type Scope = Pick<Test, 'teardown'>
 
 export const audience = 'https://plants.example'
-const allScopes = 'plants:read plants:write'
 
 export const acceptingJwts = (issuer: string): Record<string, string> =>
   ({ JWT_ISSUER: issuer, JWT_AUDIENCE: audience })
@@ -20,9 +19,8 @@ export async function startServer (t: Scope, listener: RequestListener) {
   const { port } = server.address() as AddressInfo
   async function stop (): Promise<void> {
     if (!server.listening) return
-    const closed = once(server.close(), 'close')
     server.closeAllConnections()
-    await closed
+    await server[Symbol.asyncDispose]()
   }
   t.teardown(stop)
   return {
@@ -33,21 +31,10 @@ export async function startServer (t: Scope, listener: RequestListener) {
 }
 
 export async function createKey (alg: string) {
-  const { privateKey, publicKey } = await generateKeyPair(alg, { extractable: true })
+  const { privateKey, publicKey } = await generateKeyPair(alg)
   const kid = crypto.randomUUID()
-  const about = { alg, kid, use: 'sig' }
-  return {
-    alg,
-    kid,
-    privateKey,
-    publicKey,
-    privateJwk: { ...await exportJWK(privateKey), ...about },
-    jwk: { ...await exportJWK(publicKey), ...about } as JWK
-  }
-}
-
-const json = (value: unknown): RequestListener => (_request, response) => {
-  response.end(JSON.stringify(value))
+  const jwk: JWK = { ...await exportJWK(publicKey), alg, kid, use: 'sig' }
+  return { alg, kid, privateKey, publicKey, jwk }
 }
 
 /** Starts a provider with one ES256 key. A test may change `keys`, or a path's response in `responses`. */
@@ -56,27 +43,26 @@ export async function startKeyServer (t: Scope) {
   const key = await createKey('ES256')
   const keys: JWK[] = [key.jwk]
   const responses: Record<string, RequestListener> = {}
-  const { issuer, stop, restart } = await startServer(t, (request, response) => {
+  const server = await startServer(t, (request, response) => {
     requests.push(request.url as string)
     responses[request.url as string]?.(request, response)
   })
-  responses['/.well-known/openid-configuration'] = json({ issuer, jwks_uri: `${issuer}/keys` })
-  responses['/keys'] = (...args) => json({ keys })(...args)
-
+  const { issuer } = server
+  responses['/.well-known/openid-configuration'] = (_request, response) =>
+    response.end(JSON.stringify({ issuer, jwks_uri: `${issuer}/keys` }))
+  responses['/keys'] = (_request, response) => response.end(JSON.stringify({ keys }))
   return {
-    issuer,
-    stop,
-    restart,
+    ...server,
     key,
     keys,
     /** The paths of all requests so far. */
     requests,
     responses,
-
     /** By default the token is valid. `claims` and `header` replace fields. Undefined removes a field. */
     sign (claims: JWTPayload = {}, header: object = {}, privateKey = key.privateKey) {
       const exp = Math.floor(Date.now() / 1000) + 300
-      return new SignJWT({ iss: issuer, aud: audience, sub: 'alice', scope: allScopes, exp, ...claims })
+      const scope = 'plants:read plants:write'
+      return new SignJWT({ iss: issuer, aud: audience, sub: 'alice', scope, exp, ...claims })
         .setProtectedHeader({ alg: 'ES256', kid: key.kid, typ: 'at+jwt', ...header })
         .sign(privateKey)
     }

@@ -26,10 +26,10 @@ export async function startJwtService (t: Test, issuer: string, environment: Rec
   const service = await startApp(t, { ...acceptingJwts(issuer), ...environment })
 
   function withToken (token: string) {
+    const authorization = `Bearer ${token}`
     async function send (method: 'GET' | 'POST' | 'DELETE', url: string, payload?: object) {
-      const { statusCode, headers, body } = await service.app.inject({
-        method, url, headers: { authorization: `Bearer ${token}` }, ...payload && { payload }
-      })
+      const { statusCode, headers, body } =
+        await service.app.inject({ method, url, headers: { authorization }, payload })
       return { status: statusCode, challenge: headers['www-authenticate'], body: body && JSON.parse(body) }
     }
     return {

@@ -26,11 +26,8 @@ export function processorMs (pid: number): number {
  */
 export async function endLeftovers (folder: string): Promise<string[]> {
   const giveUp = Date.now() + 10_000
-  let left = await findMarked(folder)
-  while (left.length > 0 && Date.now() < giveUp) {
-    await setTimeout(100)
-    left = await findMarked(folder)
-  }
+  let left
+  while ((left = await findMarked(folder)).length > 0 && Date.now() < giveUp) await setTimeout(100)
   for (const { pid } of left) {
     try {
       process.kill(pid, 'SIGKILL')

@@ -6,8 +6,6 @@ import type { Test } from 'tap'
 
 const root = join(import.meta.dirname, '../..')
 export const program = [join(root, 'src/main.ts')]
-// Use this cache only without coverage, because V8 does not report every line of cached functions.
-const compileCache = join(root, 'node_modules/.cache/node')
 
 /** A test, or a run of test/system/faults/. */
 export type Scope = Pick<Test, 'teardown'>
@@ -33,26 +31,22 @@ export function startedBy (commandLine: string[]) {
   async function serve (
     scope: Scope, environment: Environment, until = 'ready', { detached = false }: SpawnOptions = {}
   ) {
-    const child = spawn(file, [...words, 'serve'],
-      { detached, env: { ...process.env, PORT: '0', ...environment } })
+    const env = { ...process.env, PORT: '0', ...environment }
+    const child = spawn(file, [...words, 'serve'], { detached, env })
     scope.teardown(() => { child.kill('SIGKILL') })
     const log: Array<Record<string, unknown>> = []
     let stderr = ''
     child.stderr.on('data', (chunk) => { stderr += chunk })
     const exited = once(child, 'exit') as Promise<[number | null, NodeJS.Signals | null]>
 
-    /** Resolves to the first log line, past or future, with a message that starts with `text`. */
-    function logged (text: string): Promise<Record<string, unknown>> {
-      const matches = (line: Record<string, unknown>) => String(line.msg).startsWith(text)
-      const past = log.find(matches)
-      if (past !== undefined) return Promise.resolve(past)
-      return new Promise((resolve, reject) => {
-        lines.on('line', () => {
-          const line = log.at(-1)
-          if (line !== undefined && matches(line)) resolve(line)
-        })
-        exited.then(([code]) => reject(new Error(`exited with ${code} before logging "${text}": ${stderr}`)))
-      })
+    /** Returns the first log line, past or future, with a message that starts with `text`. */
+    async function logged (text: string): Promise<Record<string, unknown>> {
+      for (let index = 0; ; index++) {
+        if (index === log.length) await Promise.race([once(lines, 'line'), exited])
+        const line = log[index]
+        if (line === undefined) throw new Error(`exited with ${child.exitCode} before "${text}": ${stderr}`)
+        if (String(line.msg).startsWith(text)) return line
+      }
     }
 
     const lines = createInterface(child.stdout)
@@ -70,8 +64,11 @@ export const { start, run, serve } = startedBy(program)
 /** Arguments for `env` that turn coverage off. Without coverage the program starts in half the time. */
 export const withoutHooks = ['-u', 'NODE_OPTIONS']
 
-/** Arguments for `env` that turn coverage off and a compile cache on. The image uses such a cache, too. */
-export const asShipped = [...withoutHooks, `NODE_COMPILE_CACHE=${compileCache}`]
+/**
+ * Arguments for `env` that turn coverage off and a compile cache on. The image uses such a cache, too. With
+ * coverage the cache would be wrong, because V8 does not report every line of cached functions.
+ */
+export const asShipped = [...withoutHooks, `NODE_COMPILE_CACHE=${join(root, 'node_modules/.cache/node')}`]
 
 /** These functions start the program without measuring coverage. */
 export const unmeasured = startedBy(['env', ...asShipped, ...program])

@@ -1,9 +1,5 @@
-import assert from 'node:assert/strict'
-import { createHmac } from 'node:crypto'
-import { setTimeout as delay } from 'node:timers/promises'
-import fc from 'fast-check'
 import Fastify from 'fastify'
-import { exportSPKI, type JWTPayload } from 'jose'
+import type { JWTPayload } from 'jose'
 import t, { type Test } from 'tap'
 import { createJwtAuthenticator } from '../../../src/access/jwt/jwt.ts'
 import { createKeys } from '../../../src/access/jwt/keys.ts'
@@ -36,16 +32,12 @@ async function startChecks (t: Test, settings: Record<string, string> = {}) {
   return { authenticate, config, keys, provider, rejects }
 }
 
-t.test('a provider that has never responded gets 503 with Retry-After, and own tokens work', async (t) => {
+t.test('a provider that has never responded gets 503, and own tokens work', async (t) => {
   const provider = await startKeyServer(t)
   await provider.stop()
-  const { app, as, withToken } = await startService(t, provider.issuer)
-  const token = await provider.sign()
-  t.strictSame(await withToken(token).list(), unavailable)
-  const { headers } = await app.inject({ url: '/plants', headers: { authorization: `Bearer ${token}` } })
-  t.match(headers, { 'retry-after': '10' })
-  // On a busy machine the readiness probe may take too long.
-  while ((await app.inject('/readyz')).statusCode !== 200) await delay(10)
+  const { as, untilReadiness, withToken } = await startService(t, provider.issuer)
+  t.strictSame(await withToken(await provider.sign()).list(), unavailable)
+  await untilReadiness(200)
   const own = await as('alice', { readOnly: true })
   t.equal((await own.list()).statusCode, 200)
   t.match((await own.create({ id: 1, name: 'Ivy' })).json(), { error: 40301 })
@@ -64,6 +56,8 @@ t.test('a JWT without a key id may be signed by any of four keys of its algorith
   await rejects(await sign(keys[4] as typeof rsa), 'unknown_key')
   await rejects(await sign(await createKey('ES256')), 'unknown_key')
   await rejects(await sign(keys[2] as typeof rsa, { aud: 'x' }), 'audience')
+  const ofBroken = await provider.sign({}, { kid: 'broken' })
+  await t.rejects(authenticate(ofBroken), { name: 'KEYS_UNAVAILABLE' }, 'a broken key gives 503')
 })
 
 t.test('a JWT without a key id is accepted after a rotation of the keys', async (t) => {
@@ -118,19 +112,17 @@ t.test('the scopes are in `scope`, or else in `scp`, or in the configured claim'
   }
 })
 
-t.test('settings name the user claim, the type and the algorithms', async (t) => {
+t.test('settings name the user claim, the type, the URL of the keys and the algorithms', async (t) => {
   const provider = await startKeyServer(t)
   const { as, withToken } = await startService(t, provider.issuer, {
-    JWT_USER_CLAIM: 'employee',
-    JWT_TYPE: 'JWT',
-    JWT_ALGORITHMS: 'ES256',
-    JWT_JWKS_URL: `${provider.issuer}/keys`
+    JWT_USER_CLAIM: 'employee', JWT_TYPE: 'JWT', JWT_JWKS_URL: `${provider.issuer}/keys`
   })
   const client = withToken(await provider.sign({ employee: '007' }, { typ: 'JWT' }))
   t.strictSame(await client.create(1), success({ name: 'Monstera' }))
   t.strictSame((await (await as(`${provider.issuer}|007`)).list()).json(), [{ name: 'Monstera' }])
   t.strictSame(await withToken(await provider.sign({ employee: '007' })).list(), invalid, 'at+jwt')
   t.strictSame(await withToken(await provider.sign({}, { typ: 'JWT' })).list(), invalid, 'no user')
+  t.strictSame(provider.requests, ['/keys'], 'the URL replaces discovery')
   const rs = await startChecks(t, { JWT_ALGORITHMS: 'RS256' })
   await rs.rejects(await rs.provider.sign(), 'algorithm')
 })
@@ -140,43 +132,30 @@ t.test('hostile tokens get the same 401 as every invalid token, and no token is 
   const { rejections, withToken, log } = await startService(t, provider.issuer)
   const [foreign, rsa] = [await createKey('ES256'), await createKey('RS256')]
   const now = Math.floor(Date.now() / 1000)
-  const part = (value: object) => Buffer.from(JSON.stringify(value)).toString('base64url')
-  const claims = { iss: provider.issuer, aud: audience, sub: 'alice', exp: now + 300, scope: 'plants:read' }
-  const { kid } = provider.key
-  const unsigned = `${part({ alg: 'HS256', typ: 'at+jwt', kid })}.${part(claims)}`
-  const hmac = createHmac('sha256', await exportSPKI(provider.key.publicKey)).update(unsigned)
-  const critical = { alg: 'ES256', kid, typ: 'at+jwt', crit: ['x'], x: 1 }
-  const good = await provider.sign()
-  const [head, payload, signature] = good.split('.') as [string, string, string]
+  const [head, payload, signature] = (await provider.sign()).split('.') as [string, string, string]
+  const withHead = (fields: object) =>
+    `${Buffer.from(JSON.stringify(fields)).toString('base64url')}.${payload}.${signature}`
 
   const tokens: Record<string, [token: string | Promise<string>, reason: string]> = {
-    'alg none': [`${part({ alg: 'none', typ: 'at+jwt', kid })}.${part(claims)}.`, 'algorithm'],
-    'HS256 with the public key': [`${unsigned}.${hmac.digest('base64url')}`, 'algorithm'],
+    'a header that is no JSON': [`x.${payload}.${signature}`, 'malformed'],
+    'alg none': [withHead({ alg: 'none', typ: 'at+jwt' }), 'algorithm'],
+    'an unknown critical field': [withHead({ alg: 'ES256', crit: ['x'], x: 1 }), 'malformed'],
     'another algorithm than the key\'s': [provider.sign({}, { alg: 'RS256' }, rsa.privateKey), 'unknown_key'],
     'a foreign key': [provider.sign({}, {}, foreign.privateKey), 'signature'],
-    'a changed payload': [`${head}.${part({ ...claims, sub: 'bob' })}.${signature}`, 'signature'],
-    'no signature': [`${head}.${payload}.`, 'signature'],
     'a key in the header':
       [provider.sign({}, { jwk: foreign.jwk, kid: 'mine' }, foreign.privateKey), 'unknown_key'],
     'another issuer': [provider.sign({ iss: `${provider.issuer}/` }), 'issuer'],
     'another audience': [provider.sign({ aud: 'https://other.example' }), 'audience'],
-    'no audience': [provider.sign({ aud: undefined }), 'audience'],
     'another type': [provider.sign({}, { typ: 'JWT' }), 'type'],
-    'an unknown critical field': [`${part(critical)}.${payload}.${signature}`, 'malformed'],
     'no expiry': [provider.sign({ exp: undefined }), 'malformed'],
-    'an expiry that is no number': [provider.sign({ exp: '2999-01-01' as never }), 'malformed'],
     expired: [provider.sign({ exp: now - 31 }), 'expired'],
     'not yet valid': [provider.sign({ nbf: now + 90 }), 'not_yet_valid'],
-    'no user': [provider.sign({ sub: undefined }), 'user'],
     'an empty user': [provider.sign({ sub: '' }), 'user'],
     'a number as the user': [provider.sign({ sub: 42 as never }), 'user'],
     'a user with a line break': [provider.sign({ sub: 'a\nb' }), 'user'],
     'a user of 255 characters': [provider.sign({ sub: 'x'.repeat(255) }), 'user'],
-    'two parts': [`${head}.${payload}`, 'malformed'],
-    'four parts': [`${good}.x`, 'malformed'],
     'a space in the signature':
-      [`${head}.${payload}.${signature.slice(0, 40)} ${signature.slice(40)}`, 'malformed'],
-    'an own token with a dot': ['plant_.x', 'malformed']
+      [`${head}.${payload}.${signature.slice(0, 40)} ${signature.slice(40)}`, 'malformed']
   }
   for (const [name, [token, reason]] of Object.entries(tokens)) {
     t.strictSame(await withToken(await token).list(), invalid, name)
@@ -184,40 +163,18 @@ t.test('hostile tokens get the same 401 as every invalid token, and no token is 
   }
   t.strictSame([...new Set(rejections())].sort(), jwtRejections.toSorted(), 'every reason has a token here')
   t.equal(provider.requests.length, 4, 'several unknown keys cause one further fetch, of two documents')
-  for (const [name, token] of Object.entries({
-    'expired 20 s ago': provider.sign({ exp: now - 20 }),
-    'valid in 20 s': provider.sign({ nbf: now + 20 }),
-    'two audiences': provider.sign({ aud: ['https://other.example', audience] }),
-    'the whole media type': provider.sign({}, { typ: 'application/AT+JWT' }),
-    'no key id and one key': provider.sign({}, { kid: undefined })
-  })) t.match(await withToken(await token).list(), { status: 200 }, name)
+  const late = withToken(await provider.sign({ exp: now - 20 }))
+  t.match(await late.list(), { status: 200 }, 'clocks may differ by 30 s')
   for (const secret of [payload, signature]) t.notMatch(log.join(), secret)
 })
-
-t.test('a broken key of the provider gives 503 for its tokens, and no other', async (t) => {
-  const { authenticate, provider } = await startChecks(t)
-  provider.keys.push({ kty: 'RSA', kid: 'broken', alg: 'RS256', n: 'AQAB', e: 'AQAB' })
-  const { privateKey } = await createKey('RS256')
-  const broken = await provider.sign({}, { alg: 'RS256', kid: 'broken' }, privateKey)
-  await t.rejects(authenticate(broken), { name: 'KEYS_UNAVAILABLE' })
-  t.match(await authenticate(await provider.sign()), { user: /alice$/ })
-})
-
-/** Counts the checks of JWTs from now on, by result. */
-function countChecks (t: Test): Record<string, number> {
-  const counts: Record<string, number> = {}
-  const count = ({ result }: { result: string }) => { counts[result] = (counts[result] ?? 0) + 1 }
-  jwtEvents.subscribe(count)
-  t.teardown(() => jwtEvents.unsubscribe(count))
-  return counts
-}
 
 t.test('a cached token is verified again after a minute, and after a change of the keys', async (t) => {
   const { authenticate, config, keys, provider } = await startChecks(t)
   const token = await provider.sign()
   const refuse = () => { throw new ApiError(errors.OVERLOADED) }
   await t.rejects(authenticate(token, refuse), { name: 'OVERLOADED' }, 'before the check of the signature')
-  const counts = countChecks(t)
+  const counts: Record<string, number> = {}
+  jwtEvents.subscribe(({ result }) => { counts[result] = (counts[result] ?? 0) + 1 })
   const real = performance.now.bind(performance)
   let shiftMs = 0
   const intercepted = t.intercept(performance, 'now', { value: () => real() + shiftMs })
@@ -256,7 +213,7 @@ t.test('a cached token is verified again after a minute, and after a change of t
 
 const wellKnown = '/.well-known/oauth-protected-resource'
 
-t.test('resource metadata name the provider', async (t) => {
+t.test('resource metadata and the OpenAPI document name the provider and the scopes', async (t) => {
   const provider = await startKeyServer(t)
   const { app } = await startService(t, provider.issuer)
   t.strictSame((await app.inject(wellKnown)).json(), {
@@ -266,7 +223,13 @@ t.test('resource metadata name the provider', async (t) => {
     bearer_methods_supported: ['header']
   })
   t.equal((await app.inject('/plants')).headers['www-authenticate'], `Bearer realm="plants"${metadata}`)
-  t.match((await app.inject(`${wellKnown}/a`)).json(), { error: 40401 })
+  const { paths, components: { securitySchemes } } = (await app.inject('/openapi.json')).json()
+  t.match(securitySchemes.identityProvider,
+    { type: 'http', scheme: 'bearer', bearerFormat: 'JWT', description: provider.issuer })
+  const securityOf = (scope: string) => [{ bearerAuth: [] }, { identityProvider: [scope] }]
+  t.strictSame(paths['/plants'].get.security, securityOf('plants:read'))
+  t.strictSame(paths['/plants'].post.security, securityOf('plants:write'))
+  t.strictSame(paths['/plants/{id}'].delete.security, securityOf('plants:write'))
 })
 
 /** Returns the URL of the resource metadata in `WWW-Authenticate`, and the response to a request for it. */
@@ -291,7 +254,8 @@ t.test('the metadata of an https audience are served below the path of the audie
       '/a;b', `/${'long'.repeat(100)}`
     ].map((path) => [`https://example.org${path}`, `${wellKnown}${path}`]),
     ['https://example.org/ä', `${wellKnown}/%C3%A4`],
-    ['https://example.org/a/%2e%2e/b', `${wellKnown}/b`]
+    ['https://example.org/a/%2e%2e/b', `${wellKnown}/b`],
+    ['https://example.org/a\\b', `${wellKnown}/a/b`]
   ] as Array<[string, string]>) {
     const { url, response } = await findMetadata(audience)
     t.strictSame([url, response.statusCode], [new URL(audience).origin + advertised, 200])
@@ -307,27 +271,6 @@ t.test('the metadata of an https audience are served below the path of the audie
   }
 })
 
-t.test('the advertised URL of every audience responds with the metadata', async () => {
-  const part = fc.constantFrom('/', ':', '*', '%', '%2', '%2A', '%25', '%20', '%2f', '%3A', '%C3', '%A4',
-    'ä', '.', '%2e', '(', ')', '?', '%3F', ';', '"', '\\', '%00', '-', 'a', '5')
-  await fc.assert(fc.asyncProperty(fc.array(part, { maxLength: 8 }), async (parts) => {
-    const resource = `https://example.org/${parts.join('')}`
-    const { url, response } = await findMetadata(resource)
-    if (url !== undefined) assert.strictEqual(response.json().resource, resource)
-  }), { numRuns: 50 })
-})
-
-t.test('the OpenAPI document names the scheme and the scope of each operation', async (t) => {
-  const { app } = await startService(t, 'https://id.example')
-  const { paths, components: { securitySchemes } } = (await app.inject('/openapi.json')).json()
-  t.match(securitySchemes.identityProvider,
-    { type: 'http', scheme: 'bearer', bearerFormat: 'JWT', description: /https:\/\/id\.example/ })
-  const securityOf = (scope: string) => [{ bearerAuth: [] }, { identityProvider: [scope] }]
-  t.strictSame(paths['/plants'].get.security, securityOf('plants:read'))
-  t.strictSame(paths['/plants'].post.security, securityOf('plants:write'))
-  t.strictSame(paths['/plants/{id}'].delete.security, securityOf('plants:write'))
-})
-
 t.test('metrics count checks and fetches, and show the age of the keys', async (t) => {
   const provider = await startKeyServer(t)
   const { withToken, observers: [metrics] } = await startService(t, provider.issuer, { METRICS_PORT: '0' })
@@ -338,15 +281,11 @@ t.test('metrics count checks and fetches, and show the age of the keys', async (
   await provider.stop()
   await withToken(await provider.sign({}, { kid: 'unknown' })).list()
   const text = await (await fetch(metrics?.url as string)).text()
-  for (const line of [
-    'plant_store_jwt_checks_total{result="verified"} 1',
-    'plant_store_jwt_checks_total{result="cached"} 1',
-    'plant_store_jwt_checks_total{result="rejected"} 1',
-    'plant_store_jwt_checks_total{result="unavailable"} 1',
-    'plant_store_jwt_key_fetches_total{result="succeeded"} 1',
-    'plant_store_jwt_key_fetches_total{result="failed"} 1',
-    'plant_store_credentials_refused_total{reason="issuer"} 1',
-    'plant_store_credentials_refused_total{reason="audience"} 0'
-  ]) t.ok(text.includes(`${line}\n`), line)
+  for (const series of [
+    ...['verified', 'cached', 'rejected', 'unavailable'].map((result) =>
+      `jwt_checks_total{result="${result}"} 1`),
+    ...['succeeded', 'failed'].map((result) => `jwt_key_fetches_total{result="${result}"} 1`),
+    'credentials_refused_total{reason="issuer"} 1', 'credentials_refused_total{reason="audience"} 0'
+  ]) t.ok(text.includes(`plant_store_${series}\n`), series)
   t.match(text, /^plant_store_jwt_keys_age_seconds [\d.e-]+$/m)
 })

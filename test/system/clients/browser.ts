@@ -6,11 +6,6 @@ import type { Test } from 'tap'
 
 export type Browser = Pick<LaunchOptions, 'executablePath' | 'channel' | 'env'>
 
-interface PageOptions extends BrowserContextOptions {
-  /** The service's URL. If set, the test process sends the page's requests in place of the browser. */
-  home?: string
-}
-
 const found = process.env.TEST_BROWSER
 
 /** Skips a test when there is no browser. In CI the test fails instead. */
@@ -32,18 +27,20 @@ export function browserOf (file: Test) {
   let browser: ReturnType<typeof launch> | undefined
   file.teardown(async () => (await browser)?.close())
 
-  /** `complaints` has the page's warnings and errors and, if `home` is set, requests to other origins. */
-  return async function openPage (t: Test, { home, ...options }: PageOptions = {}) {
+  /**
+   * `complaints` has the page's warnings and errors. With `home`, the URL of the service, the test process
+   * sends the page's requests, as a proxy that removes the path of `home`, and complains of other requests.
+   */
+  return async function openPage (t: Test, options: BrowserContextOptions = {}, home?: string) {
     if (found === undefined) throw new Error('There is no browser; the first lines of this run tell why.')
     browser ??= launch(JSON.parse(found))
-    const page: Page = await (await browser).newPage(options)
+    const page = await (await browser).newPage(options)
     // Beside other tests on a busy machine, the first load of /docs takes much more than ten seconds.
     page.setDefaultTimeout(120_000)
     t.teardown(() => page.close())
     const complaints: string[] = []
     page.on('console', (message) => {
-      const type = message.type()
-      if (/warning|error/.test(type)) complaints.push(`${type}: ${message.text()}`)
+      if (/warning|error/.test(message.type())) complaints.push(`${message.type()}: ${message.text()}`)
     })
     page.on('pageerror', (error) => { complaints.push(error.message) })
     if (home === undefined) return { page, complaints }
@@ -53,7 +50,8 @@ export function browserOf (file: Test) {
       try {
         const url = route.request().url()
         if (!url.startsWith(`${home}/`)) throw new Error(`requested ${url}`)
-        await route.fulfill({ response: await route.fetch({ maxRedirects: 0 }) })
+        const response = await route.fetch({ url: url.replace(home, new URL(home).origin), maxRedirects: 0 })
+        await route.fulfill({ response })
       } catch (error) {
         complaints.push((error as Error).message)
         await route.abort().catch(() => {})
@@ -67,10 +65,9 @@ export function browserOf (file: Test) {
 export async function findViolations (page: Page): Promise<string[]> {
   const axe = await readFile(fileURLToPath(import.meta.resolve('axe-core/axe.min.js')), 'utf8')
   const tags = ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa']
-  const found = await page.evaluate(`(async () => {
-    const module = { exports: {} };
-    (function (module, exports, define) { ${axe} }).call(window, module, module.exports)
-    return (await module.exports.run(document, { runOnly: ${JSON.stringify(tags)} })).violations
-  })()`) as Array<{ id: string, nodes: Array<{ html: string, any: Array<{ message: string }> }> }>
-  return found.flatMap(({ id, nodes }) => nodes.map(({ html, any }) => `${id}: ${any[0]?.message} ${html}`))
+  await page.evaluate(axe)
+  const { violations } = await page.evaluate(`axe.run(document, { runOnly: ${JSON.stringify(tags)} })`) as
+    { violations: Array<{ id: string, nodes: Array<{ html: string, any: Array<{ message: string }> }> }> }
+  return violations.flatMap(({ id, nodes }) =>
+    nodes.map(({ html, any }) => `${id}: ${any[0]?.message} ${html}`))
 }

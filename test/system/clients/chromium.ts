@@ -6,9 +6,7 @@ import { fileURLToPath } from 'node:url'
 import { launch, type Browser } from './browser.ts'
 
 const candidates: Array<() => Browser | Promise<Browser>> = [
-  unpackChromium,
-  () => ({ channel: 'chrome' }),
-  () => ({ channel: 'msedge' }),
+  unpackChromium, () => ({ channel: 'chrome' }), () => ({ channel: 'msedge' }),
   () => ({ executablePath: '/usr/bin/chromium' })
 ]
 
@@ -38,7 +36,16 @@ async function unpackChromium (): Promise<Browser> {
     // Unpack under a temporary name, so that a concurrent test run never uses a half-unpacked folder.
     const partial = `${folder}.${process.pid}`
     await mkdir(partial, { recursive: true })
-    await inflateInto(partial, join(source, 'bin'))
+    const { inflate } = await import('@sparticuz/chromium')
+    // The package can unpack only into TMPDIR, which test/run.ts has set for all temporary files.
+    const { TMPDIR } = process.env
+    process.env.TMPDIR = partial
+    try {
+      const archives = ['chromium.br', 'fonts.tar.br', 'al2023.tar.br']
+      await Promise.all(archives.map((name) => inflate(join(source, 'bin', name))))
+    } finally {
+      process.env.TMPDIR = TMPDIR
+    }
     // Replace the package's fonts.conf, which names a folder that does not exist.
     await writeFile(join(partial, 'fonts/fonts.conf'),
       '<fontconfig><dir prefix="relative">fonts</dir></fontconfig>\n')
@@ -47,19 +54,5 @@ async function unpackChromium (): Promise<Browser> {
   return {
     executablePath: join(folder, 'chromium'),
     env: { LD_LIBRARY_PATH: join(folder, 'al2023/lib'), FONTCONFIG_PATH: join(folder, 'fonts') }
-  }
-}
-
-/** The package can unpack only into TMPDIR. So this function sets TMPDIR to `folder` during the unpacking. */
-async function inflateInto (folder: string, archives: string): Promise<void> {
-  const { inflate } = await import('@sparticuz/chromium')
-  const { TMPDIR } = process.env
-  process.env.TMPDIR = folder
-  try {
-    await Promise.all(['chromium.br', 'fonts.tar.br', 'al2023.tar.br'].map((name) =>
-      inflate(join(archives, name))))
-  } finally {
-    if (TMPDIR === undefined) delete process.env.TMPDIR
-    else process.env.TMPDIR = TMPDIR
   }
 }

@@ -20,11 +20,8 @@ await t.test('a backup is restored into a running service, tokens included', asy
   const token = await project.token('alice')
   await follow(runbook['Back up']?.[0])
   await keep(2, 'Moss')
-  const list = async () => {
-    const headers = { authorization: `Bearer ${token}` }
-    const response = await fetch(`${await project.url()}/plants`, { headers })
-    return response.json()
-  }
+  const headers = { authorization: `Bearer ${token}` }
+  const list = async () => (await fetch(`${await project.url()}/plants`, { headers })).json()
   t.strictSame(await list(), [{ name: 'Fern' }, { name: 'Moss' }])
   await follow(runbook['Restore into a running service']?.[0], await newest('plants'))
   t.strictSame(await list(), [{ name: 'Fern' }])
@@ -33,7 +30,7 @@ await t.test('a backup is restored into a running service, tokens included', asy
 await t.test('the schedule keeps its newest backups, and they can be restored', async (t) => {
   const [first] = await until(() => dumps('scheduled'), ({ length }) => length === 1)
   await follow(runbook['Back up on a schedule']?.[0])
-  t.strictSame((await dumps('scheduled')).length, 2)
+  t.equal((await dumps('scheduled')).length, 2)
   await project.compose('run', '-T', '--rm', 'backup', 'once')
   const kept = await dumps('scheduled')
   t.equal(kept.length, 2)
@@ -58,15 +55,12 @@ await t.test('a failed backup leaves the other backups unchanged', async (t) => 
   await ready()
 })
 
-await t.test('a truncated backup is rejected before the volume is deleted', async (t) => {
+await t.test('a backup is restored into a fresh volume, but a truncated one deletes no volume', async (t) => {
   const truncated = { BACKUP: join(folder, 'truncated.dump') }
   const whole = await readFile((await newest('plants')).BACKUP)
   await writeFile(truncated.BACKUP, whole.subarray(0, -20))
   await t.rejects(follow(runbook['Restore into a fresh volume']?.[0], truncated))
   t.equal(await plants(), 'Fern')
-})
-
-await t.test('a backup is restored into a fresh volume', async (t) => {
   await keep(4, 'Oak')
   await follow(runbook['Restore into a fresh volume']?.[0], await newest('plants'))
   await ready()

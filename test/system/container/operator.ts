@@ -2,7 +2,7 @@
 import { readFile, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Test } from 'tap'
-import { buildImage, findImage, openProject, root, waitForStatus } from './support.ts'
+import { buildImage, findImage, openProject, root } from './support.ts'
 
 const text = await readFile(join(root, 'docs/runbook.md'), 'utf8')
 
@@ -26,17 +26,16 @@ export async function openOperator (t: Test, ...overlays: string[]) {
   project.env.COMPOSE_FILE = `${project.env.COMPOSE_FILE}:${override}`
   // An instance may stop at once, because the tests send no load.
   project.env.DRAIN_DELAY = '0'
-
   return {
     project,
     database,
     folder,
+    ready: project.ready,
     /** Runs command lines of the runbook, with `folder` as the working directory. */
     follow: (lines: string | undefined, environment?: NodeJS.ProcessEnv) =>
       project.sh(lines as string, environment, folder),
     plants: () => project.sql('select string_agg(name, \',\' order by id) from plants'),
     keep: (id: number, name: string) =>
-      project.sql(`insert into plants (owner, id, name) values ('alice', ${id}, '${name}')`),
-    ready: async () => waitForStatus(`${await project.url()}/readyz`, 200)
+      project.sql(`insert into plants (owner, id, name) values ('alice', ${id}, '${name}')`)
   }
 }

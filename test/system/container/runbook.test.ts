@@ -8,14 +8,20 @@ const { project, database, folder, follow, plants, keep, ready } = await openOpe
 const archive = join(folder, 'archive')
 project.env.ARCHIVE = archive
 
-const [beforehand, goBack] = runbook['Recover to a point in time'] as string[]
-
-await t.test('the archive is set up, and a base backup is taken', async (t) => {
+await t.test('the database goes back to a point in time', async (t) => {
+  const [beforehand, goBack] = runbook['Recover to a point in time'] as string[]
   await mkdir(archive)
   await follow(beforehand)
   await ready()
   await keep(1, 'Fern')
-  t.equal(await plants(), 'Fern')
+  await keep(3, 'Ivy')
+  const time = await project.sql('select now()')
+  await keep(4, 'Mistake')
+  await follow(goBack, { UNTIL: time })
+  await ready()
+  t.equal(await plants(), 'Fern,Ivy')
+  await keep(5, 'Oak')
+  t.equal(await plants(), 'Fern,Ivy,Oak', 'the database accepts writes')
 })
 
 await t.test('a single instance is upgraded', async (t) => {
@@ -33,17 +39,6 @@ const log = () => project.compose('logs', '--no-color', 'plant-store')
 await t.test('the service logs at debug', async () => {
   await follow(runbook['Log at debug for a moment']?.[0])
   await until(log, (log) => log.includes('the log level is debug'))
-})
-
-await t.test('the database goes back to a point in time', async (t) => {
-  await keep(3, 'Ivy')
-  const time = await project.sql('select now()')
-  await keep(4, 'Mistake')
-  await follow(goBack, { UNTIL: time })
-  await ready()
-  t.equal(await plants(), 'Fern,Ivy')
-  await keep(5, 'Oak')
-  t.equal(await plants(), 'Fern,Ivy,Oak', 'the database accepts writes')
 })
 
 await t.test('the queries show who holds a lock that the service waits for', async (t) => {

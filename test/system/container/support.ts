@@ -3,7 +3,7 @@ import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
-import { promisify } from 'node:util'
+import { inspect, promisify } from 'node:util'
 import t, { type Test } from 'tap'
 
 const execute = promisify(execFile)
@@ -21,6 +21,9 @@ async function docker (args: string[], env: NodeJS.ProcessEnv = process.env, inp
 
 export const run = (...args: string[]) => docker(args)
 
+const build = (tag: string, dockerfile: string[]) =>
+  docker(['build', '--tag', tag, '-'], process.env, dockerfile.join('\n'))
+
 try {
   await run('version')
   await run('compose', 'version')
@@ -33,14 +36,12 @@ export async function buildImage () {
   await run('build', '--tag', image, '.')
 }
 
-export async function buildNextImage (tag: string, migration: string) {
-  await docker(['build', '--tag', tag, '-'], process.env, [
-    `FROM ${image}`,
-    'USER root',
-    `RUN printf '%s\\n' '-- Up Migration' '${migration}' > /app/migrations/9999_next.sql`,
-    'USER 1000:1000'
-  ].join('\n'))
-}
+export const buildNextImage = (tag: string, migration: string) => build(tag, [
+  `FROM ${image}`,
+  'USER root',
+  `RUN printf '%s\\n' '-- Up Migration' '${migration}' > /app/migrations/9999_next.sql`,
+  'USER 1000:1000'
+])
 
 // Maps an official image to its substitute: a Debian package, then further lines for a Dockerfile.
 // The substitute reads the same configuration files as the official image.
@@ -65,23 +66,20 @@ export async function findImage (name: string, check?: string): Promise<string> 
   } catch {
     const [program = '', ...lines] = substitutes[name] as string[]
     const substitute = `localhost/${program}:test`
-    await docker(['build', '--tag', substitute, '-'], process.env, [
+    const install = `apt-get install --yes --no-install-recommends ${program}`
+    await build(substitute, [
       `FROM ${check === undefined ? 'debian:bookworm-slim' : name}`,
-      'RUN apt-get update && apt-get install --yes --no-install-recommends ' +
-        `${program} && rm -rf /var/lib/apt/lists/*`,
+      `RUN apt-get update && ${install} && rm -rf /var/lib/apt/lists/*`,
       ...lines
-    ].join('\n'))
+    ])
     return substitute
   }
 }
 
-const newName = () => `plant-store-test-${randomBytes(4).toString('hex')}`
-
 /** Creates a network. Removes the network and its containers after the test, even if the test was killed. */
 export async function openNetwork (t: Test) {
-  const name = newName()
+  const name = createName(t)
   const network = `${name}_default`
-  removeWhenOver(t, name, async () => {})
   await run('network', 'create', network)
   return {
     start: (...args: string[]) => {
@@ -96,7 +94,13 @@ export async function openNetwork (t: Test) {
  * after the test, even if the test was killed.
  */
 export async function openProject (t: Test, ...overlays: string[]) {
-  const name = newName()
+  const name = createName(t, async () => {
+    if (!t.passing()) {
+      t.comment(await compose('logs', '--no-color', '--tail=40').catch((error: Error) => error.message))
+    }
+    // After a failed test, a Compose command may still be creating containers. Wait for the command.
+    await pending
+  })
   const files = ['docker-compose.yml', ...overlays.map((overlay) => `deploy/compose/${overlay}.yml`)]
   const env: NodeJS.ProcessEnv = {
     ...process.env,
@@ -111,14 +115,6 @@ export async function openProject (t: Test, ...overlays: string[]) {
     pending = Promise.allSettled([pending, command])
     return command
   }
-  removeWhenOver(t, name, async () => {
-    if (!t.passing()) {
-      t.comment(await compose('logs', '--no-color', '--tail=40').catch((error: Error) => error.message))
-    }
-    // After a failed test, a Compose command may still be creating containers. Wait for the command.
-    await pending
-  })
-
   const network = `${name}_default`
   // Use `docker ps`, because `docker compose ps` takes a second of processor time.
   const containers = async (service: string) => {
@@ -129,6 +125,7 @@ export async function openProject (t: Test, ...overlays: string[]) {
   const container = async (service: string) => (await containers(service))[0] ?? ''
   const inside = async (service: string, ...command: string[]) =>
     run('exec', await container(service), ...command)
+  const url = async (service = 'plant-store') => urlOf(await container(service))
 
   return {
     env,
@@ -136,7 +133,8 @@ export async function openProject (t: Test, ...overlays: string[]) {
     compose,
     containers,
     container,
-    url: async (service = 'plant-store') => urlOf(await container(service)),
+    url,
+    ready: async (service?: string) => waitForStatus(`${await url(service)}/readyz`, 200),
     /** Returns a database URL with the container's address. The host reaches this address only on Linux. */
     async databaseUrl (service: string): Promise<string> {
       const format = `{{(index .NetworkSettings.Networks "${network}").IPAddress}}`
@@ -146,24 +144,24 @@ export async function openProject (t: Test, ...overlays: string[]) {
     inside,
     token: (user: string, service = 'plant-store') =>
       compose('exec', '-T', service, 'plant-store', 'token', 'create', user),
-    sh: async (lines: string, environment: NodeJS.ProcessEnv = {}, cwd = root) => {
-      const { stdout } = await execute('sh', ['-ec', lines], { cwd, env: { ...env, ...environment } })
-      return stdout
-    },
+    sh: async (lines: string, environment: NodeJS.ProcessEnv = {}, cwd = root) =>
+      (await execute('sh', ['-ec', lines], { cwd, env: { ...env, ...environment } })).stdout,
     /** Runs SQL as the superuser, who can log in only over the socket inside the container. */
     sql: (text: string, database = 'plant_store') => inside('database', 'psql', '--username=postgres',
       `--dbname=${database}`, '--no-align', '--tuples-only', `--command=${text}`),
     healthy: async (service: string) => {
-      const id = await container(service)
-      const status = () => run('inspect', '--format={{.State.Health.Status}}', id)
-      await until(status, (status) => status === 'healthy')
+      const command = ['inspect', '--format={{.State.Health.Status}}', await container(service)]
+      await until(() => run(...command), (status) => status === 'healthy')
     }
   }
 }
 
-// Starts a shell that removes the containers, volumes and network when the shell's input ends. The input ends
-// after the test, even if the test process is killed.
-function removeWhenOver (t: Test, name: string, before: () => Promise<void>) {
+/**
+ * Returns a name for a project. Starts a shell that removes the project's containers, volumes and network
+ * when the shell's input ends. The input ends after the test, even if the test process is killed.
+ */
+function createName (t: Test, beforeRemoval = async () => {}): string {
+  const name = `plant-store-test-${randomBytes(4).toString('hex')}`
   const project = `--filter label=com.docker.compose.project=${name}`
   const remover = spawn('sh', ['-c', `cat
     { docker ps --all --quiet ${project}; docker ps --all --quiet --filter network=${name}_default; } |
@@ -172,28 +170,25 @@ function removeWhenOver (t: Test, name: string, before: () => Promise<void>) {
     docker network rm ${name}_default`
   ], { detached: true, stdio: ['pipe', 'ignore', 'ignore'] })
   t.teardown(async () => {
-    await before()
+    await beforeRemoval()
     remover.stdin.end()
     await once(remover, 'exit')
   })
+  return name
 }
 
-export async function urlOf (container: string) {
-  return `http://${(await run('port', container, '3000/tcp')).split('\n')[0]}`
-}
+export const urlOf = async (container: string) =>
+  `http://${(await run('port', container, '3000/tcp')).split('\n')[0]}`
 
-export function waitForStatus (url: string, status: number) {
-  return until(() => fetch(url).catch(() => undefined), (response) => response?.status === status)
-}
+export const waitForStatus = (url: string, status: number) =>
+  until(() => fetch(url).catch(() => undefined), (response) => response?.status === status)
 
 /** Polls until a value passes the check. Rejects after three minutes: a busy machine needs over one. */
 export async function until<T> (poll: () => Promise<T>, check: (value: T) => boolean): Promise<T> {
   for (const end = Date.now() + 180_000; ;) {
     const value = await poll()
     if (check(value)) return value
-    if (Date.now() > end) {
-      throw new Error(`no change in three minutes, last: ${value instanceof Response ? value.status : value}`)
-    }
+    if (Date.now() > end) throw new Error(`no change in three minutes: ${inspect(value)}`)
     await delay(100)
   }
 }

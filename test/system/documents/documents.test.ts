@@ -1,12 +1,15 @@
-// Checks the links and the diagram of the documents, and runs their commands of plant-store and curl.
-import { execFile } from 'node:child_process'
+// Checks the links and the diagram of the documents, runs their commands, and starts the service as they say.
+import { execFile, spawn } from 'node:child_process'
+import { once } from 'node:events'
 import { access, readdir, readFile } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
+import { createInterface } from 'node:readline'
 import { promisify } from 'node:util'
 import { gzipSync } from 'node:zlib'
 import t from 'tap'
 import manifest from '../../../package.json' with { type: 'json' }
 import { startApp } from '../../support/app.ts'
+import { createDatabase } from '../../support/database.ts'
 import { matchEach } from '../../support/match.ts'
 import { asShipped, program } from '../../support/program.ts'
 
@@ -31,8 +34,14 @@ const inDocs = (await readdir(join(root, 'docs'), { recursive: true })).filter((
 const documents = ['README.md', 'CONTRIBUTING.md', 'SECURITY.md', ...inDocs.map((name) => `docs/${name}`)]
 const texts = await Promise.all(documents.map(read))
 const commands = new Set(texts.flatMap(commandsIn))
+const DATABASE_URL = await createDatabase(t)
+const [, entryPoint = ''] = /^ENTRYPOINT (.*)$/m.exec(await read('Dockerfile')) ?? []
+const [, execStart = ''] = /^ExecStart=(.*)$/m.exec(await read('deploy/plant-store@.service')) ?? []
+const link = join(t.testdir({ 'plant-store': t.fixture('symlink', program[0] as string) }), 'plant-store')
+const [, ...options] = (await read('src/main.ts')).split('\n', 1)[0]?.split(/ (?=--)/) as string[]
+t.ok(options.length > 0, 'the first line of src/main.ts has options of V8')
 
-t.test('every link of the documents leads to a file or a heading of the project', async (t) => {
+t.test('every link leads to a file or a heading of the project, and every npm script exists', async (t) => {
   const headingsOf = (text: string) => [...text.matchAll(/^#+ (.*)/gm)]
     .map(([, heading = '']) => heading.toLowerCase().replaceAll(/[^\w\- ]/g, '').replaceAll(' ', '-'))
   const broken: string[] = []
@@ -46,11 +55,8 @@ t.test('every link of the documents leads to a file or a heading of the project'
     }
   }
   t.strictSame(broken, [])
-})
-
-t.test('package.json has every npm script that the documents name', async (t) => {
-  const named = texts.join().matchAll(/npm run ([\w:]+)/g)
-  for (const [, script = ''] of named) t.ok(script in manifest.scripts, script)
+  const scripts = texts.join().matchAll(/npm run ([\w:]+)/g)
+  for (const [, script = ''] of scripts) t.ok(script in manifest.scripts, script)
 })
 
 t.test('the diagram of the README shows the imports of src', async (t) => {
@@ -84,14 +90,13 @@ t.test('the commands of the documents succeed', async (t) => {
   const { url, tokens, as, listen } = await startApp(t)
   await tokens.create({ user: 'bob', readOnly: false })
   const [bobs] = await tokens.list('bob')
-  const carol = await as('carol')
   const address = await listen()
   // Commands in docs/data.md import these files.
   const folder = t.testdir({
     'plants.csv': 'id,name\n41,Fern\n',
     'everything.ndjson.gz': gzipSync('{"user":"dave","id":1,"name":"Oak"}\n')
   })
-  const TOKEN = carol.authorization.replace('Bearer ', '')
+  const TOKEN = (await as('carol')).authorization.replace('Bearer ', '')
   const env = { ...process.env, DATABASE_URL: url, TOKEN_CACHE_TTL: '0', TOKEN }
   const responses: string[] = []
   for (const command of commands) {
@@ -108,3 +113,42 @@ t.test('the commands of the documents succeed', async (t) => {
   matchEach(t, await tokens.list('bob'), [{ revoked: Date }])
   t.strictSame(responses, ['{"name":"Monstera"}', '[{"name":"Monstera"}]', ''])
 })
+
+/** `npm run dev` needs Node's own options and does without V8's. Ctrl-C reaches both npm and the service. */
+const ways: Array<[way: string, words: string[], isCtrlC?: boolean]> = [
+  ['npm start', ['npm', 'start']],
+  ['npm start and Ctrl-C', ['npm', 'start'], true],
+  ['npm run dev', ['npm', 'run', 'dev']],
+  ['a link to src/main.ts, as npx and the image have one', [link]],
+  ['the entry point of the image', JSON.parse(entryPoint.replace('/app', root))],
+  ['the systemd unit', execStart.replace('/opt/plant-store', root).split(' ')]
+]
+
+for (const [way, words, isCtrlC = false] of ways) {
+  t.test(`started by ${way}, the service has V8's options and ends with its parent`, async (t) => {
+    const env = { ...process.env, DATABASE_URL, PORT: '0', DRAIN_DELAY: '0' }
+    const child = spawn('env', [...asShipped, ...words],
+      { cwd: root, env, stdio: ['ignore', 'pipe', 'inherit'], detached: true })
+    const group = -(child.pid as number)
+    // If the test fails early, kill the whole process group.
+    t.teardown(() => { if (child.exitCode === null) process.kill(group, 'SIGKILL') })
+    const exited = once(child, 'exit')
+    const pids: Record<string, number> = {}
+    for await (const line of createInterface(child.stdout)) {
+      // npm prints lines that are not JSON.
+      if (!line.startsWith('{')) continue
+      const { msg, pid } = JSON.parse(line)
+      pids[msg] = pid
+      if (msg !== 'ready') continue
+      const commandLine = (await readFile(`/proc/${pid}/cmdline`, 'utf8')).split('\0')
+      const missing = options.filter((option) => !commandLine.includes(option))
+      t.strictSame(missing, way === 'npm run dev' ? options : [])
+      if (isCtrlC) process.kill(group, 'SIGINT')
+      else child.kill('SIGTERM')
+    }
+    t.type(pids.ready, 'number')
+    t.equal(pids.stopped, pids.ready)
+    await exited
+    t.throws(() => process.kill(pids.ready as number, 0), { code: 'ESRCH' }, 'no process is left')
+  })
+}

@@ -2,14 +2,13 @@
 import { attacks } from './attack-table.ts'
 import { counts, first, type Target } from './flood.ts'
 
-process.on('message', async (message: 'stop' | { index: number, target: Target }) => {
-  if (message !== 'stop') {
-    attacks[message.index]?.start(message.target)
-    process.send?.('started')
-    return
-  }
-  // `first` resolves at the first response, or at once if the attack reads no responses.
-  await first.promise
-  process.send?.(counts, () => process.exit())
+process.once('message', ({ index, target }: { index: number, target: Target }) => {
+  process.once('message', async () => {
+    // `first` resolves at the first response, or at once if the attack reads no responses.
+    await first.promise
+    process.send?.(counts, () => process.exit())
+  })
+  attacks[index]?.start(target)
+  process.send?.('started')
 })
 process.on('disconnect', () => process.exit())

@@ -1,15 +1,11 @@
 import { sql } from '../../support/database.ts'
 
-/** A committed change of a plant, or the revocation of a user's token. */
+/**
+ * A committed change of the plant `name`, or the revocation of a user's token. `session` is the
+ * `application_name` of the session that made the change. `at` is the time of the commit, in ms since 1970.
+ */
 export interface Effect {
-  user: string
-  kind: 'create' | 'delete' | 'revoke'
-  /** The plant's name. Empty for a revocation. */
-  name: string
-  /** The `application_name` of the session that made the change. */
-  session: string
-  /** The time of the commit, in ms since 1970. */
-  at: number
+  user: string, kind: 'create' | 'delete' | 'revoke', name: string, session: string, at: number
 }
 
 /** Creates triggers that record every effect. */
@@ -20,22 +16,19 @@ export async function recordEffects (url: string): Promise<void> {
     );
     create function record_effect() returns trigger language plpgsql as $$
     begin
-      if tg_table_name = 'tokens' then
-        insert into effects values (new.username, 'revoke', '');
-      elsif tg_op = 'INSERT' then
-        insert into effects values (new.owner, 'create', new.name);
-      else
-        insert into effects values (old.owner, 'delete', old.name);
-      end if;
+      insert into effects
+        select coalesce(changed->>'owner', changed->>'username'), tg_argv[0], coalesce(changed->>'name', '')
+        from to_jsonb(coalesce(new, old)) changed;
       return null;
     end $$;
-    create trigger changed after insert or delete on plants for each row execute function record_effect();
-    create trigger revoked after update on tokens for each row execute function record_effect()`)
+    create trigger created after insert on plants for each row execute function record_effect('create');
+    create trigger deleted after delete on plants for each row execute function record_effect('delete');
+    create trigger revoked after update on tokens for each row execute function record_effect('revoke')`)
 }
 
 /** Needs the PostgreSQL setting `track_commit_timestamp`. */
 export async function readEffects (url: string): Promise<Effect[]> {
-  const rows = await sql(url, `select username as user, kind, name, session,
-    extract(epoch from pg_xact_commit_timestamp(xmin))::float8 * 1000 as at from effects`)
-  return rows as unknown as Effect[]
+  return await sql(url, `select username as user, kind, name, session,
+    extract(epoch from pg_xact_commit_timestamp(xmin))::float8 * 1000 as at
+    from effects`) as unknown as Effect[]
 }

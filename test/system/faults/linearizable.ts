@@ -24,9 +24,8 @@ interface Possibility { name: string | null, taken: Set<Operation> }
 function after (name: string | null, { act, name: other, done }: Operation): string | null | undefined {
   if (act === 'see') return name === other ? name : undefined
   const changes = (act === 'create') === (name === null)
-  if (done === undefined) return changes ? other : undefined
-  if (done !== changes) return undefined
-  return done ? other : name
+  if (changes !== (done ?? true)) return undefined
+  return changes ? other : name
 }
 
 /**
@@ -37,84 +36,49 @@ function after (name: string | null, { act, name: other, done }: Operation): str
  * take effect, from its request until its response.
  */
 export function findUnexplained (operations: Operation[]): Operation | undefined {
-  const seen = new Set(operations.filter(({ act }) => act === 'see').map(({ name }) => name))
-  const kindOf = ({ act, name }: Operation) => act === 'create' && seen.has(name) ? `create ${name}` : act
   const open = new Set<Operation>()
   let possibilities: Possibility[] = [{ name: null, taken: new Set() }]
-  for (const { operation, isResponse } of inTime(operations)) {
-    if (!isResponse) {
+  const seen = new Set(operations.filter(({ act }) => act === 'see').map(({ name }) => name))
+  // Operations of unknown outcome and of the same kind are interchangeable. The search tries one of them.
+  const kindOf = (one: Operation) => {
+    if (one.until < Infinity) return one
+    return one.act === 'create' && seen.has(one.name) ? `create ${one.name}` : one.act
+  }
+
+  /** Applies open operations in every order until `operation` takes effect. Returns all resulting states. */
+  function advance (operation: Operation): Possibility[] {
+    const tried: Possibility[] = []
+    const queue = [...possibilities]
+    for (const { name, taken: before } of queue) {
+      // Operations that do not change the name, such as lists, take effect as soon as they can.
+      const taken = new Set([...before, ...[...open].filter((one) => after(name, one) === name)])
+      // Skip a state that only adds operations of unknown outcome to an earlier state.
+      const isKnown = tried.some((other) => other.name === name && other.taken.isSubsetOf(taken) &&
+        [...taken.difference(other.taken)].every(({ until }) => until === Infinity))
+      if (isKnown) continue
+      tried.push({ name, taken })
+      if (taken.has(operation)) continue
+      for (const [one] of Map.groupBy(open.difference(taken), kindOf).values() as Iterable<[Operation]>) {
+        const next = after(name, one)
+        if (next !== undefined) queue.push({ name: next, taken: new Set([...taken, one]) })
+      }
+    }
+    return tried.filter(({ taken }) => taken.has(operation))
+  }
+
+  // The sort is stable: of two events at the same time, the request comes before the response.
+  const requests = operations.map((operation) => ({ operation, at: operation.from }))
+  const responses = operations.map((operation) => ({ operation, at: operation.until }))
+  const events = [...requests, ...responses].filter(({ at }) => at < Infinity).sort((a, b) => a.at - b.at)
+  for (const { operation } of events) {
+    if (!open.has(operation)) {
       open.add(operation)
       continue
     }
-    possibilities = advance(possibilities, operation, open, kindOf)
+    possibilities = advance(operation)
     if (possibilities.length === 0) return operation
     open.delete(operation)
     for (const { taken } of possibilities) taken.delete(operation)
   }
   return undefined
-}
-
-function inTime (operations: Operation[]) {
-  const completed = operations.filter(({ until }) => until < Infinity)
-  return [
-    ...operations.map((operation) => ({ operation, isResponse: false, at: operation.from })),
-    ...completed.map((operation) => ({ operation, isResponse: true, at: operation.until }))
-  ].sort((a, b) => a.at - b.at || Number(a.isResponse) - Number(b.isResponse))
-}
-
-/** Applies open operations in every order until `operation` takes effect. Returns all resulting states. */
-function advance (
-  from: Possibility[], operation: Operation, open: Set<Operation>, kindOf: (operation: Operation) => string
-) {
-  const isNew = createSieve()
-  const advanced: Possibility[] = []
-  let frontier = from
-  while (frontier.length > 0) {
-    const next: Possibility[] = []
-    for (const possibility of frontier.map((one) => applyReads(one, open)).filter(isNew)) {
-      if (possibility.taken.has(operation)) advanced.push(possibility)
-      else next.push(...steps(possibility, open, kindOf))
-    }
-    frontier = next
-  }
-  return advanced
-}
-
-/** Adds to `taken` each open operation that can take effect without changing `name`. */
-function applyReads ({ name, taken }: Possibility, open: Set<Operation>): Possibility {
-  const reads = [...open].filter((one) => !taken.has(one) && after(name, one) === name)
-  return { name, taken: new Set([...taken, ...reads]) }
-}
-
-function steps (
-  { name, taken }: Possibility, open: Set<Operation>, kindOf: (operation: Operation) => string
-) {
-  const tried = new Set<string>()
-  return [...open].flatMap((one): Possibility[] => {
-    const next = after(name, one)
-    if (taken.has(one) || next === undefined) return []
-    // Operations of unknown outcome and of the same kind are interchangeable. So try one of each kind.
-    if (one.until === Infinity) {
-      const kind = kindOf(one)
-      if (tried.has(kind)) return []
-      tried.add(kind)
-    }
-    return [{ name: next, taken: new Set([...taken, one]) }]
-  })
-}
-
-/**
- * Returns a function that returns false if an earlier state had the same name and the same `taken`, or if
- * this state only adds operations of unknown outcome to that `taken`.
- */
-function createSieve () {
-  const passed = new Map<string | null, Array<Possibility['taken']>>()
-  return ({ name, taken }: Possibility): boolean => {
-    const others = passed.get(name) ?? []
-    passed.set(name, others)
-    const isKnown = others.some((other) => other.isSubsetOf(taken) &&
-      [...taken.difference(other)].every(({ until }) => until === Infinity))
-    if (!isKnown) others.push(taken)
-    return !isKnown
-  }
 }

@@ -1,7 +1,6 @@
 // Runs the full fault suite:
 //   npm run test:faults -- [--seed 1] [--only storm,attacks,…] [--row 3] [--behind nginx]
-// `--row` selects an attack by its position in attack-table.ts, from 1, or by the beginning of its title.
-// `--behind` sends the attacks through nginx or haproxy with the file in deploy/. A path selects a program.
+// `--row` selects an attack by its number. `--behind` sends the attacks through nginx or haproxy.
 import { parseArgs } from 'node:util'
 import type { Scope } from '../../support/program.ts'
 import { attacks } from './attacks.ts'
@@ -28,10 +27,8 @@ const scenarios: Record<string, (scope: Scope, postgres: Postgres, seed: number)
   readers,
   bodies,
   overload,
-  // `restMs` gives the service time to collect garbage after an attack.
-  attacks: (scope, postgres) => attacks(scope, postgres, {
-    share: 1, rows: values.row, watchMs: 8000, restMs: 12_000, behind: values.behind
-  }),
+  attacks: (_scope, postgres) =>
+    attacks(postgres, { share: 1, watchMs: 8000, restMs: 12_000, behind: values.behind }, values.row),
   soak
 }
 const { values } = parseArgs({
@@ -42,19 +39,15 @@ const { values } = parseArgs({
     behind: { type: 'string' }
   }
 })
-
 const names = values.only.split(',')
-const unknown = names.filter((name) => !(name in scenarios))
-if (unknown.length > 0) {
-  throw new Error(`--only: expected ${Object.keys(scenarios).join()}, got ${unknown.join()}`)
-}
+const chosen = Object.entries(scenarios).filter(([name]) => names.includes(name))
+if (chosen.length < names.length) throw new Error(`--only: expected ${Object.keys(scenarios).join()}`)
 const seed = Number(values.seed)
 console.log(`seed ${seed}\n`)
 await using stack = new AsyncDisposableStack()
-const scope = { teardown: (work: () => unknown) => stack.defer(async () => { await work() }) }
+const scope: Scope = { teardown: (work) => stack.defer(work) }
 const postgres = await startPostgres(scope)
-for (const [name, run] of Object.entries(scenarios)) {
-  if (!names.includes(name)) continue
+for (const [, run] of chosen) {
   const report = await run(scope, postgres, seed)
   console.log(printed(report))
   if (report.breaches.length > 0 || report.misses.length > 0) process.exitCode = 1

@@ -10,11 +10,8 @@ import { latency, summary, type Report } from './report.ts'
 /** The proxy limits each direction of each database connection to this rate. */
 const bytesPerSecond = 25_000
 const measureMs = 8000
-const times = 10
-const minShare = 0.8
-const patientClients = 32
-const maxQueued = 64
-const overloaded = 50302
+const [times, minShare] = [10, 0.8]
+const [patientClients, maxQueued] = [32, 64]
 
 /** A client sends ten times as many requests a second as the database can serve. */
 export async function overload (scope: Scope, postgres: Postgres): Promise<Report> {
@@ -27,27 +24,24 @@ export async function overload (scope: Scope, postgres: Postgres): Promise<Repor
   scope.teardown(client.close)
   await client.list()
   proxy.slow(0, bytesPerSecond)
-
-  const end = performance.now() + measureMs
+  let began = performance.now()
   const peak: HttpResponse[] = []
   await Promise.all(Array.from({ length: patientClients }, async () => {
-    while (performance.now() < end) peak.push(await client.list())
+    while (performance.now() < began + measureMs) peak.push(await client.list())
   }))
-  const sustainable = accepted(peak, end - measureMs).length / measureMs * 1000
+  const sustainable = perSecond(accepted(peak, began))
 
-  const began = performance.now()
+  began = performance.now()
   const load = startLoad(client, times * sustainable, () => [client.list()])
   await delay(measureMs)
   const { responses, lives, readies } = await load.stop()
   const probes = [...lives, ...readies]
-
   const taken = accepted(responses, began)
-  const rejected = responses.filter((response) => errorNumber(response) === overloaded)
-  const unexpected = responses.filter((response) => response.status !== 200 && !rejected.includes(response))
-  const blind = probes.filter(({ status }) => status !== 200)
-  const share = taken.length / measureMs * 1000 / sustainable
+  const rejected = responses.filter((response) => errorNumber(response) === 50302)
+  const others = responses.filter((response) => response.status !== 200 && !rejected.includes(response))
+  const share = perSecond(taken) / sustainable
   const row = (title: string, all: HttpResponse[]) =>
-    [title, round(all.length / measureMs * 1000), round(latency(all, 0.99))]
+    [title, round(perSecond(all)), round(latency(all, 0.99))]
   return {
     title: 'Overload',
     head: ['', 'a second', '99th percentile, ms'],
@@ -60,12 +54,14 @@ export async function overload (scope: Scope, postgres: Postgres): Promise<Repor
     ],
     breaches: [
       ...rejected.length === 0 ? ['no request was rejected, so the scenario tested nothing'] : [],
-      ...summary('responses were unexpected', unexpected.map(describe)),
-      ...summary('probes failed', blind.map(describe))
+      ...summary('responses were unexpected', others.map(describe)),
+      ...summary('probes failed', probes.filter(({ status }) => status !== 200).map(describe))
     ],
     misses: share < minShare ? [`accepted only ${round(share * 100)} % of the peak rate`] : []
   }
 }
+
+const perSecond = ({ length }: HttpResponse[]) => length / measureMs * 1000
 
 const accepted = (responses: HttpResponse[], began: number) =>
   responses.filter(({ status, startedAt, ms }) => status === 200 && startedAt + ms < began + measureMs)

@@ -14,11 +14,10 @@ export async function startPair (scope: Scope) {
   // `makeServer` has stopped the server, so a copy of the data directory is a valid backup.
   await promisify(execFile)('cp', ['--archive', dataDir, copy])
   const port = await freePort()
-  const { username, password, hostname, port: primaryPort } = new URL(url)
-  const conninfo =
-    `host=${hostname} port=${primaryPort} user=${username} password=${password} application_name=standby`
+  const { hostname, port: primaryPort } = new URL(url)
   await writeFile(join(copy, 'standby.signal'), '')
-  await appendFile(join(copy, 'postgresql.auto.conf'), `primary_conninfo = '${conninfo}'\n`)
+  await appendFile(join(copy, 'postgresql.auto.conf'),
+    `primary_conninfo = '${url}?application_name=standby'\n`)
   await appendFile(join(dataDir, 'postgresql.auto.conf'), "synchronous_standby_names = 'standby'\n")
   const args = command.args.map((arg) => arg === dataDir ? copy : arg === primaryPort ? String(port) : arg)
   await runServer(scope, command)

@@ -24,16 +24,25 @@ export async function makeServer (scope: Scope) {
   // PostgreSQL writes its command line to postmaster.opts. `runServer` uses the same command line.
   const options = await readFile(join(dataDir, 'postmaster.opts'), 'utf8')
   const { uid, gid } = await stat(dataDir)
-  await migrate(embedded.url, 'up')
+  await migrate(embedded.url)
   await embedded.close()
-  const [file = '', ...args] =
-    [...options.matchAll(/"([^"]*)"|(\S+)/g)].map(([, quoted, bare]) => quoted ?? bare as string)
+  const [file = '', ...args] = [...options.matchAll(/"(.*?)"|\S+/g)].map(([word, quoted]) => quoted ?? word)
   return { url: embedded.url, folder, dataDir, command: { file, args, uid, gid } }
+}
+
+export type Postgres = Awaited<ReturnType<typeof startPostgres>>
+
+/** Starts a PostgreSQL server with the service's tables. A restart does not change the server's port. */
+export async function startPostgres (scope: Scope) {
+  const { url, command } = await makeServer(scope)
+  return { url, ...await runServer(scope, command) }
 }
 
 export async function runServer (scope: Scope, { file, args, uid, gid }: Command) {
   const events = new EventEmitter()
+  const untilReady = () => once(events, 'ready').then(() => performance.now())
   let server: ChildProcess
+  let exited: Promise<unknown[]>
 
   /** Resolves with the time at which the server begins to accept connections. */
   async function start (): Promise<number> {
@@ -43,13 +52,12 @@ export async function runServer (scope: Scope, { file, args, uid, gid }: Command
       createInterface(server.stderr as NodeJS.ReadableStream).on('line', (line) => {
         if (/ready to accept (read-only )?connections/.test(line)) events.emit('ready')
       })
-      const since = await Promise.race([untilReady(), once(server, 'exit').then(() => undefined)])
+      exited = once(server, 'exit')
+      const since = await Promise.race([untilReady(), exited.then(() => undefined)])
       if (since !== undefined) return since
     }
     throw new Error('PostgreSQL does not start')
   }
-
-  const untilReady = () => once(events, 'ready').then(() => performance.now())
 
   // Backends have their own process groups, so a signal to the postmaster's group would not reach them.
   async function signal (name: NodeJS.Signals): Promise<void> {
@@ -65,43 +73,19 @@ export async function runServer (scope: Scope, { file, args, uid, gid }: Command
   await start()
   scope.teardown(async () => {
     await signal('SIGCONT')
-    if (server.exitCode !== null || server.signalCode !== null) return
     server.kill('SIGINT')
-    await once(server, 'exit')
+    await exited
   })
 
   return {
     start,
+    /** Resolves with the time of the next start, also of a start after a crash of a backend. */
     untilReady,
-
-    kill: () => Promise.all([once(server, 'exit'), signal('SIGKILL')]),
-
+    kill: () => Promise.all([exited, signal('SIGKILL')]),
     /** Kills the postmaster only. The backends exit by themselves. */
-    killPostmaster: () => Promise.all([once(server, 'exit'), server.kill('SIGKILL')]),
-
+    killPostmaster: () => Promise.all([exited, server.kill('SIGKILL')]),
     freeze: () => signal('SIGSTOP'),
     thaw: () => signal('SIGCONT')
-  }
-}
-
-export type Postgres = Awaited<ReturnType<typeof startPostgres>>
-
-/** Starts a PostgreSQL server with the service's tables. A restart does not change the server's port. */
-export async function startPostgres (scope: Scope) {
-  const { url, command } = await makeServer(scope)
-  const server = await runServer(scope, command)
-  return {
-    ...server,
-    url,
-
-    /** Kills one backend, so PostgreSQL restarts. Resolves with the time at which PostgreSQL is ready. */
-    async killBackend (): Promise<number> {
-      const [backend] = await sql(url,
-        'select pid from pg_stat_activity where application_name = \'plant-store\' limit 1')
-      const ready = server.untilReady()
-      process.kill(backend?.pid as number, 'SIGKILL')
-      return ready
-    }
   }
 }
 
@@ -109,7 +93,7 @@ export async function startPostgres (scope: Scope) {
 export async function createUsers (url: string, users: string[]): Promise<string[]> {
   const tokens = users.map(() => createToken())
   const hashes = tokens.map((token) => `\\x${hashToken(token)}`)
-  await sql(url,
-    'insert into tokens (hash, username) select * from unnest($1::bytea[], $2::text[])', [hashes, users])
+  await sql(url, 'insert into tokens (hash, username) select * from unnest($1::bytea[], $2::text[])',
+    [hashes, users])
   return tokens
 }

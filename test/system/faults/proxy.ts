@@ -3,19 +3,14 @@ import { connect, createServer, type AddressInfo, type Socket } from 'node:net'
 import { setTimeout as delay } from 'node:timers/promises'
 import type { Scope } from '../../support/program.ts'
 
-/** `open` forwards new connections. `closed` resets them. `silent` accepts them but forwards no data. */
-type Mode = 'open' | 'closed' | 'silent'
-
 export type Proxy = Awaited<ReturnType<typeof openProxy>>
 
 /** Opens a TCP proxy to the database server at `url`. The proxy simulates network faults. */
 export async function openProxy (scope: Scope, url: string) {
   const { hostname, port } = new URL(url)
   const pairs = new Set<{ sockets: Socket[], isDead: boolean }>()
-  let mode: Mode = 'open'
-  let delayMs = 0
-  let bytesPerSecond = Infinity
-  let most = 0
+  let mode = 'open'
+  let [delayMs, bytesPerSecond, most] = [0, Infinity, 0]
 
   const server = createServer((near) => {
     if (mode === 'closed') return near.resetAndDestroy()
@@ -23,17 +18,12 @@ export async function openProxy (scope: Scope, url: string) {
     const pair = { sockets: [near, far], isDead: mode === 'silent' }
     pairs.add(pair)
     most = Math.max(most, pairs.size)
-    near.on('close', () => {
-      pairs.delete(pair)
-      far.destroy()
-    })
+    near.on('close', () => pairs.delete(pair)).on('close', () => far.destroy())
     pump(near, far, pair)
     pump(far, near, pair)
   }).listen(0, '127.0.0.1')
   await once(server, 'listening')
-  const proxied = new URL(url)
-  proxied.hostname = '127.0.0.1'
-  proxied.port = String((server.address() as AddressInfo).port)
+  const { port: proxyPort } = server.address() as AddressInfo
 
   async function pump (from: Socket, to: Socket, pair: { isDead: boolean }): Promise<void> {
     from.setNoDelay()
@@ -57,24 +47,20 @@ export async function openProxy (scope: Scope, url: string) {
       else socket.resetAndDestroy()
     }
   }
-  scope.teardown(() => {
-    server.close()
-    cut()
-  })
+  scope.teardown(cut)
+  scope.teardown(() => server.close())
 
   return {
-    url: proxied.href,
+    url: Object.assign(new URL(url), { host: `127.0.0.1:${proxyPort}` }).href,
     /** `now` counts open connections. `most` is the largest `now` since `forgetMost`. */
     connections: () => ({ now: pairs.size, most }),
     forgetMost () { most = pairs.size },
-    set (wanted: Mode) { mode = wanted },
+    /** `open` forwards new connections. `closed` resets them. `silent` accepts them but forwards no data. */
+    set (wanted: 'open' | 'closed' | 'silent') { mode = wanted },
     cut,
     /** Permanently stops forwarding data on the open connections. The connections stay open. */
     silence () { for (const pair of pairs) pair.isDead = true },
     /** Delays every chunk of data by `ms`. Limits each direction of a connection to `rate` bytes a second. */
-    slow (ms: number, rate = Infinity) {
-      delayMs = ms
-      bytesPerSecond = rate
-    }
+    slow (ms: number, rate = Infinity) { [delayMs, bytesPerSecond] = [ms, rate] }
   }
 }

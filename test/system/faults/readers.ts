@@ -11,10 +11,8 @@ import { latency, type Report } from './report.ts'
 
 /** All plants together must exceed the 10 MB that socket buffers hold. */
 const [plants, nameLength] = [300_000, 30]
-const [stalledReaders, halfOpenRequests] = [200, 1000]
-const measureMs = 8000
-const maxMemoryMiB = 256
-const maxSlowdown = 4
+const [stalledReaders, halfOpen] = [200, 1000]
+const [measureMs, maxMemoryMiB, maxSlowdown] = [8000, 256, 4]
 const others = Array.from({ length: 16 }, (_, index) => `other ${index}`)
 
 /** Measures normal requests while other clients stop reading a long list or never finish a request. */
@@ -31,35 +29,30 @@ export async function readers (scope: Scope, postgres: Postgres): Promise<Report
 
   await watch(1000)
   const alone = await watch(measureMs)
-  const get = getPlants(collector)
-  const post = `POST /plants HTTP/1.1\r\nhost: plants\r\nauthorization: Bearer ${tokens[0]}\r\n` +
-    'content-type: application/json\r\ncontent-length: 100\r\n\r\n{"id": 1, '
-  const open = (text: string) => openSocket(scope, service, text)
-  const stalled = await Promise.all(Array.from({ length: stalledReaders }, async () => {
-    const socket = await open(get)
-    await once(socket, 'readable')
-    return socket
-  }))
-  const halfOpen = await Promise.all(Array.from({ length: halfOpenRequests }, (_, index) =>
-    open(index % 2 === 0 ? get.slice(0, 40) : post)))
+  const parts = [
+    'GET /plants HTTP/1.1\r\nhost: plants\r\nauth',
+    `POST /plants HTTP/1.1\r\nhost: plants\r\nauthorization: Bearer ${tokens[0]}\r\n` +
+      'content-type: application/json\r\ncontent-length: 100\r\n\r\n{"id": 1, '
+  ]
+  const sockets = await Promise.all([
+    ...Array.from({ length: stalledReaders }, async () => (await openList(service, collector)).socket),
+    ...Array.from({ length: halfOpen }, (_, index) => openSocket(service, parts[index % 2] as string))
+  ])
   const beside = await watch(measureMs)
-  const gone = [...stalled, ...halfOpen].filter((socket) => socket.closed).length
-  for (const socket of [...stalled, ...halfOpen]) socket.destroy()
+  const gone = sockets.filter((socket) => socket.closed).length
+  for (const socket of sockets) socket.destroy()
 
   const p99 = ({ writes, lists }: typeof alone) => latency([...writes, ...lists], 0.99)
   const slowdown = p99(beside) / p99(alone)
-  const crowd = `beside ${stalledReaders} stalled readers of ${plants} plants ` +
-    `and ${halfOpenRequests} half-open requests`
+  const crowd = `${stalledReaders} stalled readers of ${plants} plants and ${halfOpen} half-open requests`
+  const row = (title: string, seen: typeof alone) => [title, round(p99(seen)), round(seen.memory)]
   return {
     title: 'Stalled readers and unfinished requests',
     head: [`${others.length} others`, '99th percentile, ms', 'service memory, MiB'],
-    rows: [
-      ['alone', round(p99(alone)), round(alone.memory)],
-      [crowd, round(p99(beside)), round(beside.memory)]
-    ],
+    rows: [row('alone', alone), row(`beside ${crowd}`, beside)],
     breaches: [
       ...alone.faults, ...beside.faults,
-      ...await breakMidway(scope, proxy, service, collector),
+      ...await breakMidway(proxy, service, collector),
       ...await resumeTogether(scope, postgres, collector)
     ],
     misses: [
@@ -70,44 +63,45 @@ export async function readers (scope: Scope, postgres: Postgres): Promise<Report
   }
 }
 
-const getPlants = (token: string) =>
-  `GET /plants HTTP/1.1\r\nhost: plants\r\nauthorization: Bearer ${token}\r\nconnection: close\r\n\r\n`
-
-async function openSocket (scope: Scope, service: Program, text: string): Promise<Socket> {
-  const { hostname, port } = new URL(service.address)
-  const socket = connect(Number(port), hostname)
-  scope.teardown(() => { socket.destroy() })
-  socket.on('error', () => {})
+/** The socket closes at the latest when the service ends. */
+async function openSocket ({ address }: Program, text: string): Promise<Socket> {
+  const { hostname, port } = new URL(address)
+  const socket = connect(Number(port), hostname).on('error', () => {})
   await once(socket, 'connect')
   socket.write(text)
   return socket
 }
 
-async function readEnds (socket: Socket): Promise<{ start: string, end: string }> {
-  let [start, end] = ['', '']
+/** Requests a list. Waits for the first part of the response, and does not read further. */
+async function openList (service: Program, token: string) {
+  const socket = await openSocket(service,
+    `GET /plants HTTP/1.1\r\nhost: plants\r\nauthorization: Bearer ${token}\r\nconnection: close\r\n\r\n`)
+  await once(socket, 'readable')
+  const start = socket.read(12)
+  socket.unshift(start)
+  return { socket, isList: String(start) === 'HTTP/1.1 200' }
+}
+
+/** Reads the rest of the response. Returns whether the list is complete. */
+async function isComplete (socket: Socket): Promise<boolean> {
+  let end = ''
   try {
-    for await (const chunk of socket) {
-      start ||= String(chunk).slice(0, 100)
-      end = (end + String(chunk)).slice(-100)
-    }
+    for await (const chunk of socket) end = (end + String(chunk)).slice(-100)
   } catch {
     // Expected: the service resets the connection to tell the client that the list is incomplete.
   }
-  return { start, end }
+  return end.endsWith(']\r\n0\r\n\r\n')
 }
 
-const isComplete = (end: string) => end.endsWith(']\r\n0\r\n\r\n')
-
 /** Cuts the database connections while the service sends a list. The response must not look complete. */
-async function breakMidway (scope: Scope, proxy: Proxy, service: Program, token: string): Promise<string[]> {
-  const socket = await openSocket(scope, service, getPlants(token))
-  await once(socket, 'readable')
+async function breakMidway (proxy: Proxy, service: Program, token: string): Promise<string[]> {
+  const { socket, isList } = await openList(service, token)
   proxy.set('closed')
   proxy.cut()
-  const { start, end } = await readEnds(socket)
+  const looksComplete = await isComplete(socket)
   proxy.set('open')
-  if (!start.startsWith('HTTP/1.1 200')) return [`the list did not begin: ${start}`]
-  return isComplete(end) ? ['an incomplete list looked complete'] : []
+  if (!isList) return ['the list did not begin']
+  return looksComplete ? ['an incomplete list looked complete'] : []
 }
 
 /** Stalls more lists than MAX_QUEUED, then reads all of them at once. The service must complete each list. */
@@ -116,16 +110,11 @@ async function resumeTogether (scope: Scope, postgres: Postgres, token: string):
   const service = await unmeasured.serve(scope, { DATABASE_URL: postgres.url, MAX_QUEUED: String(maxQueued) })
   const sockets: Socket[] = []
   while (sockets.length < 2 * maxQueued) {
-    const socket = await openSocket(scope, service, getPlants(token))
-    await once(socket, 'readable')
-    const start = socket.read(12)
-    socket.unshift(start)
-    if (String(start) === 'HTTP/1.1 200') sockets.push(socket)
+    const { socket, isList } = await openList(service, token)
+    if (isList) sockets.push(socket)
     // While the service sends earlier lists, it may reject this list. The loop then opens another socket.
     else socket.destroy()
   }
-  const ends = await Promise.all(sockets.map(readEnds))
-  const broken = ends.filter(({ end }) => !isComplete(end))
-  if (broken.length === 0) return []
-  return [`${broken.length} of ${sockets.length} lists were cut when their readers resumed`]
+  const cut = (await Promise.all(sockets.map(isComplete))).filter((isWhole) => !isWhole).length
+  return cut === 0 ? [] : [`${cut} of ${sockets.length} lists were cut when their readers resumed`]
 }

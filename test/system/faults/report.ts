@@ -1,11 +1,9 @@
 import { round, table } from '../../support/table.ts'
 
-export type Cell = string | number
-
 export interface Report {
   title: string
   head: string[]
-  rows: Cell[][]
+  rows: Array<Array<string | number>>
   notes?: string[]
   /** Promises that the service broke. A slow or busy machine is never the cause. */
   breaches: string[]

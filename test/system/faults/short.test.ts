@@ -10,20 +10,14 @@ import { storm } from './storm.ts'
 
 const seed = Date.now() % 1_000_000
 const postgres = await startPostgres(t)
+const outage = { lastsMs: 1500, watchMs: 500, perSecond: 10, statementTimeoutMs: 500 }
+const rows = ['4 bodies of colons,', '9 three long lists', '10 bodies one byte short,']
 
-const scenarios: Record<string, (scope: Scope) => Promise<Report>> = {
+for (const [name, run] of Object.entries<(scope: Scope) => Promise<Report>>({
   storm: (scope) => storm(scope, postgres, { seed, kills: 2, writes: 100 }),
-  outages: (scope) => outages(scope, postgres, {
-    lastsMs: 1500, watchMs: 500, perSecond: 10, statementTimeoutMs: 500
-  }),
-  attacks: (scope) => attacks(scope, postgres, {
-    rows: ['bodies of colons, 100', 'bodies one byte short, 1500', 'three long lists'],
-    share: 0.05,
-    watchMs: 200,
-    restMs: 0
-  })
-}
-for (const [name, run] of Object.entries(scenarios)) {
+  outages: (scope) => outages(scope, postgres, outage),
+  attacks: () => attacks(postgres, { share: 0.05, watchMs: 200, restMs: 0 }, rows)
+})) {
   t.test(`${name}, seed ${seed}`, async (t) => {
     const report = await run(t)
     t.strictSame(report.breaches, [], printed(report))

@@ -5,16 +5,13 @@ import { createClient, describe, type HttpResponse } from './client.ts'
 import { createUsers, type Postgres } from './postgres.ts'
 import { quantile, summary, type Report } from './report.ts'
 
-const clients = 32
-const plantsPerClient = 20
-const [minutes, sampleMs] = [10, 250]
+const [clients, plantsPerClient, minutes, sampleMs] = [32, 20, 10, 250]
 /** The memory in the last minute may be at most this many times the memory in the second minute. */
 const maxGrowth = 1.15
 
 /** Sends valid and invalid requests for several minutes. The service must not use more and more memory. */
 export async function soak (scope: Scope, postgres: Postgres): Promise<Report> {
-  const users = Array.from({ length: clients }, (_, index) => `soak-${index}`)
-  const tokens = await createUsers(postgres.url, users)
+  const tokens = await createUsers(postgres.url, Array.from({ length: clients }, (_, id) => `soak-${id}`))
   const service = await unmeasured.serve(scope, { DATABASE_URL: postgres.url })
   const unexpected: HttpResponse[] = []
   const perMinute = Array.from({ length: minutes }, () => ({ requests: 0, samples: [] as number[] }))
@@ -42,8 +39,7 @@ export async function soak (scope: Scope, postgres: Postgres): Promise<Report> {
   clearInterval(sampler)
 
   const medians = perMinute.map(({ samples }) => quantile(samples, 0.5))
-  const [, warm = NaN] = medians
-  const last = medians.at(-1) as number
+  const [warm, last] = [medians[1], medians.at(-1)] as [number, number]
   return {
     title: 'Soak',
     head: ['minute', 'requests', 'median memory, MiB', 'highest, MiB'],

@@ -1,26 +1,24 @@
+import { sql } from '../../support/database.ts'
 import { unmeasured, type Scope } from '../../support/program.ts'
 import type { Postgres } from './postgres.ts'
 import { createRandom } from './random.ts'
 import { spread, type Report } from './report.ts'
 import { startWriters } from './writers.ts'
 
-interface StormOptions {
-  seed: number
-  /** How many times to kill the service. The scenario kills PostgreSQL equally often. */
-  kills: number
-  /** How many acknowledged writes to await after the last kill. */
-  writes: number
-}
-
-/** Kills PostgreSQL and the service under load. Responses and stored rows must not contradict each other. */
-export async function storm (scope: Scope, postgres: Postgres, options: StormOptions): Promise<Report> {
-  const { seed, kills, writes } = options
+/**
+ * Kills the service and PostgreSQL under load, each of them `kills` times. Then awaits further `writes`.
+ * Responses and stored rows must not contradict each other.
+ */
+export async function storm (
+  scope: Scope, postgres: Postgres, { seed, kills, writes }: Record<'seed' | 'kills' | 'writes', number>
+): Promise<Report> {
   const random = createRandom(seed)
   const environment = { DATABASE_URL: postgres.url }
   let service = await unmeasured.serve(scope, environment)
   const { address } = service
   const { acknowledged, ledger, stop } = await startWriters(postgres.url, [address], random)
 
+  /** Each function resolves with the time of the new start. */
   const faults = {
     'the service': async () => {
       service.child.kill('SIGKILL')
@@ -29,22 +27,20 @@ export async function storm (scope: Scope, postgres: Postgres, options: StormOpt
       service = await unmeasured.serve(scope, { ...environment, PORT: new URL(address).port }, 'listening')
       return since
     },
-    'PostgreSQL, all processes': async () => {
-      await postgres.kill()
-      return postgres.start()
-    },
-    'PostgreSQL, the postmaster': async () => {
-      await postgres.killPostmaster()
-      return postgres.start()
-    },
-    'PostgreSQL, one backend': () => postgres.killBackend()
+    'PostgreSQL, all processes': () => postgres.kill().then(postgres.start),
+    'PostgreSQL, the postmaster': () => postgres.killPostmaster().then(postgres.start),
+    'PostgreSQL, one backend': async () => {
+      const [backend] = await sql(postgres.url,
+        "select pid from pg_stat_activity where application_name = 'plant-store' limit 1")
+      const ready = postgres.untilReady()
+      process.kill(backend?.pid as number, 'SIGKILL')
+      return ready
+    }
   }
   const [ofService, ...ofDatabase] = Object.keys(faults) as Array<keyof typeof faults>
   const recoveries = new Map(Object.keys(faults).map((name) => [name, [] as number[]]))
-
-  const plan = random.shuffled(Array.from({ length: kills }, (_, index) =>
-    [ofService, ofDatabase[index % ofDatabase.length]] as Array<keyof typeof faults>).flat())
-  for (const name of plan) {
+  const plan = Array.from({ length: kills }, (_, index) => [ofService, ofDatabase[index % ofDatabase.length]])
+  for (const name of random.shuffled(plan.flat() as Array<keyof typeof faults>)) {
     await acknowledged(50 + random.below(writes))
     const since = await faults[name]()
     await acknowledged(1)

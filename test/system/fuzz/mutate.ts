@@ -26,19 +26,18 @@ export function mutate (random: Random, bytes: Buffer, other: Buffer = bytes): B
     const at = random.chance(0.5) ? anywhere : result.indexOf('\n', anywhere - 1) + 1
     const end = Math.min(result.length, at + 1 + random.below(random.chance(0.8) ? 8 : 200))
     const [before, part, after] = [result.subarray(0, at), result.subarray(at, end), result.subarray(end)]
-    const join = (...parts: Buffer[]) => Buffer.concat(parts)
-    result = random.pick([
-      () => join(before, random.pick(tokens), part, after),
-      () => join(before, random.pick(tokens), after),
-      () => join(before, after),
-      () => join(before, part, part, after),
-      () => join(before, ...Array<Buffer>(random.below(random.chance(0.9) ? 20 : 3000)).fill(part), after),
-      () => join(before, Buffer.from(part.map((byte) => byte ^ (1 << random.below(8)))), after),
-      () => join(before, Buffer.from(part.map(() => random.below(256))), after),
-      () => join(before, Buffer.from(part).reverse(), after),
-      () => before,
-      () => join(before, other.subarray(random.below(other.length + 1)))
-    ])()
+    result = Buffer.concat(random.pick([
+      () => [before, random.pick(tokens), part, after],
+      () => [before, random.pick(tokens), after],
+      () => [before, after],
+      () => [before, part, part, after],
+      () => [before, ...Array<Buffer>(random.below(random.chance(0.9) ? 20 : 3000)).fill(part), after],
+      () => [before, Buffer.from(part.map((byte) => byte ^ (1 << random.below(8)))), after],
+      () => [before, Buffer.from(part.map(() => random.below(256))), after],
+      () => [before, Buffer.from(part).reverse(), after],
+      () => [before],
+      () => [before, other.subarray(random.below(other.length + 1))]
+    ])())
     if (result.length > 2_000_000) return result.subarray(0, 2_000_000)
   }
   return result

@@ -1,6 +1,7 @@
 // Builds requests, and random parts of requests, for the fuzz cases.
+import type { NewPlant } from '../../../src/plants/schemas.ts'
 import type { Random } from '../faults/random.ts'
-import { largest, smallest, type Plant, type Plants } from './oracle.ts'
+import { largest, smallest, type Plants } from './oracle.ts'
 
 export interface Worker { user: string, authorization: string, plants: Plants }
 
@@ -9,68 +10,67 @@ export const edges = [
   largest
 ]
 
-export function head (method: string, path: string, authorization: string, headers: string[] = []): Buffer {
-  return Buffer.from([
+export const head = (method: string, path: string, authorization: string, headers: string[] = []) =>
+  Buffer.from([
     `${method} ${path} HTTP/1.1`, 'Host: x', `Authorization: ${authorization}`, ...headers, '', ''
   ].join('\r\n'), 'latin1')
+
+/** Builds a POST request. A body in non-empty parts is chunked. */
+export function post (path: string, authorization: string, headers: string[], body: Buffer | Buffer[]) {
+  const isChunked = Array.isArray(body)
+  const framing = isChunked ? 'Transfer-Encoding: chunked' : `Content-Length: ${body.length}`
+  const parts = isChunked ? [...body, Buffer.alloc(0)].map(chunk) : [body]
+  return Buffer.concat([head('POST', path, authorization, [...headers, framing]), ...parts])
 }
 
+const chunk = (bytes: Buffer) =>
+  Buffer.from(`${bytes.length.toString(16)}\r\n${bytes.toString('latin1')}\r\n`, 'latin1')
+
+/** Picks an edge, or the id of one of the plants. */
+export const anyId = (random: Random, plants: Plants) =>
+  random.pick(random.chance(0.5) && plants.size > 0 ? [...plants.keys()] : edges)
+
 export function anyRequest (random: Random, { authorization, plants }: Worker): Buffer {
-  const id = random.chance(0.5) && plants.size > 0 ? random.pick([...plants.keys()]) : random.pick(edges)
-  const body = plantText(random)
+  const body = Buffer.from(plantText(random))
   return random.pick([
     () => head('GET', '/plants', authorization),
     () => head('GET', `/plants?limit=${random.below(4)}`, authorization),
-    () => head('DELETE', `/plants/${id}`, authorization),
+    () => head('DELETE', `/plants/${anyId(random, plants)}`, authorization),
     () => head('GET', '/livez', authorization),
-    () => Buffer.concat([
-      head('POST', '/plants', authorization,
-        ['Content-Type: application/json', `Content-Length: ${Buffer.byteLength(body)}`]),
-      Buffer.from(body)
-    ]),
-    () => Buffer.concat([
-      head('POST', '/plants', authorization,
-        ['Content-Type: application/json', 'Transfer-Encoding: chunked']),
-      chunk(Buffer.from(body)), Buffer.from('0\r\n\r\n')
-    ])
+    () => post('/plants', authorization, ['Content-Type: application/json'], body),
+    () => post('/plants', authorization, ['Content-Type: application/json'], [body])
   ])()
 }
 
+/** Returns nothing, or a query with its question mark. */
 export const anyQuery = (random: Random) =>
-  random.chance(0.85) ? undefined : random.pick(['', '&', 'x=y', 'limit=1', 'x', '=1', '%zz'])
-
-export const withQuery = (path: string, query: string | undefined) =>
-  query === undefined ? path : `${path}?${query}`
+  random.chance(0.85) ? '' : random.pick(['?', '?&', '?x=y', '?limit=1', '?x', '?=1', '?%zz'])
 
 export function plantText (random: Random): string {
-  const digits = String(random.pick(edges))
-  const someDigits = (max: number) =>
+  const edge = random.pick(edges)
+  const digits = (max: number) =>
     Array.from({ length: 1 + random.below(max) }, () => random.chance(0.4) ? 0 : random.below(10)).join('')
-  const anyNumber = () => [
-    random.pick(['', '-']), someDigits(22).replace(/^0+(?=\d)/, ''),
-    random.chance(0.5) ? `.${someDigits(20)}${'0'.repeat(random.below(5))}` : '',
-    random.chance(0.5) ? `${random.pick(['e', 'E'])}${random.pick(['', '+', '-'])}${someDigits(2)}` : ''
+  const number = [
+    random.pick(['', '-']), digits(22).replace(/^0+(?=\d)/, ''),
+    random.chance(0.5) ? `.${digits(20)}${'0'.repeat(random.below(5))}` : '',
+    random.chance(0.5) ? `${random.pick(['e', 'E'])}${random.pick(['', '+', '-'])}${digits(2)}` : ''
   ].join('')
-  const id = random.pick([
-    () => digits, () => `${digits}.0`, () => `${digits}0e-1`, () => `${digits}.5`, () => `${digits}1`,
-    () => '-0', anyNumber, anyNumber, anyNumber
-  ])()
-  const name = random.pick([
-    'n', '', 'Monstera "deliciosa"', '🌱', 'é', '\uFFFD', '__proto__', '\u0000', '\uD800',
-    'x'.repeat(random.below(2000))
-  ])
-  const fields = [
-    `"id":${id}`, `"name":${JSON.stringify(name)}`,
-    ...random.chance(0.5)
-      ? [`"tag":${JSON.stringify(random.pick<Plant['tag'] | null>(['t', '', '🌵', null]))}`]
-      : [],
-    ...random.chance(0.2) ? ['"x":{"id":7,"y":[1.5,null]}'] : []
-  ]
+  // The type makes the compiler demand a value for each new field of a plant.
+  const values: Record<keyof NewPlant | 'x', string | undefined> = {
+    id: random.pick([
+      number, number, number, `${edge}`, `${edge}.0`, `${edge}0e-1`, `${edge}.5`, `${edge}1`, '-0'
+    ]),
+    name: JSON.stringify(random.pick([
+      'n', '', 'Monstera "deliciosa"', '🌱', 'é', '\uFFFD', '__proto__', '\u0000', '\uD800',
+      'x'.repeat(random.below(2000))
+    ])),
+    tag: random.chance(0.5) ? JSON.stringify(random.pick(['t', '', '🌵', null])) : undefined,
+    x: random.chance(0.2) ? '{"id":7,"y":[1.5,null]}' : undefined
+  }
+  const fields = Object.entries(values).filter(([, value]) => value !== undefined)
+    .map(([key, value]) => `"${key}":${value}`)
   return `{${random.shuffled(fields).join(random.pick([',', ', ', ' ,\n']))}}`
 }
-
-export const chunk = (bytes: Buffer) =>
-  Buffer.concat([Buffer.from(`${bytes.length.toString(16)}\r\n`), bytes, Buffer.from('\r\n')])
 
 /** Splits bytes into one to four non-empty parts. */
 export function split (random: Random, bytes: Buffer): Buffer[] {
@@ -84,11 +84,10 @@ export function split (random: Random, bytes: Buffer): Buffer[] {
 /** Percent-encodes bytes that must be encoded, and 5 % of the others. Half of the calls encode `%`. */
 export function escapeUrl (random: Random, bytes: Buffer, forbidden: string): string {
   const keepsPercents = random.chance(0.5)
-  return [...bytes.subarray(0, 5000)].map((byte) => {
-    const char = String.fromCharCode(byte)
+  return bytes.toString('latin1', 0, 5000).replaceAll(/[^]/g, (char) => {
     const stays = char === '%'
       ? keepsPercents
       : /[!-~]/.test(char) && !forbidden.includes(char) && random.chance(0.95)
-    return stays ? char : `%${byte.toString(16).padStart(2, '0')}`
-  }).join('')
+    return stays ? char : `%${char.charCodeAt(0).toString(16).padStart(2, '0')}`
+  })
 }

@@ -19,17 +19,13 @@ const speed = 60
  * and returns the folder of the package's programs, or undefined if the download fails.
  */
 export async function findPrometheus (): Promise<string | undefined> {
-  const onPath = await execute('which', ['prometheus', 'promtool']).then(() => '', () => undefined)
-  if (onPath !== undefined) return onPath
   const folder = join(tmpdir(), 'plant-store-prometheus')
-  const programs = join(folder, 'usr/bin')
-  const isUnpacked = await execute(join(programs, 'promtool'), ['--version']).then(() => true, () => false)
-  if (isUnpacked) return `${programs}/`
   await mkdir(folder, { recursive: true })
   // Unpack the package instead of installing it, so that nothing outside the folder changes.
-  const unpack = 'apt-get download -qq prometheus && dpkg -x prometheus_*.deb .'
-  return await execute('bash', ['-c', unpack], { cwd: folder })
-    .then(() => `${programs}/`, () => undefined)
+  const find = `which prometheus promtool > /dev/null && exit
+    [ -x usr/bin/promtool ] || (apt-get download -qq prometheus && dpkg -x prometheus_*.deb .)
+    printf '%s' "$PWD/usr/bin/"`
+  return execute('bash', ['-ec', find], { cwd: folder }).then(({ stdout }) => stdout, () => undefined)
 }
 
 export async function promtool (programs: string, args: string[], input = '') {
@@ -68,33 +64,19 @@ scrape_configs: [{ job_name: plant-store, static_configs: [{ targets: ["${new UR
   }))
   await Promise.race([ready, exited.then(() => { throw new Error('Prometheus did not start') })])
   const address = `http://127.0.0.1:${port}`
-
-  async function get<Data> (path: string): Promise<Data> {
-    const response = await fetch(address + path)
-    const { status, data, error } = await response.json() as { status: string, data: Data, error?: string }
+  async function get (path: string) {
+    const { status, data, error } = JSON.parse(await (await fetch(address + path)).text())
     if (status !== 'success') throw new Error(error)
     return data
   }
-
   return {
     /** Returns the current values of an expression, one per series. */
-    async query (expression: string) {
-      const path = `/api/v1/query?query=${encodeURIComponent(expression)}`
-      return (await get<{ result: Array<{ value: [number, string] }> }>(path)).result
-    },
-
-    async firing (): Promise<Set<string>> {
-      type Alert = { labels: Record<string, string>, state: string }
-      const { alerts } = await get<{ alerts: Alert[] }>('/api/v1/alerts')
-      const firing = alerts.filter(({ state }) => state === 'firing')
-      return new Set(firing.map(({ labels }) => labels.alertname as string))
+    query: async (expression: string): Promise<unknown[]> =>
+      (await get(`/api/v1/query?query=${encodeURIComponent(expression)}`)).result,
+    async firing (): Promise<string[]> {
+      type Alert = { labels: { alertname: string }, state: string }
+      const { alerts }: { alerts: Alert[] } = await get('/api/v1/alerts')
+      return alerts.filter(({ state }) => state === 'firing').map(({ labels }) => labels.alertname)
     }
   }
 }
-
-export async function readPanels (): Promise<Array<{ title: string, targets: Array<{ expr: string }> }>> {
-  return JSON.parse(await readFile(join(deploy, 'grafana/plant-store.json'), 'utf8')).panels
-}
-
-export const filledIn = (expression: string) =>
-  expression.replaceAll('$__rate_interval', '5s').replaceAll('$instance', '.*')

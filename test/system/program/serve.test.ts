@@ -1,64 +1,53 @@
-import { spawn } from 'node:child_process'
+// Tests signals, the backlog, and processes that share a port.
 import { once } from 'node:events'
-import { readFile, stat, truncate } from 'node:fs/promises'
+import { readFile } from 'node:fs/promises'
+import { Agent, request, type IncomingMessage } from 'node:http'
 import { connect } from 'node:net'
-import { join } from 'node:path'
 import { setTimeout } from 'node:timers/promises'
 import t, { type Test } from 'tap'
 import { startApp } from '../../support/app.ts'
 import { createDatabase, openSession, waitingForLocks } from '../../support/database.ts'
-import { freePort } from '../../support/free-port.ts'
-import { asShipped, program, unmeasured, type Program } from '../../support/program.ts'
+import { unmeasured, type Program } from '../../support/program.ts'
 import { openProxy } from '../faults/proxy.ts'
 
-const { serve } = unmeasured
+const { serve, start } = unmeasured
 const DATABASE_URL = await createDatabase(t)
 const { as } = await startApp(t, { DATABASE_URL })
 const { authorization } = await as('alice')
 const headers = { authorization, 'content-type': 'application/json' }
 
 /** Sends a create that waits for a table lock. `release` releases the lock. */
-async function createSlowly (t: Test, { address }: Program, id: number) {
+async function createSlowly (t: Test, { address }: Program) {
   const client = await openSession(t, DATABASE_URL, 'begin; lock table plants in exclusive mode')
-  const body = JSON.stringify({ id, name: 'Monstera' })
+  const body = JSON.stringify({ id: Date.now(), name: 'Monstera' })
   const response = fetch(`${address}/plants`, { method: 'POST', headers, body })
   while ((await client.query(waitingForLocks)).rowCount === 0) await setTimeout(10)
   return { response, release: () => client.query('commit') }
 }
 
-const maxBacklog = await readFile('/proc/sys/net/core/somaxconn', 'utf8').then(Number, () => 0)
-const skip = maxBacklog < 1000 && 'the system has a shorter backlog'
+const maxBacklog = Number(await readFile('/proc/sys/net/core/somaxconn', 'utf8'))
 
-t.test('SIGTERM: the service is unready for the delay, finishes its requests and exits with 0', async (t) => {
-  const service = await serve(t, { DATABASE_URL, DRAIN_DELAY: '1s' })
-  const { address, child, exited, logged } = service
-  const { response, release } = await createSlowly(t, service, 1)
-  child.kill('SIGTERM')
-  t.match(await logged('stopping'), { signal: 'SIGTERM' })
-  for (const [path, status] of [['/plants', 200], ['/readyz', 503], ['/livez', 200]] as const) {
-    t.equal((await fetch(address + path, { headers })).status, status, path)
+t.test('SIGTERM with a delay, and SIGINT at once, end the service after its requests', async (t) => {
+  for (const [signal, DRAIN_DELAY] of [['SIGTERM', '1s'], ['SIGINT', '59m']] as const) {
+    const service = await serve(t, { DATABASE_URL, DRAIN_DELAY, SHUTDOWN_TIMEOUT: '1h' })
+    const { address, child, exited, logged } = service
+    const { response, release } = await createSlowly(t, service)
+    child.kill(signal)
+    t.match(await logged('stopping'), { signal })
+    for (const [path, status] of [['/plants', 200], ['/readyz', 503], ['/livez', 200]] as const) {
+      if (signal === 'SIGTERM') t.equal((await fetch(address + path, { headers })).status, status, path)
+    }
+    // Then the service stops listening, but still waits for the create.
+    while (await fetch(`${address}/livez`).then(() => true, () => false)) await setTimeout(50)
+    await release()
+    t.equal((await response).status, 200)
+    t.strictSame(await exited, [0, null])
   }
-
-  // After the drain delay, the service stops listening, but still waits for the create.
-  while (await fetch(`${address}/livez`).then(() => true, () => false)) await setTimeout(50)
-  await release()
-  t.equal((await response).status, 200)
-  t.strictSame(await exited, [0, null])
-})
-
-t.test('SIGINT: the service finishes its requests without the delay', async (t) => {
-  const service = await serve(t, { DATABASE_URL, DRAIN_DELAY: '29s', SHUTDOWN_TIMEOUT: '30s' })
-  const { response, release } = await createSlowly(t, service, 2)
-  service.child.kill('SIGINT')
-  await service.logged('stopping')
-  await release()
-  t.equal((await response).status, 200)
-  t.strictSame(await service.exited, [0, null])
 })
 
 t.test('a request that outlasts SHUTDOWN_TIMEOUT is cut, and the exit code is 1', async (t) => {
   const service = await serve(t, { DATABASE_URL, DRAIN_DELAY: '0', SHUTDOWN_TIMEOUT: '300ms' })
-  const { response, release } = await createSlowly(t, service, 3)
+  const { response, release } = await createSlowly(t, service)
   const cut = t.rejects(response)
   service.child.kill('SIGTERM')
   t.strictSame(await service.exited, [1, null])
@@ -67,7 +56,7 @@ t.test('a request that outlasts SHUTDOWN_TIMEOUT is cut, and the exit code is 1'
   await release()
 })
 
-t.test('900 connections that arrive together wait in the backlog', { skip }, async (t) => {
+t.test('900 connections that arrive together wait in the backlog', { skip: maxBacklog < 1000 }, async (t) => {
   const service = await serve(t, { DATABASE_URL, DRAIN_DELAY: '0' })
   const { hostname, port } = new URL(service.address)
   service.child.kill('SIGSTOP')
@@ -76,27 +65,6 @@ t.test('900 connections that arrive together wait in the backlog', { skip }, asy
   await Promise.all(sockets.map((socket) => once(socket, 'connect')))
   service.child.kill('SIGCONT')
   t.equal((await fetch(`${service.address}/livez`)).status, 200)
-})
-
-t.test('a full disk loses log lines, and the log says how many when there is room', async (t) => {
-  const [port, log] = [await freePort(), join(t.testdir(), 'log')]
-  const env = { ...process.env, DATABASE_URL, PORT: String(port), LOG_LEVEL: 'debug', DRAIN_DELAY: '0' }
-  // No file of the service may exceed 64 blocks. Beyond that, a write fails as on a full disk.
-  const limited = ['-c', `ulimit -f 64; exec "$@" >> ${log}`, 'sh', 'env', ...asShipped, ...program, 'serve']
-  const child = spawn('sh', limited, { env })
-  t.teardown(() => { child.kill('SIGKILL') })
-  const exited = once(child, 'exit')
-  const get = () => fetch(`http://127.0.0.1:${port}/livez`).then(({ ok }) => ok, () => false)
-  while (!await get()) await setTimeout(50)
-  for (let before = -1, size = 0; size > before; before = size, { size } = await stat(log)) {
-    for (let sent = 0; sent < 50; sent++) await get()
-  }
-  await truncate(log)
-  for (let sent = 0; sent < 2; sent++) await get()
-  const text = await readFile(log, 'utf8')
-  t.match(text, /"level":"warn",.*"dropped":[1-9]\d*,"msg":"log lines were dropped"/)
-  child.kill('SIGTERM')
-  t.strictSame(await exited, [0, null])
 })
 
 t.test('the service stops while its database accepts connections and does not respond', async (t) => {
@@ -108,4 +76,42 @@ t.test('the service stops while its database accepts connections and does not re
   t.equal((await fetch(`${address}/readyz`)).status, 503)
   child.kill('SIGTERM')
   t.strictSame(await exited, [0, null])
+})
+
+t.test('a process of a shared port gets new connections only while it is ready', async (t) => {
+  const shared = { DATABASE_URL, REUSE_PORT: 'on' }
+  const { address } = await serve(t, shared)
+  const PORT = new URL(address).port
+
+  /** Requests /livez. By default, the request has a new connection. */
+  async function get (agent: Agent | false = false) {
+    const sent = request(`${address}/livez`, { agent }).end()
+    const [response] = await once(sent, 'response') as [IncomingMessage]
+    await once(response.resume(), 'end')
+    const { 'x-request-id': id, connection } = response.headers
+    // A request id begins with an id of the process.
+    return { status: response.statusCode, process: String(id).split('-')[0], connection }
+  }
+  async function getOften () {
+    const responses = await Promise.all(Array.from({ length: 50 }, () => get()))
+    return [...new Set(responses.flatMap(({ status, process }) => [status, process]))]
+  }
+
+  const { process } = await get()
+  const starting = start(['serve'], { ...shared, PORT, DATABASE_URL: 'postgres://127.0.0.1:1/none' })
+  t.teardown(() => { starting.child.kill('SIGKILL') })
+  for await (const chunk of starting.child.stdout) if (String(chunk).includes('next attempt')) break
+  t.strictSame(await getOften(), [200, process])
+  const second = await serve(t, { ...shared, PORT, DRAIN_DELAY: '1s' })
+  // Open connections until one of them belongs to the second process.
+  let agent: Agent | undefined
+  do {
+    agent = new Agent({ keepAlive: true })
+    t.teardown(() => agent?.destroy())
+  } while ((await get(agent)).process === process)
+  second.child.kill('SIGTERM')
+  await second.logged('stopping')
+  t.match(await get(agent), { status: 200, connection: 'close' })
+  t.strictSame(await getOften(), [200, process])
+  t.strictSame(await second.exited, [0, null])
 })

