@@ -88,7 +88,6 @@ t.test('a lost or unresponsive connection is replaced, but a lagging event loop 
   Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 1500)
   t.strictSame(await late, [['1']])
   t.strictSame(events.splice(0), ['lost', 'opened', 'opened'])
-
   proxy.silence()
   const timedOut = Promise.all([1, 2].map(() => database.read(one).catch(({ name }) => name)))
   t.strictSame(await database.readHedged(one), [['1']], 'a token look-up is sent again')
@@ -99,9 +98,10 @@ t.test('a lost or unresponsive connection is replaced, but a lagging event loop 
   proxy.cut()
 })
 
-// The other tests mostly wait, so run them in parallel. After 60 s, PostgreSQL itself would close connections.
+// The other tests mostly wait, so run them in parallel. After 60 s, PostgreSQL itself closes a connection.
 t.jobs = 4
-const test = (title: string, run: (t: Test) => Promise<void>) => t.test(title, { buffered: true, timeout: 50_000 }, run)
+const options = { buffered: true, timeout: 50_000 }
+const test = (title: string, run: (t: Test) => Promise<void>) => t.test(title, options, run)
 
 test('a failed attempt to connect leaves no socket open and causes no unhandled error', async (t) => {
   const proxy = await openProxy(t, url)
