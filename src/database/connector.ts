@@ -28,12 +28,15 @@ const [systemOf, timelineOf] = ['(select system_identifier from pg_control_syste
 export function createConnector (options: ConnectionOptions): () => Promise<Connection> {
   const { urls, target } = parseServers(options.url)
   const hasTimelines = urls.length > 1 && target !== 'any'
-  // With the last column, PostgreSQL soon notices a closed connection, and does not run statements that
-  // it has already received. Only servers on Linux can do so.
+  // A prepared statement keeps its plan until PostgreSQL analyzes the table. If the table was small, the plan
+  // may read all of it, however many plants came since. So allow only index scans. With the last column,
+  // PostgreSQL soon notices a closed connection, and does not run statements that it has already received.
+  // Only servers on Linux can do so.
   const session = {
     name: '',
     text: `select ${rejectedWhen[target]}, ${hasTimelines ? `${systemOf}, ${timelineOf}` : "'', ''"},
       exists (select from pg_extension where extname = 'citus'),
+      set_config('enable_seqscan', 'off', false), set_config('enable_bitmapscan', 'off', false),
       case when version() like '%linux%'
         then set_config('client_connection_check_interval', '500', false) end`
   }
