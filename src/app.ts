@@ -1,5 +1,4 @@
 // Builds the Fastify app. commands/serve.ts opens the database, listens, and handles signals.
-import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import { Type } from '@sinclair/typebox'
 import Fastify, { LogController, type FastifyInstance } from 'fastify'
 import { createBearer, requireScope } from './access/bearer.ts'
@@ -10,15 +9,14 @@ import { registerApiDocs } from './api-docs/api-docs.ts'
 import type { Config } from './config.ts'
 import type { Database } from './database/database.ts'
 import { allowOrigins } from './http/cors.ts'
-import { registerErrorLog } from './http/error-log.ts'
 import { readJsonBodies } from './http/json.ts'
 import { serverLimits } from './http/limits.ts'
+import { createRequestLog, newRequestId, registerErrorLog } from './http/log.ts'
 import { rejectMalformedQuery, rejectMalformedRequests } from './http/request-checks.ts'
-import { createRequestLog, newRequestId } from './http/request-log.ts'
 import { handleError, setStandardHeaders } from './http/responses.ts'
 import { compileValidator } from './http/validation.ts'
+import type { Lifecycle } from './http/wire/closing.ts'
 import { handleClientError, manageConnections } from './http/wire/connections.ts'
-import type { Lifecycle } from './http/wire/shutdown.ts'
 import { createPlants } from './plants/repository.ts'
 import { plantsRoutes } from './plants/routes.ts'
 import { MemoryBudget } from './scheduling/memory-budget.ts'
@@ -34,13 +32,9 @@ export interface AppOptions {
   logStream?: { write (line: string): void }
 }
 
-const noParameters = Type.Object({}, { additionalProperties: false })
-
 /** Registers the routes of each domain. All these routes require a bearer token. Add new domains here. */
-async function registerDomains (
-  guarded: FastifyInstance, { config, database }: AppOptions, budget: MemoryBudget
-): Promise<void> {
-  await guarded.register(plantsRoutes, { plants: createPlants(database, config, budget) })
+function registerDomains (guarded: FastifyInstance, { config, database }: AppOptions, budget: MemoryBudget) {
+  guarded.register(plantsRoutes, { plants: createPlants(database, config, budget) })
 }
 
 /** Fastify runs hooks in the order of their registration, so the order of the calls below matters. */
@@ -67,7 +61,7 @@ export async function buildApp (options: AppOptions, register = registerDomains)
     // Do not use setValidatorCompiler: Fastify ignores it in plugins that call addSchema, and uses Ajv there.
     // The cast is needed because Fastify's type accepts only Ajv's compilers.
     schemaController: { compilersFactory: { buildValidator: () => compileValidator as never } }
-  }).withTypeProvider<TypeBoxTypeProvider>()
+  })
 
   const own = createAuthenticator(createTokens(database, config.MAX_QUEUED), config.TOKEN_CACHE_TTL)
   const { authenticator, serveMetadata } = config.JWT_ISSUER === undefined
@@ -88,8 +82,8 @@ export async function buildApp (options: AppOptions, register = registerDomains)
   database.onWarning((what, details) => app.log.warn(details, what))
   app.setErrorHandler(handleError)
   setStandardHeaders(app)
-  const { CORS_ORIGIN: origins } = config
-  rejectMalformedRequests(app, origins === undefined ? undefined : allowOrigins(app, origins))
+  const preflight = config.CORS_ORIGIN === undefined ? undefined : allowOrigins(app, config.CORS_ORIGIN)
+  rejectMalformedRequests(app, preflight)
   const budget = new MemoryBudget(config.MEMORY_BUDGET)
   readJsonBodies(app, budget)
   manageConnections(app, lifecycle, config.MAX_CONNECTIONS)
@@ -101,10 +95,11 @@ export async function buildApp (options: AppOptions, register = registerDomains)
     await requireToken(guarded)
     if (config.USER_RATE) limitUsers(guarded, config.USER_RATE, config.USER_BURST)
     // Unless a route has a schema for its query, the route accepts no parameters.
-    guarded.addHook('onRoute', (route) => { route.schema = { querystring: noParameters, ...route.schema } })
+    const querystring = Type.Object({}, { additionalProperties: false })
+    guarded.addHook('onRoute', (route) => { route.schema = { querystring, ...route.schema } })
     guarded.addHook('onRequest', rejectMalformedQuery)
     guarded.addHook('onRequest', requireScope)
-    await register(guarded, options, budget)
+    register(guarded, options, budget)
   })
   return app
 }

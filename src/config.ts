@@ -1,5 +1,5 @@
 // Reads the settings from environment variables.
-import { isIP } from 'node:net'
+import { isIPv4, isIPv6 } from 'node:net'
 import { jwtSettings } from './access/jwt/settings.ts'
 import { normalizeSslMode, parseServers, urlForm } from './database/connection-string.ts'
 import { connectTimeoutMs } from './database/connector.ts'
@@ -9,10 +9,9 @@ import { duration, number, oneOf, parseDuration, text, type Setting, type Values
 // For TRUSTED_PROXIES. Rejects a number of proxies, which Fastify would accept: with a number, a client that
 // bypasses the proxies could forge its own address.
 const areNetworks = (text: string) => text.split(',').map((item) => item.trim()).every((item) => {
-  const [address = '', bits = '32', ...rest] = item.split('/')
-  const maxBits = isIP(address) === 4 ? 32 : 128
-  const hasBits = /^[1-9]\d{0,2}$/.test(bits) && Number(bits) <= maxBits && rest.length === 0
-  return ['loopback', 'linklocal', 'uniquelocal'].includes(item) || (isIP(address) !== 0 && hasBits)
+  const [, address = item, bits = '1'] = /^(.+)\/([1-9]\d{0,2})$/.exec(item) ?? []
+  const maxBits = isIPv4(address) ? 32 : isIPv6(address) ? 128 : 0
+  return ['loopback', 'linklocal', 'uniquelocal'].includes(item) || Number(bits) <= maxBits
 })
 
 const rate = (meaning: string): Setting<Rate | undefined> => ({
@@ -30,15 +29,9 @@ const areOrigins = (text: string) => text.split(',').map((item) => item.trim()).
   /^https?:[^*]+$/.test(item) && URL.canParse(item) && new URL(item).origin === item)
 
 const [maxTokenCacheTtl, maxStatementTimeout] = ['4s', '6s']
-
-/**
- * The longest time from a token's revocation to the token's last effect, with any settings: an instance uses
- * the cached token, waits for a connection, and sends a statement. The statement ends 2 s after its timeout.
- */
+/** The longest time that a revoked token has effects: see "After a revocation" in docs/reliability.md. */
 export const maxRevocationMs =
   parseDuration(maxTokenCacheTtl) + connectTimeoutMs + parseDuration(maxStatementTimeout) + 2000
-
-const samplers = ['always_on', 'always_off', 'traceidratio']
 
 export const settings = {
   HOST: text('127.0.0.1', 'an address or a host name', 'the address to listen on'),
@@ -90,7 +83,8 @@ export const settings = {
     'a collector that takes OTLP by HTTP; without it there are no traces',
     (text) => /^https?:\/\//.test(text) && URL.canParse(text)),
   OTEL_TRACES_SAMPLER: oneOf('parentbased_always_on',
-    samplers.flatMap((name) => [name, `parentbased_${name}`]), 'which traces are recorded'),
+    ['always_on', 'always_off', 'traceidratio'].flatMap((name) => [name, `parentbased_${name}`]),
+    'which traces are recorded'),
   OTEL_TRACES_SAMPLER_ARG: number('1', [0, 1],
     'the share of traces that traceidratio records', /^[01](\.\d+)?$/),
   DOCS: oneOf('on', ['on', 'off'], 'whether there is a page at /docs'),
@@ -102,19 +96,17 @@ export type Config = ValuesOf<typeof settings>
 /** Throws an Error that has one line for each invalid variable. */
 export function readConfig (environment: NodeJS.ProcessEnv = process.env): Config {
   const faults: string[] = []
-  const values = Object.entries<Setting<unknown>>(settings).map(([name, { initial, values, parse }]) => {
+  const config = {} as Config & Record<string, unknown>
+  for (const [name, { initial, values, parse }] of Object.entries<Setting<unknown>>(settings)) {
     const text = environment[name] ?? initial
-    if (text === undefined) return [name]
+    if (text === undefined) continue
     try {
-      const value = parse(text)
-      if (value === undefined) throw new Error(`expected ${values}, got ${JSON.stringify(text)}`)
-      return [name, value]
+      config[name] = parse(text)
+      if (config[name] === undefined) throw new Error(`expected ${values}, got ${JSON.stringify(text)}`)
     } catch (error) {
       faults.push(`${name}: ${(error as Error).message}`)
-      return [name]
     }
-  })
-  const config: Config = Object.fromEntries(values)
+  }
   const { SHUTDOWN_TIMEOUT: timeout, DRAIN_DELAY: delay } = config
   if (timeout <= delay) {
     faults.push(`SHUTDOWN_TIMEOUT: expected more than DRAIN_DELAY (${delay}ms), got ${timeout}ms`)
@@ -122,10 +114,9 @@ export function readConfig (environment: NodeJS.ProcessEnv = process.env): Confi
   if (config.USER_BURST !== undefined && config.USER_RATE === undefined) {
     faults.push('USER_BURST: expected USER_RATE to be set, too')
   }
-  const jwtName = Object.keys(jwtSettings).find((name) => name in environment)
-  for (const name of jwtName === undefined ? [] : ['JWT_ISSUER', 'JWT_AUDIENCE']) {
-    if (!(name in environment)) faults.push(`${name}: expected a value, because ${jwtName} is set`)
-  }
+  const given = Object.keys(jwtSettings).find((name) => name in environment)
+  const missing = ['JWT_ISSUER', 'JWT_AUDIENCE'].filter((name) => given && !(name in environment))
+  faults.push(...missing.map((name) => `${name}: expected a value, because ${given} is set`))
   if (faults.length > 0) throw new Error(faults.join('\n'))
   return config
 }

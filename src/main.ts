@@ -6,28 +6,23 @@ import manifest from '../package.json' with { type: 'json' }
 import { isPrintable } from './access/user-name.ts'
 import { expiry, label, positiveInteger, userName } from './commands/arguments.ts'
 import { withDatabase } from './commands/database.ts'
-import { formatError } from './commands/format-error.ts'
-import { createToken, listTokens, revokeTokens } from './commands/tokens.ts'
-import type { ImportOptions } from './commands/transfer/import.ts'
+import { formatError } from './commands/format.ts'
+import type { ImportOptions, importPlants } from './commands/transfer/import.ts'
+import { createToken, eraseUser, listTokens, listUsers, revokeTokens } from './commands/users.ts'
 import { readConfig } from './config.ts'
 import { migrate } from './database/migrate.ts'
 
 const program = new Command('plant-store')
-  .description('Stores plants: an HTTP JSON service on PostgreSQL. ' +
-    'Environment variables configure it, see docs/operating.md.')
+  .description('Stores plants, over HTTP, in PostgreSQL. docs/operating.md lists the environment variables.')
   .version(manifest.version, '--version')
   // commander has already printed the error. 2 is the usual exit code for wrong arguments.
   .exitOverride(({ exitCode }) => process.exit(exitCode === 0 ? 0 : 2))
   .configureOutput({ outputError: (text, write) => write(`${text.trim().replaceAll(/\p{C}+/gu, ' ')}\n`) })
 
 program.command('serve')
-  .description('serve HTTP until a signal; the default command; ' +
-    'in a checkout it starts a PostgreSQL server when DATABASE_URL is not set')
-  .action(async () => {
-    // Load serve on demand: the other commands start faster without it.
-    const { serve } = await import('./commands/serve.ts')
-    await serve(readConfig())
-  })
+  .description('serve until a signal (default); in a checkout without DATABASE_URL, start PostgreSQL, too')
+  // Load serve on demand: the other commands start faster without it.
+  .action(async () => (await import('./commands/serve.ts')).serve(readConfig()))
 
 program.command('migrate')
   .description('migrate the database up to the newest migration')
@@ -58,8 +53,7 @@ token.command('revoke')
   .argument('[id]', 'the id that token list shows')
   .option('--user <user>', 'all tokens of this user', userName)
   .action((id: string | undefined, { user }: { user?: string }) => {
-    if (id !== undefined && user === undefined) return revokeTokens(readConfig(), { id })
-    if (user !== undefined && id === undefined) return revokeTokens(readConfig(), { user })
+    if ((id === undefined) !== (user === undefined)) return revokeTokens(readConfig(), { id, user })
     program.error('error: expected either the id of a token or --user')
   })
 
@@ -67,52 +61,49 @@ const user = program.command('user').description('list and erase users')
 
 user.command('list')
   .description('list the users with the numbers of their plants and tokens, and their newest change')
-  .action(async () => await (await import('./commands/users.ts')).listUsers(readConfig()))
+  .action(() => listUsers(readConfig()))
 
 user.command('erase')
   .description('revoke the tokens of a user, and delete all plants and tokens')
   .argument('<user>', 'the user to erase', userName)
   .option('--yes', 'erase without a question', false)
-  .action(async (user: string, { yes }: { yes: boolean }) => {
+  .action((user: string, { yes }: { yes: boolean }) => {
     if (!yes && !process.stdin.isTTY) {
       program.error(`error: user erase deletes all plants and tokens of ${user}. Add --yes to confirm.`)
     }
-    await (await import('./commands/users.ts')).eraseUser(readConfig(), user, yes)
+    return eraseUser(readConfig(), user, yes)
   })
 
-interface TransferOptions { all: boolean, format?: string }
+type TransferOptions = ImportOptions & { all: boolean }
 
-const transfer = (name: string, description: string) => program.command(name)
-  .description(description)
-  .usage(`[options] <user> [file]\n       plant-store ${name} [options] --all [file]`)
-  .argument('[user]', 'the user, unless --all is given')
-  .argument('[file]', 'instead of standard input or output')
-  .option('--all', 'the plants of all users: each line names its user', false)
-  .addOption(new Option('--format <format>', 'by default the file name tells it; without a file ndjson')
-    .choices(['ndjson', 'csv', 'ndjson.gz', 'csv.gz']))
+/** `load` imports the code of the command when the command runs. */
+const transfer = (name: string, description: string, load: () => Promise<typeof importPlants>) =>
+  program.command(name)
+    .description(description)
+    .usage(`[options] <user> [file]\n       plant-store ${name} [options] --all [file]`)
+    .argument('[user]', 'the user, unless --all is given')
+    .argument('[file]', 'instead of standard input or output')
+    .option('--all', 'the plants of all users: each line names its user', false)
+    .addOption(new Option('--format <format>', 'by default the file name tells it; without a file ndjson')
+      .choices(['ndjson', 'csv', 'ndjson.gz', 'csv.gz']))
+    .action(async (first: string | undefined, second: string | undefined, options: TransferOptions) => {
+      // With `--all`, the only argument is the file.
+      const [user, file] = options.all ? [undefined, first] : [first, second]
+      if (options.all ? second !== undefined : !isPrintable(first ?? '')) {
+        program.error('error: expected either --all or a user of 1 to 255 printable characters')
+      }
+      await (await load())(readConfig(), user, file, options)
+    })
 
-/** With `--all`, the only argument is the file. Without `--all`, the first argument is the user. */
-function userAndFile (first: string | undefined, second: string | undefined, all: boolean) {
-  if (all && second === undefined) return { file: first }
-  if (!all && first !== undefined && isPrintable(first)) return { user: first, file: second }
-  return program.error('error: expected either --all or a user of 1 to 255 printable characters')
-}
-
-transfer('import', 'create the plants of a file; plants that exist stay as they are')
+transfer('import', 'create the plants of a file; plants that exist stay as they are',
+  async () => (await import('./commands/transfer/import.ts')).importPlants)
   .option('--chunk <plants>', 'commit after so many plants, instead of all or none', positiveInteger)
   .option('--rate <plants>', 'create at most so many plants a second', positiveInteger)
   .option('--skip-errors <file>', 'write rejected lines to a file and continue')
   .option('--dry-run', 'check and count, and store nothing', false)
-  .action(async (first: string, second: string, options: TransferOptions & ImportOptions) => {
-    const { user, file } = userAndFile(first, second, options.all)
-    await (await import('./commands/transfer/import.ts')).importPlants(readConfig(), user, file, options)
-  })
 
-transfer('export', 'write the plants of one moment')
-  .action(async (first: string, second: string, options: TransferOptions) => {
-    const { user, file } = userAndFile(first, second, options.all)
-    await (await import('./commands/transfer/export.ts')).exportPlants(readConfig(), user, file, options)
-  })
+transfer('export', 'write the plants of one moment',
+  async () => (await import('./commands/transfer/export.ts')).exportPlants)
 
 // Do not use commander's `isDefault`: `serve` would take a misspelled command as an argument.
 const [command = 'serve', ...words] = process.argv.slice(2)

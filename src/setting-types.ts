@@ -29,6 +29,8 @@ export const text = <Initial extends string | undefined> (
 export const oneOf = (initial: string, words: string[], meaning: string) =>
   text(initial, words.join(', '), meaning, (word) => words.includes(word))
 
+const inRange = (value: number, min: number, max: number) => value >= min && value <= max ? value : undefined
+
 // `form` rejects texts that Number() would convert, such as '' to 0 and '0x10' to 16.
 export const number = <Initial extends string | undefined> (
   initial: Initial, [min, max]: [number, number], meaning: string, form = /^(0|[1-9]\d*)$/
@@ -36,15 +38,12 @@ export const number = <Initial extends string | undefined> (
     initial,
     values: `${min} to ${max}`,
     meaning,
-    parse: (text) => form.test(text) && Number(text) >= min && Number(text) <= max ? Number(text) : undefined
+    parse: (text) => form.test(text) ? inRange(Number(text), min, max) : undefined
   })
 
 export const duration = (initial: string, max: string, meaning: string, min = '0'): Setting<number> => ({
   initial,
   values: `${min} to ${max} with a unit, such as 500ms or 3s`,
   meaning,
-  parse: (text) => {
-    const ms = parseDuration(text)
-    return ms >= parseDuration(min) && ms <= parseDuration(max) ? ms : undefined
-  }
+  parse: (text) => inRange(parseDuration(text), parseDuration(min), parseDuration(max))
 })

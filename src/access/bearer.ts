@@ -1,7 +1,8 @@
 // Checks the bearer token of each request, and the scope or write access that a route needs.
 import bearerAuth from '@fastify/bearer-auth'
-import type { FastifyInstance, FastifyReply, FastifyRequest, HookHandlerDoneFunction } from 'fastify'
+import type { FastifyInstance, FastifyRequest, onRequestHookHandler } from 'fastify'
 import { ApiError, errors, scopeMissing } from '../errors.ts'
+import { jwtRejections, type JwtRejection } from '../events.ts'
 import { addressOf, requestCost } from '../http/responses.ts'
 import type { Identity } from '../scheduling/batcher.ts'
 import { clientWork } from '../scheduling/tick-limiter.ts'
@@ -30,6 +31,10 @@ export const renewal = (check: Authenticator['check'], token: string) => async f
   Object.assign(this, await check(token, () => {}))
 }
 
+// All rejections for one reason share an error. A new error for each would spend time on a stack trace.
+export const rejections = Object.fromEntries(['unknown', ...jwtRejections].map((cause) =>
+  [cause, new ApiError(errors.TOKEN_INVALID, { cause })])) as Record<'unknown' | JwtRejection, ApiError>
+
 declare module 'fastify' {
   interface FastifyRequest {
     /** Null until the request's token is found valid. */
@@ -46,12 +51,12 @@ declare module 'fastify' {
 export function createBearer (
   app: FastifyInstance, { cached, check }: Authenticator, paths: string[],
   onMiss: (request: FastifyRequest) => void = () => {}
-): (guarded: FastifyInstance) => Promise<void> {
+) {
   app.decorateRequest('identity', null, [])
 
   app.addHook('onRequest', (request, _reply, done) => {
-    const [, token] = /^bearer +(.*)$/i.exec(request.headers.authorization ?? '') ?? []
-    const access = token === undefined ? undefined : cached(token)
+    const [, token = ''] = /^bearer +(.*)$/i.exec(request.headers.authorization ?? '') ?? []
+    const access = cached(token)
     if (access !== undefined) {
       request.identity = access
       return done()
@@ -63,7 +68,7 @@ export function createBearer (
   })
 
   // Fastify reads the body only after this check.
-  return async (guarded) => {
+  return async (guarded: FastifyInstance) => {
     await guarded.register(bearerAuth, {
       keys: new Set<string>(),
       // Accept `bearer` as well as `Bearer` (RFC 9110, section 11.1), unlike the plugin's default.
@@ -78,10 +83,8 @@ export function createBearer (
     })
     const verify = guarded.verifyBearerAuth as NonNullable<typeof guarded.verifyBearerAuth>
     // For a cached token, skip the plugin: each of its promises would take time.
-    guarded.addHook('onRequest', (request, reply, done) => {
-      if (request.identity === null) verify(request, reply, done)
-      else done()
-    })
+    guarded.addHook('onRequest', (request, reply, done) =>
+      request.identity === null ? verify(request, reply, done) : done())
   }
 }
 
@@ -90,9 +93,7 @@ export const scopeOf = (method: string, url: string) =>
   `${url.split('/')[1]}:${method === 'GET' || method === 'HEAD' ? 'read' : 'write'}`
 
 /** Rejects JWTs without the route's scope, and read-only tokens on write routes. Needs the identity. */
-export function requireScope (
-  { identity, method, routeOptions }: FastifyRequest, _reply: FastifyReply, done: HookHandlerDoneFunction
-): void {
+export const requireScope: onRequestHookHandler = ({ identity, method, routeOptions }, _reply, done) => {
   const scope = scopeOf(method, routeOptions.url as string)
   if (identity.readOnly && scope.endsWith(':write')) return done(new ApiError(errors.TOKEN_READ_ONLY))
   done(identity.scopes?.has(scope) === false ? new ApiError(scopeMissing(scope)) : undefined)

@@ -9,9 +9,7 @@ const rateLimited = new ApiError(errors.RATE_LIMITED)
 const addressLimited = new ApiError(errors.ADDRESS_LIMITED)
 
 /** Call this after the token check. Sets the headers of draft-ietf-httpapi-ratelimit-headers-11. */
-export function limitUsers (
-  app: FastifyInstance, rate: Rate, burst = Math.ceil(rate.count / rate.seconds)
-): void {
+export function limitUsers (app: FastifyInstance, rate: Rate, burst = Math.ceil(rate.count / rate.seconds)) {
   const take = createTokenBuckets(rate, burst)
   const policy = `"user";q=${burst};w=${Math.ceil(burst * rate.seconds / rate.count)}`
   app.addHook('onRequest', (request, reply, done) => {
@@ -41,8 +39,7 @@ function networkOf (address: string): string {
   const { hostname } = new URL(`http://[${address.replace(/%.*/, '')}]`)
   // An IPv4 address, as a dual-stack socket reports it.
   if (hostname.startsWith('[::ffff:')) return hostname
-  const [left = [], right = []] =
-    hostname.slice(1, -1).split('::').map((part) => part.split(':').filter(Boolean))
-  const zeros = Array(8 - left.length - right.length).fill('0')
-  return [...left, ...zeros, ...right].slice(0, 4).join(':')
+  const compressed = hostname.slice(1, -1)
+  const zeros = '0:'.repeat(8 - compressed.split(':').filter(Boolean).length)
+  return compressed.replace('::', `:${zeros}`).split(':').filter(Boolean).slice(0, 4).join(':')
 }

@@ -2,43 +2,30 @@
 import { LRUCache } from 'lru-cache'
 import { ApiError, errors } from '../errors.ts'
 import { tokenEvents } from '../events.ts'
-import { renewal, type Access, type Authenticator } from './bearer.ts'
-import { isWellFormedToken } from './token-format.ts'
-import { tokenState, type Token, type Tokens } from './tokens.ts'
+import { rejections, renewal, type Access, type Authenticator } from './bearer.ts'
+import { isWellFormedToken, tokenState, type Token, type Tokens } from './tokens.ts'
 
-const maxTokens = 10_000
-
-/** Fractions of the TTL. If a request uses an entry older than `refreshAge`, the entry is refreshed. */
-const [refreshAge, refreshInterval] = [2 / 3, 1 / 12]
-
-/** After a check, a request may wait this long for its statement, even with a shorter TTL. */
-const minValidMs = 1000
-
-// Malformed and unknown tokens share these errors, because a stack trace for each would take time.
-const malformed = new ApiError(errors.TOKEN_INVALID, { cause: 'malformed' })
-const unknown = new ApiError(errors.TOKEN_INVALID, { cause: 'unknown' })
-
-interface Entry { token: Token, access: Access, refreshAt: number, expiresAt: number }
+interface Entry { access: Token & Access, refreshAt: number, expiresAt: number }
 
 /** Accepts a cached token for `ttlMs` after the start of its look-up. */
 export function createAuthenticator (tokens: Tokens, ttlMs: number): Authenticator {
   const cache = new LRUCache<string, Entry>({
-    max: maxTokens,
+    max: 10_000,
     // Keep the entry when its refresh fails. Finish a look-up even when its entry is evicted.
     noDeleteOnFetchRejection: true,
     ignoreFetchAbort: true,
     fetchMethod: async (text, known) => {
       const askedAt = performance.now()
-      const token = await tokens.find(text, known?.token)
-      if (token === undefined) throw unknown
-      const { id, user, readOnly, expires } = token
-      const leftMs = (expires?.getTime() ?? Infinity) - Date.now()
-      const validUntil = Math.min(askedAt + Math.max(ttlMs, minValidMs), performance.now() + leftMs)
-      const access = { id, user, readOnly, validUntil, renew: renewal(check, text) }
-      return { token, access, refreshAt: askedAt + refreshAge * ttlMs, expiresAt: askedAt + ttlMs }
+      const token = await tokens.find(text, known?.access)
+      if (token === undefined) throw rejections.unknown
+      const leftMs = (token.expires?.getTime() ?? Infinity) - Date.now()
+      // With a TTL below a second, a checked request may still wait a second for its statement.
+      const validUntil = Math.min(askedAt + Math.max(ttlMs, 1000), performance.now() + leftMs)
+      const access = { ...token, validUntil, renew: renewal(check, text) }
+      return { access, refreshAt: askedAt + 2 / 3 * ttlMs, expiresAt: askedAt + ttlMs }
     }
   })
-  const refreshIntervalMs = refreshInterval * ttlMs
+  const refreshIntervalMs = ttlMs / 12
   const lookUp = (text: string) => cache.forceFetch(text, { forceRefresh: true })
 
   function refreshSoon (text: string, entry: Entry, now: number): void {
@@ -48,24 +35,19 @@ export function createAuthenticator (tokens: Tokens, ttlMs: number): Authenticat
     setTimeout(() => { lookUp(text).catch(() => {}) }, refreshIntervalMs - now % refreshIntervalMs).unref()
   }
 
-  async function find (text: string, now: number): Promise<Entry> {
-    const entry = await lookUp(text)
-    // An earlier request may have started this look-up. If the entry has already expired, look up again.
-    return entry.expiresAt < now ? lookUp(text) : entry
-  }
-
   async function check (text: string, onMiss: () => void): Promise<Access> {
+    if (!isWellFormedToken(text)) throw rejections.malformed
     const now = performance.now()
-    const known = cache.peek(text)
-    const hit = known !== undefined && now < known.expiresAt
-    if (!isWellFormedToken(text)) throw malformed
-    if (known === undefined) onMiss()
-    tokenEvents.publish({ hit })
-    const { token, access } = hit ? known : await find(text, now)
-    const state = tokenState(token)
+    let entry = cache.peek(text)
+    if (entry === undefined) onMiss()
+    tokenEvents.publish({ hit: entry !== undefined && now <= entry.expiresAt })
+    // An earlier request may have started the look-up. If its entry has already expired, look up again.
+    while (entry === undefined || now > entry.expiresAt) entry = await lookUp(text)
+    const { access } = entry
+    const state = tokenState(access)
     if (state === 'active') return access
     // With `identity` the log names the user of a revoked or expired token.
-    throw Object.assign(new ApiError(errors.TOKEN_INVALID, { cause: state }), { identity: token })
+    throw Object.assign(new ApiError(errors.TOKEN_INVALID, { cause: state }), { identity: access })
   }
 
   return {
@@ -73,8 +55,7 @@ export function createAuthenticator (tokens: Tokens, ttlMs: number): Authenticat
       const now = performance.now()
       // Unlike `get`, `peek` does not mark the entry as recently used. Only a refresh marks the entry.
       const entry = cache.peek(text)
-      if (entry === undefined || now >= entry.expiresAt) return undefined
-      if (tokenState(entry.token) !== 'active') return undefined
+      if (entry === undefined || now >= entry.expiresAt || tokenState(entry.access) !== 'active') return
       tokenEvents.publish({ hit: true })
       if (now >= entry.refreshAt) refreshSoon(text, entry, now)
       return entry.access

@@ -1,8 +1,9 @@
-// Creates, finds and revokes the service's own bearer tokens in the database.
+// Creates, finds and revokes the service's own bearer tokens. The database stores only their hashes.
+import { hash, randomBytes } from 'node:crypto'
+import { crc32 } from 'node:zlib'
 import type { Database, Row } from '../database/database.ts'
 import { wasRolledBack } from '../database/pg-errors.ts'
 import { Batcher, type Work } from '../scheduling/batcher.ts'
-import { createToken, hashToken } from './token-format.ts'
 
 export interface Token {
   id: string
@@ -23,13 +24,15 @@ const columns = `id, username, label, read_only,
 
 /** `maxQueued` limits the queued look-ups of `find`, which requests call. Commands call the other methods. */
 export function createTokens (database: Database, maxQueued = Infinity) {
-  const lookUps = new Batcher((items: Array<Work & { hash: string }>) =>
-    findAll(database, items.map(({ hash }) => hash)), {
-    name: 'token', limits: () => ({ maxItems: 64, maxInFlight: 4 }), maxQueued, isRetryable: wasRolledBack
-  })
+  const limits = () => ({ maxItems: 64, maxInFlight: 4 })
+  const lookUps = new Batcher(async (items: Array<Work & { hash: string }>) => {
+    const rows = await database.readHedged(selectByHash, [items.map(({ hash }) => `\\x${hash}`)])
+    const found = new Map(rows.map(([hash, ...row]) => [hash, toToken(row)]))
+    return items.map(({ hash }) => found.get(hash))
+  }, { name: 'token', limits, maxQueued, isRetryable: wasRolledBack })
 
   return {
-    /** Resolves to the new token. The database stores only a hash. */
+    /** Resolves to the new token. */
     async create ({ user, label, readOnly, expires }: NewToken): Promise<string> {
       const token = createToken()
       await database.write(insert, [`\\x${hashToken(token)}`, user, label, readOnly, expires?.toISOString()])
@@ -40,14 +43,11 @@ export function createTokens (database: Database, maxQueued = Infinity) {
     find: (token: string, known?: Token) =>
       lookUps.add({ user: known?.user ?? '', identity: undefined, hash: hashToken(token) }),
 
-    async list (user?: string): Promise<Token[]> {
-      return (await database.read(selectByUser, [user])).map(toToken)
-    },
+    list: async (user?: string) => (await database.read(selectByUser, [user])).map(toToken),
 
     /** Resolves to the number of tokens that this call revoked. */
-    async revoke (by: { id?: string, user?: string }): Promise<number> {
-      return (await database.write(revoke, [by.id, by.user])).length
-    }
+    revoke: async (by: { id?: string, user?: string }) =>
+      (await database.write(revoke, [by.id, by.user])).length
   }
 }
 
@@ -70,15 +70,8 @@ const revoke = {
     where (id = $1 or username = $2) and revoked_at is null returning id`
 }
 
-async function findAll (database: Database, hashes: string[]): Promise<Array<Token | undefined>> {
-  const rows = await database.readHedged(selectByHash, [hashes.map((hash) => `\\x${hash}`)])
-  const found = new Map(rows.map(([hash, ...row]) => [hash, toToken(row)]))
-  return hashes.map((hash) => found.get(hash))
-}
-
 function toToken ([id, user, label, readOnly, created, expires, revoked]: Row): Token {
-  const toDate = (seconds: string | null | undefined) =>
-    seconds == null ? undefined : new Date(Number(seconds) * 1000)
+  const toDate = (seconds?: string | null) => seconds ? new Date(Number(seconds) * 1000) : undefined
   return {
     id: id as string,
     user: user as string,
@@ -94,3 +87,21 @@ export function tokenState ({ revoked, expires }: Token): 'active' | 'revoked' |
   if (revoked !== undefined) return 'revoked'
   return expires !== undefined && expires.getTime() <= Date.now() ? 'expired' : 'active'
 }
+
+const checksum = (text: string) => crc32(text).toString(36).padStart(7, '0')
+
+/**
+ * Returns `plant_`, 256 random bits as 50 digits in base 36, and a CRC-32 as 7. Secret scanners know it:
+ * https://github.blog/engineering/platform-security/behind-githubs-new-authentication-token-formats/
+ */
+export function createToken (): string {
+  const digits = BigInt(`0x${randomBytes(32).toString('hex')}`).toString(36)
+  const text = `plant_${digits.padStart(50, '0')}`
+  return text + checksum(text)
+}
+
+/** Checks only the checksum, not whether the token exists. */
+export const isWellFormedToken = (text: string) => text.endsWith(checksum(text.slice(0, -7)))
+
+/** Returns the SHA-256 in hexadecimal. A fast hash is safe here, because a token has 256 random bits. */
+export const hashToken = (token: string) => hash('sha256', token, 'hex')

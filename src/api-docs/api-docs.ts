@@ -1,13 +1,49 @@
-// Serves the OpenAPI document at /openapi.json. The root / links to it.
+// Generates the OpenAPI document from the routes and serves it at /openapi.json. The root / links to it.
 import { readFile } from 'node:fs/promises'
 import swagger from '@fastify/swagger'
-import type { FastifyInstance } from 'fastify'
+import type { SchemaOptions } from '@sinclair/typebox'
+import type { FastifyInstance, FastifySchema, RouteOptions } from 'fastify'
 import manifest from '../../package.json' with { type: 'json' }
-import { ErrorSchema, overloaded } from '../errors.ts'
+import { scopeOf } from '../access/bearer.ts'
+import {
+  catalogue, errors, ErrorSchema, overloaded, scopeMissing, statusOf, type ErrorDefinition
+} from '../errors.ts'
 import { addressOf } from '../http/responses.ts'
 import type { MemoryBudget } from '../scheduling/memory-budget.ts'
 import { serveDocs } from './docs-page.ts'
-import { describeErrors, describeRoute, jwtScheme } from './openapi.ts'
+
+declare module 'fastify' {
+  interface FastifyContextConfig {
+    /** The errors that this operation has in addition to `commonErrors`. */
+    errors?: ErrorDefinition[]
+  }
+}
+
+const bodyErrors =
+  [errors.BODY_NOT_OBJECT, errors.FIELD_MISSING, errors.FIELD_INVALID, errors.INT64_OUT_OF_RANGE]
+
+// No operation on a resource has the last four errors.
+const specialErrors = [
+  ...bodyErrors, errors.PATH_PARAMETER_INVALID, errors.HTTP_TOO_OLD,
+  errors.TOKEN_READ_ONLY, errors.TOKEN_SCOPE_MISSING,
+  errors.PATH_UNKNOWN, errors.METHOD_NOT_ALLOWED, errors.METHOD_UNKNOWN, errors.STOPPING
+]
+const commonErrors = Object.values(errors).filter((error) => !specialErrors.includes(error))
+
+const statusDescriptions: Record<number, string> = {
+  400: 'The request is wrong and fails again if you repeat it unchanged.',
+  401: 'The token is missing or not valid.',
+  429: 'Too many requests or invalid tokens. Retry after a pause.',
+  503: 'The service cannot respond now. Retry after a pause.'
+}
+
+const headerDescriptions = {
+  'www-authenticate': 'The authentication scheme and, when a token was sent, what it lacks (RFC 6750)',
+  'retry-after': 'The number of seconds to wait before the next try'
+}
+
+const bearer = { type: 'http', scheme: 'bearer' } as const
+const jwtScheme = 'identityProvider'
 
 /** Documents all tagged routes at /openapi.json, and at /docs if `docs` is set. Call before adding routes. */
 export async function registerApiDocs (
@@ -16,6 +52,12 @@ export async function registerApiDocs (
   app.addSchema(ErrorSchema)
   const text = await readFile(new URL('description.md', import.meta.url), 'utf8')
   const [description, ...sections] = text.replace('{{errors}}', describeErrors).split(/^## /m)
+  const securitySchemes = {
+    bearerAuth: { ...bearer, description: 'A token from `plant-store token create <user>`' },
+    ...issuer !== undefined && {
+      [jwtScheme]: { ...bearer, bearerFormat: 'JWT', description: `An access token of ${issuer}` }
+    }
+  }
   await app.register(swagger, {
     openapi: {
       openapi: '3.1.0',
@@ -33,26 +75,13 @@ export async function registerApiDocs (
         return { name, description }
       }),
       security: [{ bearerAuth: [] }],
-      components: {
-        securitySchemes: {
-          bearerAuth: {
-            type: 'http',
-            scheme: 'bearer',
-            description: 'A token from `plant-store token create <user>`'
-          },
-          ...issuer !== undefined && {
-            [jwtScheme]: {
-              type: 'http', scheme: 'bearer', bearerFormat: 'JWT', description: `An access token of ${issuer}`
-            }
-          }
-        }
-      }
+      components: { securitySchemes }
     },
     hideUntagged: true,
     stripBasePath: false,
     refResolver: { buildLocalReference: ({ $id }) => String($id) },
     transform: ({ schema, url, route }) =>
-      ({ url, schema: schema?.tags === undefined ? schema : describeRoute(schema, route, issuer) }),
+      ({ url, schema: schema?.tags === undefined ? schema : describeRoute(schema, route, issuer) })
   })
 
   let document: string | undefined
@@ -62,11 +91,79 @@ export async function registerApiDocs (
     return reply.type('application/json').send(document)
   })
 
-  const links = { ...docs && { docs: './docs' }, openapi: './openapi.json' }
   app.get('/', async function showRoot ({ headers }, reply) {
     reply.header('vary', 'accept')
     if (docs && headers.accept?.includes('text/html')) return reply.redirect('./docs')
-    return links
+    return { ...docs && { docs: './docs' }, openapi: './openapi.json' }
   })
   if (docs) serveDocs(app, budget)
+}
+
+/** Adds all possible responses, with examples, to a route's schema. Documents JWTs if `issuer` is set. */
+function describeRoute ({ body, response, ...schema }: FastifySchema, route: RouteOptions, issuer?: string) {
+  const responses: Record<string, object> = {}
+  for (const [status, { headers, ...success }] of Object.entries(response as Record<string, SchemaOptions>)) {
+    const content = { 'application/json': { schema: toReference(success), example: exampleOf(success) } }
+    // The plugin omits the content if the type is `null`.
+    responses[status] = { type: success.type, description: success.description, headers, content }
+  }
+  const scope = scopeOf(String(route.method), route.url)
+  const possibleErrors = [
+    ...route.config?.errors ?? [],
+    ...scope.endsWith(':read') ? [] : [errors.TOKEN_READ_ONLY],
+    scopeMissing(scope),
+    ...body === undefined ? [] : bodyErrors,
+    ...schema.params === undefined ? [] : [errors.PATH_PARAMETER_INVALID],
+    ...commonErrors
+  ]
+  for (const [status, definitions] of Map.groupBy(possibleErrors, ({ number }) => statusOf(number))) {
+    responses[status] = describeErrorResponse(statusDescriptions[status], definitions)
+  }
+  const request = body === undefined ? {} : { body: toReference(body as SchemaOptions) }
+  const security: FastifySchema['security'] = [{ bearerAuth: [] }, { [jwtScheme]: [scope] }]
+  return { ...schema, ...request, ...issuer !== undefined && { security }, response: responses }
+}
+
+/** If a schema has an id, returns a reference, so that generated clients have one type for the schema. */
+function toReference ({ $id, items, ...schema }: SchemaOptions): object {
+  if ($id !== undefined) return { $ref: `${$id}#` }
+  return items === undefined ? schema : { ...schema, items: toReference(items) }
+}
+
+/** Leaves out fields that have no example. */
+function exampleOf ({ examples, items, properties }: SchemaOptions): unknown {
+  if (examples !== undefined) return examples[0]
+  if (items !== undefined) return [exampleOf(items)]
+  return properties && Object.fromEntries(
+    Object.entries<SchemaOptions>(properties).map(([name, field]) => [name, exampleOf(field)]))
+}
+
+function describeErrorResponse (description: string | undefined, definitions: ErrorDefinition[]) {
+  const headers = Object.entries(headerDescriptions).flatMap(([name, description]) => {
+    const examples = new Set(definitions.flatMap(({ headers }) => headers[name] ?? []))
+    return examples.size === 0 ? [] : [[name, { type: 'string', description, examples: [...examples] }]]
+  })
+  const examples = Object.fromEntries(definitions.map(({ name, number, message }) =>
+    [name, { summary: `${number} ${name}`, value: { error: number, message } }]))
+  return {
+    description: description ?? definitions[0]?.message,
+    ...headers.length > 0 && { headers: Object.fromEntries(headers) },
+    content: { 'application/json': { schema: toReference(ErrorSchema), examples } }
+  }
+}
+
+const describeErrors = () => [
+  '| error | name | message | retry? |',
+  '|---|---|---|---|',
+  ...[...catalogue.values()].toSorted((a, b) => a.number - b.number).map((definition) =>
+    `| ${definition.number} | ${definition.name} | ${definition.message} | ${retryAdvice(definition)} |`
+      .replaceAll('_', '\\_'))
+].join('\n')
+
+function retryAdvice (definition: ErrorDefinition): string {
+  const retryable = [errors.OVERLOADED, errors.REQUEST_TIMEOUT, errors.RATE_LIMITED, errors.ADDRESS_LIMITED,
+    errors.KEYS_UNAVAILABLE]
+  if (retryable.includes(definition)) return 'yes'
+  const isClientError = definition.number < 50000 || definition === errors.METHOD_UNKNOWN
+  return isClientError ? 'no' : 'yes; a write may have happened'
 }

@@ -1,5 +1,5 @@
 // Serves the reference page at /docs.
-import { createHash } from 'node:crypto'
+import { hash } from 'node:crypto'
 import { readFile } from 'node:fs/promises'
 import { Readable } from 'node:stream'
 import { setImmediate as nextTick } from 'node:timers/promises'
@@ -13,17 +13,13 @@ import type { MemoryBudget } from '../scheduling/memory-budget.ts'
 import { clientWork } from '../scheduling/tick-limiter.ts'
 
 // Allows inline styles, which Scalar, the page's library, inserts. Forbids inline scripts and other hosts.
-const contentSecurityPolicy = [
-  "default-src 'none'", "script-src 'self'", "style-src 'self' 'unsafe-inline'", "img-src 'self' data:",
-  "connect-src 'self'", "base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'"
-].join('; ')
+const contentSecurityPolicy = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; " +
+  "img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 const gzipAccepted = /\bgzip\b(?!\s*;\s*q=0(?:\.0*)?(?:,|\s|$))/i
-
 const pieceBytes = 65_536
 
 const own = (name: string) => () => readFile(new URL(name, import.meta.url))
-
 const files = {
   '/docs': { type: 'text/html; charset=utf-8', read: own('docs.html') },
   '/docs/docs.css': { type: 'text/css; charset=utf-8', read: own('docs.css') },
@@ -34,36 +30,35 @@ const files = {
 /** The relative URLs of the page work even if a proxy adds a path prefix. */
 export function serveDocs (app: FastifyInstance, budget: MemoryBudget): void {
   // `LRUCache` shares a pending load between requests. After a failed load, the next request loads again.
-  const loaded = new LRUCache({ max: 4, fetchMethod: (read: () => Promise<Buffer>) => load(read) })
+  const loaded = new LRUCache({ max: 4, fetchMethod: load })
   for (const [url, { type, read }] of Object.entries(files)) {
     app.get(url, async (request, reply) => {
-      const address = addressOf(request)
+      const client = `docs ${addressOf(request)}`
       // Reserve before the load, so that the budget also limits the requests that wait for the load.
-      if (!budget.reserve(`docs ${address}`, pieceBytes, reply.raw)) throw overloaded
-      const { plain, packed, hash } = await loaded.forceFetch(read)
+      if (!budget.reserve(client, pieceBytes, reply.raw)) throw overloaded
+      const { plain, packed, digest } = await loaded.forceFetch(read)
       // Otherwise, all requests that wait for the load would continue in the same tick.
-      await clientWork.turn(`docs ${address}`, pieceBytes)
+      await clientWork.turn(client, pieceBytes)
       const acceptsGzip = gzipAccepted.test(request.headers['accept-encoding'] ?? '')
-      const etag = `"${hash}${acceptsGzip ? '-gzip' : ''}"`
+      const etag = `"${digest}${acceptsGzip ? '-gzip' : ''}"`
       reply.headers({ etag, vary: 'accept-encoding', 'cache-control': 'public, max-age=600' })
       reply.header('content-security-policy', contentSecurityPolicy)
       if (request.headers['if-none-match']?.includes(etag)) return reply.code(304).send()
       if (acceptsGzip) reply.header('content-encoding', 'gzip')
       const bytes = acceptsGzip ? packed : plain
+      reply.type(type).header('content-length', bytes.length)
       // For a HEAD request, Fastify would read and discard a whole stream after the response.
-      if (request.method === 'HEAD') return reply.type(type).send(bytes)
-      const pieces = Readable.from(piecesOf(bytes, address), { objectMode: false })
-      return reply.type(type).header('content-length', bytes.length).send(pieces)
+      return request.method === 'HEAD' ? bytes : Readable.from(piecesOf(bytes, client), { objectMode: false })
     })
   }
   app.get('/docs/', (_request, reply) => reply.redirect('../docs', 308))
 }
 
 /** Copying a whole file to the socket at once could block the event loop for 50 ms. */
-async function * piecesOf (bytes: Buffer, address: string): AsyncGenerator<Buffer, void> {
+async function * piecesOf (bytes: Buffer, client: string) {
   for (let at = 0; at < bytes.length; at += pieceBytes) {
     // The request has waited for the turn of the first piece.
-    if (at > 0) await clientWork.turn(`docs ${address}`, pieceBytes)
+    if (at > 0) await clientWork.turn(client, pieceBytes)
     yield bytes.subarray(at, at + pieceBytes)
   }
 }
@@ -71,26 +66,21 @@ async function * piecesOf (bytes: Buffer, address: string): AsyncGenerator<Buffe
 async function load (read: () => Promise<Buffer>) {
   const plain = await read()
   const packed = await promisify(gzip)(plain, { level: 9 })
-  return { plain, packed, hash: createHash('sha256').update(plain).digest('base64url').slice(0, 22) }
+  return { plain, packed, digest: hash('sha256', plain, 'base64url') }
 }
-
-// Scalar gives its `fetch` samples the title JavaScript. The new title, as in the page's text, is as long.
-const [oldTitle, newTitle] = ['key:`js`,title:`JavaScript`', 'key:`js`,title:`TypeScript`']
 
 /** Extracts Scalar's browser script. The package contains the script only as a string literal in a module. */
 async function readScalar (): Promise<Buffer> {
   // Treat bytes as characters: decoding UTF-8 and encoding it again would block the event loop for 90 ms.
-  const module = await readFile(new URL(import.meta.resolve('@scalar/fastify-api-reference')))
+  const module = await readFile(new URL(import.meta.resolve('@scalar/fastify-api-reference')), 'latin1')
   // Each step blocks the event loop for up to 25 ms, so other requests run between the steps.
   await nextTick()
-  const literal = /^var standalone_default = (".*");$/m.exec(module.toString('latin1'))?.[1] as string
+  const literal = /^var standalone_default = (".*");$/m.exec(module)?.[1] as string
   await nextTick()
   // Escape the control characters, which JSON does not allow. Evaluating the literal would take longer.
   const json = literal.replaceAll(/[^ -\xFF]/g, (character) => JSON.stringify(character).slice(1, -1))
   await nextTick()
   const script = JSON.parse(json)
   await nextTick()
-  const bytes = Buffer.from(script, 'latin1')
-  bytes.write(newTitle, bytes.indexOf(oldTitle))
-  return bytes
+  return Buffer.from(script, 'latin1')
 }

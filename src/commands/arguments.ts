@@ -3,9 +3,6 @@ import { InvalidArgumentError } from 'commander'
 import { isPrintable } from '../access/user-name.ts'
 import { parseDuration } from '../setting-types.ts'
 
-// JavaScript writes dates after the year 9999 in a format that PostgreSQL does not read.
-const maxExpiry = Date.UTC(9999, 11, 31)
-
 const printable = (what: string) => (text: string) => {
   if (isPrintable(text)) return text
   throw new InvalidArgumentError(`${what} is 1 to 255 printable characters.`)
@@ -21,15 +18,11 @@ export function positiveInteger (text: string): number {
 /** Parses a duration from now (`90d`), the start of a UTC day (`2027-01-01`) or a time as in `token list`. */
 export function expiry (text: string): Date {
   const duration = parseDuration(text)
-  const time = Number.isNaN(duration) ? parseTime(text) : Date.now() + duration
-  if (time > Date.now() && time <= maxExpiry) return new Date(time)
+  const day = text.includes('T') ? text : `${text}T00:00:00.000Z`
+  const time = duration >= 0 ? new Date(Date.now() + duration).toJSON() : day
+  const date = new Date(time)
+  // `toJSON` changes a day such as February 30. PostgreSQL cannot read years after 9999, such as `+010000`.
+  if (date.toJSON() === time && Number(date) > Date.now() && !time.startsWith('+')) return date
   throw new InvalidArgumentError(
     'Expected a duration such as 90d, 12h or 30s, or a future date such as 2027-01-01.')
-}
-
-/** Returns NaN for a day that does not exist, such as February 30. */
-function parseTime (text: string): number {
-  const whole = text.includes('T') ? text : `${text}T00:00:00.000Z`
-  const time = Date.parse(whole)
-  return time > 0 && new Date(time).toISOString() === whole ? time : NaN
 }

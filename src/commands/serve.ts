@@ -11,13 +11,10 @@ import { migrate, serverStatement, supportedVersion, UnsupportedServer } from '.
 import { durabilityEvents } from '../events.ts'
 import { openTelemetry } from '../telemetry/telemetry.ts'
 import { loadEmbedded } from './database.ts'
-import { formatError } from './format-error.ts'
-import { printQuickStart } from './quick-start.ts'
+import { formatError } from './format.ts'
 import { openLogStream } from './log-stream.ts'
 import { handleSignals } from './signals.ts'
-
-/** The oldest version without the security holes that SECURITY.md lists. */
-const repairedNode = '24.22.3'
+import { printQuickStart } from './users.ts'
 
 /** Resolves when the service is ready. If the service cannot start, closes what it has opened and rejects. */
 export async function serve (config: Config): Promise<void> {
@@ -32,7 +29,6 @@ export async function serve (config: Config): Promise<void> {
       : undefined
     opened.defer(() => embedded?.close())
     const url = embedded?.url ?? config.DATABASE_URL as string
-    const servers = describeServers(url)
     const database = openDatabase({ url, statementTimeoutMs: config.STATEMENT_TIMEOUT })
     opened.defer(() => database.close())
     const observers = await openTelemetry(config)
@@ -42,11 +38,11 @@ export async function serve (config: Config): Promise<void> {
     opened.defer(() => app.close())
 
     for (const { url } of observers) if (url !== undefined) app.log.info({ url }, 'metrics')
-    const isShared = config.REUSE_PORT === 'on'
     const listenOptions = {
       host,
       port: config.PORT,
-      reusePort: isShared,
+      // Fastify's type lacks this option of Node.
+      reusePort: config.REUSE_PORT === 'on',
       // If the backlog is full, the system drops new connections. Their clients retry only after a second.
       backlog: config.MAX_CONNECTIONS,
       listenTextResolver: (url: string) => `listening on ${url}`
@@ -54,9 +50,11 @@ export async function serve (config: Config): Promise<void> {
     const listen = () => app.listen(listenOptions).catch((error) => {
       throw error.code === 'EADDRINUSE' ? new Error(`port ${config.PORT} on ${config.HOST} is in use`) : error
     })
-    const early = isShared ? undefined : await listen()
-    app.log.info({ servers }, 'database')
+    const early = listenOptions.reusePort ? undefined : await listen()
+    app.log.info({ servers: describeServers(url) }, 'database')
     const { node } = process.versions
+    // SECURITY.md lists the security holes of older versions.
+    const repairedNode = '24.22.3'
     if (node.localeCompare(repairedNode, 'en', { numeric: true }) < 0) {
       app.log.warn({ node }, `this version of Node has known security holes, use ${repairedNode} or later`)
     }
@@ -84,10 +82,8 @@ async function untilReady (
   try {
     const [[version, encoding, off] = []] = await database.read(serverStatement)
     const postgresql = supportedVersion(version, encoding)
-    if (config.MIGRATE === 'on') {
-      const migrations = await migrate(url)
-      if (migrations.length > 0) log.info({ migrations }, 'migrated')
-    }
+    const migrations = config.MIGRATE === 'on' && await migrate(url)
+    if (migrations && migrations.length > 0) log.info({ migrations }, 'migrated')
     await database.probe()
     return { postgresql, off: off?.split(' ') ?? [] }
   } catch (error) {

@@ -1,27 +1,70 @@
-// The commands `user list` and `user erase`.
+// The commands `token` and `user`, and the token that a first start of the service prints.
 import { createInterface } from 'node:readline/promises'
 import { setTimeout as delay } from 'node:timers/promises'
-import { createTokens } from '../access/tokens.ts'
+import { createTokens, tokenState, type NewToken, type Tokens } from '../access/tokens.ts'
 import { maxRevocationMs, type Config } from '../config.ts'
-import { ownedTables, tables, type Database, type Row } from '../database/database.ts'
+import { ownedTables, tables, type Database } from '../database/database.ts'
 import { withOpenDatabase } from './database.ts'
-import { formatTable } from './table.ts'
+import { formatTable } from './format.ts'
+
+const withTokens = (config: Config, work: (tokens: Tokens) => Promise<void>): Promise<void> =>
+  withOpenDatabase(config, config.STATEMENT_TIMEOUT, (database) => work(createTokens(database)))
+
+export const createToken = (config: Config, token: NewToken) =>
+  withTokens(config, async (tokens) => console.log(await tokens.create(token)))
+
+export const listTokens = (config: Config, { user, json }: { user?: string, json: boolean }) =>
+  withTokens(config, async (tokens) => {
+    const rows = (await tokens.list(user)).map((token) => ({
+      id: token.id,
+      user: token.user,
+      label: token.label ?? '',
+      access: token.readOnly ? 'read-only' : 'full',
+      created: token.created.toISOString(),
+      expires: token.expires?.toISOString() ?? 'never',
+      state: tokenState(token)
+    }))
+    const heads = ['ID', 'USER', 'LABEL', 'ACCESS', 'CREATED', 'EXPIRES', 'STATE']
+    console.log(json ? JSON.stringify(rows, null, 2) : formatTable(heads, rows.map(Object.values<string>)))
+  })
+
+/** Succeeds even if the tokens are already revoked. Rejects if no token has this id or user. */
+export const revokeTokens = (config: Config, { id, user }: { id?: string, user?: string }) =>
+  withTokens(config, async (tokens) => {
+    const count = await tokens.revoke({ id, user })
+    if (count > 0) return console.log(`revoked ${count}`)
+    const isKnown = (await tokens.list(user)).some((token) => id === undefined || id === token.id)
+    if (isKnown) return console.log('already revoked')
+    const which = id === undefined ? `of the user ${user}` : `with the id ${id}`
+    throw new Error(`There is no token ${which}. The command token list shows all tokens.`)
+  })
+
+/** Prints to standard error. Standard output is the log, and the log must not contain a token. */
+export async function printQuickStart (database: Database, address: string): Promise<void> {
+  const tokens = createTokens(database)
+  const hasTokens = (await tokens.list()).length > 0
+  if (hasTokens) return console.error('To create a token: npx plant-store token create <user>')
+  const authorization = `-H 'Authorization: Bearer ${await tokens.create({ user: 'demo', readOnly: false })}'`
+  const plant = '{"id": 1, "name": "Monstera deliciosa", "tag": "tropical"}'
+  console.error(`Three commands to try, with a token for the user demo that is shown only once:
+
+curl -X POST ${address}/plants ${authorization} -H 'Content-Type: application/json' -d '${plant}'
+curl ${address}/plants ${authorization}
+curl -X DELETE ${address}/plants/1 ${authorization}
+`)
+}
 
 /** Replaces STATEMENT_TIMEOUT, because counting the plants of all users may take minutes. */
 const statementTimeoutMs = 600_000
 /** How many rows one statement deletes. A longer statement would delay the requests of other users. */
 const chunk = 1000
-/** How often `untilWritersEnd` looks whether transactions have ended. */
-const checkMs = 100
 
 const statement = (text: string) => ({ name: '', text })
-const countsByOwner = ownedTables.map((table) =>
-  `select owner, '${table}', count(*), max(created_at) from ${table} group by owner`)
 const users = statement(`
   select username, ${tables.map((kind) => `coalesce(sum(number) filter (where kind = '${kind}'), 0)`).join()},
-    extract(epoch from max(changed_at)) from (
-      ${countsByOwner.join(' union all ')}
-      union all
+    to_char(max(changed_at) at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') from (
+      ${ownedTables.map((table) => `select owner, '${table}', count(*), max(created_at) from ${table}
+        group by owner union all`).join(' ')}
       select username collate "C", 'tokens', count(*), greatest(max(created_at), max(revoked_at))
       from tokens group by username
     ) as change (username, kind, number, changed_at)
@@ -41,17 +84,15 @@ const writers = statement(`select virtualtransaction from pg_locks
     and database = (select oid from pg_database where datname = current_database())
     and ($1::text[] is null or virtualtransaction = any ($1))`)
 
-export async function listUsers (config: Config): Promise<void> {
-  await withOpenDatabase(config, statementTimeoutMs, async (database) => {
-    const rows = await database.readLong(users, []) as string[][]
-    const cells = rows.map((row) => row.with(-1, new Date(Number(row.at(-1)) * 1000).toISOString()))
-    console.log(formatTable(['user', ...tables, 'newest change'].map((head) => head.toUpperCase()), cells))
+export const listUsers = (config: Config) =>
+  withOpenDatabase(config, statementTimeoutMs, async (database) => {
+    const heads = ['user', ...tables, 'newest change'].map((head) => head.toUpperCase())
+    console.log(formatTable(heads, await database.readLong(users, []) as string[][]))
   })
-}
 
 /** Asks for confirmation unless `isConfirmed`. If an erasure fails halfway, a second run completes it. */
-export async function eraseUser (config: Config, user: string, isConfirmed: boolean): Promise<void> {
-  await withOpenDatabase(config, statementTimeoutMs, async (database) => {
+export const eraseUser = (config: Config, user: string, isConfirmed: boolean) =>
+  withOpenDatabase(config, statementTimeoutMs, async (database) => {
     const count = async () => {
       const rows = await Promise.all(counts.map((each) => database.readLong(each, [user])))
       const numbers = rows.map(([row]) => Number(row?.[0]))
@@ -59,7 +100,11 @@ export async function eraseUser (config: Config, user: string, isConfirmed: bool
       return { numbers, text: `${list} of ${user}` }
     }
     const before = await count()
-    if (!isConfirmed && !await confirms(before.text)) throw new Error('Nothing is erased.')
+    if (!isConfirmed) {
+      using terminal = createInterface({ input: process.stdin, output: process.stderr })
+      const answer = await terminal.question(`Erase ${before.text}? [y/N] `)
+      if (!/^y(es)?$/i.test(answer)) throw new Error('Nothing is erased.')
+    }
     await createTokens(database).revoke({ user })
     await deleteAll(database, user)
     // Instances may still accept the tokens and create rows. Their settings are unknown, so wait for the
@@ -68,7 +113,10 @@ export async function eraseUser (config: Config, user: string, isConfirmed: bool
       console.error(`Waiting ${maxRevocationMs / 1000} s for requests with the revoked tokens.`)
       await delay(maxRevocationMs)
     }
-    await untilWritersEnd(database)
+    for (let writing = await database.readLong(writers, [null]); writing.length > 0;) {
+      await delay(100)
+      writing = await database.readLong(writers, [writing.flat()])
+    }
     await deleteAll(database, user)
     await database.write(deleteTokens, [user])
     const after = await count()
@@ -80,22 +128,6 @@ export async function eraseUser (config: Config, user: string, isConfirmed: bool
       console.log('The identity provider can still issue tokens for this user.')
     }
   })
-}
-
-async function confirms (what: string): Promise<boolean> {
-  const { stdin: input, stderr: output } = process
-  using terminal = createInterface({ input, output })
-  return /^y(es)?$/i.test(await terminal.question(`Erase ${what}? [y/N] `))
-}
-
-/** Waits for the end of each transaction that writes now. Later transactions do not matter. */
-async function untilWritersEnd (database: Database): Promise<void> {
-  let left: Row[] = await database.readLong(writers, [null])
-  while (left.length > 0) {
-    await delay(checkMs)
-    left = await database.readLong(writers, [left.flat()])
-  }
-}
 
 async function deleteAll (database: Database, user: string): Promise<void> {
   for (const each of deletes) while ((await database.write(each, [user])).length === chunk);

@@ -6,27 +6,23 @@ const targets = ['read-write', 'primary', 'any'] as const
 
 const words: Record<string, readonly string[]> = {
   target_session_attrs: targets,
-  sslmode: ['disable', 'prefer', 'require', 'verify-ca', 'verify-full', 'no-verify'],
-  sslnegotiation: ['postgres', 'direct']
+  sslmode: ['disable', 'prefer', 'require', 'verify-ca', 'verify-full', 'no-verify']
 }
 // The accepted parameters. pg also accepts `replication` and `binary`, which would break the service.
-const known = [
-  'application_name', 'host',
-  'idle_in_transaction_session_timeout', 'lock_timeout', 'options', 'password', 'port',
-  'sslcert', 'sslkey', 'sslrootcert', 'user', ...Object.keys(words)
-]
+const known = ['application_name', 'host', 'idle_in_transaction_session_timeout', 'lock_timeout', 'options',
+  'password', 'port', 'sslcert', 'sslkey', 'sslnegotiation', 'sslrootcert', 'user', ...Object.keys(words)]
 
 export const urlForm = 'postgres://user:password@host:port/database, ' +
   'with / as %2F and ? as %3F in the password'
 // Matches a password with an unescaped /, ? or #. pg would read a part of such a password as the host.
 const rawPassword = /^[^:]*:\/\/[^@/?#]*:[^@/?#]*[/?#][^=]*@/
-const parts = /^(postgres(?:ql)?:\/\/(?:[^/?#]*@)?)(?=.)([^/?#]*)([^?#]*)\??(.*)$/s
+const parts = /^(postgres(?:ql)?:\/\/(?:[^/?#]*@)?)(?=.)([^/?#]*)([^?#]*)(.*)$/s
 
 /** Splits `postgres://user@one:5432,two/db` into a URL per server. Errors show neither user nor password. */
 export function parseServers (url: string): { urls: string[], target: typeof targets[number] } {
   const match = rawPassword.test(url) ? null : parts.exec(url)
   if (match === null) throw unexpected(urlForm, url.replace(/:\/\/.*@/s, '://…@').replace(/\?.*/s, '?…'))
-  const [, before, authority = '', path, query] = match as string[]
+  const [, before, authority = '', path, query] = match
   const parameters = new URLSearchParams(query)
   for (const [name, value] of parameters) {
     if (!known.includes(name)) throw unexpected(`only the parameters ${known.toSorted().join(', ')}`, name)
@@ -40,8 +36,7 @@ export function parseServers (url: string): { urls: string[], target: typeof tar
     const isPlace = URL.canParse(`postgres://${place.replace(/^(?=:|$)/, 'host')}`)
     if (!isPlace) throw unexpected('a host and a port up to 65535', place)
   }
-  const urls = hosts.map((host) => `${before}${host}${path}?${query}`)
-  return { urls: hosts.length === 1 ? [url] : urls, target }
+  return { urls: hosts.map((host) => `${before}${host}${path}${query}`), target }
 }
 
 const unexpected = (expected: string, got: string) =>

@@ -1,5 +1,4 @@
 // A pipelined connection: sends a statement without waiting for the results of earlier statements.
-import { Socket } from 'node:net'
 import pg from 'pg'
 import { isFatal, isNotPrepared, isReadTimeout } from './pg-errors.ts'
 
@@ -29,8 +28,6 @@ export const checkMs = 100
 /** A connection with pending statements is unresponsive after this many checks without a result. */
 export const maxChecks = 8
 
-const closeTimeoutMs = 1000
-
 export class Connection {
   readonly url: string
   readonly closed: Promise<void>
@@ -38,7 +35,6 @@ export class Connection {
   /** The number of statements that were sent and have no result yet. */
   pending = 0
   isDistributed = false
-  readonly #socket = new Socket()
   readonly #client: pg.Client
   #checksWithoutResult = 0
   #isReadOnly = false
@@ -50,7 +46,6 @@ export class Connection {
     this.url = url
     this.#client = new pg.Client({
       connectionString: url,
-      stream: () => this.#socket,
       pipeline: true,
       keepAlive: true,
       keepAliveInitialDelayMillis: 10_000,
@@ -66,8 +61,12 @@ export class Connection {
   }
 
   /** If the returned promise rejects, call `destroy`. */
-  connect (): Promise<unknown> {
-    return this.#client.connect()
+  async connect (): Promise<void> {
+    await this.#client.connect()
+    this.#client.connection.on('parameterStatus', ({ parameterName: name, parameterValue: value }) => {
+      this.#isReadOnly ||= name === 'default_transaction_read_only' && value === 'on'
+      if (this.#isReadOnly) this.close()
+    })
   }
 
   run ({ name, preparedAs = name, text }: Statement, values: unknown[]): Promise<Row[]> {
@@ -114,27 +113,16 @@ export class Connection {
     return this.#checksWithoutResult >= maxChecks
   }
 
-  closeWhenReadOnly (): void {
-    this.#client.connection.on('parameterStatus', ({ parameterName: name, parameterValue: value }) => {
-      this.#isReadOnly ||= name === 'default_transaction_read_only' && value === 'on'
-      if (this.#isReadOnly) this.close()
-    })
-  }
-
   /** Sets `isOpen` to false. Closes the connection as soon as no statement is pending. */
   close (): void {
     this.isOpen = false
     if (this.pending > 0) return
     void this.#client.end()
-    setTimeout(() => this.#socket.destroy(), closeTimeoutMs).unref()
+    setTimeout(() => this.destroy(), 1000).unref()
   }
 
   destroy (): void {
     this.isOpen = false
-    this.#socket.destroy()
-  }
-
-  unref (): void {
-    this.#socket.unref()
+    this.#client.connection.stream.destroy()
   }
 }

@@ -8,8 +8,6 @@ import { parseServers } from './connection-string.ts'
 export const connectTimeoutMs = 3000
 /** The pause before all servers are tried again. */
 const retryMs = 500
-/** After the first successful connection, how long to wait for a server with a later timeline. */
-const graceMs = 200
 
 const rejectedWhen = {
   'read-write': "current_setting('transaction_read_only')::bool",
@@ -21,10 +19,7 @@ const rejectedWhen = {
 const [systemOf, timelineOf] = ['(select system_identifier from pg_control_system())',
   "case when pg_is_in_recovery() then '' else left(pg_walfile_name(pg_current_wal_lsn()), 8) end"]
 
-/**
- * The returned function connects within 3 s or rejects. After a failover, this function also closes earlier
- * connections to servers with an older timeline.
- */
+/** The returned function connects within 3 s, and closes connections to servers with an older timeline. */
 export function createConnector (options: ConnectionOptions): () => Promise<Connection> {
   const { urls, target } = parseServers(options.url)
   const hasTimelines = urls.length > 1 && target !== 'any'
@@ -47,7 +42,6 @@ export function createConnector (options: ConnectionOptions): () => Promise<Conn
 
   async function open (connection: Connection): Promise<void> {
     await connection.connect()
-    if (target === 'read-write') connection.closeWhenReadOnly()
     const [row] = await connection.run(session, [])
     const [isRejected, system, timeline, isCitus] = row as [string, string, string, string]
     if (isRejected === 't') throw new Error('the server takes no writes')
@@ -60,7 +54,6 @@ export function createConnector (options: ConnectionOptions): () => Promise<Conn
   }
 
   return async function connect () {
-    const connections: Connection[] = []
     const opened: Connection[] = []
     const attempts: Array<Promise<Connection>> = []
     const expired = delay(connectTimeoutMs, undefined, { ref: false }).then(() => {
@@ -70,7 +63,6 @@ export function createConnector (options: ConnectionOptions): () => Promise<Conn
 
     async function attempt (url: string): Promise<Connection> {
       const connection = new Connection({ ...options, url })
-      connections.push(connection)
       try {
         await Promise.race([open(connection), expired])
         opened.push(connection)
@@ -92,12 +84,12 @@ export function createConnector (options: ConnectionOptions): () => Promise<Conn
       if (urls.length === 1) throw errors.at(-1)
       throw new AggregateError(errors.slice(-urls.length), 'no server takes writes')
     }
-    const grace = delay(graceMs, undefined, { ref: false })
+    // Another server may have a later timeline.
+    const grace = delay(200, undefined, { ref: false })
     if (urls.length > 1) await Promise.race([Promise.allSettled(attempts), grace])
     const [best] = [...opened.filter(({ isOpen }) => isOpen), ...opened] as [Connection]
-    // The other attempts continue: one may find a later timeline. `unref` lets the process exit meanwhile.
+    // The other attempts continue: one may find a later timeline.
     for (const late of attempts) late.then((other) => { if (other !== best) other.close() }, () => {})
-    for (const other of connections) if (other !== best) other.unref()
     return best
   }
 }

@@ -7,8 +7,6 @@ export type { Row, Statement }
 
 export type Database = ReturnType<typeof openDatabase>
 
-type WarningListener = (message: string, details: object) => void
-
 /** The tables with rows of users. Each has the key (owner, id) and the column created_at. */
 export const ownedTables = ['plants']
 export const tables = [...ownedTables, 'tokens']
@@ -17,28 +15,24 @@ export const tables = [...ownedTables, 'tokens']
 const probes = tables.map((table) =>
   ({ name: 'probe', preparedAs: `probe-${table}`, text: `select from ${table} where false` }))
 
-// Each kind of read has one connection: a pool takes twice the processor time. Writes have several: a commit
-// or a lock delays later statements on its connection. See docs/design/001-one-pipelined-connection.md.
-const writeConnections = 4
-
-const maxUnresponsiveMs = maxChecks * checkMs
-
 /**
  * Each statement is a transaction of its own. Methods reject with pg's error if the statement is at fault,
  * otherwise with a 503. Repositories, not this module, limit the number of pending statements.
  */
 export function openDatabase (options: ConnectionOptions) {
   const connect = createConnector(options)
+  // Each kind of read has one connection: pools take twice the processor time. Writes have several: a commit
+  // or a lock delays later writes on its connection. See docs/design/001-one-pipelined-connection.md.
   const reads = new ManagedConnection(connect)
   const longReads = new ManagedConnection(connect)
   const tokens = new ManagedConnection(connect)
-  const writes = Array.from({ length: writeConnections }, () => new ManagedConnection(connect))
+  const writes = Array.from({ length: 4 }, () => new ManagedConnection(connect))
   const connections = [reads, longReads, tokens, ...writes]
-  let warn: WarningListener = console.error
+  let warn: (message: string, details: object) => void = console.error
   const healthCheck = setInterval(() => {
     const replaced = connections.filter((connection) => connection.check()).length
     if (replaced === 0) return
-    warn(`the database was unresponsive for ${maxUnresponsiveMs} ms: replacing connections`, { replaced })
+    warn(`the database was unresponsive for ${checkMs * maxChecks} ms: replacing connections`, { replaced })
   }, checkMs).unref()
 
   return {
@@ -54,15 +48,14 @@ export function openDatabase (options: ConnectionOptions) {
     write: (statement: Statement, values: unknown[] = []) => leastBusy(writes).run(statement, values),
 
     /** Whether the server has Citus. True until the first connection is open. */
-    isDistributed: () => connections.every((connection) => connection.isDistributed ?? true),
+    isDistributed: () => connections.every((connection) => connection.isDistributed),
 
     /** Rejects if a table is missing, or if a kind of statement gets no connection. */
     async probe (): Promise<void> {
-      const next = [reads, longReads, tokens, leastBusy(writes)]
       const idle = leastBusy([...writes, reads])
       await Promise.all([
-        ...probes.map((probe) => idle.run(probe, [])),
-        ...next.map((connection) => connection.opened())
+        ...[reads, longReads, tokens, leastBusy(writes)].map((connection) => connection.opened()),
+        ...probes.map((probe) => idle.run(probe, []))
       ])
     },
 
@@ -75,9 +68,7 @@ export function openDatabase (options: ConnectionOptions) {
     }),
 
     /** Sets the listener for warnings, which come at most ten times a second. */
-    onWarning (listener: WarningListener): void {
-      warn = listener
-    },
+    onWarning: (listener: typeof warn) => { warn = listener },
 
     async close (): Promise<void> {
       clearInterval(healthCheck)

@@ -6,24 +6,20 @@ import { isStalePlan, toDatabaseError } from './pg-errors.ts'
 /** The limit includes closing connections. Otherwise slow closes could use up the server's connections. */
 const maxOpen = 3
 
-/** After a failed attempt to connect, statements are rejected for this long without a new attempt. */
-const retryDelayMs = 100
-
-/** The comments name the next states. `close` leads from every state to `closed`, the last state. */
+/** The comments name the next states. `close` leads from every state to `down` until `Infinity`. */
 type State =
-  | { name: 'idle' } // opening, when a statement needs a connection
-  | { name: 'opening', attempt: Promise<Connection>, waiting: number } // open, failed
+  | { name: 'down', until: number, error: unknown } // opening, for a statement after the time `until`
+  | { name: 'opening', attempt: Promise<Connection>, waiting: number } // open, down
   | { name: 'open', connection: Connection } // opening, after `isOpen` of the connection has become false
-  | { name: 'failed', until: number, error: unknown } // opening, after the time `until`
-  | { name: 'closed' }
 
 export class ManagedConnection {
   readonly #connect: () => Promise<Connection>
-  #state: State = { name: 'idle' }
+  #state: State = { name: 'down', until: 0, error: undefined }
   /** All connections that have not ended. A connection counts as lost unless this service closes it. */
   readonly #connections = new Map<Connection, 'lost' | 'closing'>()
   readonly #hedges = new Set<() => void>()
-  isDistributed: boolean | undefined // undefined until the first connection is open
+  /** True until the first connection is open. */
+  isDistributed = true
 
   constructor (connect: () => Promise<Connection>) {
     this.#connect = connect
@@ -80,7 +76,7 @@ export class ManagedConnection {
   async close (): Promise<void> {
     const usable = this.#usable()
     const attempt = this.#state.name === 'opening' ? this.#state.attempt : undefined
-    this.#state = { name: 'closed' }
+    this.#state = { name: 'down', until: Infinity, error: new Error('the service has closed the database') }
     // The statements that wait for the attempt began to wait earlier, so they are sent before the close.
     const last = usable ?? await attempt?.catch(() => undefined)
     if (last === undefined) return
@@ -100,8 +96,7 @@ export class ManagedConnection {
       return state.attempt
     }
     if (state.name === 'open' && state.connection.isOpen) return Promise.resolve(state.connection)
-    if (state.name === 'closed') return Promise.reject(new Error('the service has closed the database'))
-    if (state.name === 'failed' && performance.now() < state.until) return Promise.reject(state.error)
+    if (state.name === 'down' && performance.now() < state.until) return Promise.reject(state.error)
     const isFull = this.#connections.size >= maxOpen
     if (isFull) return Promise.reject(new Error(`${maxOpen} earlier connections are still closing`))
     const attempt = this.#open()
@@ -122,8 +117,9 @@ export class ManagedConnection {
       if (this.#state.name === 'opening') this.#state = { name: 'open', connection }
       return connection
     } catch (error) {
-      const until = performance.now() + retryDelayMs
-      if (this.#state.name === 'opening') this.#state = { name: 'failed', until, error }
+      // Reject statements for 100 ms. Otherwise each statement would start a new attempt to connect.
+      const until = performance.now() + 100
+      if (this.#state.name === 'opening') this.#state = { name: 'down', until, error }
       throw error
     }
   }

@@ -8,11 +8,6 @@ import { openClient } from './connector.ts'
 const oldestMajorVersion = 15
 const dir = join(import.meta.dirname, '../../migrations')
 const migrationsTable = 'migrations'
-const lockTimeoutMs = 30_000
-const migrationTimeoutMs = 600_000
-const queryTimeoutMs = 5000
-const workerMessage = 'This server is a worker of Citus. ' +
-  'Run migrate on the coordinator, and serve here with MIGRATE=off.'
 
 /** Reads the version as a number (180004 is 18.4), the encoding, and the durability settings that are off. */
 export const serverStatement = {
@@ -38,17 +33,19 @@ export function supportedVersion (number: unknown, encoding: unknown): string {
 
 /** Runs all missing migrations in one transaction, and returns their names. Waits for other instances. */
 export async function migrate (url: string): Promise<string[]> {
-  const client = await openClient(url, {
-    lock_timeout: lockTimeoutMs,
-    statement_timeout: migrationTimeoutMs,
-    query_timeout: migrationTimeoutMs
-  })
+  const timeoutsMs = { lock_timeout: 30_000, statement_timeout: 600_000, query_timeout: 600_000 }
+  const client = await openClient(url, timeoutsMs)
   try {
     const [server] = await query(client, serverStatement.text)
     supportedVersion(server?.version, server?.encoding)
-    const done = await migrationsDone(client)
-    if ((await readMigrations()).every((name) => done.includes(name))) return []
-    if (await isWorker(client)) throw new UnsupportedServer(workerMessage)
+    const done = await readTable(client, migrationsTable)
+    if ((await readMigrations()).every((name) => done.some((row) => row.name === name))) return []
+    // A worker of Citus gets its tables from the coordinator, the node of group 0.
+    const [node] = await readTable(client, 'pg_dist_local_group')
+    if (node !== undefined && node.groupid !== 0) {
+      throw new UnsupportedServer('This server is a worker of Citus. ' +
+        'Run migrate on the coordinator, and serve here with MIGRATE=off.')
+    }
     // Load the library on demand, to save start time and 10 MiB of memory.
     const { runner } = await import('node-pg-migrate')
     const ran = await runner({
@@ -67,22 +64,13 @@ export async function migrate (url: string): Promise<string[]> {
 }
 
 async function query (client: pg.Client, text: string): Promise<Array<Record<string, unknown>>> {
-  return (await client.query({ text, query_timeout: queryTimeoutMs } as pg.QueryConfig)).rows
+  return (await client.query({ text, query_timeout: 5000 } as pg.QueryConfig)).rows
 }
 
-/** Whether the server is a worker of Citus. A worker gets its tables from the coordinator. */
-async function isWorker (client: pg.Client): Promise<boolean> {
-  const [citus] = await query(client, "select to_regclass('pg_dist_local_group') as groups")
-  if (citus?.groups === null) return false
-  const [node] = await query(client, 'select groupid from pg_dist_local_group')
-  return node?.groupid !== 0
-}
-
-async function migrationsDone (client: pg.Client): Promise<unknown[]> {
-  const [table] = await query(client, `select to_regclass('${migrationsTable}') as name`)
-  if (table?.name === null) return []
-  const rows = await query(client, `select name from ${migrationsTable}`)
-  return rows.map(({ name }) => name)
+/** Returns all rows, or none if the table is missing. */
+async function readTable (client: pg.Client, table: string): Promise<Array<Record<string, unknown>>> {
+  const [found] = await query(client, `select to_regclass('${table}') as name`)
+  return found?.name === null ? [] : await query(client, `table ${table}`)
 }
 
 const readMigrations = async () => (await readdir(dir)).map((file) => parse(file).name).toSorted()

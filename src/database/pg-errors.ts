@@ -12,9 +12,6 @@ const unavailable = new RegExp('^(' + [
   '26000', '42P05', '42P01' // prepared statement missing or duplicate; table missing (before a migration)
 ].join('|') + ')')
 
-/** Deadlocks, serialization failures and timeouts: PostgreSQL has rolled the statement back. */
-const rolledBack = /^(40001|40P01|55P03|57014)$/
-
 /** SQLSTATEs that match `unavailable` but become a more specific error than DATABASE_UNAVAILABLE. */
 const numbered: Record<string, ErrorDefinition> =
   { '55P03': errors.DATABASE_SLOW, 57014: errors.DATABASE_SLOW, 53100: errors.DATABASE_FULL }
@@ -30,8 +27,7 @@ export const isNotPrepared = (error: unknown): boolean => sqlStateOf(error) === 
 
 /** Whether the server has no valid plan for a statement. If so, the server has not run the statement. */
 export const isStalePlan = (error: unknown): boolean =>
-  isNotPrepared(error) ||
-  (sqlStateOf(error) === '0A000' && (error as pg.DatabaseError).routine === 'RevalidateCachedQuery')
+  isNotPrepared(error) || (error as pg.DatabaseError).routine === 'RevalidateCachedQuery'
 
 /** If the statement is at fault, returns the error. Otherwise returns a 503 that has the error as cause. */
 export function toDatabaseError (cause: unknown): unknown {
@@ -41,6 +37,6 @@ export function toDatabaseError (cause: unknown): unknown {
   return new ApiError(numbered[state] ?? otherwise, { cause })
 }
 
-/** Whether the server has confirmed that the statement changed nothing. */
-export const wasRolledBack = (error: unknown): boolean =>
-  error instanceof pg.DatabaseError || (error instanceof ApiError && rolledBack.test(sqlStateOf(error.cause)))
+/** Whether the server has confirmed a roll-back: the statement is at fault, or had a deadlock or timeout. */
+export const wasRolledBack = (error: unknown): boolean => error instanceof pg.DatabaseError ||
+  (error instanceof ApiError && /^(40001|40P01|55P03|57014)$/.test(sqlStateOf(error.cause)))

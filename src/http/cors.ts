@@ -1,8 +1,6 @@
 // Lets web pages of the configured origins call the service (Fetch standard, "CORS protocol").
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 
-const exposedHeaders = 'WWW-Authenticate, Retry-After, RateLimit, Link, X-Request-Id'
-
 /** Responds to a preflight request of an allowed origin. Returns false for any other request. */
 export type RespondToPreflight = (request: FastifyRequest, reply: FastifyReply, methods: string) => boolean
 
@@ -15,7 +13,8 @@ export function allowOrigins (app: FastifyInstance, list: string): RespondToPref
     reply.header('vary', vary === undefined ? 'origin' : `${vary}, origin`)
     if (isAllowed(request)) {
       reply.header('access-control-allow-origin', request.headers.origin)
-      reply.header('access-control-expose-headers', exposedHeaders)
+      reply.header('access-control-expose-headers',
+        'WWW-Authenticate, Retry-After, RateLimit, Link, X-Request-Id')
     }
     done(null, payload)
   })

@@ -1,23 +1,27 @@
 // Reads JSON bodies, and keeps 64-bit integers exact.
 import { isUtf8 } from 'node:buffer'
-import type { IncomingHttpHeaders } from 'node:http'
 import { Readable } from 'node:stream'
 import type { FastifyInstance } from 'fastify'
-import { ApiError, errors, overloaded, type ErrorDefinition } from '../errors.ts'
+import { ApiError, errors, overloaded } from '../errors.ts'
 import { inlineBytes, type MemoryBudget } from '../scheduling/memory-budget.ts'
 import { userWork } from '../scheduling/tick-limiter.ts'
-import { exactNumber } from './int64.ts'
 
 /** The most values in a body. Parsing 128 KiB of small objects would block the event loop for 40 ms. */
 const maxValues = 100
+
+const otherCharset = /;\s*charset\s*=(?!\s*"?utf-?8(?:["\s;]|$))/i
+
+export const int64Range = `from ${-(2n ** 63n)} to ${2n ** 63n - 1n}`
+export const inInt64Range = (value: bigint) => BigInt.asIntN(64, value) === value
 
 /** Accepts only `application/json`. If `budget` has no room for a body, rejects before reading the body. */
 export function readJsonBodies (app: FastifyInstance, budget: MemoryBudget): void {
   const limit = app.initialConfig.bodyLimit as number
   app.addHook('preParsing', ({ method, headers, identity }, reply, payload, done) => {
-    if (headers['content-type'] === undefined || method === 'GET' || method === 'HEAD') return done()
-    const error = contentHeadersError(headers)
-    if (error !== undefined) return done(new ApiError(error))
+    const { 'content-type': type, 'content-encoding': encoding = 'identity' } = headers
+    if (type === undefined || method === 'GET' || method === 'HEAD') return done()
+    if (otherCharset.test(type)) return done(new ApiError(errors.CONTENT_TYPE_UNSUPPORTED))
+    if (!/^identity$/i.test(encoding)) return done(new ApiError(errors.CONTENT_ENCODING_UNSUPPORTED))
     const { 'transfer-encoding': coding, 'content-length': length = 0 } = headers
     const bytes = coding === undefined ? Math.min(Number(length), limit) : limit
     // Reserve the memory until the response ends: the plant stays in memory until the database has stored it.
@@ -31,14 +35,6 @@ export function readJsonBodies (app: FastifyInstance, budget: MemoryBudget): voi
     if (body.length <= inlineBytes) return done(null, parseJsonBody(body))
     return userWork.turn(request.identity.user, body.length).then(() => parseJsonBody(body))
   })
-}
-
-/** Returns the error for an unsupported charset or content encoding. Fastify checks the media type itself. */
-function contentHeadersError (headers: IncomingHttpHeaders): ErrorDefinition | undefined {
-  const { 'content-type': contentType = '', 'content-encoding': contentEncoding = 'identity' } = headers
-  const charset = /;\s*charset\s*=\s*"?([^\s;"]*)/i.exec(contentType)?.[1]
-  if (charset !== undefined && !/^utf-?8$/i.test(charset)) return errors.CONTENT_TYPE_UNSUPPORTED
-  return contentEncoding.toLowerCase() === 'identity' ? undefined : errors.CONTENT_ENCODING_UNSUPPORTED
 }
 
 /** Parses a request body (RFC 8259). Returns undefined for an empty body. Throws if the body is not valid. */
@@ -83,4 +79,20 @@ function countValues (text: string): number {
 function revive (key: string, value: unknown, { source } = { source: '' }): unknown {
   if (key === '__proto__') throw new ApiError(errors.BODY_KEY_FORBIDDEN)
   return typeof value === 'number' ? exactNumber(value, source) : value
+}
+
+/**
+ * Returns a bigint for a 64-bit integer beyond ±2^53, and NaN for a fraction that JSON.parse rounded to an
+ * integer. For other numbers returns `double`, the result of JSON.parse. `source` is the number's text.
+ */
+function exactNumber (double: number, source: string): number | bigint {
+  if (!Number.isInteger(double)) return double
+  const [mantissa = '', exponent = '0'] = source.split(/e/i)
+  const [whole = '', fraction = ''] = mantissa.split('.')
+  // The number is `digits` times ten to the power of `shift`.
+  const [digits, shift] = [whole + fraction, Number(exponent) - fraction.length]
+  if (shift < 0 && /[1-9]/.test(digits.slice(shift))) return NaN
+  if (Number.isSafeInteger(double) || Math.abs(double) > 2 ** 63) return double
+  const value = BigInt(shift < 0 ? digits.slice(0, shift) : digits + '0'.repeat(shift))
+  return inInt64Range(value) ? value : double
 }

@@ -1,6 +1,6 @@
 // Before any route runs, rejects malformed requests, unknown paths, and methods that a path does not allow.
 import { METHODS, type IncomingMessage } from 'node:http'
-import type { FastifyInstance, FastifyReply, FastifyRequest, HookHandlerDoneFunction } from 'fastify'
+import type { FastifyInstance, onRequestHookHandler } from 'fastify'
 import { ApiError, errors, type ErrorDefinition } from '../errors.ts'
 import type { RespondToPreflight } from './cors.ts'
 
@@ -19,21 +19,20 @@ export function rejectMalformedRequests (app: FastifyInstance, preflight?: Respo
 
   const methods = new Map<string, string[]>()
   app.addHook('onRoute', ({ url, method }) => {
-    methods.set(url, [...new Set([...methods.get(url) ?? [], ...[method].flat()])].sort())
+    methods.set(url, [methods.get(url) ?? [], method].flat().sort())
   })
-  const findRoute = (path: string[]) => [...methods.keys()].find((url) => matches(url.split('/'), path))
+  const findRoute = (path: string[]) => methods.keys().find((url) => matches(url.split('/'), path))
   app.addHook('onRequest', (request, reply, done) => {
     const error = validateRequest(request.raw)
     if (error !== undefined) return done(new ApiError(error))
     if (!request.is404) return done()
     const path = segmentsOf(request.url)
-    const withoutSlash = path.at(-1) === '' ? findRoute(path.slice(0, -1)) : undefined
-    if (withoutSlash !== undefined) {
-      const message = `There is nothing at this path: use ${withoutSlash}.`
+    const route = findRoute(path)
+    if (route === undefined) {
+      const withoutSlash = path.at(-1) === '' ? findRoute(path.slice(0, -1)) : undefined
+      const message = withoutSlash && `There is nothing at this path: use ${withoutSlash}.`
       return done(new ApiError(errors.PATH_UNKNOWN, { message }))
     }
-    const route = findRoute(path)
-    if (route === undefined) return done(new ApiError(errors.PATH_UNKNOWN))
     const allowed = methods.get(route)?.join(', ') as string
     if (preflight?.(request, reply, allowed)) return
     reply.header('allow', allowed)
@@ -65,22 +64,16 @@ const isHost = (text: string) =>
   text === '' || (/^[\w.~!$&'()*+,;=:[\]%-]+$/.test(text) && URL.canParse(`http://${text}`))
 
 /** Returns the path's segments, without origin and query. Decodes percent escapes, as the router does. */
-function segmentsOf (url: string): string[] {
-  const [path] = url.replace(/^https?:\/\/[^/?]*/i, '').split('?', 1)
-  return (path || '/').split('/').map(decodeURIComponent)
-}
+const segmentsOf = (url: string) =>
+  decodeURI(url.replace(/^https?:\/\/[^/?]*/i, '').replace(/\?.*/, '') || '/').split('/')
 
-const matches = (pattern: string[], path: string[]) =>
-  (pattern.length === path.length || pattern.at(-1) === '*') &&
-  pattern.every((part, index) => part === path[index] || (/^[:*]/.test(part) && Boolean(path[index])))
+const matches = (pattern: string[], path: string[]) => pattern.length === path.length &&
+  pattern.every((part, index) => part === path[index] || (part.startsWith(':') && path[index] !== ''))
 
-/** An onRequest hook. Rejects malformed percent escapes in the query: the router checks only the path. */
-export function rejectMalformedQuery (
-  request: FastifyRequest, _reply: FastifyReply, done: HookHandlerDoneFunction
-): void {
-  const start = request.url.indexOf('?')
+/** Rejects malformed percent escapes in the query: the router checks only the path. */
+export const rejectMalformedQuery: onRequestHookHandler = ({ url }, _reply, done) => {
   try {
-    if (start !== -1) decodeURIComponent(request.url.slice(start))
+    if (url.includes('%')) decodeURIComponent(url)
   } catch {
     return done(new ApiError(errors.URL_MALFORMED))
   }

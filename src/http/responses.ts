@@ -1,11 +1,10 @@
 // Sets the standard headers, and turns errors of routes, Fastify and Node's parser into responses.
 import { STATUS_CODES } from 'node:http'
 import { isIP } from 'node:net'
-import { Readable } from 'node:stream'
 import type { FastifyError, FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { ApiError, errors, type ErrorDefinition } from '../errors.ts'
 import { clientWork } from '../scheduling/tick-limiter.ts'
-import { newRequestId } from './request-log.ts'
+import { newRequestId } from './log.ts'
 
 // The error codes of Fastify, its plugins and Node's HTTP parser.
 const foreignErrors: Record<string, ErrorDefinition> = {
@@ -14,11 +13,9 @@ const foreignErrors: Record<string, ErrorDefinition> = {
   FST_ERR_CTP_BODY_TOO_LARGE: errors.BODY_TOO_LARGE,
   FST_ERR_CTP_INVALID_MEDIA_TYPE: errors.CONTENT_TYPE_UNSUPPORTED,
   FST_BEARER_AUTH_MISSING_AUTHORIZATION_HEADER: errors.TOKEN_MISSING,
-  // The header `Authorization` does not use the scheme Bearer.
   FST_BEARER_AUTH_INVALID_AUTHORIZATION_HEADER: errors.TOKEN_MISSING,
-  // The client disconnected while it sent the body, so the service is not at fault.
+  // The client disconnected: while it sent the body, or before the service began to send a long list.
   ECONNRESET: errors.HTTP_MALFORMED,
-  // The client disconnected before the service began to send a long list.
   ERR_STREAM_PREMATURE_CLOSE: errors.HTTP_MALFORMED,
   ERR_HTTP_REQUEST_TIMEOUT: errors.REQUEST_TIMEOUT,
   HPE_HEADER_OVERFLOW: errors.HEADERS_TOO_LARGE,
@@ -45,12 +42,6 @@ export function setStandardHeaders (app: FastifyInstance): void {
     if (!reply.hasHeader('cache-control')) reply.header('cache-control', 'no-store')
     // Remove the charset that Fastify adds: `application/json` has no such parameter (RFC 8259, section 11).
     if (reply.getHeader('content-type') === 'application/json; charset=utf-8') reply.type('application/json')
-    // Send no stream of unknown length in HTTP/1.0: the client could not notice a truncated response.
-    const isChunked = payload instanceof Readable && !reply.hasHeader('content-length')
-    if (isChunked && request.raw.httpVersion === '1.0') {
-      payload.destroy()
-      return done(new ApiError(errors.HTTP_TOO_OLD))
-    }
     done(null, payload)
   })
 }
@@ -88,9 +79,7 @@ export function handleError (error: unknown, request: FastifyRequest, reply: Fas
 }
 
 /** Returns a complete HTTP response as text, for a request that never reaches Fastify. */
-export function rawErrorResponse (
-  app: FastifyInstance, error: unknown, remoteAddress: string | undefined
-): string {
+export function rawErrorResponse (app: FastifyInstance, error: unknown, remoteAddress?: string): string {
   const apiError = toApiError(error, errors.HTTP_MALFORMED)
   const { status, number, headers, message } = apiError
   const id = newRequestId()

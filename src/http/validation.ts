@@ -1,12 +1,44 @@
-// Checks the body, path parameters and query of a request against the schemas of its route.
-import { Kind, type TSchema } from '@sinclair/typebox'
+// Defines types of values. Checks the body, path parameters and query of a request against their schemas.
+import { Kind, Type, TypeRegistry, type TSchema, type TUnsafe } from '@sinclair/typebox'
 import { TypeCompiler, ValueErrorType, type ValueError } from '@sinclair/typebox/compiler'
 import { ApiError, errors, type ErrorDefinition } from '../errors.ts'
-import { int64Range } from './int64.ts'
-import { typeDescriptions } from './types.ts'
+import { int64Range, inInt64Range } from './json.ts'
 
-const toApiErrorByPart: Record<string, (error: ValueError) => ApiError> =
-  { body: bodyError, params: pathError, querystring: queryError }
+/** What a value of each kind must be, in words for error messages. */
+const typeDescriptions: Record<string, string> = {}
+
+/** Defines a type of values. `kind` is its name for TypeBox. */
+export function defineType<Value> (
+  kind: string, description: string, schema: object, check: (value: unknown) => boolean
+) {
+  typeDescriptions[kind] = description
+  TypeRegistry.Set(kind, (_schema, value) => check(value))
+  return (options: { description: string, examples?: unknown[] }): TUnsafe<Value> =>
+    Type.Unsafe({ [Kind]: kind, ...schema, ...options })
+}
+
+/** A 64-bit integer in a JSON body. Integers beyond ±2^53 are bigints, all other integers are numbers. */
+export const Int64 = defineType<number | bigint>('Int64', `an integer ${int64Range}`,
+  { type: 'integer', format: 'int64' },
+  (value) => typeof value === 'bigint' || Number.isSafeInteger(value))
+
+// Check the length first: BigInt takes time quadratic in the number of digits. Any 18 digits are in range.
+export const isInt64 = (value: unknown) => typeof value === 'string' && value.length <= 20 &&
+  /^(0|-?[1-9][0-9]*)$/.test(value) && (value.length <= 18 || inInt64Range(BigInt(value)))
+
+/** A 64-bit integer in a URL, as text. */
+export const Int64Text = defineType<string>('Int64Text', `a decimal integer ${int64Range}`,
+  { type: 'integer', format: 'int64' }, isInt64)
+
+/** A count in a query string, as text. */
+export const LimitText = defineType<string>('LimitText', 'a decimal integer from 0 to 2147483647',
+  { type: 'integer', format: 'int32', minimum: 0 },
+  (value) => isInt64(value) && Number(value) >= 0 && Number(value) <= 2147483647)
+
+/** A string that PostgreSQL stores and returns unchanged. */
+export const UnicodeText = defineType<string>('UnicodeText', 'a string of Unicode characters without U+0000',
+  { type: 'string', pattern: '^[^\\u0000]*$' },
+  (value) => typeof value === 'string' && !value.includes('\0') && value.isWellFormed())
 
 /** Converts no values. Ajv would accept 5 as a name. TypeBox's Fastify compiler would accept 1.5 as an id. */
 export function compileValidator ({ schema, httpPart }: { schema: TSchema, httpPart: string }) {
@@ -18,35 +50,36 @@ export function compileValidator ({ schema, httpPart }: { schema: TSchema, httpP
     : { error: toApiError(check.Errors(value).First() as ValueError) }
 }
 
-function bodyError (error: ValueError): ApiError {
-  const { path, schema, value } = error
-  if (path === '') {
-    return reject(errors.BODY_NOT_OBJECT, `The body must be a JSON object with ${fieldNames(schema)}.`)
-  }
-  if (value === undefined) {
-    const expected = typeDescriptions[schema[Kind]]
-    const hint = expected === undefined ? '' : `: expected ${expected}`
-    return reject(errors.FIELD_MISSING, `${nameOf(error)} is missing${hint}.`)
-  }
-  if (schema[Kind] === 'Int64' && typeof value === 'number' && Math.abs(value) >= 2 ** 63) {
-    return reject(errors.INT64_OUT_OF_RANGE, `${nameOf(error)} must be ${int64Range}.`)
-  }
-  return reject(errors.FIELD_INVALID, `${nameOf(error)} ${requirementOf(error)}.`)
-}
+const toApiErrorByPart: Record<string, (error: ValueError) => ApiError> = {
+  body (error) {
+    const { path, schema, value } = error
+    if (path === '') {
+      return reject(errors.BODY_NOT_OBJECT, `The body must be a JSON object with ${fieldNames(schema)}.`)
+    }
+    if (value === undefined) {
+      const expected = typeDescriptions[schema[Kind]]
+      const hint = expected === undefined ? '' : `: expected ${expected}`
+      return reject(errors.FIELD_MISSING, `${nameOf(error)} is missing${hint}.`)
+    }
+    if (schema[Kind] === 'Int64' && typeof value === 'number' && Math.abs(value) >= 2 ** 63) {
+      return reject(errors.INT64_OUT_OF_RANGE, `${nameOf(error)} must be ${int64Range}.`)
+    }
+    return reject(errors.FIELD_INVALID, `${nameOf(error)} ${requirementOf(error)}.`)
+  },
 
-function pathError (error: ValueError): ApiError {
-  return reject(errors.PATH_PARAMETER_INVALID, `The ${nameOf(error)} in the path ${requirementOf(error)}.`)
-}
+  params: (error) =>
+    reject(errors.PATH_PARAMETER_INVALID, `The ${nameOf(error)} in the path ${requirementOf(error)}.`),
 
-function queryError (error: ValueError): ApiError {
-  const name = nameOf(error)
-  if (error.type !== ValueErrorType.ObjectAdditionalProperties) {
-    return reject(errors.QUERY_PARAMETER_INVALID, `${name} ${requirementOf(error)}, given once.`)
+  querystring (error) {
+    const name = nameOf(error)
+    if (error.type !== ValueErrorType.ObjectAdditionalProperties) {
+      return reject(errors.QUERY_PARAMETER_INVALID, `${name} ${requirementOf(error)}, given once.`)
+    }
+    const known = Object.keys(error.schema.properties).join(' or ') || 'none'
+    // Do not repeat a long name: it may be a token, and tokens must not get into the log.
+    const shown = /^\w{1,20}$/.test(name) ? name : 'This name'
+    return reject(errors.QUERY_PARAMETER_INVALID, `${shown} is not a parameter here: use ${known}.`)
   }
-  const known = Object.keys(error.schema.properties).join(' or ') || 'none'
-  // Do not repeat a long name: it may be a token, and tokens must not get into the log.
-  const shown = /^\w{1,20}$/.test(name) ? name : 'This name'
-  return reject(errors.QUERY_PARAMETER_INVALID, `${shown} is not a parameter here: use ${known}.`)
 }
 
 const reject = (definition: ErrorDefinition, message: string) => new ApiError(definition, { message })

@@ -3,60 +3,52 @@ import type { Writable } from 'node:stream'
 import { LRUCache } from 'lru-cache'
 import type { Database } from '../database/database.ts'
 import { overloaded } from '../errors.ts'
-import { Batcher, type BatcherOptions, type Identity } from '../scheduling/batcher.ts'
+import { Batcher, type BatcherOptions, type Identity, type Work } from '../scheduling/batcher.ts'
 import { inlineBytes, type MemoryBudget } from '../scheduling/memory-budget.ts'
 import { userWork } from '../scheduling/tick-limiter.ts'
 import {
-  firstPage, readEnd, readFirstPages, readPage, readSmallPage, type Cursor, type ListRange, type Page,
-  type PageRequest
+  firstId, readEnd, readFirstPages, readPage, readSmallPage, type Cursor, type Page, type PageRequest
 } from './pages.ts'
 
-interface ListRequest extends PageRequest {
-  identity: Identity
-  response: Writable
-  queuedAt: number
-}
+type ListRequest = PageRequest & Work
 
-/** Undefined if the page is too large for a short list. The service then reads the list as a long list. */
-type MaybePage = Page | undefined
-
-/** `maxPageSize` is in plants. Parsing 128 KiB of JSON takes about 2 ms. */
-const [maxPageSize, maxPageBytes, maxFirstPageBytes] = [2000, 131_072, 65_536]
-
+/** A first page has at most 100 plants, and one more plant that shows whether the list goes on. */
+const [maxPagePlants, maxFirstPagePlants] = [2000, 101]
+/** Parsing 128 KiB of JSON takes about 2 ms. */
+const [maxPageBytes, maxFirstPageBytes] = [131_072, 65_536]
 /** How many plants one statement may skip to find the end of a list. Skipping 10,000 takes about 1 ms. */
 const maxSkipped = 10_000
-
 /** A batch is slow if it takes over 100 ms and over four times the average of recent batches. */
 const [slowMs, slowFactor] = [100, 4]
 
 export function createLists (
   database: Database, budget: MemoryBudget, maxPlantBytes: number,
   /** For short lists. Other lists use these options with other limits. */
-  batch: Pick<BatcherOptions<ListRequest, MaybePage>, 'limits' | 'maxQueued' | 'isRetryable'>
+  batch: Pick<BatcherOptions<unknown, unknown>, 'limits' | 'maxQueued' | 'isRetryable'>
 ) {
-  /** Users with a slow list in the last 10 s. Their lists share no statement with other users. */
-  const slow = new LRUCache<string, true>({ max: 10_000, ttl: 10_000 })
-  /** Users with a large first page in the last 10 s. Their lists are read as long lists from the start. */
-  const large = new LRUCache<string, true>({ max: 10_000, ttl: 10_000 })
+  /** Users with a slow list, or with a first page that was too large for a short list, in the last 10 s. */
+  const expensive = new LRUCache<string, 'slow' | 'large'>({ max: 10_000, ttl: 10_000 })
   let lastResultAt = 0
   let typicalMs = slowMs / slowFactor
 
   const shortLists = new Batcher(readShort, { ...batch, name: 'list', divert })
-  type Read<Result> = (list: ListRequest) => Promise<Result>
-  const alone = <Result>(name: string, read: Read<Result>, maxQueued = Infinity) =>
+  const alone = <Result>(name: string, read: (list: ListRequest) => Promise<Result>, maxQueued = Infinity) =>
     new Batcher((lists: ListRequest[]) => Promise.all(lists.map(read)),
       { ...batch, limits: () => ({ maxItems: 1, maxInFlight: 1 }), maxQueued, name })
   // A slow batch marks all its users, even users with fast lists. Queue their lists apart from long lists.
   const slowLists = alone('slow_list', readSlow, batch.maxQueued)
   // No queue limit: the memory budget limits the long lists, and each queues one page at a time.
-  const longLists = alone('long_list', readLarge)
+  const longLists = alone('long_list', (list) => readPage(database, list))
   const ends = alone('list_end', (end) => readEnd(database, end))
 
   /** Returns the plants of a short list or the pages of a long list. `beyond` is the first id after them. */
-  async function list (identity: Identity, range: ListRange, response: Writable) {
+  async function list (
+    identity: Identity, { from = firstId, limit }: { from?: string, limit: number }, response: Writable
+  ) {
     const { user } = identity
-    const queuedAt = performance.now()
-    const request = { ...firstPage(user, range, maxFirstPageBytes), identity, response, queuedAt }
+    // Read one more plant to see if more follow. For limit 0, read none: `Link` would lead to an empty page.
+    const maxPlants = limit === 0 ? 0 : Math.min(maxFirstPagePlants, limit + 1)
+    const request = { identity, response, user, from, limit, maxPlants, maxBytes: maxFirstPageBytes }
     const page = await shortLists.add(request)
     if (page !== undefined && page.next === undefined) return { plants: page.toPlants(), beyond: page.beyond }
 
@@ -68,7 +60,7 @@ export function createLists (
       await userWork.turn(user, first.bytes)
       return { plants: first.toPlants(), beyond: first.beyond }
     }
-    if (range.limit === Infinity) return { plants: pagesOf(request, first) }
+    if (limit === Infinity) return { plants: pagesOf(request, first) }
     // The header `Link` tells where the next list starts, and is sent before the plants. Find the end first.
     const second = await (prefetch(request, first) as Promise<Page>)
     const beyond = second.next === undefined ? second.beyond : await setEnd(request, second.next)
@@ -91,13 +83,13 @@ export function createLists (
     return end
   }
 
-  async function * pagesOf (request: ListRequest, first: Page, second?: Page): AsyncGenerator<Page, void> {
-    let next: Promise<Page> | Page | undefined = second ?? prefetch(request, first)
-    yield first
-    while (next !== undefined) {
-      const page: Page = await next
-      next = prefetch(request, page)
+  /** Yields each page when the service may parse it. `pages`: the pages that have already been read. */
+  async function * pagesOf (request: ListRequest, ...pages: Page[]): AsyncGenerator<Page, void> {
+    for (let page = pages.shift(); page !== undefined;) {
+      const next: Promise<Page> | Page | undefined = pages.shift() ?? prefetch(request, page)
+      await userWork.turn(request.user, page.bytes)
       yield page
+      page = await next
     }
   }
 
@@ -105,21 +97,21 @@ export function createLists (
   function prefetch (request: ListRequest, { next, count, bytes }: Page): Promise<Page> | undefined {
     if (next === undefined) return undefined
     const affordable = Math.floor(maxPageBytes / (bytes / count))
-    const size = Math.max(1, Math.min(maxPageSize, next.limit + 1, affordable))
-    const cursor = { ...next, size, maxBytes: maxPageBytes }
-    const page = longLists.add({ ...request, ...cursor, queuedAt: Infinity })
+    const maxPlants = Math.max(1, Math.min(maxPagePlants, next.limit + 1, affordable))
+    const page = longLists.add({ ...request, ...next, maxPlants, maxBytes: maxPageBytes, queuedAt: Infinity })
     // If the client disconnects, no code awaits the page. An unhandled rejection would crash the process.
     page.catch(() => {})
     return page
   }
 
   /** Lists of slow users, and retried lists, are read one by one. Large users have only long lists. */
-  function divert (list: ListRequest, isRetry: boolean): Promise<MaybePage> | undefined {
-    if (large.has(list.user)) return Promise.resolve(undefined)
-    return isRetry || slow.has(list.user) ? slowLists.add(list) : undefined
+  function divert (list: ListRequest, isRetry: boolean) {
+    const reason = expensive.get(list.user)
+    if (reason === 'large') return Promise.resolve(undefined)
+    return isRetry || reason === 'slow' ? slowLists.add(list) : undefined
   }
 
-  async function readShort (lists: ListRequest[]): Promise<MaybePage[]> {
+  async function readShort (lists: ListRequest[]) {
     const sentAt = performance.now()
     const pages = await readFirstPages(database, lists)
     // A statement starts only after the previous statement's result.
@@ -128,25 +120,17 @@ export function createLists (
     const wasSlow = ms > slowMs && ms > slowFactor * typicalMs
     typicalMs += (ms - typicalMs) / 16
     for (const [index, { user }] of lists.entries()) {
-      if (wasSlow) slow.set(user, true)
-      if (pages[index] === undefined) large.set(user, true)
+      if (pages[index] === undefined) expensive.set(user, 'large')
+      else if (wasSlow) expensive.set(user, 'slow')
     }
     return pages
   }
 
-  async function readSlow (list: ListRequest): Promise<MaybePage> {
+  async function readSlow (list: ListRequest) {
     const startedAt = performance.now()
     const page = await readSmallPage(database, { ...list, maxBytes: inlineBytes })
-    if (performance.now() - startedAt < slowMs) slow.delete(list.user)
-    else slow.set(list.user, true)
-    return page
-  }
-
-  async function readLarge (list: ListRequest): Promise<Page> {
-    const page = await readPage(database, list)
-    const isFirst = list.queuedAt !== Infinity
-    if (isFirst && page.bytes > inlineBytes) large.set(list.user, true)
-    else if (isFirst) large.delete(list.user)
+    if (performance.now() - startedAt < slowMs) expensive.delete(list.user)
+    else expensive.set(list.user, 'slow')
     return page
   }
 

@@ -1,19 +1,14 @@
 // Statements that read pages of plants.
 import type { Database, Row } from '../database/database.ts'
 import { inlineBytes } from '../scheduling/memory-budget.ts'
-import { columnList, fields, textFields, toPlant } from './columns.ts'
-import type { Plant } from './schemas.ts'
+import { columnList, fields, textFields, toPlant, type Plant } from './plant.ts'
 
 /** The rest of a list: at most `limit` plants, with ids from `from` up to and including `to`. */
-export interface Cursor { from: string, limit: number, to?: string | undefined }
-
-/** Without `from`, the list starts at the first plant. */
-export interface ListRange { from?: string | undefined, limit: number }
+export interface Cursor { from: string, limit: number, to?: string }
 
 export interface PageRequest extends Cursor {
   user: string
-  /** The most plants in the page. */
-  size: number
+  maxPlants: number
   /** The most bytes of JSON for a page's texts. A plant with more gets a page of its own. */
   maxBytes: number
 }
@@ -23,25 +18,22 @@ export interface Page {
   count: number
   bytes: number
   /** Absent on the last page. */
-  next?: Cursor | undefined
+  next?: Cursor
   /** On the last page: the id of the first plant beyond the limit. */
-  beyond?: string | undefined
+  beyond?: string
   /** Parses and releases the JSON, so call `toPlants` only once. Parsing a large page is expensive. */
   toPlants (): Plant[]
 }
 
-/** 100 plants, and one more plant that shows whether the list goes on. */
-const maxFirstPageSize = 101
-const [firstId, lastId] = ['-9223372036854775808', '9223372036854775807']
+export const firstId = '-9223372036854775808'
+const lastId = '9223372036854775807'
 
 const textBytes = textFields.map((field) => `coalesce(octet_length(${field}), 0)`)
 const jsonBytes = textFields.map((field) => `coalesce(octet_length(to_json(${field})::text), 0)`)
 
-/** In bytes. If a page has a longer text, `selectLargePage` reads the page. */
-const largeText = 256
-
 // Selects a page as one row: the count, the last id if more plants may follow, and a JSON array per field. If
-// the arrays exceed `maxBytes` or a text is large, all are null. See docs/design/004-lists-in-pages.md.
+// the arrays exceed `maxBytes` or a text exceeds 256 bytes, all are null: `selectLargePage` reads such pages.
+// See docs/design/004-lists-in-pages.md.
 const pageOf = (condition: string, size: string, maxBytes: string | number) => `
   select count, case when count = ${size} then last_id end as last_id,
     ${fields.map((field) => `case when not has_large
@@ -51,7 +43,7 @@ const pageOf = (condition: string, size: string, maxBytes: string | number) => `
       ${fields.map((field) => `,
         json_agg(case when not is_large then ${field} end order by id)::text as ${field}`).join('')}
     from (
-      select id${columnList}, greatest(${textBytes.join()}) > ${largeText} as is_large
+      select id${columnList}, greatest(${textBytes.join()}) > 256 as is_large
       from plants where ${condition} order by id limit ${size}
     ) as plant
   ) as page`
@@ -93,29 +85,22 @@ const selectEnd = {
   text: 'select id from plants where owner = $1 and id >= $2 order by id offset $3 limit 1'
 }
 
-export function firstPage (user: string, range: ListRange, maxBytes: number): PageRequest {
-  const { from = firstId, limit } = range
-  // Read one more plant to see if more follow. For limit 0, read none: `Link` would lead to an empty page.
-  const size = limit === 0 ? 0 : Math.min(maxFirstPageSize, limit + 1)
-  return { user, from, limit, size, maxBytes }
-}
-
-const valuesOf = ({ user, from, size, maxBytes, to = lastId }: PageRequest) =>
-  [user, from, size, maxBytes, to]
+const valuesOf = ({ user, from, maxPlants, maxBytes, to = lastId }: PageRequest) =>
+  [user, from, maxPlants, maxBytes, to]
 
 /** Runs one statement. Returns undefined for a page that is too large: read such a page with `readPage`. */
-export async function readFirstPages (
-  database: Database, lists: PageRequest[]
-): Promise<Array<Page | undefined>> {
+export async function readFirstPages (database: Database, lists: PageRequest[]) {
   const [first] = lists as [PageRequest]
   if (lists.length === 1) {
     const [row] = await database.read(selectPage, valuesOf(first))
     return [toPage(first, row as Row)]
   }
-  const columns = (['user', 'from', 'size'] as const).map((name) => lists.map((list) => list[name]))
-  const rows = new Map<number, Row>()
-  for (const [n, ...row] of await database.read(selectPages, columns)) rows.set(Number(n), row)
-  return lists.map((list, index) => toPage(list, rows.get(index + 1) as Row))
+  const columns = (['user', 'from', 'maxPlants'] as const).map((name) => lists.map((list) => list[name]))
+  const pages: Array<Page | undefined> = []
+  for (const [n, ...row] of await database.read(selectPages, columns)) {
+    pages[Number(n) - 1] = toPage(lists[Number(n) - 1] as PageRequest, row)
+  }
+  return pages
 }
 
 /** Reads the first page of one list. Returns undefined for a page of more than `maxBytes`. */
@@ -132,9 +117,7 @@ export async function readPage (database: Database, request: PageRequest): Promi
 }
 
 /** Returns the id of the first plant beyond the limit, or undefined if there is none. */
-export async function readEnd (
-  database: Database, { user, from, limit }: PageRequest
-): Promise<string | undefined> {
+export async function readEnd (database: Database, { user, from, limit }: PageRequest) {
   const [row] = await database.readLong(selectEnd, [user, from, limit])
   return row?.[0] as string | undefined
 }

@@ -3,19 +3,45 @@ import type { ServerResponse } from 'node:http'
 import { Readable } from 'node:stream'
 import type { FastifyPluginAsyncTypebox } from '@fastify/type-provider-typebox'
 import { Type } from '@sinclair/typebox'
-import type { FastifyReply, FastifyRequest } from 'fastify'
+import type { FastifyReply } from 'fastify'
 import { ApiError, defineErrors, errors } from '../errors.ts'
-import { userWork } from '../scheduling/tick-limiter.ts'
+import { defineType, isInt64, LimitText } from '../http/validation.ts'
 import type { Page } from './pages.ts'
+import { NewPlantSchema, PlantParamsSchema, PlantSchema, type Plant } from './plant.ts'
 import type { Plants } from './repository.ts'
-import {
-  LinkHeader, ListQuerySchema, NewPlantSchema, PlantParamsSchema, PlantSchema, readCursor, writeCursor,
-  type Plant
-} from './schemas.ts'
 
 const { ID_TAKEN, PLANT_NOT_FOUND } = defineErrors({
-  ID_TAKEN: { number: 40014, message: 'You already have a plant with this id.' },
-  PLANT_NOT_FOUND: { number: 40402, message: 'You have no plant with this id.' }
+  ID_TAKEN: [40014, 'You already have a plant with this id.'],
+  PLANT_NOT_FOUND: [40402, 'You have no plant with this id.']
+})
+
+export const writeCursor = (id: string) => Buffer.from(id).toString('base64url')
+const readCursor = (cursor: string) => Buffer.from(cursor, 'base64url').toString('latin1')
+
+/** A plant's id, encoded by `writeCursor` so that clients do not use the text as an id or an offset. */
+const CursorText = defineType<string>('CursorText', 'the value from the Link header of a list',
+  { type: 'string' },
+  (value) => typeof value === 'string' && isInt64(readCursor(value)) &&
+    writeCursor(readCursor(value)) === value)
+
+const ListQuerySchema = Type.Object({
+  limit: Type.Optional(LimitText(
+    { description: 'Maximum number of results to return; all when absent', examples: [20] }
+  )),
+  after: Type.Optional(CursorText({
+    description: 'Where the list begins: a value from the header `Link`. At the first plant when absent'
+  }))
+}, { additionalProperties: false })
+
+const ListSchema = Type.Array(PlantSchema, {
+  description: 'Your plants',
+  headers: {
+    link: {
+      type: 'string',
+      description: 'The next page, while more plants follow: a URL relative to this one (RFC 8288)',
+      examples: ['<?limit=20&after=NDM>; rel="next"']
+    }
+  }
 })
 
 export const plantsRoutes: FastifyPluginAsyncTypebox<{ plants: Plants }> = async (app, { plants }) => {
@@ -48,7 +74,7 @@ export const plantsRoutes: FastifyPluginAsyncTypebox<{ plants: Plants }> = async
       description: 'Returns your plants in ascending order of id: all of them, or the first `limit`. ' +
         'While more follow, the header `Link` leads to the next page.',
       querystring: ListQuerySchema,
-      response: { 200: Type.Array(PlantSchema, { description: 'Your plants', headers: LinkHeader }) }
+      response: { 200: ListSchema }
     }
   }, async (request, reply) => {
     const { limit, after } = request.query
@@ -59,9 +85,11 @@ export const plantsRoutes: FastifyPluginAsyncTypebox<{ plants: Plants }> = async
       reply.header('link', `<?limit=${limit}&after=${writeCursor(beyond)}>; rel="next"`)
     }
     if (Array.isArray(list)) return list
+    // HTTP/1.0 has no chunks: the client could not notice a truncated list.
+    if (request.raw.httpVersion === '1.0') throw new ApiError(errors.HTTP_TOO_OLD)
     reply.type('application/json')
     // For a HEAD request, Fastify would read the whole stream and discard the data.
-    const chunks = request.method === 'HEAD' ? [] : toJson(list, request, reply)
+    const chunks = request.method === 'HEAD' ? [] : toJson(list, reply)
     return Readable.from(chunks, { objectMode: false }) as never
   })
 
@@ -84,13 +112,12 @@ export const plantsRoutes: FastifyPluginAsyncTypebox<{ plants: Plants }> = async
 }
 
 /** Yields the JSON of a long list, page by page. */
-async function * toJson (pages: AsyncIterable<Page>, request: FastifyRequest, reply: FastifyReply) {
+async function * toJson (pages: AsyncIterable<Page>, reply: FastifyReply) {
   const serialize = reply.getSerializationFunction('200') as unknown as (plants: Plant[]) => string
   let separator = '['
   for await (const page of pages) {
     // If this page is empty, the previous page was the last page with plants.
     if (page.count === 0) break
-    await userWork.turn(request.identity.user, page.bytes)
     yield separator + serialize(page.toPlants()).slice(1, -1)
     separator = ','
     await drained(reply.raw)

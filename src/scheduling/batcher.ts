@@ -39,25 +39,20 @@ export interface BatcherOptions<Item, Result> {
 export const singles = { maxItems: 1, maxInFlight: 100 }
 
 const maxQueueMs = 5000
-
 /** How often the batcher looks for expired items and stalled batches. */
 const checkMs = 100
-
 // If no batch finishes during this many checks, the batches in flight no longer count toward `maxInFlight`.
 // Otherwise batches that wait for a locked row would delay all other users.
 const maxStalledChecks = 10
 
 /** In characters. Limits how long a small item waits for large items of the same batch. */
 const maxBatchLength = 262_144
-
 /** In characters. Fair queuing adds 1 to the cost of an item for each unit of its size. */
 const sizeUnit = 4096
 
-interface Entry<Item, Result> {
+interface Entry<Item, Result> extends Omit<PromiseWithResolvers<Result>, 'promise'> {
   item: Item
   context: unknown
-  resolve: (result: Result | Promise<Result>) => void
-  reject: (error: unknown) => void
 }
 
 /** See docs/design/002-batches.md. */
@@ -65,10 +60,8 @@ export class Batcher<Item extends Work, Result> {
   readonly #run: (items: Item[]) => Promise<Result[]>
   readonly #options: BatcherOptions<Item, Result>
   readonly #queue = new FairQueue<Entry<Item, Result>>()
-  #inFlight = 0
-  /** Incremented when the batches in flight no longer count toward `maxInFlight`. */
-  #generation = 0
-  #stalledChecks = 0
+  /** The batches that count toward `maxInFlight`, and the checks since one of them has finished. */
+  #inFlight = { batches: 0, stalledChecks: 0 }
   #scheduled: NodeJS.Immediate | undefined
   #timer: NodeJS.Timeout | undefined
 
@@ -85,14 +78,10 @@ export class Batcher<Item extends Work, Result> {
   add (item: Item): Promise<Result> {
     const { user, size = 0, queuedAt = performance.now() } = item
     item.queuedAt = queuedAt
-    if (this.#queue.size >= this.#options.maxQueued) {
-      const evicted = this.#queue.evictFromLargest(user)
-      if (evicted === undefined) return Promise.reject(overloaded)
-      evicted.reject(overloaded)
-    }
     const { promise, resolve, reject } = Promise.withResolvers<Result>()
     const entry = { item, context: requestContext.getStore(), resolve, reject }
     this.#queue.add(user, entry, 1 + Math.floor(size / sizeUnit), queuedAt)
+    if (this.#queue.size > this.#options.maxQueued) this.#queue.evictFromLargest(user).reject(overloaded)
     this.#timer ??= setInterval(() => this.#check(), checkMs).unref()
     // Items that arrive in one iteration of the event loop start together.
     this.#scheduled ??= setImmediate(() => this.#drain())
@@ -102,16 +91,15 @@ export class Batcher<Item extends Work, Result> {
   #drain (): void {
     this.#scheduled = undefined
     const { maxItems, maxInFlight } = this.#options.limits()
-    const generation = this.#generation
+    const inFlight = this.#inFlight
     // While a batch is in flight, send only full batches: many small batches take more processor time.
-    while (this.#inFlight === 0 || (this.#inFlight < maxInFlight && this.#queue.size >= maxItems)) {
+    while (inFlight.batches === 0 || (inFlight.batches < maxInFlight && this.#queue.size >= maxItems)) {
       const batch = this.#takeBatch(maxItems)
       if (batch.length === 0) return
-      this.#inFlight++
+      inFlight.batches++
       void this.#send(batch).then(() => {
-        if (generation !== this.#generation) return
-        this.#inFlight--
-        this.#stalledChecks = 0
+        inFlight.batches--
+        inFlight.stalledChecks = 0
         this.#scheduled ??= setImmediate(() => this.#drain())
       })
     }
@@ -119,15 +107,13 @@ export class Batcher<Item extends Work, Result> {
 
   #takeBatch (maxItems: number): Array<Entry<Item, Result>> {
     const batch: Array<Entry<Item, Result>> = []
-    let maxCost = Infinity
-    let cost = 0
+    let left = maxBatchLength
     while (batch.length < maxItems) {
-      const entry = this.#queue.next(maxCost)
+      const entry = this.#queue.next(batch.length === 0 ? Infinity : Math.max(1, left / sizeUnit))
       if (entry === undefined) break
       if (!this.#mayRun(entry)) continue
       batch.push(entry)
-      cost += (entry.item.size ?? 0) / sizeUnit
-      maxCost = Math.max(1, maxBatchLength / sizeUnit - cost)
+      left -= entry.item.size ?? 0
     }
     return batch
   }
@@ -178,14 +164,11 @@ export class Batcher<Item extends Work, Result> {
 
   #check (): void {
     for (const { reject } of this.#queue.takeExpired(performance.now() - maxQueueMs)) reject(overloaded)
-    if (this.#inFlight === 0) this.#stalledChecks = 0
-    else if (++this.#stalledChecks > maxStalledChecks) {
-      this.#generation++
-      this.#inFlight = 0
-      this.#stalledChecks = 0
+    if (this.#inFlight.batches > 0 && ++this.#inFlight.stalledChecks > maxStalledChecks) {
+      this.#inFlight = { batches: 0, stalledChecks: 0 }
       this.#drain()
     }
-    if (this.#inFlight > 0 || this.#queue.size > 0) return
+    if (this.#inFlight.batches > 0 || this.#queue.size > 0) return
     clearInterval(this.#timer)
     this.#timer = undefined
   }

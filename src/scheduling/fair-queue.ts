@@ -7,25 +7,22 @@ interface UserQueue<Item> {
 }
 
 export class FairQueue<Item> {
+  /** The number of entries. Only for reading. */
+  size = 0
   #users = new Map<string, UserQueue<Item>>()
   readonly #quantum: number
-  #size = 0
 
   /** `quantum`: the cost that each user may spend in a round. */
   constructor (quantum = 1) {
     this.#quantum = quantum
   }
 
-  get size (): number {
-    return this.#size
-  }
-
-  /** `queuedAt` is a time of `performance.now()`. With Infinity the entry never expires. */
-  add (user: string, item: Item, cost = 1, queuedAt = performance.now()): void {
+  /** `queuedAt` is a time of `performance.now()`. By default the entry never expires. */
+  add (user: string, item: Item, cost = 1, queuedAt = Infinity): void {
     let queue = this.#users.get(user)
     if (queue === undefined) this.#users.set(user, queue = { entries: [], deficit: this.#quantum })
     queue.entries.push({ item, cost, queuedAt })
-    this.#size++
+    this.size++
   }
 
   /** Takes the next item. Returns undefined if the queue is empty or the next item costs over `maxCost`. */
@@ -56,23 +53,22 @@ export class FairQueue<Item> {
     return expired
   }
 
-  /** Takes the newest item of the longest queue, unless `user`'s queue plus one item would be the longest. */
-  evictFromLargest (user: string): Item | undefined {
-    let [largest, size] = [user, (this.#users.get(user)?.entries.length ?? 0) + 1]
-    for (const [other, { entries }] of this.#users) {
-      if (entries.length > size) [largest, size] = [other, entries.length]
+  /** Takes the newest item of the longest queue. If several queues are the longest, prefers `user`'s. */
+  evictFromLargest (user: string): Item {
+    let [largest, queue] = [user, this.#users.get(user) as UserQueue<Item>]
+    for (const [other, each] of this.#users) {
+      if (each.entries.length > queue.entries.length) [largest, queue] = [other, each]
     }
-    if (largest === user) return undefined
-    return this.#remove(largest, this.#users.get(largest) as UserQueue<Item>, size - 1)
+    return this.#remove(largest, queue, queue.entries.length - 1)
   }
 
   #remove (user: string, queue: UserQueue<Item>, index: number): Item {
     const { entries } = queue
     const entry = index === 0 ? entries.shift() : entries.splice(index, 1)[0]
-    this.#size--
+    this.size--
     if (entries.length === 0) this.#users.delete(user)
-    // Replace the empty Map to free memory, because V8 keeps the old tables of a grown Map.
-    if (this.#size === 0) this.#users = new Map()
+    // Replace the empty Map: a Map is slow after many deletes, and V8 keeps its old tables for a while.
+    if (this.size === 0) this.#users = new Map()
     return (entry as typeof entries[0] & {}).item
   }
 }

@@ -10,16 +10,17 @@ const quantumBytes = 65_536
 /** Limits bytes, not time: clocks are too coarse, and on a busy machine even short work takes long. */
 export class TickLimiter {
   readonly #queue = new FairQueue<() => void>(quantumBytes)
-  #spentBytes = 0
+  /** How many bytes of work this tick may still run. The first work of a tick may have any size. */
+  #left = Infinity
 
   /** Calls `work` in this tick if the limit allows it, otherwise later. Each key gets a fair share. */
   run (key: string, bytes: number, work: () => void): void {
-    if (this.#spentBytes === 0) setImmediate(() => this.#nextTick())
+    if (this.#left === Infinity) setImmediate(() => this.#nextTick())
     const charged = () => {
-      this.#spentBytes += bytes
+      this.#left = Math.min(this.#left, maxBytesPerTick) - bytes
       work()
     }
-    if (this.#queue.size === 0 && bytes <= this.#left()) charged()
+    if (this.#queue.size === 0 && bytes <= this.#left) charged()
     else this.#queue.add(key, charged, bytes)
   }
 
@@ -28,15 +29,10 @@ export class TickLimiter {
     return new Promise((resolve) => this.run(key, bytes, resolve))
   }
 
-  /** Returns how many bytes of work this tick may still run. The first work of a tick may have any size. */
-  #left (): number {
-    return this.#spentBytes === 0 ? Infinity : maxBytesPerTick - this.#spentBytes
-  }
-
   #nextTick (): void {
-    this.#spentBytes = 0
-    for (let work; (work = this.#queue.next(this.#left())) !== undefined;) work()
-    if (this.#spentBytes > 0) setImmediate(() => this.#nextTick())
+    this.#left = Infinity
+    for (let work; (work = this.#queue.next(this.#left)) !== undefined;) work()
+    if (this.#left < Infinity) setImmediate(() => this.#nextTick())
   }
 }
 

@@ -3,7 +3,7 @@ import { setImmediate, setTimeout as delay } from 'node:timers/promises'
 import type { FastifyPluginAsync } from 'fastify'
 import type { Database } from '../database/database.ts'
 import { ApiError, errors } from '../errors.ts'
-import type { Lifecycle } from '../http/wire/shutdown.ts'
+import type { Lifecycle } from '../http/wire/closing.ts'
 
 // Shorter than one second, the usual timeout of clients that probe /readyz.
 const probeTimeoutMs = 800
@@ -16,7 +16,6 @@ export type Readiness = () => Promise<{ name: (typeof unreadyReasons)[number], e
 /** Concurrent calls share a database probe. Otherwise requests to /readyz could overload the database. */
 export function createReadiness (database: Database, lifecycle: Lifecycle): Readiness {
   let probing: Promise<unknown> | undefined
-  const unavailable = (cause: unknown) => new ApiError(errors.DATABASE_UNAVAILABLE, { cause })
   const expire = async () => {
     await delay(probeTimeoutMs, undefined, { ref: false })
     // Read the response first if the response arrived while the event loop was blocked.
@@ -27,12 +26,12 @@ export function createReadiness (database: Database, lifecycle: Lifecycle): Read
   return async () => {
     if (lifecycle.stopping) return { name: 'stopping', error: new ApiError(errors.STOPPING) }
     // Do not probe yet. Before the migration ends, the old tables could make the probe succeed.
-    if (lifecycle.starting) return { name: 'starting', error: unavailable('not migrated yet') }
+    if (lifecycle.starting) return { name: 'starting', error: new ApiError(errors.DATABASE_UNAVAILABLE) }
     try {
       probing ??= Promise.race([database.probe(), expire()]).finally(() => { probing = undefined })
       await probing
     } catch (cause) {
-      return { name: 'database', error: unavailable(cause) }
+      return { name: 'database', error: new ApiError(errors.DATABASE_UNAVAILABLE, { cause }) }
     }
   }
 }
@@ -41,13 +40,11 @@ export const probePaths = ['/livez', '/readyz']
 
 /** Neither route needs a token. /livez always succeeds. /readyz succeeds while the service is ready. */
 export const healthRoutes: FastifyPluginAsync<{ readiness: Readiness }> = async (app, { readiness }) => {
-  app.get('/livez', async function live () {
-    return { status: 'ok' }
-  })
+  app.get('/livez', async () => ({ status: 'ok' }))
 
   let isReady = true
   // Requests to /readyz come every second, so do not log each. The handler logs changes of readiness.
-  app.get('/readyz', { logLevel: 'silent' }, async function ready () {
+  app.get('/readyz', { logLevel: 'silent' }, async () => {
     const reason = await readiness()
     if (reason?.name === 'database' && isReady) app.log.warn({ err: reason.error.cause }, 'not ready')
     if (reason === undefined && !isReady) app.log.info('ready again')

@@ -1,34 +1,31 @@
-// Serves metrics for Prometheus on a separate port. Loaded only if METRICS_PORT is set.
-import { once } from 'node:events'
-import { createServer } from 'node:http'
-import type { AddressInfo } from 'node:net'
-import type { Registry } from '@prometheus-io/client'
-import { LRUCache } from 'lru-cache'
+// Measures requests, errors, statements, connections and tokens. Loaded only if METRICS_PORT is set.
+import {
+  collectDefaultMetrics, Counter, Gauge, Histogram, Registry, type CollectFunction
+} from '@prometheus-io/client'
+import type { FastifyInstance } from 'fastify'
+import manifest from '../../package.json' with { type: 'json' }
 import type { Config } from '../config.ts'
-import { limitBodyPieces } from '../http/wire/body-pieces.ts'
-import { serializePipelining } from '../http/wire/pipelining.ts'
-import { measureDatabase, measureJwts } from './event-metrics.ts'
+import type { Database } from '../database/database.ts'
+import { newestMigration } from '../database/migrate.ts'
+import { catalogue } from '../errors.ts'
+import {
+  batchEvents, connectionEvents, durabilityEvents, durabilitySettings, jwtEvents, jwtRejections, keyEvents,
+  statementEvents, tokenEvents
+} from '../events.ts'
 import { unreadyReasons } from './health.ts'
-import { createMetrics } from './registry.ts'
-import { measureRequests } from './request-metrics.ts'
+import { serveMetrics } from './metrics-server.ts'
 import type { Telemetry } from './telemetry.ts'
 
-const renderIntervalMs = 1000
-const maxConnections = 50
-/** After this time without traffic, the metrics server closes a connection. */
-const connectionTimeoutMs = 5000
+/** In seconds. */
+const durationBuckets = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10]
 
 /** All known series start at 0. A ratio, such as errors per request, has no result if a series is missing. */
-export async function openMetrics (
-  config: Config, port: number, build: { version: string, schema: string }
-): Promise<Telemetry> {
+export async function openMetrics (config: Config): Promise<Telemetry> {
   const metrics = createMetrics()
-  metrics.gauge('plant_store_build_info', 'Always 1',
-    function () { this.set(build, 1) }, 'version', 'schema')
-  const server = await listen(metrics.registry, config.METRICS_HOST, port)
-
+  const build = { version: manifest.version, schema: await newestMigration() }
+  metrics.gauge('plant_store_build_info', 'Always 1', function () { this.set(build, 1) }, 'version', 'schema')
   return {
-    url: `http://${config.METRICS_HOST}:${(server.address() as AddressInfo).port}/metrics`,
+    ...await serveMetrics(metrics.registry, config.METRICS_HOST, config.METRICS_PORT),
 
     instrument (app, database, readiness) {
       measureRequests(app, metrics)
@@ -39,35 +36,124 @@ export async function openMetrics (
           const unready = await readiness()
           for (const reason of unreadyReasons) this.set({ reason }, reason === unready?.name ? 1 : 0)
         }, 'reason')
-    },
-
-    async close () {
-      server.close()
-      server.closeAllConnections()
-      await once(server, 'close')
     }
   }
 }
 
-async function listen (registry: Registry, host: string, port: number) {
-  // Scrapes share a rendering for `renderIntervalMs`. After a failure, the next scrape renders again.
-  const rendered = new LRUCache({
-    max: 1, ttl: renderIntervalMs, fetchMethod: async () => Buffer.from(await registry.metrics())
+type Metrics = ReturnType<typeof createMetrics>
+
+function createMetrics () {
+  const registry = new Registry()
+  const registers = [registry]
+  collectDefaultMetrics({ register: registry })
+  // promtool rejects the names of these default metrics.
+  const misnamed = ['active_handles_total', 'active_requests_total', 'active_resources_total',
+    'eventloop_utilization_histogram', 'eventloop_utilization_summary']
+  for (const name of misnamed) registry.removeSingleMetric(`nodejs_${name}`)
+  return {
+    registry,
+    /** The series of these label values start at 0. */
+    counter (name: string, help: string, label: string, values: Iterable<string | number> = []) {
+      const counter = new Counter({ name, help, labelNames: [label], registers })
+      for (const value of values) counter.inc({ [label]: value }, 0)
+      return counter
+    },
+    histogram: (name: string, help: string, buckets: number[], ...labelNames: string[]) =>
+      new Histogram({ name, help, buckets, labelNames, registers }),
+    /** `collect` sets the gauge at each scrape. */
+    gauge: (name: string, help: string, collect: CollectFunction<Gauge<string>>, ...labelNames: string[]) =>
+      new Gauge({ name, help, collect, labelNames, registers })
+  }
+}
+
+function measureRequests (app: FastifyInstance, { counter, gauge, histogram }: Metrics): void {
+  const durations = histogram('http_request_duration_seconds',
+    'Time from the head of a request to the end of its response, by route pattern',
+    durationBuckets, 'method', 'route', 'status')
+  let inFlight = 0
+  gauge('http_requests_in_flight', 'Requests whose response has not ended',
+    function () { this.set(inFlight) })
+  const responses = counter('plant_store_errors_total',
+    'Error responses, and connections closed at MAX_CONNECTIONS (50302), by error number',
+    'error', catalogue.keys())
+  const rejected = counter('plant_store_credentials_refused_total',
+    'Requests rejected because of their token', 'reason',
+    ['missing', 'unknown', 'revoked', 'read_only', 'scope_missing', ...jwtRejections])
+  const shed = counter('plant_store_overload_refusals_total',
+    'Requests and connections shed, by what was full: the queue of look-ups (token) or of an operation, ' +
+      'the connections, or the memory for files of /docs', 'kind', ['token', 'connection', 'docs'])
+
+  app.addHook('onRoute', ({ method, url, schema }) => {
+    // Create the series of tagged routes now. A route such as /docs gets its series at its first request.
+    if (schema?.tags === undefined) return
+    shed.inc({ kind: schema.operationId }, 0)
+    for (const status of [...Object.keys(schema.response as object), 500, 503]) {
+      durations.zero({ method: String(method), route: url, status })
+    }
   })
-  const server = createServer(({ method, url }, response) => {
-    if (method !== 'GET' || url !== '/metrics') return response.writeHead(404).end()
-    // After this response, Node ignores the requests that a client has pipelined.
-    response.setHeader('connection', 'close')
-    rendered.forceFetch('').then(
-      (bytes) => response.writeHead(200, { 'content-type': registry.contentType }).end(bytes),
-      (error) => response.writeHead(500).end(`${error}\n`))
+  app.addHook('onRequest', ({ method, routeOptions: { url: route } }, reply, done) => {
+    inFlight++
+    // Not `onResponse`: Fastify skips this hook if the client leaves before the end of the response.
+    reply.raw.once('close', () => {
+      inFlight--
+      // 499, as in nginx's log: the client left before the response began.
+      const status = reply.raw.headersSent ? reply.statusCode : 499
+      // Requests for unknown paths share one series per status.
+      const kind = route === undefined ? { method: 'any', route: 'none' } : { method, route }
+      durations.observe({ ...kind, status }, reply.elapsedTime / 1000)
+    })
+    done()
   })
-  Object.assign(server, { timeout: connectionTimeoutMs, maxConnections })
-  server.on('connection', serializePipelining)
-  limitBodyPieces(server)
-  server.listen(port, host)
-  await once(server, 'listening').catch((cause) => {
-    throw new Error(`metrics cannot listen on ${host}, port ${port}`, { cause })
+  app.errorLog.onError = ({ name, number, cause }, kind) => {
+    responses.inc({ error: number })
+    if (name.startsWith('TOKEN_')) {
+      // The reason is a label value from above, never a text from the client.
+      rejected.inc({ reason: typeof cause === 'string' ? cause : name.replace('TOKEN_', '').toLowerCase() })
+    }
+    if (name === 'OVERLOADED') shed.inc({ kind })
+  }
+}
+
+function measureDatabase (database: Database, { counter, gauge, histogram }: Metrics): void {
+  gauge('plant_store_statements_pending', 'Statements that are queued or in flight, by kind', function () {
+    for (const [kind, count] of Object.entries(database.pending())) this.set({ kind }, count)
+  }, 'kind')
+  const durations = histogram('plant_store_statement_duration_seconds',
+    'Time from sending a statement to its result', durationBuckets, 'statement')
+  const failed = counter('plant_store_statements_failed_total', 'Statements that failed', 'statement')
+  statementEvents.subscribe(({ name, startedAt, error }) => {
+    durations.observe({ statement: name }, (performance.now() - startedAt) / 1000)
+    failed.inc({ statement: name }, error === undefined ? 0 : 1)
   })
-  return server
+  const batches = histogram('plant_store_batch_size', 'Requests that shared a statement',
+    [1, 2, 5, 10, 20, 50, 100, 200, 500], 'batch')
+  batchEvents.subscribe(({ name, items }) => batches.observe({ batch: name }, items))
+  const connections = counter('plant_store_database_connections_total',
+    'Database connections that were opened, were lost or timed out', 'event', ['opened', 'lost', 'timed_out'])
+  connectionEvents.subscribe(({ event }) => connections.inc({ event }))
+  const tokens = counter('plant_store_token_cache_requests_total',
+    'Look-ups in the token cache, by result', 'result', ['hit', 'miss'])
+  tokenEvents.subscribe(({ hit }) => tokens.inc({ result: hit ? 'hit' : 'miss' }))
+  let off: string[] = []
+  durabilityEvents.subscribe((event) => { off = event.off })
+  gauge('plant_store_unsafe_setting', '1 for a durability setting of PostgreSQL that is off', function () {
+    for (const setting of durabilitySettings) this.set({ setting }, off.includes(setting) ? 1 : 0)
+  }, 'setting')
+}
+
+function measureJwts ({ counter, gauge }: Metrics): void {
+  const checks = counter('plant_store_jwt_checks_total',
+    'Checks of JWTs, by result; cached ones check no signature', 'result',
+    ['verified', 'cached', 'rejected', 'unavailable'])
+  jwtEvents.subscribe(({ result }) => checks.inc({ result }))
+  const fetches = counter('plant_store_jwt_key_fetches_total',
+    'Fetches of the identity provider\'s keys, by result', 'result', ['succeeded', 'failed'])
+  let fetchedAt = performance.now()
+  gauge('plant_store_jwt_keys_age_seconds',
+    'Time since the keys of the identity provider were fetched, or since the start',
+    function () { this.set((performance.now() - fetchedAt) / 1000) })
+  keyEvents.subscribe(({ result }) => {
+    fetches.inc({ result })
+    if (result === 'succeeded') fetchedAt = performance.now()
+  })
 }

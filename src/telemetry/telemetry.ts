@@ -1,9 +1,7 @@
 // Opens metrics and traces. Loads each module only if the configuration enables it.
 import type { FastifyInstance } from 'fastify'
-import manifest from '../../package.json' with { type: 'json' }
 import type { Config } from '../config.ts'
 import type { Database } from '../database/database.ts'
-import { newestMigration } from '../database/migrate.ts'
 import type { Readiness } from './health.ts'
 
 export interface Telemetry {
@@ -16,15 +14,12 @@ export interface Telemetry {
 
 /** Rejects when the metrics port is taken. */
 export async function openTelemetry (config: Config): Promise<Telemetry[]> {
-  const { METRICS_PORT: port, OTEL_EXPORTER_OTLP_ENDPOINT: endpoint } = config
-  const { version } = manifest
   const observers: Telemetry[] = []
-  if (port !== undefined) {
-    const { openMetrics } = await import('./metrics.ts')
-    observers.push(await openMetrics(config, port, { version, schema: await newestMigration() }))
+  if (config.METRICS_PORT !== undefined) {
+    observers.push(await (await import('./metrics.ts')).openMetrics(config))
   }
-  if (endpoint !== undefined) {
-    observers.push((await import('./traces.ts')).openTraces(version, config))
+  if (config.OTEL_EXPORTER_OTLP_ENDPOINT !== undefined) {
+    observers.push((await import('./traces.ts')).openTraces(config))
   }
   return observers
 }

@@ -5,83 +5,73 @@ import {
   ROOT_CONTEXT, SpanKind, SpanStatusCode, trace, TraceFlags, type Span, type Tracer
 } from '@opentelemetry/api'
 import { OTLPTraceExporter } from '@opentelemetry/exporter-trace-otlp-http'
-import {
-  defaultResource, detectResources, envDetector, resourceFromAttributes
-} from '@opentelemetry/resources'
+import { defaultResource, envDetector, resourceFromAttributes } from '@opentelemetry/resources'
 import {
   AlwaysOffSampler, AlwaysOnSampler, BatchSpanProcessor, ParentBasedSampler, TraceIdRatioBasedSampler,
   TracerProvider, type Sampler
 } from '@opentelemetry/sdk-trace'
-import type { FastifyInstance } from 'fastify'
+import manifest from '../../package.json' with { type: 'json' }
 import type { Config } from '../config.ts'
 import { requestContext, statementEvents, type StatementEvent } from '../events.ts'
-import { readTraceparent } from '../http/request-log.ts'
-
-/** How long a shutdown waits for the collector to accept the last spans. */
-const flushTimeoutMs = 1000
+import { readTraceparent } from '../http/log.ts'
+import type { Telemetry } from './telemetry.ts'
 
 /** Queues up to 2,048 spans, and drops further spans. No request waits for the collector. */
-export function openTraces (version: string, config: Config) {
+export function openTraces (config: Config): Telemetry {
   const provider = new TracerProvider({
-    sampler: createSampler(config.OTEL_TRACES_SAMPLER, config.OTEL_TRACES_SAMPLER_ARG),
-    resource: defaultResource()
-      .merge(resourceFromAttributes({ 'service.name': 'plant-store', 'service.version': version }))
-      .merge(detectResources({ detectors: [envDetector] })),
+    sampler: createSampler(config),
+    resource: defaultResource().merge(resourceFromAttributes({
+      'service.name': 'plant-store', 'service.version': manifest.version, ...envDetector.detect().attributes
+    })),
     spanProcessors: [new BatchSpanProcessor({ exporter: new OTLPTraceExporter() })]
   })
-  const tracer = provider.getTracer('plant-store', version)
+  const tracer = provider.getTracer('plant-store', manifest.version)
   statementEvents.subscribe((event) => traceStatement(tracer, event))
 
   return {
-    instrument: (app: FastifyInstance) => traceRequests(app, tracer),
+    /** Creates a span for each request. Adds the ids of the span to the log lines of the request. */
+    instrument (app) {
+      app.addHook('onRequest', (request, reply, done) => {
+        // Record the route's pattern, not the URL, which may contain a token.
+        const { id: reqId, log: { level }, method, routeOptions: { url: route } } = request
+        const attributes = { 'http.request.method': method, 'http.route': route }
+        const name = route === undefined ? method : `${method} ${route}`
+        const parent = readTraceparent(request.headers.traceparent)
+        const context = parent === undefined ? ROOT_CONTEXT : trace.setSpanContext(ROOT_CONTEXT, parent)
+        const span = tracer.startSpan(name, { kind: SpanKind.SERVER, attributes }, context)
+        const { traceId, spanId } = span.spanContext()
+        request.log = app.log.child({ reqId, trace_id: traceId, span_id: spanId }, { level })
+        // Not `onResponse`: Fastify skips this hook if the client leaves before the end of the response.
+        reply.raw.once('close', () => {
+          if (reply.raw.headersSent) span.setAttribute('http.response.status_code', reply.statusCode)
+          if (reply.statusCode >= 500) span.setStatus({ code: SpanStatusCode.ERROR })
+          span.end()
+        })
+        requestContext.run(span, done)
+      })
+    },
 
-    /** Sends the queued spans. Gives up after `flushTimeoutMs`. */
-    async close (): Promise<void> {
-      const timedOut = setTimeout(flushTimeoutMs, undefined, { ref: false })
+    /** Sends the queued spans. Waits at most a second for the collector, so that a shutdown ends. */
+    async close () {
+      const timedOut = setTimeout(1000, undefined, { ref: false })
       await Promise.race([provider.shutdown().catch(() => {}), timedOut])
     }
   }
 }
 
-/** `name`: a value of OTEL_TRACES_SAMPLER. `ratio`: the share of new traces to sample. */
-function createSampler (name: string, ratio: number): Sampler {
+function createSampler ({ OTEL_TRACES_SAMPLER: name, OTEL_TRACES_SAMPLER_ARG: ratio }: Config): Sampler {
   const root = name.endsWith('always_off')
     ? new AlwaysOffSampler()
     : name.endsWith('traceidratio') ? new TraceIdRatioBasedSampler(ratio) : new AlwaysOnSampler()
   return name.startsWith('parentbased_') ? new ParentBasedSampler({ root }) : root
 }
 
-/** Creates a span for each request. Adds the ids of the span to the log lines of the request. */
-function traceRequests (app: FastifyInstance, tracer: Tracer): void {
-  app.addHook('onRequest', (request, reply, done) => {
-    // Record the route's pattern, not the URL, which may contain a token.
-    const { method, routeOptions: { url: route } } = request
-    const attributes = { 'http.request.method': method, ...route !== undefined && { 'http.route': route } }
-    const name = route === undefined ? method : `${method} ${route}`
-    const parent = readTraceparent(request.headers.traceparent)
-    const context = parent === undefined ? ROOT_CONTEXT : trace.setSpanContext(ROOT_CONTEXT, parent)
-    const span = tracer.startSpan(name, { kind: SpanKind.SERVER, attributes }, context)
-    const { traceId, spanId } = span.spanContext()
-    const { id: reqId, log: { level } } = request
-    request.log = app.log.child({ reqId, trace_id: traceId, span_id: spanId }, { level })
-    // Not `onResponse`: Fastify skips this hook if the client leaves before the end of the response.
-    reply.raw.once('close', () => {
-      const { raw: { headersSent }, statusCode } = reply
-      if (headersSent) span.setAttribute('http.response.status_code', statusCode)
-      if (statusCode >= 500) span.setStatus({ code: SpanStatusCode.ERROR })
-      span.end()
-    })
-    requestContext.run(span, done)
-  })
-}
-
 /** The span of a batch is a child of the first request's span, and links to the other requests' spans. */
 function traceStatement (tracer: Tracer, { name, startedAt, error, requestContext }: StatementEvent): void {
   const spans = [requestContext].flat() as Array<Span | undefined>
   // Not `isRecording`: the span has ended if the client has left.
-  const isSampled = (span?: Span) => span?.spanContext().traceFlags === TraceFlags.SAMPLED
-  const requests = spans.filter(isSampled) as Span[]
-  const [first, ...others] = requests
+  const [first, ...others] = spans.filter((span): span is Span =>
+    span?.spanContext().traceFlags === TraceFlags.SAMPLED)
   if (first === undefined) return
   const span = tracer.startSpan(name, {
     kind: SpanKind.CLIENT,
@@ -89,7 +79,7 @@ function traceStatement (tracer: Tracer, { name, startedAt, error, requestContex
     attributes: {
       'db.system.name': 'postgresql',
       'db.query.summary': name,
-      ...others.length > 0 && { 'db.operation.batch.size': requests.length }
+      'db.operation.batch.size': others.length > 0 ? others.length + 1 : undefined
     },
     links: others.map((other) => ({ context: other.spanContext() }))
   }, trace.setSpan(ROOT_CONTEXT, first))

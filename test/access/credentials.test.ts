@@ -2,7 +2,7 @@
 import { subscribe } from 'node:diagnostics_channel'
 import type { FastifyInstance, HTTPMethods } from 'fastify'
 import t from 'tap'
-import { createToken } from '../../src/access/token-format.ts'
+import { createToken } from '../../src/access/tokens.ts'
 import { startApp } from '../support/app.ts'
 import { sql } from '../support/database.ts'
 import { isError } from '../support/error-response.ts'

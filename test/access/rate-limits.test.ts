@@ -1,5 +1,5 @@
 import t, { type Test } from 'tap'
-import { createToken } from '../../src/access/token-format.ts'
+import { createToken } from '../../src/access/tokens.ts'
 import { batchEvents } from '../../src/events.ts'
 import { startApp } from '../support/app.ts'
 import { isError } from '../support/error-response.ts'

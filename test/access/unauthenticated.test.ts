@@ -2,7 +2,7 @@
 import { once } from 'node:events'
 import { connect, type Socket } from 'node:net'
 import t, { type Test } from 'tap'
-import { createToken } from '../../src/access/token-format.ts'
+import { createToken } from '../../src/access/tokens.ts'
 import { tokenEvents } from '../../src/events.ts'
 import { startApp } from '../support/app.ts'
 

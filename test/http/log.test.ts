@@ -1,6 +1,6 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import t from 'tap'
-import { createToken } from '../../src/access/token-format.ts'
+import { createToken } from '../../src/access/tokens.ts'
 import { ApiError, catalogue, errors } from '../../src/errors.ts'
 import { startApp } from '../support/app.ts'
 import { sql } from '../support/database.ts'

@@ -3,8 +3,7 @@ import { Type } from '@sinclair/typebox'
 import t from 'tap'
 import { defineErrors, errors } from '../../src/errors.ts'
 import { parseJsonBody } from '../../src/http/json.ts'
-import { Int64 } from '../../src/http/types.ts'
-import { compileValidator } from '../../src/http/validation.ts'
+import { compileValidator, Int64 } from '../../src/http/validation.ts'
 import { startApp } from '../support/app.ts'
 import { isError } from '../support/error-response.ts'
 
@@ -89,7 +88,7 @@ t.test('the message names a field at any depth, and headers cannot have a schema
 
 t.test('two errors cannot have the same name or number', async (t) => {
   for (const [name, number] of [['POT_LOST', errors.INTERNAL.number], ['INTERNAL', 40998]] as const) {
-    t.throws(() => defineErrors({ [name]: { number, message: 'The pot is broken.' } }),
+    t.throws(() => defineErrors({ [name]: [number, 'The pot is broken.'] }),
       { message: `${name}: the name or ${number} is taken` })
   }
 })

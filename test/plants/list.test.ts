@@ -161,7 +161,7 @@ t.test('when a statement for several lists reaches its time limit each list is r
   t.strictSame(lists, some.map(plantsOf))
 })
 
-t.test('a user with large lists has them read alone until they are short again', async (t) => {
+t.test('a user with a large first page has only long lists for 10 s', async (t) => {
   await storePlants(url, 'lena', [{ id: 1n, name: 'n'.repeat(20_000) }])
   const lena = await as('lena')
   const short = t.capture(database, 'read', database.read)
@@ -175,10 +175,10 @@ t.test('a user with large lists has them read alone until they are short again',
   await lena.delete(1)
   await lena.create({ id: 2, name: 'Ivy' })
   t.same(await listed(), { short: 0, long: 1 })
+  const now = performance.now.bind(performance)
+  t.intercept(performance, 'now', { value: () => now() + 10_000 })
   // If a list takes over 100 ms, the user's next list may use `readLong` again. Repeat until a list is fast.
-  const startedAt = performance.now()
   while ((await listed()).long > 0);
-  t.ok(performance.now() - startedAt < 9000, 'before the service forgets the large lists')
 })
 
 t.test('a long list that exceeds the memory budget is rejected, and a short one is not', async (t) => {

@@ -3,7 +3,7 @@ import { connect } from 'node:net'
 import { setImmediate, setTimeout as delay } from 'node:timers/promises'
 import t from 'tap'
 import manifest from '../../package.json' with { type: 'json' }
-import { createToken } from '../../src/access/token-format.ts'
+import { createToken } from '../../src/access/tokens.ts'
 import { ownedTables } from '../../src/database/database.ts'
 import { readConfig } from '../../src/config.ts'
 import { ApiError, catalogue, errors } from '../../src/errors.ts'
@@ -39,7 +39,6 @@ function connectTo (url: string, text: string) {
   return { socket, closed }
 }
 
-const build = { version: '', schema: '' }
 const request = 'GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n'
 const countResponses = (received: string) => received.split('HTTP/1.1 200 OK').length - 1
 
@@ -111,7 +110,7 @@ t.test('the metrics port serves one path, shares a rendering, and closes each co
 })
 
 t.test('the metrics port accepts fifty connections, and closes those that read nothing', async (t) => {
-  const { url, close } = await openMetrics(readConfig({}), 0, build)
+  const { url, close } = await openMetrics(readConfig({ METRICS_PORT: '0' }))
   const clients = Array.from({ length: 60 }, () => connectTo(String(url), ''))
   await Promise.all(clients.slice(50).map(({ closed }) => closed))
   const accepted = clients.slice(0, 50).map(({ socket }) => socket)
@@ -120,12 +119,12 @@ t.test('the metrics port accepts fifty connections, and closes those that read n
   await close()
   for (const socket of accepted) socket.destroy()
   const { port } = new URL(metricsUrl)
-  await t.rejects(openMetrics(readConfig({}), Number(port), build),
+  await t.rejects(openMetrics(readConfig({ METRICS_PORT: port })),
     { message: `metrics cannot listen on 127.0.0.1, port ${port}` })
 })
 
 t.test('a scrape shows why the service is not ready, and gets 500 when its collector fails', async (t) => {
-  const { close, instrument, url } = await openMetrics(readConfig({}), 0, build)
+  const { close, instrument, url } = await openMetrics(readConfig({ METRICS_PORT: '0' }))
   t.teardown(close)
   let readiness: Readiness = async () => { throw new Error('readiness is unknown') }
   const other = await startApp(t, { DATABASE_URL: 'postgres://x@127.0.0.1:1/x' })

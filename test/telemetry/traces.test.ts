@@ -6,7 +6,7 @@ import { text } from 'node:stream/consumers'
 import { setImmediate } from 'node:timers/promises'
 import t, { type Test } from 'tap'
 import { statementEvents } from '../../src/events.ts'
-import { readTraceparent } from '../../src/http/request-log.ts'
+import { readTraceparent } from '../../src/http/log.ts'
 import { openSession, sql, waitingForLocks } from '../support/database.ts'
 
 // Register a load hook before the app is imported, because the hook does not see earlier imports.
@@ -31,7 +31,7 @@ t.test('metrics, traces and JWTs are loaded only when they are on', async (t) =>
   }
   await startApp(t, withoutDatabase)
   t.ok(isLoaded('fastify'))
-  t.notOk(loaded.some((url) => /src\/(telemetry\/(.*metrics|traces)|access\/jwt\/jwt)\.ts/.test(url)))
+  t.notOk(loaded.some((url) => /src\/(telemetry\/(metrics.*|traces)|access\/jwt\/jwt)\.ts/.test(url)))
   for (const name of Object.keys(settings)) t.notOk(isLoaded(name), name)
   for (const [name, environment] of Object.entries(settings)) {
     await startApp(t, { ...withoutDatabase, ...environment })

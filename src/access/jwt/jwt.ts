@@ -1,24 +1,21 @@
-// Authenticates JWT access tokens of an identity provider (RFC 9068). Loaded only if JWT_ISSUER is set.
+// Authenticates JWT access tokens of an identity provider (RFC 9068), and names the provider to clients
+// (RFC 9728). Loaded only if JWT_ISSUER is set.
 import type { FastifyInstance } from 'fastify'
-import { decodeProtectedHeader, errors, jwtVerify, type JWTPayload, type LocalJWKSet } from 'jose'
+import { decodeProtectedHeader, jwtVerify, type JWTPayload, type LocalJWKSet } from 'jose'
+import { JWKSMultipleMatchingKeys } from 'jose/errors'
 import { LRUCache } from 'lru-cache'
-import { jwtEvents } from '../../events.ts'
-import { renewal, scopeOf, type Access, type Authenticator } from '../bearer.ts'
-import { hashToken } from '../token-format.ts'
+import { ApiError, errors } from '../../errors.ts'
+import { jwtEvents, type JwtRejection } from '../../events.ts'
+import { rejections, renewal, scopeOf, type Access, type Authenticator } from '../bearer.ts'
 import { isPrintable } from '../user-name.ts'
 import { createKeys, type Keys } from './keys.ts'
-import { rejections, toRejection } from './rejections.ts'
-import { serveResourceMetadata } from './resource-metadata.ts'
 import type { JwtSettings } from './settings.ts'
 
-const maxTokens = 10_000
 /** How long a verified JWT is cached. */
 const cacheMs = 60_000
 const clockToleranceSeconds = 30
 /** How many keys are tried for a JWT that names no key. */
 const maxTries = 4
-// Allows only base64url. A decoder skips other characters, so variants of a valid JWT could fill the cache.
-const format = /^[\w-]+\.[\w-]+\.[\w-]*$/
 
 /** Authenticates JWTs and the service's own tokens. Only JWTs contain a dot. Call before adding routes. */
 export function acceptJwts (app: FastifyInstance, settings: JwtSettings, own: Authenticator) {
@@ -37,12 +34,36 @@ export function acceptJwts (app: FastifyInstance, settings: JwtSettings, own: Au
   return { authenticator, serveMetadata: () => serveResourceMetadata(app, settings, scopes) }
 }
 
-/** Ignores a JWT's scopes that are not in `scopes`. */
-export function createJwtAuthenticator (
-  keys: Keys, settings: JwtSettings, scopes: Set<string>
-): Authenticator {
-  /** A JWT is cached until the identity provider's keys change. `set` are the keys that verified the JWT. */
-  const cache = new LRUCache<string, { access: Access, set: LocalJWKSet }>({ max: maxTokens })
+/** If JWT_AUDIENCE is an https URL, serves metadata and adds their URL to `WWW-Authenticate` headers. */
+export function serveResourceMetadata (app: FastifyInstance, settings: JwtSettings, scopes: Set<string>) {
+  const { JWT_ISSUER: issuer, JWT_AUDIENCE: resource = '' } = settings
+  if (!/^https:\/\/[^\s?#]+$/.test(resource) || !URL.canParse(resource)) return
+  const { origin, pathname } = new URL(resource)
+  const path = `/.well-known/oauth-protected-resource${pathname.replace(/\/$/, '')}`
+  let route: string
+  try { route = decodeURI(path) } catch { return }
+  // The router treats * as a wildcard, and does not find a route by an escaped reserved character.
+  if (route.includes('*') || route !== decodeURIComponent(path)) return
+  const attribute = `resource_metadata="${origin}${path}"`
+  app.addHook('onSend', (_request, reply, _payload, done) => {
+    const challenge = reply.getHeader('www-authenticate')
+    if (challenge !== undefined) reply.header('www-authenticate', `${challenge}, ${attribute}`)
+    done()
+  })
+  app.get(route.replaceAll(':', '::'), async () => ({
+    resource,
+    authorization_servers: [issuer],
+    scopes_supported: [...scopes],
+    bearer_methods_supported: ['header']
+  }))
+}
+
+/** A verified JWT. When the keys are no longer `set`, the JWT must be verified again. */
+interface Entry { access: Access, set: LocalJWKSet }
+
+/** Ignores a JWT's scopes that are not in `known`. */
+export function createJwtAuthenticator (keys: Keys, settings: JwtSettings, known: Set<string>) {
+  const cache = new LRUCache<string, Entry>({ max: 10_000 })
 
   const options = {
     issuer: settings.JWT_ISSUER as string,
@@ -54,64 +75,56 @@ export function createJwtAuthenticator (
   }
 
   /** Fetches the keys again when `set` lacks the key that signed the JWT. */
-  async function verify (text: string, set: LocalJWKSet): Promise<{ access: Access, set: LocalJWKSet }> {
+  async function verify (text: string, set: LocalJWKSet): Promise<Entry> {
     try {
       const { payload } = await jwtVerify(text, set, options).catch(async (error) => {
-        if (!(error instanceof errors.JWKSMultipleMatchingKeys)) throw error
+        if (!(error instanceof JWKSMultipleMatchingKeys)) throw error
         const tries = (await Array.fromAsync(error)).slice(0, maxTries)
           .map((key) => jwtVerify(text, key, options))
-        return Promise.any(tries).catch((failed) => {
-          throw failed.errors.find((reason: unknown) => !isWrongSignature(reason)) ?? error
+        return Promise.any(tries).catch((failed: AggregateError) => {
+          throw failed.errors.map(toRejection).find((each) => each !== rejections.signature) ?? error
         })
       })
-      return { access: { ...toAccess(payload, settings, scopes), renew: renewal(check, text) }, set }
+      return { access: { ...toAccess(payload, settings, known), renew: renewal(check, text) }, set }
     } catch (error) {
+      const rejection = toRejection(error)
       // If the JWT names no key, a key that `set` lacks may have signed the JWT.
-      const isUnknownKey = isWrongSignature(error)
-        ? decodeProtectedHeader(text).kid === undefined
-        : toRejection(error) === rejections.unknown_key
-      if (!isUnknownKey) throw error
-      const newest = await keys.refetch()
-      if (newest === set) throw error
+      const isUnknownKey = rejection === rejections.unknown_key ||
+        (rejection === rejections.signature && decodeProtectedHeader(text).kid === undefined)
+      const newest = isUnknownKey ? await keys.refetch() : set
+      if (newest === set) throw rejection
       return verify(text, newest)
     }
   }
 
   async function check (text: string, onMiss: () => void): Promise<Access> {
-    const hash = hashToken(text)
+    // Allow only base64url. A decoder skips other characters: variants of a valid JWT could fill the cache.
+    if (!/^[\w-]+\.[\w-]+\.[\w-]*$/.test(text)) throw rejections.malformed
+    if (!cache.has(text)) onMiss()
     try {
-      const set = keys.current() ?? await keys.refetch()
-      if (!format.test(text)) throw rejections.malformed
-      if (!cache.has(hash)) onMiss()
-      const entry = await verify(text, set)
-      cache.set(hash, entry)
+      const entry = await verify(text, keys.current() ?? await keys.refetch())
+      cache.set(text, entry)
       jwtEvents.publish({ result: 'verified' })
       return entry.access
     } catch (error) {
-      const rejection = toRejection(error)
+      const isInvalid = toRejection(error).status === 401
       // A JWT that has become invalid counts toward FAILED_AUTH_RATE from now on.
-      if (rejection.status === 401) cache.delete(hash)
-      // The JWTs that FAILED_AUTH_RATE rejects are not checked.
-      if (rejection.status !== 429) {
-        jwtEvents.publish({ result: rejection.status === 503 ? 'unavailable' : 'rejected' })
-      }
-      throw rejection
+      if (isInvalid) cache.delete(text)
+      jwtEvents.publish({ result: isInvalid ? 'rejected' : 'unavailable' })
+      throw error
     }
   }
 
   return {
-    cached (text) {
-      const { access, set } = cache.get(hashToken(text)) ?? {}
+    cached (text: string) {
+      const { access, set } = cache.get(text) ?? {}
       if (access === undefined || set !== keys.current() || performance.now() >= access.validUntil) return
       jwtEvents.publish({ result: 'cached' })
       return access
     },
-
     check
   }
 }
-
-const isWrongSignature = (error: unknown) => error instanceof errors.JWSSignatureVerificationFailed
 
 /** Prefixes the user with the issuer, so that a JWT never acts for a user of the service's own tokens. */
 function toAccess (payload: JWTPayload, settings: JwtSettings, known: Set<string>): Omit<Access, 'renew'> {
@@ -119,13 +132,37 @@ function toAccess (payload: JWTPayload, settings: JwtSettings, known: Set<string
   // The claim may be a number, null or an empty string.
   const user = typeof name === 'string' && name !== '' ? `${settings.JWT_ISSUER}|${name}` : ''
   if (!isPrintable(user)) throw rejections.user
-  const scopes = readScopes(payload, settings.JWT_SCOPE_CLAIM).intersection(known)
+  const { JWT_SCOPE_CLAIM: claim } = settings
+  // The scopes are a space-separated string (RFC 9068, section 2.2.3) or an array of strings.
+  const granted = [claim === undefined ? payload.scope ?? payload.scp : payload[claim]].flat()
+  const names = granted.flatMap((scope) => typeof scope === 'string' ? scope.split(' ') : [])
+  const scopes = new Set(names).intersection(known)
   const leftMs = ((payload.exp as number) + clockToleranceSeconds) * 1000 - Date.now()
   return { user, readOnly: false, scopes, validUntil: performance.now() + Math.min(cacheMs, leftMs) }
 }
 
-/** Reads scopes from a space-separated string (RFC 9068, section 2.2.3) or from an array of strings. */
-function readScopes (payload: JWTPayload, claim: string | undefined): Set<string> {
-  const scopes = claim === undefined ? payload.scope ?? payload.scp : payload[claim]
-  return new Set([scopes].flat().flatMap((scope) => typeof scope === 'string' ? scope.split(' ') : []))
+/** Maps an error code of jose to a reason. Wrong claims share a code: the name of the claim decides. */
+const reasons: Record<string, JwtRejection> = {
+  ERR_JOSE_ALG_NOT_ALLOWED: 'algorithm',
+  ERR_JOSE_NOT_SUPPORTED: 'malformed',
+  ERR_JWKS_MULTIPLE_MATCHING_KEYS: 'unknown_key',
+  ERR_JWKS_NO_MATCHING_KEY: 'unknown_key',
+  ERR_JWS_INVALID: 'malformed',
+  ERR_JWS_SIGNATURE_VERIFICATION_FAILED: 'signature',
+  ERR_JWT_EXPIRED: 'expired',
+  ERR_JWT_INVALID: 'malformed',
+  aud: 'audience',
+  exp: 'malformed',
+  iat: 'malformed',
+  iss: 'issuer',
+  nbf: 'not_yet_valid',
+  typ: 'type'
+}
+
+/** An error that `reasons` does not list concerns the keys. The token may be valid, so the status is 503. */
+function toRejection (error: unknown): ApiError {
+  if (error instanceof ApiError) return error
+  const { code, claim = '' } = error as { code: string, claim?: string }
+  const reason = reasons[code] ?? reasons[claim]
+  return reason === undefined ? new ApiError(errors.KEYS_UNAVAILABLE, { cause: error }) : rejections[reason]
 }

@@ -19,30 +19,28 @@ export function createKeys (settings: JwtSettings, log: FastifyBaseLogger, times
   let fetching: Promise<void> | undefined
   let timer: NodeJS.Timeout | undefined
 
-  function refresh (): void {
+  async function fetchNow (): Promise<void> {
     clearTimeout(timer)
     const signal = AbortSignal.any([closed.signal, AbortSignal.timeout(times.timeoutMs)])
-    fetching = fetchKeys(settings, signal).then(succeed).catch(fail).finally(() => { fetching = undefined })
+    try {
+      const text = await fetchKeys(settings, signal)
+      // If the keys are unchanged, keep the old set. A new set would empty the cache of verified JWTs.
+      const set = text === keys?.text ? keys.set : createLocalJWKSet(JSON.parse(text))
+      if (keys === undefined || failure) log.info('the keys of the identity provider are fetched')
+      keys = { text, set }
+      fetchedAt = performance.now()
+      failure = undefined
+    } catch (error) {
+      if (closed.signal.aborted) return
+      if (failure === undefined) log.warn({ err: error }, errors.KEYS_UNAVAILABLE.message)
+      failure = new ApiError(errors.KEYS_UNAVAILABLE, { cause: error })
+    }
+    fetching = undefined
+    timer = setTimeout(refresh, failure === undefined ? times.refreshMs : times.retryMs).unref()
+    keyEvents.publish({ result: failure === undefined ? 'succeeded' : 'failed' })
   }
 
-  function succeed (text: string): void {
-    // If the keys are unchanged, keep the old set. A new set would empty the cache of verified JWTs.
-    const set = text === keys?.text ? keys.set : createLocalJWKSet(JSON.parse(text))
-    if (keys === undefined || failure !== undefined) log.info('the keys of the identity provider are fetched')
-    keys = { text, set }
-    fetchedAt = performance.now()
-    failure = undefined
-    timer = setTimeout(refresh, times.refreshMs).unref()
-    keyEvents.publish({ result: 'succeeded' })
-  }
-
-  function fail (error: unknown): void {
-    if (closed.signal.aborted) return
-    if (failure === undefined) log.warn({ err: error }, errors.KEYS_UNAVAILABLE.message)
-    failure = new ApiError(errors.KEYS_UNAVAILABLE, { cause: error })
-    timer = setTimeout(refresh, times.retryMs).unref()
-    keyEvents.publish({ result: 'failed' })
-  }
+  const refresh = () => { fetching = fetchNow() }
 
   return {
     /** Fetches the keys now, and then regularly until `close`. */
@@ -63,16 +61,13 @@ export function createKeys (settings: JwtSettings, log: FastifyBaseLogger, times
       return keys?.set as LocalJWKSet
     },
 
-    close (): void {
-      closed.abort()
-      clearTimeout(timer)
-    }
+    /** Ends a fetch. Later fetches fail at once, without a log line. */
+    close: () => closed.abort()
   }
 }
 
-async function fetchKeys (
-  { JWT_ISSUER: issuer = '', JWT_JWKS_URL: jwksUrl }: JwtSettings, signal: AbortSignal
-): Promise<string> {
+async function fetchKeys (settings: JwtSettings, signal: AbortSignal): Promise<string> {
+  const { JWT_ISSUER: issuer = '', JWT_JWKS_URL: jwksUrl } = settings
   if (jwksUrl !== undefined) return fetchText(jwksUrl, signal)
   const url = `${issuer.replace(/\/$/, '')}/.well-known/openid-configuration`
   const { issuer: named, jwks_uri: discovered } = JSON.parse(await fetchText(url, signal))

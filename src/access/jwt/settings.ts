@@ -5,8 +5,8 @@ const algorithms = ['RS256', 'RS384', 'RS512', 'PS256', 'PS384', 'PS512', 'ES256
   'EdDSA', 'Ed25519']
 
 /** Accepts https, and http on this machine. Without https, a network attacker could replace the keys. */
-export function isSecureUrl (text: unknown): text is string {
-  if (typeof text !== 'string' || /\s/.test(text) || !URL.canParse(text)) return false
+export function isSecureUrl (text: string): boolean {
+  if (/\s/.test(text) || !URL.canParse(text)) return false
   const { protocol, hostname, username, password } = new URL(text)
   const isLoopback = /^(localhost|127(\.\d+){3}|\[::1\])$/.test(hostname)
   return (protocol === 'https:' || (protocol === 'http:' && isLoopback)) && username + password === ''
@@ -15,18 +15,15 @@ export function isSecureUrl (text: unknown): text is string {
 /** RFC 8414, section 2, forbids a query and a fragment. A `|` would make the user `issuer|name` ambiguous. */
 const isIssuer = (text: string) => isSecureUrl(text) && !/[?#|]/.test(text)
 
-const areAlgorithms = (text: string) => text.split(',').every((name) => algorithms.includes(name.trim()))
-
 export const jwtSettings = {
-  JWT_ISSUER: text(undefined,
-    'a URL with https, or with http for this machine, without query and fragment',
+  JWT_ISSUER: text(undefined, 'a URL with https, or with http for this machine, without query and fragment',
     'the identity provider that issues JWTs; without it the service accepts no JWTs', isIssuer),
-  JWT_AUDIENCE: text(undefined, 'a text',
-    'the audience that JWTs must name; required with JWT_ISSUER'),
+  JWT_AUDIENCE: text(undefined, 'a text', 'the audience that JWTs must name; required with JWT_ISSUER'),
   JWT_JWKS_URL: text(undefined, 'a URL with https, or with http for this machine',
     'the keys of the provider; without it OpenID discovery names them', isSecureUrl),
   JWT_ALGORITHMS: text('RS256,ES256,EdDSA', `names separated by commas: ${algorithms.join(', ')}`,
-    'the algorithms that may sign a JWT', areAlgorithms),
+    'the algorithms that may sign a JWT',
+    (names) => names.split(',').every((name) => algorithms.includes(name.trim()))),
   JWT_TYPE: oneOf('at+jwt', ['at+jwt', 'JWT'], 'the `typ` that JWTs must have'),
   JWT_USER_CLAIM: text('sub', 'the name of a claim', 'the claim that names the user'),
   JWT_SCOPE_CLAIM: text(undefined, 'the name of a claim',

@@ -2,8 +2,7 @@
 import { finished } from 'node:stream/promises'
 import pg from 'pg'
 import { from } from 'pg-copy-streams'
-import { columnList, fields, types } from '../../plants/columns.ts'
-import { byKey, type PlantKey, type PlantToStore } from '../../plants/writes.ts'
+import { byKey, columnList, fields, types, type PlantKey, type PlantToStore } from '../../plants/plant.ts'
 
 /** The user, the id and the fields of a plant. An absent field is undefined. */
 type Cells = Array<string | undefined>

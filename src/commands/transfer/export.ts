@@ -8,7 +8,7 @@ import { createGzip } from 'node:zlib'
 import pg from 'pg'
 import { to } from 'pg-copy-streams'
 import type { Config } from '../../config.ts'
-import { fields } from '../../plants/columns.ts'
+import { fields } from '../../plants/plant.ts'
 import { findFormat } from './files.ts'
 import { runTransfer } from './transfer.ts'
 
@@ -24,12 +24,12 @@ export async function exportPlants (
     const { client, signal } = transfer
     // The session's statement_timeout may be too short for an export, so turn this timeout off.
     await client.query('begin read only; set local statement_timeout = 0')
-    const rows = client.query(to(isCsv ? copyCsv(user) : copyText(user)))
+    const rows = client.query(to(copyStatement(isCsv, user)))
     // Rejects if the connection is lost before the server has confirmed the export.
     const completed = once(client, 'drain')
     let isLost = false
     completed.catch(() => { isLost = true })
-    const convert = isCsv ? [] : [createNdjson(user)]
+    const convert = isCsv ? [] : [(chunks: AsyncIterable<Buffer>) => toNdjson(chunks, user)]
     // Rename the file to its final name only when the file is complete. Do not open an existing file.
     const part = `${file}.${randomUUID()}.part`
     const options = { flags: 'wx', mode: 0o600, flush: true }
@@ -48,20 +48,15 @@ export async function exportPlants (
   })
 }
 
-const plantsOf = (user?: string) =>
-  `from plants where ${user === undefined ? 'true' : `owner = ${pg.escapeLiteral(user)}`} order by owner, id`
-
-// The quotes keep the upper-case letters of a field in the header.
-const csvColumns = fields.map((field) => `, ${field} as "${field}"`).join('')
-
-/** PostgreSQL writes `""` for an empty string, and an empty cell for an absent value. */
-const copyCsv = (user?: string) => `copy (
-    select ${user === undefined ? 'owner as "user", ' : ''}id${csvColumns} ${plantsOf(user)}
-  ) to stdout (format csv, header)`
-
-const copyText = (user?: string) => `copy (
-    select ${user === undefined ? 'owner, ' : ''}id, ${fields.join()} ${plantsOf(user)}
-  ) to stdout`
+function copyStatement (isCsv: boolean, user?: string): string {
+  const [owner, condition] = user === undefined
+    ? ['owner as "user", ', 'true']
+    : ['', `owner = ${pg.escapeLiteral(user)}`]
+  // The quotes keep the upper-case letters of a field in the header.
+  const columns = fields.map((field) => `, ${field} as "${field}"`).join('')
+  return `copy (select ${owner}id${columns} from plants where ${condition} order by owner, id)
+    to stdout ${isCsv ? '(format csv, header)' : ''}`
+}
 
 // COPY's text format has the escapes of JSON, except for quotes, `\v` and most control characters. Match
 // escaped backslashes, too: a `v` after them is only a letter.
@@ -73,22 +68,20 @@ function escape (found: string): string {
   return `\\u${found.charCodeAt(0).toString(16).padStart(4, '0')}`
 }
 
-/** The returned function turns COPY's text format into JSON. PostgreSQL would take longer. */
-function createNdjson (user?: string) {
+/** Turns COPY's text format into JSON. PostgreSQL would take longer. */
+async function * toNdjson (chunks: AsyncIterable<Buffer>, user?: string): AsyncGenerator<Buffer> {
   const keys = [...user === undefined ? ['user'] : [], 'id', ...fields]
   const line = new RegExp(`${keys.map(() => '([^\\t\\n]*)').join('\\t')}\\n`, 'g')
   const members = keys.map((key, index) => key === 'id' ? `"id":$${index + 1}` : `"${key}":"$${index + 1}"`)
   const json = `{${members.join()}}\n`
   const absent = new RegExp(`,"(?:${fields.join('|')})":"\\\\N"`, 'g')
   let rest = ''
-  return async function * (chunks: AsyncIterable<Buffer>): AsyncGenerator<Buffer> {
-    for await (const chunk of chunks) {
-      // Each byte becomes a character. So the bytes of UTF-8 stay unchanged.
-      const text = rest + chunk.toString('latin1')
-      const end = text.lastIndexOf('\n') + 1
-      rest = text.slice(end)
-      const escaped = text.slice(0, end).replaceAll(escapable, escape)
-      yield Buffer.from(escaped.replaceAll(line, json).replaceAll(absent, ''), 'latin1')
-    }
+  for await (const chunk of chunks) {
+    // Each byte becomes a character. So the bytes of UTF-8 stay unchanged.
+    const text = rest + chunk.toString('latin1')
+    const end = text.lastIndexOf('\n') + 1
+    rest = text.slice(end)
+    const escaped = text.slice(0, end).replaceAll(escapable, escape)
+    yield Buffer.from(escaped.replaceAll(line, json).replaceAll(absent, ''), 'latin1')
   }
 }

@@ -2,7 +2,7 @@
 import { isUtf8 } from 'node:buffer'
 import { ApiError, errors } from '../../errors.ts'
 import { parseJson } from '../../http/json.ts'
-import { fields } from '../../plants/columns.ts'
+import { fields } from '../../plants/plant.ts'
 
 export interface Line {
   /** Counts from 1. A CSV record of several lines has the number of its last line. */
@@ -15,9 +15,6 @@ export interface Line {
 /** A line before its format is known. If the line is not UTF-8, `isValid` is false. */
 type RawLine = Pick<Line, 'number' | 'text'> & { isValid: boolean }
 
-/** Yields the lines of each chunk together, because yielding every line from an async generator is slow. */
-type Lines = AsyncGenerator<Iterable<Line>>
-
 export const invalid = (message: string) => new ApiError(errors.FIELD_INVALID, { message })
 
 /** Without `format` the file's extension decides. Standard input and output are NDJSON by default. */
@@ -27,7 +24,7 @@ export function findFormat (file = '.ndjson', format = /\.((?:ndjson|csv)(?:\.gz
 }
 
 /** Skips blank lines. */
-export async function * readNdjson (chunks: AsyncIterable<Buffer>, maxBytes: number): Lines {
+export async function * readNdjson (chunks: AsyncIterable<Buffer>, maxBytes: number) {
   const parse = ({ text, isValid }: RawLine) => {
     if (isLonger(text, maxBytes)) throw invalid(`The line must not have more than ${maxBytes} bytes.`)
     if (!isValid) throw new ApiError(errors.BODY_NOT_UTF8)
@@ -39,7 +36,7 @@ export async function * readNdjson (chunks: AsyncIterable<Buffer>, maxBytes: num
 }
 
 /** Throws at a malformed quote, because after such a quote the start of the next record is unknown. */
-export async function * readCsv (chunks: AsyncIterable<Buffer>, maxBytes: number, user?: string): Lines {
+export async function * readCsv (chunks: AsyncIterable<Buffer>, maxBytes: number, user?: string) {
   let columns: string[] = []
   // The record that is being read. A record continues on the next line while its number of quotes is odd.
   let [record, isValid, isOpen, firstLine] = ['', true, false, 1]
@@ -101,9 +98,10 @@ function toObject (columns: string[], cells: unknown[], isValid: boolean): unkno
   return object
 }
 
-/** Skips a byte order mark. To save memory, truncates lines over `maxBytes` to `maxBytes` + 1 or more. */
+// Yields the lines of each chunk together, because yielding every line from an async generator is slow. Skips
+// a byte order mark. To save memory, truncates lines over `maxBytes` to `maxBytes` + 1 or more.
 async function * splitLines (chunks: AsyncIterable<Buffer>, maxBytes: number): AsyncGenerator<RawLine[]> {
-  let rest: Buffer | undefined
+  let rest = Buffer.alloc(0)
   let number = 0
   const toLine = (text: string, isValid: boolean) => {
     number++
@@ -114,10 +112,10 @@ async function * splitLines (chunks: AsyncIterable<Buffer>, maxBytes: number): A
     : bytes.toString('latin1').split('\n').map((latin1) => Buffer.from(latin1, 'latin1'))
       .map((line) => toLine(line.toString(), isUtf8(line)))
   for await (const chunk of chunks) {
-    const bytes = rest === undefined ? chunk : Buffer.concat([rest, chunk])
+    const bytes = Buffer.concat([rest, chunk])
     const end = bytes.lastIndexOf('\n')
     if (end !== -1) yield toLines(bytes.subarray(0, end))
     rest = bytes.subarray(end + 1, end + maxBytes + 2)
   }
-  if (rest !== undefined) yield toLines(rest)
+  yield toLines(rest)
 }

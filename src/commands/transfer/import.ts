@@ -9,19 +9,16 @@ import { isPrintable } from '../../access/user-name.ts'
 import type { Config } from '../../config.ts'
 import type { ApiError } from '../../errors.ts'
 import { compileValidator } from '../../http/validation.ts'
-import { NewPlantSchema, PlantParamsSchema, type Plant } from '../../plants/schemas.ts'
-import type { PlantToStore } from '../../plants/writes.ts'
+import { NewPlantSchema, PlantParamsSchema, type Plant, type PlantToStore } from '../../plants/plant.ts'
 import { findFormat, invalid, readCsv, readNdjson, type Line } from './files.ts'
 import { Batch, copyAll, insertAll } from './batch.ts'
 import { runTransfer, type Transfer } from './transfer.ts'
 
+/** The options of the command line, as src/main.ts describes them. */
 export interface ImportOptions {
   format?: string
-  /** Plants per transaction. By default one transaction creates all plants. */
   chunk?: number
-  /** Plants per second. */
   rate?: number
-  /** The file for rejected lines. Without it the first rejected line ends the import. */
   skipErrors?: string
   dryRun: boolean
 }
@@ -31,8 +28,6 @@ export interface ImportOptions {
 const [maxBatchLength, batchesPerSecond] = [2 ** 19, 10]
 /** A line may be this much longer than BODY_LIMIT, because the line may also name the user. */
 const extraBytes = 2048
-/** The exit code of an import that completed but rejected some lines. */
-const rejectedCode = 3
 
 /** Reads standard input if there is no `file`. If there is no `user`, each line names its user. */
 export async function importPlants (
@@ -44,13 +39,11 @@ export async function importPlants (
     const { dev, ino } = fstatSync(input?.fd ?? 0, { bigint: true })
     await using rejects = options.skipErrors === undefined ? undefined : await open(options.skipErrors, 'a')
     const output = await rejects?.stat({ bigint: true })
-    if (output?.isFile()) {
-      // Compare the open files: two names may be links to one file, and standard input has no name.
-      if (output.dev === dev && output.ino === ino) {
-        throw new Error('--skip-errors: expected another file than the one to import')
-      }
-      await rejects?.truncate()
+    // Compare the open files: two names may be links to one file, and standard input has no name.
+    if (output?.isFile() && output.dev === dev && output.ino === ino) {
+      throw new Error('--skip-errors: expected another file than the one to import')
     }
+    if (output?.isFile()) await rejects?.truncate()
     const read = isCsv ? readCsv : readNdjson
     const check = createCheck(isCsv, user)
     const store = (chunks: AsyncIterable<Buffer>) =>
@@ -67,8 +60,8 @@ function createCheck (isCsv: boolean, user?: string): (line: Line) => PlantToSto
   const schema = Type.Object({ ...owner, ...properties, ...isCsv && PlantParamsSchema.properties })
   const validate = compileValidator({ schema, httpPart: 'body' })
   return (line) => {
-    const checked = validate(line.parse()) as { value: Plant & Omit<PlantToStore, 'plant'>, error?: Error }
-    const { value: plant, error } = checked
+    const { value: plant, error } = validate(line.parse()) as
+      { value: Plant & Omit<PlantToStore, 'plant'>, error?: Error }
     if (error !== undefined) throw error
     if (user !== undefined && 'user' in plant) throw invalid('user must be absent, or use --all.')
     if (user === undefined && !isPrintable(plant.user)) {
@@ -84,9 +77,9 @@ async function storeLines (
   { rate = Infinity, chunk = Infinity, dryRun }: ImportOptions, transfer: Transfer, rejects?: FileHandle
 ): Promise<void> {
   const { client, signal } = transfer
+  const maxUncommitted = dryRun ? Infinity : chunk
   const startedAt = performance.now()
-  let [created, existing, rejected] = [0, 0, 0]
-  let [sent, uncommitted] = [0, 0]
+  let [created, existing, rejected, sent, uncommitted] = [0, 0, 0, 0, 0]
   let committed = { created, existing }
   let note = ''
   let stored: Promise<void> = Promise.resolve()
@@ -94,13 +87,6 @@ async function storeLines (
   let mayCopy = true
   transfer.summary = () =>
     `${committed.created} created, ${committed.existing} existing, ${rejected} rejected${note}`
-
-  async function reject ({ number, text }: Line, error: ApiError): Promise<void> {
-    const reason = error.message.replace('The body', 'The line')
-    rejected++
-    if (rejects === undefined) throw new Error(`line ${number}: ${reason}`)
-    await rejects.appendFile(`${JSON.stringify({ line: number, reason, text })}\n`)
-  }
 
   /** Does not wait until the plants are stored, so that the import reads the next lines meanwhile. */
   async function send (batch: Batch): Promise<void> {
@@ -116,45 +102,43 @@ async function storeLines (
 
   async function store (batch: Batch): Promise<void> {
     const lines = batch.sorted()
-    const isCopied = mayCopy && await copyAll(client, lines)
-    const count = isCopied ? batch.size : await insertAll(client, lines)
+    const count = mayCopy && await copyAll(client, lines) ? batch.size : await insertAll(client, lines)
     mayCopy = count === batch.size
     created += count
     existing += batch.size - count
   }
 
   /** Awaits the insert first. After a failed insert, `commit` would roll back without an error. */
-  async function commit (line: number): Promise<void> {
+  async function commit (noteAfter: string): Promise<void> {
     await stored
     note = '; the outcome of the last commit is unknown: import again'
     if (uncommitted > 0) await client.query(dryRun ? 'rollback' : 'commit')
-    note = `; stored up to line ${line}`
+    note = noteAfter
     uncommitted = 0
     committed = { created, existing }
   }
 
   let batch = new Batch()
-  let number = 0
   for await (const some of lines) {
     for (const line of some) {
       try {
         batch.add(check(line))
       } catch (error) {
-        await reject(line, error as ApiError)
+        rejected++
+        const reason = (error as ApiError).message.replace('The body', 'The line')
+        if (rejects === undefined) throw new Error(`line ${line.number}: ${reason}`)
+        await rejects.appendFile(`${JSON.stringify({ line: line.number, reason, text: line.text })}\n`)
         continue
       }
-      number = line.number
-      const left = dryRun ? Infinity : chunk - uncommitted
-      const isFull = batch.size >= Math.min(left, rate / batchesPerSecond)
-      if (!isFull && batch.length < maxBatchLength) continue
+      const maxSize = Math.min(maxUncommitted - uncommitted, rate / batchesPerSecond)
+      if (batch.size < maxSize && batch.length < maxBatchLength) continue
       await send(batch)
-      if (batch.size === left) await commit(number)
+      if (uncommitted === maxUncommitted) await commit(`; stored up to line ${line.number}`)
       batch = new Batch()
     }
     batch.encode()
   }
   if (batch.size > 0) await send(batch)
-  await commit(number)
-  note = dryRun ? '; nothing is stored' : ''
-  if (rejected > 0) process.exitCode = rejectedCode
+  await commit(dryRun ? '; nothing is stored' : '')
+  if (rejected > 0) process.exitCode = 3
 }

@@ -3,8 +3,8 @@ import { setFlagsFromString } from 'node:v8'
 import type { Client } from 'pg'
 import type { Config } from '../../config.ts'
 import { openClient } from '../../database/connector.ts'
-import { withTables } from '../database.ts'
-import { formatError } from '../format-error.ts'
+import { withDatabase } from '../database.ts'
+import { formatError } from '../format.ts'
 
 export interface Transfer {
   client: Client
@@ -14,31 +14,25 @@ export interface Transfer {
   summary: () => string
 }
 
-/** Long, because an insert waits for any other transaction that creates the same plant. */
-const statementTimeoutMs = 60_000
-const signals = ['SIGINT', 'SIGTERM']
-/** The usual exit code after SIGINT. */
-const interruptedCode = 130
-
 // The objects of a transfer are short-lived. V8's default flags would save little time and double the memory.
 for (const flag of ['--semi-space-growth-factor=1', '--heap-growing-percent=50']) setFlagsFromString(flag)
 
-export async function runTransfer (
-  config: Config, run: (transfer: Transfer) => Promise<void>
-): Promise<void> {
+export async function runTransfer (config: Config, run: (transfer: Transfer) => Promise<void>) {
   const interruption = new AbortController()
   const { signal } = interruption
   const interrupt = () => interruption.abort()
-  for (const name of signals) process.once(name, interrupt)
-  await withTables(config, async (url) => {
-    const client = await openClient(url, { statement_timeout: statementTimeoutMs })
+  process.once('SIGINT', interrupt).once('SIGTERM', interrupt)
+  await withDatabase(config, async (url) => {
+    // The timeout is long, because an insert waits for any other transaction that creates the same plant.
+    const client = await openClient(url, { statement_timeout: 60_000 })
     signal.addEventListener('abort', () => { void client.end() })
     const transfer: Transfer = { client, signal, summary: () => '' }
     const error = await run(transfer).catch((error) => error)
     await client.end()
-    for (const name of signals) process.off(name, interrupt)
+    process.off('SIGINT', interrupt).off('SIGTERM', interrupt)
     if (error !== undefined) {
-      process.exitCode = signal.aborted ? interruptedCode : 1
+      // 130 is the usual exit code after SIGINT.
+      process.exitCode = signal.aborted ? 130 : 1
       console.error(signal.aborted ? 'interrupted' : formatError(error))
     }
     if (transfer.summary() !== '') console.error(transfer.summary())

@@ -3,33 +3,32 @@ import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { DropArgument, Socket } from 'node:net'
 import type { FastifyInstance } from 'fastify'
 import { ApiError, errors } from '../../errors.ts'
-import { collectSoon } from '../../scheduling/garbage-collection.ts'
+import { collectSoon } from '../../scheduling/memory-budget.ts'
 import { clientWork } from '../../scheduling/tick-limiter.ts'
 import { rawErrorResponse, requestCost } from '../responses.ts'
-import { limitBodyPieces } from './body-pieces.ts'
-import { discardInput, lingeringClose } from './lingering-close.ts'
+import { closeOnShutdown, discardInput, lingeringClose, type Lifecycle } from './closing.ts'
 import type { HttpSocket } from './node-internals.ts'
 import { serializePipelining } from './pipelining.ts'
-import { limitReads } from './reads.ts'
-import { closeOnShutdown, type Lifecycle } from './shutdown.ts'
+import { limitBodyPieces, limitReads } from './reads.ts'
 
 /** This many closed connections leave enough garbage for a collection. */
 const manyConnections = 1000
 
 export function manageConnections (app: FastifyInstance, lifecycle: Lifecycle, maxConnections: number): void {
-  const countBytes = limitReads(app.server)
   app.server.on('connection', serializePipelining)
-  limitBodyPieces(app.server, countBytes)
-  closeOnShutdown(app, lifecycle)
+  limitBodyPieces(app.server, limitReads(app.server))
+  const sockets = new Set<HttpSocket>()
+  closeOnShutdown(app, lifecycle, sockets)
   deferContinue(app, lifecycle)
   // With `httpAllowHalfOpen`, a client that has closed its sending side still gets its responses.
   Object.assign(app.server, { maxConnections, httpAllowHalfOpen: true })
-  let [open, peak] = [0, 0]
+  let peak = 0
   app.server.on('connection', (socket: HttpSocket) => {
-    peak = Math.max(peak, ++open)
+    peak = Math.max(peak, sockets.add(socket).size)
     socket.once('close', () => {
-      if (peak - --open < manyConnections) return
-      peak = open
+      sockets.delete(socket)
+      if (peak - sockets.size < manyConnections) return
+      peak = sockets.size
       collectSoon()
     })
     // Node calls `destroySoon` after the last response of a connection.

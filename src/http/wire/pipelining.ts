@@ -1,7 +1,6 @@
 // Runs the pipelined requests of a connection one at a time (RFC 9112, section 9.3.2).
 import type { IncomingMessage } from 'node:http'
 import { Socket } from 'node:net'
-import { discardInput } from './lingering-close.ts'
 import type { HttpSocket } from './node-internals.ts'
 
 /** How many requests of a connection may wait. A chunk of 64 KiB can contain thousands of requests. */
@@ -11,8 +10,7 @@ const maxPipelined = 16
 export function serializePipelining (socket: HttpSocket): void {
   const parser = socket.parser as NonNullable<HttpSocket['parser']>
   const begin = parser.onIncoming
-  const waiting: Array<[request: IncomingMessage, keepAlive: boolean]> = []
-  let isFull = false
+  const waiting: Array<{ request: IncomingMessage, keepAlive: boolean }> = []
 
   parser.onIncoming = (request, mayStay) => {
     // The parser discards the rest of a chunk after an upgrade request. If bytes may follow, make this
@@ -22,11 +20,13 @@ export function serializePipelining (socket: HttpSocket): void {
     request.upgrade = false
     const keepAlive = mayStay && !isLast
     if (!socket._httpMessage) return begin(request, keepAlive)
-    if (waiting.length === maxPipelined) {
-      isFull = true
+    const last = waiting[maxPipelined - 1]
+    if (last !== undefined) {
+      // The parser discards the rest of the chunk, so the last waiting request ends the connection.
+      last.keepAlive = false
       return 2
     }
-    if (waiting.push([request, keepAlive]) > 1) return 0
+    if (waiting.push({ request, keepAlive }) > 1) return 0
     socket._paused = true
     socket.pause()
     socket._httpMessage.once('finish', next)
@@ -36,17 +36,16 @@ export function serializePipelining (socket: HttpSocket): void {
   socket.resume = () => waiting.length > 0 ? socket : Socket.prototype.resume.call(socket)
 
   function next (): void {
-    const [request, keepAlive] = waiting.shift() as (typeof waiting)[0]
-    const isLast = waiting.length === 0
+    const { request, keepAlive } = waiting.shift() as (typeof waiting)[0]
     // The previous response had `Connection: close`. Do not run the waiting requests.
     if (socket.writableEnded) return
-    if (isLast && isFull) discardInput(socket)
-    else if (isLast) {
+    const isLast = waiting.length === 0
+    if (isLast) {
       socket._paused = false
       socket.parser?.resume()
       socket.resume()
     }
-    begin(request, keepAlive && !(isLast && isFull))
+    begin(request, keepAlive)
     if (!isLast) socket._httpMessage?.once('finish', next)
   }
 }

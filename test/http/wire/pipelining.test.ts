@@ -145,12 +145,20 @@ t.test('the service does not buffer the body of a queued request', async (t) => 
 })
 
 t.test('the 17th request in one segment ends the connection', async (t) => {
-  const before = completed()
-  const responses = await exchange(address, [list('?limit=0').repeat(99) + create(1)])
-  t.same(responses.map(({ status, headers: { connection } }) => [status, connection]),
-    Array.from({ length: 17 }, (_, index) => [200, index === 16 ? 'close' : 'keep-alive']))
-  t.same(await sql(url, 'select from plants'), [])
-  t.equal(completed() - before, 17)
+  const segment = list('?limit=0').repeat(99) + create(1)
+  for (const behind of ['', create(2), 'garbage\r\n\r\n']) {
+    const before = completed()
+    const { client, socket } = await open()
+    const received = buffer(client)
+    client.write(segment)
+    while (socket.bytesRead < segment.length) await new Promise(setImmediate)
+    client.end(behind)
+    const responses = parseResponses(await received)
+    t.same(responses.map(({ status, headers: { connection } }) => [status, connection]),
+      Array.from({ length: 17 }, (_, index) => [200, index === 16 ? 'close' : 'keep-alive']))
+    t.same(await sql(url, 'select from plants'), [])
+    t.equal(completed() - before, 17)
+  }
 })
 
 t.test('any number of requests get a response when the client waits until they are read', async (t) => {

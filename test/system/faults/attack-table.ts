@@ -1,6 +1,6 @@
 import { randomBytes } from 'node:crypto'
 import { setTimeout as delay } from 'node:timers/promises'
-import { createToken } from '../../../src/access/token-format.ts'
+import { createToken } from '../../../src/access/tokens.ts'
 import { settings } from '../../../src/config.ts'
 import { openSession, sql } from '../../support/database.ts'
 import type { Scope } from '../../support/program.ts'

@@ -1,5 +1,5 @@
 // Builds requests, and random parts of requests, for the fuzz cases.
-import type { NewPlant } from '../../../src/plants/schemas.ts'
+import type { NewPlant } from '../../../src/plants/plant.ts'
 import type { Random } from '../faults/random.ts'
 import { largest, smallest, type Plants } from './oracle.ts'
 

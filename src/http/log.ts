@@ -1,19 +1,43 @@
-// Counts and logs each error that the service sends. Once a second, logs how many errors got no line.
-import type { FastifyBaseLogger, FastifyError, FastifyInstance } from 'fastify'
+// The log of requests and errors. Once a second, logs how many errors got no line.
+import { randomBytes } from 'node:crypto'
+import type { FastifyBaseLogger, FastifyError, FastifyInstance, FastifyServerOptions } from 'fastify'
 import type { ApiError } from '../errors.ts'
 
 declare module 'fastify' {
   interface FastifyInstance { errorLog: ErrorLog }
 }
 
-// Per second. An error's first line ignores `maxLines`, so that frequent errors do not hide rare ones.
-const [maxLinesPerError, maxLines] = [20, 60]
+const processId = randomBytes(9).toString('base64url')
+let requests = 0
+
+/** Returns an id that no other process uses. A UUID would take 1.5 % of the time of a request. */
+export const newRequestId = () => `${processId}-${++requests}`
+
+/** Unlike Fastify's default, passes options to `child` only if there are any: without, it takes 0.2 µs. */
+export const createRequestLog: FastifyServerOptions['childLoggerFactory'] =
+  (appLog, bindings, options, { headers }) => {
+    const trace = readTraceparent(headers.traceparent)
+    const fields = trace ? { ...bindings, trace_id: trace.traceId, span_id: trace.spanId } : bindings
+    return 'level' in options ? appLog.child(fields, options) : appLog.child(fields)
+  }
+
+const traceparent = /^00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})$/
+
+/** Returns undefined without a valid header of version 00 (W3C Trace Context): the request starts a trace. */
+export function readTraceparent (header: string | string[] | undefined) {
+  const [, traceId, spanId = '', flags = ''] = traceparent.exec(String(header)) ?? []
+  if (traceId === undefined) return undefined
+  // Only the lowest bit of the flags has a meaning: sampled.
+  return { traceId, spanId, traceFlags: Number.parseInt(flags, 16) & 1, isRemote: true }
+}
 
 export function registerErrorLog (app: FastifyInstance): void {
-  const errorLog = new ErrorLog(app.log)
-  app.decorate('errorLog', errorLog)
-  app.addHook('onClose', async () => errorLog.flush())
+  app.decorate('errorLog', new ErrorLog(app.log))
+  app.addHook('onClose', async () => app.errorLog.flush())
 }
+
+// Per second. An error's first line ignores `maxLines`, so that frequent errors do not hide rare ones.
+const [maxLinesPerError, maxLines] = [20, 60]
 
 class ErrorLog {
   readonly #log: FastifyBaseLogger
