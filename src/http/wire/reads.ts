@@ -1,5 +1,5 @@
-// Spreads the reads of requests and bodies over several ticks (iterations of the event loop), and closes
-// connections that send a body in very small pieces (chunks, or segments of the network).
+// Spreads the reads of requests and bodies over several ticks (iterations of the event loop). Closes a
+// connection that sends a body in very small pieces (chunks, or segments of the network).
 import type { Server } from 'node:http'
 import { FairQueue } from '../../scheduling/fair-queue.ts'
 import type { HttpSocket } from './node-internals.ts'
