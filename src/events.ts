@@ -39,7 +39,7 @@ export const jwtRejections = ['malformed', 'algorithm', 'unknown_key', 'signatur
   'audience', 'not_yet_valid', 'expired', 'user'] as const
 export type JwtRejection = (typeof jwtRejections)[number]
 
-/** Published for each check of a JWT. `cached`: a JWT from the cache, which needs no new verification. */
+/** Published for each check of a well-formed JWT. `cached`: needs no new verification. */
 export const jwtEvents = events<{ result: 'verified' | 'cached' | 'rejected' | 'unavailable' }>('jwt')
 
 /** Published after each fetch of the identity provider's keys. */

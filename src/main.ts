@@ -8,7 +8,7 @@ import { expiry, label, positiveInteger, userName } from './commands/arguments.t
 import { withDatabase } from './commands/database.ts'
 import { formatError } from './commands/format.ts'
 import type { ImportOptions, importPlants } from './commands/transfer/import.ts'
-import { createToken, eraseUser, listTokens, listUsers, revokeTokens } from './commands/users.ts'
+import { createToken, eraseUser, listTokens, listUsers, revokeTokens } from './commands/tokens-and-users.ts'
 import { readConfig } from './config.ts'
 import { migrate } from './database/migrate.ts'
 

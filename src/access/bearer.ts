@@ -26,7 +26,7 @@ export interface Authenticator {
   check: (token: string, onMiss: () => void) => Promise<Access>
 }
 
-/** Returns the method `renew` for a token's access. The token was valid before, so it is not a guess. */
+/** Returns the method `renew` for a token's access. A token that was valid is no guess. */
 export const renewal = (check: Authenticator['check'], token: string) => async function (this: Access) {
   Object.assign(this, await check(token, () => {}))
 }

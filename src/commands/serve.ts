@@ -14,7 +14,7 @@ import { loadEmbedded } from './database.ts'
 import { formatError } from './format.ts'
 import { openLogStream } from './log-stream.ts'
 import { handleSignals } from './signals.ts'
-import { printQuickStart } from './users.ts'
+import { printQuickStart } from './tokens-and-users.ts'
 
 /** Resolves when the service is ready. If the service cannot start, closes what it has opened and rejects. */
 export async function serve (config: Config): Promise<void> {
@@ -82,8 +82,10 @@ async function untilReady (
   try {
     const [[version, encoding, off] = []] = await database.read(serverStatement)
     const postgresql = supportedVersion(version, encoding)
-    const migrations = config.MIGRATE === 'on' && await migrate(url)
-    if (migrations && migrations.length > 0) log.info({ migrations }, 'migrated')
+    if (config.MIGRATE === 'on') {
+      const migrations = await migrate(url)
+      if (migrations.length > 0) log.info({ migrations }, 'migrated')
+    }
     await database.probe()
     return { postgresql, off: off?.split(' ') ?? [] }
   } catch (error) {

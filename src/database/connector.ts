@@ -23,10 +23,10 @@ const [systemOf, timelineOf] = ['(select system_identifier from pg_control_syste
 export function createConnector (options: ConnectionOptions): () => Promise<Connection> {
   const { urls, target } = parseServers(options.url)
   const hasTimelines = urls.length > 1 && target !== 'any'
-  // A prepared statement keeps its plan until PostgreSQL analyzes the table. If the table was small, the plan
-  // may read all of it, however many plants came since. So allow only index scans. With the last column,
-  // PostgreSQL soon notices a closed connection, and does not run statements that it has already received.
-  // Only servers on Linux can do so.
+  // Allow only index scans. A prepared statement keeps its plan until PostgreSQL analyzes the table. A plan
+  // for a small table would read the whole table, even after thousands of plants were added.
+  // With the last column, PostgreSQL soon notices a closed connection, and does not run statements that
+  // it has already received. Only servers on Linux can do so.
   const session = {
     name: '',
     text: `select ${rejectedWhen[target]}, ${hasTimelines ? `${systemOf}, ${timelineOf}` : "'', ''"},

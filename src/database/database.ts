@@ -67,7 +67,7 @@ export function openDatabase (options: ConnectionOptions) {
       write: writes.reduce((sum, connection) => sum + connection.pending(), 0)
     }),
 
-    /** Sets the listener for warnings, which come at most ten times a second. */
+    /** Warnings come at most ten times a second. Without a listener they go to standard error. */
     onWarning: (listener: typeof warn) => { warn = listener },
 
     async close (): Promise<void> {

@@ -80,13 +80,13 @@ export const plantsRoutes: FastifyPluginAsyncTypebox<{ plants: Plants }> = async
     const { limit, after } = request.query
     const range = { from: after && readCursor(after), limit: Number(limit ?? Infinity) }
     const { plants: list, beyond } = await plants.list(request.identity, range, reply.raw)
+    // HTTP/1.0 has no chunks: the client could not notice a truncated list.
+    if (!Array.isArray(list) && request.raw.httpVersion === '1.0') throw new ApiError(errors.HTTP_TOO_OLD)
     if (beyond !== undefined) {
       // A relative URL also works behind a proxy that strips a path prefix.
       reply.header('link', `<?limit=${limit}&after=${writeCursor(beyond)}>; rel="next"`)
     }
     if (Array.isArray(list)) return list
-    // HTTP/1.0 has no chunks: the client could not notice a truncated list.
-    if (request.raw.httpVersion === '1.0') throw new ApiError(errors.HTTP_TOO_OLD)
     reply.type('application/json')
     // For a HEAD request, Fastify would read the whole stream and discard the data.
     const chunks = request.method === 'HEAD' ? [] : toJson(list, reply)

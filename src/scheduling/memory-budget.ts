@@ -1,22 +1,12 @@
-// Limits the memory that the large request bodies and long lists of all users take together. Collects garbage
-// after a peak of memory, because an idle V8 collects nothing.
+// Limits the memory that the large request bodies and long lists of all users take together.
 import { finished, type Writable } from 'node:stream'
+import { collectSoon } from './garbage-collection.ts'
 
 /** The budget ignores bodies and lists up to this size: the number of connections limits their memory. */
 export const inlineBytes = 16_384
 
 /** A peak of more bytes leaves enough garbage for a collection. */
 const peakBytes = 16_777_216
-
-let timer: NodeJS.Timeout | undefined
-
-/** Collects garbage five seconds after the last call. Call this at the end of a peak. */
-export function collectSoon (): void {
-  clearTimeout(timer)
-  // With these options, a collection takes some 60 ms and returns memory to the system.
-  const collect = () => { void globalThis.gc?.({ execution: 'async', flavor: 'last-resort' }) }
-  timer = setTimeout(collect, 5000).unref()
-}
 
 /**
  * After a reservation, the user holds at most as many bytes as are still free for all users. See

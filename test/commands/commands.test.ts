@@ -10,7 +10,7 @@ import { isPrintable } from '../../src/access/user-name.ts'
 import { expiry } from '../../src/commands/arguments.ts'
 import { withDatabase } from '../../src/commands/database.ts'
 import { formatError } from '../../src/commands/format.ts'
-import { eraseUser, printQuickStart } from '../../src/commands/users.ts'
+import { eraseUser, printQuickStart } from '../../src/commands/tokens-and-users.ts'
 import { maxRevocationMs, readConfig } from '../../src/config.ts'
 import { openDatabase, tables } from '../../src/database/database.ts'
 import { ApiError, errors } from '../../src/errors.ts'
@@ -225,7 +225,7 @@ t.test('user list counts the plants and tokens of each user', async (t) => {
 t.test('user erase deletes what a user has, and what instances create before they notice it', async (t) => {
   await tokens.create({ user: 'bob', readOnly: false })
   mock.timers.enable({ apis: ['setTimeout'] })
-  // Without this call, src/commands/users.ts would keep the real function that it imports.
+  // Without this call, src/commands/tokens-and-users.ts would keep the real function that it imports.
   syncBuiltinESMExports()
   t.teardown(() => {
     mock.timers.reset()
