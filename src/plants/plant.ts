@@ -21,7 +21,7 @@ export const PlantParamsSchema = Type.Object({
 })
 
 /** The SQL type of each field's column. Statements are built from this list. */
-export const types: Record<keyof Plant, string> = { name: 'text', tag: 'text' }
+const types: Record<keyof Plant, string> = { name: 'text', tag: 'text' }
 
 export const fields = Object.keys(types) as Array<keyof Plant>
 export const textFields = fields.filter((field) => types[field] === 'text')
@@ -43,5 +43,5 @@ export function byKey (one: PlantKey, other: PlantKey): number {
   if (one.user !== other.user) return one.user < other.user ? -1 : 1
   if (one.id === other.id) return 0
   // Beyond 2^53, different ids may be the same number.
-  return Number(one.id) - Number(other.id) || (one.id < other.id ? -1 : 1)
+  return Number(one.id) - Number(other.id) || (BigInt(one.id) < BigInt(other.id) ? -1 : 1)
 }

@@ -90,10 +90,13 @@ t.test('every format takes and returns every text, with a byte order mark and CR
     t.strictSame(await exportFile('naughty.csv', name), ends(0, `${naughty.length} exported`))
     t.equal(decompress(await readFile(join(folder, name))).toString(), text)
   }
+  // Repeats the line of the last plant with another name.
+  const reversed = [...json.toReversed(), json.at(-1)?.replace(/"name":"/, '"name":"second ')]
+  t.strictSame(await importFile('bob', 'reversed.ndjson', reversed.join('\n')),
+    ends(0, `${naughty.length} created, 1 existing, 0 rejected`))
   const inserted = await sql(DATABASE_URL,
-    "select id from plants where owner = 'naughty.ndjson' order by ctid")
-  // `byKey` compares such large ids as texts.
-  t.strictSame(inserted.map(({ id }) => id), plants.map(({ id }) => id).toSorted(), 'the batch is sorted')
+    "select id, name, tag from plants where owner = 'bob' order by ctid")
+  t.strictSame(inserted, plants, 'the batch is sorted')
   await importFile('mixed', 'mixed.ndjson', json.slice(0, 1).join())
   t.strictSame(await importFile('mixed', 'mixed.ndjson', text),
     ends(0, `${naughty.length - 1} created, 1 existing, 0 rejected`))

@@ -2,17 +2,16 @@
 import { finished } from 'node:stream/promises'
 import pg from 'pg'
 import { from } from 'pg-copy-streams'
-import { byKey, columnList, fields, types, type PlantKey, type PlantToStore } from '../../plants/plant.ts'
+import { byKey, columnList, fields, type PlantKey, type PlantToStore } from '../../plants/plant.ts'
 
-/** The user, the id and the fields of a plant. An absent field is undefined. */
-type Cells = Array<string | undefined>
-
+const columns = `owner, id${columnList}`
 // One query string saves two round trips.
-const copy = `savepoint before_copy; copy plants (owner, id${columnList}) from stdin; release before_copy`
-const arrays = fields.map((field, index) => `, $${index + 3}::${types[field]}[]`).join('')
-// PostgreSQL inserts the rows of `unnest` in the order of the arrays.
-const insert = `insert into plants (owner, id${columnList})
-  select * from unnest($1::text[], $2::bigint[]${arrays}) on conflict do nothing`
+const copy = `savepoint before_copy; copy plants (${columns}) from stdin; release before_copy`
+const stage = `create temp table if not exists staged on commit drop as select ${columns} from plants
+  with no data; truncate staged; copy staged from stdin`
+// In the order of `byKey`. If lines repeat a key, the first line is stored.
+const insert = `insert into plants (${columns}) select * from staged order by owner, id, ctid
+  on conflict do nothing`
 const uniqueViolation = '23505'
 
 /** Plants as lines of COPY's text format. The garbage collector would take longer with objects. */
@@ -20,13 +19,14 @@ export class Batch {
   size = 0
   /** The characters of the lines. */
   length = 0
-  #isSorted = true
+  /** Whether the plants have the order of `byKey`. */
+  isSorted = true
   #last: PlantKey | undefined
   #lines: string[] = []
   readonly #encoded: Buffer[] = []
 
   add (added: PlantToStore): void {
-    this.#isSorted &&= this.#last === undefined || byKey(this.#last, added) <= 0
+    this.isSorted &&= this.#last === undefined || byKey(this.#last, added) <= 0
     this.#last = added
     const { user, id, plant } = added
     const line = toLine([user, id, ...fields.map((field) => plant[field])])
@@ -41,15 +41,13 @@ export class Batch {
     this.#lines = []
   }
 
-  /** Returns the lines in the order of `byKey`. */
-  sorted (): Buffer {
+  lines (): Buffer {
     this.encode()
-    const lines = Buffer.concat(this.#encoded)
-    return this.#isSorted ? lines : Buffer.from(parse(lines).toSorted(byKeyCells).map(toLine).join(''))
+    return Buffer.concat(this.#encoded)
   }
 }
 
-/** Takes a third of the time of `insertAll`. Returns false, and stores nothing, if one plant exists. */
+/** Takes half of the time of `insertAll`. Returns false, and stores nothing, if one plant exists. */
 export async function copyAll (client: pg.Client, lines: Buffer): Promise<boolean> {
   try {
     await finished(client.query(from(copy)).end(lines))
@@ -61,30 +59,17 @@ export async function copyAll (client: pg.Client, lines: Buffer): Promise<boolea
   }
 }
 
-/** Returns the number of plants that did not exist. If `lines` repeat a key, stores the key's first plant. */
+/** Returns the number of plants that did not exist. */
 export async function insertAll (client: pg.Client, lines: Buffer): Promise<number> {
-  const rows = parse(lines)
-  const columns = ['owner', 'id', ...fields].map((_, column) => rows.map((cells) => cells[column]))
-  return (await client.query(insert, columns)).rowCount as number
+  await finished(client.query(from(stage)).end(lines))
+  return (await client.query(insert)).rowCount as number
 }
 
 const escapes: Record<string, string> = { '\\': '\\\\', '\t': '\\t', '\n': '\\n', '\r': '\\r' }
-const unescapes = Object.fromEntries(Object.entries(escapes).map(([character, text]) => [text, character]))
 
-const toLine = (cells: Cells) => `${cells.map(toText).join('\t')}\n`
+const toLine = (cells: Array<string | undefined>) => `${cells.map(toText).join('\t')}\n`
 
 function toText (cell: string | undefined): string {
   if (cell === undefined) return '\\N'
   return /[\\\t\n\r]/.test(cell) ? cell.replaceAll(/[\\\t\n\r]/g, (found) => escapes[found] as string) : cell
 }
-
-const parse = (lines: Buffer): Cells[] =>
-  lines.toString().split('\n').slice(0, -1).map((line) => line.split('\t').map(toCell))
-
-function toCell (text: string): string | undefined {
-  if (text === '\\N') return undefined
-  return text.includes('\\') ? text.replaceAll(/\\./g, (found) => unescapes[found] as string) : text
-}
-
-const keyOf = ([user, id]: Cells) => ({ user, id }) as PlantKey
-const byKeyCells = (one: Cells, other: Cells) => byKey(keyOf(one), keyOf(other))

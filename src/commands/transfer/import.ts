@@ -101,8 +101,9 @@ async function storeLines (
   }
 
   async function store (batch: Batch): Promise<void> {
-    const lines = batch.sorted()
-    const count = mayCopy && await copyAll(client, lines) ? batch.size : await insertAll(client, lines)
+    const lines = batch.lines()
+    const isCopied = mayCopy && batch.isSorted && await copyAll(client, lines)
+    const count = isCopied ? batch.size : await insertAll(client, lines)
     mayCopy = count === batch.size
     created += count
     existing += batch.size - count
