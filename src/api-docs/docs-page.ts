@@ -3,8 +3,6 @@ import { hash } from 'node:crypto'
 import { readFile } from 'node:fs/promises'
 import { Readable } from 'node:stream'
 import { setImmediate as nextTick } from 'node:timers/promises'
-import { promisify } from 'node:util'
-import { gzip } from 'node:zlib'
 import type { FastifyInstance } from 'fastify'
 import { LRUCache } from 'lru-cache'
 import { overloaded } from '../errors.ts'
@@ -16,7 +14,6 @@ import { clientWork } from '../scheduling/tick-limiter.ts'
 const contentSecurityPolicy = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; " +
   "img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
-const gzipAccepted = /\bgzip\b(?!\s*;\s*q=0(?:\.0*)?(?:,|\s|$))/i
 const pieceBytes = 65_536
 
 const own = (name: string) => () => readFile(new URL(name, import.meta.url))
@@ -36,16 +33,12 @@ export function serveDocs (app: FastifyInstance, budget: MemoryBudget): void {
       const client = `docs ${addressOf(request)}`
       // Reserve before the load, so that the budget also limits the requests that wait for the load.
       if (!budget.reserve(client, pieceBytes, reply.raw)) throw overloaded
-      const { plain, packed, digest } = await loaded.forceFetch(read)
+      const { bytes, etag } = await loaded.forceFetch(read)
       // Otherwise, all requests that wait for the load would continue in the same tick.
       await clientWork.turn(client, pieceBytes)
-      const acceptsGzip = gzipAccepted.test(request.headers['accept-encoding'] ?? '')
-      const etag = `"${digest}${acceptsGzip ? '-gzip' : ''}"`
-      reply.headers({ etag, vary: 'accept-encoding', 'cache-control': 'public, max-age=600' })
+      reply.headers({ etag, 'cache-control': 'public, max-age=600' })
       reply.header('content-security-policy', contentSecurityPolicy)
       if (request.headers['if-none-match']?.includes(etag)) return reply.code(304).send()
-      if (acceptsGzip) reply.header('content-encoding', 'gzip')
-      const bytes = acceptsGzip ? packed : plain
       reply.type(type).header('content-length', bytes.length)
       // For a HEAD request, Fastify would read and discard a whole stream after the response.
       return request.method === 'HEAD' ? bytes : Readable.from(piecesOf(bytes, client), { objectMode: false })
@@ -64,9 +57,8 @@ async function * piecesOf (bytes: Buffer, client: string) {
 }
 
 async function load (read: () => Promise<Buffer>) {
-  const plain = await read()
-  const packed = await promisify(gzip)(plain, { level: 9 })
-  return { plain, packed, digest: hash('sha256', plain, 'base64url') }
+  const bytes = await read()
+  return { bytes, etag: `"${hash('sha256', bytes, 'base64url')}"` }
 }
 
 /** Extracts Scalar's browser script. The package contains the script only as a string literal in a module. */

@@ -8,7 +8,7 @@ const withoutDatabase = { DATABASE_URL: 'postgres://x@127.0.0.1:1/x' }
 const { app } = await startApp(t, withoutDatabase)
 const urls = ['/docs', '/docs/docs.css', '/docs/docs.js', '/docs/scalar.js']
 
-t.test('the files of the page have a strict policy and ETags, and are compressed', async (t) => {
+t.test('the files of the page have a strict policy and ETags', async (t) => {
   for (const url of urls) {
     const { headers: { 'x-request-id': _id, date: _date, ...headers } } = await app.inject(url)
     const policy = String(headers['content-security-policy'])
@@ -20,23 +20,11 @@ t.test('the files of the page have a strict policy and ETags, and are compressed
   }
   t.match(await app.inject('/docs/'), { statusCode: 308, headers: { location: '../docs' } })
   const url = '/docs/scalar.js'
-  const plain = await app.inject(url)
-  const packed = await app.inject({ url, headers: { 'accept-encoding': 'gzip, br' } })
-  t.match(packed.headers, {
-    'content-encoding': 'gzip',
-    'content-type': 'text/javascript; charset=utf-8',
-    vary: 'accept-encoding',
-    'cache-control': /max-age/
-  })
-  t.ok(packed.rawPayload.length < plain.rawPayload.length / 2)
-  t.same(plain.headers['content-encoding'], undefined)
-  t.not(plain.headers.etag, packed.headers.etag)
-  for (const [{ headers: { etag } }, encoding] of [[plain, 'gzip;q=0'], [packed, 'gzip']] as const) {
-    const again = await app.inject({
-      url: `${url}?x`, headers: { 'if-none-match': etag as string, 'accept-encoding': encoding }
-    })
-    t.match(again, { statusCode: 304, body: '', headers: { etag } })
-  }
+  const { headers: { etag, ...headers } } = await app.inject(url)
+  t.match(headers, { 'content-type': 'text/javascript; charset=utf-8', 'cache-control': /max-age/ })
+  // nginx makes the ETag of a compressed response weak.
+  const again = await app.inject({ url: `${url}?x`, headers: { 'if-none-match': `"x", W/${etag}` } })
+  t.match(again, { statusCode: 304, body: '', headers: { etag } })
 })
 
 t.test('unread files of the reference page take part in the memory budget', async (t) => {
