@@ -12,7 +12,7 @@ import { allowOrigins } from './http/cors.ts'
 import { readJsonBodies } from './http/json.ts'
 import { serverLimits } from './http/limits.ts'
 import { createRequestLog, newRequestId, registerErrorLog } from './http/log.ts'
-import { rejectMalformedQuery, rejectMalformedRequests } from './http/request-checks.ts'
+import { rejectMalformedRequests } from './http/request-checks.ts'
 import { handleError, setStandardHeaders } from './http/responses.ts'
 import { compileValidator } from './http/validation.ts'
 import type { Lifecycle } from './http/wire/closing.ts'
@@ -97,7 +97,6 @@ export async function buildApp (options: AppOptions, register = registerDomains)
     // Unless a route has a schema for its query, the route accepts no parameters.
     const querystring = Type.Object({}, { additionalProperties: false })
     guarded.addHook('onRoute', (route) => { route.schema = { querystring, ...route.schema } })
-    guarded.addHook('onRequest', rejectMalformedQuery)
     guarded.addHook('onRequest', requireScope)
     register(guarded, options, budget)
   })

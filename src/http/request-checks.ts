@@ -1,6 +1,6 @@
 // Before any route runs, rejects malformed requests, unknown paths, and methods that a path does not allow.
 import { METHODS, type IncomingMessage } from 'node:http'
-import type { FastifyInstance, onRequestHookHandler } from 'fastify'
+import type { FastifyInstance } from 'fastify'
 import { ApiError, errors, type ErrorDefinition } from '../errors.ts'
 import type { RespondToPreflight } from './cors.ts'
 
@@ -21,19 +21,13 @@ export function rejectMalformedRequests (app: FastifyInstance, preflight?: Respo
   app.addHook('onRoute', ({ url, method }) => {
     methods.set(url, [methods.get(url) ?? [], method].flat().sort())
   })
-  const findRoute = (path: string[]) => methods.keys().find((url) => matches(url.split('/'), path))
   app.addHook('onRequest', (request, reply, done) => {
     const error = validateRequest(request.raw)
     if (error !== undefined) return done(new ApiError(error))
     if (!request.is404) return done()
     const path = segmentsOf(request.url)
-    const route = findRoute(path)
-    if (route === undefined) {
-      const withoutSlash = path.at(-1) === '' ? findRoute(path.slice(0, -1)) : undefined
-      const message = withoutSlash && `There is nothing at this path: use ${withoutSlash}.`
-      return done(new ApiError(errors.PATH_UNKNOWN, { message }))
-    }
-    const allowed = methods.get(route)?.join(', ') as string
+    const allowed = methods.entries().find(([url]) => matches(url.split('/'), path))?.[1].join(', ')
+    if (allowed === undefined) return done(new ApiError(errors.PATH_UNKNOWN))
     if (preflight?.(request, reply, allowed)) return
     reply.header('allow', allowed)
     done(new ApiError(errors.METHOD_NOT_ALLOWED))
@@ -69,13 +63,3 @@ const segmentsOf = (url: string) =>
 
 const matches = (pattern: string[], path: string[]) => pattern.length === path.length &&
   pattern.every((part, index) => part === path[index] || (part.startsWith(':') && path[index] !== ''))
-
-/** Rejects malformed percent escapes in the query: the router checks only the path. */
-export const rejectMalformedQuery: onRequestHookHandler = ({ url }, _reply, done) => {
-  try {
-    if (url.includes('%')) decodeURIComponent(url)
-  } catch {
-    return done(new ApiError(errors.URL_MALFORMED))
-  }
-  done()
-}

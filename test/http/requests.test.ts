@@ -91,11 +91,14 @@ t.test('a message that is not HTTP/1.1 is rejected, and its connection is closed
 
 t.test('a wrong URL, two credentials, two types and an absent body are rejected', async (t) => {
   const cases: Array<[request: string, number: number, message: string]> = [
-    ...[
-      'GET /%', 'GET /plants%', 'DELETE /plants/%2', 'DELETE /plants/%ff', 'GET /livez%', 'GET /plants?%',
-      'GET /plants?limit=%zz', 'GET /plants?x=%C0%80&limit=1', 'GET /plants?x=1?%zz'
-    ].map((line): (typeof cases)[0] =>
-      [request(`${line} HTTP/1.1`), 40002, 'The URL is malformed: write % as %25.']),
+    ...['GET /%', 'GET /plants%', 'DELETE /plants/%2', 'DELETE /plants/%ff', 'GET /livez%'].map(
+      (line): (typeof cases)[0] =>
+        [request(`${line} HTTP/1.1`), 40002, 'The URL is malformed: write % as %25.']),
+    ...['%', '%C0%80&limit=1', '1?%zz=', '%zz=1'].map((query): (typeof cases)[0] =>
+      [request(`GET /plants?${query} HTTP/1.1`),
+        40016, 'This name is not a parameter here: use limit or after.']),
+    [request('GET /plants?limit=1%zz HTTP/1.1'),
+      40016, 'limit must be a decimal integer from 0 to 2147483647, given once.'],
     [request(`DELETE /plants/${'1'.repeat(1001)} HTTP/1.1`), 41401, 'The URL is too long.'],
     [request(`GET /${'x'.repeat(15_000)} HTTP/1.1`), ...unknownPath],
     [request('GET /plants HTTP/1.1', [`Authorization: ${authorization}`]),
@@ -210,11 +213,9 @@ t.test('a path rejects other methods and lists its own in Allow, and other paths
   const [connect] = await exchange(address, [request('CONNECT x:443 HTTP/1.1')])
   isError(t, connect, ...wrongMethod)
   t.match(connect?.headers, { allow: 'GET, HEAD', connection: 'close' })
-  for (const [path, known] of [
-    ['/plants/?limit=1', '/plants'], ['http://x/livez/', '/livez'], ['/plants/1/', '/plants/:id'], ['//', '/']
-  ] as const) {
+  for (const path of ['/plants/?limit=1', 'http://x/livez/', '/plants/1/', '//']) {
     const [response] = await exchange(address, [request(`GET ${path} HTTP/1.1`), last])
-    isError(t, response, 40401, `There is nothing at this path: use ${known}.`, path)
+    isError(t, response, ...unknownPath, path)
   }
 })
 
