@@ -1,12 +1,35 @@
-// Limits the requests of each user, and the invalid tokens of each address.
+// Limits the requests of each user, and the invalid tokens of each address, with token buckets.
 import { isIPv6 } from 'node:net'
 import type { FastifyInstance, FastifyRequest } from 'fastify'
+import { LRUCache } from 'lru-cache'
 import { ApiError, errors, retryAfter } from '../errors.ts'
 import { addressOf } from '../http/responses.ts'
-import { createTokenBuckets, type Rate } from '../scheduling/token-buckets.ts'
+
+export interface Rate { count: number, seconds: number }
 
 const rateLimited = new ApiError(errors.RATE_LIMITED)
 const addressLimited = new ApiError(errors.ADDRESS_LIMITED)
+
+/**
+ * The returned function takes a token from the bucket of `key`, unless the bucket is empty. With 0 as
+ * `tokens`, the function only reads the bucket. A bucket gets one token every `seconds / count`, and holds at
+ * most `burst` tokens. Returns the whole tokens that are `left`, and the whole seconds until the next token.
+ */
+export function createTokenBuckets ({ count, seconds }: Rate, burst: number) {
+  const secondsPerToken = seconds / count
+  /** Maps a key to the time when its bucket is full, in units of `secondsPerToken`. Takes some 5 MiB. */
+  const fullAt = new LRUCache<string, number>({ max: 50_000 })
+
+  return (key: string, tokens: 0 | 1 = 1) => {
+    const now = performance.now() / 1000 / secondsPerToken
+    let missing = Math.max((fullAt.get(key) ?? 0) - now, 0)
+    const allowed = missing <= burst - 1
+    if (allowed && tokens > 0) fullAt.set(key, now + (missing += tokens))
+    const left = Math.max(Math.floor(burst - missing), 0)
+    const refillSeconds = Math.ceil((left + 1 - burst + missing) * secondsPerToken)
+    return { allowed, left, refillSeconds }
+  }
+}
 
 /** Call this after the token check. Sets the headers of draft-ietf-httpapi-ratelimit-headers-11. */
 export function limitUsers (app: FastifyInstance, rate: Rate, burst = Math.ceil(rate.count / rate.seconds)) {

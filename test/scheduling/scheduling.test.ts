@@ -13,7 +13,7 @@ import { Batcher, singles, type Work } from '../../src/scheduling/batcher.ts'
 import { FairQueue } from '../../src/scheduling/fair-queue.ts'
 import { MemoryBudget } from '../../src/scheduling/memory-budget.ts'
 import { TickLimiter } from '../../src/scheduling/tick-limiter.ts'
-import { createTokenBuckets } from '../../src/scheduling/token-buckets.ts'
+import { createTokenBuckets } from '../../src/access/rate-limits.ts'
 import { stopClock } from '../support/orders.ts'
 
 t.test('users get the same cost in a round, and the largest user loses the newest entry', async (t) => {

@@ -4,12 +4,12 @@ import type { FastifyInstance } from 'fastify'
 import { decodeProtectedHeader, jwtVerify, type JWTPayload, type LocalJWKSet } from 'jose'
 import { JWKSMultipleMatchingKeys } from 'jose/errors'
 import { LRUCache } from 'lru-cache'
+import type { Config } from '../../config.ts'
 import { ApiError, errors } from '../../errors.ts'
 import { jwtEvents, type JwtRejection } from '../../events.ts'
 import { rejections, renewal, scopeOf, type Access, type Authenticator } from '../bearer.ts'
 import { isPrintable } from '../user-name.ts'
 import { createKeys, type Keys } from './keys.ts'
-import type { JwtSettings } from './settings.ts'
 
 /** How long a verified JWT is cached. */
 const cacheMs = 60_000
@@ -18,7 +18,7 @@ const clockToleranceSeconds = 30
 const maxTries = 4
 
 /** Authenticates JWTs and the service's own tokens. Only JWTs contain a dot. Call before adding routes. */
-export function acceptJwts (app: FastifyInstance, settings: JwtSettings, own: Authenticator) {
+export function acceptJwts (app: FastifyInstance, settings: Config, own: Authenticator) {
   const keys = createKeys(settings, app.log)
   app.addHook('onReady', async () => keys.refresh())
   app.addHook('onClose', async () => keys.close())
@@ -35,7 +35,7 @@ export function acceptJwts (app: FastifyInstance, settings: JwtSettings, own: Au
 }
 
 /** If JWT_AUDIENCE is an https URL, serves metadata and adds their URL to `WWW-Authenticate` headers. */
-export function serveResourceMetadata (app: FastifyInstance, settings: JwtSettings, scopes: Set<string>) {
+export function serveResourceMetadata (app: FastifyInstance, settings: Config, scopes: Set<string>) {
   const { JWT_ISSUER: issuer, JWT_AUDIENCE: resource = '' } = settings
   if (!/^https:\/\/[^\s?#]+$/.test(resource) || !URL.canParse(resource)) return
   const { origin, pathname } = new URL(resource)
@@ -62,7 +62,7 @@ export function serveResourceMetadata (app: FastifyInstance, settings: JwtSettin
 interface Entry { access: Access, set: LocalJWKSet }
 
 /** Ignores a JWT's scopes that are not in `known`. */
-export function createJwtAuthenticator (keys: Keys, settings: JwtSettings, known: Set<string>) {
+export function createJwtAuthenticator (keys: Keys, settings: Config, known: Set<string>) {
   const cache = new LRUCache<string, Entry>({ max: 10_000 })
 
   const options = {
@@ -127,7 +127,7 @@ export function createJwtAuthenticator (keys: Keys, settings: JwtSettings, known
 }
 
 /** Prefixes the user with the issuer, so that a JWT never acts for a user of the service's own tokens. */
-function toAccess (payload: JWTPayload, settings: JwtSettings, known: Set<string>): Omit<Access, 'renew'> {
+function toAccess (payload: JWTPayload, settings: Config, known: Set<string>): Omit<Access, 'renew'> {
   const name = payload[settings.JWT_USER_CLAIM]
   // The claim may be a number, null or an empty string.
   const user = typeof name === 'string' && name !== '' ? `${settings.JWT_ISSUER}|${name}` : ''

@@ -1,9 +1,9 @@
 // Fetches the public keys of the identity provider in the background.
 import type { FastifyBaseLogger } from 'fastify'
 import { createLocalJWKSet, type LocalJWKSet } from 'jose'
+import { isSecureUrl, type Config } from '../../config.ts'
 import { ApiError, errors } from '../../errors.ts'
 import { keyEvents } from '../../events.ts'
-import { isSecureUrl, type JwtSettings } from './settings.ts'
 
 export type Keys = ReturnType<typeof createKeys>
 
@@ -11,7 +11,7 @@ const maxBytes = 262_144
 const defaults = { refreshMs: 600_000, retryMs: 5000, cooldownMs: 30_000, timeoutMs: 5000 }
 
 /** Unlike jose's remote key set, keeps the old keys while fetches fail. */
-export function createKeys (settings: JwtSettings, log: FastifyBaseLogger, times = defaults) {
+export function createKeys (settings: Config, log: FastifyBaseLogger, times = defaults) {
   const closed = new AbortController()
   let keys: { set: LocalJWKSet, text: string } | undefined
   let [fetchedAt, refetchedAt] = [-Infinity, -Infinity]
@@ -66,7 +66,7 @@ export function createKeys (settings: JwtSettings, log: FastifyBaseLogger, times
   }
 }
 
-async function fetchKeys (settings: JwtSettings, signal: AbortSignal): Promise<string> {
+async function fetchKeys (settings: Config, signal: AbortSignal): Promise<string> {
   const { JWT_ISSUER: issuer = '', JWT_JWKS_URL: jwksUrl } = settings
   if (jwksUrl !== undefined) return fetchText(jwksUrl, signal)
   const url = `${issuer.replace(/\/$/, '')}/.well-known/openid-configuration`
