@@ -5,7 +5,7 @@ import type { FastifyBaseLogger } from 'fastify'
 import manifest from '../../package.json' with { type: 'json' }
 import { buildApp } from '../app.ts'
 import type { Config } from '../config.ts'
-import { describeServers } from '../database/connection-string.ts'
+import { parseServers } from '../database/connection-string.ts'
 import { openDatabase, type Database } from '../database/database.ts'
 import { migrate, serverStatement, supportedVersion, UnsupportedServer } from '../database/migrate.ts'
 import { durabilityEvents } from '../events.ts'
@@ -21,9 +21,7 @@ export async function serve (config: Config): Promise<void> {
   const opened = new AsyncDisposableStack()
   try {
     // Resolve the name here. For localhost, Fastify would open a second server that buildApp does not set up.
-    const { address: host } = await lookup(config.HOST, { order: 'ipv4first' }).catch(() => {
-      throw new Error(`HOST: expected an address or a host name, got ${JSON.stringify(config.HOST)}`)
-    })
+    const { address: host } = await lookup(config.HOST, { order: 'ipv4first' })
     const embedded = config.DATABASE_URL === undefined
       ? await (await loadEmbedded()).startEmbedded(config.DATA_DIR)
       : undefined
@@ -47,17 +45,8 @@ export async function serve (config: Config): Promise<void> {
       backlog: config.MAX_CONNECTIONS,
       listenTextResolver: (url: string) => `listening on ${url}`
     }
-    const listen = () => app.listen(listenOptions).catch((error) => {
-      throw error.code === 'EADDRINUSE' ? new Error(`port ${config.PORT} on ${config.HOST} is in use`) : error
-    })
-    const early = listenOptions.reusePort ? undefined : await listen()
-    app.log.info({ servers: describeServers(url) }, 'database')
-    const { node } = process.versions
-    // SECURITY.md lists the security holes of older versions.
-    const repairedNode = '24.22.3'
-    if (node.localeCompare(repairedNode, 'en', { numeric: true }) < 0) {
-      app.log.warn({ node }, `this version of Node has known security holes, use ${repairedNode} or later`)
-    }
+    const early = listenOptions.reusePort ? undefined : await app.listen(listenOptions)
+    app.log.info({ servers: parseServers(url).urls.map((each) => new URL(each).host) }, 'database')
     handleSignals(app, config, lifecycle, () => opened.disposeAsync())
 
     const { postgresql, off } = await untilReady(database, url, config, app.log)
@@ -65,10 +54,10 @@ export async function serve (config: Config): Promise<void> {
     durabilityEvents.publish({ off })
     if (off.length > 0) app.log.warn({ off }, 'a crash of the database may lose acknowledged writes')
     // Clients of a shared port cannot choose a process, so each process listens only when it is ready.
-    const address = early ?? await listen()
+    const address = early ?? await app.listen(listenOptions)
     if (embedded !== undefined) await printQuickStart(database, address)
     lifecycle.starting = false
-    app.log.info({ version: manifest.version, node, postgresql }, 'ready')
+    app.log.info({ version: manifest.version, node: process.versions.node, postgresql }, 'ready')
   } catch (error) {
     await opened.disposeAsync()
     throw error

@@ -1,5 +1,4 @@
 // Parses connection strings by libpq's rules.
-import pg from 'pg'
 
 /** Which server to use. `read-write`: neither a standby nor read-only. `primary`: not a standby. */
 const targets = ['read-write', 'primary', 'any'] as const
@@ -45,9 +44,3 @@ const unexpected = (expected: string, got: string) =>
 /** Replaces the sslmodes that pg treats as `verify-full`, because pg prints a long warning about them. */
 export const normalizeSslMode = (url: string): string =>
   url.replace(/([?&]sslmode=)(?:prefer|require|verify-ca)(?=&|$)/, '$1verify-full')
-
-/** Returns the servers of a connection string for the log, without user and password. */
-export const describeServers = (url: string) => parseServers(url).urls.map((connectionString) => {
-  const { host, port, database } = new pg.Client({ connectionString })
-  return { host, port, database }
-})
