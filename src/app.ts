@@ -1,4 +1,4 @@
-// Builds the Fastify app. commands/serve.ts opens the database, listens, and handles signals.
+// Builds the app with metrics and traces. commands/serve.ts opens the database, listens, and handles signals.
 import { Type } from '@sinclair/typebox'
 import Fastify, { LogController, type FastifyInstance } from 'fastify'
 import { createBearer, requireScope } from './access/bearer.ts'
@@ -21,13 +21,11 @@ import { createPlants } from './plants/repository.ts'
 import { plantsRoutes } from './plants/routes.ts'
 import { MemoryBudget } from './scheduling/memory-budget.ts'
 import { createReadiness, healthRoutes, probePaths } from './telemetry/health.ts'
-import type { Telemetry } from './telemetry/telemetry.ts'
 
 export interface AppOptions {
   config: Config
   database: Database
   lifecycle: Lifecycle
-  observers?: Telemetry[]
   /** Receives the log lines. Standard output by default. */
   logStream?: { write (line: string): void }
 }
@@ -39,7 +37,7 @@ function registerDomains (guarded: FastifyInstance, { config, database }: AppOpt
 
 /** Fastify runs hooks in the order of their registration, so the order of the calls below matters. */
 export async function buildApp (options: AppOptions, register = registerDomains) {
-  const { config, database, lifecycle, observers = [], logStream } = options
+  const { config, database, lifecycle, logStream } = options
   const app = Fastify({
     ...serverLimits,
     // Serve requests even during a shutdown. By default, Fastify would reject them.
@@ -78,7 +76,12 @@ export async function buildApp (options: AppOptions, register = registerDomains)
     log.debug({ method, route, status: reply.statusCode, ms: reply.elapsedTime }, 'request completed')
     done()
   })
-  for (const observer of observers) observer.instrument(app, database, readiness)
+  if (config.METRICS_PORT !== undefined) {
+    await (await import('./telemetry/metrics.ts')).openMetrics(app, config, database, readiness)
+  }
+  if (config.OTEL_EXPORTER_OTLP_ENDPOINT !== undefined) {
+    (await import('./telemetry/traces.ts')).openTraces(app, config)
+  }
   database.onWarning((what, details) => app.log.warn(details, what))
   app.setErrorHandler(handleError)
   setStandardHeaders(app)

@@ -272,14 +272,14 @@ t.test('the metadata of an https audience are served below the path of the audie
 
 t.test('metrics count checks and fetches, and show the age of the keys', async (t) => {
   const provider = await startKeyServer(t)
-  const { withToken, observers: [metrics] } = await startService(t, provider.issuer, { METRICS_PORT: '0' })
+  const { withToken, metricsUrl } = await startService(t, provider.issuer, { METRICS_PORT: '0' })
   const good = withToken(await provider.sign())
   await good.list()
   await good.list()
   await withToken(await provider.sign({ iss: 'x' })).list()
   await provider.stop()
   await withToken(await provider.sign({}, { kid: 'unknown' })).list()
-  const text = await (await fetch(metrics?.url as string)).text()
+  const text = await (await fetch(metricsUrl)).text()
   for (const series of [
     ...['verified', 'cached', 'rejected', 'unavailable'].map((result) =>
       `jwt_checks_total{result="${result}"} 1`),
