@@ -6,7 +6,6 @@ import { createKeys } from '../../../src/access/jwt/keys.ts'
 import { readConfig } from '../../../src/config.ts'
 import { ApiError, errors } from '../../../src/errors.ts'
 import { jwtEvents, jwtRejections } from '../../../src/events.ts'
-import { serverLimits } from '../../../src/http/limits.ts'
 import { rejectMalformedRequests } from '../../../src/http/request-checks.ts'
 import { authenticateWith } from '../../support/authenticate.ts'
 import { createDatabase } from '../../support/database.ts'
@@ -233,7 +232,7 @@ t.test('resource metadata and the OpenAPI document name the provider and the sco
 
 /** Returns the URL of the resource metadata in `WWW-Authenticate`, and the response to a request for it. */
 async function findMetadata (resource: string) {
-  const app = Fastify(serverLimits)
+  const app = Fastify()
   rejectMalformedRequests(app)
   const settings = readConfig({ JWT_ISSUER: 'https://id.example', JWT_AUDIENCE: resource })
   serveResourceMetadata(app, settings, new Set())
