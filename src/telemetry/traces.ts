@@ -7,8 +7,7 @@ import {
 import { OTLPTraceExporter } from '@opentelemetry/exporter-trace-otlp-http'
 import { defaultResource, envDetector, resourceFromAttributes } from '@opentelemetry/resources'
 import {
-  AlwaysOffSampler, AlwaysOnSampler, BatchSpanProcessor, ParentBasedSampler, TraceIdRatioBasedSampler,
-  TracerProvider, type Sampler
+  BatchSpanProcessor, ParentBasedSampler, TraceIdRatioBasedSampler, TracerProvider, type Sampler
 } from '@opentelemetry/sdk-trace'
 import type { FastifyInstance } from 'fastify'
 import manifest from '../../package.json' with { type: 'json' }
@@ -56,9 +55,8 @@ export function openTraces (app: FastifyInstance, config: Config): void {
 }
 
 function createSampler ({ OTEL_TRACES_SAMPLER: name, OTEL_TRACES_SAMPLER_ARG: ratio }: Config): Sampler {
-  const root = name.endsWith('always_off')
-    ? new AlwaysOffSampler()
-    : name.endsWith('traceidratio') ? new TraceIdRatioBasedSampler(ratio) : new AlwaysOnSampler()
+  const share = name.endsWith('always_off') ? 0 : name.endsWith('always_on') ? 1 : ratio
+  const root = new TraceIdRatioBasedSampler(share)
   return name.startsWith('parentbased_') ? new ParentBasedSampler({ root }) : root
 }
 
