@@ -1,4 +1,4 @@
-// The command `serve`: opens database, telemetry and server, serves until a signal, and closes all three.
+// The command `serve`: opens database and server, serves until a signal, and closes both.
 import { lookup } from 'node:dns/promises'
 import { setTimeout } from 'node:timers/promises'
 import type { FastifyBaseLogger } from 'fastify'
@@ -9,7 +9,6 @@ import { parseServers } from '../database/connection-string.ts'
 import { openDatabase, type Database } from '../database/database.ts'
 import { migrate, serverStatement, supportedVersion, UnsupportedServer } from '../database/migrate.ts'
 import { durabilityEvents } from '../events.ts'
-import { openTelemetry } from '../telemetry/telemetry.ts'
 import { loadEmbedded } from './database.ts'
 import { formatError } from './format.ts'
 import { openLogStream } from './log-stream.ts'
@@ -29,13 +28,10 @@ export async function serve (config: Config): Promise<void> {
     const url = embedded?.url ?? config.DATABASE_URL as string
     const database = openDatabase({ url, statementTimeoutMs: config.STATEMENT_TIMEOUT })
     opened.defer(() => database.close())
-    const observers = await openTelemetry(config)
-    opened.defer(async () => { await Promise.all(observers.map((observer) => observer.close())) })
     const lifecycle = { starting: true, stopping: false }
-    const app = await buildApp({ config, database, lifecycle, observers, logStream: await openLogStream() })
+    const app = await buildApp({ config, database, lifecycle, logStream: await openLogStream() })
     opened.defer(() => app.close())
 
-    for (const { url } of observers) if (url !== undefined) app.log.info({ url }, 'metrics')
     const listenOptions = {
       host,
       port: config.PORT,

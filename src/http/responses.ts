@@ -14,8 +14,7 @@ const foreignErrors: Record<string, ErrorDefinition> = {
   FST_ERR_CTP_INVALID_MEDIA_TYPE: errors.CONTENT_TYPE_UNSUPPORTED,
   FST_BEARER_AUTH_MISSING_AUTHORIZATION_HEADER: errors.TOKEN_MISSING,
   FST_BEARER_AUTH_INVALID_AUTHORIZATION_HEADER: errors.TOKEN_MISSING,
-  // The client disconnected: while it sent the body, or before the service began to send a long list.
-  ECONNRESET: errors.HTTP_MALFORMED,
+  // The client disconnected before the service began to send a long list.
   ERR_STREAM_PREMATURE_CLOSE: errors.HTTP_MALFORMED,
   ERR_HTTP_REQUEST_TIMEOUT: errors.REQUEST_TIMEOUT,
   HPE_HEADER_OVERFLOW: errors.HEADERS_TOO_LARGE,

@@ -53,9 +53,7 @@ export function compileValidator ({ schema, httpPart }: { schema: TSchema, httpP
 const toApiErrorByPart: Record<string, (error: ValueError) => ApiError> = {
   body (error) {
     const { path, schema, value } = error
-    if (path === '') {
-      return reject(errors.BODY_NOT_OBJECT, `The body must be a JSON object with ${fieldNames(schema)}.`)
-    }
+    if (path === '') return new ApiError(errors.BODY_NOT_OBJECT)
     if (value === undefined) {
       const expected = typeDescriptions[schema[Kind]]
       const hint = expected === undefined ? '' : `: expected ${expected}`
@@ -91,7 +89,3 @@ function requirementOf ({ schema, message }: ValueError): string {
   const description = typeDescriptions[schema[Kind]]
   return description === undefined ? `is not valid: ${message}` : `must be ${description}`
 }
-
-/** Returns a list such as "id, name, tag (optional)". */
-const fieldNames = ({ properties, required = [] }: TSchema) =>
-  Object.keys(properties).map((name) => required.includes(name) ? name : `${name} (optional)`).join(', ')

@@ -1,8 +1,13 @@
-// Measures requests, errors, statements, connections and tokens. Loaded only if METRICS_PORT is set.
+// Measures requests, errors, statements, connections and tokens. Serves the metrics on a separate port.
+// Loaded only if METRICS_PORT is set.
+import { once } from 'node:events'
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
 import {
   collectDefaultMetrics, Counter, Gauge, Histogram, Registry, type CollectFunction
 } from '@prometheus-io/client'
 import type { FastifyInstance } from 'fastify'
+import { LRUCache } from 'lru-cache'
 import manifest from '../../package.json' with { type: 'json' }
 import type { Config } from '../config.ts'
 import type { Database } from '../database/database.ts'
@@ -12,32 +17,53 @@ import {
   batchEvents, connectionEvents, durabilityEvents, durabilitySettings, jwtEvents, jwtRejections, keyEvents,
   statementEvents, tokenEvents
 } from '../events.ts'
-import { unreadyReasons } from './health.ts'
-import { serveMetrics } from './metrics-server.ts'
-import type { Telemetry } from './telemetry.ts'
+import { serializePipelining } from '../http/wire/pipelining.ts'
+import { limitBodyPieces } from '../http/wire/reads.ts'
+import { unreadyReasons, type Readiness } from './health.ts'
 
 /** In seconds. */
 const durationBuckets = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10]
 
-/** All known series start at 0. A ratio, such as errors per request, has no result if a series is missing. */
-export async function openMetrics (config: Config): Promise<Telemetry> {
+/** Call before adding routes. All known series start at 0: a ratio has no result if a series is missing. */
+export async function openMetrics (
+  app: FastifyInstance, config: Config, database: Database, readiness: Readiness
+): Promise<void> {
   const metrics = createMetrics()
   const build = { version: manifest.version, schema: await newestMigration() }
   metrics.gauge('plant_store_build_info', 'Always 1', function () { this.set(build, 1) }, 'version', 'schema')
-  return {
-    ...await serveMetrics(metrics.registry, config.METRICS_HOST, config.METRICS_PORT),
+  metrics.gauge('plant_store_unready',
+    '1 for the reason why the service is not ready, all 0 when it is ready', async function () {
+      const unready = await readiness()
+      for (const reason of unreadyReasons) this.set({ reason }, reason === unready?.name ? 1 : 0)
+    }, 'reason')
+  measureRequests(app, metrics)
+  measureDatabase(database, metrics)
+  if (config.JWT_ISSUER !== undefined) measureJwts(metrics)
+  await serveMetrics(app, metrics, config)
+}
 
-    instrument (app, database, readiness) {
-      measureRequests(app, metrics)
-      measureDatabase(database, metrics)
-      if (config.JWT_ISSUER !== undefined) measureJwts(metrics)
-      metrics.gauge('plant_store_unready',
-        '1 for the reason why the service is not ready, all 0 when it is ready', async function () {
-          const unready = await readiness()
-          for (const reason of unreadyReasons) this.set({ reason }, reason === unready?.name ? 1 : 0)
-        }, 'reason')
-    }
-  }
+async function serveMetrics (app: FastifyInstance, { registry }: Metrics, config: Config): Promise<void> {
+  // Scrapes share a rendering for a second. After a failure, the next scrape renders again.
+  const fetchMethod = async () => Buffer.from(await registry.metrics())
+  const rendered = new LRUCache({ max: 1, ttl: 1000, fetchMethod })
+  const server = createServer(({ method, url }, response) => {
+    if (method !== 'GET' || url !== '/metrics') return response.writeHead(404).end()
+    // After this response, Node ignores the requests that a client has pipelined.
+    response.setHeader('connection', 'close')
+    rendered.forceFetch('').then(
+      (bytes) => response.writeHead(200, { 'content-type': registry.contentType }).end(bytes),
+      (error) => response.writeHead(500).end(`${error}\n`))
+  })
+  // Node closes a connection after five seconds without traffic.
+  Object.assign(server, { timeout: 5000, maxConnections: 50 })
+  server.on('connection', serializePipelining)
+  limitBodyPieces(server)
+  // If the app cannot be built, this server must not keep the process alive.
+  server.listen(config.METRICS_PORT, config.METRICS_HOST).unref()
+  await once(server, 'listening')
+  app.addHook('onClose', (_app, done) => { server.close(done).closeAllConnections() })
+  const { port } = server.address() as AddressInfo
+  app.log.info({ url: `http://${config.METRICS_HOST}:${port}/metrics` }, 'metrics')
 }
 
 type Metrics = ReturnType<typeof createMetrics>

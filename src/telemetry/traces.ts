@@ -7,17 +7,16 @@ import {
 import { OTLPTraceExporter } from '@opentelemetry/exporter-trace-otlp-http'
 import { defaultResource, envDetector, resourceFromAttributes } from '@opentelemetry/resources'
 import {
-  AlwaysOffSampler, AlwaysOnSampler, BatchSpanProcessor, ParentBasedSampler, TraceIdRatioBasedSampler,
-  TracerProvider, type Sampler
+  BatchSpanProcessor, ParentBasedSampler, TraceIdRatioBasedSampler, TracerProvider, type Sampler
 } from '@opentelemetry/sdk-trace'
+import type { FastifyInstance } from 'fastify'
 import manifest from '../../package.json' with { type: 'json' }
 import type { Config } from '../config.ts'
 import { requestContext, statementEvents, type StatementEvent } from '../events.ts'
 import { readTraceparent } from '../http/log.ts'
-import type { Telemetry } from './telemetry.ts'
 
-/** Queues up to 2,048 spans, and drops further spans. No request waits for the collector. */
-export function openTraces (config: Config): Telemetry {
+/** Call before adding routes. Queues up to 2,048 spans and drops further spans: no request waits for them. */
+export function openTraces (app: FastifyInstance, config: Config): void {
   const provider = new TracerProvider({
     sampler: createSampler(config),
     resource: defaultResource().merge(resourceFromAttributes({
@@ -28,41 +27,36 @@ export function openTraces (config: Config): Telemetry {
   const tracer = provider.getTracer('plant-store', manifest.version)
   statementEvents.subscribe((event) => traceStatement(tracer, event))
 
-  return {
-    /** Creates a span for each request. Adds the ids of the span to the log lines of the request. */
-    instrument (app) {
-      app.addHook('onRequest', (request, reply, done) => {
-        // Record the route's pattern, not the URL, which may contain a token.
-        const { id: reqId, log: { level }, method, routeOptions: { url: route } } = request
-        const attributes = { 'http.request.method': method, 'http.route': route }
-        const name = route === undefined ? method : `${method} ${route}`
-        const parent = readTraceparent(request.headers.traceparent)
-        const context = parent === undefined ? ROOT_CONTEXT : trace.setSpanContext(ROOT_CONTEXT, parent)
-        const span = tracer.startSpan(name, { kind: SpanKind.SERVER, attributes }, context)
-        const { traceId, spanId } = span.spanContext()
-        request.log = app.log.child({ reqId, trace_id: traceId, span_id: spanId }, { level })
-        // Not `onResponse`: Fastify skips this hook if the client leaves before the end of the response.
-        reply.raw.once('close', () => {
-          if (reply.raw.headersSent) span.setAttribute('http.response.status_code', reply.statusCode)
-          if (reply.statusCode >= 500) span.setStatus({ code: SpanStatusCode.ERROR })
-          span.end()
-        })
-        requestContext.run(span, done)
-      })
-    },
+  app.addHook('onRequest', (request, reply, done) => {
+    // Record the route's pattern, not the URL, which may contain a token.
+    const { id: reqId, log: { level }, method, routeOptions: { url: route } } = request
+    const attributes = { 'http.request.method': method, 'http.route': route }
+    const name = route === undefined ? method : `${method} ${route}`
+    const parent = readTraceparent(request.headers.traceparent)
+    const context = parent === undefined ? ROOT_CONTEXT : trace.setSpanContext(ROOT_CONTEXT, parent)
+    const span = tracer.startSpan(name, { kind: SpanKind.SERVER, attributes }, context)
+    const { traceId, spanId } = span.spanContext()
+    // Add the ids of the span to the log lines of the request.
+    request.log = app.log.child({ reqId, trace_id: traceId, span_id: spanId }, { level })
+    // Not `onResponse`: Fastify skips this hook if the client leaves before the end of the response.
+    reply.raw.once('close', () => {
+      if (reply.raw.headersSent) span.setAttribute('http.response.status_code', reply.statusCode)
+      if (reply.statusCode >= 500) span.setStatus({ code: SpanStatusCode.ERROR })
+      span.end()
+    })
+    requestContext.run(span, done)
+  })
 
-    /** Sends the queued spans. Waits at most a second for the collector, so that a shutdown ends. */
-    async close () {
-      const timedOut = setTimeout(1000, undefined, { ref: false })
-      await Promise.race([provider.shutdown().catch(() => {}), timedOut])
-    }
-  }
+  // Sends the queued spans. Does not wait long for the collector, so that a shutdown ends in time.
+  app.addHook('onClose', async () => {
+    const timedOut = setTimeout(Math.min(1000, config.SHUTDOWN_TIMEOUT / 10), undefined, { ref: false })
+    await Promise.race([provider.shutdown().catch(() => {}), timedOut])
+  })
 }
 
 function createSampler ({ OTEL_TRACES_SAMPLER: name, OTEL_TRACES_SAMPLER_ARG: ratio }: Config): Sampler {
-  const root = name.endsWith('always_off')
-    ? new AlwaysOffSampler()
-    : name.endsWith('traceidratio') ? new TraceIdRatioBasedSampler(ratio) : new AlwaysOnSampler()
+  const share = name.endsWith('always_off') ? 0 : name.endsWith('always_on') ? 1 : ratio
+  const root = new TraceIdRatioBasedSampler(share)
   return name.startsWith('parentbased_') ? new ParentBasedSampler({ root }) : root
 }
 

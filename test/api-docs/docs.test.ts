@@ -28,7 +28,7 @@ t.test('the files of the page have a strict policy and ETags', async (t) => {
 })
 
 t.test('unread files of the reference page take part in the memory budget', async (t) => {
-  const { app, listen, observers: [metrics] } = await startApp(t, {
+  const { app, listen, metricsUrl } = await startApp(t, {
     ...withoutDatabase, MEMORY_BUDGET: '16777216', METRICS_PORT: '0', TRUSTED_PROXIES: 'loopback'
   })
   const { hostname, port } = new URL(await listen())
@@ -46,7 +46,7 @@ t.test('unread files of the reference page take part in the memory budget', asyn
   for (const client of clients) client.write(request().repeat(9))
   while (await status() === 200);
   t.equal((await app.inject('/livez')).statusCode, 200)
-  const series = await (await fetch(metrics?.url as string)).text()
+  const series = await (await fetch(metricsUrl)).text()
   t.match(series, /^plant_store_overload_refusals_total\{kind="docs"\} [1-9]/m)
   for (const client of clients) client.destroy()
   while (await status() !== 200);

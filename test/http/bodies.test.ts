@@ -17,7 +17,7 @@ const encoded = [40005, 'The body must not have a content encoding: send it unco
 const tooLarge = [40006, 'The body is larger than this service accepts.'] as const
 const notJson = [40008, 'The body is not valid JSON.'] as const
 
-const { app, as, listen, observers: [metrics], url } = await startApp(t, { METRICS_PORT: '0' })
+const { app, as, listen, metricsUrl, url } = await startApp(t, { METRICS_PORT: '0' })
 const address = await listen()
 const { authorization, create, delete: remove, list } = await as('alice')
 
@@ -134,7 +134,7 @@ t.test('a body in over 100 small pieces is not read further, and its parser can 
   const body = chunks(`${plant(3)}${' '.repeat(5000)}`, 1)
   for (const [to, request] of [
     [address, head()], [address, head('GET /livez')], [address, head().replace(/Auth.*\r\n/, '')],
-    [String(metrics?.url), head('GET /metrics')]
+    [metricsUrl, head('GET /metrics')]
   ] as const) {
     // The service may reset the connection.
     await exchange(to, [request + body]).catch(() => {})

@@ -19,14 +19,14 @@ function open (t: Test, address: string): Socket {
 }
 
 t.test('a connection beyond MAX_CONNECTIONS is closed at once, until another has closed', async (t) => {
-  const { listen, log, observers: [metrics] } = await startApp(t, { MAX_CONNECTIONS: '2', METRICS_PORT: '0' })
+  const { listen, log, metricsUrl } = await startApp(t, { MAX_CONNECTIONS: '2', METRICS_PORT: '0' })
   const address = await listen()
   const [first, second] = [open(t, address), open(t, address)]
   await Promise.all([once(first, 'connect'), once(second, 'connect')])
   await once(open(t, address).resume(), 'close')
   t.match(log.map((line) => JSON.parse(line)).find(({ error }) => error === 50302),
     { level: 'warn', reason: 'too many connections', remoteAddress: '127.0.0.1' })
-  t.match(await (await fetch(metrics?.url as string)).text(),
+  t.match(await (await fetch(metricsUrl)).text(),
     /^plant_store_overload_refusals_total\{kind="connection"\} 1$/m)
   first.destroy()
   while (!await fetch(`${address}/livez`).catch(() => false));

@@ -3,7 +3,6 @@ import { createTokens, type NewToken } from '../../src/access/tokens.ts'
 import { buildApp } from '../../src/app.ts'
 import { readConfig } from '../../src/config.ts'
 import { openDatabase } from '../../src/database/database.ts'
-import { openTelemetry } from '../../src/telemetry/telemetry.ts'
 import { createDatabase } from './database.ts'
 
 /** Builds the app as the command `serve` does. Creates a database unless `environment` has DATABASE_URL. */
@@ -16,19 +15,18 @@ export async function startApp (
   const lifecycle = { stopping: false }
   const log: string[] = []
   const logStream = { write: (line: string) => { log.push(line) } }
-  const observers = await openTelemetry(config)
-  const app = await buildApp({ config, database, lifecycle, observers, logStream }, domains)
+  const app = await buildApp({ config, database, lifecycle, logStream }, domains)
   t.teardown(async () => {
     await app.close()
     await database.close()
-    for (const observer of observers) await observer.close()
   })
   const tokens = createTokens(database, config.MAX_QUEUED)
   return {
     app,
     url,
     database,
-    observers,
+    /** Undefined without METRICS_PORT. */
+    metricsUrl: log.map((line) => JSON.parse(line)).find(({ msg }) => msg === 'metrics')?.url as string,
     lifecycle,
     tokens,
     log,

@@ -1,6 +1,6 @@
 import type { Test } from 'tap'
 
-export const noPlant = [40010, 'The body must be a JSON object with id, name, tag (optional).'] as const
+export const noPlant = [40010, 'The body must be a JSON object.'] as const
 
 /** A response of `app.inject` or of `exchange`. */
 interface Response { statusCode?: number, status?: number, headers: Record<string, unknown>, body: string }

@@ -14,8 +14,8 @@ import { sql } from '../support/database.ts'
 import { migrations } from '../support/migrations.ts'
 import { exchange } from '../support/raw.ts'
 
-async function scrape (url: string | undefined): Promise<Record<string, number>> {
-  const response = await fetch(url as string)
+async function scrape (url: string): Promise<Record<string, number>> {
+  const response = await fetch(url)
   t.match(response.headers.get('content-type'), /^text\/plain; version=0\.0\.4/)
   const lines = (await response.text()).matchAll(/^([^#].*) (\S+)$/gm)
   return Object.fromEntries(Array.from(lines, ([, series, value]) => [series, Number(value)]))
@@ -42,9 +42,9 @@ function connectTo (url: string, text: string) {
 const request = 'GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n'
 const countResponses = (received: string) => received.split('HTTP/1.1 200 OK').length - 1
 
-const { app, as, database, lifecycle, log, observers: [metrics], untilReadiness, url } =
+const withoutDatabase = { DATABASE_URL: 'postgres://x@127.0.0.1:1/x' }
+const { app, as, database, lifecycle, log, metricsUrl, untilReadiness, url } =
   await startApp(t, { METRICS_PORT: '0', MAX_QUEUED: '1', WRITE_BATCH: '1' })
-const metricsUrl = metrics?.url as string
 await app.ready()
 // The metrics port closes these connections after some seconds. Open the connections early to save time.
 const silent = ['', request.slice(0, 20)].map((text) => connectTo(metricsUrl, text))
@@ -110,26 +110,25 @@ t.test('the metrics port serves one path, shares a rendering, and closes each co
 })
 
 t.test('the metrics port accepts fifty connections, and closes those that read nothing', async (t) => {
-  const { url, close } = await openMetrics(readConfig({ METRICS_PORT: '0' }))
-  const clients = Array.from({ length: 60 }, () => connectTo(String(url), ''))
+  const { app, database, metricsUrl } = await startApp(t, { ...withoutDatabase, METRICS_PORT: '0' })
+  const clients = Array.from({ length: 60 }, () => connectTo(metricsUrl, ''))
   await Promise.all(clients.slice(50).map(({ closed }) => closed))
   const accepted = clients.slice(0, 50).map(({ socket }) => socket)
   t.notOk(accepted.some(({ destroyed }) => destroyed))
   for (const socket of accepted) socket.pause().write(request.repeat(100))
-  await close()
-  for (const socket of accepted) socket.destroy()
   const { port } = new URL(metricsUrl)
-  await t.rejects(openMetrics(readConfig({ METRICS_PORT: port })),
-    { message: `metrics cannot listen on 127.0.0.1, port ${port}` })
+  await t.rejects(openMetrics(app, readConfig({ METRICS_PORT: port }), database, async () => undefined),
+    { message: `listen EADDRINUSE: address already in use 127.0.0.1:${port}` })
+  await app.close()
+  for (const socket of accepted) socket.destroy()
 })
 
 t.test('a scrape shows why the service is not ready, and gets 500 when its collector fails', async (t) => {
-  const { close, instrument, url } = await openMetrics(readConfig({ METRICS_PORT: '0' }))
-  t.teardown(close)
   let readiness: Readiness = async () => { throw new Error('readiness is unknown') }
-  const other = await startApp(t, { DATABASE_URL: 'postgres://x@127.0.0.1:1/x' })
-  instrument(other.app, other.database, () => readiness())
-  const failed = await fetch(String(url))
+  const { app, database, log } = await startApp(t, withoutDatabase)
+  await openMetrics(app, readConfig({ METRICS_PORT: '0' }), database, () => readiness())
+  const { url } = JSON.parse(log.at(-1) as string)
+  const failed = await fetch(url)
   t.strictSame([failed.status, await failed.text()], [500, 'Error: readiness is unknown\n'])
   readiness = async () => ({ name: 'starting', error: new ApiError(errors.DATABASE_UNAVAILABLE) })
   t.match(await scrape(url),
@@ -137,7 +136,7 @@ t.test('a scrape shows why the service is not ready, and gets 500 when its colle
 })
 
 t.test('each error response is counted once, also below Fastify', async (t) => {
-  const { listen, observers: [metrics] } = await startApp(t, { METRICS_PORT: '0' })
+  const { listen, metricsUrl } = await startApp(t, { METRICS_PORT: '0' })
   const address = await listen()
   const host = 'Host: x\r\n'
   // These requests reach no route, because Node's parser, Fastify's router or a check rejects them.
@@ -155,7 +154,7 @@ t.test('each error response is counted once, also below Fastify', async (t) => {
     const [response] = await exchange(address, [request], { halfClose: true })
     t.match(response?.body, `{"error":${number},`, request.slice(0, 30))
   }
-  const series = await scrape(metrics?.url)
+  const series = await scrape(metricsUrl)
   for (const number of catalogue.keys()) {
     const count = Object.values(rejected).includes(number) ? 1 : 0
     t.equal(series[`plant_store_errors_total{error="${number}"}`], count, `${number}`)

@@ -72,7 +72,7 @@ async function traced (t: Test, environment: Record<string, string> = {}, hangs 
     }),
     /** Makes the app send its queued spans. Resolves to all spans that the collector has received. */
     async sent (): Promise<Span[]> {
-      for (const observer of service.observers) await observer.close()
+      await service.app.close()
       return spans
     }
   }

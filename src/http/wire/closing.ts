@@ -26,7 +26,8 @@ export function lingeringClose (socket: HttpSocket): void {
 
 /** Discards all further input before Node's parser sees it. */
 export function discardInput (socket: HttpSocket): void {
-  socket.removeAllListeners('data').removeAllListeners('end')
+  // Because of a listener for 'data', Node no longer passes the input directly to its parser.
+  socket.removeAllListeners('data').removeAllListeners('end').on('data', () => {})
   socket._paused = false
   // Read even while pipelined requests wait for their turn.
   socket.resume = Socket.prototype.resume

@@ -6,7 +6,6 @@ import { createKeys } from '../../../src/access/jwt/keys.ts'
 import { readConfig } from '../../../src/config.ts'
 import { ApiError, errors } from '../../../src/errors.ts'
 import { jwtEvents, jwtRejections } from '../../../src/events.ts'
-import { serverLimits } from '../../../src/http/limits.ts'
 import { rejectMalformedRequests } from '../../../src/http/request-checks.ts'
 import { authenticateWith } from '../../support/authenticate.ts'
 import { createDatabase } from '../../support/database.ts'
@@ -233,7 +232,7 @@ t.test('resource metadata and the OpenAPI document name the provider and the sco
 
 /** Returns the URL of the resource metadata in `WWW-Authenticate`, and the response to a request for it. */
 async function findMetadata (resource: string) {
-  const app = Fastify(serverLimits)
+  const app = Fastify()
   rejectMalformedRequests(app)
   const settings = readConfig({ JWT_ISSUER: 'https://id.example', JWT_AUDIENCE: resource })
   serveResourceMetadata(app, settings, new Set())
@@ -272,14 +271,14 @@ t.test('the metadata of an https audience are served below the path of the audie
 
 t.test('metrics count checks and fetches, and show the age of the keys', async (t) => {
   const provider = await startKeyServer(t)
-  const { withToken, observers: [metrics] } = await startService(t, provider.issuer, { METRICS_PORT: '0' })
+  const { withToken, metricsUrl } = await startService(t, provider.issuer, { METRICS_PORT: '0' })
   const good = withToken(await provider.sign())
   await good.list()
   await good.list()
   await withToken(await provider.sign({ iss: 'x' })).list()
   await provider.stop()
   await withToken(await provider.sign({}, { kid: 'unknown' })).list()
-  const text = await (await fetch(metrics?.url as string)).text()
+  const text = await (await fetch(metricsUrl)).text()
   for (const series of [
     ...['verified', 'cached', 'rejected', 'unavailable'].map((result) =>
       `jwt_checks_total{result="${result}"} 1`),

@@ -10,7 +10,7 @@ import { isError } from '../../support/error-response.ts'
 
 const tooLarge = [40006, 'The body is larger than this service accepts.'] as const
 
-const { app, as, url, listen, lifecycle, log, observers: [metrics] } =
+const { app, as, url, listen, lifecycle, log, metricsUrl } =
   await startApp(t, { BODY_LIMIT: '1048576', METRICS_PORT: '0' })
 const address = await listen()
 const alice = await as('alice')
@@ -120,7 +120,7 @@ t.test('a client that disconnects at any point causes no error and no warning', 
     }))
   }
   t.equal((await alice.list()).statusCode, 200)
-  const series = async () => (await fetch(metrics?.url as string)).text()
+  const series = async () => (await fetch(metricsUrl)).text()
   while (!/^http_requests_in_flight 0$/m.test(await series())) await delay(100)
   t.match(await series(), /^http_request_duration_seconds_count\{.*status="499"\} [1-9]/m)
   const lines = log.map((line) => JSON.parse(line))
