@@ -7,7 +7,7 @@ import { createGunzip } from 'node:zlib'
 import { Type } from '@sinclair/typebox'
 import { isPrintable } from '../../access/user-name.ts'
 import type { Config } from '../../config.ts'
-import type { ApiError } from '../../errors.ts'
+import { ApiError } from '../../errors.ts'
 import { compileValidator } from '../../http/validation.ts'
 import { NewPlantSchema, PlantParamsSchema, type Plant, type PlantToStore } from '../../plants/plant.ts'
 import { findFormat, invalid, readCsv, readNdjson, type Line } from './files.ts'
@@ -125,8 +125,9 @@ async function storeLines (
       try {
         batch.add(check(line))
       } catch (error) {
+        if (!(error instanceof ApiError)) throw error
         rejected++
-        const reason = (error as ApiError).message.replace('The body', 'The line')
+        const reason = error.message.replace('The body', 'The line')
         if (rejects === undefined) throw new Error(`line ${line.number}: ${reason}`)
         await rejects.appendFile(`${JSON.stringify({ line: line.number, reason, text: line.text })}\n`)
         continue
