@@ -1,4 +1,4 @@
-// Formats errors and tables for an operator.
+// Formats errors for an operator.
 
 const ca = 'Name the file of the authority that signed it in DATABASE_URL: ' +
   '…?sslmode=verify-full&sslrootcert=/path/to/ca.pem'
@@ -19,20 +19,9 @@ type Cause = AggregateError & { code?: string }
 /** Formats an error with its causes as one line. */
 export function formatError (error: unknown): string {
   const { code = '', message, cause, errors } = error as Cause
-  // Remove Node's advice to set an option that this program does not have.
-  const text = message.replace(/; if the root CA is installed locally.*/, '')
-  if (code in remedies) return `${text.replace(/\.?$/, '.')} ${remedies[code]}`
+  if (code in remedies) return `${message}. ${remedies[code]}`
   // If a host name has several addresses, Node's error has no message, but a list of one error per address.
   const causes = [cause, errors].flat().filter(Boolean) as Cause[]
   const remedied = causes.find(({ code = '' }) => code in remedies)
-  return remedied ? formatError(remedied) : [text, ...causes.map(formatError)].join(' ').trim()
-}
-
-/** Formats rows as a text table with aligned columns. */
-export function formatTable (heads: string[], rows: string[][]): string {
-  const widths = heads.map((head, column) =>
-    rows.reduce((width, row) => Math.max(width, (row[column] as string).length), head.length))
-  return [heads, ...rows]
-    .map((row) => row.map((cell, column) => cell.padEnd(widths[column] as number)).join('  ').trimEnd())
-    .join('\n')
+  return remedied ? formatError(remedied) : [message, ...causes.map(formatError)].join(' ').trim()
 }

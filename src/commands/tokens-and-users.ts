@@ -3,9 +3,15 @@ import { createInterface } from 'node:readline/promises'
 import { setTimeout as delay } from 'node:timers/promises'
 import { createTokens, tokenState, type NewToken, type Tokens } from '../access/tokens.ts'
 import { maxRevocationMs, type Config } from '../config.ts'
-import { ownedTables, tables, type Database } from '../database/database.ts'
-import { withOpenDatabase } from './database.ts'
-import { formatTable } from './format.ts'
+import { openDatabase, ownedTables, tables, type Database } from '../database/database.ts'
+import { withDatabase } from './database.ts'
+
+const withOpenDatabase = (
+  config: Config, statementTimeoutMs: number, work: (database: Database) => Promise<void>
+): Promise<void> => withDatabase(config, async (url) => {
+  const database = openDatabase({ url, statementTimeoutMs })
+  await work(database).finally(() => database.close())
+})
 
 const withTokens = (config: Config, work: (tokens: Tokens) => Promise<void>): Promise<void> =>
   withOpenDatabase(config, config.STATEMENT_TIMEOUT, (database) => work(createTokens(database)))
@@ -131,4 +137,13 @@ export const eraseUser = (config: Config, user: string, isConfirmed: boolean) =>
 
 async function deleteAll (database: Database, user: string): Promise<void> {
   for (const each of deletes) while ((await database.write(each, [user])).length === chunk);
+}
+
+/** Formats rows as a text table with aligned columns. */
+function formatTable (heads: string[], rows: string[][]): string {
+  const widths = heads.map((head, column) =>
+    rows.reduce((width, row) => Math.max(width, (row[column] as string).length), head.length))
+  return [heads, ...rows]
+    .map((row) => row.map((cell, column) => cell.padEnd(widths[column] as number)).join('  ').trimEnd())
+    .join('\n')
 }
