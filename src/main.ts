@@ -12,15 +12,13 @@ import { readConfig } from './config.ts'
 import { migrate } from './database/migrate.ts'
 import { parseDuration } from './setting-types.ts'
 
-function printable (text: string): string {
-  if (isPrintable(text)) return text
-  throw new InvalidArgumentError('Expected 1 to 255 printable characters.')
-}
+const reject = (message: string): never => { throw new InvalidArgumentError(message) }
 
-function positiveInteger (text: string): number {
-  if (/^[1-9]\d{0,8}$/.test(text)) return Number(text)
-  throw new InvalidArgumentError('Expected a whole number from 1 to 999999999.')
-}
+const printable = (text: string) =>
+  isPrintable(text) ? text : reject('Expected 1 to 255 printable characters.')
+
+const positiveInteger = (text: string) =>
+  /^[1-9]\d{0,8}$/.test(text) ? Number(text) : reject('Expected a whole number from 1 to 999999999.')
 
 /** Parses a duration from now (`90d`) or the start of a UTC day (`2027-01-01`). */
 function expiry (text: string): Date {
@@ -29,8 +27,7 @@ function expiry (text: string): Date {
   const date = new Date(time)
   // `toJSON` changes a day such as February 30. PostgreSQL cannot read years after 9999, such as `+010000`.
   if (date.toJSON() === time && Number(date) > Date.now() && !time.startsWith('+')) return date
-  throw new InvalidArgumentError(
-    'Expected a duration such as 90d, 12h or 30s, or a future date such as 2027-01-01.')
+  return reject('Expected a duration such as 90d, 12h or 30s, or a future date such as 2027-01-01.')
 }
 
 const program = new Command('plant-store')
@@ -128,9 +125,7 @@ transfer('export', 'write the plants of one moment',
 
 // Do not use commander's `isDefault`: `serve` would take a misspelled command as an argument.
 const [command = 'serve', ...words] = process.argv.slice(2)
-try {
-  await program.parseAsync([command, ...words], { from: 'user' })
-} catch (error) {
+await program.parseAsync([command, ...words], { from: 'user' }).catch((error) => {
   console.error(formatError(error))
   process.exitCode = 1
-}
+})
