@@ -79,7 +79,7 @@ async function storeLines (
   const { client, signal } = transfer
   const maxUncommitted = dryRun ? Infinity : chunk
   const startedAt = performance.now()
-  let [created, existing, rejected, sent, uncommitted] = [0, 0, 0, 0, 0]
+  let [created, existing, rejected, uncommitted] = [0, 0, 0, 0]
   let committed = { created, existing }
   let note = ''
   let stored: Promise<void> = Promise.resolve()
@@ -91,13 +91,12 @@ async function storeLines (
   /** Does not wait until the plants are stored, so that the import reads the next lines meanwhile. */
   async function send (batch: Batch): Promise<void> {
     await stored
-    const due = startedAt + sent * 1000 / rate
+    const due = startedAt + (created + existing) * 1000 / rate
     if (due > performance.now()) await delay(due - performance.now(), undefined, { signal })
     if (uncommitted === 0) await client.query('begin')
     stored = store(batch)
     stored.catch(() => {})
     uncommitted += batch.size
-    sent += batch.size
   }
 
   async function store (batch: Batch): Promise<void> {
