@@ -46,24 +46,6 @@ export function isSecureUrl (text: string): boolean {
 /** RFC 8414, section 2, forbids a query and a fragment. A `|` would make the user `issuer|name` ambiguous. */
 const isIssuer = (text: string) => isSecureUrl(text) && !/[?#|]/.test(text)
 
-/** Without JWT_ISSUER the service accepts no JWT. */
-const jwtSettings = {
-  JWT_ISSUER: text(undefined, 'a URL with https, or with http for this machine, without query and fragment',
-    'the identity provider that issues JWTs; without it the service accepts no JWTs', isIssuer),
-  JWT_AUDIENCE: text(undefined, 'a text', 'the audience that JWTs must name; required with JWT_ISSUER'),
-  JWT_JWKS_URL: text(undefined, 'a URL with https, or with http for this machine',
-    'the keys of the provider; without it OpenID discovery names them', isSecureUrl),
-  JWT_ALGORITHMS: text('RS256,ES256,EdDSA', `names separated by commas: ${algorithms.join(', ')}`,
-    'the algorithms that may sign a JWT',
-    (names) => names.split(',').every((name) => algorithms.includes(name.trim()))),
-  JWT_TYPE: oneOf('at+jwt', ['at+jwt', 'JWT'], 'the `typ` that JWTs must have'),
-  JWT_USER_CLAIM: text('sub', 'the name of a claim', 'the claim that names the user'),
-  JWT_SCOPE_CLAIM: text(undefined, 'the name of a claim',
-    'the claim that lists the scopes; without it `scope`, or else `scp`'),
-  JWT_KEYS_MAX_AGE: duration('24h', '30d',
-    'how long keys stay in use while the provider cannot be reached', '20m')
-}
-
 export const settings = {
   HOST: text('127.0.0.1', 'an address or a host name', 'the address to listen on'),
   PORT: number('3000', [0, 65535], 'the port to listen on; 0 takes any free port'),
@@ -119,7 +101,20 @@ export const settings = {
   OTEL_TRACES_SAMPLER_ARG: number('1', [0, 1],
     'the share of traces that traceidratio records', /^[01](\.\d+)?$/),
   DOCS: oneOf('on', ['on', 'off'], 'whether there is a page at /docs'),
-  ...jwtSettings
+  JWT_ISSUER: text(undefined, 'a URL with https, or with http for this machine, without query and fragment',
+    'the identity provider that issues JWTs; without it the service accepts no JWTs', isIssuer),
+  JWT_AUDIENCE: text(undefined, 'a text', 'the audience that JWTs must name; required with JWT_ISSUER'),
+  JWT_JWKS_URL: text(undefined, 'a URL with https, or with http for this machine',
+    'the keys of the provider; without it OpenID discovery names them', isSecureUrl),
+  JWT_ALGORITHMS: text('RS256,ES256,EdDSA', `names separated by commas: ${algorithms.join(', ')}`,
+    'the algorithms that may sign a JWT',
+    (names) => names.split(',').every((name) => algorithms.includes(name.trim()))),
+  JWT_TYPE: oneOf('at+jwt', ['at+jwt', 'JWT'], 'the `typ` that JWTs must have'),
+  JWT_USER_CLAIM: text('sub', 'the name of a claim', 'the claim that names the user'),
+  JWT_SCOPE_CLAIM: text(undefined, 'the name of a claim',
+    'the claim that lists the scopes; without it `scope`, or else `scp`'),
+  JWT_KEYS_MAX_AGE: duration('24h', '30d',
+    'how long keys stay in use while the provider cannot be reached', '20m')
 }
 
 export type Config = ValuesOf<typeof settings>
@@ -145,7 +140,7 @@ export function readConfig (environment: NodeJS.ProcessEnv = process.env): Confi
   if (config.USER_BURST !== undefined && config.USER_RATE === undefined) {
     faults.push('USER_BURST: expected USER_RATE to be set, too')
   }
-  const given = Object.keys(jwtSettings).find((name) => name in environment)
+  const given = Object.keys(settings).find((name) => name.startsWith('JWT_') && name in environment)
   const missing = ['JWT_ISSUER', 'JWT_AUDIENCE'].filter((name) => given && !(name in environment))
   faults.push(...missing.map((name) => `${name}: expected a value, because ${given} is set`))
   if (faults.length > 0) throw new Error(faults.join('\n'))
