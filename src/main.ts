@@ -8,9 +8,8 @@ import { withDatabase } from './commands/database.ts'
 import { formatError } from './commands/format.ts'
 import type { ImportOptions, importPlants } from './commands/transfer/import.ts'
 import { createToken, eraseUser, listTokens, listUsers, revokeTokens } from './commands/tokens-and-users.ts'
-import { readConfig } from './config.ts'
+import { parseDuration, readConfig } from './config.ts'
 import { migrate } from './database/migrate.ts'
-import { parseDuration } from './setting-types.ts'
 
 const reject = (message: string): never => { throw new InvalidArgumentError(message) }
 
