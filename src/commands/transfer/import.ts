@@ -63,10 +63,8 @@ function createCheck (isCsv: boolean, user?: string): (line: Line) => PlantToSto
     const { value: plant, error } = validate(line.parse()) as
       { value: Plant & Omit<PlantToStore, 'plant'>, error?: Error }
     if (error !== undefined) throw error
-    if (user !== undefined && 'user' in plant) throw invalid('user must be absent, or use --all.')
-    if (user === undefined && !isPrintable(plant.user)) {
-      throw invalid('user must be 1 to 255 printable characters.')
-    }
+    if (user && 'user' in plant) throw invalid('user must be absent, or use --all.')
+    if (!user && !isPrintable(plant.user)) throw invalid('user must be 1 to 255 printable characters.')
     return { user: user ?? plant.user, id: String(plant.id), plant }
   }
 }
