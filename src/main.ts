@@ -1,16 +1,33 @@
 #!/usr/bin/env -S node --max-semi-space-size=16 --heap-growing-percent=100 --no-allocation-site-pretenuring --expose-gc
 // Defines the commands and their options. The folder commands/ implements the commands.
 // The first line has the options of V8 for every start: see docs/design/016-cost-of-a-request.md.
-import { Command, Option } from 'commander'
+import { Command, InvalidArgumentError, Option } from 'commander'
 import manifest from '../package.json' with { type: 'json' }
-import { isPrintable } from './access/user-name.ts'
-import { expiry, label, positiveInteger, userName } from './commands/arguments.ts'
+import { isPrintable } from './access/tokens.ts'
 import { withDatabase } from './commands/database.ts'
 import { formatError } from './commands/format.ts'
 import type { ImportOptions, importPlants } from './commands/transfer/import.ts'
 import { createToken, eraseUser, listTokens, listUsers, revokeTokens } from './commands/tokens-and-users.ts'
-import { readConfig } from './config.ts'
+import { parseDuration, readConfig } from './config.ts'
 import { migrate } from './database/migrate.ts'
+
+const reject = (message: string): never => { throw new InvalidArgumentError(message) }
+
+const printable = (text: string) =>
+  isPrintable(text) ? text : reject('Expected 1 to 255 printable characters.')
+
+const positiveInteger = (text: string) =>
+  /^[1-9]\d{0,8}$/.test(text) ? Number(text) : reject('Expected a whole number from 1 to 999999999.')
+
+/** Parses a duration from now (`90d`) or the start of a UTC day (`2027-01-01`). */
+function expiry (text: string): Date {
+  const duration = parseDuration(text)
+  const time = duration >= 0 ? new Date(Date.now() + duration).toJSON() : `${text}T00:00:00.000Z`
+  const date = new Date(time)
+  // `toJSON` changes a day such as February 30. PostgreSQL cannot read years after 9999, such as `+010000`.
+  if (date.toJSON() === time && Number(date) > Date.now() && !time.startsWith('+')) return date
+  return reject('Expected a duration such as 90d, 12h or 30s, or a future date such as 2027-01-01.')
+}
 
 const program = new Command('plant-store')
   .description('Stores plants, over HTTP, in PostgreSQL. docs/operating.md lists the environment variables.')
@@ -35,23 +52,23 @@ const token = program.command('token').description('create, list and revoke the 
 
 token.command('create')
   .description('create a token and print it; it cannot be shown again')
-  .argument('<user>', 'the user of the token', userName)
+  .argument('<user>', 'the user of the token', printable)
   .option('--expires <when>', 'such as 90d, 12h, 30s or 2027-01-01 (UTC); never by default', expiry)
-  .option('--label <text>', 'a note for operators', label)
+  .option('--label <text>', 'a note for operators', printable)
   .option('--read-only', 'the token may only list plants', false)
   .action((user: string, options: { expires?: Date, label?: string, readOnly: boolean }) =>
     createToken(readConfig(), { user, ...options }))
 
 token.command('list')
   .description('list the tokens with their state; the tokens themselves are not stored')
-  .option('--user <user>', 'only the tokens of this user', userName)
+  .option('--user <user>', 'only the tokens of this user', printable)
   .option('--json', 'print JSON', false)
   .action((options: { user?: string, json: boolean }) => listTokens(readConfig(), options))
 
 token.command('revoke')
   .description('revoke one token, or all tokens of a user')
   .argument('[id]', 'the id that token list shows')
-  .option('--user <user>', 'all tokens of this user', userName)
+  .option('--user <user>', 'all tokens of this user', printable)
   .action((id: string | undefined, { user }: { user?: string }) => {
     if ((id === undefined) !== (user === undefined)) return revokeTokens(readConfig(), { id, user })
     program.error('error: expected either the id of a token or --user')
@@ -65,7 +82,7 @@ user.command('list')
 
 user.command('erase')
   .description('revoke the tokens of a user, and delete all plants and tokens')
-  .argument('<user>', 'the user to erase', userName)
+  .argument('<user>', 'the user to erase', printable)
   .option('--yes', 'erase without a question', false)
   .action((user: string, { yes }: { yes: boolean }) => {
     if (!yes && !process.stdin.isTTY) {
@@ -107,9 +124,7 @@ transfer('export', 'write the plants of one moment',
 
 // Do not use commander's `isDefault`: `serve` would take a misspelled command as an argument.
 const [command = 'serve', ...words] = process.argv.slice(2)
-try {
-  await program.parseAsync([command, ...words], { from: 'user' })
-} catch (error) {
+await program.parseAsync([command, ...words], { from: 'user' }).catch((error) => {
   console.error(formatError(error))
   process.exitCode = 1
-}
+})

@@ -19,6 +19,10 @@ export type NewToken = Pick<Token, 'user' | 'label' | 'readOnly' | 'expires'>
 
 export type Tokens = ReturnType<typeof createTokens>
 
+// The rule for users and labels. Control characters could garble a terminal or a log. Over 255 characters may
+// be too long for an index.
+export const isPrintable = (text: string) => /^[^\p{C}\p{Zl}\p{Zp}]{1,255}$/u.test(text)
+
 const columns = `id, username, label, read_only,
   extract(epoch from created_at), extract(epoch from expires_at), extract(epoch from revoked_at)`
 

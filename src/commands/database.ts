@@ -1,7 +1,6 @@
 // Opens the database that a command uses.
 import { resolve } from 'node:path'
 import type { Config } from '../config.ts'
-import { openDatabase, type Database } from '../database/database.ts'
 
 /** Loads the embedded PostgreSQL server for development. Rejects in the container image, which lacks it. */
 export const loadEmbedded = () => import('../../dev/embedded-postgres.ts').catch(() => {
@@ -15,15 +14,6 @@ export async function withDatabase (config: Config, work: (url: string) => Promi
   const { findRunning, startEmbedded } = await loadEmbedded()
   // Standard output is reserved for the command's result.
   console.error(`DATABASE_URL is not set: using the PostgreSQL server in ${resolve(config.DATA_DIR)}`)
-  const running = await findRunning(config.DATA_DIR)
-  if (running !== undefined) return work(running.url)
-  const { url, close } = await startEmbedded(config.DATA_DIR)
+  const { url, close } = await findRunning(config.DATA_DIR) ?? await startEmbedded(config.DATA_DIR)
   await work(url).finally(close)
 }
-
-export const withOpenDatabase = (
-  config: Config, statementTimeoutMs: number, work: (database: Database) => Promise<void>
-): Promise<void> => withDatabase(config, async (url) => {
-  const database = openDatabase({ url, statementTimeoutMs })
-  await work(database).finally(() => database.close())
-})

@@ -1,38 +1,24 @@
-// Formats errors and tables for an operator.
+// Formats errors for an operator.
 
-const ca = 'Name the file of the authority that signed it in DATABASE_URL: ' +
-  '…?sslmode=verify-full&sslrootcert=/path/to/ca.pem'
-
-/** Maps an error code of Node, OpenSSL or PostgreSQL to advice for the operator. */
-const remedies: Record<string, string> = {
-  SELF_SIGNED_CERT_IN_CHAIN: ca,
-  DEPTH_ZERO_SELF_SIGNED_CERT: ca,
-  UNABLE_TO_VERIFY_LEAF_SIGNATURE: ca,
-  UNABLE_TO_GET_ISSUER_CERT_LOCALLY: ca,
-  Z_BUF_ERROR: 'The gzip file is truncated.',
-  Z_DATA_ERROR: 'Expected a gzip file.',
-  '42P01': 'Create the tables first: start the service, or run plant-store migrate.'
-}
+/** Advice for the operator, by the error codes of Node, OpenSSL and PostgreSQL. */
+const remedies: Array<[codes: RegExp, advice: string]> = [
+  [/SELF_SIGNED_CERT|^UNABLE_TO_(GET_ISSUER|VERIFY)/, 'Name the file of the authority that signed it in ' +
+    'DATABASE_URL: …?sslmode=verify-full&sslrootcert=/path/to/ca.pem'],
+  [/^Z_BUF_ERROR$/, 'The gzip file is truncated.'],
+  [/^Z_DATA_ERROR$/, 'Expected a gzip file.'],
+  [/^42P01$/, 'Create the tables first: start the service, or run plant-store migrate.']
+]
+const adviceFor = (code = '') => remedies.find(([codes]) => codes.test(code))?.[1]
 
 type Cause = AggregateError & { code?: string }
 
 /** Formats an error with its causes as one line. */
 export function formatError (error: unknown): string {
-  const { code = '', message, cause, errors } = error as Cause
-  // Remove Node's advice to set an option that this program does not have.
-  const text = message.replace(/; if the root CA is installed locally.*/, '')
-  if (code in remedies) return `${text.replace(/\.?$/, '.')} ${remedies[code]}`
+  const { code, message, cause, errors } = error as Cause
+  const advice = adviceFor(code)
+  if (advice !== undefined) return `${message}. ${advice}`
   // If a host name has several addresses, Node's error has no message, but a list of one error per address.
   const causes = [cause, errors].flat().filter(Boolean) as Cause[]
-  const remedied = causes.find(({ code = '' }) => code in remedies)
-  return remedied ? formatError(remedied) : [text, ...causes.map(formatError)].join(' ').trim()
-}
-
-/** Formats rows as a text table with aligned columns. */
-export function formatTable (heads: string[], rows: string[][]): string {
-  const widths = heads.map((head, column) =>
-    rows.reduce((width, row) => Math.max(width, (row[column] as string).length), head.length))
-  return [heads, ...rows]
-    .map((row) => row.map((cell, column) => cell.padEnd(widths[column] as number)).join('  ').trimEnd())
-    .join('\n')
+  const remedied = causes.find(({ code }) => adviceFor(code))
+  return remedied ? formatError(remedied) : [message, ...causes.map(formatError)].join(' ').trim()
 }

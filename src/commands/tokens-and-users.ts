@@ -3,9 +3,15 @@ import { createInterface } from 'node:readline/promises'
 import { setTimeout as delay } from 'node:timers/promises'
 import { createTokens, tokenState, type NewToken, type Tokens } from '../access/tokens.ts'
 import { maxRevocationMs, type Config } from '../config.ts'
-import { ownedTables, tables, type Database } from '../database/database.ts'
-import { withOpenDatabase } from './database.ts'
-import { formatTable } from './format.ts'
+import { openDatabase, ownedTables, tables, type Database } from '../database/database.ts'
+import { withDatabase } from './database.ts'
+
+const withOpenDatabase = (
+  config: Config, statementTimeoutMs: number, work: (database: Database) => Promise<void>
+): Promise<void> => withDatabase(config, async (url) => {
+  const database = openDatabase({ url, statementTimeoutMs })
+  await work(database).finally(() => database.close())
+})
 
 const withTokens = (config: Config, work: (tokens: Tokens) => Promise<void>): Promise<void> =>
   withOpenDatabase(config, config.STATEMENT_TIMEOUT, (database) => work(createTokens(database)))
@@ -60,19 +66,16 @@ const statementTimeoutMs = 600_000
 const chunk = 1000
 
 const statement = (text: string) => ({ name: '', text })
+/** Counts what each user has, or what the user $1 has. */
 const users = statement(`
   select username, ${tables.map((kind) => `coalesce(sum(number) filter (where kind = '${kind}'), 0)`).join()},
     to_char(max(changed_at) at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') from (
       ${ownedTables.map((table) => `select owner, '${table}', count(*), max(created_at) from ${table}
-        group by owner union all`).join(' ')}
+        where $1::text is null or owner = $1 group by owner union all`).join(' ')}
       select username collate "C", 'tokens', count(*), greatest(max(created_at), max(revoked_at))
-      from tokens group by username
+      from tokens where $1 is null or username = $1 group by username
     ) as change (username, kind, number, changed_at)
   group by username order by username`)
-const counts = [
-  ...ownedTables.map((table) => statement(`select count(*) from ${table} where owner = $1`)),
-  statement('select count(*) from tokens where username = $1')
-]
 const deleteTokens = statement('delete from tokens where username = $1 and revoked_at is not null')
 // Locks the rows in order, so that the statement rarely deadlocks with batches of the service.
 const deletes = ownedTables.map((table) => statement(`delete from ${table} where owner = $1
@@ -87,15 +90,15 @@ const writers = statement(`select virtualtransaction from pg_locks
 export const listUsers = (config: Config) =>
   withOpenDatabase(config, statementTimeoutMs, async (database) => {
     const heads = ['user', ...tables, 'newest change'].map((head) => head.toUpperCase())
-    console.log(formatTable(heads, await database.readLong(users, []) as string[][]))
+    console.log(formatTable(heads, await database.readLong(users, [null]) as string[][]))
   })
 
 /** Asks for confirmation unless `isConfirmed`. If an erasure fails halfway, a second run completes it. */
 export const eraseUser = (config: Config, user: string, isConfirmed: boolean) =>
   withOpenDatabase(config, statementTimeoutMs, async (database) => {
     const count = async () => {
-      const rows = await Promise.all(counts.map((each) => database.readLong(each, [user])))
-      const numbers = rows.map(([row]) => Number(row?.[0]))
+      const [row] = await database.readLong(users, [user])
+      const numbers = tables.map((_, index) => Number(row?.[index + 1] ?? 0))
       const list = new Intl.ListFormat('en').format(tables.map((kind, index) => `${numbers[index]} ${kind}`))
       return { numbers, text: `${list} of ${user}` }
     }
@@ -131,4 +134,13 @@ export const eraseUser = (config: Config, user: string, isConfirmed: boolean) =>
 
 async function deleteAll (database: Database, user: string): Promise<void> {
   for (const each of deletes) while ((await database.write(each, [user])).length === chunk);
+}
+
+/** Formats rows as a text table with aligned columns. */
+function formatTable (heads: string[], rows: string[][]): string {
+  const widths = heads.map((head, column) =>
+    rows.reduce((width, row) => Math.max(width, (row[column] as string).length), head.length))
+  return [heads, ...rows]
+    .map((row) => row.map((cell, column) => cell.padEnd(widths[column] as number)).join('  ').trimEnd())
+    .join('\n')
 }

@@ -8,7 +8,7 @@ import type { Config } from '../../config.ts'
 import { ApiError, errors } from '../../errors.ts'
 import { jwtEvents, type JwtRejection } from '../../events.ts'
 import { rejections, renewal, scopeOf, type Access, type Authenticator } from '../bearer.ts'
-import { isPrintable } from '../user-name.ts'
+import { isPrintable } from '../tokens.ts'
 import { createKeys, type Keys } from './keys.ts'
 
 /** How long a verified JWT is cached. */

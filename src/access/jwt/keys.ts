@@ -13,8 +13,8 @@ const defaults = { refreshMs: 600_000, retryMs: 5000, cooldownMs: 30_000, timeou
 /** Unlike jose's remote key set, keeps the old keys while fetches fail. */
 export function createKeys (settings: Config, log: FastifyBaseLogger, times = defaults) {
   const closed = new AbortController()
-  let keys: { set: LocalJWKSet, text: string } | undefined
-  let [fetchedAt, refetchedAt] = [-Infinity, -Infinity]
+  let keys: { set: LocalJWKSet, text: string, fetchedAt: number } | undefined
+  let refetchedAt = -Infinity
   let failure: ApiError | undefined
   let fetching: Promise<void> | undefined
   let timer: NodeJS.Timeout | undefined
@@ -27,8 +27,7 @@ export function createKeys (settings: Config, log: FastifyBaseLogger, times = de
       // If the keys are unchanged, keep the old set. A new set would empty the cache of verified JWTs.
       const set = text === keys?.text ? keys.set : createLocalJWKSet(JSON.parse(text))
       if (keys === undefined || failure) log.info('the keys of the identity provider are fetched')
-      keys = { text, set }
-      fetchedAt = performance.now()
+      keys = { text, set, fetchedAt: performance.now() }
       failure = undefined
     } catch (error) {
       if (closed.signal.aborted) return
@@ -48,7 +47,7 @@ export function createKeys (settings: Config, log: FastifyBaseLogger, times = de
 
     /** Undefined before the first successful fetch, and when the keys are older than JWT_KEYS_MAX_AGE. */
     current: (): LocalJWKSet | undefined =>
-      performance.now() - fetchedAt <= settings.JWT_KEYS_MAX_AGE ? keys?.set : undefined,
+      keys && performance.now() - keys.fetchedAt <= settings.JWT_KEYS_MAX_AGE ? keys.set : undefined,
 
     /** Fetches at most once per `cooldownMs`. Resolves to the last keys. Rejects if the last fetch failed. */
     async refetch (): Promise<LocalJWKSet> {
@@ -79,13 +78,11 @@ async function fetchKeys (settings: Config, signal: AbortSignal): Promise<string
 /** Follows no redirects: a redirect could lead to a host inside the operator's network. */
 async function fetchText (url: string, signal: AbortSignal): Promise<string> {
   const { body, ok, status } = await fetch(url, { redirect: 'error', signal })
-  const chunks: Uint8Array[] = []
-  let bytes = 0
+  let bytes = Buffer.alloc(0)
   for await (const chunk of body ?? []) {
-    bytes += chunk.length
-    if (bytes > maxBytes) throw new Error(`${url} responded with more than ${maxBytes} bytes`)
-    chunks.push(chunk)
+    bytes = Buffer.concat([bytes, chunk])
+    if (bytes.length > maxBytes) throw new Error(`${url} responded with more than ${maxBytes} bytes`)
   }
   if (!ok) throw new Error(`${url} responded with status ${status}`)
-  return Buffer.concat(chunks).toString()
+  return bytes.toString()
 }

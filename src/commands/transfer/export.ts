@@ -1,6 +1,5 @@
 // The command `export`: writes plants to a file.
 import { randomUUID } from 'node:crypto'
-import { once } from 'node:events'
 import { createWriteStream, statSync } from 'node:fs'
 import { rename, rm } from 'node:fs/promises'
 import { pipeline } from 'node:stream/promises'
@@ -25,23 +24,20 @@ export async function exportPlants (
     // The session's statement_timeout may be too short for an export, so turn this timeout off.
     await client.query('begin read only; set local statement_timeout = 0')
     const rows = client.query(to(copyStatement(isCsv, user)))
-    // Rejects if the connection is lost before the server has confirmed the export.
-    const completed = once(client, 'drain')
-    let isLost = false
-    completed.catch(() => { isLost = true })
     const convert = isCsv ? [] : [(chunks: AsyncIterable<Buffer>) => toNdjson(chunks, user)]
     // Rename the file to its final name only when the file is complete. Do not open an existing file.
     const part = `${file}.${randomUUID()}.part`
     const options = { flags: 'wx', mode: 0o600, flush: true }
     const output = file === undefined ? process.stdout : createWriteStream(part, options)
     const zip = isGzip ? [createGzip()] : []
-    const written = pipeline(rows, ...convert, ...zip, output, { signal }).then(() => completed)
+    // The commit rejects if the connection is lost before the server has confirmed the export.
+    const written = pipeline(rows, ...convert, ...zip, output, { signal }).then(() => client.query('commit'))
     try {
       if (file === undefined) await written
       else await written.then(() => rename(part, file)).finally(() => rm(part, { force: true }))
     } catch (error) {
       // The reader has closed the pipe, as in `plant-store export … | head`.
-      if ((error as NodeJS.ErrnoException).code === 'EPIPE' && !isLost) return
+      if ((error as NodeJS.ErrnoException).code === 'EPIPE' && !client.connection.stream.destroyed) return
       throw error
     }
     transfer.summary = () => `${rows.rowCount} exported`

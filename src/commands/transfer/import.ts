@@ -5,9 +5,9 @@ import { pipeline } from 'node:stream/promises'
 import { setTimeout as delay } from 'node:timers/promises'
 import { createGunzip } from 'node:zlib'
 import { Type } from '@sinclair/typebox'
-import { isPrintable } from '../../access/user-name.ts'
+import { isPrintable } from '../../access/tokens.ts'
 import type { Config } from '../../config.ts'
-import type { ApiError } from '../../errors.ts'
+import { ApiError } from '../../errors.ts'
 import { compileValidator } from '../../http/validation.ts'
 import { NewPlantSchema, PlantParamsSchema, type Plant, type PlantToStore } from '../../plants/plant.ts'
 import { findFormat, invalid, readCsv, readNdjson, type Line } from './files.ts'
@@ -63,10 +63,8 @@ function createCheck (isCsv: boolean, user?: string): (line: Line) => PlantToSto
     const { value: plant, error } = validate(line.parse()) as
       { value: Plant & Omit<PlantToStore, 'plant'>, error?: Error }
     if (error !== undefined) throw error
-    if (user !== undefined && 'user' in plant) throw invalid('user must be absent, or use --all.')
-    if (user === undefined && !isPrintable(plant.user)) {
-      throw invalid('user must be 1 to 255 printable characters.')
-    }
+    if (user && 'user' in plant) throw invalid('user must be absent, or use --all.')
+    if (!user && !isPrintable(plant.user)) throw invalid('user must be 1 to 255 printable characters.')
     return { user: user ?? plant.user, id: String(plant.id), plant }
   }
 }
@@ -79,7 +77,7 @@ async function storeLines (
   const { client, signal } = transfer
   const maxUncommitted = dryRun ? Infinity : chunk
   const startedAt = performance.now()
-  let [created, existing, rejected, sent, uncommitted] = [0, 0, 0, 0, 0]
+  let [created, existing, rejected, uncommitted] = [0, 0, 0, 0]
   let committed = { created, existing }
   let note = ''
   let stored: Promise<void> = Promise.resolve()
@@ -91,13 +89,12 @@ async function storeLines (
   /** Does not wait until the plants are stored, so that the import reads the next lines meanwhile. */
   async function send (batch: Batch): Promise<void> {
     await stored
-    const due = startedAt + sent * 1000 / rate
+    const due = startedAt + (created + existing) * 1000 / rate
     if (due > performance.now()) await delay(due - performance.now(), undefined, { signal })
     if (uncommitted === 0) await client.query('begin')
     stored = store(batch)
     stored.catch(() => {})
     uncommitted += batch.size
-    sent += batch.size
   }
 
   async function store (batch: Batch): Promise<void> {
@@ -125,8 +122,9 @@ async function storeLines (
       try {
         batch.add(check(line))
       } catch (error) {
+        if (!(error instanceof ApiError)) throw error
         rejected++
-        const reason = (error as ApiError).message.replace('The body', 'The line')
+        const reason = error.message.replace('The body', 'The line')
         if (rejects === undefined) throw new Error(`line ${line.number}: ${reason}`)
         await rejects.appendFile(`${JSON.stringify({ line: line.number, reason, text: line.text })}\n`)
         continue
