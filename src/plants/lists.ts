@@ -24,14 +24,14 @@ const [slowMs, slowFactor] = [100, 4]
 export function createLists (
   database: Database, budget: MemoryBudget, maxPlantBytes: number,
   /** For short lists. Other lists use these options with other limits. */
-  batch: Pick<BatcherOptions<unknown, unknown>, 'limits' | 'maxQueued' | 'isRetryable'>
+  batch: Omit<BatcherOptions, 'name'>
 ) {
   /** Users with a slow list, or with a first page that was too large for a short list, in the last 10 s. */
   const expensive = new LRUCache<string, 'slow' | 'large'>({ max: 10_000, ttl: 10_000 })
   let lastResultAt = 0
   let typicalMs = slowMs / slowFactor
 
-  const shortLists = new Batcher(readShort, { ...batch, name: 'list', divert })
+  const shortLists = new Batcher(readShort, { ...batch, name: 'list' })
   const alone = <Result>(name: string, read: (list: ListRequest) => Promise<Result>, maxQueued = Infinity) =>
     new Batcher((lists: ListRequest[]) => Promise.all(lists.map(read)),
       { ...batch, limits: () => ({ maxItems: 1, maxInFlight: 1 }), maxQueued, name })
@@ -49,7 +49,9 @@ export function createLists (
     // Read one more plant to see if more follow. For limit 0, read none: `Link` would lead to an empty page.
     const maxPlants = limit === 0 ? 0 : Math.min(maxFirstPagePlants, limit + 1)
     const request = { identity, response, user, from, limit, maxPlants, maxBytes: maxFirstPageBytes }
-    const page = await shortLists.add(request)
+    let page = expensive.has(user) ? undefined : await shortLists.add(request)
+    // A slow user's list is read alone. Perhaps the user has become slow while the list was queued.
+    if (page === undefined && expensive.get(user) !== 'large') page = await slowLists.add(request)
     if (page !== undefined && page.next === undefined) return { plants: page.toPlants(), beyond: page.beyond }
 
     // Memory for the page that is being sent, and for the prefetched next page.
@@ -104,26 +106,23 @@ export function createLists (
     return page
   }
 
-  /** Lists of slow users, and retried lists, are read one by one. Large users have only long lists. */
-  function divert (list: ListRequest, isRetry: boolean) {
-    const reason = expensive.get(list.user)
-    if (reason === 'large') return Promise.resolve(undefined)
-    return isRetry || reason === 'slow' ? slowLists.add(list) : undefined
-  }
-
-  async function readShort (lists: ListRequest[]) {
+  /** Returns undefined for a page that is too large, and for lists that could delay the other lists. */
+  async function readShort (lists: ListRequest[], isRetry: boolean) {
+    // While the lists were queued, users may have become expensive. The batch of a retry has failed.
+    const cheap = isRetry ? [] : lists.filter(({ user }) => !expensive.has(user))
+    if (cheap.length === 0) return []
     const sentAt = performance.now()
-    const pages = await readFirstPages(database, lists)
+    const pages = await readFirstPages(database, cheap)
     // A statement starts only after the previous statement's result.
     const ms = performance.now() - Math.max(sentAt, lastResultAt)
     lastResultAt = performance.now()
     const wasSlow = ms > slowMs && ms > slowFactor * typicalMs
     typicalMs += (ms - typicalMs) / 16
-    for (const [index, { user }] of lists.entries()) {
+    for (const [index, { user }] of cheap.entries()) {
       if (pages[index] === undefined) expensive.set(user, 'large')
       else if (wasSlow) expensive.set(user, 'slow')
     }
-    return pages
+    return lists.map((list) => pages[cheap.indexOf(list)])
   }
 
   async function readSlow (list: ListRequest) {

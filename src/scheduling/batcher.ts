@@ -24,15 +24,13 @@ export interface Work {
   response?: { readonly destroyed: boolean }
 }
 
-export interface BatcherOptions<Item, Result> {
+export interface BatcherOptions {
   name: string
   /** Returns the most items per batch and the most batches in flight. Both may change at run time. */
   limits: () => { maxItems: number, maxInFlight: number }
   maxQueued: number
   /** Whether to retry each item alone after a batch has failed with this error. */
   isRetryable: (error: unknown) => boolean
-  /** Called when an item leaves the queue. Returns the result of an item that is sent elsewhere. */
-  divert?: (item: Item, isRetry: boolean) => Promise<Result> | undefined
 }
 
 /** Limits that turn batching off: one item per statement. */
@@ -57,8 +55,8 @@ interface Entry<Item, Result> extends Omit<PromiseWithResolvers<Result>, 'promis
 
 /** See docs/design/002-batches.md. */
 export class Batcher<Item extends Work, Result> {
-  readonly #run: (items: Item[]) => Promise<Result[]>
-  readonly #options: BatcherOptions<Item, Result>
+  readonly #run: (items: Item[], isRetry: boolean) => Promise<Result[]>
+  readonly #options: BatcherOptions
   readonly #queue = new FairQueue<Entry<Item, Result>>()
   /** The batches that count toward `maxInFlight`, and the checks since one of them has finished. */
   #inFlight = { batches: 0, stalledChecks: 0 }
@@ -66,7 +64,7 @@ export class Batcher<Item extends Work, Result> {
   #timer: NodeJS.Timeout | undefined
 
   /** `run` sends a statement, and resolves to the results in the order of the items. */
-  constructor (run: (items: Item[]) => Promise<Result[]>, options: BatcherOptions<Item, Result>) {
+  constructor (run: (items: Item[], isRetry: boolean) => Promise<Result[]>, options: BatcherOptions) {
     this.#run = run
     this.#options = options
   }
@@ -118,9 +116,9 @@ export class Batcher<Item extends Work, Result> {
     return batch
   }
 
-  /** Call this right before a statement is sent. False: the entry is settled, sent elsewhere, or renewed. */
+  /** Call this right before a statement is sent. False: the entry is settled, or its token is checked. */
   #mayRun (entry: Entry<Item, Result>, isRetry = false): boolean {
-    const { item: { response, identity }, item, resolve, reject } = entry
+    const { item: { response, identity }, reject } = entry
     if (response?.destroyed) {
       reject(clientClosedRequest)
       return false
@@ -129,9 +127,7 @@ export class Batcher<Item extends Work, Result> {
       this.#renew(entry, identity, isRetry).catch(reject)
       return false
     }
-    const diverted = this.#options.divert?.(item, isRetry)
-    if (diverted !== undefined) resolve(diverted)
-    return diverted === undefined
+    return true
   }
 
   /** If the token is still valid, queues the entry again, or sends a retry. */
@@ -143,13 +139,14 @@ export class Batcher<Item extends Work, Result> {
   }
 
   /** Settles all entries, and never rejects. */
-  async #send (batch: Array<Entry<Item, Result>>): Promise<void> {
+  async #send (batch: Array<Entry<Item, Result>>, isRetry = false): Promise<void> {
     const { name, isRetryable } = this.#options
     batchEvents.publish({ name, items: batch.length })
     try {
       // With the contexts, traces link the statement to the requests of the batch.
       const contexts = batch.map(({ context }) => context)
-      const results = await requestContext.run(contexts, () => this.#run(batch.map(({ item }) => item)))
+      const items = batch.map(({ item }) => item)
+      const results = await requestContext.run(contexts, () => this.#run(items, isRetry))
       batch.forEach(({ resolve }, index) => resolve(results[index] as Result))
     } catch (error) {
       if (batch.length === 1 || !isRetryable(error)) for (const { reject } of batch) reject(error)
@@ -159,7 +156,7 @@ export class Batcher<Item extends Work, Result> {
 
   /** Sends an item of a failed batch alone. */
   async #retry (entry: Entry<Item, Result>): Promise<void> {
-    if (this.#mayRun(entry, true)) await this.#send([entry])
+    if (this.#mayRun(entry, true)) await this.#send([entry], true)
   }
 
   #check (): void {
