@@ -24,7 +24,7 @@ const columns = `id, username, label, read_only,
 
 /** `maxQueued` limits the queued look-ups of `find`, which requests call. Commands call the other methods. */
 export function createTokens (database: Database, maxQueued = Infinity) {
-  const limits = () => ({ maxItems: 64, maxInFlight: 4 })
+  const limits = { maxItems: 64, maxInFlight: 4 }
   const lookUps = new Batcher(async (items: Array<Work & { hash: string }>) => {
     const rows = await database.readHedged(selectByHash, [items.map(({ hash }) => `\\x${hash}`)])
     const found = new Map(rows.map(([hash, ...row]) => [hash, toToken(row)]))

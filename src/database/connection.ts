@@ -34,7 +34,6 @@ export class Connection {
   isOpen = true
   /** The number of statements that were sent and have no result yet. */
   pending = 0
-  isDistributed = false
   readonly #client: pg.Client
   #checksWithoutResult = 0
   #isReadOnly = false

@@ -19,8 +19,7 @@ const rejectedWhen = {
 const [systemOf, timelineOf] = ['(select system_identifier from pg_control_system())',
   "case when pg_is_in_recovery() then '' else left(pg_walfile_name(pg_current_wal_lsn()), 8) end"]
 
-/** The returned function connects within 3 s, and closes connections to servers with an older timeline. */
-export function createConnector (options: ConnectionOptions): () => Promise<Connection> {
+export function createConnector (options: ConnectionOptions) {
   const { urls, target } = parseServers(options.url)
   const hasTimelines = urls.length > 1 && target !== 'any'
   // Allow only index scans. A prepared statement keeps its plan until PostgreSQL analyzes the table. A plan
@@ -39,13 +38,14 @@ export function createConnector (options: ConnectionOptions): () => Promise<Conn
   /** The newest timeline of each system. */
   const newest = new Map<string, string>()
   const newestOf = (system: string) => newest.get(system) ?? ''
+  let isCitus = true
 
   async function open (connection: Connection): Promise<void> {
     await connection.connect()
     const [row] = await connection.run(session, [])
-    const [isRejected, system, timeline, isCitus] = row as [string, string, string, string]
+    const [isRejected, system, timeline, hasCitus] = row as [string, string, string, string]
     if (isRejected === 't') throw new Error('the server takes no writes')
-    connection.isDistributed = isCitus === 't'
+    isCitus = hasCitus === 't'
     timelines.set(connection, { system, timeline })
     void connection.closed.then(() => timelines.delete(connection))
     if (timeline > newestOf(system)) newest.set(system, timeline)
@@ -53,7 +53,8 @@ export function createConnector (options: ConnectionOptions): () => Promise<Conn
     if (!connection.isOpen) throw new Error('another server has taken over from this one')
   }
 
-  return async function connect () {
+  /** Connects within 3 s. Closes connections to servers with an older timeline. */
+  async function connect (): Promise<Connection> {
     const opened: Connection[] = []
     const attempts: Array<Promise<Connection>> = []
     const expired = delay(connectTimeoutMs, undefined, { ref: false }).then(() => {
@@ -92,6 +93,9 @@ export function createConnector (options: ConnectionOptions): () => Promise<Conn
     for (const late of attempts) late.then((other) => { if (other !== best) other.close() }, () => {})
     return best
   }
+
+  /** `isDistributed`: whether the server has Citus. True until the first connection is open. */
+  return { connect, isDistributed: () => isCitus }
 }
 
 /** Opens a separate connection for a command or a migration. Rejects with DATABASE_UNAVAILABLE on failure. */
@@ -108,7 +112,7 @@ export async function openClient (url: string, options: pg.ClientConfig): Promis
 async function findServer (url: string): Promise<string> {
   const { urls } = parseServers(url)
   if (urls.length === 1) return url
-  const connection = await createConnector({ url, statementTimeoutMs: 0 })()
+  const connection = await createConnector({ url, statementTimeoutMs: 0 }).connect()
   connection.close()
   return connection.url
 }

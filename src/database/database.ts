@@ -20,7 +20,7 @@ const probes = tables.map((table) =>
  * otherwise with a 503. Repositories, not this module, limit the number of pending statements.
  */
 export function openDatabase (options: ConnectionOptions) {
-  const connect = createConnector(options)
+  const { connect, isDistributed } = createConnector(options)
   // Each kind of read has one connection: pools take twice the processor time. Writes have several: a commit
   // or a lock delays later writes on its connection. See docs/design/001-one-pipelined-connection.md.
   const reads = new ManagedConnection(connect)
@@ -36,19 +36,18 @@ export function openDatabase (options: ConnectionOptions) {
   }, checkMs).unref()
 
   return {
-    read: (statement: Statement, values: unknown[] = []) => reads.run(statement, values),
+    isDistributed,
+
+    read: reads.run.bind(reads),
 
     /** For reads that may take long. Short reads use another connection. */
-    readLong: (statement: Statement, values: unknown[]) => longReads.run(statement, values),
+    readLong: longReads.run.bind(longReads),
 
     /** For token look-ups. If the connection is unresponsive, sends the read again on a new connection. */
-    readHedged: (statement: Statement, values: unknown[] = []) => tokens.runHedged(statement, values),
+    readHedged: tokens.runHedged.bind(tokens),
 
     /** Resolves after the commit. After DATABASE_UNAVAILABLE or DATABASE_SLOW, the commit is uncertain. */
-    write: (statement: Statement, values: unknown[] = []) => leastBusy(writes).run(statement, values),
-
-    /** Whether the server has Citus. True until the first connection is open. */
-    isDistributed: () => connections.every((connection) => connection.isDistributed),
+    write: (statement: Statement, values?: unknown[]) => leastBusy(writes).run(statement, values),
 
     /** Rejects if a table is missing, or if a kind of statement gets no connection. */
     async probe (): Promise<void> {

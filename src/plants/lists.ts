@@ -34,7 +34,7 @@ export function createLists (
   const shortLists = new Batcher(readShort, { ...batch, name: 'list' })
   const alone = <Result>(name: string, read: (list: ListRequest) => Promise<Result>, maxQueued = Infinity) =>
     new Batcher((lists: ListRequest[]) => Promise.all(lists.map(read)),
-      { ...batch, limits: () => ({ maxItems: 1, maxInFlight: 1 }), maxQueued, name })
+      { ...batch, isOneByOne: undefined, limits: { maxItems: 1, maxInFlight: 1 }, maxQueued, name })
   // A slow batch marks all its users, even users with fast lists. Queue their lists apart from long lists.
   const slowLists = alone('slow_list', readSlow, batch.maxQueued)
   // No queue limit: the memory budget limits the long lists, and each queues one page at a time.

@@ -2,7 +2,7 @@
 import type { Config } from '../config.ts'
 import type { Database, Row, Statement } from '../database/database.ts'
 import { wasRolledBack } from '../database/pg-errors.ts'
-import { Batcher, singles, type Identity, type Work } from '../scheduling/batcher.ts'
+import { Batcher, type Identity, type Work } from '../scheduling/batcher.ts'
 import type { MemoryBudget } from '../scheduling/memory-budget.ts'
 import { createLists } from './lists.ts'
 import {
@@ -15,11 +15,12 @@ export type Plants = ReturnType<typeof createPlants>
 export function createPlants (
   database: Database, config: Pick<Config, 'WRITE_BATCH' | 'MAX_QUEUED' | 'BODY_LIMIT'>, budget: MemoryBudget
 ) {
-  // On Citus, do not batch by default: one lost node would make the whole batch fail.
-  const batchSize = () => config.WRITE_BATCH ?? (database.isDistributed() ? 1 : Infinity)
+  const { WRITE_BATCH, MAX_QUEUED } = config
   const batching = (maxItems: number, maxInFlight: number) => ({
-    limits: () => batchSize() === 1 ? singles : { maxItems: Math.min(maxItems, batchSize()), maxInFlight },
-    maxQueued: config.MAX_QUEUED,
+    limits: { maxItems: Math.min(maxItems, WRITE_BATCH ?? maxItems), maxInFlight },
+    // On Citus, do not batch by default: one lost node would make the whole batch fail.
+    isOneByOne: WRITE_BATCH === undefined ? database.isDistributed : () => WRITE_BATCH === 1,
+    maxQueued: MAX_QUEUED,
     isRetryable: wasRolledBack
   })
   const batch = batching(512, 1)

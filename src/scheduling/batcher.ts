@@ -26,8 +26,10 @@ export interface Work {
 
 export interface BatcherOptions {
   name: string
-  /** Returns the most items per batch and the most batches in flight. Both may change at run time. */
-  limits: () => { maxItems: number, maxInFlight: number }
+  /** The most items per batch and the most batches in flight. */
+  limits: { maxItems: number, maxInFlight: number }
+  /** Whether `singles` replaces `limits` at the moment. */
+  isOneByOne?: () => boolean
   maxQueued: number
   /** Whether to retry each item alone after a batch has failed with this error. */
   isRetryable: (error: unknown) => boolean
@@ -88,7 +90,8 @@ export class Batcher<Item extends Work, Result> {
 
   #drain (): void {
     this.#scheduled = undefined
-    const { maxItems, maxInFlight } = this.#options.limits()
+    const { limits, isOneByOne } = this.#options
+    const { maxItems, maxInFlight } = isOneByOne?.() ? singles : limits
     const inFlight = this.#inFlight
     // While a batch is in flight, send only full batches: many small batches take more processor time.
     while (inFlight.batches === 0 || (inFlight.batches < maxInFlight && this.#queue.size >= maxItems)) {

@@ -117,7 +117,7 @@ test('a failed attempt to connect leaves no socket open and causes no unhandled 
 })
 
 test('while three connections are closing, no fourth is opened', async (t) => {
-  const managed = new ManagedConnection(createConnector({ url, statementTimeoutMs }))
+  const managed = new ManagedConnection(createConnector({ url, statementTimeoutMs }).connect)
   const closing = []
   for (let count = 0; count < 3; count++) {
     const connection = await managed.opened()
@@ -135,7 +135,7 @@ test('while three connections are closing, no fourth is opened', async (t) => {
 })
 
 test('a connection is unresponsive after eight checks, and closes only after its statements', async (t) => {
-  const connection = await createConnector({ url, statementTimeoutMs: 0 })()
+  const connection = await createConnector({ url, statementTimeoutMs: 0 }).connect()
   const countChecks = () => Array.from({ length: 9 }, () => connection.check())
   t.strictSame(countChecks(), Array(9).fill(false), 'an idle connection stays open')
   const pending = connection.run(one, [])

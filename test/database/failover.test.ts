@@ -20,7 +20,7 @@ const moss = { id: 2, name: 'Moss' }
 
 /** Returns the port of the server that the service chooses. */
 async function findPort (url: string): Promise<string> {
-  const connection = await createConnector({ url, statementTimeoutMs: 1000 })()
+  const connection = await createConnector({ url, statementTimeoutMs: 1000 }).connect()
   connection.close()
   return portOf(connection.url)
 }

@@ -85,7 +85,7 @@ t.test('in every order, each item succeeds or fails once, and users share fairly
         return sent
       }, {
         name: 'test',
-        limits: () => limits,
+        limits,
         maxQueued,
         isRetryable: (error) => (error as Error).message === 'bad'
       })

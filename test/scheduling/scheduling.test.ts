@@ -54,7 +54,7 @@ t.test('work beyond the budget of a tick waits for the next tick, and its keys t
 
 const openBatcher = (limits: typeof singles, run: (names: string[]) => Promise<string[]>) =>
   new Batcher<Work & { name: string }, string>((items) => run(items.map(({ name }) => name)),
-    { name: 'test', limits: () => limits, maxQueued: 100, isRetryable: () => true })
+    { name: 'test', limits, maxQueued: 100, isRetryable: () => true })
 
 t.test('users share batches of a bounded size, and without batching no item waits for another', async (t) => {
   const sizes = { m1: 131_072, m2: 131_072, n1: 1_000_000, a1: 0, a2: 0, a3: 0, a4: 0, b1: 0 }
