@@ -8,6 +8,7 @@ import { createTokens } from './access/tokens.ts'
 import { registerApiDocs } from './api-docs/api-docs.ts'
 import type { Config } from './config.ts'
 import type { Database } from './database/database.ts'
+import { connectionEvents } from './events.ts'
 import { allowOrigins } from './http/cors.ts'
 import { readJsonBodies } from './http/json.ts'
 import { serverLimits } from './http/limits.ts'
@@ -79,7 +80,9 @@ export async function buildApp (options: AppOptions, register = registerDomains)
     done()
   })
   for (const observer of observers) observer.instrument(app, database, readiness)
-  database.onWarning((what, details) => app.log.warn(details, what))
+  connectionEvents.subscribe(({ event }) => {
+    if (event === 'timed_out') app.log.warn('the database was unresponsive: replacing a connection')
+  })
   app.setErrorHandler(handleError)
   setStandardHeaders(app)
   const preflight = config.CORS_ORIGIN === undefined ? undefined : allowOrigins(app, config.CORS_ORIGIN)

@@ -26,7 +26,7 @@ export interface ConnectionOptions {
 export const checkMs = 100
 
 /** A connection with pending statements is unresponsive after this many checks without a result. */
-export const maxChecks = 8
+const maxChecks = 8
 
 export class Connection {
   readonly url: string

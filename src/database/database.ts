@@ -1,6 +1,6 @@
 // Runs single statements. Reads, long reads, token look-ups and writes have separate connections.
 import { createConnector } from './connector.ts'
-import { checkMs, maxChecks, type ConnectionOptions, type Row, type Statement } from './connection.ts'
+import { checkMs, type ConnectionOptions, type Row, type Statement } from './connection.ts'
 import { ManagedConnection } from './managed-connection.ts'
 
 export type { Row, Statement }
@@ -28,11 +28,8 @@ export function openDatabase (options: ConnectionOptions) {
   const tokens = new ManagedConnection(connect)
   const writes = Array.from({ length: 4 }, () => new ManagedConnection(connect))
   const connections = [reads, longReads, tokens, ...writes]
-  let warn: (message: string, details: object) => void = console.error
   const healthCheck = setInterval(() => {
-    const replaced = connections.filter((connection) => connection.check()).length
-    if (replaced === 0) return
-    warn(`the database was unresponsive for ${checkMs * maxChecks} ms: replacing connections`, { replaced })
+    for (const connection of connections) connection.check()
   }, checkMs).unref()
 
   return {
@@ -54,7 +51,7 @@ export function openDatabase (options: ConnectionOptions) {
       const idle = leastBusy([...writes, reads])
       await Promise.all([
         ...[reads, longReads, tokens, leastBusy(writes)].map((connection) => connection.opened()),
-        ...probes.map((probe) => idle.run(probe, []))
+        ...probes.map((probe) => idle.run(probe))
       ])
     },
 
@@ -65,9 +62,6 @@ export function openDatabase (options: ConnectionOptions) {
       token: tokens.pending(),
       write: writes.reduce((sum, connection) => sum + connection.pending(), 0)
     }),
-
-    /** Warnings come at most ten times a second. Without a listener they go to standard error. */
-    onWarning: (listener: typeof warn) => { warn = listener },
 
     async close (): Promise<void> {
       clearInterval(healthCheck)

@@ -59,15 +59,14 @@ export class ManagedConnection {
     return this.#state.name === 'opening' ? this.#state.waiting : this.#usable()?.pending ?? 0
   }
 
-  /** Replaces the connection if the server does not respond. Returns whether the connection was replaced. */
-  check (): boolean {
+  /** Replaces the connection if the server does not respond. */
+  check (): void {
     const connection = this.#usable()
-    if (!connection?.check() || this.#connections.size >= maxOpen) return false
+    if (!connection?.check() || this.#connections.size >= maxOpen) return
     connectionEvents.publish({ event: 'timed_out' })
     this.#startClosing(connection)
     for (const hedge of this.#hedges) hedge()
     this.#hedges.clear()
-    return true
   }
 
   /** Waits for statements that were sent, or wait for an attempt to connect. Rejects later statements. */
