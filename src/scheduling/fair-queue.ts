@@ -2,7 +2,7 @@
 
 interface UserQueue<Item> {
   entries: Array<{ item: Item, cost: number, queuedAt: number }>
-  /** The cost that the user may still spend in this round. */
+  /** The cost that the user may still spend in this round. Each round adds 1. */
   deficit: number
 }
 
@@ -10,17 +10,11 @@ export class FairQueue<Item> {
   /** The number of entries. Only for reading. */
   size = 0
   #users = new Map<string, UserQueue<Item>>()
-  readonly #quantum: number
-
-  /** `quantum`: the cost that each user may spend in a round. */
-  constructor (quantum = 1) {
-    this.#quantum = quantum
-  }
 
   /** `queuedAt` is a time of `performance.now()`. By default the entry never expires. */
   add (user: string, item: Item, cost = 1, queuedAt = Infinity): void {
     let queue = this.#users.get(user)
-    if (queue === undefined) this.#users.set(user, queue = { entries: [], deficit: this.#quantum })
+    if (queue === undefined) this.#users.set(user, queue = { entries: [], deficit: 1 })
     queue.entries.push({ item, cost, queuedAt })
     this.size++
   }
@@ -31,7 +25,7 @@ export class FairQueue<Item> {
     for (const [user, queue] of this.#users) {
       const { cost } = queue.entries[0] as typeof queue.entries[0]
       if (queue.deficit < cost) {
-        queue.deficit += this.#quantum
+        queue.deficit++
         this.#users.delete(user)
         this.#users.set(user, queue)
         continue

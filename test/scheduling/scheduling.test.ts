@@ -17,9 +17,9 @@ import { createTokenBuckets } from '../../src/access/rate-limits.ts'
 import { stopClock } from '../support/orders.ts'
 
 t.test('users get the same cost in a round, and the largest user loses the newest entry', async (t) => {
-  const queue = new FairQueue<string>(10)
-  for (const item of ['m1', 'm2']) queue.add('m', item, 20)
-  for (const item of ['a1', 'a2', 'a3', 'a4', 'a5', 'a6']) queue.add('a', item, 5)
+  const queue = new FairQueue<string>()
+  for (const item of ['m1', 'm2']) queue.add('m', item, 2)
+  for (const item of ['a1', 'a2', 'a3', 'a4', 'a5', 'a6']) queue.add('a', item, 0.5)
   const items = Array.from({ length: 8 }, () => queue.next())
   t.strictSame(items, ['a1', 'a2', 'm1', 'a3', 'a4', 'a5', 'a6', 'm2'])
   for (const item of ['m1', 'm2', 'm3', 'a1']) queue.add(item.charAt(0), item)
