@@ -1,19 +1,63 @@
-// Connects to the server that accepts writes. A connection string may name several servers.
+// Connects to the server that accepts writes. A connection string names one server or several.
 import { setTimeout as delay } from 'node:timers/promises'
 import pg from 'pg'
 import { ApiError, errors } from '../errors.ts'
 import { Connection, type ConnectionOptions } from './connection.ts'
-import { parseServers } from './connection-string.ts'
 
-export const connectTimeoutMs = 3000
-/** The pause before all servers are tried again. */
-const retryMs = 500
-
+/** When to reject a server, by `target_session_attrs`. `read-write` rejects standbys and read-only servers. */
 const rejectedWhen = {
   'read-write': "current_setting('transaction_read_only')::bool",
   primary: 'pg_is_in_recovery()',
   any: 'false'
 }
+type Target = keyof typeof rejectedWhen
+
+const allowedValues: Record<string, string[]> = {
+  target_session_attrs: Object.keys(rejectedWhen),
+  sslmode: ['disable', 'prefer', 'require', 'verify-ca', 'verify-full', 'no-verify']
+}
+// The accepted parameters. pg also accepts `replication` and `binary`, which would break the service.
+const allowedParameters = ['application_name', 'host', 'idle_in_transaction_session_timeout', 'lock_timeout',
+  'options', 'password', 'port', 'sslcert', 'sslkey', 'sslmode', 'sslnegotiation', 'sslrootcert',
+  'target_session_attrs', 'user']
+
+export const urlForm = 'postgres://user:password@host:port/database, ' +
+  'with / as %2F and ? as %3F in the password'
+// Matches a password with an unescaped /, ? or #. pg would read a part of such a password as the host.
+const rawPassword = /^[^:]*:\/\/[^@/?#]*:[^@/?#]*[/?#][^=]*@/
+const urlParts = /^(postgres(?:ql)?:\/\/(?:[^/?#]*@)?)(?=.)([^/?#]*)([^?#]*)(.*)$/s
+
+/** Splits `postgres://user@one:5432,two/db` into a URL per server. Errors show neither user nor password. */
+export function parseServers (url: string): { urls: string[], target: Target } {
+  const match = rawPassword.test(url) ? null : urlParts.exec(url)
+  if (match === null) throw unexpected(urlForm, url.replace(/:\/\/.*@/s, '://…@').replace(/\?.*/s, '?…'))
+  const [, before, authority = '', path, query] = match
+  const parameters = new URLSearchParams(query)
+  for (const [name, value] of parameters) {
+    const isKnown = allowedParameters.includes(name)
+    if (!isKnown) throw unexpected(`only the parameters ${allowedParameters.join(', ')}`, name)
+    const allowed = allowedValues[name] ?? [value]
+    if (!allowed.includes(value)) throw unexpected(`${name} to be one of ${allowed.join(', ')}`, value)
+    if (name === 'host' && value.includes(',')) throw unexpected('several hosts only before the path', value)
+  }
+  const target = (parameters.get('target_session_attrs') ?? 'read-write') as Target
+  const hosts = authority.split(',')
+  for (const place of [...hosts, `:${parameters.get('port') ?? ''}`]) {
+    const isPlace = URL.canParse(`postgres://${place.replace(/^(?=:|$)/, 'host')}`)
+    if (!isPlace) throw unexpected('a host and a port up to 65535', place)
+  }
+  // pg treats these modes as `verify-full`, too, and prints a long warning about them.
+  const rest = `${path}${query}`.replace(/([?&]sslmode=)(?:prefer|require|verify-ca)(?=&|$)/, '$1verify-full')
+  return { urls: hosts.map((host) => before + host + rest), target }
+}
+
+const unexpected = (expected: string, got: string) =>
+  new Error(`expected ${expected}, got ${JSON.stringify(got)}`)
+
+export const connectTimeoutMs = 3000
+/** The pause before all servers are tried again. */
+const retryMs = 500
+
 // Each promotion starts a new timeline. If two servers accept writes, the primary has the later timeline.
 // Servers that were rebuilt, by pg_upgrade or from a dump, are a new system. Its timelines begin at 1.
 const [systemOf, timelineOf] = ['(select system_identifier from pg_control_system())',
@@ -111,7 +155,7 @@ export async function openClient (url: string, options: pg.ClientConfig): Promis
 
 async function findServer (url: string): Promise<string> {
   const { urls } = parseServers(url)
-  if (urls.length === 1) return url
+  if (urls.length === 1) return urls[0] as string
   const connection = await createConnector({ url, statementTimeoutMs: 0 }).connect()
   connection.close()
   return connection.url
