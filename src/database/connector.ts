@@ -4,16 +4,16 @@ import pg from 'pg'
 import { ApiError, errors } from '../errors.ts'
 import { Connection, type ConnectionOptions } from './connection.ts'
 
-/** When to reject a server, by `target_session_attrs`. `read-write` rejects standbys and read-only servers. */
-const rejectedWhen = {
+/** When a server is unfit, by `target_session_attrs`. `read-write`: if it is a standby or read-only. */
+const unfitWhen = {
   'read-write': "current_setting('transaction_read_only')::bool",
   primary: 'pg_is_in_recovery()',
   any: 'false'
 }
-type Target = keyof typeof rejectedWhen
+type Target = keyof typeof unfitWhen
 
 const allowedValues: Record<string, string[]> = {
-  target_session_attrs: Object.keys(rejectedWhen),
+  target_session_attrs: Object.keys(unfitWhen),
   sslmode: ['disable', 'prefer', 'require', 'verify-ca', 'verify-full', 'no-verify']
 }
 // The accepted parameters. pg also accepts `replication` and `binary`, which would break the service.
@@ -72,7 +72,7 @@ export function createConnector (options: ConnectionOptions) {
   // it has already received. Only servers on Linux can do so.
   const session = {
     name: '',
-    text: `select ${rejectedWhen[target]}, ${hasTimelines ? `${systemOf}, ${timelineOf}` : "'', ''"},
+    text: `select ${unfitWhen[target]}, ${hasTimelines ? `${systemOf}, ${timelineOf}` : "'', ''"},
       exists (select from pg_extension where extname = 'citus'),
       set_config('enable_seqscan', 'off', false), set_config('enable_bitmapscan', 'off', false),
       case when version() like '%linux%'
@@ -87,8 +87,8 @@ export function createConnector (options: ConnectionOptions) {
   async function open (connection: Connection): Promise<void> {
     await connection.connect()
     const [row] = await connection.run(session, [])
-    const [isRejected, system, timeline, hasCitus] = row as [string, string, string, string]
-    if (isRejected === 't') throw new Error('the server takes no writes')
+    const [isUnfit, system, timeline, hasCitus] = row as [string, string, string, string]
+    if (isUnfit === 't') throw new Error('the server takes no writes')
     isCitus = hasCitus === 't'
     timelines.set(connection, { system, timeline })
     void connection.closed.then(() => timelines.delete(connection))
@@ -144,19 +144,18 @@ export function createConnector (options: ConnectionOptions) {
 
 /** Opens a separate connection for a command or a migration. Rejects with DATABASE_UNAVAILABLE on failure. */
 export async function openClient (url: string, options: pg.ClientConfig): Promise<pg.Client> {
-  const unavailable = (cause: unknown) => { throw new ApiError(errors.DATABASE_UNAVAILABLE, { cause }) }
-  const connectionString = await findServer(url).catch(unavailable)
-  const client = new pg.Client({ connectionString, connectionTimeoutMillis: connectTimeoutMs, ...options })
-  // An unhandled 'error' event would crash the process.
-  client.on('error', () => {})
-  await client.connect().catch(unavailable)
-  return client
-}
-
-async function findServer (url: string): Promise<string> {
-  const { urls } = parseServers(url)
-  if (urls.length === 1) return urls[0] as string
-  const connection = await createConnector({ url, statementTimeoutMs: 0 }).connect()
-  connection.close()
-  return connection.url
+  try {
+    let [connectionString, second] = parseServers(url).urls
+    if (second !== undefined) {
+      const connection = await createConnector({ url, statementTimeoutMs: 0 }).connect()
+      connection.close()
+      connectionString = connection.url
+    }
+    const client = new pg.Client({ connectionString, connectionTimeoutMillis: connectTimeoutMs, ...options })
+    // An unhandled 'error' event would crash the process.
+    client.on('error', () => {})
+    return await client.connect()
+  } catch (cause) {
+    throw new ApiError(errors.DATABASE_UNAVAILABLE, { cause })
+  }
 }
