@@ -3,7 +3,7 @@ import type { Writable } from 'node:stream'
 import { LRUCache } from 'lru-cache'
 import type { Database } from '../database/database.ts'
 import { overloaded } from '../errors.ts'
-import { Batcher, type BatcherOptions, type Identity, type Work } from '../scheduling/batcher.ts'
+import { createBatcher, type BatcherOptions, type Identity, type Work } from '../scheduling/batcher.ts'
 import { inlineBytes, type MemoryBudget } from '../scheduling/memory-budget.ts'
 import { userWork } from '../scheduling/tick-limiter.ts'
 import {
@@ -31,9 +31,9 @@ export function createLists (
   let lastResultAt = 0
   let typicalMs = slowMs / slowFactor
 
-  const shortLists = new Batcher(readShort, { ...batch, name: 'list' })
+  const shortLists = createBatcher(readShort, { ...batch, name: 'list' })
   const alone = <Result>(name: string, read: (list: ListRequest) => Promise<Result>, maxQueued = Infinity) =>
-    new Batcher((lists: ListRequest[]) => Promise.all(lists.map(read)),
+    createBatcher((lists: ListRequest[]) => Promise.all(lists.map(read)),
       { ...batch, isOneByOne: undefined, limits: { maxItems: 1, maxInFlight: 1 }, maxQueued, name })
   // A slow batch marks all its users, even users with fast lists. Queue their lists apart from long lists.
   const slowLists = alone('slow_list', readSlow, batch.maxQueued)

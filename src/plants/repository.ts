@@ -2,7 +2,7 @@
 import type { Config } from '../config.ts'
 import type { Database, Row, Statement } from '../database/database.ts'
 import { wasRolledBack } from '../database/pg-errors.ts'
-import { Batcher, type Identity, type Work } from '../scheduling/batcher.ts'
+import { createBatcher, type Identity, type Work } from '../scheduling/batcher.ts'
 import type { MemoryBudget } from '../scheduling/memory-budget.ts'
 import { createLists } from './lists.ts'
 import {
@@ -24,9 +24,9 @@ export function createPlants (
     isRetryable: wasRolledBack
   })
   const batch = batching(512, 1)
-  const creates = new Batcher((plants: Array<PlantToStore & Work>) => insertAll(database, plants),
+  const creates = createBatcher((plants: Array<PlantToStore & Work>) => insertAll(database, plants),
     { ...batch, name: 'create' })
-  const deletes = new Batcher((keys: Array<PlantKey & Work>) => deleteAll(database, keys),
+  const deletes = createBatcher((keys: Array<PlantKey & Work>) => deleteAll(database, keys),
     { ...batch, name: 'delete' })
 
   return {

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict'
 import fc from 'fast-check'
 import t from 'tap'
 import { clientClosedRequest, overloaded } from '../../src/errors.ts'
-import { Batcher, type Identity, type Work } from '../../src/scheduling/batcher.ts'
+import { createBatcher, type Identity, type Work } from '../../src/scheduling/batcher.ts'
 import { must, runSteps, settlePromises, stopClock } from '../support/orders.ts'
 
 const step = fc.record({
@@ -57,7 +57,7 @@ t.test('in every order, each item succeeds or fails once, and users share fairly
 
       /** How many items have left the queue since the last batch. */
       let taken = 0
-      const batcher = new Batcher<Item, Item>(async (sent, isRetry) => {
+      const batcher = createBatcher<Item, Item>(async (sent, isRetry) => {
         must(isRetry === sent.some(({ place }) => place === 'retry'), 'the sender knows of a retry')
         must(!isRetry || sent.length === 1, 'each item is retried alone')
         must(isRetry || countBatches() < limits.maxInFlight, 'at most maxInFlight batches are in flight')

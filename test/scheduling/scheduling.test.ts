@@ -9,7 +9,7 @@ import fc from 'fast-check'
 import Fastify from 'fastify'
 import t from 'tap'
 import { manageConnections } from '../../src/http/wire/connections.ts'
-import { Batcher, singles, type Work } from '../../src/scheduling/batcher.ts'
+import { createBatcher, singles, type Work } from '../../src/scheduling/batcher.ts'
 import { FairQueue } from '../../src/scheduling/fair-queue.ts'
 import { MemoryBudget } from '../../src/scheduling/memory-budget.ts'
 import { TickLimiter } from '../../src/scheduling/tick-limiter.ts'
@@ -53,7 +53,7 @@ t.test('work beyond the budget of a tick waits for the next tick, and its keys t
 })
 
 const openBatcher = (limits: typeof singles, run: (names: string[]) => Promise<string[]>) =>
-  new Batcher<Work & { name: string }, string>((items) => run(items.map(({ name }) => name)),
+  createBatcher<Work & { name: string }, string>((items) => run(items.map(({ name }) => name)),
     { name: 'test', limits, maxQueued: 100, isRetryable: () => true })
 
 t.test('users share batches of a bounded size, and without batching no item waits for another', async (t) => {
