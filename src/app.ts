@@ -8,6 +8,7 @@ import { createTokens } from './access/tokens.ts'
 import { registerApiDocs } from './api-docs/api-docs.ts'
 import type { Config } from './config.ts'
 import type { Database } from './database/database.ts'
+import { connectionEvents } from './events.ts'
 import { allowOrigins } from './http/cors.ts'
 import { readJsonBodies } from './http/json.ts'
 import { createRequestLog, newRequestId, registerErrorLog } from './http/log.ts'
@@ -102,7 +103,9 @@ export async function buildApp (options: AppOptions, register = registerDomains)
   if (config.OTEL_EXPORTER_OTLP_ENDPOINT !== undefined) {
     (await import('./telemetry/traces.ts')).openTraces(app, config)
   }
-  database.onWarning((what, details) => app.log.warn(details, what))
+  connectionEvents.subscribe(({ event }) => {
+    if (event === 'timed_out') app.log.warn('the database was unresponsive: replacing a connection')
+  })
   app.setErrorHandler(handleError)
   setStandardHeaders(app)
   const preflight = config.CORS_ORIGIN === undefined ? undefined : allowOrigins(app, config.CORS_ORIGIN)

@@ -3,7 +3,7 @@ import { hash, randomBytes } from 'node:crypto'
 import { crc32 } from 'node:zlib'
 import type { Database, Row } from '../database/database.ts'
 import { wasRolledBack } from '../database/pg-errors.ts'
-import { Batcher, type Work } from '../scheduling/batcher.ts'
+import { createBatcher, type Work } from '../scheduling/batcher.ts'
 
 export interface Token {
   id: string
@@ -28,8 +28,8 @@ const columns = `id, username, label, read_only,
 
 /** `maxQueued` limits the queued look-ups of `find`, which requests call. Commands call the other methods. */
 export function createTokens (database: Database, maxQueued = Infinity) {
-  const limits = () => ({ maxItems: 64, maxInFlight: 4 })
-  const lookUps = new Batcher(async (items: Array<Work & { hash: string }>) => {
+  const limits = { maxItems: 64, maxInFlight: 4 }
+  const lookUps = createBatcher(async (items: Array<Work & { hash: string }>) => {
     const rows = await database.readHedged(selectByHash, [items.map(({ hash }) => `\\x${hash}`)])
     const found = new Map(rows.map(([hash, ...row]) => [hash, toToken(row)]))
     return items.map(({ hash }) => found.get(hash))

@@ -7,7 +7,7 @@ import type { FastifyBaseLogger, FastifyInstance } from 'fastify'
 import manifest from '../../package.json' with { type: 'json' }
 import { buildApp } from '../app.ts'
 import type { Config } from '../config.ts'
-import { parseServers } from '../database/connection-string.ts'
+import { parseServers } from '../database/connector.ts'
 import { openDatabase, type Database } from '../database/database.ts'
 import { migrate, serverStatement, supportedVersion, UnsupportedServer } from '../database/migrate.ts'
 import { durabilityEvents } from '../events.ts'

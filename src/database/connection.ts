@@ -26,7 +26,7 @@ export interface ConnectionOptions {
 export const checkMs = 100
 
 /** A connection with pending statements is unresponsive after this many checks without a result. */
-export const maxChecks = 8
+const maxChecks = 8
 
 export class Connection {
   readonly url: string
@@ -34,7 +34,6 @@ export class Connection {
   isOpen = true
   /** The number of statements that were sent and have no result yet. */
   pending = 0
-  isDistributed = false
   readonly #client: pg.Client
   #checksWithoutResult = 0
   #isReadOnly = false

@@ -1,6 +1,6 @@
 // Runs single statements. Reads, long reads, token look-ups and writes have separate connections.
 import { createConnector } from './connector.ts'
-import { checkMs, maxChecks, type ConnectionOptions, type Row, type Statement } from './connection.ts'
+import { checkMs, type ConnectionOptions, type Row, type Statement } from './connection.ts'
 import { ManagedConnection } from './managed-connection.ts'
 
 export type { Row, Statement }
@@ -20,7 +20,7 @@ const probes = tables.map((table) =>
  * otherwise with a 503. Repositories, not this module, limit the number of pending statements.
  */
 export function openDatabase (options: ConnectionOptions) {
-  const connect = createConnector(options)
+  const { connect, isDistributed } = createConnector(options)
   // Each kind of read has one connection: pools take twice the processor time. Writes have several: a commit
   // or a lock delays later writes on its connection. See docs/design/001-one-pipelined-connection.md.
   const reads = new ManagedConnection(connect)
@@ -28,34 +28,30 @@ export function openDatabase (options: ConnectionOptions) {
   const tokens = new ManagedConnection(connect)
   const writes = Array.from({ length: 4 }, () => new ManagedConnection(connect))
   const connections = [reads, longReads, tokens, ...writes]
-  let warn: (message: string, details: object) => void = console.error
   const healthCheck = setInterval(() => {
-    const replaced = connections.filter((connection) => connection.check()).length
-    if (replaced === 0) return
-    warn(`the database was unresponsive for ${checkMs * maxChecks} ms: replacing connections`, { replaced })
+    for (const connection of connections) connection.check()
   }, checkMs).unref()
 
   return {
-    read: (statement: Statement, values: unknown[] = []) => reads.run(statement, values),
+    isDistributed,
+
+    read: reads.run.bind(reads),
 
     /** For reads that may take long. Short reads use another connection. */
-    readLong: (statement: Statement, values: unknown[]) => longReads.run(statement, values),
+    readLong: longReads.run.bind(longReads),
 
     /** For token look-ups. If the connection is unresponsive, sends the read again on a new connection. */
-    readHedged: (statement: Statement, values: unknown[] = []) => tokens.runHedged(statement, values),
+    readHedged: tokens.runHedged.bind(tokens),
 
     /** Resolves after the commit. After DATABASE_UNAVAILABLE or DATABASE_SLOW, the commit is uncertain. */
-    write: (statement: Statement, values: unknown[] = []) => leastBusy(writes).run(statement, values),
-
-    /** Whether the server has Citus. True until the first connection is open. */
-    isDistributed: () => connections.every((connection) => connection.isDistributed),
+    write: (statement: Statement, values?: unknown[]) => leastBusy(writes).run(statement, values),
 
     /** Rejects if a table is missing, or if a kind of statement gets no connection. */
     async probe (): Promise<void> {
       const idle = leastBusy([...writes, reads])
       await Promise.all([
         ...[reads, longReads, tokens, leastBusy(writes)].map((connection) => connection.opened()),
-        ...probes.map((probe) => idle.run(probe, []))
+        ...probes.map((probe) => idle.run(probe))
       ])
     },
 
@@ -66,9 +62,6 @@ export function openDatabase (options: ConnectionOptions) {
       token: tokens.pending(),
       write: writes.reduce((sum, connection) => sum + connection.pending(), 0)
     }),
-
-    /** Warnings come at most ten times a second. Without a listener they go to standard error. */
-    onWarning: (listener: typeof warn) => { warn = listener },
 
     async close (): Promise<void> {
       clearInterval(healthCheck)

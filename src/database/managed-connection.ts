@@ -18,15 +18,13 @@ export class ManagedConnection {
   /** All connections that have not ended. A connection counts as lost unless this service closes it. */
   readonly #connections = new Map<Connection, 'lost' | 'closing'>()
   readonly #hedges = new Set<() => void>()
-  /** True until the first connection is open. */
-  isDistributed = true
 
   constructor (connect: () => Promise<Connection>) {
     this.#connect = connect
   }
 
   /** If PostgreSQL rejects the statement because its plan is stale, repeats it on a new connection. */
-  async run (statement: Statement, values: unknown[]): Promise<Row[]> {
+  async run (statement: Statement, values: unknown[] = []): Promise<Row[]> {
     const event: StatementEvent =
       { name: statement.name, startedAt: performance.now(), requestContext: requestContext.getStore() }
     try {
@@ -46,7 +44,7 @@ export class ManagedConnection {
   }
 
   /** If `check` replaces the connection, repeats the statement on the new one. The first success counts. */
-  runHedged (statement: Statement, values: unknown[]): Promise<Row[]> {
+  runHedged (statement: Statement, values: unknown[] = []): Promise<Row[]> {
     const { promise, resolve, reject } = Promise.withResolvers<Row[]>()
     const first = this.run(statement, values)
     const hedge = () => resolve(Promise.any([first, this.run(statement, values)])
@@ -61,15 +59,14 @@ export class ManagedConnection {
     return this.#state.name === 'opening' ? this.#state.waiting : this.#usable()?.pending ?? 0
   }
 
-  /** Replaces the connection if the server does not respond. Returns whether the connection was replaced. */
-  check (): boolean {
+  /** Replaces the connection if the server does not respond. */
+  check (): void {
     const connection = this.#usable()
-    if (!connection?.check() || this.#connections.size >= maxOpen) return false
+    if (!connection?.check() || this.#connections.size >= maxOpen) return
     connectionEvents.publish({ event: 'timed_out' })
     this.#startClosing(connection)
     for (const hedge of this.#hedges) hedge()
     this.#hedges.clear()
-    return true
   }
 
   /** Waits for statements that were sent, or wait for an attempt to connect. Rejects later statements. */
@@ -112,7 +109,6 @@ export class ManagedConnection {
         if (this.#connections.get(connection) === 'lost') connectionEvents.publish({ event: 'lost' })
         this.#connections.delete(connection)
       })
-      this.isDistributed = connection.isDistributed
       connectionEvents.publish({ event: 'opened' })
       if (this.#state.name === 'opening') this.#state = { name: 'open', connection }
       return connection

@@ -3,7 +3,7 @@ import type { Writable } from 'node:stream'
 import { LRUCache } from 'lru-cache'
 import type { Database } from '../database/database.ts'
 import { overloaded } from '../errors.ts'
-import { Batcher, type BatcherOptions, type Identity, type Work } from '../scheduling/batcher.ts'
+import { createBatcher, type BatcherOptions, type Identity, type Work } from '../scheduling/batcher.ts'
 import { inlineBytes, type MemoryBudget } from '../scheduling/memory-budget.ts'
 import { userWork } from '../scheduling/tick-limiter.ts'
 import {
@@ -24,17 +24,17 @@ const [slowMs, slowFactor] = [100, 4]
 export function createLists (
   database: Database, budget: MemoryBudget, maxPlantBytes: number,
   /** For short lists. Other lists use these options with other limits. */
-  batch: Pick<BatcherOptions<unknown, unknown>, 'limits' | 'maxQueued' | 'isRetryable'>
+  batch: Omit<BatcherOptions, 'name'>
 ) {
   /** Users with a slow list, or with a first page that was too large for a short list, in the last 10 s. */
   const expensive = new LRUCache<string, 'slow' | 'large'>({ max: 10_000, ttl: 10_000 })
   let lastResultAt = 0
   let typicalMs = slowMs / slowFactor
 
-  const shortLists = new Batcher(readShort, { ...batch, name: 'list', divert })
+  const shortLists = createBatcher(readShort, { ...batch, name: 'list' })
   const alone = <Result>(name: string, read: (list: ListRequest) => Promise<Result>, maxQueued = Infinity) =>
-    new Batcher((lists: ListRequest[]) => Promise.all(lists.map(read)),
-      { ...batch, limits: () => ({ maxItems: 1, maxInFlight: 1 }), maxQueued, name })
+    createBatcher((lists: ListRequest[]) => Promise.all(lists.map(read)),
+      { ...batch, isOneByOne: undefined, limits: { maxItems: 1, maxInFlight: 1 }, maxQueued, name })
   // A slow batch marks all its users, even users with fast lists. Queue their lists apart from long lists.
   const slowLists = alone('slow_list', readSlow, batch.maxQueued)
   // No queue limit: the memory budget limits the long lists, and each queues one page at a time.
@@ -49,7 +49,9 @@ export function createLists (
     // Read one more plant to see if more follow. For limit 0, read none: `Link` would lead to an empty page.
     const maxPlants = limit === 0 ? 0 : Math.min(maxFirstPagePlants, limit + 1)
     const request = { identity, response, user, from, limit, maxPlants, maxBytes: maxFirstPageBytes }
-    const page = await shortLists.add(request)
+    let page = expensive.has(user) ? undefined : await shortLists.add(request)
+    // A slow user's list is read alone. Perhaps the user has become slow while the list was queued.
+    if (page === undefined && expensive.get(user) !== 'large') page = await slowLists.add(request)
     if (page !== undefined && page.next === undefined) return { plants: page.toPlants(), beyond: page.beyond }
 
     // Memory for the page that is being sent, and for the prefetched next page.
@@ -104,31 +106,28 @@ export function createLists (
     return page
   }
 
-  /** Lists of slow users, and retried lists, are read one by one. Large users have only long lists. */
-  function divert (list: ListRequest, isRetry: boolean) {
-    const reason = expensive.get(list.user)
-    if (reason === 'large') return Promise.resolve(undefined)
-    return isRetry || reason === 'slow' ? slowLists.add(list) : undefined
-  }
-
-  async function readShort (lists: ListRequest[]) {
+  /** Returns undefined for a page that is too large, and for lists that could delay the other lists. */
+  async function readShort (lists: ListRequest[], isRetry: boolean) {
+    // While the lists were queued, users may have become expensive. The batch of a retry has failed.
+    const cheap = isRetry ? [] : lists.filter(({ user }) => !expensive.has(user))
+    if (cheap.length === 0) return []
     const sentAt = performance.now()
-    const pages = await readFirstPages(database, lists)
+    const pages = await readFirstPages(database, cheap)
     // A statement starts only after the previous statement's result.
     const ms = performance.now() - Math.max(sentAt, lastResultAt)
     lastResultAt = performance.now()
     const wasSlow = ms > slowMs && ms > slowFactor * typicalMs
     typicalMs += (ms - typicalMs) / 16
-    for (const [index, { user }] of lists.entries()) {
+    for (const [index, { user }] of cheap.entries()) {
       if (pages[index] === undefined) expensive.set(user, 'large')
       else if (wasSlow) expensive.set(user, 'slow')
     }
-    return pages
+    return lists.map((list) => pages[cheap.indexOf(list)])
   }
 
   async function readSlow (list: ListRequest) {
     const startedAt = performance.now()
-    const page = await readSmallPage(database, { ...list, maxBytes: inlineBytes })
+    const page = await readSmallPage(database.readLong, { ...list, maxBytes: inlineBytes })
     if (performance.now() - startedAt < slowMs) expensive.delete(list.user)
     else expensive.set(list.user, 'slow')
     return page

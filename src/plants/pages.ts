@@ -90,11 +90,7 @@ const valuesOf = ({ user, from, maxPlants, maxBytes, to = lastId }: PageRequest)
 
 /** Runs one statement. Returns undefined for a page that is too large: read such a page with `readPage`. */
 export async function readFirstPages (database: Database, lists: PageRequest[]) {
-  const [first] = lists as [PageRequest]
-  if (lists.length === 1) {
-    const [row] = await database.read(selectPage, valuesOf(first))
-    return [toPage(first, row as Row)]
-  }
+  if (lists.length === 1) return [await readSmallPage(database.read, lists[0] as PageRequest)]
   const columns = (['user', 'from', 'maxPlants'] as const).map((name) => lists.map((list) => list[name]))
   const pages: Array<Page | undefined> = []
   for (const [n, ...row] of await database.read(selectPages, columns)) {
@@ -104,13 +100,13 @@ export async function readFirstPages (database: Database, lists: PageRequest[]) 
 }
 
 /** Reads the first page of one list. Returns undefined for a page of more than `maxBytes`. */
-export async function readSmallPage (database: Database, list: PageRequest): Promise<Page | undefined> {
-  const [row] = await database.readLong(selectPage, valuesOf(list))
+export async function readSmallPage (read: Database['read'], list: PageRequest): Promise<Page | undefined> {
+  const [row] = await read(selectPage, valuesOf(list))
   return toPage(list, row as Row)
 }
 
 export async function readPage (database: Database, request: PageRequest): Promise<Page> {
-  const page = await readSmallPage(database, request)
+  const page = await readSmallPage(database.readLong, request)
   if (page !== undefined) return page
   const [large] = await database.readLong(selectLargePage, valuesOf(request))
   return toPage(request, large as Row) as Page

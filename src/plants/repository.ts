@@ -2,7 +2,7 @@
 import type { Config } from '../config.ts'
 import type { Database, Row, Statement } from '../database/database.ts'
 import { wasRolledBack } from '../database/pg-errors.ts'
-import { Batcher, singles, type Identity, type Work } from '../scheduling/batcher.ts'
+import { createBatcher, type Identity, type Work } from '../scheduling/batcher.ts'
 import type { MemoryBudget } from '../scheduling/memory-budget.ts'
 import { createLists } from './lists.ts'
 import {
@@ -15,17 +15,18 @@ export type Plants = ReturnType<typeof createPlants>
 export function createPlants (
   database: Database, config: Pick<Config, 'WRITE_BATCH' | 'MAX_QUEUED' | 'BODY_LIMIT'>, budget: MemoryBudget
 ) {
-  // On Citus, do not batch by default: one lost node would make the whole batch fail.
-  const batchSize = () => config.WRITE_BATCH ?? (database.isDistributed() ? 1 : Infinity)
+  const { WRITE_BATCH, MAX_QUEUED } = config
   const batching = (maxItems: number, maxInFlight: number) => ({
-    limits: () => batchSize() === 1 ? singles : { maxItems: Math.min(maxItems, batchSize()), maxInFlight },
-    maxQueued: config.MAX_QUEUED,
+    limits: { maxItems: Math.min(maxItems, WRITE_BATCH ?? maxItems), maxInFlight },
+    // On Citus, do not batch by default: one lost node would make the whole batch fail.
+    isOneByOne: WRITE_BATCH === undefined ? database.isDistributed : () => WRITE_BATCH === 1,
+    maxQueued: MAX_QUEUED,
     isRetryable: wasRolledBack
   })
   const batch = batching(512, 1)
-  const creates = new Batcher((plants: Array<PlantToStore & Work>) => insertAll(database, plants),
+  const creates = createBatcher((plants: Array<PlantToStore & Work>) => insertAll(database, plants),
     { ...batch, name: 'create' })
-  const deletes = new Batcher((keys: Array<PlantKey & Work>) => deleteAll(database, keys),
+  const deletes = createBatcher((keys: Array<PlantKey & Work>) => deleteAll(database, keys),
     { ...batch, name: 'delete' })
 
   return {

@@ -1,5 +1,4 @@
 // The HTTP operations on plants and their errors.
-import type { ServerResponse } from 'node:http'
 import { Readable } from 'node:stream'
 import type { FastifyPluginAsyncTypebox } from '@fastify/type-provider-typebox'
 import { Type } from '@sinclair/typebox'
@@ -89,8 +88,7 @@ export const plantsRoutes: FastifyPluginAsyncTypebox<{ plants: Plants }> = async
     if (Array.isArray(list)) return list
     reply.type('application/json')
     // For a HEAD request, Fastify would read the whole stream and discard the data.
-    const chunks = request.method === 'HEAD' ? [] : toJson(list, reply)
-    return Readable.from(chunks, { objectMode: false }) as never
+    return (request.method === 'HEAD' ? Readable.from([]) : streamOf(toJson(list, reply))) as never
   })
 
   app.delete('/plants/:id', {
@@ -120,16 +118,14 @@ async function * toJson (pages: AsyncIterable<Page>, reply: FastifyReply) {
     if (page.count === 0) break
     yield separator + serialize(page.toPlants()).slice(1, -1)
     separator = ','
-    await drained(reply.raw)
   }
   yield ']'
 }
 
-/** Waits until the socket has sent the page. Otherwise more than two pages could be in memory. */
-async function drained ({ socket }: ServerResponse): Promise<void> {
-  if (!socket?.writableNeedDrain) return
-  const { promise, resolve } = Promise.withResolvers<void>()
-  for (const event of ['drain', 'close']) socket.once(event, resolve)
-  await promise
-  for (const event of ['drain', 'close']) socket.off(event, resolve)
-}
+/** Unlike `Readable.from`, takes a page only when the socket has sent the previous page. */
+const streamOf = (pages: AsyncGenerator<string, void>) => new Readable({
+  highWaterMark: 0,
+  read () {
+    pages.next().then(({ value }) => this.push(value ?? null), (error) => this.destroy(error))
+  }
+})

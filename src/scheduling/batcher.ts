@@ -24,15 +24,15 @@ export interface Work {
   response?: { readonly destroyed: boolean }
 }
 
-export interface BatcherOptions<Item, Result> {
+export interface BatcherOptions {
   name: string
-  /** Returns the most items per batch and the most batches in flight. Both may change at run time. */
-  limits: () => { maxItems: number, maxInFlight: number }
+  /** The most items per batch and the most batches in flight. */
+  limits: { maxItems: number, maxInFlight: number }
+  /** Whether `singles` replaces `limits` at the moment. */
+  isOneByOne?: () => boolean
   maxQueued: number
   /** Whether to retry each item alone after a batch has failed with this error. */
   isRetryable: (error: unknown) => boolean
-  /** Called when an item leaves the queue. Returns the result of an item that is sent elsewhere. */
-  divert?: (item: Item, isRetry: boolean) => Promise<Result> | undefined
 }
 
 /** Limits that turn batching off: one item per statement. */
@@ -50,126 +50,116 @@ const maxBatchLength = 262_144
 /** In characters. Fair queuing adds 1 to the cost of an item for each unit of its size. */
 const sizeUnit = 4096
 
-interface Entry<Item, Result> extends Omit<PromiseWithResolvers<Result>, 'promise'> {
-  item: Item
-  context: unknown
-}
-
-/** See docs/design/002-batches.md. */
-export class Batcher<Item extends Work, Result> {
-  readonly #run: (items: Item[]) => Promise<Result[]>
-  readonly #options: BatcherOptions<Item, Result>
-  readonly #queue = new FairQueue<Entry<Item, Result>>()
-  /** The batches that count toward `maxInFlight`, and the checks since one of them has finished. */
-  #inFlight = { batches: 0, stalledChecks: 0 }
-  #scheduled: NodeJS.Immediate | undefined
-  #timer: NodeJS.Timeout | undefined
-
-  /** `run` sends a statement, and resolves to the results in the order of the items. */
-  constructor (run: (items: Item[]) => Promise<Result[]>, options: BatcherOptions<Item, Result>) {
-    this.#run = run
-    this.#options = options
-  }
+/**
+ * See docs/design/002-batches.md. `run` sends a statement, and resolves to the results in the order of the
+ * items. A retry is an item of a batch that has failed.
+ */
+export function createBatcher<Item extends Work, Result> (
+  run: (items: Item[], isRetry: boolean) => Promise<Result[]>,
+  { name, limits, isOneByOne, maxQueued, isRetryable }: BatcherOptions
+) {
+  interface Entry extends Omit<PromiseWithResolvers<Result>, 'promise'> { item: Item, context: unknown }
+  const queue = new FairQueue<Entry>()
+  /** Batches that count toward `maxInFlight`, and checks since one of them ended. Replaced after a stall. */
+  let inFlight = { batches: 0, stalledChecks: 0 }
+  let scheduled: NodeJS.Immediate | undefined
+  let timer: NodeJS.Timeout | undefined
 
   /**
    * Rejects with OVERLOADED if the queue is full or the item expires. The rejected item was not sent. In a
    * full queue, the newest entry of the user with the most entries makes room.
    */
-  add (item: Item): Promise<Result> {
+  function add (item: Item): Promise<Result> {
     const { user, size = 0, queuedAt = performance.now() } = item
     item.queuedAt = queuedAt
     const { promise, resolve, reject } = Promise.withResolvers<Result>()
     const entry = { item, context: requestContext.getStore(), resolve, reject }
-    this.#queue.add(user, entry, 1 + Math.floor(size / sizeUnit), queuedAt)
-    if (this.#queue.size > this.#options.maxQueued) this.#queue.evictFromLargest(user).reject(overloaded)
-    this.#timer ??= setInterval(() => this.#check(), checkMs).unref()
+    queue.add(user, entry, 1 + Math.floor(size / sizeUnit), queuedAt)
+    if (queue.size > maxQueued) queue.evictFromLargest(user).reject(overloaded)
+    timer ??= setInterval(check, checkMs).unref()
     // Items that arrive in one iteration of the event loop start together.
-    this.#scheduled ??= setImmediate(() => this.#drain())
+    scheduled ??= setImmediate(drain)
     return promise
   }
 
-  #drain (): void {
-    this.#scheduled = undefined
-    const { maxItems, maxInFlight } = this.#options.limits()
-    const inFlight = this.#inFlight
+  function drain (): void {
+    scheduled = undefined
+    const { maxItems, maxInFlight } = isOneByOne?.() ? singles : limits
+    const counted = inFlight
     // While a batch is in flight, send only full batches: many small batches take more processor time.
-    while (inFlight.batches === 0 || (inFlight.batches < maxInFlight && this.#queue.size >= maxItems)) {
-      const batch = this.#takeBatch(maxItems)
+    while (counted.batches === 0 || (counted.batches < maxInFlight && queue.size >= maxItems)) {
+      const batch = takeBatch(maxItems)
       if (batch.length === 0) return
-      inFlight.batches++
-      void this.#send(batch).then(() => {
-        inFlight.batches--
-        inFlight.stalledChecks = 0
-        this.#scheduled ??= setImmediate(() => this.#drain())
+      counted.batches++
+      void send(batch).then(() => {
+        counted.batches--
+        counted.stalledChecks = 0
+        scheduled ??= setImmediate(drain)
       })
     }
   }
 
-  #takeBatch (maxItems: number): Array<Entry<Item, Result>> {
-    const batch: Array<Entry<Item, Result>> = []
+  function takeBatch (maxItems: number): Entry[] {
+    const batch: Entry[] = []
     let left = maxBatchLength
     while (batch.length < maxItems) {
-      const entry = this.#queue.next(batch.length === 0 ? Infinity : Math.max(1, left / sizeUnit))
+      const entry = queue.next(batch.length === 0 ? Infinity : Math.max(1, left / sizeUnit))
       if (entry === undefined) break
-      if (!this.#mayRun(entry)) continue
+      if (!mayRun(entry)) continue
       batch.push(entry)
       left -= entry.item.size ?? 0
     }
     return batch
   }
 
-  /** Call this right before a statement is sent. False: the entry is settled, sent elsewhere, or renewed. */
-  #mayRun (entry: Entry<Item, Result>, isRetry = false): boolean {
-    const { item: { response, identity }, item, resolve, reject } = entry
-    if (response?.destroyed) {
-      reject(clientClosedRequest)
-      return false
-    }
-    if (identity !== undefined && performance.now() >= identity.validUntil) {
-      this.#renew(entry, identity, isRetry).catch(reject)
-      return false
-    }
-    const diverted = this.#options.divert?.(item, isRetry)
-    if (diverted !== undefined) resolve(diverted)
-    return diverted === undefined
+  /** Call this right before a statement is sent. False: the entry is settled, or its token is checked. */
+  function mayRun (entry: Entry, isRetry = false): boolean {
+    const { item: { response, identity }, reject } = entry
+    const isExpired = identity !== undefined && performance.now() >= identity.validUntil
+    if (response?.destroyed) reject(clientClosedRequest)
+    else if (isExpired) renew(entry, identity, isRetry).catch(reject)
+    else return true
+    return false
   }
 
   /** If the token is still valid, queues the entry again, or sends a retry. */
-  async #renew (entry: Entry<Item, Result>, identity: Identity, isRetry: boolean): Promise<void> {
+  async function renew (entry: Entry, identity: Identity, isRetry: boolean): Promise<void> {
     await identity.renew()
-    if (isRetry) return this.#retry(entry)
+    if (isRetry) return retry(entry)
     if (performance.now() - (entry.item.queuedAt as number) > maxQueueMs) throw overloaded
-    entry.resolve(requestContext.run(entry.context, () => this.add(entry.item)))
+    entry.resolve(requestContext.run(entry.context, () => add(entry.item)))
   }
 
   /** Settles all entries, and never rejects. */
-  async #send (batch: Array<Entry<Item, Result>>): Promise<void> {
-    const { name, isRetryable } = this.#options
+  async function send (batch: Entry[], isRetry = false): Promise<void> {
     batchEvents.publish({ name, items: batch.length })
     try {
       // With the contexts, traces link the statement to the requests of the batch.
       const contexts = batch.map(({ context }) => context)
-      const results = await requestContext.run(contexts, () => this.#run(batch.map(({ item }) => item)))
+      const items = batch.map(({ item }) => item)
+      const results = await requestContext.run(contexts, () => run(items, isRetry))
       batch.forEach(({ resolve }, index) => resolve(results[index] as Result))
     } catch (error) {
       if (batch.length === 1 || !isRetryable(error)) for (const { reject } of batch) reject(error)
-      else await Promise.all(batch.map((one) => this.#retry(one)))
+      else await Promise.all(batch.map((one) => retry(one)))
     }
   }
 
   /** Sends an item of a failed batch alone. */
-  async #retry (entry: Entry<Item, Result>): Promise<void> {
-    if (this.#mayRun(entry, true)) await this.#send([entry])
+  async function retry (entry: Entry): Promise<void> {
+    if (mayRun(entry, true)) await send([entry], true)
   }
 
-  #check (): void {
-    for (const { reject } of this.#queue.takeExpired(performance.now() - maxQueueMs)) reject(overloaded)
-    if (this.#inFlight.batches > 0 && ++this.#inFlight.stalledChecks > maxStalledChecks) {
-      this.#inFlight = { batches: 0, stalledChecks: 0 }
-      this.#drain()
+  function check (): void {
+    for (const { reject } of queue.takeExpired(performance.now() - maxQueueMs)) reject(overloaded)
+    if (inFlight.batches > 0 && ++inFlight.stalledChecks > maxStalledChecks) {
+      inFlight = { batches: 0, stalledChecks: 0 }
+      drain()
     }
-    if (this.#inFlight.batches > 0 || this.#queue.size > 0) return
-    clearInterval(this.#timer)
-    this.#timer = undefined
+    if (inFlight.batches > 0 || queue.size > 0) return
+    clearInterval(timer)
+    timer = undefined
   }
+
+  return { add }
 }

@@ -1,8 +1,9 @@
 // Keeps one queue per user. Serves the queues by deficit round robin (Shreedhar and Varghese, SIGCOMM 1995).
 
 interface UserQueue<Item> {
+  user: string
   entries: Array<{ item: Item, cost: number, queuedAt: number }>
-  /** The cost that the user may still spend in this round. */
+  /** The cost that the user may still spend in this round. Each round adds 1. */
   deficit: number
 }
 
@@ -10,17 +11,11 @@ export class FairQueue<Item> {
   /** The number of entries. Only for reading. */
   size = 0
   #users = new Map<string, UserQueue<Item>>()
-  readonly #quantum: number
-
-  /** `quantum`: the cost that each user may spend in a round. */
-  constructor (quantum = 1) {
-    this.#quantum = quantum
-  }
 
   /** `queuedAt` is a time of `performance.now()`. By default the entry never expires. */
   add (user: string, item: Item, cost = 1, queuedAt = Infinity): void {
     let queue = this.#users.get(user)
-    if (queue === undefined) this.#users.set(user, queue = { entries: [], deficit: this.#quantum })
+    if (queue === undefined) this.#users.set(user, queue = { user, entries: [], deficit: 1 })
     queue.entries.push({ item, cost, queuedAt })
     this.size++
   }
@@ -31,23 +26,23 @@ export class FairQueue<Item> {
     for (const [user, queue] of this.#users) {
       const { cost } = queue.entries[0] as typeof queue.entries[0]
       if (queue.deficit < cost) {
-        queue.deficit += this.#quantum
+        queue.deficit++
         this.#users.delete(user)
         this.#users.set(user, queue)
         continue
       }
       if (cost > maxCost) return undefined
       queue.deficit -= cost
-      return this.#remove(user, queue, 0)
+      return this.#remove(queue, 0)
     }
   }
 
   /** Takes all items that were queued before the time `before`, a value of `performance.now()`. */
   takeExpired (before: number): Item[] {
     const expired: Item[] = []
-    for (const [user, queue] of this.#users) {
+    for (const queue of this.#users.values()) {
       for (let index; (index = queue.entries.findIndex(({ queuedAt }) => queuedAt < before)) !== -1;) {
-        expired.push(this.#remove(user, queue, index))
+        expired.push(this.#remove(queue, index))
       }
     }
     return expired
@@ -55,15 +50,12 @@ export class FairQueue<Item> {
 
   /** Takes the newest item of the longest queue. If several queues are the longest, prefers `user`'s. */
   evictFromLargest (user: string): Item {
-    let [largest, queue] = [user, this.#users.get(user) as UserQueue<Item>]
-    for (const [other, each] of this.#users) {
-      if (each.entries.length > queue.entries.length) [largest, queue] = [other, each]
-    }
-    return this.#remove(largest, queue, queue.entries.length - 1)
+    let largest = this.#users.get(user) as UserQueue<Item>
+    for (const each of this.#users.values()) if (each.entries.length > largest.entries.length) largest = each
+    return this.#remove(largest, largest.entries.length - 1)
   }
 
-  #remove (user: string, queue: UserQueue<Item>, index: number): Item {
-    const { entries } = queue
+  #remove ({ user, entries }: UserQueue<Item>, index: number): Item {
     const entry = index === 0 ? entries.shift() : entries.splice(index, 1)[0]
     this.size--
     if (entries.length === 0) this.#users.delete(user)

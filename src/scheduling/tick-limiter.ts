@@ -9,7 +9,7 @@ const quantumBytes = 65_536
 
 /** Limits bytes, not time: clocks are too coarse, and on a busy machine even short work takes long. */
 export class TickLimiter {
-  readonly #queue = new FairQueue<() => void>(quantumBytes)
+  readonly #queue = new FairQueue<() => void>()
   /** How many bytes of work this tick may still run. The first work of a tick may have any size. */
   #left = Infinity
 
@@ -21,7 +21,7 @@ export class TickLimiter {
       work()
     }
     if (this.#queue.size === 0 && bytes <= this.#left) charged()
-    else this.#queue.add(key, charged, bytes)
+    else this.#queue.add(key, charged, bytes / quantumBytes)
   }
 
   /** Resolves in the tick in which the work may run. */
@@ -31,7 +31,7 @@ export class TickLimiter {
 
   #nextTick (): void {
     this.#left = Infinity
-    for (let work; (work = this.#queue.next(this.#left)) !== undefined;) work()
+    for (let work; (work = this.#queue.next(this.#left / quantumBytes)) !== undefined;) work()
     if (this.#left < Infinity) setImmediate(() => this.#nextTick())
   }
 }

@@ -49,7 +49,7 @@ t.test('every statement on plants concerns one user, unless the service can do w
   const texts = new Map(parsed.args().map(([{ name, text }]) => [name, text]))
   const alone = events.filter(({ name, requestContext }) =>
     owned.test(texts.get(name) ?? '') && !Array.isArray(requestContext))
-  t.strictSame(alone, [], 'a Batcher sends every statement on plants')
+  t.strictSame(alone, [], 'a batcher sends every statement on plants')
   // `plants-insert-512` counts as `plants-insert`.
   const sent = new Set([...texts.keys()].map((name) => name.replace(/-\d+$|(?<=^probe)-\w+$/, '')))
   const files = glob('src/**/*.ts', { cwd: root })

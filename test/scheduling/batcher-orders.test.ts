@@ -3,7 +3,7 @@ import assert from 'node:assert/strict'
 import fc from 'fast-check'
 import t from 'tap'
 import { clientClosedRequest, overloaded } from '../../src/errors.ts'
-import { Batcher, type Identity, type Work } from '../../src/scheduling/batcher.ts'
+import { createBatcher, type Identity, type Work } from '../../src/scheduling/batcher.ts'
 import { must, runSteps, settlePromises, stopClock } from '../support/orders.ts'
 
 const step = fc.record({
@@ -11,7 +11,6 @@ const step = fc.record({
   user: fc.constantFrom('a', 'a', 'b', 'c'),
   // A batch fails if it has a `bad` or an `uncertain` item. Only the error of a `bad` item is retryable.
   fate: fc.constantFrom('good', 'good', 'good', 'bad', 'uncertain'),
-  diverted: fc.constantFrom('never', 'never', 'always', 'for its retry'),
   validMs: fc.constantFrom(Infinity, 100, 300),
   isRevoked: fc.constantFrom(false, false, true),
   // With -Infinity, `queuedAt` is Infinity: the item never expires.
@@ -24,7 +23,7 @@ const options = fc.record({
 type Step = typeof step extends fc.Arbitrary<infer Value> ? Value : never
 
 interface Item extends Work, Omit<Step, 'user'> {
-  place: 'queue' | 'expired' | 'taken' | 'renewal' | 'diverted' | 'statement' | 'retry' | 'settled'
+  place: 'queue' | 'expired' | 'taken' | 'renewal' | 'statement' | 'retry' | 'settled'
   validUntil: number
   /** How many statements of the item's batch, and of its retries, are in flight. */
   batch?: { statements: number }
@@ -58,8 +57,8 @@ t.test('in every order, each item succeeds or fails once, and users share fairly
 
       /** How many items have left the queue since the last batch. */
       let taken = 0
-      const batcher = new Batcher<Item, Item>(async (sent) => {
-        const isRetry = sent.some(({ place }) => place === 'retry')
+      const batcher = createBatcher<Item, Item>(async (sent, isRetry) => {
+        must(isRetry === sent.some(({ place }) => place === 'retry'), 'the sender knows of a retry')
         must(!isRetry || sent.length === 1, 'each item is retried alone')
         must(isRetry || countBatches() < limits.maxInFlight, 'at most maxInFlight batches are in flight')
         must(isRetry || countBatches() === 0 || taken >= limits.maxItems, 'a further batch is full')
@@ -71,7 +70,6 @@ t.test('in every order, each item succeeds or fails once, and users share fairly
         if (!isLate) batch.statements++
         for (const item of sent) {
           mayRun(item)
-          must(item.diverted === 'never' || (item.diverted === 'for its retry' && !isRetry), 'it is diverted')
           Object.assign(item, { place: 'statement', batch })
         }
         await s.schedule(Promise.resolve(), 'statement')
@@ -87,18 +85,9 @@ t.test('in every order, each item succeeds or fails once, and users share fairly
         return sent
       }, {
         name: 'test',
-        limits: () => limits,
+        limits,
         maxQueued,
-        isRetryable: (error) => (error as Error).message === 'bad',
-        divert (item, isRetry) {
-          mayRun(item)
-          if (item.diverted !== 'always' && !(isRetry && item.diverted === 'for its retry')) return undefined
-          item.place = 'diverted'
-          return s.schedule(Promise.resolve(item), 'diverted').then(() => {
-            item.successes = (item.successes ?? 0) + 1
-            return item
-          })
-        }
+        isRetryable: (error) => (error as Error).message === 'bad'
       })
 
       const identityOf = (item: Item): Identity => ({

@@ -9,7 +9,7 @@ import fc from 'fast-check'
 import Fastify from 'fastify'
 import t from 'tap'
 import { manageConnections } from '../../src/http/wire/connections.ts'
-import { Batcher, singles, type Work } from '../../src/scheduling/batcher.ts'
+import { createBatcher, singles, type Work } from '../../src/scheduling/batcher.ts'
 import { FairQueue } from '../../src/scheduling/fair-queue.ts'
 import { MemoryBudget } from '../../src/scheduling/memory-budget.ts'
 import { TickLimiter } from '../../src/scheduling/tick-limiter.ts'
@@ -17,9 +17,9 @@ import { createTokenBuckets } from '../../src/access/rate-limits.ts'
 import { stopClock } from '../support/orders.ts'
 
 t.test('users get the same cost in a round, and the largest user loses the newest entry', async (t) => {
-  const queue = new FairQueue<string>(10)
-  for (const item of ['m1', 'm2']) queue.add('m', item, 20)
-  for (const item of ['a1', 'a2', 'a3', 'a4', 'a5', 'a6']) queue.add('a', item, 5)
+  const queue = new FairQueue<string>()
+  for (const item of ['m1', 'm2']) queue.add('m', item, 2)
+  for (const item of ['a1', 'a2', 'a3', 'a4', 'a5', 'a6']) queue.add('a', item, 0.5)
   const items = Array.from({ length: 8 }, () => queue.next())
   t.strictSame(items, ['a1', 'a2', 'm1', 'a3', 'a4', 'a5', 'a6', 'm2'])
   for (const item of ['m1', 'm2', 'm3', 'a1']) queue.add(item.charAt(0), item)
@@ -53,8 +53,8 @@ t.test('work beyond the budget of a tick waits for the next tick, and its keys t
 })
 
 const openBatcher = (limits: typeof singles, run: (names: string[]) => Promise<string[]>) =>
-  new Batcher<Work & { name: string }, string>((items) => run(items.map(({ name }) => name)),
-    { name: 'test', limits: () => limits, maxQueued: 100, isRetryable: () => true })
+  createBatcher<Work & { name: string }, string>((items) => run(items.map(({ name }) => name)),
+    { name: 'test', limits, maxQueued: 100, isRetryable: () => true })
 
 t.test('users share batches of a bounded size, and without batching no item waits for another', async (t) => {
   const sizes = { m1: 131_072, m2: 131_072, n1: 1_000_000, a1: 0, a2: 0, a3: 0, a4: 0, b1: 0 }
