@@ -18,8 +18,8 @@ const [maxPagePlants, maxFirstPagePlants] = [2000, 101]
 const [maxPageBytes, maxFirstPageBytes] = [131_072, 65_536]
 /** How many plants one statement may skip to find the end of a list. Skipping 10,000 takes about 1 ms. */
 const maxSkipped = 10_000
-/** A batch is slow if it takes over 100 ms and over four times the average of recent batches. */
-const [slowMs, slowFactor] = [100, 4]
+/** The server reads a page of 100 plants from its memory in about 0.1 ms. */
+const slowSeconds = 0.01
 
 export function createLists (
   database: Database, budget: MemoryBudget, maxPlantBytes: number,
@@ -28,14 +28,11 @@ export function createLists (
 ) {
   /** Users with a slow list, or with a first page that was too large for a short list, in the last 10 s. */
   const expensive = new LRUCache<string, 'slow' | 'large'>({ max: 10_000, ttl: 10_000 })
-  let lastResultAt = 0
-  let typicalMs = slowMs / slowFactor
 
   const shortLists = createBatcher(readShort, { ...batch, name: 'list' })
   const alone = <Result>(name: string, read: (list: ListRequest) => Promise<Result>, maxQueued = Infinity) =>
     createBatcher((lists: ListRequest[]) => Promise.all(lists.map(read)),
       { ...batch, isOneByOne: undefined, limits: { maxItems: 1, maxInFlight: 1 }, maxQueued, name })
-  // A slow batch marks all its users, even users with fast lists. Queue their lists apart from long lists.
   const slowLists = alone('slow_list', readSlow, batch.maxQueued)
   // No queue limit: the memory budget limits the long lists, and each queues one page at a time.
   const longLists = alone('long_list', (list) => readPage(database, list))
@@ -111,26 +108,22 @@ export function createLists (
     // While the lists were queued, users may have become expensive. The batch of a retry has failed.
     const cheap = isRetry ? [] : lists.filter(({ user }) => !expensive.has(user))
     if (cheap.length === 0) return []
-    const sentAt = performance.now()
     const pages = await readFirstPages(database, cheap)
-    // A statement starts only after the previous statement's result.
-    const ms = performance.now() - Math.max(sentAt, lastResultAt)
-    lastResultAt = performance.now()
-    const wasSlow = ms > slowMs && ms > slowFactor * typicalMs
-    typicalMs += (ms - typicalMs) / 16
-    for (const [index, { user }] of cheap.entries()) {
-      if (pages[index] === undefined) expensive.set(user, 'large')
-      else if (wasSlow) expensive.set(user, 'slow')
-    }
+    for (const [index, { user }] of cheap.entries()) mark(user, pages[index])
     return lists.map((list) => pages[cheap.indexOf(list)])
   }
 
   async function readSlow (list: ListRequest) {
-    const startedAt = performance.now()
     const page = await readSmallPage(database.readLong, { ...list, maxBytes: inlineBytes })
-    if (performance.now() - startedAt < slowMs) expensive.delete(list.user)
-    else expensive.set(list.user, 'slow')
+    mark(list.user, page)
     return page
+  }
+
+  /** Call this with the first page of a user's list. A fast page of a user who was slow ends the mark. */
+  function mark (user: string, page: Page | undefined): void {
+    if (page === undefined) expensive.set(user, 'large')
+    else if (page.seconds > slowSeconds) expensive.set(user, 'slow')
+    else expensive.delete(user)
   }
 
   return list

@@ -17,6 +17,8 @@ export interface PageRequest extends Cursor {
 export interface Page {
   count: number
   bytes: number
+  /** How long the server took to read the page. */
+  seconds: number
   /** Absent on the last page. */
   next?: Cursor
   /** On the last page: the id of the first plant beyond the limit. */
@@ -36,6 +38,7 @@ const jsonBytes = textFields.map((field) => `coalesce(octet_length(to_json(${fie
 // See docs/design/004-lists-in-pages.md.
 const pageOf = (condition: string, size: string, maxBytes: string | number) => `
   select count, case when count = ${size} then last_id end as last_id,
+    date_part('epoch', clock_timestamp() - statement_timestamp()) as ended_at,
     ${fields.map((field) => `case when not has_large
       and ${fields.map((each) => `octet_length(${each})`).join(' + ')} <= ${maxBytes} then ${field} end`)}
   from (
@@ -74,7 +77,7 @@ const selectLargePage = {
         row_number() over (order by id) as n
       from stored where bytes_before < $4::bigint
     )
-    select count(*), case when count(*) = $3 or count(*) < (select count(*) from plant) then max(id) end
+    select count(*), case when count(*) = $3 or count(*) < (select count(*) from plant) then max(id) end, 0
       ${fields.map((field) => `, json_agg(${field} order by id)`).join('')}
     from written where json_bytes <= $4::bigint or n = 1`
 }
@@ -93,8 +96,11 @@ export async function readFirstPages (database: Database, lists: PageRequest[]) 
   if (lists.length === 1) return [await readSmallPage(database.read, lists[0] as PageRequest)]
   const columns = (['user', 'from', 'maxPlants'] as const).map((name) => lists.map((list) => list[name]))
   const pages: Array<Page | undefined> = []
+  let beganAt = 0
   for (const [n, ...row] of await database.read(selectPages, columns)) {
-    pages[Number(n) - 1] = toPage(lists[Number(n) - 1] as PageRequest, row)
+    pages[Number(n) - 1] = toPage(lists[Number(n) - 1] as PageRequest, row, beganAt)
+    // The server reads one page after the other.
+    beganAt = Number(row[2])
   }
   return pages
 }
@@ -119,7 +125,9 @@ export async function readEnd (database: Database, { user, from, limit }: PageRe
 }
 
 /** Returns undefined if the page has plants but no arrays: the page was too large for the statement. */
-function toPage ({ limit, to }: PageRequest, [count, last, ...columns]: Row): Page | undefined {
+function toPage (
+  { limit, to }: PageRequest, [count, last, endedAt, ...columns]: Row, beganAt = 0
+): Page | undefined {
   if (count !== '0' && columns[0] == null) return undefined
   const hasMore = Number(count) > limit
   const plants = hasMore ? limit : Number(count)
@@ -127,6 +135,7 @@ function toPage ({ limit, to }: PageRequest, [count, last, ...columns]: Row): Pa
   const isEnd = hasMore || last == null || last === lastId
   return {
     count: plants,
+    seconds: Number(endedAt) - beganAt,
     bytes: texts.reduce((sum, json) => sum + (json?.length ?? 0), 0),
     next: isEnd ? undefined : { from: (BigInt(last) + 1n).toString(), limit: limit - plants, to },
     beyond: hasMore ? last as string : undefined,

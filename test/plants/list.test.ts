@@ -1,18 +1,13 @@
 import { once } from 'node:events'
 import { get } from 'node:http'
 import type { Socket } from 'node:net'
-import { PassThrough } from 'node:stream'
-import { setTimeout as delay } from 'node:timers/promises'
 import t from 'tap'
-import type { Database, Statement } from '../../src/database/database.ts'
+import type { Statement } from '../../src/database/database.ts'
 import { statementEvents } from '../../src/events.ts'
-import { createPlants } from '../../src/plants/repository.ts'
-import { MemoryBudget } from '../../src/scheduling/memory-budget.ts'
 import { startApp } from '../support/app.ts'
 import { startBlocked } from '../support/blocked.ts'
 import { createDatabase, openSession, sql, waitingForLocks } from '../support/database.ts'
 import { isError } from '../support/error-response.ts'
-import { identityOf } from '../support/identity.ts'
 import { cursorAt, storePlants } from '../support/plants.ts'
 
 const range = (length: number) => Array.from({ length }, (_, index) => index)
@@ -112,35 +107,33 @@ for (const [WRITE_BATCH, isJoined] of [['500', true], ['1', false]] as const) {
 }
 
 t.test('the lists of a user whose last list was slow are read alone, until one is fast', async (t) => {
-  const reads: number[] = []
-  const noPlants = ['0', null, null, null]
-  const database = {
-    addProbe () {},
-    isDistributed: () => false,
-    async read ({ name }: Statement, values: unknown[][]) {
-      const lists = name === 'plants-pages' ? values[0]?.length as number : 1
-      reads.push(lists)
-      // A statement that takes over 100 ms counts as slow.
-      if (reads.length <= 2) await delay(150)
-      return lists === 1 ? [noPlants] : range(lists).map((index) => [index + 1, ...noPlants])
-    },
-    async readLong () {
-      if (reads.push(1) === 18) await delay(150)
-      return [noPlants]
-    }
-  } as unknown as Database
-  // The budget has no room. If the service read the lists as long lists, it would reject them.
-  const plants = createPlants(database, { WRITE_BATCH: undefined, MAX_QUEUED: 100, BODY_LIMIT: 1000 },
-    new MemoryBudget(1))
-  const list = () => plants.list(identityOf('alice'), { limit: Infinity }, new PassThrough())
-  t.strictSame(await Promise.all(range(80).map(list)), Array(80).fill({ plants: [], beyond: undefined }))
-  // The first two statements start together.
-  t.strictSame(reads, [32, 32, ...Array(16).fill(1)])
-  // The last of the lists was slow, so the next two are read alone.
-  await Promise.all([list(), list()])
-  t.strictSame(reads.slice(18), [1, 1])
-  // On a busy machine, further lists may be slow.
-  do await Promise.all([list(), list()]); while (reads.at(-1) === 1)
+  const url = await createDatabase(t)
+  for (const user of ['ann', 'slow']) await storePlants(url, user, [{ id: 1n, name: 'Ivy' }])
+  const wait = (seconds: number) => sql(url, `create or replace function wait_for (owner text) returns bool
+    language plpgsql volatile as
+    $$ begin if owner = 'slow' then perform pg_sleep(${seconds}); end if; return true; end $$`)
+  await wait(0.05)
+  await sql(url, `alter table plants rename to stored;
+    create view plants as select * from stored where wait_for(owner)`)
+  const { as, database } = await startApp(t, { DATABASE_URL: url })
+  const users = await Promise.all(['ann', 'slow', 'zoe'].map((name) => as(name)))
+  // Make the service cache the tokens, so that the lists share statements.
+  await Promise.all(users.map((user) => user.delete(-1)))
+  const [shared, alone] = [t.capture(database, 'read', database.read),
+    t.capture(database, 'readLong', database.readLong)]
+  /** Lists the plants of all users. Returns the users and the maximum bytes of lists that were read alone. */
+  const listAll = async () => {
+    const responses = await Promise.all(users.map((user) => user.list()))
+    for (const { statusCode } of responses) t.equal(statusCode, 200)
+    t.equal(shared().length, 1)
+    return alone().map(({ args: [, values = []] }) => [values[0], values[3]])
+  }
+  t.strictSame(await listAll(), [])
+  // A long list would have larger pages, and take part in the memory budget.
+  t.strictSame(await listAll(), [['slow', 16_384]])
+  await wait(0)
+  t.strictSame(await listAll(), [['slow', 16_384]])
+  t.strictSame(await listAll(), [])
 })
 
 t.test('when a statement for several lists reaches its time limit each list is read alone', async (t) => {
@@ -179,7 +172,7 @@ t.test('a user with a large first page has only long lists for 10 s', async (t) 
   t.same(await listed(), { short: 0, long: 1 })
   const now = performance.now.bind(performance)
   t.intercept(performance, 'now', { value: () => now() + 10_000 })
-  // If a list takes over 100 ms, the user's next list may use `readLong` again. Repeat until a list is fast.
+  // If a list takes over 10 ms, the user's next list may use `readLong` again. Repeat until a list is fast.
   while ((await listed()).long > 0);
 })
 
