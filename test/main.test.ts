@@ -13,6 +13,7 @@ import { openLogStream } from '../src/commands/log-stream.ts'
 import { serve as serveHere } from '../src/commands/serve.ts'
 import { createToken, listTokens } from '../src/commands/tokens-and-users.ts'
 import { readConfig } from '../src/config.ts'
+import { migrate } from '../src/database/migrate.ts'
 import { createDatabase, openSession, sql, waitingForLocks } from './support/database.ts'
 import { createDataDir, isRunning } from './support/embedded.ts'
 import { matchEach } from './support/match.ts'
@@ -32,7 +33,7 @@ async function end ({ child }: Program): Promise<void> {
   }
 }
 
-t.test('a start that cannot succeed fails with one line', async (t) => {
+t.test('a start or migration that cannot succeed fails with one line', async (t) => {
   const other = createServer().listen(0, '127.0.0.1')
   t.teardown(() => other.close())
   await once(other, 'listening')
@@ -55,6 +56,7 @@ t.test('a start that cannot succeed fails with one line', async (t) => {
     const config = readConfig({ DATABASE_URL: unreachable, PORT: '0', LOG_LEVEL: 'silent', ...environment })
     await t.rejects(serveHere(config), { message })
   }
+  await t.rejects(migrate(old), { message: /^The encoding .* LATIN1/ })
   t.strictSame(await sql(old, "select from pg_tables where schemaname = 'public'"), [])
 })
 
