@@ -136,4 +136,9 @@ t.test('after the servers were rebuilt, their timelines begin again', async (t) 
   let system: unknown
   while ((system = await database.read(whichSystem).catch(() => delay(10))) === undefined);
   t.strictSame(system, await systemOf(serverUrl))
+  // A managed server may not let the role read the timeline.
+  await sql(standbyUrl, 'revoke execute on function pg_control_system from public')
+  promoted.set('open')
+  const single = url.replace(/,[^/]*/, '')
+  t.equal(await findPort(single), portOf(promoted.url), 'for one server, the timeline is not read')
 })
