@@ -104,8 +104,12 @@ t.test('a start waits for the database; a signal or an uncaught error ends it', 
   await writeFile(broken, 'process.on("SIGWINCH", () => { throw new Error("a test error") })')
   const NODE_OPTIONS = `${process.env.NODE_OPTIONS} --import=${pathToFileURL(broken)}`
   const environment = { DATABASE_URL, DRAIN_DELAY: '1m', SHUTDOWN_TIMEOUT: '2m', NODE_OPTIONS }
-  const service = await serve(t, environment, 'the database is not ready')
-  const stopped = await serve(t, environment, 'the database is not ready')
+  const failure = 'the database is not ready'
+  const service = await serve(t, environment, failure)
+  const failures = () => service.log.map(({ msg }) => String(msg)).filter((msg) => msg.startsWith(failure))
+  while (failures().length < 2) await setTimeout(10)
+  t.strictSame(failures().slice(0, 2), [100, 200].map((ms) => `${failure}, next attempt in ${ms} ms`))
+  const stopped = await serve(t, environment, failure)
   stopped.child.kill('SIGTERM')
   await stopped.logged('stopping')
   await rename(`${name}_later`, name)
