@@ -136,7 +136,7 @@ t.test('a malformed file or an error of the database ends the import, and nothin
     ['e.csv', 'id,name\n1,5" pot\n', [`line 2: ${csv}`, failed]],
     ['e.csv', 'id,name\n1,5 "pot"\n', [`line 2: ${csv}`, failed]],
     ['e.csv', 'id,name\n1,"5"\n2,"5 pot', [`line 3: ${csv}`, failed]],
-    ['f.csv', `id,name\n1,"${'x\n'.repeat(200_000)}`, [`line 2: ${csv}`, failed]],
+    ['f.csv', `id,name\n1,"${'x\n'.repeat(200_000)}"`, [`line 2: ${csv}`, failed]],
     ['a.ndjson.gz', gzipSync(lines(9)).subarray(0, 60),
       ['unexpected end of file. The gzip file is truncated.', failed]],
     ['a.csv.gz', 'no gzip', ['incorrect header check. Expected a gzip file.', failed]],
