@@ -13,6 +13,7 @@ import { openLogStream } from '../src/commands/log-stream.ts'
 import { serve as serveHere } from '../src/commands/serve.ts'
 import { createToken, listTokens } from '../src/commands/tokens-and-users.ts'
 import { readConfig } from '../src/config.ts'
+import { migrate } from '../src/database/migrate.ts'
 import { createDatabase, openSession, sql, waitingForLocks } from './support/database.ts'
 import { createDataDir, isRunning } from './support/embedded.ts'
 import { matchEach } from './support/match.ts'
@@ -32,7 +33,7 @@ async function end ({ child }: Program): Promise<void> {
   }
 }
 
-t.test('a start that cannot succeed fails with one line', async (t) => {
+t.test('a start or migration that cannot succeed fails with one line', async (t) => {
   const other = createServer().listen(0, '127.0.0.1')
   t.teardown(() => other.close())
   await once(other, 'listening')
@@ -55,6 +56,7 @@ t.test('a start that cannot succeed fails with one line', async (t) => {
     const config = readConfig({ DATABASE_URL: unreachable, PORT: '0', LOG_LEVEL: 'silent', ...environment })
     await t.rejects(serveHere(config), { message })
   }
+  await t.rejects(migrate(old), { message: /^The encoding .* LATIN1/ })
   t.strictSame(await sql(old, "select from pg_tables where schemaname = 'public'"), [])
 })
 
@@ -102,8 +104,12 @@ t.test('a start waits for the database; a signal or an uncaught error ends it', 
   await writeFile(broken, 'process.on("SIGWINCH", () => { throw new Error("a test error") })')
   const NODE_OPTIONS = `${process.env.NODE_OPTIONS} --import=${pathToFileURL(broken)}`
   const environment = { DATABASE_URL, DRAIN_DELAY: '1m', SHUTDOWN_TIMEOUT: '2m', NODE_OPTIONS }
-  const service = await serve(t, environment, 'the database is not ready')
-  const stopped = await serve(t, environment, 'the database is not ready')
+  const failure = 'the database is not ready'
+  const service = await serve(t, environment, failure)
+  const failures = () => service.log.map(({ msg }) => String(msg)).filter((msg) => msg.startsWith(failure))
+  while (failures().length < 2) await setTimeout(10)
+  t.strictSame(failures().slice(0, 2), [100, 200].map((ms) => `${failure}, next attempt in ${ms} ms`))
+  const stopped = await serve(t, environment, failure)
   stopped.child.kill('SIGTERM')
   await stopped.logged('stopping')
   await rename(`${name}_later`, name)

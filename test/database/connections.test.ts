@@ -5,7 +5,7 @@ import { setTimeout as delay } from 'node:timers/promises'
 import pg from 'pg'
 import t, { type Test } from 'tap'
 import { createToken } from '../../src/access/tokens.ts'
-import { createConnector } from '../../src/database/connector.ts'
+import { createConnector, openClient } from '../../src/database/connector.ts'
 import { openDatabase } from '../../src/database/database.ts'
 import { ManagedConnection } from '../../src/database/managed-connection.ts'
 import { toDatabaseError, wasRolledBack } from '../../src/database/pg-errors.ts'
@@ -88,10 +88,11 @@ t.test('a lost or unresponsive connection is replaced, but a lagging event loop 
   t.strictSame(await late, [['1']])
   t.strictSame(events.splice(0), ['lost', 'opened', 'opened'])
   proxy.silence()
-  const timedOut = Promise.all([1, 2].map(() => database.read(one).catch(({ name }) => name)))
+  const timedOut = Promise.all([0, 10].map((ms) => delay(ms).then(() => database.read(one))
+    .catch(({ name }) => name)))
   t.strictSame(await database.readHedged(one), [['1']], 'a token look-up is sent again')
   t.strictSame(await database.read(one), [['1']], 'later statements use a new connection')
-  t.strictSame(await timedOut, ['DATABASE_SLOW', 'DATABASE_SLOW'])
+  t.strictSame(await timedOut, ['DATABASE_SLOW', 'DATABASE_SLOW'], 'the first timeout ends both')
   t.strictSame(events, ['timed_out', 'timed_out', 'opened', 'opened'])
   proxy.cut()
 })
@@ -112,6 +113,13 @@ test('a failed attempt to connect leaves no socket open and causes no unhandled 
     await t.rejects(read(one), { name: 'DATABASE_UNAVAILABLE', cause })
     while (proxy.connections().now > 0) await delay(10)
   }
+})
+
+test('a lost connection of a command causes no unhandled error', async (t) => {
+  const client = await openClient(url, {})
+  const ended = new Promise((resolve) => client.once('end', resolve))
+  await t.rejects(client.query(end.text), { code: '57P01' })
+  await ended
 })
 
 test('while three connections are closing, no fourth is opened', async (t) => {

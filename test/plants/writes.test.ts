@@ -1,5 +1,5 @@
 // Tests creates and deletes: their results, batches and failures.
-import { setTimeout as delay } from 'node:timers/promises'
+import { setImmediate as nextTick, setTimeout as delay } from 'node:timers/promises'
 import t from 'tap'
 import type { Database } from '../../src/database/database.ts'
 import { createPlants } from '../../src/plants/repository.ts'
@@ -66,15 +66,18 @@ for (const WRITE_BATCH of ['1', '7', '500']) {
   })
 }
 
-/** Creates plants in one tick. Returns the ids and names that each statement gets, and the results. */
+/** Creates plants in one tick. Returns the rows of each statement, the most in flight, and the results. */
 async function statementsFor (WRITE_BATCH: number, plants: NewPlant[]) {
   const statements: string[][] = []
+  let [inFlight, mostInFlight] = [0, 0]
   const database = {
-    addProbe () {},
     isDistributed: () => false,
     async write (_statement: unknown, values: string[]) {
       const rows = range(values.length / 4).map((row) => values.slice(4 * row, 4 * row + 4))
       statements.push(rows.map(([, id, name]) => `${id} ${name}`))
+      mostInFlight = Math.max(mostInFlight, ++inFlight)
+      await nextTick()
+      inFlight--
       // Like `on conflict do nothing`.
       return rows.filter(([, id], index) => rows.findIndex(([, other]) => other === id) === index)
     }
@@ -82,15 +85,17 @@ async function statementsFor (WRITE_BATCH: number, plants: NewPlant[]) {
   const { create } =
     createPlants(database, { WRITE_BATCH, MAX_QUEUED: 1000, BODY_LIMIT: 1000 }, new MemoryBudget(1))
   const results = await Promise.all(plants.map((plant) => create(identityOf('alice'), plant)))
-  return { statements, results }
+  return { statements, mostInFlight, results }
 }
 
 t.test('a statement creates at most WRITE_BATCH plants, at most 512, and the first of each id', async (t) => {
-  for (const [writeBatch, count, sizes] of [
-    [1, 3, [1, 1, 1]], [5, 12, [5, 5, 2]], [9999, 600, [512, 96]]
+  for (const [writeBatch, count, sizes, most] of [
+    [1, 3, [1, 1, 1], 3], [5, 12, [5, 5, 2], 1], [9999, 600, [512, 96], 1]
   ] as const) {
-    const { statements } = await statementsFor(writeBatch, range(count).map((id) => ({ id, name: 'Ivy' })))
+    const plants = range(count).map((id) => ({ id, name: 'Ivy' }))
+    const { statements, mostInFlight } = await statementsFor(writeBatch, plants)
     t.strictSame(statements.map(({ length }) => length), sizes)
+    t.equal(mostInFlight, most, 'single statements do not wait for each other, batches do')
   }
   // As numbers, the ids beyond 2^53 would be equal.
   const { statements, results } = await statementsFor(500, [

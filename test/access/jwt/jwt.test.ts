@@ -196,6 +196,11 @@ t.test('a cached token is verified again after a minute, and after a change of t
   const before = keys.current()
   provider.keys.shift()
   await keys.refetch()
+  await provider.stop()
+  for (const title of ['the key is unknown', 'a 503 does not make the token count as failed']) {
+    await t.rejects(authenticate(token, refuse), { name: 'KEYS_UNAVAILABLE' }, title)
+  }
+  await provider.restart()
   await t.rejects(authenticate(token), { name: 'TOKEN_INVALID', cause: 'unknown_key' })
   await t.rejects(authenticate(token, refuse), { name: 'OVERLOADED' }, 'no longer cached')
 
