@@ -2,7 +2,7 @@
 
 /** Advice for the operator, by the error codes of Node, OpenSSL and PostgreSQL. */
 const remedies: Array<[codes: RegExp, advice: string]> = [
-  [/SELF_SIGNED_CERT|^UNABLE_TO_(GET_ISSUER|VERIFY)/, 'Name the file of the authority that signed it in ' +
+  [/SELF_SIGNED_CERT|^UNABLE_TO_(GET_ISSUER|VERIFY)/, 'Name the certificate file of the authority in ' +
     'DATABASE_URL: …?sslmode=verify-full&sslrootcert=/path/to/ca.pem'],
   [/^Z_BUF_ERROR$/, 'The gzip file is truncated.'],
   [/^Z_DATA_ERROR$/, 'Expected a gzip file.'],

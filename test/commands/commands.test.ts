@@ -86,9 +86,8 @@ t.test('an error becomes one line with all its causes, or with its remedy', asyn
     'SELF_SIGNED_CERT_IN_CHAIN', 'DEPTH_ZERO_SELF_SIGNED_CERT', 'UNABLE_TO_VERIFY_LEAF_SIGNATURE',
     'UNABLE_TO_GET_ISSUER_CERT_LOCALLY'
   ]) {
-    const cause = new Error('self-signed certificate in certificate chain')
-    t.equal(format(Object.assign(cause, { code })),
-      'self-signed certificate in certificate chain. Name the file of the authority that signed it in ' +
+    const cause = Object.assign(new Error('self-signed certificate'), { code })
+    t.equal(format(cause), 'self-signed certificate. Name the certificate file of the authority in ' +
       'DATABASE_URL: …?sslmode=verify-full&sslrootcert=/path/to/ca.pem')
   }
 })
@@ -110,13 +109,11 @@ t.test('an expiry is a duration or a day (its start in UTC)', async (t) => {
   const nextYear = new Date().getUTCFullYear() + 1
   const create = (text: string) => run(['token', 'create', 'alice', '--expires', text])
   const before = Date.now()
-  for (const text of ['90d', '12h', '1ms', '9999-12-31']) t.match(await create(text), { code: 0 }, text)
-  const [last, ...times] = (await sql(url, 'delete from tokens returning expires_at'))
-    .map(({ expires_at: expires }) => Number(expires)).toReversed()
-  t.equal(last, Date.parse('9999-12-31Z'))
-  for (const [index, ms] of [1, 43_200_000, 90 * 86_400_000].entries()) {
-    t.ok(before + ms <= Number(times[index]) && Number(times[index]) <= Date.now() + ms, `${ms}`)
-  }
+  for (const text of ['90d', '12h', '9999-12-31']) t.match(await create(text), { code: 0 }, text)
+  const [days, hours, date] = (await sql(url, 'delete from tokens returning expires_at'))
+    .map(({ expires_at: time }) => Number(time)) as [number, number, number]
+  t.strictSame([days, hours].map((time) => Math.floor((time - before) / 3_600_000)), [2160, 12])
+  t.equal(date, Date.parse('9999-12-31Z'))
   for (const text of [
     '', '0', '90', '-1d', '1.5d', 'soon', '2020-01-01', `${nextYear}-02-30`, `${nextYear}-1-1`,
     `${nextYear}-01-01T00:00:00Z`, `01.01.${nextYear}`, '10000-01-01', '+010000-01-01', '9999999d'
