@@ -3,7 +3,7 @@ import { createRandom } from '../faults/random.ts'
 import { counted } from '../faults/storm.ts'
 import { startWriters } from '../faults/writers.ts'
 import { runbook } from './operator.ts'
-import { buildImage, buildNextImage, image, openProject, until, waitForStatus } from './support.ts'
+import { buildImage, buildNextImage, findImage, image, openProject, until, waitForStatus } from './support.ts'
 
 const instances = ['plant-store-1', 'plant-store-2', 'plant-store-3']
 const next = 'localhost/plant-store:test-next'
@@ -11,8 +11,10 @@ const next = 'localhost/plant-store:test-next'
 await buildImage()
 await buildNextImage(next, 'alter table plants add column height integer;')
 const project = await openProject(t, 'rolling')
+project.env.HAPROXY_IMAGE = await findImage('haproxy:3.4')
 // All load comes from one address, and the proxy's default limit per address would throttle this load.
 project.env.REQUESTS_PER_10_SECONDS = '1000000'
+t.comment(`proxy: ${project.env.HAPROXY_IMAGE}`)
 
 await project.compose('up', '--detach')
 for (const instance of instances) await project.healthy(instance)

@@ -4,7 +4,7 @@ import t from 'tap'
 import { openOperator, runbook } from './operator.ts'
 import { root, run, until } from './support.ts'
 
-const { project, folder, follow, plants, keep, ready } = await openOperator(t, 'archive')
+const { project, database, folder, follow, plants, keep, ready } = await openOperator(t, 'archive')
 const archive = join(folder, 'archive')
 project.env.ARCHIVE = archive
 
@@ -74,7 +74,7 @@ await t.test('another database is used with verify-full and its own certificate 
   await chmod(authority, 0o644)
   const server = await run('create', `--network=${project.network}`,
     '--network-alias=db.example.com', '--network-alias=db.example.org',
-    '--env=POSTGRES_PASSWORD=secret', '--entrypoint=sh', 'postgres:18', '-c',
+    '--env=POSTGRES_PASSWORD=secret', '--entrypoint=sh', database, '-c',
     'chown postgres /tls/server.key && chmod 600 /tls/server.key && exec docker-entrypoint.sh postgres ' +
       '--ssl=on --ssl_cert_file=/tls/server.crt --ssl_key_file=/tls/server.key')
   await run('cp', certificates, `${server}:/tls`)

@@ -21,6 +21,9 @@ async function docker (args: string[], env: NodeJS.ProcessEnv = process.env, inp
 
 export const run = (...args: string[]) => docker(args)
 
+const build = (tag: string, dockerfile: string[]) =>
+  docker(['build', '--tag', tag, '-'], process.env, dockerfile.join('\n'))
+
 try {
   await run('version')
   await run('compose', 'version')
@@ -33,11 +36,45 @@ export async function buildImage () {
   await run('build', '--tag', image, '.')
 }
 
-export const buildNextImage = (tag: string, migration: string) =>
-  docker(['build', '--tag', tag, '-'], process.env, `FROM ${image}
-    USER root
-    RUN printf '%s\\n' '-- Up Migration' '${migration}' > /app/migrations/9999_next.sql
-    USER 1000:1000`)
+export const buildNextImage = (tag: string, migration: string) => build(tag, [
+  `FROM ${image}`,
+  'USER root',
+  `RUN printf '%s\\n' '-- Up Migration' '${migration}' > /app/migrations/9999_next.sql`,
+  'USER 1000:1000'
+])
+
+// Maps an official image to its substitute: a Debian package, then further lines for a Dockerfile.
+// The substitute reads the same configuration files as the official image.
+const substitutes: Record<string, string[]> = {
+  'haproxy:3.4': ['haproxy', 'USER haproxy',
+    'CMD ["haproxy", "-W", "-db", "-f", "/usr/local/etc/haproxy/haproxy.cfg"]'],
+  'nginx:1.28': ['nginx',
+    'RUN rm /etc/nginx/sites-enabled/default && ln -sf /dev/stdout /var/log/nginx/access.log',
+    'CMD ["nginx", "-g", "daemon off;"]'],
+  // With a `check`, `findImage` builds this substitute on the local postgres:18, not on Debian.
+  'postgres:18': ['postgresql-15', 'ENV PATH=/usr/lib/postgresql/15/bin:$PATH',
+    'RUN printf "listen_addresses = \'*\'\\nunix_socket_directories = \'/var/run/postgresql\'\\n"' +
+      ' >> /usr/share/postgresql/15/postgresql.conf.sample']
+}
+
+/** Returns `name`. If the pull or the shell command `check` fails, returns the name of a substitute. */
+export async function findImage (name: string, check?: string): Promise<string> {
+  try {
+    await run('image', 'inspect', name).catch(() => run('pull', '--quiet', name))
+    if (check !== undefined) await run('run', '--rm', '--entrypoint=sh', name, '-c', check)
+    return name
+  } catch {
+    const [program = '', ...lines] = substitutes[name] as string[]
+    const substitute = `localhost/${program}:test`
+    const install = `apt-get install --yes --no-install-recommends ${program}`
+    await build(substitute, [
+      `FROM ${check === undefined ? 'debian:bookworm-slim' : name}`,
+      `RUN apt-get update && ${install} && rm -rf /var/lib/apt/lists/*`,
+      ...lines
+    ])
+    return substitute
+  }
+}
 
 /** Creates a network. Removes the network and its containers after the test, even if the test was killed. */
 export async function openNetwork (t: Test) {
