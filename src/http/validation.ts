@@ -7,10 +7,11 @@ import { int64Range, inInt64Range } from './json.ts'
 /** What a value of each kind must be, in words for error messages. */
 const typeDescriptions: Record<string, string> = {}
 
-/** Defines a type of values. `kind` is its name for TypeBox. */
+/** Defines a type of values. `kind` is its name for TypeBox. Throws when another type has the same name. */
 export function defineType<Value> (
   kind: string, description: string, schema: object, check: (value: unknown) => boolean
 ) {
+  if (kind in typeDescriptions) throw new Error(`${kind}: the name is taken`)
   typeDescriptions[kind] = description
   TypeRegistry.Set(kind, (_schema, value) => check(value))
   return (options: { description: string, examples?: unknown[] }): TUnsafe<Value> =>

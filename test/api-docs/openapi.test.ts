@@ -27,6 +27,7 @@ t.test('openapi.json is served unchanged, with single statuses, described tags a
   for (const [path, methods] of paths.filter(([path]) => path.includes('{'))) {
     for (const { responses } of Object.values(methods)) t.ok(responses[404], `${path} lists an unknown id`)
   }
+  t.notMatch(text, /"\$ref": "(?!#\/)/, 'each schema with an id is added to the app')
   // Generators of clients do not understand ranges of statuses.
   const statuses = operations.flatMap(({ responses }) => Object.keys(responses))
   t.strictSame(statuses.filter((status) => !/^[2-5]\d\d$/.test(status)), [])

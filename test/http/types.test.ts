@@ -3,7 +3,7 @@ import { Type } from '@sinclair/typebox'
 import t from 'tap'
 import { defineErrors, errors } from '../../src/errors.ts'
 import { parseJsonBody } from '../../src/http/json.ts'
-import { compileValidator, Int64 } from '../../src/http/validation.ts'
+import { compileValidator, defineType, Int64 } from '../../src/http/validation.ts'
 import { startApp } from '../support/app.ts'
 import { isError } from '../support/error-response.ts'
 
@@ -86,7 +86,8 @@ t.test('the message names a field at any depth, and headers cannot have a schema
     { message: /Validation supports no schema of headers/ })
 })
 
-t.test('two errors cannot have the same name or number', async (t) => {
+t.test('two errors cannot have the same name or number, and two types the same name', async (t) => {
+  t.throws(() => defineType('Int64', '', {}, () => true), { message: 'Int64: the name is taken' })
   for (const [name, number] of [['POT_LOST', errors.INTERNAL.number], ['INTERNAL', 40998]] as const) {
     t.throws(() => defineErrors({ [name]: [number, 'The pot is broken.'] }),
       { message: `${name}: the name or ${number} is taken` })

@@ -3,7 +3,7 @@ import { setImmediate as nextTick, setTimeout as delay } from 'node:timers/promi
 import t from 'tap'
 import type { Database } from '../../src/database/database.ts'
 import { createPlants } from '../../src/plants/repository.ts'
-import { PlantSchema, type NewPlant } from '../../src/plants/plant.ts'
+import { fields, PlantSchema, type NewPlant } from '../../src/plants/plant.ts'
 import { MemoryBudget } from '../../src/scheduling/memory-budget.ts'
 import { startApp } from '../support/app.ts'
 import { startBlocked } from '../support/blocked.ts'
@@ -17,16 +17,22 @@ t.test('a value of a field is rejected, or listed as the create returned it', as
   const options = encodeURIComponent('-c timezone=Asia/Tokyo -c datestyle=SQL,DMY')
   const { as } = await startApp(t, { DATABASE_URL: `${await createDatabase(t)}?options=${options}` })
   const values = [
-    '', ' x ', '1e3', 'infinity', '2026-02-30', '2026-02-30T00:00:00Z', '0000-01-01T00:00:00.000Z',
+    '', ' x ', '1e3', 'infinity', '2026-02-30', '2026-02-30T00:00:00.000Z', '0000-01-01T00:00:00.000Z',
     '2026-05-01T08:30:00+16:00', '2026-05-01T08:30:00.123456789Z', 0.1, 1e300, -1, true, [], {}
   ]
   for (const [field, { examples }] of Object.entries(PlantSchema.properties)) {
     for (const value of [...examples as unknown[], ...values]) {
       const what = `${field} ${JSON.stringify(value)}`
       const user = await as(what)
-      const { statusCode, body } = await user.create({ id: 1, name: 'n', [field]: value })
-      t.ok([200, 400].includes(statusCode), what)
-      t.equal((await user.list()).body, statusCode === 200 ? `[${body}]` : '[]', what)
+      const created: string[] = []
+      // Another statement reads a page with a long text.
+      for (const length of [1, 300]) {
+        const plant = { id: length, name: 'n'.repeat(length), [field]: value }
+        const { statusCode, body } = await user.create(plant)
+        t.ok([200, 400].includes(statusCode), what)
+        if (statusCode === 200) created.push(body)
+        t.equal((await user.list()).body, `[${created.join()}]`, what)
+      }
     }
   }
 })
@@ -67,13 +73,15 @@ for (const WRITE_BATCH of ['1', '7', '500']) {
 }
 
 /** Creates plants in one tick. Returns the rows of each statement, the most in flight, and the results. */
+const width = 2 + fields.length
+
 async function statementsFor (WRITE_BATCH: number, plants: NewPlant[]) {
   const statements: string[][] = []
   let [inFlight, mostInFlight] = [0, 0]
   const database = {
     isDistributed: () => false,
     async write (_statement: unknown, values: string[]) {
-      const rows = range(values.length / 4).map((row) => values.slice(4 * row, 4 * row + 4))
+      const rows = range(values.length / width).map((row) => values.slice(width * row, width * (row + 1)))
       statements.push(rows.map(([, id, name]) => `${id} ${name}`))
       mostInFlight = Math.max(mostInFlight, ++inFlight)
       await nextTick()

@@ -180,6 +180,8 @@ t.test('the runbook of each alert is a section of docs/monitoring.md', async (t)
 t.test('deployments and documents name each table with an owner, and alerts watch each domain', async (t) => {
   const grant = `grant select, insert, update, delete on ${[...ownedTables, 'tokens'].join(', ')}\``
   t.match(await read('docs/operating.md'), grant)
+  const identity = await read('docs/identity.md')
+  for (const route of Object.keys(guardedRoutes)) t.match(identity, `\`${route.split('/')[1]}:read\``)
   const citus = await read('deploy/compose/citus.yml')
   for (const table of ownedTables) t.match(citus, `create_distributed_table('${table}', 'owner')`)
   for (const file of ['alerts.yml', 'grafana/plant-store.json']) {
