@@ -34,23 +34,20 @@ export function acceptJwts (app: FastifyInstance, settings: Config, own: Authent
   return { authenticator, serveMetadata: () => serveResourceMetadata(app, settings, scopes) }
 }
 
-/** If JWT_AUDIENCE is an https URL, serves metadata and adds their URL to `WWW-Authenticate` headers. */
+/** If JWT_AUDIENCE is a plain https URL, serves metadata and adds their URL to `WWW-Authenticate` headers. */
 export function serveResourceMetadata (app: FastifyInstance, settings: Config, scopes: Set<string>) {
   const { JWT_ISSUER: issuer, JWT_AUDIENCE: resource = '' } = settings
-  if (!/^https:\/\/[^\s?#]+$/.test(resource) || !URL.canParse(resource)) return
-  const { origin, pathname } = new URL(resource)
-  const path = `/.well-known/oauth-protected-resource${pathname.replace(/\/$/, '')}`
-  let route: string
-  try { route = decodeURI(path) } catch { return }
-  // The router treats * as a wildcard, and does not find a route by an escaped reserved character.
-  if (route.includes('*') || route !== decodeURIComponent(path)) return
+  // In other paths, some characters have a meaning for the router.
+  const [, origin, pathname] = /^(https:\/\/[\w.:-]+)((?:\/[\w~-][\w.~-]*)*)\/?$/.exec(resource) ?? []
+  if (origin === undefined) return
+  const path = `/.well-known/oauth-protected-resource${pathname}`
   const attribute = `resource_metadata="${origin}${path}"`
   app.addHook('onSend', (_request, reply, _payload, done) => {
     const challenge = reply.getHeader('www-authenticate')
     if (challenge !== undefined) reply.header('www-authenticate', `${challenge}, ${attribute}`)
     done()
   })
-  app.get(route.replaceAll(':', '::'), async () => ({
+  app.get(path, async () => ({
     resource,
     authorization_servers: [issuer],
     scopes_supported: [...scopes],

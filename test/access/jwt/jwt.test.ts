@@ -252,22 +252,16 @@ t.test('the metadata of an https audience are served below the path of the audie
   for (const [audience, advertised] of [
     ['https://example.org', wellKnown],
     ['https://example.org/', wellKnown],
-    ['https://example.org:8443/v1:x/', `${wellKnown}/v1:x`],
-    ...['/a//b', '/a%20b', '/%41', '/::a', '/:a(b)', '/%2520', '/%252A', '/%F0%9F%8C%B1', '/%00', '/%22',
-      '/a;b', `/${'long'.repeat(100)}`
-    ].map((path) => [`https://example.org${path}`, `${wellKnown}${path}`]),
-    ['https://example.org/ä', `${wellKnown}/%C3%A4`],
-    ['https://example.org/a/%2e%2e/b', `${wellKnown}/b`],
-    ['https://example.org/a\\b', `${wellKnown}/a/b`]
-  ] as Array<[string, string]>) {
+    ['https://example.org:8443/v1/x.y_z~-/', `${wellKnown}/v1/x.y_z~-`],
+    [`https://example.org/${'long'.repeat(100)}`, `${wellKnown}/${'long'.repeat(100)}`]
+  ] as const) {
     const { url, response } = await findMetadata(audience)
     t.strictSame([url, response.statusCode], [new URL(audience).origin + advertised, 200])
     t.equal(response.json().resource, audience)
   }
   for (const audience of [
     'plants', 'http://plants.example', 'https://', 'https://x/?y', 'https://x/#y', 'https://x/a b',
-    ...['*', '%2A', '%', '%zz', '%C3', '%2F', '%2f', '%3A', '%3F', '%23', '%24', '%26', '%2B',
-      '%2C', '%3B', '%3D', '%40'].map((path) => `https://x/${path}`)
+    ...['*', ':a', '%', '%41', '%2F', 'a//b', 'a/../b', '\u00e4'].map((path) => `https://x/${path}`)
   ]) {
     const { url, response } = await findMetadata(audience)
     t.strictSame([url, response.statusCode], [undefined, 404], audience)
