@@ -43,11 +43,11 @@ export function createLists (
     identity: Identity, { from = firstId, limit }: { from?: string, limit: number }, response: Writable
   ) {
     const { user } = identity
-    // Read one more plant to see if more follow. For limit 0, read none: `Link` would lead to an empty page.
+    // Read one more plant to see if more follow. For limit 0, read none: `Link` would never end.
     const maxPlants = limit === 0 ? 0 : Math.min(maxFirstPagePlants, limit + 1)
     const request = { identity, response, user, from, limit, maxPlants, maxBytes: maxFirstPageBytes }
     let page = expensive.has(user) ? undefined : await shortLists.add(request)
-    // A slow user's list is read alone. Perhaps the user has become slow while the list was queued.
+    // No page: the user is slow, perhaps only since the list was queued, or the shared statement failed.
     if (page === undefined && expensive.get(user) !== 'large') page = await slowLists.add(request)
     if (page !== undefined && page.next === undefined) return { plants: page.toPlants(), beyond: page.beyond }
 
@@ -68,7 +68,8 @@ export function createLists (
 
   /**
    * Ends the list before the first plant beyond the limit. Returns this plant's id, the next list's start.
-   * If only `limit` ended the list, a plant created meanwhile could push the last plant out of both lists.
+   * If only `limit` ended the list, a plant created meanwhile could move the last plant past the limit. The
+   * next list begins after that plant, so neither list would have it.
    */
   async function setEnd (request: ListRequest, next: Cursor): Promise<string | undefined> {
     let end: string | undefined = next.from
@@ -105,7 +106,7 @@ export function createLists (
 
   /** Returns undefined for a page that is too large, and for lists that could delay the other lists. */
   async function readShort (lists: ListRequest[], isRetry: boolean) {
-    // While the lists were queued, users may have become expensive. The batch of a retry has failed.
+    // Skip users who became expensive in the queue. Skip retries: their shared statement failed.
     const cheap = isRetry ? [] : lists.filter(({ user }) => !expensive.has(user))
     if (cheap.length === 0) return []
     const pages = await readFirstPages(database, cheap)

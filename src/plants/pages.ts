@@ -33,9 +33,9 @@ const lastId = '9223372036854775807'
 const textBytes = textFields.map((field) => `coalesce(octet_length(${field}), 0)`)
 const jsonBytes = textFields.map((field) => `coalesce(octet_length(to_json(${field})::text), 0)`)
 
-// Selects a page as one row: the count, the last id if more plants may follow, and a JSON array per field. If
-// the arrays exceed `maxBytes` or a text exceeds 256 bytes, all are null: `selectLargePage` reads such pages.
-// See docs/design/004-lists-in-pages.md.
+// Selects a page as one row: the count, the last id if the page is full, the seconds since the statement
+// began, and a JSON array per field. If the arrays exceed `maxBytes` or a text exceeds 256 bytes, all arrays
+// are null: `selectLargePage` reads such pages. See docs/design/004-lists-in-pages.md.
 const pageOf = (condition: string, size: string, maxBytes: string | number) => `
   select count, case when count = ${size} then last_id end as last_id,
     date_part('epoch', clock_timestamp() - statement_timestamp()) as ended_at,
@@ -99,7 +99,7 @@ export async function readFirstPages (database: Database, lists: PageRequest[]) 
   let beganAt = 0
   for (const [n, ...row] of await database.read(selectPages, columns)) {
     pages[Number(n) - 1] = toPage(lists[Number(n) - 1] as PageRequest, row, beganAt)
-    // The server reads one page after the other.
+    // The server reads one page after the other, so a page begins when the previous page ends.
     beganAt = Number(row[2])
   }
   return pages

@@ -6,7 +6,7 @@ import { FairQueue } from './fair-queue.ts'
 /** The user of an item, as the item's token tells. */
 export interface Identity {
   readonly user: string
-  /** A time of `performance.now()`. Later, the token must be checked again before it has an effect. */
+  /** A time of `performance.now()`. Later, call `renew` before the user's work is sent. */
   readonly validUntil: number
   /** Checks the token again and sets `validUntil`. Rejects with TOKEN_INVALID, or with a 503. */
   renew (): Promise<void>
@@ -45,7 +45,7 @@ const checkMs = 100
 // Otherwise batches that wait for a locked row would delay all other users.
 const maxStalledChecks = 10
 
-/** In characters. Limits how long a small item waits for large items of the same batch. */
+/** In characters. Limits how long a small item waits for large items. The first item may be larger. */
 const maxBatchLength = 262_144
 /** In characters. Fair queuing adds 1 to the cost of an item for each unit of its size. */
 const sizeUnit = 4096
@@ -60,7 +60,7 @@ export function createBatcher<Item extends Work, Result> (
 ) {
   interface Entry extends Omit<PromiseWithResolvers<Result>, 'promise'> { item: Item, context: unknown }
   const queue = new FairQueue<Entry>()
-  /** Batches that count toward `maxInFlight`, and checks since one of them ended. Replaced after a stall. */
+  /** Batches that count toward `maxInFlight`, and checks since one ended. A stall replaces the object. */
   let inFlight = { batches: 0, stalledChecks: 0 }
   let scheduled: NodeJS.Immediate | undefined
   let timer: NodeJS.Timeout | undefined
@@ -112,7 +112,7 @@ export function createBatcher<Item extends Work, Result> (
     return batch
   }
 
-  /** Call this right before a statement is sent. False: the entry is settled, or its token is checked. */
+  /** Call this right before a statement is sent. False: leave the entry to `reject` or `renew`. */
   function mayRun (entry: Entry, isRetry = false): boolean {
     const { item: { response, identity }, reject } = entry
     const isExpired = identity !== undefined && performance.now() >= identity.validUntil
