@@ -19,13 +19,13 @@ export function serializePipelining (socket: HttpSocket): void {
     // If `upgrade` stayed true, Node would stop parsing HTTP on the connection.
     request.upgrade = false
     const keepAlive = mayStay && !isLast
-    if (!socket._httpMessage) return begin(request, keepAlive)
-    const last = waiting[maxPipelined - 1]
-    if (last !== undefined) {
-      // The parser discards the rest of the chunk, so the last waiting request ends the connection.
-      last.keepAlive = false
+    // The last response may end while the parser is still in a chunk with further requests.
+    if (socket.writableEnded || waiting.length === maxPipelined) {
+      // The parser discards the rest of the chunk, so the last of 16 waiting requests ends the connection.
+      for (const last of waiting.slice(maxPipelined - 1)) last.keepAlive = false
       return 2
     }
+    if (!socket._httpMessage) return begin(request, keepAlive)
     if (waiting.push({ request, keepAlive }) > 1) return 0
     socket._paused = true
     socket.pause()
