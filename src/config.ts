@@ -1,7 +1,7 @@
 // Reads the settings from environment variables.
 import { isIPv4, isIPv6 } from 'node:net'
-import { connectTimeoutMs, parseServers, urlForm } from './database/connector.ts'
 import type { Rate } from './access/rate-limits.ts'
+import { connectTimeoutMs, parseServers, urlForm } from './database/connector.ts'
 
 interface Setting<Value> {
   initial: string | undefined

@@ -17,7 +17,7 @@ export interface PageRequest extends Cursor {
 export interface Page {
   count: number
   bytes: number
-  /** How long the server took to read the page. */
+  /** How long the server took to read the page. 0 for a page with large texts. */
   seconds: number
   /** Absent on the last page. */
   next?: Cursor

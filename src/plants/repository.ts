@@ -2,7 +2,7 @@
 import type { Config } from '../config.ts'
 import type { Database, Row, Statement } from '../database/database.ts'
 import { wasRolledBack } from '../database/pg-errors.ts'
-import { createBatcher, type Identity, type Work } from '../scheduling/batcher.ts'
+import { createBatcher, singles, type Identity, type Work } from '../scheduling/batcher.ts'
 import type { MemoryBudget } from '../scheduling/memory-budget.ts'
 import { createLists } from './lists.ts'
 import {
@@ -15,11 +15,11 @@ export type Plants = ReturnType<typeof createPlants>
 export function createPlants (
   database: Database, config: Pick<Config, 'WRITE_BATCH' | 'MAX_QUEUED' | 'BODY_LIMIT'>, budget: MemoryBudget
 ) {
-  const { WRITE_BATCH, MAX_QUEUED } = config
+  const { WRITE_BATCH: batchSize = Infinity, MAX_QUEUED } = config
   const batching = (maxItems: number, maxInFlight: number) => ({
-    limits: { maxItems: Math.min(maxItems, WRITE_BATCH ?? maxItems), maxInFlight },
+    limits: batchSize === 1 ? singles : { maxItems: Math.min(maxItems, batchSize), maxInFlight },
     // On Citus, do not batch by default: one lost node would make the whole batch fail.
-    isOneByOne: WRITE_BATCH === undefined ? database.isDistributed : () => WRITE_BATCH === 1,
+    isOneByOne: config.WRITE_BATCH === undefined ? database.isDistributed : undefined,
     maxQueued: MAX_QUEUED,
     isRetryable: wasRolledBack
   })

@@ -9,7 +9,7 @@ const columns = `owner, id${columnList}`
 const copy = `savepoint before_copy; copy plants (${columns}) from stdin; release before_copy`
 const stage = `create temp table if not exists staged on commit drop as select ${columns} from plants
   with no data; truncate staged; copy staged from stdin`
-// In the order of `byKey`. If lines repeat a key, the first line is stored.
+// PostgreSQL inserts the rows in the order of `byKey`. If lines repeat a key, it stores the first line.
 const insert = `insert into plants (${columns}) select * from staged order by owner, id, ctid
   on conflict do nothing`
 const uniqueViolation = '23505'
@@ -41,6 +41,7 @@ export class Batch {
     this.#lines = []
   }
 
+  /** Returns all lines, in the order of the calls of `add`. */
   lines (): Buffer {
     this.encode()
     return Buffer.concat(this.#encoded)
