@@ -34,33 +34,58 @@ export async function exchange (
 export function parseResponses (bytes: Buffer, heads: number[] = []): RawResponse[] {
   const responses: RawResponse[] = []
   for (let rest = bytes.toString('latin1'); rest !== '';) {
-    const [head = '', code, lines = ''] =
-      /^HTTP\/1\.1 (\d{3}) [^\r\n]*\r\n((?:[^\r\n]+\r\n)*)\r\n/.exec(rest) ?? []
-    if (head === '') throw new Error(`not an HTTP response: ${JSON.stringify(rest.slice(0, 200))}`)
-    rest = rest.slice(head.length)
-    const fields = [...lines.matchAll(/([^:]+): (.*)\r\n/g)]
-    const headers = Object.fromEntries(fields.map(([, name = '', value = '']) => [name.toLowerCase(), value]))
-    if (Object.keys(headers).length < fields.length) throw new Error(`a header appears twice: ${lines}`)
-    const status = Number(code)
-    const hasBody = status >= 200 && status !== 204 && !heads.includes(responses.length)
-    const length = hasBody ? Number(headers['content-length']) : 0
-    let body
-    if (hasBody && headers['transfer-encoding'] === 'chunked') [body, rest] = takeChunks(rest)
-    else if (length <= rest.length) [body, rest] = [rest.slice(0, length), rest.slice(length)]
-    else throw new Error(`content-length is ${headers['content-length']}, the rest ${rest.length}`)
-    responses.push({ status, headers, body: Buffer.from(body, 'latin1').toString() })
+    const taken = takeResponse(rest, heads.includes(responses.length))
+    if (taken === undefined) throw new Error(`an incomplete response: ${JSON.stringify(rest.slice(0, 200))}`)
+    responses.push(taken.response)
+    rest = taken.rest
   }
   return responses
 }
 
-function takeChunks (text: string): [body: string, rest: string] {
+/**
+ * Takes the first response off `text`, in which each character is a byte. Returns undefined if the response is not
+ * complete. Throws if `text` does not begin with a response.
+ */
+export function takeResponse (text: string, isHead: boolean): { response: RawResponse, rest: string } | undefined {
+  const headEnd = text.indexOf('\r\n\r\n') + 4
+  if (headEnd < 4) {
+    if ('HTTP/1.1 '.startsWith(text.slice(0, 9))) return undefined
+    throw new Error(`not an HTTP response: ${JSON.stringify(text.slice(0, 200))}`)
+  }
+  const [head, code, lines = ''] =
+    /^HTTP\/1\.1 (\d{3}) [^\r\n]*\r\n((?:[^\r\n]+\r\n)*)\r\n$/.exec(text.slice(0, headEnd)) ?? []
+  if (head === undefined) throw new Error(`not an HTTP response: ${JSON.stringify(text.slice(0, 200))}`)
+  const fields = [...lines.matchAll(/([^:]+): (.*)\r\n/g)]
+  const headers = Object.fromEntries(fields.map(([, name = '', value = '']) => [name.toLowerCase(), value]))
+  if (Object.keys(headers).length < fields.length) throw new Error(`a header appears twice: ${lines}`)
+  const status = Number(code)
+  const hasBody = status >= 200 && status !== 204 && !isHead
+  const content = hasBody && headers['transfer-encoding'] === 'chunked'
+    ? takeChunks(text, headEnd)
+    : takeBytes(text, headEnd, hasBody ? Number(headers['content-length']) : 0)
+  if (content === undefined) return undefined
+  const body = Buffer.from(content.body, 'latin1').toString()
+  return { response: { status, headers, body }, rest: text.slice(content.end) }
+}
+
+function takeBytes (text: string, start: number, length: number) {
+  const end = start + length
+  if (Number.isNaN(end)) throw new Error('a response without a length')
+  return end <= text.length ? { body: text.slice(start, end), end } : undefined
+}
+
+function takeChunks (text: string, start: number): { body: string, end: number } | undefined {
   let body = ''
-  for (;;) {
-    const [line = '', size = ''] = /^([0-9a-f]+)\r\n/i.exec(text) ?? []
-    const end = line.length + parseInt(size, 16)
-    if (text.slice(end, end + 2) !== '\r\n') throw new Error(`not a chunk: ${text.slice(0, 50)}`)
-    body += text.slice(line.length, end)
-    text = text.slice(end + 2)
-    if (end === line.length) return [body, text]
+  for (let at = start; ;) {
+    const lineEnd = text.indexOf('\r\n', at)
+    if (lineEnd < 0) return undefined
+    const line = text.slice(at, lineEnd)
+    if (!/^[0-9a-f]+$/i.test(line)) throw new Error(`not a chunk: ${line.slice(0, 50)}`)
+    const end = lineEnd + 2 + parseInt(line, 16)
+    if (text.length < end + 2) return undefined
+    if (text.slice(end, end + 2) !== '\r\n') throw new Error(`not a chunk: ${text.slice(at, at + 50)}`)
+    body += text.slice(lineEnd + 2, end)
+    at = end + 2
+    if (end === lineEnd + 2) return { body, end: at }
   }
 }

@@ -26,7 +26,7 @@ export function expectOnly (responses: RawResponse[], verdict: Verdict): string[
   return [String(expected[0])]
 }
 
-function checkError ({ status, headers, body }: RawResponse): void {
+export function checkError ({ status, headers, body }: RawResponse): void {
   const { error, message, ...rest } = JSON.parse(body)
   const challenge = headers['www-authenticate'] ?? ''
   if (!errorStatuses.has(status) || !catalogue.has(error) || Math.floor(error / 100) !== status ||

@@ -1,0 +1,60 @@
+// The users and plants of the streams.
+import { isDeepStrictEqual } from 'node:util'
+import pg from 'pg'
+import { createUsers } from '../../faults/postgres.ts'
+import { sql } from '../../../support/database.ts'
+import type { Program, Scope } from '../../../support/program.ts'
+import type { Plants } from '../oracle.ts'
+import { seeds } from './arbitrary.ts'
+import type { LargeResponses } from './predict.ts'
+
+export interface User { name: string, token: string }
+
+export async function openStore (scope: Scope, url: string) {
+  const pool = new pg.Pool({ connectionString: url, max: 4 }).on('error', () => {})
+  scope.teardown(() => pool.end())
+  let users: Promise<User[]> = Promise.resolve([])
+  let created = 0
+
+  async function createSeeded (): Promise<User[]> {
+    const names = Array.from({ length: 200 }, () => `stream ${created++}`)
+    const tokens = await createUsers(url, names)
+    await pool.query(`insert into plants (owner, id, name) select owner, id, 'seed ' || id
+      from unnest($1::text[]) owner, unnest($2::bigint[]) id`, [names, [...seeds.keys()].map(String)])
+    return names.map((name, index) => ({ name, token: tokens[index] as string }))
+  }
+
+  return {
+    /** Each stream has a user of its own, because the requests of a client that has left may run later. */
+    async nextUser (): Promise<User> {
+      for (;;) {
+        const user = (await users).pop()
+        if (user !== undefined) return user
+        users = createSeeded()
+      }
+    },
+
+    async readPlants (user: string): Promise<Plants> {
+      const { rows } = await pool.query<{ id: string, name: string, tag: string | null }>(
+        'select id, name, tag from plants where owner = $1', [user])
+      return new Map(rows.map(({ id, name, tag }) => [BigInt(id), { name, ...tag !== null && { tag } }]))
+    }
+  }
+}
+
+/** Stores a list that exceeds the socket buffers, and reads the script of /docs. */
+export async function createLarge (url: string, { address }: Program): Promise<LargeResponses> {
+  const [listToken = ''] = await createUsers(url, ['large list'])
+  await sql(url, `insert into plants (owner, id, name)
+    select 'large list', id, repeat('x', 4000) from generate_series(1, 1500) id`)
+  const read = async (path: string) => {
+    const response = await fetch(address + path, { headers: { authorization: `Bearer ${listToken}` } })
+    return response.text()
+  }
+  return { listToken, list: await read('/plants'), script: await read('/docs/scalar.js') }
+}
+
+export const isSame = (one: Plants, other: Plants) => {
+  const sorted = (plants: Plants) => [...plants].sort(([a], [b]) => Number(a - b))
+  return isDeepStrictEqual(sorted(one), sorted(other))
+}
