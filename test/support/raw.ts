@@ -32,60 +32,88 @@ export async function exchange (
 
 /** Throws if a response is incomplete, or if `bytes` contains anything except responses. */
 export function parseResponses (bytes: Buffer, heads: number[] = []): RawResponse[] {
+  const reader = new ResponseReader()
+  reader.push(bytes)
   const responses: RawResponse[] = []
-  for (let rest = bytes.toString('latin1'); rest !== '';) {
-    const taken = takeResponse(rest, heads.includes(responses.length))
-    if (taken === undefined) throw new Error(`an incomplete response: ${JSON.stringify(rest.slice(0, 200))}`)
-    responses.push(taken.response)
-    rest = taken.rest
+  for (;;) {
+    const response = reader.take(heads.includes(responses.length))
+    if (response === undefined) break
+    responses.push(response)
   }
+  if (reader.isMidway) throw new Error(`response ${responses.length} is incomplete`)
   return responses
 }
 
-/**
- * Takes the first response off `text`, in which each character is a byte. Returns undefined if the response is not
- * complete. Throws if `text` does not begin with a response.
- */
-export function takeResponse (text: string, isHead: boolean): { response: RawResponse, rest: string } | undefined {
-  const headEnd = text.indexOf('\r\n\r\n') + 4
-  if (headEnd < 4) {
-    if ('HTTP/1.1 '.startsWith(text.slice(0, 9))) return undefined
-    throw new Error(`not an HTTP response: ${JSON.stringify(text.slice(0, 200))}`)
+/** Parses responses that arrive in parts. */
+export class ResponseReader {
+  /** Bytes that are not parsed yet, as latin1. */
+  #text = ''
+  #response: Generator<undefined, RawResponse> | undefined
+
+  push (bytes: Buffer): void {
+    this.#text += bytes.toString('latin1')
   }
-  const [head, code, lines = ''] =
-    /^HTTP\/1\.1 (\d{3}) [^\r\n]*\r\n((?:[^\r\n]+\r\n)*)\r\n$/.exec(text.slice(0, headEnd)) ?? []
-  if (head === undefined) throw new Error(`not an HTTP response: ${JSON.stringify(text.slice(0, 200))}`)
-  const fields = [...lines.matchAll(/([^:]+): (.*)\r\n/g)]
-  const headers = Object.fromEntries(fields.map(([, name = '', value = '']) => [name.toLowerCase(), value]))
-  if (Object.keys(headers).length < fields.length) throw new Error(`a header appears twice: ${lines}`)
-  const status = Number(code)
-  const hasBody = status >= 200 && status !== 204 && !isHead
-  const content = hasBody && headers['transfer-encoding'] === 'chunked'
-    ? takeChunks(text, headEnd)
-    : takeBytes(text, headEnd, hasBody ? Number(headers['content-length']) : 0)
-  if (content === undefined) return undefined
-  const body = Buffer.from(content.body, 'latin1').toString()
-  return { response: { status, headers, body }, rest: text.slice(content.end) }
-}
 
-function takeBytes (text: string, start: number, length: number) {
-  const end = start + length
-  if (Number.isNaN(end)) throw new Error('a response without a length')
-  return end <= text.length ? { body: text.slice(start, end), end } : undefined
-}
+  /** Whether a response has begun to arrive. */
+  get isMidway (): boolean {
+    return this.#response !== undefined || this.#text !== ''
+  }
 
-function takeChunks (text: string, start: number): { body: string, end: number } | undefined {
-  let body = ''
-  for (let at = start; ;) {
-    const lineEnd = text.indexOf('\r\n', at)
-    if (lineEnd < 0) return undefined
-    const line = text.slice(at, lineEnd)
-    if (!/^[0-9a-f]+$/i.test(line)) throw new Error(`not a chunk: ${line.slice(0, 50)}`)
-    const end = lineEnd + 2 + parseInt(line, 16)
-    if (text.length < end + 2) return undefined
-    if (text.slice(end, end + 2) !== '\r\n') throw new Error(`not a chunk: ${text.slice(at, at + 50)}`)
-    body += text.slice(lineEnd + 2, end)
-    at = end + 2
-    if (end === lineEnd + 2) return { body, end: at }
+  /** Returns the next response, or undefined if it is incomplete. Throws if the bytes are not a response. */
+  take (isHead: boolean): RawResponse | undefined {
+    if (!this.isMidway) return undefined
+    this.#response ??= this.#read(isHead)
+    const { done, value } = this.#response.next()
+    if (!done) return undefined
+    this.#response = undefined
+    return value
+  }
+
+  /** Yields when the next bytes have not arrived. */
+  * #read (isHead: boolean): Generator<undefined, RawResponse> {
+    const head = yield * this.#until('\r\n\r\n')
+    const [, code, lines = ''] = /^HTTP\/1\.1 (\d{3}) [^\r\n]*\r\n((?:[^\r\n]+\r\n)*)\r\n$/.exec(head) ?? []
+    if (code === undefined) throw new Error(`not an HTTP response: ${JSON.stringify(head.slice(0, 200))}`)
+    const fields = [...lines.matchAll(/([^:]+): (.*)\r\n/g)]
+    const headers = Object.fromEntries(fields.map(([, name = '', value = '']) => [name.toLowerCase(), value]))
+    if (Object.keys(headers).length < fields.length) throw new Error(`a header appears twice: ${lines}`)
+    const status = Number(code)
+    const hasBody = status >= 200 && status !== 204 && !isHead
+    const isChunked = headers['transfer-encoding'] === 'chunked'
+    const length = Number(headers['content-length'])
+    if (hasBody && !isChunked && Number.isNaN(length)) throw new Error(`a response without a length: ${head}`)
+    const body = hasBody ? isChunked ? yield * this.#chunks() : yield * this.#bytes(length) : ''
+    return { status, headers, body: Buffer.from(body, 'latin1').toString() }
+  }
+
+  * #chunks (): Generator<undefined, string> {
+    for (let body = ''; ;) {
+      const line = yield * this.#until('\r\n')
+      const size = /^([0-9a-f]+)\r\n$/i.exec(line)?.[1]
+      if (size === undefined) throw new Error(`not a chunk: ${line.slice(0, 50)}`)
+      const chunk = yield * this.#bytes(parseInt(size, 16))
+      const end = yield * this.#bytes(2)
+      if (end !== '\r\n') throw new Error(`not the end of a chunk: ${end}`)
+      if (chunk === '') return body
+      body += chunk
+    }
+  }
+
+  * #bytes (count: number): Generator<undefined, string> {
+    const parts: string[] = []
+    for (let missing = count; missing > 0;) {
+      const part = this.#text.slice(0, missing)
+      this.#text = this.#text.slice(part.length)
+      parts.push(part)
+      missing -= part.length
+      if (missing > 0) yield
+    }
+    return parts.join('')
+  }
+
+  /** Takes the bytes up to and including the first `end`. */
+  * #until (end: string): Generator<undefined, string> {
+    while (!this.#text.includes(end)) yield
+    return yield * this.#bytes(this.#text.indexOf(end) + end.length)
   }
 }

@@ -4,6 +4,7 @@ import { isDeepStrictEqual } from 'node:util'
 // This import fills the catalogue with the errors of all domains.
 import '../../../src/app.ts'
 import { catalogue } from '../../../src/errors.ts'
+import type { Program } from '../../support/program.ts'
 import type { RawResponse } from '../../support/raw.ts'
 import { readInteger, type Plants, type Verdict } from './oracle.ts'
 
@@ -36,6 +37,17 @@ export function checkError ({ status, headers, body }: RawResponse): void {
     (status === 401 ? !challenge.startsWith('Bearer realm="plants"') : challenge !== '')) {
     throw new Error(`not an error as declared: ${status} ${JSON.stringify(headers)} ${body}`)
   }
+}
+
+/** Returns the unexpected log lines and errors of a service. */
+export function complaintsOf ({ log, stderr }: Program): string[] {
+  // The service warns that fsync is off on the server of `npm test`, and of a busy machine (`lagMs`).
+  const unexpected =
+    log.filter(({ level, off, lagMs }) => !off && !lagMs && /warn|error|fatal/.test(String(level)))
+  return [
+    ...unexpected.slice(0, 3).map((line) => `the service logged ${JSON.stringify(line)}`),
+    ...stderr() === '' ? [] : [`the service wrote ${stderr().slice(0, 1000)}`]
+  ]
 }
 
 /** Throws if the responses to `bytes` do not explain the changes of plants from `before` to `after`. */

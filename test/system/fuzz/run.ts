@@ -8,7 +8,7 @@ import { acceptingJwts, startKeyServer } from '../../support/identity-provider.t
 import { unmeasured, type Scope } from '../../support/program.ts'
 import { exchange, type ExchangeOptions, type RawResponse } from '../../support/raw.ts'
 import { examplePaths } from '../../support/routes.ts'
-import { explain, expectOnly } from './checks.ts'
+import { complaintsOf, explain, expectOnly } from './checks.ts'
 import { mutate } from './mutate.ts'
 import { create, cursorAt, isDecodable, list, remove, type Plants } from './oracle.ts'
 import {
@@ -20,9 +20,10 @@ type Send = (bytes: Buffer, options?: ExchangeOptions & { inOnePiece?: boolean }
 /** Sends random requests, most of them faulty, to the service. Reports unexpected responses. */
 export async function fuzz (scope: Scope, databaseUrl: string, seed: number, count: number, first = 0) {
   const provider = await startKeyServer(scope)
-  const { address, child, log, stderr } = await unmeasured.serve(scope, {
+  const service = await unmeasured.serve(scope, {
     DATABASE_URL: databaseUrl, TOKEN_CACHE_TTL: '4s', MAX_QUEUED: '9999', ...acceptingJwts(provider.issuer)
   })
+  const { address, child } = service
   const client = new pg.Pool({ connectionString: databaseUrl }).on('error', () => {})
   const names = ['ann', 'bob', 'cid']
   const users = [...names, ...names.map((name) => `${provider.issuer}|${name}`)]
@@ -44,13 +45,7 @@ export async function fuzz (scope: Scope, databaseUrl: string, seed: number, cou
     while (next < first + count && report.violations.length < 20 && !hasEnded()) await runCase(worker, next++)
   }))
 
-  // The service warns that fsync is off on the server of `npm test`, and of a busy machine (`lagMs`).
-  const unexpected =
-    log.filter(({ level, off, lagMs }) => !off && !lagMs && /warn|error|fatal/.test(String(level)))
-  for (const line of unexpected.slice(0, 3)) {
-    report.violations.push(`the service logged ${JSON.stringify(line)}`)
-  }
-  if (stderr() !== '') report.violations.push(`the service wrote ${stderr().slice(0, 1000)}`)
+  report.violations.push(...complaintsOf(service))
   if (hasEnded()) report.violations.push('the service ended')
   await client.end()
   return report

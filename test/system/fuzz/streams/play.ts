@@ -1,123 +1,160 @@
 // Sends a stream on a connection of its own, and reads the responses.
 import { once } from 'node:events'
-import { connect } from 'node:net'
+import { connect, type Socket } from 'node:net'
 import { setTimeout as delay } from 'node:timers/promises'
-import { takeResponse, type RawResponse } from '../../../support/raw.ts'
+import { ResponseReader, type RawResponse } from '../../../support/raw.ts'
 import type { Pause, Segment, Stream } from './arbitrary.ts'
-import { expectsContinue, type Observation } from './judge.ts'
+import { expectsContinue, isClosing, type Observation } from './judge.ts'
 import { parseRequests } from './parse.ts'
 
 /** The service must respond within this time, also on a busy machine. */
-const patienceMs = 10_000
+const patienceMs = Number(process.env.PATIENCE ?? 10_000)
 
 /**
- * Without `shutdown`, the service is expected to end the connection only after a response with Connection: close.
- * With `shutdown`, the client keeps its side open until the service has ended. Rejects if the service hangs.
+ * Sends the segments. Rejects if the service hangs. With `shutdown`, the client leaves its side of the connection
+ * open until the service has ended.
  */
 export async function play (
   address: string, segments: Segment[], { reader, end, endPause }: Stream, shutdown?: Promise<unknown>
 ): Promise<Observation> {
-  const { hostname, port } = new URL(address)
-  const socket = connect({ host: hostname, port: Number(port), allowHalfOpen: true, noDelay: true })
-  const responses: RawResponse[] = []
-  let [sent, rest] = [Buffer.alloc(0), '']
-  let [hasEnded, hasLeft, endedFirst, isCutByConnect] = [false, false, false, false]
-  const changed = () => { socket.emit('changed') }
-  socket.on('data', (chunk: Buffer) => {
-    rest += chunk.toString('latin1')
-    if (reader === 'slow') {
-      socket.pause()
-      setTimeout(() => socket.resume(), 2)
-    }
-    changed()
-  })
-  // A reset also emits 'close'.
-  socket.on('error', () => {})
-  for (const event of ['end', 'close']) {
-    socket.on(event, () => {
-      hasEnded = true
-      changed()
-    })
-  }
-
-  /** Moves complete responses from `rest` to `responses`. */
-  function takeResponses (): void {
-    const { requests, tail } = parseRequests(sent)
-    const methods = [...requests, ...tail.head ? [tail.head] : []].map(({ method }) => method)
-    for (;;) {
-      const finals = responses.filter(({ status }) => status !== 100).length
-      const taken = rest === '' ? undefined : takeResponse(rest, methods[finals] === 'HEAD')
-      if (taken === undefined) return
-      responses.push(taken.response)
-      rest = taken.rest
-    }
-  }
-
-  /** Returns whether all expected responses have arrived. */
-  function hasResponses (): boolean {
-    takeResponses()
-    const { requests, tail } = parseRequests(sent)
-    const finals = responses.filter(({ status }) => status !== 100).length
-    if (finals < requests.length + Number(tail.kind === 'malformed')) return false
-    return tail.kind !== 'incomplete' || tail.head === undefined || !expectsContinue(tail.head) ||
-      finals > requests.length || responses.at(-1)?.status === 100
-  }
-
-  /** Waits until `isTrue` or the end of the connection. */
-  async function until (what: string, isTrue: () => boolean): Promise<void> {
-    socket.resume()
-    const deadline = AbortSignal.timeout(patienceMs)
-    while (!hasEnded && !isTrue()) {
-      await once(socket, 'changed', { signal: deadline }).catch(() => {})
-      if (deadline.aborted) throw new Error(`waited ${patienceMs} ms for ${what}`)
-    }
-  }
-
-  async function sendSegments (): Promise<void> {
+  const client = new StreamClient(address, reader === 'slow')
+  const { socket } = client
+  await using _ = { [Symbol.asyncDispose]: async () => { socket.destroy() } }
+  let [hasLeft, isCutByConnect] = [false, false]
+  if (await once(socket, 'connect').then(() => true, () => false)) {
+    if (reader === 'late') socket.pause()
     for (const { bytes, pause } of segments) {
-      sent = Buffer.concat([sent, bytes])
-      takeResponses()
-      isCutByConnect ||= hasUnexpectedConnect()
-      socket.write(bytes)
-      await wait(pause)
+      client.write(bytes)
+      isCutByConnect ||= client.interruptsByConnect()
+      await client.wait(pause)
     }
+    await client.wait(endPause)
   }
-
-  /** Returns whether the bytes so far end with CONNECT, while responses to earlier requests are missing. */
-  function hasUnexpectedConnect (): boolean {
-    const { requests } = parseRequests(sent)
-    const finals = responses.filter(({ status }) => status !== 100).length
-    return requests.at(-1)?.method === 'CONNECT' && finals < requests.length - 1
-  }
-
-  async function wait (pause: Pause): Promise<void> {
-    if (pause === 'turn') await new Promise(setImmediate)
-    else if (pause === 'responses') await until('responses', hasResponses)
-    else if (pause !== 'none') await delay(pause)
-  }
-
-  const isConnected = await once(socket, 'connect').then(() => true, () => false)
-  if (reader === 'late') socket.pause()
-  if (isConnected) {
-    await sendSegments()
-    await wait(endPause)
-  }
+  let endedFirst = client.hasEnded
   if (end === 'leave' || end === 'reset') {
-    hasLeft = !hasEnded
-    endedFirst = hasEnded
+    hasLeft = !endedFirst
     if (end === 'leave') socket.destroy()
     else socket.resetAndDestroy()
   } else {
     if (end === 'halfClose') socket.end()
-    else await until('responses', hasResponses)
-    endedFirst = hasEnded && end === 'stay'
-    const isLast = responses.at(-1)?.headers.connection?.toLowerCase() === 'close'
-    if (shutdown === undefined && !isLast) socket.end()
-    await until('the end of the connection', () => false)
+    else {
+      await client.wait('responses')
+      endedFirst = client.hasEnded
+      // After the last response, the service must end the connection.
+      if (shutdown === undefined && !client.isOver()) socket.end()
+    }
+    await client.untilEnd()
     await shutdown
     socket.destroy()
   }
   if (!socket.closed) await once(socket, 'close')
-  takeResponses()
-  return { sent, responses, rest, hasLeft, endedFirst, isCutByConnect, inShutdown: shutdown !== undefined }
+  const { sent, responses, isMidway } = client
+  return {
+    sent, responses, isMidway, hasLeft, endedFirst, isCutByConnect, inShutdown: shutdown !== undefined
+  }
+}
+
+class StreamClient {
+  readonly socket: Socket
+  readonly responses: RawResponse[] = []
+  sent = Buffer.alloc(0)
+  hasEnded = false
+  #parsed = parseRequests(this.sent)
+  #incoming = new ResponseReader()
+  #failure: unknown
+
+  constructor (address: string, isSlow: boolean) {
+    const { hostname, port } = new URL(address)
+    this.socket = connect({ host: hostname, port: Number(port), allowHalfOpen: true, noDelay: true })
+    this.socket.on('data', (chunk: Buffer) => {
+      if (isSlow) {
+        this.socket.pause()
+        setTimeout(() => this.socket.resume(), 2)
+      }
+      this.#incoming.push(chunk)
+      this.#takeResponses()
+      this.socket.emit('changed')
+    })
+    // A reset also emits 'close'.
+    this.socket.on('error', () => {})
+    for (const event of ['end', 'close']) {
+      this.socket.on(event, () => {
+        this.hasEnded = true
+        this.socket.emit('changed')
+      })
+    }
+  }
+
+  get isMidway (): boolean {
+    return this.#incoming.isMidway
+  }
+
+  write (bytes: Buffer): void {
+    this.sent = Buffer.concat([this.sent, bytes])
+    this.#parsed = parseRequests(this.sent)
+    this.socket.write(bytes)
+  }
+
+  /** Returns whether the service may have received CONNECT while earlier responses are missing. */
+  interruptsByConnect (): boolean {
+    const { requests } = this.#parsed
+    return requests.at(-1)?.method === 'CONNECT' && this.#finals() < requests.length - 1
+  }
+
+  /** Returns whether the last response has arrived. */
+  isOver (): boolean {
+    const last = this.responses.at(-1)
+    return last !== undefined && isClosing(last)
+  }
+
+  async wait (pause: Pause): Promise<void> {
+    if (pause === 'turn') await new Promise(setImmediate)
+    else if (pause === 'responses') await this.#until('responses', () => this.#hasResponses())
+    else if (pause !== 'none') await delay(pause)
+  }
+
+  untilEnd () {
+    return this.#until('the end of the connection', () => false)
+  }
+
+  /** Waits until `isTrue` or the end of the connection. */
+  async #until (what: string, isTrue: () => boolean): Promise<void> {
+    this.socket.resume()
+    const deadline = AbortSignal.timeout(patienceMs)
+    while (!this.hasEnded && !isTrue()) {
+      await once(this.socket, 'changed', { signal: deadline }).catch(() => {})
+      if (this.#failure !== undefined) throw this.#failure
+      if (deadline.aborted) throw new Error(`waited ${patienceMs} ms for ${what}`)
+    }
+  }
+
+  #finals () {
+    return this.responses.filter(({ status }) => status !== 100).length
+  }
+
+  /** Returns whether all responses to the bytes so far have arrived. */
+  #hasResponses (): boolean {
+    const { requests, tail } = this.#parsed
+    const finals = this.#finals()
+    if (finals < requests.length + Number(tail.kind === 'malformed')) return false
+    return tail.kind !== 'incomplete' || tail.head === undefined || !expectsContinue(tail.head) ||
+      finals > requests.length || this.responses.at(-1)?.status === 100
+  }
+
+  #takeResponses (): void {
+    const { requests, tail } = this.#parsed
+    const heads = [...requests, ...tail.head ? [tail.head] : []]
+    try {
+      for (;;) {
+        const { method, hasBadFraming } = heads[this.#finals()] ?? {}
+        const response = this.#incoming.take(method === 'HEAD')
+        if (response === undefined) return
+        this.responses.push(response)
+        // An error of Node's parser has a body, because Node does not tell the method of a malformed request.
+        if (method === 'HEAD' && hasBadFraming) this.#incoming = new ResponseReader()
+      }
+    } catch (error) {
+      this.#failure ??= error
+    }
+  }
 }

@@ -10,7 +10,9 @@ import type { LargeResponses } from './predict.ts'
 
 export interface User { name: string, token: string }
 
-export async function openStore (scope: Scope, url: string) {
+export type Store = ReturnType<typeof openStore>
+
+export function openStore (scope: Scope, url: string) {
   const pool = new pg.Pool({ connectionString: url, max: 4 }).on('error', () => {})
   scope.teardown(() => pool.end())
   let users: Promise<User[]> = Promise.resolve([])
