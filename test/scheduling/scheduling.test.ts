@@ -2,13 +2,10 @@
 // in random orders of events.
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
-import { Socket } from 'node:net'
 import { PassThrough } from 'node:stream'
 import { setImmediate as nextTick } from 'node:timers/promises'
 import fc from 'fast-check'
-import Fastify from 'fastify'
 import t from 'tap'
-import { manageConnections } from '../../src/http/wire/connections.ts'
 import { createBatcher, singles, type Work } from '../../src/scheduling/batcher.ts'
 import { FairQueue } from '../../src/scheduling/fair-queue.ts'
 import { MemoryBudget } from '../../src/scheduling/memory-budget.ts'
@@ -129,15 +126,6 @@ t.test('the heap is collected five seconds after a burst of large bodies or 1,00
   advance(1)
   t.strictSame(calls.map(({ args }) => args), [[{ execution: 'async', flavor: 'last-resort' }]])
   await burst(1024, 5000, 1)
-  const app = Fastify()
-  manageConnections(app, { stopping: false }, 1001)
-  const sockets = Array.from({ length: 1001 }, () => new Socket())
-  for (const socket of sockets) app.server.emit('connection', socket)
-  for (const [closed, total] of [[999, 1], [1, 2], [1, 2]] as const) {
-    await Promise.all(sockets.splice(0, closed).map((socket) => once(socket.destroy(), 'close')))
-    advance(5000)
-    t.equal(calls.length, total)
-  }
 })
 
 t.test('every sequence of requests and reads gets what buckets of whole tokens would give', async (t) => {
