@@ -96,7 +96,9 @@ export function rejectRequest (
     'content-length': String(body.length),
     connection: 'close'
   }
-  if (response !== undefined) return void response.writeHead(status, headers).end(body)
-  const lines = Object.entries(headers).map(([name, value]) => `${name}: ${value}\r\n`)
-  socket.write(`HTTP/1.1 ${status} ${STATUS_CODES[status]}\r\n${lines.join('')}\r\n${body}`)
+  if (response !== undefined) response.writeHead(status, headers).end(body)
+  else {
+    const lines = Object.entries(headers).map(([name, value]) => `${name}: ${value}\r\n`)
+    socket.write(`HTTP/1.1 ${status} ${STATUS_CODES[status]}\r\n${lines.join('')}\r\n${body}`)
+  }
 }

@@ -80,7 +80,7 @@ export class ClientConnection {
     this.#pauseSoon()
   }
 
-  /** Does not read ahead of a response. Waits for the end of the chunk: within it, Node resumes the socket. */
+  /** Does not read ahead of a response. Within the current chunk, Node would resume the socket. */
   #pauseSoon (): void {
     process.nextTick(() => { if (this.#response !== undefined) this.socket.pause() })
   }
