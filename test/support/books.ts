@@ -39,7 +39,7 @@ export const booksTable = defineTable<Book>('books', NewBookSchema, {
   isLent: 'boolean'
 })
 
-export const { BOOK_EXISTS, BOOK_NOT_FOUND } = defineErrors({
+const { BOOK_EXISTS, BOOK_NOT_FOUND } = defineErrors({
   BOOK_EXISTS: [40098, 'You already have this book.'],
   BOOK_NOT_FOUND: [40498, 'You have no such book.']
 })
