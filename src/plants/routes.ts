@@ -38,7 +38,7 @@ const ListSchema = Type.Array(PlantSchema, {
     link: {
       type: 'string',
       description: 'The next page, while more plants follow: a URL relative to this one (RFC 8288)',
-      examples: ['<?limit=20&after=NDM>; rel="next"']
+      examples: ['<plants?limit=20&after=NDM>; rel="next"']
     }
   }
 })
@@ -82,8 +82,9 @@ export const plantsRoutes: FastifyPluginAsyncTypebox<{ plants: Plants }> = async
     // HTTP/1.0 has no chunks: the client could not notice a truncated list.
     if (!Array.isArray(list) && request.raw.httpVersion === '1.0') throw new ApiError(errors.HTTP_TOO_OLD)
     if (beyond !== undefined) {
-      // A relative URL also works behind a proxy that strips a path prefix.
-      reply.header('link', `<?limit=${limit}&after=${writeCursor(beyond)}>; rel="next"`)
+      // A relative URL also works behind a proxy that strips a path prefix. Name the last segment of the path:
+      // RFC 2396, which Java's URI implements, drops this segment when it resolves a bare query.
+      reply.header('link', `<plants?limit=${limit}&after=${writeCursor(beyond)}>; rel="next"`)
     }
     if (Array.isArray(list)) return list
     reply.type('application/json')
