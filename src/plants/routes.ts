@@ -41,7 +41,7 @@ export const plantsRoutes: FastifyPluginAsyncTypebox<{ plants: Plants }> = async
       description: 'Returns your plants in ascending order of id: all of them, or the first `limit`. ' +
         'While more follow, the header `Link` leads to the next page.',
       querystring: ListQuerySchema,
-      response: { 200: listOf(PlantSchema, 'Your plants') }
+      response: { 200: listOf(PlantSchema, 'plants') }
     }
   }, async (request, reply) => {
     const list = await plants.list(request.identity, rangeOf(request.query), reply.raw)

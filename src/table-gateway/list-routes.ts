@@ -26,14 +26,14 @@ export const ListQuerySchema = Type.Object({
 }, { additionalProperties: false })
 type ListQuery = Static<typeof ListQuerySchema>
 
-/** The schema of a list's response, for a route with `ListQuerySchema`. */
-export const listOf = <Schema extends TSchema>(item: Schema, description: string) => Type.Array(item, {
-  description,
+/** The schema of the response of a list at the path `/${name}`. The query has `ListQuerySchema`. */
+export const listOf = <Schema extends TSchema>(item: Schema, name: string) => Type.Array(item, {
+  description: `Your ${name}`,
   headers: {
     link: {
       type: 'string',
       description: 'The next page, while more results follow: a URL relative to this one (RFC 8288)',
-      examples: ['<?limit=20&after=NDM>; rel="next"']
+      examples: [`<${name}?limit=20&after=NDM>; rel="next"`]
     }
   }
 })
@@ -52,8 +52,10 @@ export function sendList<Row> (
   // HTTP/1.0 has no chunks: the client could not notice a truncated list.
   if (isLong && request.raw.httpVersion === '1.0') throw new ApiError(errors.HTTP_TOO_OLD)
   if (nextId !== undefined) {
-    // A relative URL also works behind a proxy that strips a path prefix.
-    reply.header('link', `<?limit=${request.query.limit}&after=${writeCursor(nextId)}>; rel="next"`)
+    // A relative URL also works behind a proxy that strips a path prefix. Name the last segment of the path:
+    // RFC 2396, which Java's URI implements, drops this segment when it resolves a bare query.
+    const segment = request.routeOptions.url?.split('/').at(-1)
+    reply.header('link', `<${segment}?limit=${request.query.limit}&after=${writeCursor(nextId)}>; rel="next"`)
   }
   if (!isLong) return rows
   reply.type('application/json')

@@ -53,7 +53,7 @@ const bookRoutes: FastifyPluginAsyncTypebox<{ books: Books }> = async (app, { bo
   })
   app.get('/books', {
     config: { errors: listErrors },
-    schema: { querystring: ListQuerySchema, response: { 200: listOf(BookSchema, 'Your books') } }
+    schema: { querystring: ListQuerySchema, response: { 200: listOf(BookSchema, 'books') } }
   }, async (request, reply) =>
     sendList(request, reply, await books.list(request.identity, rangeOf(request.query), reply.raw)))
   const params = Type.Object({ id: Int64Text({ description: 'The id' }) })

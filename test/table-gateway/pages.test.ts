@@ -58,7 +58,7 @@ for (const [kind, limits, bookAt, extremes] of [
       for (const start of [0, 7]) {
         const response = await user.list(`?limit=${limit}&after=${cursorAt(ids[start] as bigint)}`)
         const next = limit > 0 ? rows[start + limit] : undefined
-        t.equal(response.headers.link, next && linkTo(limit, next.id), `${limit} from ${start}`)
+        t.equal(response.headers.link, next && linkTo(limit, next.id, 'books'), `${limit} from ${start}`)
         t.equal(response.body, bodyOf(rows.slice(start, start + limit)), `${limit} from ${start}`)
       }
     }
@@ -78,7 +78,7 @@ t.test('the end of a very long page is found in steps', async (t) => {
   for (const limit of [12_100, 12_101, 12_102, 22_101, 22_102, 50_000]) {
     const response = await victor.list(`?limit=${limit}`)
     t.equal(response.json().length, Math.min(limit, count))
-    t.equal(response.headers.link, limit < count ? linkTo(limit, limit + 1) : undefined, `${limit}`)
+    t.equal(response.headers.link, limit < count ? linkTo(limit, limit + 1, 'books') : undefined, `${limit}`)
   }
 })
 
@@ -95,7 +95,7 @@ t.test('a Link costs no statement up to 2,000 books, and HEAD reads only what it
   ] as const) {
     for (const [request, expected] of [[list, ofGet], [head, ofHead]] as const) {
       const { headers: { link }, statusCode } = await request(`?limit=${limit}`)
-      t.strictSame([statusCode, link, countStatements()], [200, linkTo(limit, limit + 1), expected])
+      t.strictSame([statusCode, link, countStatements()], [200, linkTo(limit, limit + 1, 'books'), expected])
     }
   }
   t.match(await head(''), { statusCode: 200, body: '', headers: { 'content-type': 'application/json' } })
@@ -128,7 +128,7 @@ t.test('changes between pages make no other book appear twice or be skipped', as
   await storeBooks(url, 'walker', range(6).map((id) => ({ id: BigInt(10 * id), title: String(10 * id) })))
   const walker = await as('walker')
   const first = await walker.list('?limit=2')
-  t.equal(first.headers.link, linkTo(2, 20))
+  t.equal(first.headers.link, linkTo(2, 20, 'books'))
   for (const id of [-1, 15, 25]) await walker.create({ id, title: String(id) })
   for (const id of [0, 20, 40]) await walker.delete(id)
   const second = await walker.list(nextQuery(first))
@@ -154,7 +154,7 @@ t.test('changes while a long page is sent make no other book appear twice or be 
     })
     const response = await peggy.list('?limit=4000')
     changing.restore()
-    t.equal(response.headers.link, linkTo(4000, 8000))
+    t.equal(response.headers.link, linkTo(4000, 8000, 'books'))
     const rest = await peggy.list(nextQuery(response))
     const stored = await sql(url, "select title from books where owner = 'peggy' order by id")
     t.equal(stored.length, total)
