@@ -47,8 +47,15 @@ export interface NewRow<Row> extends RowKey { row: Row }
 
 /** Instances, `import` and `user erase` lock rows in this order, so that statements rarely deadlock. */
 export function byKey (one: RowKey, other: RowKey): number {
-  if (one.user !== other.user) return one.user < other.user ? -1 : 1
+  if (one.user !== other.user) return compareUsers(one.user, other.user)
   if (one.id === other.id) return 0
   // Beyond 2^53, different ids may be the same number.
   return Number(one.id) - Number(other.id) || (BigInt(one.id) < BigInt(other.id) ? -1 : 1)
+}
+
+/** Compares different users like PostgreSQL's collation "C": by the bytes of UTF-8. */
+function compareUsers (one: string, other: string): number {
+  // Only for characters from U+D800 on, the code units of UTF-16 may have another order than the bytes.
+  if (/[\uD800-\uFFFF]/.test(one)) return Buffer.compare(Buffer.from(one), Buffer.from(other))
+  return one < other ? -1 : 1
 }
