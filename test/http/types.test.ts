@@ -11,7 +11,7 @@ const [smallest, largest] = [-(2n ** 63n), 2n ** 63n - 1n]
 const int64 = `from ${smallest} to ${largest}`
 const zeros = '0'.repeat(5000)
 
-const { as } = await startApp(t)
+const { app, as } = await startApp(t)
 const alice = await as('alice')
 
 t.test('every JSON notation of a 64-bit integer has its exact value', async (t) => {
@@ -68,6 +68,8 @@ t.test('a query has known parameters only, and limit once as a decimal int32', a
     isError(t, await alice.list(`?${query}`), 40016, `${name} is not a parameter here: use limit or after.`)
   }
   isError(t, await alice.delete('5?force=true'), 40016, 'force is not a parameter here: use none.')
+  const root = await app.inject('/?limit=10&after=MQ')
+  isError(t, root, 40016, 'limit is not a parameter here: use none.', 'the URL of a page, resolved wrongly')
 })
 
 t.test('the message names a field at any depth, and headers cannot have a schema', async (t) => {

@@ -6,7 +6,7 @@ import { PassThrough } from 'node:stream'
 import { setImmediate as nextTick } from 'node:timers/promises'
 import fc from 'fast-check'
 import t from 'tap'
-import { createBatcher, singles, type Work } from '../../src/scheduling/batcher.ts'
+import { createBatcher, unbatched, type Work } from '../../src/scheduling/batcher.ts'
 import { FairQueue } from '../../src/scheduling/fair-queue.ts'
 import { MemoryBudget } from '../../src/scheduling/memory-budget.ts'
 import { TickLimiter } from '../../src/scheduling/tick-limiter.ts'
@@ -49,7 +49,7 @@ t.test('work beyond the budget of a tick waits for the next tick, and its keys t
   }
 })
 
-const openBatcher = (limits: typeof singles, run: (names: string[]) => Promise<string[]>) =>
+const openBatcher = (limits: typeof unbatched, run: (names: string[]) => Promise<string[]>) =>
   createBatcher<Work & { name: string }, string>((items) => run(items.map(({ name }) => name)),
     { name: 'test', limits, maxQueued: 100, isRetryable: () => true })
 
@@ -57,7 +57,7 @@ t.test('users share batches of a bounded size, and without batching no item wait
   const sizes = { m1: 131_072, m2: 131_072, n1: 1_000_000, a1: 0, a2: 0, a3: 0, a4: 0, b1: 0 }
   for (const [limits, atOnce, later] of [
     [{ maxItems: 4, maxInFlight: 1 }, ['a1 b1 a2 a3'], ['a4 m1', 'm2', 'n1']],
-    [singles, ['a1', 'b1', 'a2', 'a3', 'a4', 'm1', 'm2', 'n1'], []]
+    [unbatched, ['a1', 'b1', 'a2', 'a3', 'a4', 'm1', 'm2', 'n1'], []]
   ] as const) {
     const batches: string[] = []
     const batcher = openBatcher(limits, async (names) => {

@@ -10,7 +10,7 @@ import { rejectRequest, requestCost } from '../responses.ts'
 import type { Behavior } from './connection.ts'
 import { createServer, type Lifecycle } from './server.ts'
 
-/** Pass `options` of the result to Fastify, and the app to `attach`. `idleMs` limits a time without traffic. */
+/** Pass the `options` to Fastify, and the app to `attach`. `idleMs` limits a time without traffic. */
 export function createAppServer (
   lifecycle: Lifecycle, maxConnections: number, nodeOptions: ServerOptions, idleMs: number
 ) {
