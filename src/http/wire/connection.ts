@@ -8,11 +8,10 @@ export interface Behavior {
   run: (request: IncomingMessage, response: ServerResponse) => void
   /** Whether the service must run no later request of the connection. */
   isLast: (request: IncomingMessage) => boolean
-  /** Sends an error as the last response, then calls `done`. Without a `response`, writes to the socket. */
-  reject: (socket: Socket, error: Error, done: () => void, response?: ServerResponse) => void
-  /** After a response, how many ms the next request may take that has already begun to arrive. */
-  graceMs: () => number
 }
+
+/** Sends the last response, then calls `done`. Without a `response` in flight, writes to the socket. */
+export type Reject = (done: () => void, response?: ServerResponse) => void
 
 /**
  * - `open`: requests run in the order of their arrival.
@@ -32,6 +31,8 @@ const [lingerIdleMs, lingerMs] = [2000, 5000]
 
 export class ClientConnection {
   readonly socket: Socket
+  /** Read at once: Node then knows the address even after the client has gone. */
+  readonly remoteAddress: string | undefined
   /** The id of the request in flight, for the log. */
   requestId = ''
   readonly #behavior: Behavior
@@ -44,11 +45,12 @@ export class ClientConnection {
   #isUnread = false
   #waiting: Array<{ response: ServerResponse, start: () => void }> = []
   #ignored = 0
-  /** What is wrong with the input. The last response reports it. */
-  #error: Error | undefined
+  /** Responds to malformed input. */
+  #reject: Reject | undefined
 
   constructor (socket: Socket, behavior: Behavior) {
     this.socket = socket
+    this.remoteAddress = socket.remoteAddress
     this.#behavior = behavior
     // Node calls `destroySoon` after a response with `Connection: close`. The original does not linger.
     socket.destroySoon = () => this.#close()
@@ -111,13 +113,13 @@ export class ClientConnection {
     else if (!last.headersSent) last.setHeader('connection', 'close')
   }
 
-  /** `response`: the response in flight, to which an error belongs. */
+  /** `response`: the response in flight, if its request is malformed. */
   #close (response?: ServerResponse): void {
     if (this.#state === 'closing') return
     this.#state = 'closing'
     this.#waiting = []
-    if (this.#error === undefined) this.#linger()
-    else this.#behavior.reject(this.socket, this.#error, () => this.#linger(), response)
+    if (this.#reject === undefined) this.#linger()
+    else this.#reject(() => this.#linger(), response)
   }
 
   /** Reads on after the last response: unread input would reset the connection. */
@@ -130,34 +132,34 @@ export class ClientConnection {
     socket.once('close', () => clearTimeout(timer))
   }
 
-  /** Call this for each error of Node's parser. Only the first error of a connection gets a response. */
-  fail (error: Error & { code?: string }): void {
+  /** Call this for malformed input. Calls `reject` once, when the requests before it have their responses. */
+  fail (reject: Reject): void {
     const response = this.#response
-    const isLate = error.code === 'ERR_HTTP_REQUEST_TIMEOUT'
-    if (this.#state === 'closing' || this.#error !== undefined || !this.socket.writable) return
+    if (this.#state === 'closing' || this.#reject !== undefined || !this.socket.writable) return
     if (response?.req.complete) {
-      // Node may not have read the late request, because of this response.
-      if (isLate) return
       const isIncomplete = this.#waiting.at(-1)?.response.req.complete === false
       if (isIncomplete) this.#waiting.pop()
-      if (isIncomplete || this.#state === 'open') this.#error = error
+      if (isIncomplete || this.#state === 'open') this.#reject = reject
       this.#state = 'ending'
-    } else if (isLate && performance.now() - this.#respondedAt < this.#behavior.graceMs()) {
-      // The rest of the request may arrive soon.
     } else if (this.#isUnread || (response && !needsBody(response))) this.end()
     else {
-      this.#error = error
+      this.#reject = reject
       this.#close(response)
     }
   }
 
+  /** Call this for a late request. A request that had to wait gets `graceMs` after the response before it. */
+  expire (reject: Reject, graceMs: number): void {
+    const isWaiting = this.#response?.req.complete === true
+    if (!isWaiting && performance.now() - this.#respondedAt >= graceMs) this.fail(reject)
+  }
+
   /** Call this for CONNECT. Node has detached its parser and its listeners from the socket. */
-  refuseTunnel (error: Error): void {
-    const isIdle = this.#isIdle()
+  refuseTunnel (reject: Reject): void {
     // An unhandled 'error' event would end the process.
     this.socket.on('error', () => {})
     // Without Node's listeners, a response in flight could stall.
-    if (isIdle) this.fail(error)
+    if (this.#isIdle()) this.fail(reject)
     else this.socket.destroy()
   }
 
