@@ -120,6 +120,6 @@ export const elementsOf = (fields: Array<[string, string]>, wanted: string) => f
 /** Returns whether the response to `request` must be the last one of its connection. */
 export function endsConnection ({ method, version, headers, hasBadFraming }: Request): boolean {
   const options = elementsOf(headers, 'connection')
-  return hasBadFraming || method === 'CONNECT' || (!process.env.RELAX && headers.some(([name]) => name === 'upgrade')) ||
-    (options.includes('close') && !(process.env.RELAX && version !== '1.1')) || (version !== '1.1' && !options.includes('keep-alive'))
+  return hasBadFraming || method === 'CONNECT' || headers.some(([name]) => name === 'upgrade') ||
+    options.includes('close') || (version !== '1.1' && !options.includes('keep-alive'))
 }

@@ -95,10 +95,11 @@ class StreamClient {
     this.socket.write(bytes)
   }
 
-  /** Returns whether the service may have received CONNECT while earlier responses are missing. */
+  /** Returns whether CONNECT may have arrived while responses to earlier requests are missing. */
   interruptsByConnect (): boolean {
     const { requests } = this.#parsed
-    return requests.at(-1)?.method === 'CONNECT' && this.#finals() < requests.length - 1
+    const earlier = requests.at(-1)?.method === 'CONNECT' ? requests.length - 1 : requests.length
+    return this.sent.includes('CONNECT ') && this.#finals() < earlier
   }
 
   /** Returns whether the last response has arrived. */
@@ -124,7 +125,10 @@ class StreamClient {
     while (!this.hasEnded && !isTrue()) {
       await once(this.socket, 'changed', { signal: deadline }).catch(() => {})
       if (this.#failure !== undefined) throw this.#failure
-      if (deadline.aborted) throw new Error(`waited ${patienceMs} ms for ${what}`)
+      if (deadline.aborted) {
+        const statuses = this.responses.map(({ status }) => status).join()
+        throw new Error(`waited ${patienceMs} ms for ${what}, received ${statuses}${this.isMidway ? '…' : ''}`)
+      }
     }
   }
 
@@ -146,12 +150,12 @@ class StreamClient {
     const heads = [...requests, ...tail.head ? [tail.head] : []]
     try {
       for (;;) {
-        const { method, hasBadFraming } = heads[this.#finals()] ?? {}
-        const response = this.#incoming.take(method === 'HEAD')
+        const isHead = heads[this.#finals()]?.method === 'HEAD'
+        const response = this.#incoming.take(isHead)
         if (response === undefined) return
         this.responses.push(response)
         // An error of Node's parser has a body, because Node does not tell the method of a malformed request.
-        if (method === 'HEAD' && hasBadFraming) this.#incoming = new ResponseReader()
+        if (isHead && isClosing(response)) this.#incoming = new ResponseReader()
       }
     } catch (error) {
       this.#failure ??= error

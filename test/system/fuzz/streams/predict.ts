@@ -39,7 +39,6 @@ export const outcomesOfHead = (request: Request, token: string, plants: Plants, 
 
 /** Returns whether the response must have `Connection: close`, may have it, or must not have it. */
 export function closeRuleOf (request: Request): 'must' | 'may' | 'no' {
-  if (process.env.RELAX && request.headers.some(([name]) => name === 'upgrade')) return 'may'
   if (endsConnection(request)) return 'must'
   const { method, version, headers, trailers } = request
   const isOdd = version !== '1.1' || !METHODS.includes(method) || mustFail(request) || hasOddity(request) ||
@@ -91,8 +90,8 @@ function verdictOf (
   request: Request, token: string, plants: Plants, large: LargeResponses
 ): Verdict | string | undefined {
   const { method, target, isChunked, body } = request
-  if (process.env.RELAX && (method === 'CONNECT' || rtspMethods.includes(method))) return undefined
-  if (method === 'CONNECT' || rtspMethods.includes(method)) return { number: 50101 }
+  if (method === 'CONNECT') return { number: 50101 }
+  // The error is 501 or 400: the service recognizes an unknown method only if the method arrives in one segment.
   if (!METHODS.includes(method)) return undefined
   const [path = '', query = ''] = target.split(/\?(.*)/s)
   const route = path.replace(/^\/plants\/[^/]+$/, '/plants/1')

@@ -1,5 +1,4 @@
 // The users and plants of the streams.
-import { isDeepStrictEqual } from 'node:util'
 import pg from 'pg'
 import { createUsers } from '../../faults/postgres.ts'
 import { sql } from '../../../support/database.ts'
@@ -30,9 +29,10 @@ export function openStore (scope: Scope, url: string) {
     /** Each stream has a user of its own, because the requests of a client that has left may run later. */
     async nextUser (): Promise<User> {
       for (;;) {
-        const user = (await users).pop()
+        const current = users
+        const user = (await current).pop()
         if (user !== undefined) return user
-        users = createSeeded()
+        if (users === current) users = createSeeded()
       }
     },
 
@@ -54,9 +54,4 @@ export async function createLarge (url: string, { address }: Program): Promise<L
     return response.text()
   }
   return { listToken, list: await read('/plants'), script: await read('/docs/scalar.js') }
-}
-
-export const isSame = (one: Plants, other: Plants) => {
-  const sorted = (plants: Plants) => [...plants].sort(([a], [b]) => Number(a - b))
-  return isDeepStrictEqual(sorted(one), sorted(other))
 }
