@@ -21,11 +21,14 @@ const foreignErrors: Record<string, ErrorDefinition> = {
   HPE_CHUNK_EXTENSIONS_OVERFLOW: errors.BODY_TOO_LARGE
 }
 
-function toApiError (error: unknown, otherwise: ErrorDefinition): ApiError {
+function toApiError (app: FastifyInstance, error: unknown, otherwise: ErrorDefinition): ApiError {
   if (error instanceof ApiError) return error
   const { code = '', statusCode = 500 } = Object(error) as Partial<FastifyError>
   const known = isUnknownMethod(Object(error)) ? errors.METHOD_UNKNOWN : foreignErrors[code]
-  return new ApiError(known ?? (statusCode < 500 ? errors.HTTP_MALFORMED : otherwise), { cause: error })
+  const definition = known ?? (statusCode < 500 ? errors.HTTP_MALFORMED : otherwise)
+  const { bodyLimit } = app.initialConfig
+  const detail = definition === errors.BODY_TOO_LARGE ? `at most ${bodyLimit} bytes` : undefined
+  return new ApiError(definition, { detail, cause: error })
 }
 
 interface ParserError { code: string, bytesParsed: number, rawPacket: Buffer }
@@ -55,7 +58,7 @@ const errorCost = 8192
 export const requestCost = 32_768
 
 export function handleError (error: unknown, request: FastifyRequest, reply: FastifyReply): void {
-  const apiError = toApiError(error, errors.INTERNAL)
+  const apiError = toApiError(request.server, error, errors.INTERNAL)
   const { status, number, headers, message } = apiError
   const { method, routeOptions: { url: route, schema } } = request
   // No route without an operation id is shed, except for the files of the reference page.
@@ -79,7 +82,7 @@ export function handleError (error: unknown, request: FastifyRequest, reply: Fas
 
 /** Returns a complete HTTP response as text, for a request that never reaches Fastify. */
 export function rawErrorResponse (app: FastifyInstance, error: unknown, remoteAddress?: string): string {
-  const apiError = toApiError(error, errors.HTTP_MALFORMED)
+  const apiError = toApiError(app, error, errors.HTTP_MALFORMED)
   const { status, number, headers, message } = apiError
   const id = newRequestId()
   app.errorLog.record(apiError, 'connection', app.log.child({ reqId: id }), { remoteAddress })

@@ -30,7 +30,7 @@ const secrets = [full, readOnly, expired, revoked, unknown, mistyped]
   .map((text) => text.replace('Bearer ', ''))
 
 const realm = 'Bearer realm="plants"'
-const missing = [40101, 'This operation needs an Authorization header with a bearer token.', realm] as const
+const missing = [40101, 'This operation needs the header `Authorization: Bearer <token>`.', realm] as const
 const invalid = [40102, 'The bearer token is not valid.', `${realm}, error="invalid_token"`] as const
 const forbidden = [40301, 'The bearer token may only read.', `${realm}, error="insufficient_scope"`] as const
 const malformedHeader = 'FST_BEARER_AUTH_INVALID_AUTHORIZATION_HEADER'

@@ -10,7 +10,8 @@ import { exchange, type RawResponse } from '../support/raw.ts'
 import { examplePaths } from '../support/routes.ts'
 
 const unknownPath: [number, string] = [40401, 'There is nothing at this path.']
-const wrongMethod: [number, string] = [40501, 'This path does not support this method.']
+const wrongMethod = (allow: string): [number, string] =>
+  [40501, `This path does not support this method: use ${allow}.`]
 
 const { app, as, log, url, listen } = await startApp(t)
 const address = await listen()
@@ -46,7 +47,8 @@ t.test('with default settings a response has exactly these headers and this body
     ['GET /plants', 200, '[{"name":"n"},{"name":"m"}]'],
     ['DELETE /plants/2', 204, ''],
     ['DELETE /plants/2', 404, '{"error":40402,"message":"You have no plant with this id."}'],
-    ['OPTIONS /plants', 405, '{"error":40501,"message":"This path does not support this method."}',
+    ['OPTIONS /plants', 405,
+      '{"error":40501,"message":"This path does not support this method: use GET, HEAD, POST."}',
       { allow: 'GET, HEAD, POST' }],
     ['hello', 400, '{"error":40001,"message":"The request is not well-formed HTTP/1.1."}']
   ]
@@ -98,13 +100,13 @@ t.test('a wrong URL, two credentials, two types and an absent body are rejected'
       [request(`GET /plants?${query} HTTP/1.1`),
         40016, 'This name is not a parameter here: use limit or after.']),
     [request('GET /plants?limit=1%zz HTTP/1.1'),
-      40016, 'limit must be a decimal integer from 0 to 2147483647, given once.'],
+      40016, 'limit must be a decimal integer from 0 to 2147483647, without + or leading zeros, given once.'],
     [request(`DELETE /plants/${'1'.repeat(1001)} HTTP/1.1`), 41401, 'The URL is too long.'],
     [request(`GET /${'x'.repeat(15_000)} HTTP/1.1`), ...unknownPath],
     [request('GET /plants HTTP/1.1', [`Authorization: ${authorization}`]),
       40102, 'The bearer token is not valid.'],
     [create(body, ['Content-Type: text/plain', 'Content-Length: 19']),
-      40004, 'The body must be application/json in UTF-8.'],
+      40004, 'The body must be JSON in UTF-8, with `Content-Type: application/json`.'],
     [create('', []), ...noPlant]
   ]
   const responses = await exchange(address, [...cases.map(([text]) => text), last])
@@ -207,15 +209,15 @@ t.test('a path rejects other methods and lists its own in Allow, and other paths
     t.equal(responses.length, group.length + 1)
     for (const [index, { line, allow }] of group.entries()) {
       t.equal(responses[index]?.headers.allow, allow, line)
-      if (!heads.includes(index)) isError(t, responses[index], ...allow ? wrongMethod : unknownPath, line)
+      if (!heads.includes(index)) isError(t, responses[index], ...allow ? wrongMethod(allow) : unknownPath, line)
     }
   }
   const [connect] = await exchange(address, [request('CONNECT x:443 HTTP/1.1')])
-  isError(t, connect, ...wrongMethod)
+  isError(t, connect, ...wrongMethod('GET, HEAD'))
   t.match(connect?.headers, { allow: 'GET, HEAD', connection: 'close' })
   for (const path of ['/plants/?limit=1', 'http://x/livez/', '/plants/1/', '//']) {
     const [response] = await exchange(address, [request(`GET ${path} HTTP/1.1`), last])
-    isError(t, response, ...unknownPath, path)
+    isError(t, response, 40401, 'There is nothing at this path: remove the slash at the end.', path)
   }
 })
 
@@ -295,9 +297,9 @@ t.test('a preflight request of a listed origin gets the methods of its path', as
     { ...preflight, origin: `${app1}.evil.example` }
   ]) {
     const response = await pages.app.inject({ method: 'OPTIONS', url: '/plants', headers })
-    isError(t, response, ...wrongMethod, JSON.stringify(headers))
+    isError(t, response, ...wrongMethod('GET, HEAD, POST'), JSON.stringify(headers))
     t.notHas(response.headers, 'access-control-allow-methods')
   }
   isError(t, await pages.app.inject({ method: 'OPTIONS', url: '/x', headers: preflight }), ...unknownPath)
-  isError(t, await pages.app.inject({ method: 'PUT', url: '/plants', headers: preflight }), ...wrongMethod)
+  isError(t, await pages.app.inject({ method: 'PUT', url: '/plants', headers: preflight }), ...wrongMethod('GET, HEAD, POST'))
 })

@@ -8,7 +8,7 @@ import { sql } from '../../support/database.ts'
 import { exchange, parseResponses } from '../../support/raw.ts'
 import { isError } from '../../support/error-response.ts'
 
-const tooLarge = [40006, 'The body is larger than this service accepts.'] as const
+const tooLarge = [40006, 'The body is larger than this service accepts: at most 1048576 bytes.'] as const
 
 const { app, as, url, listen, lifecycle, log, metricsUrl } =
   await startApp(t, { BODY_LIMIT: '1048576', METRICS_PORT: '0' })

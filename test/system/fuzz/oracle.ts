@@ -25,13 +25,14 @@ const maxValues = 100
 /** Returns the expected response to a create. On success, adds the plant to `plants`. */
 export function create (plants: Plants, request: CreateRequest): Verdict {
   const { contentType, contentEncoding, isChunked, body, query } = request
-  // A chunked body counts as not empty, because the service decides before the body arrives.
-  if (contentType === undefined) return { number: body.length === 0 && !isChunked ? 40010 : 40004 }
+  if (body.length === 0 && !isChunked) return { number: 40010 }
+  if (contentType === undefined) return { number: body.length === 0 ? 40010 : 40004 }
+  // The service checks these headers of a chunked body before it knows that the body is empty.
   if (!/^(utf-?8)?$/i.test(/charset=("?)([^;"]*)\1/i.exec(contentType)?.[2] ?? '')) return { number: 40004 }
   if (contentEncoding !== undefined && contentEncoding.toLowerCase() !== 'identity') return { number: 40005 }
+  if (body.length === 0) return { number: 40010 }
   if (!/^\s*application\/json\s*(;|$)/i.test(contentType)) return { number: 40004 }
   if (body.length > maxBodyBytes) return { number: 40006 }
-  if (body.length === 0) return { number: 40010 }
   const parsed = parse(body)
   if ('number' in parsed) return parsed
   const { value } = parsed
