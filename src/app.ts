@@ -36,8 +36,6 @@ const serverLimits = {
   requestTimeout: 30_000,
   // Closes a connection that has had no traffic for this long during a request.
   connectionTimeout: 60_000,
-  // Longer than load balancers' idle timeouts, so that no balancer sends a request on a closing connection.
-  keepAliveTimeout: 75_000,
   http: {
     headersTimeout: 15_000,
     connectionsCheckingInterval: 1_000,
@@ -61,6 +59,7 @@ export async function buildApp (options: AppOptions, register = registerDomains)
   const { config, database, lifecycle, logStream } = options
   const app = Fastify({
     ...serverLimits,
+    keepAliveTimeout: config.KEEP_ALIVE_TIMEOUT,
     // Serve requests even during a shutdown. By default, Fastify would reject them.
     return503OnClosing: false,
     clientErrorHandler: handleClientError,

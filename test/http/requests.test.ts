@@ -257,7 +257,7 @@ t.test('an HTTP/1.0 client gets no list that could be truncated unnoticed', asyn
   t.notMatch(log.join(''), '"level":"error"')
 })
 
-const exposed = 'WWW-Authenticate, Retry-After, RateLimit, Link, X-Request-Id'
+const exposed = 'WWW-Authenticate, Retry-After, RateLimit, RateLimit-Policy, Link, X-Request-Id'
 const corsHeaders = (headers: Record<string, unknown>) =>
   Object.fromEntries(Object.entries(headers).filter(([name]) => /^(access-control-|vary$)/.test(name)))
 
@@ -279,16 +279,19 @@ t.test('pages of listed origins may read every response, others none', async (t)
 })
 
 t.test('a preflight request of a listed origin gets the methods of its path', async (t) => {
-  const preflight = { origin: app1, 'access-control-request-method': 'DELETE' }
+  const wanted = 'authorization,baggage,content-type,sentry-trace,tracestate,x-requested-with'
+  const preflight = {
+    origin: app1, 'access-control-request-method': 'DELETE', 'access-control-request-headers': wanted
+  }
   for (const [url, methods] of Object.entries(examplePaths)) {
     const response = await pages.app.inject({ method: 'OPTIONS', url, headers: preflight })
     t.strictSame(corsHeaders(response.headers), {
       'access-control-allow-origin': app1,
       'access-control-allow-methods': methods,
-      'access-control-allow-headers': 'authorization, content-type, traceparent',
+      'access-control-allow-headers': wanted,
       'access-control-max-age': '7200',
       'access-control-expose-headers': exposed,
-      vary: 'origin'
+      vary: 'access-control-request-headers, origin'
     }, url)
     t.match(response, { statusCode: 204, body: '', headers: { 'cache-control': 'no-store' } })
   }

@@ -127,6 +127,12 @@ t.test('a client that disconnects at any point causes no error and no warning', 
   t.same(lines.filter(({ level }) => /warn|error|fatal/.test(level)), [])
 })
 
+t.test('an idle connection ends after KEEP_ALIVE_TIMEOUT', async (t) => {
+  const { listen } = await startApp(t, { DATABASE_URL: url, KEEP_ALIVE_TIMEOUT: '1s' })
+  const responses = await exchange(await listen(), [list(), list()])
+  t.match(responses, Array(2).fill({ status: 200, headers: { 'keep-alive': 'timeout=1' } }))
+})
+
 t.test('slow requests time out', async (t) => {
   const { headersTimeout, requestTimeout, timeout, keepAliveTimeout } = app.server
   t.strictSame({ headersTimeout, requestTimeout, timeout, keepAliveTimeout },
