@@ -53,7 +53,7 @@ export const plantsRoutes: FastifyPluginAsyncTypebox<{ plants: Plants }> = async
       operationId: 'createPlant',
       tags: ['Plants'],
       summary: 'Create a plant',
-      description: 'Stores a plant under an id that you choose. ' +
+      description: 'Stores a plant under an id that you choose. Keep the id: responses contain no ids. ' +
         'If you already have a plant with this id, the stored plant does not change.',
       body: NewPlantSchema,
       response: { 200: PlantSchema }
@@ -70,8 +70,8 @@ export const plantsRoutes: FastifyPluginAsyncTypebox<{ plants: Plants }> = async
       operationId: 'listPlants',
       tags: ['Plants'],
       summary: 'List your plants',
-      description: 'Returns your plants in ascending order of id: all of them, or the first `limit`. ' +
-        'While more follow, the header `Link` leads to the next page.',
+      description: 'Returns your plants, without their ids, in ascending order of id: ' +
+        'all of them, or the first `limit`. While more follow, the header `Link` leads to the next page.',
       querystring: ListQuerySchema,
       response: { 200: ListSchema }
     }
@@ -82,8 +82,8 @@ export const plantsRoutes: FastifyPluginAsyncTypebox<{ plants: Plants }> = async
     // HTTP/1.0 has no chunks: the client could not notice a truncated list.
     if (!Array.isArray(list) && request.raw.httpVersion === '1.0') throw new ApiError(errors.HTTP_TOO_OLD)
     if (beyond !== undefined) {
-      // A relative URL also works behind a proxy that strips a path prefix. Name the last segment of the path:
-      // RFC 2396, which Java's URI implements, drops this segment when it resolves a bare query.
+      // A relative URL also works behind a proxy that strips a path prefix. Name the path's last segment: Java's
+      // URI follows RFC 2396, and drops this segment when it resolves a bare query.
       reply.header('link', `<plants?limit=${limit}&after=${writeCursor(beyond)}>; rel="next"`)
     }
     if (Array.isArray(list)) return list
