@@ -3,12 +3,15 @@ import { hash } from 'node:crypto'
 import { readFile } from 'node:fs/promises'
 import { Readable } from 'node:stream'
 import { setImmediate as nextTick } from 'node:timers/promises'
+import { promisify } from 'node:util'
+import { constants, gzip } from 'node:zlib'
 import type { FastifyInstance } from 'fastify'
 import { LRUCache } from 'lru-cache'
 import { overloaded } from '../errors.ts'
 import { addressOf } from '../http/responses.ts'
 import type { MemoryBudget } from '../scheduling/memory-budget.ts'
 import { clientWork } from '../scheduling/tick-limiter.ts'
+import { renderStartPage } from './start-page.ts'
 
 // Allows inline styles, which Scalar, the page's library, inserts. Forbids inline scripts and other hosts.
 const contentSecurityPolicy = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; " +
@@ -16,9 +19,11 @@ const contentSecurityPolicy = "default-src 'none'; script-src 'self'; style-src 
 
 const pieceBytes = 65_536
 
+interface File { type: string, read: (app: FastifyInstance) => Promise<Buffer> }
+
 const own = (name: string) => () => readFile(new URL(name, import.meta.url))
-const files = {
-  '/docs': { type: 'text/html; charset=utf-8', read: own('docs.html') },
+const files: Record<string, File> = {
+  '/docs': { type: 'text/html; charset=utf-8', read: (app) => renderStartPage(app.swagger()) },
   '/docs/docs.css': { type: 'text/css; charset=utf-8', read: own('docs.css') },
   '/docs/docs.js': { type: 'text/javascript; charset=utf-8', read: own('docs.js') },
   '/docs/scalar.js': { type: 'text/javascript; charset=utf-8', read: readScalar }
@@ -27,19 +32,23 @@ const files = {
 /** The relative URLs of the page work even if a proxy adds a path prefix. */
 export function serveDocs (app: FastifyInstance, budget: MemoryBudget): void {
   // `LRUCache` shares a pending load between requests. After a failed load, the next request loads again.
-  const loaded = new LRUCache({ max: 4, fetchMethod: load })
+  const loaded = new LRUCache({ max: 4, fetchMethod: (read: File['read']) => load(app, read) })
   for (const [url, { type, read }] of Object.entries(files)) {
     app.get(url, async (request, reply) => {
       const client = `docs ${addressOf(request)}`
       // Reserve before the load, so that the budget also limits the requests that wait for the load.
       if (!budget.reserve(client, pieceBytes, reply.raw)) throw overloaded
-      const { bytes, etag } = await loaded.forceFetch(read)
+      const { plain, gzipped } = await loaded.forceFetch(read)
+      const { headers } = request
+      const isGzipped = acceptsGzip.test(headers['accept-encoding'] ?? '')
+      const { bytes, etag } = isGzipped ? gzipped : plain
       // Otherwise, all requests that wait for the load would continue in the same tick.
       await clientWork.turn(client, pieceBytes)
-      reply.headers({ etag, 'cache-control': 'public, max-age=600' })
+      reply.headers({ etag, 'cache-control': 'public, max-age=600', vary: 'accept-encoding' })
       reply.header('content-security-policy', contentSecurityPolicy)
-      if (request.headers['if-none-match']?.includes(etag)) return reply.code(304).send()
+      if (headers['if-none-match']?.includes(etag)) return reply.code(304).send()
       reply.type(type).header('content-length', bytes.length)
+      if (isGzipped) reply.header('content-encoding', 'gzip')
       // For a HEAD request, Fastify would read and discard a whole stream after the response.
       return request.method === 'HEAD' ? bytes : Readable.from(piecesOf(bytes, client), { objectMode: false })
     })
@@ -56,10 +65,19 @@ async function * piecesOf (bytes: Buffer, client: string) {
   }
 }
 
-async function load (read: () => Promise<Buffer>) {
-  const bytes = await read()
-  return { bytes, etag: `"${hash('sha256', bytes, 'base64url')}"` }
+/** Compresses the file once, in another thread. */
+async function load (app: FastifyInstance, read: File['read']) {
+  const bytes = await read(app)
+  const compressed = await promisify(gzip)(bytes, { level: constants.Z_BEST_COMPRESSION })
+  const digest = hash('sha256', bytes, 'base64url')
+  return {
+    plain: { bytes, etag: `"${digest}"` },
+    gzipped: { bytes: compressed, etag: `"${digest}-gzip"` }
+  }
 }
+
+/** Matches an Accept-Encoding header that names gzip, unless its weight is 0. */
+const acceptsGzip = /\bgzip\b(?!\s*;\s*q=0(\.0*)?\s*(,|$))/i
 
 /** Extracts Scalar's browser script. The package contains the script only as a string literal in a module. */
 async function readScalar (): Promise<Buffer> {
