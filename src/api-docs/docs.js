@@ -68,18 +68,11 @@ function addCopyButton (pre) {
   pre.append(button)
 }
 
-/** Lets a long name such as CONTENT_TYPE_UNSUPPORTED continue on the next line after an underscore. */
-function allowBreaks (cell) {
-  const parts = cell.textContent.split(/(?<=_)/)
-  cell.replaceChildren(...parts.flatMap((part) => [part, document.createElement('wbr')]))
-}
-
 /** Improves what Scalar has rendered. Scalar renders a section when the section becomes visible. */
 function improve () {
   if (document.querySelector('#app h1') !== null) find('start')?.remove()
   const all = (selector) => document.querySelectorAll(selector)
   all(':is(#start, .markdown) pre:not(:has(button))').forEach(addCopyButton)
-  all('.markdown td:nth-child(2):not(:has(wbr))').forEach(allowBreaks)
   for (const code of all(':is(#start, .markdown) code:not(pre code)')) {
     const text = code.textContent.replace('http://127.0.0.1:3000', base)
     if (text !== code.textContent) code.textContent = text

@@ -37,8 +37,10 @@ const findUnreadable = `(() => {
   return [
     ...all('.markdown td:nth-child(2)').flatMap(partsOf).filter((part) => part.getClientRects().length > 1)
       .map((part) => 'breaks inside a word: ' + part),
-    ...all('.scalar-card pre').filter(({ scrollWidth, clientWidth }) => scrollWidth > clientWidth)
-      .map((pre) => 'is cut: ' + pre.textContent),
+    ...all('.markdown td, .scalar-card pre, .scalar-card pre *').filter((element) =>
+        partsOf(element).some((part) => part.getBoundingClientRect().right >
+          element.closest('td, .scalar-card').getBoundingClientRect().right))
+      .map((element) => 'is cut: ' + element.textContent),
     ...all('.markdown pre button').filter((button) => button.getBoundingClientRect().bottom >
         partsOf(button.previousElementSibling)[0].getBoundingClientRect().top)
       .map((button) => 'is covered: ' + button.previousElementSibling.textContent)
