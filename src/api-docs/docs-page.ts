@@ -2,9 +2,8 @@
 import { hash } from 'node:crypto'
 import { readFile } from 'node:fs/promises'
 import { Readable } from 'node:stream'
-import { setImmediate as nextTick } from 'node:timers/promises'
 import { promisify } from 'node:util'
-import { constants, gzip } from 'node:zlib'
+import { gunzip, gzip } from 'node:zlib'
 import type { FastifyInstance } from 'fastify'
 import { LRUCache } from 'lru-cache'
 import { overloaded } from '../errors.ts'
@@ -19,11 +18,17 @@ const contentSecurityPolicy = "default-src 'none'; script-src 'self'; style-src 
 
 const pieceBytes = 65_536
 
-interface File { type: string, read: (app: FastifyInstance) => Promise<Buffer> }
+interface File {
+  type: string
+  read: (app: FastifyInstance) => Promise<{ plain: Buffer, gzipped: Buffer }>
+}
 
-const own = (name: string) => () => readFile(new URL(name, import.meta.url))
+const own = (name: string) => async () => compress(await readFile(new URL(name, import.meta.url)))
 const files: Record<string, File> = {
-  '/docs': { type: 'text/html; charset=utf-8', read: (app) => renderStartPage(app.swagger()) },
+  '/docs': {
+    type: 'text/html; charset=utf-8',
+    read: async (app) => compress(await renderStartPage(app.swagger()))
+  },
   '/docs/docs.css': { type: 'text/css; charset=utf-8', read: own('docs.css') },
   '/docs/docs.js': { type: 'text/javascript; charset=utf-8', read: own('docs.js') },
   '/docs/scalar.js': { type: 'text/javascript; charset=utf-8', read: readScalar }
@@ -65,32 +70,22 @@ async function * piecesOf (bytes: Buffer, client: string) {
   }
 }
 
-/** Compresses the file once, in another thread. */
 async function load (app: FastifyInstance, read: File['read']) {
-  const bytes = await read(app)
-  const compressed = await promisify(gzip)(bytes, { level: constants.Z_BEST_COMPRESSION })
-  const digest = hash('sha256', bytes, 'base64url')
+  const { plain, gzipped } = await read(app)
+  const digest = hash('sha256', plain, 'base64url')
   return {
-    plain: { bytes, etag: `"${digest}"` },
-    gzipped: { bytes: compressed, etag: `"${digest}-gzip"` }
+    plain: { bytes: plain, etag: `"${digest}"` },
+    gzipped: { bytes: gzipped, etag: `"${digest}-gzip"` }
   }
 }
 
 /** Matches an Accept-Encoding header that names gzip, unless its weight is 0. */
 const acceptsGzip = /\bgzip\b(?!\s*;\s*q=0(\.0*)?\s*(,|$))/i
 
-/** Extracts Scalar's browser script. The package contains the script only as a string literal in a module. */
-async function readScalar (): Promise<Buffer> {
-  // Treat bytes as characters: decoding UTF-8 and encoding it again would block the event loop for 90 ms.
-  const module = await readFile(new URL(import.meta.resolve('@scalar/fastify-api-reference')), 'latin1')
-  // Each step blocks the event loop for up to 25 ms, so other requests run between the steps.
-  await nextTick()
-  const literal = /^var standalone_default = (".*");$/m.exec(module)?.[1] as string
-  await nextTick()
-  // Escape the control characters, which JSON does not allow. Evaluating the literal would take longer.
-  const json = literal.replaceAll(/[^ -\xFF]/g, (character) => JSON.stringify(character).slice(1, -1))
-  await nextTick()
-  const script = JSON.parse(json)
-  await nextTick()
-  return Buffer.from(script, 'latin1')
+const compress = async (plain: Buffer) => ({ plain, gzipped: await promisify(gzip)(plain) })
+
+/** Scalar's browser script. `npm run scalar` writes the file. */
+async function readScalar () {
+  const gzipped = await readFile(new URL('scalar.js.gz', import.meta.url))
+  return { plain: await promisify(gunzip)(gzipped), gzipped }
 }

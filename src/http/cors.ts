@@ -26,7 +26,7 @@ export function allowOrigins (app: FastifyInstance, list: string): RespondToPref
     if (request.method !== 'OPTIONS' || wanted === undefined || !isAllowed(request)) return false
     reply.headers({
       'access-control-allow-methods': methods,
-      // Allow every header: the tools of a page add headers of their own, such as `baggage` and `sentry-trace`.
+      // Allow every header: tools add headers of their own to the requests of a page, such as `baggage`.
       'access-control-allow-headers': headers,
       'access-control-max-age': '7200',
       vary: 'access-control-request-headers'

@@ -99,8 +99,8 @@ function revive (key: string, value: unknown, { source } = { source: '' }): unkn
 
 /**
  * Returns a bigint for a 64-bit integer beyond ±2^53, and NaN for a fraction that JSON.parse rounded to an
- * integer or to infinity. For other numbers returns `double`, the result of JSON.parse. `source` is the text of
- * the number.
+ * integer or to infinity. For other numbers returns `double`, the result of JSON.parse. `source` is the
+ * number's text.
  */
 function exactNumber (double: number, source: string): number | bigint {
   if (Number.isFinite(double) && !Number.isInteger(double)) return double

@@ -3,6 +3,7 @@ import { connect } from 'node:net'
 import { Type } from '@sinclair/typebox'
 import { gunzipSync } from 'node:zlib'
 import t from 'tap'
+import { readScalar } from '../../dev/write-scalar.ts'
 import { startApp } from '../support/app.ts'
 
 const withoutDatabase = { DATABASE_URL: 'postgres://x@127.0.0.1:1/x' }
@@ -60,6 +61,12 @@ t.test('the page begins with the introduction and the operations, as HTML', asyn
     '<li><code>DELETE /plants/{id}</code> Delete a plant</li>'
   ]) t.match(body, part)
   t.notMatch(body, /[`{}]{2}/, 'no Markdown and no placeholder is left')
+})
+
+t.test('the script is the one of the installed package, after its license: npm run scalar', async (t) => {
+  const { body } = await app.inject('/docs/scalar.js')
+  t.ok(body === await readScalar())
+  t.match(body, /^\/\*!\n@scalar\/api-reference\n\nMIT License\n/)
 })
 
 t.test('unread files of the reference page take part in the memory budget', async (t) => {

@@ -46,7 +46,7 @@ t.test('the path of a delete needs a decimal 64-bit integer', async (t) => {
   await alice.create('{"id":5,"name":"n"}')
   for (const id of [
     '', '+5', '--5', '-', '%205', '5%20', '5%0A', '5%00', '-0', '00', '05', '5.0', '0x5', '%D9%A5', '5%2F',
-    '5%23', '*', '5%27%20or%201=1--', `${largest + 1n}`, `${smallest - 1n}`, '9'.repeat(1000), '%2535'
+    '5%23', '*', '5%27%20or%201=1--', `${largest + 1n}`, `${smallest - 1n}`, '9'.repeat(992), '%2535'
   ]) isError(t, await alice.delete(id), 40015, wrongId, id)
   for (const id of [smallest, largest]) {
     isError(t, await alice.delete(id), 40402, 'You have no plant with this id.', `${id}`)

@@ -127,7 +127,7 @@ async function send (page: Page, operation: string, body?: string) {
   return response
 }
 
-t.test('/docs works below the prefix of a proxy, on a phone, and stores no token', needsBrowser, async (t) => {
+t.test('/docs works below a proxy\'s prefix, on a phone, and stores no token', needsBrowser, async (t) => {
   const prefixed = `${service}/api`
   const erin = await as('erin')
   const token = erin.authorization.replace('Bearer ', '')
