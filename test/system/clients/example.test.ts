@@ -80,6 +80,22 @@ t.test('the example works with the keyboard alone', needsBrowser, async (t) => {
   t.same(complaints, [])
 })
 
+t.test('a page may send the headers of its tools, and a delete with an empty body', needsBrowser, async (t) => {
+  const fred = await as('fred')
+  await fred.create({ id: 1, name: 'Monstera' })
+  const { page } = await openPage(t)
+  await page.goto(home)
+  const headers = {
+    authorization: fred.authorization, baggage: 'a=b', 'sentry-trace': '1-2', tracestate: 'a=1',
+    'x-requested-with': 'XMLHttpRequest'
+  }
+  const status = (path: string, options: object) =>
+    page.evaluate(`fetch(${JSON.stringify(service + path)}, ${JSON.stringify({ headers, ...options })})
+      .then(({ status }) => status)`)
+  t.equal(await status('/plants', {}), 200)
+  t.equal(await status('/plants/1', { method: 'DELETE', body: '' }), 204)
+})
+
 t.test('the example shows errors in words', needsBrowser, async (t) => {
   const { as, listen } = await startApp(t, { CORS_ORIGIN: home, USER_RATE: '1/m', USER_BURST: '3' })
   const { page } = await openPage(t)
