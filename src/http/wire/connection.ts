@@ -54,7 +54,7 @@ export class ClientConnection {
     socket.destroySoon = () => this.#close()
   }
 
-  /** Call this for each request whose head has arrived. */
+  /** Call this when the head of a request has arrived. */
   arrive (request: IncomingMessage, response: ServerResponse): void {
     if (this.#waiting.length === maxWaiting) this.end()
     if (this.#state !== 'open') return this.#ignore(request)
