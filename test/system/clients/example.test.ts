@@ -80,13 +80,16 @@ t.test('the example works with the keyboard alone', needsBrowser, async (t) => {
   t.same(complaints, [])
 })
 
-t.test('a page may send the headers of its tools, and a delete with an empty body', needsBrowser, async (t) => {
+t.test('a page may send headers of tools, and a delete with an empty body', needsBrowser, async (t) => {
   const fred = await as('fred')
   await fred.create({ id: 1, name: 'Monstera' })
   const { page } = await openPage(t)
   await page.goto(home)
   const headers = {
-    authorization: fred.authorization, baggage: 'a=b', 'sentry-trace': '1-2', tracestate: 'a=1',
+    authorization: fred.authorization,
+    baggage: 'a=b',
+    'sentry-trace': '1-2',
+    tracestate: 'a=1',
     'x-requested-with': 'XMLHttpRequest'
   }
   const status = (path: string, options: object) =>
