@@ -48,15 +48,20 @@ export function create (plants: Plants, request: CreateRequest): Verdict {
   return { status: 200, body: plant }
 }
 
+/** Returns the error of a path that the service does not look up. The path is encoded, and has no query. */
+export function checkPath (path: string): { number: number } | undefined {
+  if (path.length > 1000) return { number: 41401 }
+  return isDecodable(path) ? undefined : { number: 40002 }
+}
+
 /**
  * Returns the expected response to a delete. On success, removes the plant from `plants`. `id` is the path
  * segment before percent-decoding.
  */
 export function remove (plants: Plants, id: string, query: string): Verdict {
-  if (!isDecodable(id)) return { number: 40002 }
-  const decoded = decodeURIComponent(id)
-  if (decoded.length > 1000) return { number: 41401 }
-  const value = readId(decoded)
+  const pathError = checkPath(`/plants/${id}`)
+  if (pathError !== undefined) return pathError
+  const value = readId(decodeURIComponent(id))
   if (value === undefined) return { number: 40015 }
   if (parametersOf(query).length > 0) return { number: 40016 }
   return plants.delete(value) ? { status: 204 } : { number: 40402 }
@@ -90,7 +95,7 @@ const parametersOf = (query: string) => [...new URLSearchParams(`&${query}`)]
 
 const isLimit = (text: string) => String(Number(text) & (2 ** 31 - 1)) === text
 
-export function isDecodable (url: string): boolean {
+function isDecodable (url: string): boolean {
   try {
     decodeURIComponent(url)
     return true

@@ -10,7 +10,7 @@ import { exchange, type ExchangeOptions, type RawResponse } from '../../support/
 import { examplePaths } from '../../support/routes.ts'
 import { explain, expectOnly } from './checks.ts'
 import { mutate } from './mutate.ts'
-import { create, cursorAt, isDecodable, list, remove, type Plants } from './oracle.ts'
+import { checkPath, create, cursorAt, list, remove, type Plants } from './oracle.ts'
 import {
   anyId, anyQuery, anyRequest, edges, escapeUrl, head, plantText, post, split, type Worker
 } from './requests.ts'
@@ -152,7 +152,7 @@ export async function fuzz (scope: Scope, databaseUrl: string, seed: number, cou
       [random.pick(['FOO', 'get', 'POSTS', 'X-Y', 'DELET']), path, { number: 50101 }],
       ['GET', `${path === '/' ? '/livez' : path}/`, { number: 40401 }],
       [random.pick(others), path, { number: 40501, allow }],
-      [random.pick(methods), stray, { number: isDecodable(stray) ? 40401 : 40002 }]
+      [random.pick(methods), stray, checkPath(stray) ?? { number: 40401 }]
     ])
     if (target === stray && !/^\/(?!$|plants|livez|readyz|docs|openapi)/.test(stray)) return []
     const request = head(method, target, random.chance(0.5) ? authorization : 'Bearer x')
