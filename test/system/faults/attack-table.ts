@@ -51,12 +51,16 @@ const largeName = 'n'.repeat(bodyLimit - 8000)
 const colons = `{"id"${':'.repeat(bodyLimit - 8000)}}`
 const escapedKeys = `[${Array(490).fill('{"\\u0061":1.5}').join()}]`
 const partialBody = Buffer.from(`{"id":7,"name":"${'x'.repeat(bodyLimit - 18)}"`)
+const largestBodyLimit = 2 ** 20
+// The service reads and parses the whole body, and rejects the id.
+const mebibyteBody = JSON.stringify({ id: 'x', name: 'n'.repeat(largestBodyLimit - 30) })
 const invalidBody = JSON.stringify({ id: 'x', name: 'n'.repeat(60_000) })
 let nextId = 1000
 
 const createLargePlants = (target: Target) =>
   flood(target, () => create(JSON.stringify({ id: nextId++, name: largeName })))
 const sendColons = (token?: string) => (target: Target) => flood(target, () => create(colons, token))
+const sendMebibytes = (target: Target) => flood(target, () => create(mebibyteBody))
 const sendPartialBodies = (target: Target) =>
   hold(target, (token) => [`${post(token, partialBody.length + 1)}\r\n`, partialBody])
 const getAgain = (path: string, perSecond?: number) => (target: Target) =>
@@ -148,7 +152,9 @@ const rows: Row[] = [
   ['lists at ten times the rate limit', 20, 'USER_RATE', getAgain('/plants', 2000),
     { others: 20, settings: { USER_RATE: '200/s' } }],
   ['unknown, forged and malformed tokens after a valid one', 200, tick, sendInvalidTokens, { hasJwts: true }],
-  ['bodies of 60 KiB at once, after a list', 1000, '512 KiB of bodies in a tick', sendBodiesAtOnce]
+  ['bodies of 60 KiB at once, after a list', 1000, '512 KiB of bodies in a tick', sendBodiesAtOnce],
+  ['bodies of 1 MiB, others create 20,000 characters', 100, budget, sendMebibytes,
+    { settings: { BODY_LIMIT: String(largestBodyLimit) }, otherNameLength: 20_000 }]
 ]
 
 export type Attack = typeof attacks[number]

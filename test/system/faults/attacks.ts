@@ -3,6 +3,7 @@ import { once } from 'node:events'
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
+import { settings } from '../../../src/config.ts'
 import { sql } from '../../support/database.ts'
 import { memoryMiB } from '../../support/processes.ts'
 import { acceptingJwts, startKeyServer } from '../../support/identity-provider.ts'
@@ -10,19 +11,22 @@ import { asShipped, program, startedBy, type Program, type Scope } from '../../s
 import { round } from '../../support/table.ts'
 import { attacks as all, type Attack } from './attack-table.ts'
 import { createClient, describe, type Client, type HttpResponse } from './client.ts'
-import type { Counts, Target } from './flood.ts'
+import { openIdle, type Counts, type Target } from './flood.ts'
 import { observe } from './others.ts'
 import { createUsers, type Postgres } from './postgres.ts'
 import { openProxy } from './proxy.ts'
 import { latency, summary, type Report } from './report.ts'
-import { attackerAddresses, maxAttackConnections, otherAddress, startShippedProxy } from './shipped-proxy.ts'
+import {
+  attackerAddresses, idleAddresses, maxAttackConnections, maxProxyConnections, otherAddress, startShippedProxy
+} from './shipped-proxy.ts'
 
 /**
  * `share` multiplies the numbers of connections and users. The test watches the service for `watchMs` before
  * the attack, and again during the attack. Then the service may collect garbage for `restMs`. `behind` sends
- * all requests through a proxy: nginx or haproxy.
+ * all requests through a proxy: nginx or haproxy. `idle` further connections stay idle all the time: directly from
+ * the address of the attacker and the other users, otherwise from the address of the proxy.
  */
-interface Options { share: number, watchMs: number, restMs: number, behind?: string | undefined }
+interface Options { share: number, watchMs: number, restMs: number, behind?: string | undefined, idle?: number }
 
 const [maxP99Ms, maxLiveMs, maxTickMs, maxLogLines] = [100, 250, 30, 100]
 const [maxMemoryMiB, maxGrowthMiB, maxShutdownMs] = [400, 100, 9000]
@@ -42,8 +46,9 @@ const titles = all.map(({ title }) => title)
 
 /** Each of `rows` is a number of an attack, or the beginning of its title. By default all attacks run. */
 export async function attacks (postgres: Postgres, options: Options, rows = titles): Promise<Report> {
-  const { behind } = options
-  const heading = `One attacker, and the cost to other users${behind ? `, behind ${behind}` : ''}`
+  const { behind, idle } = options
+  const heading = `One attacker, and the cost to other users${behind ? `, behind ${behind}` : ''}` +
+    (idle ? `, beside ${idle} idle connections` : '')
   const report: Report = { title: heading, head, rows: [], notes, breaches: [], misses: [] }
   for (const row of rows) {
     const attack = all.find(({ title }) => `${title} `.startsWith(`${row} `))
@@ -100,7 +105,7 @@ async function startAttack (scope: Scope, attack: Attack, target: Target): Promi
 
 /** Measures the service under attack. Then measures the shutdown during a second attack. */
 async function measure ({ url }: Postgres, attack: Attack, options: Options) {
-  const { watchMs, restMs, share, behind } = options
+  const { watchMs, restMs, share, behind, idle = 0 } = options
   await using stack = new AsyncDisposableStack()
   const scope: Scope = { teardown: (work) => stack.defer(work) }
   scope.teardown(() => sql(url, 'drop table if exists large; truncate plants, tokens'))
@@ -118,17 +123,24 @@ async function measure ({ url }: Postgres, attack: Attack, options: Options) {
     ...attack.observed && { METRICS_PORT: '0', OTEL_EXPORTER_OTLP_ENDPOINT: collector.url },
     ...provider && acceptingJwts(provider.issuer),
     ...behind && { TRUSTED_PROXIES: 'loopback' },
+    ...idle > 0 && { MAX_CONNECTIONS: String(Number(settings.MAX_CONNECTIONS.initial) + idle) },
     ...attack.settings
   })
-  const address = behind ? await startShippedProxy(scope, behind, service.address) : service.address
+  const address = behind
+    ? await startShippedProxy(scope, behind, service.address, attack.settings?.BODY_LIMIT)
+    : service.address
   const target: Target = {
     address,
     metrics: String(service.log.find(({ msg }) => msg === 'metrics')?.url ?? ''),
     tokens,
     jwt: await provider?.sign(),
     sources: behind ? attackerAddresses : [],
-    connections: Math.min(Math.ceil(attack.connections * share), behind ? maxAttackConnections : Infinity)
+    connections: Math.min(Math.ceil(attack.connections * share),
+      behind ? Math.min(maxAttackConnections, maxProxyConnections - idle) : Infinity)
   }
+  const idleSockets = await openIdle(
+    { ...target, connections: idle, sources: behind ? idleAddresses : [] }, 'GET /livez HTTP/1.1\r\nHost: x\r\n\r\n')
+  scope.teardown(() => { for (const socket of idleSockets) socket.destroy() })
   const clients = otherTokens.map((token, index) =>
     createClient(address, token, { localAddress: behind && otherAddress(index) }))
   const name = 'n'.repeat(attack.otherNameLength ?? 8)

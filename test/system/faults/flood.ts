@@ -68,6 +68,18 @@ export function hold (target: Target, toParts: (token: string) => Array<string |
   }
 }
 
+/** Awaits a response to `text` on each connection. Then leaves the connections open. Returns their sockets. */
+export function openIdle (target: Target, text: string): Promise<Socket[]> {
+  return Promise.all(connectionsOf(target).map(async ({ localAddress, startMs }) => {
+    await delay(startMs)
+    const socket = open(target, localAddress)
+    await once(socket, usesTls(target) ? 'secureConnect' : 'connect')
+    socket.write(text)
+    await once(socket, 'data')
+    return socket
+  }))
+}
+
 /**
  * Opens all connections, and awaits a response to `toFirst` on each. Then sends one request on each
  * connection, all requests in the same tick. Repeats this when all connections have closed, at the earliest

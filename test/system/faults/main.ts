@@ -1,6 +1,7 @@
 // Runs the full fault suite:
-//   npm run test:faults -- [--seed 1] [--only storm,attacks,…] [--row 3] [--behind nginx]
-// `--row` selects an attack by its number. `--behind` sends the attacks through nginx or haproxy.
+//   npm run test:faults -- [--seed 1] [--only storm,attacks,…] [--row 3] [--behind nginx] [--idle 3000]
+// `--row` selects an attack by its number. `--behind` sends the attacks through nginx or haproxy. `--idle` opens idle
+// connections beside each attack.
 import { parseArgs } from 'node:util'
 import type { Scope } from '../../support/program.ts'
 import { attacks } from './attacks.ts'
@@ -28,7 +29,9 @@ const scenarios: Record<string, (scope: Scope, postgres: Postgres, seed: number)
   bodies,
   overload,
   attacks: (_scope, postgres) =>
-    attacks(postgres, { share: 1, watchMs: 8000, restMs: 12_000, behind: values.behind }, values.row),
+    attacks(postgres, {
+      share: 1, watchMs: 8000, restMs: 12_000, behind: values.behind, idle: Number(values.idle)
+    }, values.row),
   soak
 }
 const { values } = parseArgs({
@@ -36,7 +39,8 @@ const { values } = parseArgs({
     seed: { type: 'string', default: String(Date.now() % 1_000_000) },
     only: { type: 'string', default: Object.keys(scenarios).join() },
     row: { type: 'string', multiple: true },
-    behind: { type: 'string' }
+    behind: { type: 'string' },
+    idle: { type: 'string', default: '0' }
   }
 })
 const names = values.only.split(',')

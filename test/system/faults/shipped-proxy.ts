@@ -14,6 +14,10 @@ const deploy = join(import.meta.dirname, '../../../deploy')
 /** The attacker has ten addresses. The proxies limit each to 200 connections and 500 requests a second. */
 export const attackerAddresses = Array.from({ length: 10 }, (_, index) => `127.0.1.${index + 1}`)
 export const maxAttackConnections = 2000
+/** The addresses of idle connections, which also count toward the limit of an address. */
+export const idleAddresses = Array.from({ length: 15 }, (_, index) => `127.0.3.${index + 1}`)
+/** HAProxy accepts 3,900 connections. Some are left for the other users and the probes. */
+export const maxProxyConnections = 3800
 export const otherAddress = (index: number) => `127.0.2.${index + 1}`
 
 const nginxMain = `${process.getuid?.() === 0 ? 'user root;' : ''} daemon off; pid pid;
@@ -50,14 +54,18 @@ const proxies = {
 }
 
 /** Starts `program`: nginx or haproxy. Returns the URL of the proxy. */
-export async function startShippedProxy (scope: Scope, program: string, serviceUrl: string): Promise<string> {
+export async function startShippedProxy (
+  scope: Scope, program: string, serviceUrl: string, bodyLimit: string | undefined
+): Promise<string> {
   const create = proxies[program as keyof typeof proxies]
   if (create === undefined) throw new Error(`--behind: expected nginx or haproxy, got ${program}`)
   const folder = await mkdtemp(join(tmpdir(), 'shipped-proxy-'))
   scope.teardown(() => rm(folder, { recursive: true, force: true }))
   const { file, url, edits, args } = create(folder, await freePort(), new URL(serviceUrl).host)
   let shipped = await readFile(join(deploy, file), 'utf8')
-  for (const [pattern, replacement] of edits) {
+  // An operator who sets BODY_LIMIT also changes this number (docs/operating.md).
+  const bodyEdit = [/client_max_body_size \d+/, `client_max_body_size ${bodyLimit}`] as const
+  for (const [pattern, replacement] of bodyLimit && program === 'nginx' ? [...edits, bodyEdit] : edits) {
     if (shipped.search(pattern) < 0) throw new Error(`deploy/${file} has no ${pattern}`)
     shipped = shipped.replace(pattern, replacement)
   }

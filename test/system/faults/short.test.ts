@@ -16,7 +16,7 @@ const rows = ['4 bodies of colons,', '9 three long lists', '10 bodies one byte s
 for (const [name, run] of Object.entries<(scope: Scope) => Promise<Report>>({
   storm: (scope) => storm(scope, postgres, { seed, kills: 2, writes: 100 }),
   outages: (scope) => outages(scope, postgres, outage),
-  attacks: () => attacks(postgres, { share: 0.05, watchMs: 200, restMs: 0 }, rows)
+  attacks: () => attacks(postgres, { share: 0.05, watchMs: 200, restMs: 0, idle: 50 }, rows)
 })) {
   t.test(`${name}, seed ${seed}`, async (t) => {
     const report = await run(t)
