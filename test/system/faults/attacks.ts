@@ -23,10 +23,12 @@ import {
 /**
  * `share` multiplies the numbers of connections and users. The test watches the service for `watchMs` before
  * the attack, and again during the attack. Then the service may collect garbage for `restMs`. `behind` sends
- * all requests through a proxy: nginx or haproxy. `idle` further connections stay idle all the time: directly from
- * the address of the attacker and the other users, otherwise from the address of the proxy.
+ * all requests through a proxy: nginx or haproxy. `idle` further connections, which have the same address for
+ * the service, stay idle all the time.
  */
-interface Options { share: number, watchMs: number, restMs: number, behind?: string | undefined, idle?: number }
+interface Options {
+  share: number, watchMs: number, restMs: number, behind?: string | undefined, idle?: number
+}
 
 const [maxP99Ms, maxLiveMs, maxTickMs, maxLogLines] = [100, 250, 30, 100]
 const [maxMemoryMiB, maxGrowthMiB, maxShutdownMs] = [400, 100, 9000]
@@ -138,8 +140,7 @@ async function measure ({ url }: Postgres, attack: Attack, options: Options) {
     connections: Math.min(Math.ceil(attack.connections * share),
       behind ? Math.min(maxAttackConnections, maxProxyConnections - idle) : Infinity)
   }
-  const idleSockets = await openIdle(
-    { ...target, connections: idle, sources: behind ? idleAddresses : [] }, 'GET /livez HTTP/1.1\r\nHost: x\r\n\r\n')
+  const idleSockets = await openIdle({ ...target, connections: idle, sources: behind ? idleAddresses : [] })
   scope.teardown(() => { for (const socket of idleSockets) socket.destroy() })
   const clients = otherTokens.map((token, index) =>
     createClient(address, token, { localAddress: behind && otherAddress(index) }))

@@ -68,13 +68,13 @@ export function hold (target: Target, toParts: (token: string) => Array<string |
   }
 }
 
-/** Awaits a response to `text` on each connection. Then leaves the connections open. Returns their sockets. */
-export function openIdle (target: Target, text: string): Promise<Socket[]> {
+/** Opens connections that are idle after one request. Returns their sockets. */
+export function openIdle (target: Target): Promise<Socket[]> {
   return Promise.all(connectionsOf(target).map(async ({ localAddress, startMs }) => {
     await delay(startMs)
     const socket = open(target, localAddress)
     await once(socket, usesTls(target) ? 'secureConnect' : 'connect')
-    socket.write(text)
+    socket.write('GET /livez HTTP/1.1\r\nHost: x\r\n\r\n')
     await once(socket, 'data')
     return socket
   }))

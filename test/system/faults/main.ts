@@ -1,7 +1,7 @@
 // Runs the full fault suite:
 //   npm run test:faults -- [--seed 1] [--only storm,attacks,…] [--row 3] [--behind nginx] [--idle 3000]
-// `--row` selects an attack by its number. `--behind` sends the attacks through nginx or haproxy. `--idle` opens idle
-// connections beside each attack.
+// `--row` selects an attack by its number. `--behind` sends the attacks through nginx or haproxy. `--idle`
+// opens idle connections beside each attack.
 import { parseArgs } from 'node:util'
 import type { Scope } from '../../support/program.ts'
 import { attacks } from './attacks.ts'

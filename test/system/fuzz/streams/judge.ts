@@ -2,8 +2,8 @@
 import type { RawResponse } from '../../../support/raw.ts'
 import { checkError } from '../checks.ts'
 import type { Plants } from '../oracle.ts'
-import { elementsOf, parseRequests, type Request } from './parse.ts'
-import { closeRuleOf, outcomesOf, outcomesOfHead, type LargeResponses, type Outcome } from './predict.ts'
+import { elementsOf, parseRequests, type Parsed, type Request } from './parse.ts'
+import { closeRuleOf, type Outcome, type Predictor } from './predict.ts'
 
 export interface Observation {
   sent: Buffer
@@ -15,97 +15,117 @@ export interface Observation {
   hasLeft: boolean
   /** Whether the service ended the connection before the client did. */
   endedFirst: boolean
-  /** Whether CONNECT arrived while a response was in flight. Then the service may end the connection at once. */
+  /** Whether CONNECT arrived while a response was in flight. Then the service may cut the connection. */
   isCutByConnect: boolean
   /** Whether the service shuts down. Then it may end the connection after any response. */
   inShutdown: boolean
+}
+
+interface Final { response: RawResponse, interims: number }
+
+/** What the responses so far tell. */
+interface Progress {
+  /** The possible plants after the requests that have a response. */
+  states: Plants[]
+  /** The number of requests that have a response. */
+  answered: number
+  /** Whether the last response has `Connection: close`. */
+  isLast: boolean
+  /** Whether an error may follow instead of the next response. */
+  endsByError: boolean
 }
 
 /** A connection has one request in flight, and at most 16 wait. */
 const maxPipelined = 17
 
 /**
- * Throws if the responses break a rule. Returns the possible plants after the stream, and after the requests that
- * ran without a response.
+ * Throws if the responses break a rule. Returns the possible plants after the requests that have a response
+ * (`answered`), and after each further request that may have run (`cut`).
  */
-export function judge (seen: Observation, token: string, before: Plants, large: LargeResponses) {
-  const { requests, tail } = parseRequests(seen.sent)
+export function judge (seen: Observation, predictor: Predictor, before: Plants) {
+  const parsed = parseRequests(seen.sent)
   const finals = withInterims(seen.responses)
+  const progress = { states: [before], answered: 0, isLast: false, endsByError: false }
+  judgeResponses(finals, parsed, predictor, seen.inShutdown, progress)
+  judgeOthers(finals.slice(progress.answered), parsed, predictor, progress)
   const mayBeCut = seen.hasLeft || seen.isCutByConnect
-  let states = [before]
-  let [index, isLast, endsByError] = [0, false, false]
+  if (seen.isMidway && !mayBeCut) throw new Error('an incomplete response')
+  if (!progress.isLast && !mayBeCut && !seen.inShutdown) judgeEnd(seen, finals.length, parsed, progress)
+  const missing = progress.isLast || !mayBeCut ? [] : parsed.requests.slice(progress.answered)
+  return { answered: progress.states, cut: statesDuring(missing, predictor, progress.states) }
+}
 
-  for (const { response, interims } of finals.slice(0, requests.length)) {
-    const request = requests[index] as Request
-    // An end that the previous request may cause can come as an error.
-    const mayBeError = index > 0 && closeRuleOf(requests[index - 1] as Request) === 'may' && isClosing(response)
-    const fitting = fittingOf(states.flatMap((plants) => outcomesOf(request, token, plants, large)), response)
+/** Judges the responses to complete requests. */
+function judgeResponses (
+  finals: Final[], { requests, tail }: Parsed, predictor: Predictor, inShutdown: boolean, progress: Progress
+): void {
+  for (const [index, request] of requests.entries()) {
+    const final = finals[index]
+    if (final === undefined) return
+    const { response, interims } = final
+    const isClosing = closes(response)
+    const mayBeEnd = mayEndBefore(requests, index) && isClosing
+    const fitting = fittingOf(progress.states, (plants) => predictor.outcomesOf(request, plants), response)
     if (typeof fitting === 'string') {
-      endsByError = mayBeError
-      if (endsByError) break
+      progress.endsByError = mayBeEnd
+      if (mayBeEnd) return
       throw new Error(`response ${index}, to ${nameOf(request)}: ${fitting}`)
     }
     if (interims > Number(expectsContinue(request))) throw new Error(`response ${index}: ${interims} × 100`)
-    states = distinct(fitting)
-    index++
-    isLast = isClosing(response)
+    const isBeyondLimit = index + 1 >= maxPipelined && (index + 1 < requests.length || tail.kind !== 'clean')
     const rule = closeRuleOf(request)
-    const isBeyondLimit = index >= maxPipelined && (index < requests.length || tail.kind !== 'clean')
-    if (rule === 'must' && !isLast) throw new Error(`no Connection: close after ${nameOf(request)}`)
-    if (rule === 'no' && isLast && !mayBeError && !seen.inShutdown && !isBeyondLimit) {
+    if (rule === 'must' && !isClosing) throw new Error(`no Connection: close after ${nameOf(request)}`)
+    if (rule === 'no' && isClosing && !mayBeEnd && !inShutdown && !isBeyondLimit) {
       throw new Error(`Connection: close after ${nameOf(request)}`)
     }
-    if (isLast) break
-  }
-
-  const others = finals.slice(index)
-  if (others.length > 0 && !isLast && tail.head !== undefined && index === requests.length) {
-    const { head } = tail
-    const outcomes = states.flatMap((plants) => outcomesOfHead(head, token, plants, large))
-    if (typeof fittingOf(outcomes, (others[0] as Final).response) !== 'string') {
-      isLast = isClosing((others.shift() as Final).response)
-    }
-  }
-  if (others.length > 0) {
-    const [{ response }] = others as [Final]
-    const isExpected = endsByError || tail.kind === 'malformed' || tail.kind === 'incomplete'
-    if (isLast || !isExpected || others.length > 1 || !isClosing(response)) {
-      throw new Error(`an unexpected response: ${JSON.stringify(others)}`)
-    }
-    if (response.body !== '') checkError(response)
-    isLast = true
-  }
-
-  if (seen.isMidway && !mayBeCut) throw new Error('an incomplete response')
-  if (!isLast && !mayBeCut && !seen.inShutdown) {
-    const missing = requests[index]
-    const mayEnd = index > 0 && closeRuleOf(requests[index - 1] as Request) === 'may'
-    if (missing !== undefined && !mayEnd) throw new Error(`no response to request ${index}, ${nameOf(missing)}`)
-    if (tail.kind === 'malformed' && finals.length === index) throw new Error('no response to malformed input')
-    if (tail.kind === 'clean' && seen.endedFirst && !mayEnd) throw new Error('the service ended an idle connection')
-  }
-  const unanswered = isLast ? [] : requests.slice(index)
-  return { answered: states, cut: mayBeCut ? statesAfter(unanswered) : [] }
-
-  /** Returns the possible plants if one or more of the `unanswered` requests ran, in order. */
-  function statesAfter (unanswered: Request[]): Plants[] {
-    let reached = states
-    return unanswered.flatMap((request) => {
-      const outcomes = reached.flatMap((plants) => outcomesOf(request, token, plants, large))
-      reached = distinct(outcomes.map(({ plants }) => plants))
-      return reached
-    })
+    Object.assign(progress, { states: fitting, answered: index + 1, isLast: isClosing })
+    if (isClosing) return
   }
 }
 
-/** Removes duplicates. Otherwise a few requests with two outcomes each would have countless states. */
-const distinct = (states: Plants[]) => [...new Map(states.map((plants) => [textOf(plants), plants])).values()]
+/** Judges the responses after those to complete requests. */
+function judgeOthers (
+  others: Final[], { requests, tail }: Parsed, predictor: Predictor, progress: Progress
+): void {
+  const { head } = tail
+  const { states, answered, isLast } = progress
+  if (others[0] !== undefined && !isLast && head !== undefined && answered === requests.length) {
+    const { response } = others[0]
+    // The service may respond before the body arrives. The request must not run.
+    if (typeof fittingOf(states, (plants) => predictor.outcomesOfHead(head, plants), response) !== 'string') {
+      others.shift()
+      progress.isLast = closes(response)
+    }
+  }
+  if (others[0] === undefined) return
+  const { response } = others[0]
+  const isExpected = progress.endsByError || tail.kind === 'malformed' || tail.kind === 'incomplete'
+  if (progress.isLast || !isExpected || others.length > 1 || !closes(response)) {
+    throw new Error(`an unexpected response: ${JSON.stringify(others)}`)
+  }
+  if (response.body !== '') checkError(response)
+  progress.isLast = true
+}
 
-/** Returns a text that is the same for the same plants. */
-export const textOf = (plants: Plants) =>
-  [...plants].map(([id, plant]) => `${id} ${JSON.stringify(plant)}`).sort().join('\n')
+/** Judges a connection that ended without a response that closes it. */
+function judgeEnd (
+  { endedFirst }: Observation, responses: number, { requests, tail }: Parsed, { answered }: Progress
+): void {
+  if (mayEndBefore(requests, answered)) return
+  const missing = requests[answered]
+  if (missing !== undefined) throw new Error(`no response to request ${answered}, ${nameOf(missing)}`)
+  if (tail.kind === 'malformed' && responses === answered) throw new Error('no response to malformed input')
+  if (tail.kind === 'clean' && endedFirst) throw new Error('the service ended an idle connection')
+}
 
-interface Final { response: RawResponse, interims: number }
+/** Returns the possible plants after each of the requests, if the requests run in order. */
+function statesDuring (requests: Request[], { outcomesOf }: Predictor, before: Plants[]): Plants[] {
+  let states = before
+  return requests.flatMap((request) => {
+    states = distinct(states.flatMap((plants) => outcomesOf(request, plants).map(({ plants }) => plants)))
+    return states
+  })
+}
 
 /** Counts the interim responses before each final response. */
 function withInterims (responses: RawResponse[]): Final[] {
@@ -122,21 +142,33 @@ function withInterims (responses: RawResponse[]): Final[] {
 }
 
 /** Returns the plants of the outcomes that fit the response, or why the first outcome does not fit. */
-function fittingOf (outcomes: Outcome[], response: RawResponse): Plants[] | string {
+function fittingOf (
+  states: Plants[], outcomesOf: (plants: Plants) => Outcome[], response: RawResponse
+): Plants[] | string {
   const reasons: string[] = []
-  const fitting = outcomes.flatMap(({ check, plants }) => {
+  const fitting = states.flatMap(outcomesOf).filter(({ check }) => {
     try {
       check(response)
-      return [plants]
+      return true
     } catch (error) {
       reasons.push((error as Error).message)
-      return []
+      return false
     }
   })
-  return fitting.length > 0 ? fitting : reasons[0] ?? 'no response is possible'
+  return fitting.length > 0 ? distinct(fitting.map(({ plants }) => plants)) : reasons[0] as string
 }
 
-export const isClosing = ({ headers: { connection = '' } }: RawResponse) => connection.toLowerCase() === 'close'
+/** Removes duplicates. Otherwise some requests with two outcomes each would have countless states. */
+const distinct = (states: Plants[]) => [...new Map(states.map((plants) => [textOf(plants), plants])).values()]
+
+/** Returns a text that is the same for the same plants. */
+export const textOf = (plants: Plants) =>
+  [...plants].map(([id, plant]) => `${id} ${JSON.stringify(plant)}`).sort().join('\n')
+
+const mayEndBefore = (requests: Request[], index: number) =>
+  index > 0 && closeRuleOf(requests[index - 1] as Request) === 'may'
+
+export const closes = ({ headers: { connection = '' } }: RawResponse) => connection.toLowerCase() === 'close'
 
 export const expectsContinue = ({ version, headers }: Request) =>
   version === '1.1' && elementsOf(headers, 'expect').includes('100-continue')

@@ -1,6 +1,6 @@
-// A strict parser of HTTP/1.1 requests (RFC 9112). The parser shares no code with Node or the service, because
-// an error in shared code would remain unnoticed. Where the RFC leaves a choice, the parser rejects what the
-// service rejects: bare LF, folded headers, whitespace before chunk extensions, framing fields in trailers.
+// A strict parser of HTTP/1.1 requests (RFC 9112). The parser shares no code with Node or the service: an
+// error in shared code would remain unnoticed. If the RFC leaves a choice, the parser rejects what Node
+// rejects: bare LF, folded headers, whitespace before chunk extensions, and framing fields in trailers.
 
 export interface Request {
   method: string
@@ -15,21 +15,23 @@ export interface Request {
   trailers: Array<[name: string, value: string]>
 }
 
-/**
- * How a stream ends after its complete requests. `clean`: no further bytes. `closed`: the last request ends the
- * connection. `incomplete`: further bytes could complete the last request. `head` is present if the head of the
- * last request is complete and well-formed.
- */
-export interface Tail { kind: 'clean' | 'closed' | 'incomplete' | 'malformed', head?: Request }
+/** What follows the complete requests. */
+export interface Tail {
+  /** `clean`: nothing. `closed`: the last complete request ends the connection. */
+  kind: 'clean' | 'closed' | 'incomplete' | 'malformed'
+  /** The head of the request with an incomplete or malformed body. */
+  head?: Request
+}
 
 export interface Parsed { requests: Request[], tail: Tail }
 
 const maxHeadBytes = 16 * 1024
 const maxHeaders = 1000
-const requestLine = /^([!#$%&'*+.^_`|~\w-]+) +([!-~]+) +HTTP\/(\d\.\d)$/
-const fieldLine = /^([!#$%&'*+.^_`|~\w-]+):[ \t]*([\t -~\x80-\xFF]*)$/
-const chunkLine =
-  /([\da-f]+)(?:;[!#$%&'*+.^_`|~\w-]+(?:=(?:[!#$%&'*+.^_`|~\w-]+|"(?:[\t !#-[\]-~\x80-\xFF]|\\[\t -~\x80-\xFF])*"))?)*\r\n/iy
+const token = String.raw`[!#$%&'*+.^_\`|~\w-]+`
+const requestLine = new RegExp(String.raw`^(${token}) +([!-~]+) +HTTP/(\d\.\d)$`)
+const fieldLine = new RegExp(String.raw`^(${token}):[ \t]*([\t -~\x80-\xFF]*)$`)
+const quoted = String.raw`"(?:[\t !#-[\]-~\x80-\xFF]|\\[\t -~\x80-\xFF])*"`
+const chunkLine = new RegExp(`([\\da-f]+)(?:;${token}(?:=(?:${token}|${quoted}))?)*\\r\\n`, 'iy')
 
 export function parseRequests (bytes: Buffer): Parsed {
   const text = bytes.toString('latin1')
@@ -70,7 +72,7 @@ function parseFields (lines: string[]): Array<[string, string]> | undefined {
   return fields.map((field) => [field?.[1]?.toLowerCase() ?? '', field?.[2]?.replace(/[ \t]+$/, '') ?? ''])
 }
 
-/** Sets the body and the trailers of `request`. Returns the end of the request, or why the request ends early. */
+/** Sets the body and the trailers. Returns the end of the request, or why the request has no end. */
 function readBody (request: Request, bytes: Buffer, text: string, start: number): number | Tail['kind'] {
   if (request.hasBadFraming || request.method === 'CONNECT') return start
   if (request.isChunked) return readChunks(request, bytes, text, start)

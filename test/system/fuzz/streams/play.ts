@@ -3,55 +3,57 @@ import { once } from 'node:events'
 import { connect, type Socket } from 'node:net'
 import { setTimeout as delay } from 'node:timers/promises'
 import { ResponseReader, type RawResponse } from '../../../support/raw.ts'
-import type { Pause, Segment, Stream } from './arbitrary.ts'
-import { expectsContinue, isClosing, type Observation } from './judge.ts'
+import { closes, expectsContinue, type Observation } from './judge.ts'
 import { parseRequests } from './parse.ts'
+import type { Segment } from './render.ts'
+import type { Pause, Stream } from './stream.ts'
 
 /** The service must respond within this time, also on a busy machine. */
-const patienceMs = Number(process.env.PATIENCE ?? 10_000)
+const patienceMs = 10_000
 
 /**
- * Sends the segments. Rejects if the service hangs. With `shutdown`, the client leaves its side of the connection
- * open until the service has ended.
+ * Sends the segments. Rejects if the service hangs. With `shutdown`, the client leaves its side of the
+ * connection open until the service has ended.
  */
 export async function play (
-  address: string, segments: Segment[], { reader, end, endPause }: Stream, shutdown?: Promise<unknown>
+  address: string, segments: Segment[], stream: Stream, shutdown?: Promise<unknown>
 ): Promise<Observation> {
-  const client = new StreamClient(address, reader === 'slow')
-  const { socket } = client
-  await using _ = { [Symbol.asyncDispose]: async () => { socket.destroy() } }
-  let [hasLeft, isCutByConnect] = [false, false]
-  if (await once(socket, 'connect').then(() => true, () => false)) {
-    if (reader === 'late') socket.pause()
-    for (const { bytes, pause } of segments) {
-      client.write(bytes)
-      isCutByConnect ||= client.interruptsByConnect()
-      await client.wait(pause)
+  const client = new StreamClient(address, stream.reader === 'slow')
+  try {
+    let [hasLeft, isCutByConnect] = [false, false]
+    if (await once(client.socket, 'connect').then(() => true, () => false)) {
+      if (stream.reader === 'late') client.socket.pause()
+      for (const { bytes, pause } of segments) {
+        client.write(bytes)
+        isCutByConnect ||= client.interruptsByConnect()
+        await client.wait(pause)
+      }
+      await client.wait(stream.endPause)
     }
-    await client.wait(endPause)
-  }
-  let endedFirst = client.hasEnded
-  if (end === 'leave' || end === 'reset') {
-    hasLeft = !endedFirst
-    if (end === 'leave') socket.destroy()
-    else socket.resetAndDestroy()
-  } else {
-    if (end === 'halfClose') socket.end()
-    else {
-      await client.wait('responses')
-      endedFirst = client.hasEnded
-      // After the last response, the service must end the connection.
-      if (shutdown === undefined && !client.isOver()) socket.end()
+    let endedFirst = client.hasEnded
+    if (stream.end === 'leave' || stream.end === 'reset') hasLeft = !endedFirst
+    else endedFirst = await end(client, stream.end, shutdown)
+    if (stream.end === 'reset') client.socket.resetAndDestroy()
+    const { sent, responses, isMidway } = client
+    return {
+      sent, responses, isMidway, hasLeft, endedFirst, isCutByConnect, inShutdown: shutdown !== undefined
     }
-    await client.untilEnd()
-    await shutdown
-    socket.destroy()
+  } finally {
+    client.socket.destroy()
   }
-  if (!socket.closed) await once(socket, 'close')
-  const { sent, responses, isMidway } = client
-  return {
-    sent, responses, isMidway, hasLeft, endedFirst, isCutByConnect, inShutdown: shutdown !== undefined
-  }
+}
+
+/** Reads to the end of the connection. Returns whether the service ended it before the client did. */
+async function end (
+  client: StreamClient, how: 'stay' | 'halfClose', shutdown: Promise<unknown> | undefined
+): Promise<boolean> {
+  if (how === 'stay') await client.wait('responses')
+  const endedFirst = client.hasEnded
+  // The service must end the connection after the last response, and during a shutdown.
+  if (how === 'halfClose' || (shutdown === undefined && !client.isOver())) client.socket.end()
+  await client.untilEnd()
+  await shutdown
+  return endedFirst
 }
 
 class StreamClient {
@@ -105,7 +107,7 @@ class StreamClient {
   /** Returns whether the last response has arrived. */
   isOver (): boolean {
     const last = this.responses.at(-1)
-    return last !== undefined && isClosing(last)
+    return last !== undefined && closes(last)
   }
 
   async wait (pause: Pause): Promise<void> {
@@ -126,8 +128,8 @@ class StreamClient {
       await once(this.socket, 'changed', { signal: deadline }).catch(() => {})
       if (this.#failure !== undefined) throw this.#failure
       if (deadline.aborted) {
-        const statuses = this.responses.map(({ status }) => status).join()
-        throw new Error(`waited ${patienceMs} ms for ${what}, received ${statuses}${this.isMidway ? '…' : ''}`)
+        const received = this.responses.map(({ status }) => status).join() + (this.isMidway ? '…' : '')
+        throw new Error(`waited ${patienceMs} ms for ${what}, received ${received}`)
       }
     }
   }
@@ -154,8 +156,8 @@ class StreamClient {
         const response = this.#incoming.take(isHead)
         if (response === undefined) return
         this.responses.push(response)
-        // An error of Node's parser has a body, because Node does not tell the method of a malformed request.
-        if (isHead && isClosing(response)) this.#incoming = new ResponseReader()
+        // Node does not tell the method of a malformed request, so the error has a body.
+        if (isHead && closes(response)) this.#incoming = new ResponseReader()
       }
     } catch (error) {
       this.#failure ??= error

@@ -9,46 +9,44 @@ import { elementsOf, endsConnection, type Request } from './parse.ts'
 /** `check` throws unless a response fits. `plants` are the plants after a response that fits. */
 export interface Outcome { check: (response: RawResponse) => void, plants: Plants }
 
-/** Responses that exceed the socket buffers: the list of another user, and the script of the page at /docs. */
+/** Responses that exceed the socket buffers: the list of another user, and the script of /docs. */
 export interface LargeResponses { listToken: string, list: string, script: string }
 
-/** Methods that Node's parser accepts for RTSP. */
-export const rtspMethods = [
-  'ANNOUNCE', 'DESCRIBE', 'FLUSH', 'GET_PARAMETER', 'PAUSE', 'PLAY', 'RECORD', 'REDIRECT', 'SETUP',
-  'SET_PARAMETER', 'TEARDOWN'
-]
+export type Predictor = ReturnType<typeof createPredictor>
 
-/** Returns the possible outcomes. `token` is the token of the user who has the `plants`. */
-export function outcomesOf (
-  request: Request, token: string, plants: Plants, large: LargeResponses
-): Outcome[] {
-  const failed = { check: checkErrorOf(request), plants }
-  if (mustFail(request)) return [failed]
-  const changed = new Map(plants)
-  const verdict = verdictOf(request, token, changed, large)
-  if (verdict === undefined) return [failed]
-  const expected = { check: (response: RawResponse) => check(response, verdict, request), plants: changed }
-  return hasOddity(request) ? [expected, failed] : [expected]
+/** `token` is the token of the user who has the plants. */
+export function createPredictor (token: string, large: LargeResponses) {
+  /** Returns the possible outcomes of a complete request. */
+  function outcomesOf (request: Request, plants: Plants): Outcome[] {
+    const failed = { check: checkErrorOf(request), plants }
+    const changed = new Map(plants)
+    const verdict = mustFail(request) ? undefined : verdictOf(request, token, changed, large)
+    if (verdict === undefined) return [failed]
+    const expected = { check: (response: RawResponse) => check(response, verdict, request), plants: changed }
+    return hasOddity(request) ? [expected, failed] : [expected]
+  }
+
+  return {
+    outcomesOf,
+
+    /** Returns the possible outcomes of a request that must not run, because its body is not complete. */
+    outcomesOfHead: (request: Request, plants: Plants): Outcome[] => [
+      { check: checkErrorOf(request), plants },
+      ...['GET', 'HEAD'].includes(request.method) ? outcomesOf(request, plants) : []
+    ]
+  }
 }
-
-/** Returns the possible outcomes of a request with an incomplete or malformed body, which must not run. */
-export const outcomesOfHead = (request: Request, token: string, plants: Plants, large: LargeResponses) => [
-  { check: checkErrorOf(request), plants },
-  ...isRead(request) ? outcomesOf(request, token, plants, large) : []
-]
 
 /** Returns whether the response must have `Connection: close`, may have it, or must not have it. */
 export function closeRuleOf (request: Request): 'must' | 'may' | 'no' {
   if (endsConnection(request)) return 'must'
   const { method, version, headers, trailers } = request
-  const isOdd = version !== '1.1' || !METHODS.includes(method) || mustFail(request) || hasOddity(request) ||
-    [...headers, ...trailers].some(([name]) => name === 'expect') ||
+  const mayClose = mustFail(request) || hasOddity(request) ||
+    version !== '1.1' || !METHODS.includes(method) || headers.some(([name]) => name === 'expect') ||
     // Node's parser also obeys these fields in a trailer.
     trailers.some(([name]) => name === 'connection' || name === 'upgrade')
-  return isOdd ? 'may' : 'no'
+  return mayClose ? 'may' : 'no'
 }
-
-const isRead = ({ method }: Request) => method === 'GET' || method === 'HEAD'
 
 const checkErrorOf = ({ method }: Request) => (response: RawResponse) => {
   if (method !== 'HEAD' || response.body !== '') checkError(response)
@@ -57,8 +55,9 @@ const checkErrorOf = ({ method }: Request) => (response: RawResponse) => {
 
 function check (response: RawResponse, verdict: Verdict | string, { method }: Request): void {
   if (typeof verdict === 'string') {
-    if (response.status === 200 && response.body === (method === 'HEAD' ? '' : verdict)) return
-    throw new Error(`expected ${verdict.length} bytes, got ${response.status} ${response.body.length} bytes`)
+    const { status, body } = response
+    if (status === 200 && body === (method === 'HEAD' ? '' : verdict)) return
+    throw new Error(`expected ${verdict.length} characters, got ${status} and ${body.length} characters`)
   }
   // The response to HEAD has no body, so the status of an error must suffice.
   if (method !== 'HEAD') expectOnly([response], verdict)
@@ -77,12 +76,13 @@ const mustFail = (request: Request) => request.hasBadFraming || !/^1\.[01]$/.tes
     elementsOf(request.headers, 'expect').some((element) => element !== '100-continue')))
 
 /** Returns whether the service may reject the request for a reason that this model does not know. */
-const hasOddity = (request: Request) => {
-  const { method, target, headers, isChunked, body } = request
+function hasOddity (request: Request): boolean {
+  const { method, target, isChunked, body } = request
   const once = ['host', 'authorization', 'content-type', 'expect']
+  const targetForm = method === 'CONNECT' ? /^[\w.]+:\d+$/ : /^(\*|\/[\w/?&=.-]*[^/])$/
   return once.some((name) => count(request, name) > 1) || count(request, 'content-encoding') > 0 ||
-    !/^[\w.]*$/.test(valueOf(request, 'host') ?? '') || !/^(\*|\/[\w/?&=.-]*[^/])$/.test(target) ||
-    (method === 'DELETE' && (body.length > 0 || isChunked || headers.some(([name]) => name === 'content-type')))
+    !/^[\w.]*$/.test(valueOf(request, 'host') ?? '') || !targetForm.test(target) ||
+    (method === 'DELETE' && (body.length > 0 || isChunked || count(request, 'content-type') > 0))
 }
 
 /** Returns the response of a request without faults: an error, a success, or the text of a large body. */
@@ -91,7 +91,7 @@ function verdictOf (
 ): Verdict | string | undefined {
   const { method, target, isChunked, body } = request
   if (method === 'CONNECT') return { number: 50101 }
-  // The error is 501 or 400: the service recognizes an unknown method only if the method arrives in one segment.
+  // The error is 501 or 400: the service recognizes an unknown method only if it arrives in one segment.
   if (!METHODS.includes(method)) return undefined
   const [path = '', query = ''] = target.split(/\?(.*)/s)
   const route = path.replace(/^\/plants\/[^/]+$/, '/plants/1')
@@ -108,6 +108,7 @@ function verdictOf (
   if (authorization !== `Bearer ${token}`) return undefined
   if (method === 'DELETE') return remove(plants, path.slice('/plants/'.length), query)
   if (method !== 'POST') return list(plants, query)
-  const [contentType, contentEncoding] = [valueOf(request, 'content-type'), valueOf(request, 'content-encoding')]
+  const contentType = valueOf(request, 'content-type')
+  const contentEncoding = valueOf(request, 'content-encoding')
   return create(plants, { contentType, contentEncoding, isChunked, body, query })
 }

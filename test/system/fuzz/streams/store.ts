@@ -4,7 +4,7 @@ import { createUsers } from '../../faults/postgres.ts'
 import { sql } from '../../../support/database.ts'
 import type { Program, Scope } from '../../../support/program.ts'
 import type { Plants } from '../oracle.ts'
-import { seeds } from './arbitrary.ts'
+import { seeds } from './stream.ts'
 import type { LargeResponses } from './predict.ts'
 
 export interface User { name: string, token: string }

@@ -1,0 +1,16 @@
+import t from 'tap'
+import { createDatabase } from '../../support/database.ts'
+import { testShutdowns, testStreams } from './streams.ts'
+
+const seed = Date.now() % 1_000_000
+const inParallel = { buffered: true }
+t.jobs = 2
+
+t.test('a connection executes a prefix of the requests that a strict parser finds', inParallel, async (t) => {
+  t.same(await testStreams(t, await createDatabase(t), { seed, count: 2500 }), [])
+})
+
+t.test('a shutdown cuts no response, and each executed write has a response', inParallel, async (t) => {
+  const urls = [await createDatabase(t), await createDatabase(t)]
+  t.same(await testShutdowns(t, urls, { seed, count: 16 }), [])
+})
