@@ -8,12 +8,12 @@ import { complaintsOf } from './checks.ts'
 import { streamsWith } from './streams/arbitrary.ts'
 import { check, describe, type Options } from './streams/check.ts'
 import { judge, textOf, type Observation } from './streams/judge.ts'
-import { knownStreams } from './streams/known.ts'
+import { knownShutdowns, knownStreams } from './streams/known.ts'
 import { play } from './streams/play.ts'
 import { createPredictor, type LargeResponses } from './streams/predict.ts'
 import { render } from './streams/render.ts'
 import { createLarge, openStore, type Store, type User } from './streams/store.ts'
-import { seeds, type Stream } from './streams/stream.ts'
+import { lockMs, seeds, type Shutdown, type Stream } from './streams/stream.ts'
 
 interface Instance { url: string, store: Store, service: Program, large: LargeResponses }
 
@@ -28,16 +28,6 @@ export async function testStreams (scope: Scope, url: string, options: Options):
   return [...failures, ...complaintsOf(service)]
 }
 
-interface Shutdown {
-  streams: Stream[]
-  signal: NodeJS.Signals
-  /** The time from the start of the streams to the signal. */
-  signalMs: number
-  /** The mode of a lock on the plants until `lockMs` after the signal. */
-  lock: 'share' | 'access exclusive' | undefined
-}
-
-const lockMs = 3000
 const shutdowns: fc.Arbitrary<Shutdown> = fc.record({
   streams: fc.array(streamsWith({ large: 8, slowReaders: 8, longPauses: 4, maxPauseMs: 150 }),
     { maxLength: 16, size: 'max' }),
@@ -53,7 +43,7 @@ const shutdowns: fc.Arbitrary<Shutdown> = fc.record({
 export async function testShutdowns (scope: Scope, urls: string[], options: Options): Promise<string[]> {
   const stores = urls.map((url) => openStore(scope, url))
   const larges: LargeResponses[] = []
-  return await check(options, urls.length, shutdowns, [], async (shutdown, worker) => {
+  return await check(options, urls.length, shutdowns, knownShutdowns, async (shutdown, worker) => {
     await using stack = new AsyncDisposableStack()
     const round: Scope = { teardown: (work) => stack.defer(async () => { await work() }) }
     const [url, store] = [urls[worker] as string, stores[worker] as Store]

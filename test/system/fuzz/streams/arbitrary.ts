@@ -1,7 +1,7 @@
 // Builds random streams.
 import { METHODS } from 'node:http'
 import fc, { type Arbitrary } from 'fast-check'
-import type { Cut, Item, Pause, Stream } from './stream.ts'
+import { largeFiles, type Cut, type Item, type Pause, type Stream } from './stream.ts'
 
 /** A value shrinks toward the first choice. */
 const oneOf = <Value>(...choices: Array<[weight: number, Arbitrary<Value>]>) =>
@@ -38,7 +38,8 @@ const deletes = plantPath.map((target) => operation('DELETE', target, [ownToken]
 const lists = pick([2, '/plants'], [1, '/plants?limit=2'])
   .map((target) => operation('GET', target, [ownToken]))
 const large = fc.constantFrom(
-  operation('GET', '/docs/scalar.js', []), operation('GET', '/plants', ['Authorization: Bearer @large']))
+  operation('GET', '/plants', ['Authorization: Bearer @large']),
+  ...largeFiles.map((path) => operation('GET', path, [])))
 const others = fc.tuple(
   oneOf(
     [3, fc.constantFrom('GET', 'HEAD', 'POST', 'DELETE')],
@@ -104,7 +105,7 @@ const itemsWith = ({ large: largeWeight }: Weights): Arbitrary<Item> => fc.tuple
   edit,
   times,
   // No prediction covers the large responses to faulty requests, and many large responses take long.
-  ...(target === '/docs/scalar.js' || fields.join().includes('@large')) && { edit: undefined, times: 1 }
+  ...(largeFiles.includes(target) || fields.join().includes('@large')) && { edit: undefined, times: 1 }
 }))
 
 const pausesWith = ({ longPauses, maxPauseMs }: Weights): Arbitrary<Pause> => oneOf<Pause>(

@@ -9,8 +9,8 @@ import { elementsOf, endsConnection, type Request } from './parse.ts'
 /** `check` throws unless a response fits. `plants` are the plants after a response that fits. */
 export interface Outcome { check: (response: RawResponse) => void, plants: Plants }
 
-/** Responses that exceed the socket buffers: the list of another user, and the script of /docs. */
-export interface LargeResponses { listToken: string, list: string, script: string }
+/** Bodies of responses that fill the socket buffers: a list of another user, and files by their path. */
+export interface LargeResponses { listToken: string, list: string, files: Record<string, string> }
 
 export type Predictor = ReturnType<typeof createPredictor>
 
@@ -95,12 +95,11 @@ function verdictOf (
   if (!METHODS.includes(method)) return undefined
   const [path = '', query = ''] = target.split(/\?(.*)/s)
   const route = path.replace(/^\/plants\/[^/]+$/, '/plants/1')
-  const allow = route === '/docs/scalar.js' ? 'GET, HEAD' : examplePaths[route]
+  const allow = large.files[route] === undefined ? examplePaths[route] : 'GET, HEAD'
   if (allow === undefined) return { number: 40401 }
   if (!allow.split(', ').includes(method)) return { number: 40501, allow }
   if (route === '/livez') return { status: 200, body: { status: 'ok' } }
-  if (route === '/docs/scalar.js') return large.script
-  if (!route.startsWith('/plants')) return undefined
+  if (!route.startsWith('/plants')) return large.files[route]
   const authorization = valueOf(request, 'authorization')
   if (authorization === `Bearer ${large.listToken}`) {
     return request.version === '1.0' ? { number: 40018 } : large.list

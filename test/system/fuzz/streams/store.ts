@@ -4,7 +4,7 @@ import { createUsers } from '../../faults/postgres.ts'
 import { sql } from '../../../support/database.ts'
 import type { Program, Scope } from '../../../support/program.ts'
 import type { Plants } from '../oracle.ts'
-import { seeds } from './stream.ts'
+import { largeFiles, seeds } from './stream.ts'
 import type { LargeResponses } from './predict.ts'
 
 export interface User { name: string, token: string }
@@ -44,7 +44,7 @@ export function openStore (scope: Scope, url: string) {
   }
 }
 
-/** Stores a list that exceeds the socket buffers, and reads the script of /docs. */
+/** Reads files. Stores and reads a list that exceeds the socket buffers. */
 export async function createLarge (url: string, { address }: Program): Promise<LargeResponses> {
   const [listToken = ''] = await createUsers(url, ['large list'])
   await sql(url, `insert into plants (owner, id, name)
@@ -53,5 +53,6 @@ export async function createLarge (url: string, { address }: Program): Promise<L
     const response = await fetch(address + path, { headers: { authorization: `Bearer ${listToken}` } })
     return response.text()
   }
-  return { listToken, list: await read('/plants'), script: await read('/docs/scalar.js') }
+  const files = await Promise.all(largeFiles.map(async (path) => [path, await read(path)]))
+  return { listToken, list: await read('/plants'), files: Object.fromEntries(files) }
 }

@@ -48,5 +48,20 @@ export interface Cut {
  */
 export type Pause = 'none' | 'turn' | 'responses' | number
 
+/** Files of 4.9 MB, more than the socket buffers hold, and of 57 KB. */
+export const largeFiles = ['/docs/scalar.js', '/openapi.json']
+
 /** Each user begins with these plants. */
 export const seeds = new Map([1n, 2n, 3n].map((id) => [id, { name: `seed ${id}` }]))
+
+/** Streams on an instance of the service that ends during them. */
+export interface Shutdown {
+  streams: Stream[]
+  signal: NodeJS.Signals
+  /** The time from the start of the streams to the signal. */
+  signalMs: number
+  /** The mode of a lock on the plants until `lockMs` after the signal. */
+  lock: 'share' | 'access exclusive' | undefined
+}
+
+export const lockMs = 3000
