@@ -1,4 +1,4 @@
-// Formats errors for an operator.
+// Formats errors and tables for an operator.
 
 /** Advice for the operator, by the error codes of Node, OpenSSL and PostgreSQL. */
 const remedies: Array<[codes: RegExp, advice: string]> = [
@@ -21,4 +21,13 @@ export function formatError (error: unknown): string {
   const causes = [cause, errors].flat().filter(Boolean) as Cause[]
   const remedied = causes.find(({ code }) => adviceFor(code))
   return remedied ? formatError(remedied) : [message, ...causes.map(formatError)].join(' ').trim()
+}
+
+/** Formats rows as a text table with aligned columns. */
+export function formatTable (heads: string[], rows: string[][]): string {
+  const widths = heads.map((head, column) =>
+    rows.reduce((width, row) => Math.max(width, (row[column] as string).length), head.length))
+  return [heads, ...rows]
+    .map((row) => row.map((cell, column) => cell.padEnd(widths[column] as number)).join('  ').trimEnd())
+    .join('\n')
 }
