@@ -32,6 +32,10 @@ const text = <Initial extends string | undefined> (
 const oneOf = (initial: string, words: string[], meaning: string) =>
   text(initial, words.join(', '), meaning, (word) => words.includes(word))
 
+const listOf = (initial: string, words: string[], meaning: string) =>
+  text(initial, `names separated by commas: ${words.join(', ')}`, meaning,
+    (names) => names.split(',').every((name) => words.includes(name.trim())))
+
 const inRange = (value: number, min: number, max: number) => value >= min && value <= max ? value : undefined
 
 // `form` rejects texts that Number() would convert, such as '' to 0 and '0x10' to 16.
@@ -77,9 +81,6 @@ const [maxTokenCacheTtl, maxStatementTimeout] = ['4s', '6s']
 /** The longest time that a revoked token has effects: see "After a revocation" in docs/reliability.md. */
 export const maxRevocationMs =
   parseDuration(maxTokenCacheTtl) + connectTimeoutMs + parseDuration(maxStatementTimeout) + 2000
-
-const algorithms = ['RS256', 'RS384', 'RS512', 'PS256', 'PS384', 'PS512', 'ES256', 'ES384', 'ES512',
-  'EdDSA', 'Ed25519']
 
 /** Accepts https, and http on this machine. Without https, a network attacker could replace the keys. */
 export function isSecureUrl (text: string): boolean {
@@ -152,10 +153,10 @@ export const settings = {
   JWT_AUDIENCE: text(undefined, 'a text', 'the audience that JWTs must name; required with JWT_ISSUER'),
   JWT_JWKS_URL: text(undefined, 'a URL with https, or with http for this machine',
     'the keys of the provider; without it OpenID discovery names them', isSecureUrl),
-  JWT_ALGORITHMS: text('RS256,ES256,EdDSA', `names separated by commas: ${algorithms.join(', ')}`,
-    'the algorithms that may sign a JWT',
-    (names) => names.split(',').every((name) => algorithms.includes(name.trim()))),
-  JWT_TYPE: oneOf('at+jwt', ['at+jwt', 'JWT'], 'the `typ` that JWTs must have'),
+  JWT_ALGORITHMS: listOf('RS256,ES256,EdDSA', ['RS256', 'RS384', 'RS512', 'PS256', 'PS384', 'PS512', 'ES256',
+    'ES384', 'ES512', 'EdDSA', 'Ed25519'], 'the algorithms that may sign a JWT'),
+  JWT_TYPE: listOf('at+jwt', ['at+jwt', 'JWT', 'none'],
+    'the types (`typ`) that a JWT may have; none accepts JWTs without a type'),
   JWT_USER_CLAIM: text('sub', 'the name of a claim', 'the claim that names the user'),
   JWT_SCOPE_CLAIM: text(undefined, 'the name of a claim',
     'the claim that lists the scopes; without it `scope`, or else `scp`'),

@@ -75,7 +75,7 @@ const values: Record<keyof Config, { good: Record<string, unknown>, bad: string[
     'http://id.example/keys', 'file:///keys', '/keys', 'https://u@id.example/keys'),
   JWT_ALGORITHMS: texts(['RS256', 'ES256, EdDSA', 'PS512,Ed25519'],
     'none', 'HS256', 'RS256,', 'RS256 ES256', 'rs256', 'RS256,none'),
-  JWT_TYPE: words('at+jwt', 'JWT'),
+  JWT_TYPE: texts(['at+jwt', 'JWT', 'none', 'at+jwt, JWT,none'], 'X', 'at+jwt,', 'AT+JWT', 'any'),
   JWT_USER_CLAIM: texts(['sub', 'https://id.example/user']),
   JWT_SCOPE_CLAIM: texts(['permissions']),
   JWT_KEYS_MAX_AGE: durations({ '20m': 1_200_000, '24h': 86_400_000, '30d': 2_592_000_000 },

@@ -65,16 +65,18 @@ export function createJwtAuthenticator (keys: Keys, settings: Config, known: Set
   const options = {
     issuer: settings.JWT_ISSUER as string,
     audience: settings.JWT_AUDIENCE as string,
-    algorithms: settings.JWT_ALGORITHMS.split(',').map((name) => name.trim()),
-    typ: settings.JWT_TYPE,
+    algorithms: splitList(settings.JWT_ALGORITHMS),
     requiredClaims: ['exp'],
     clockTolerance: clockToleranceSeconds
   }
+  // Undefined stands for a JWT without a type. jose's option `typ` allows neither such JWTs nor a list.
+  const types = splitList(settings.JWT_TYPE)
+    .map((name) => name === 'none' ? undefined : mediaTypeOf(name))
 
   /** Fetches the keys again when `set` lacks the key that signed the JWT. */
   async function verify (text: string, set: LocalJWKSet): Promise<Entry> {
     try {
-      const { payload } = await jwtVerify(text, set, options).catch(async (error) => {
+      const { payload, protectedHeader: { typ } } = await jwtVerify(text, set, options).catch(async (error) => {
         if (!(error instanceof JWKSMultipleMatchingKeys)) throw error
         const tries = (await Array.fromAsync(error)).slice(0, maxTries)
           .map((key) => jwtVerify(text, key, options))
@@ -82,6 +84,7 @@ export function createJwtAuthenticator (keys: Keys, settings: Config, known: Set
           throw failed.errors.map(toRejection).find((each) => each !== rejections.signature) ?? error
         })
       })
+      if (!types.includes(typeof typ === 'string' ? mediaTypeOf(typ) : typ)) throw rejections.type
       return { access: { ...toAccess(payload, settings, known), renew: renewal(check, text) }, set }
     } catch (error) {
       const rejection = toRejection(error)
@@ -95,8 +98,7 @@ export function createJwtAuthenticator (keys: Keys, settings: Config, known: Set
   }
 
   async function check (text: string, onMiss: () => void): Promise<Access> {
-    // Allow only base64url. A decoder skips other characters: variants of a valid JWT could fill the cache.
-    if (!/^[\w-]+\.[\w-]+\.[\w-]*$/.test(text)) throw rejections.malformed
+    if (!isWellFormed(text)) throw rejections.malformed
     if (!cache.has(text)) onMiss()
     try {
       const entry = await verify(text, keys.current() ?? await keys.refetch())
@@ -121,6 +123,20 @@ export function createJwtAuthenticator (keys: Keys, settings: Config, known: Set
     },
     check
   }
+}
+
+const splitList = (list: string) => list.split(',').map((name) => name.trim())
+
+/** RFC 7515, section 4.1.9: a type without a slash omits `application/`. */
+const mediaTypeOf = (typ: string) => (typ.includes('/') ? typ : `application/${typ}`).toLowerCase()
+
+/**
+ * Allows only base64url, without unused bits in the signature's last character. A decoder ignores other
+ * characters and these bits: variants of a valid JWT could fill the cache.
+ */
+function isWellFormed (text: string): boolean {
+  const [, signature] = /^[\w-]+\.[\w-]+\.([\w-]*)$/.exec(text) ?? []
+  return signature !== undefined && Buffer.from(signature, 'base64url').toString('base64url') === signature
 }
 
 /** Prefixes the user with the issuer, so that a JWT never acts for a user of the service's own tokens. */

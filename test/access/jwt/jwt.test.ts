@@ -125,6 +125,32 @@ t.test('settings name the user claim, the type, the URL of the keys and the algo
   await rs.rejects(await rs.provider.sign(), 'algorithm')
 })
 
+t.test('JWT_TYPE lists the types, and only `none` accepts a JWT without a type', async (t) => {
+  const headers = [{ typ: undefined }, { typ: 'JWT' }, { typ: 'at+jwt' }, { typ: 'application/AT+JWT' },
+    { typ: 'none' }, { typ: '' }, { typ: null }, { typ: 1 }, { typ: ['at+jwt'] }]
+  for (const [JWT_TYPE, ...accepted] of [
+    ['none', undefined], ['JWT, none', undefined, 'JWT'], ['at+jwt', 'at+jwt', 'application/AT+JWT'],
+    ['at+jwt,JWT', 'JWT', 'at+jwt', 'application/AT+JWT']
+  ] as const) {
+    const { authenticate, provider } = await startChecks(t, { JWT_TYPE })
+    const results = await Promise.all(headers.map(async (header) =>
+      authenticate(await provider.sign({}, header)).then(() => [header.typ], () => [])))
+    t.strictSame(results.flat(), accepted, JWT_TYPE)
+  }
+})
+
+t.test('a JWT with another spelling of its signature is malformed, and is not cached', async (t) => {
+  const { authenticate, provider, rejects } = await startChecks(t)
+  const token = await provider.sign()
+  await authenticate(token)
+  const digits = [...'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_']
+  const bytesOf = (text: string) => Buffer.from(text.split('.')[2] as string, 'base64url')
+  const variants = digits.map((last) => token.slice(0, -1) + last)
+    .filter((text) => text !== token && bytesOf(text).equals(bytesOf(token)))
+  t.equal(variants.length, 15)
+  for (const variant of [...variants, `${token}=`]) await rejects(variant, 'malformed')
+})
+
 t.test('hostile tokens get the same 401 as every invalid token, and no token is in the log', async (t) => {
   const provider = await startKeyServer(t)
   const { rejections, withToken, log } = await startService(t, provider.issuer)
