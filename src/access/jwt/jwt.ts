@@ -76,7 +76,7 @@ export function createJwtAuthenticator (keys: Keys, settings: Config, known: Set
   /** Fetches the keys again when `set` lacks the key that signed the JWT. */
   async function verify (text: string, set: LocalJWKSet): Promise<Entry> {
     try {
-      const { payload, protectedHeader: { typ } } = await jwtVerify(text, set, options).catch(async (error) => {
+      const { payload, protectedHeader } = await jwtVerify(text, set, options).catch(async (error) => {
         if (!(error instanceof JWKSMultipleMatchingKeys)) throw error
         const tries = (await Array.fromAsync(error)).slice(0, maxTries)
           .map((key) => jwtVerify(text, key, options))
@@ -84,6 +84,7 @@ export function createJwtAuthenticator (keys: Keys, settings: Config, known: Set
           throw failed.errors.map(toRejection).find((each) => each !== rejections.signature) ?? error
         })
       })
+      const { typ } = protectedHeader
       if (!types.includes(typeof typ === 'string' ? mediaTypeOf(typ) : typ)) throw rejections.type
       return { access: { ...toAccess(payload, settings, known), renew: renewal(check, text) }, set }
     } catch (error) {
