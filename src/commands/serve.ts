@@ -5,6 +5,7 @@ import { setTimeout } from 'node:timers/promises'
 import closeWithGrace from 'close-with-grace'
 import type { FastifyBaseLogger, FastifyInstance } from 'fastify'
 import manifest from '../../package.json' with { type: 'json' }
+import { startRecordingUses } from '../access/token-uses.ts'
 import { buildApp } from '../app.ts'
 import type { Config } from '../config.ts'
 import { parseServers } from '../database/connector.ts'
@@ -33,6 +34,7 @@ export async function serve (config: Config): Promise<void> {
     const lifecycle = { starting: true, stopping: false }
     const app = await buildApp({ config, database, lifecycle, logStream: await openLogStream() })
     opened.defer(() => app.close())
+    opened.defer(startRecordingUses(database, app.log))
 
     const listenOptions = {
       host,

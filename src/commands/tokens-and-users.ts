@@ -5,7 +5,7 @@ import { createTokens } from '../access/tokens.ts'
 import { maxRevocationMs, type Config } from '../config.ts'
 import { ownedTables, tables, type Database } from '../database/database.ts'
 import { withOpenDatabase } from './database.ts'
-import { formatTable } from './format.ts'
+import { countOf, formatTable } from './format.ts'
 
 /** Replaces STATEMENT_TIMEOUT, because counting the plants of all users may take minutes. */
 const statementTimeoutMs = 600_000
@@ -46,8 +46,8 @@ export const eraseUser = (config: Config, user: string, isConfirmed: boolean) =>
     const count = async () => {
       const [row] = await database.readLong(users, [user])
       const numbers = tables.map((_, index) => Number(row?.[index + 1] ?? 0))
-      const list = new Intl.ListFormat('en').format(tables.map((kind, index) => `${numbers[index]} ${kind}`))
-      return { numbers, text: `${list} of ${user}` }
+      const counts = numbers.map((number, index) => countOf(number, tables[index] as string))
+      return { numbers, text: `${new Intl.ListFormat('en').format(counts)} of ${user}` }
     }
     const before = await count()
     if (!isConfirmed) {

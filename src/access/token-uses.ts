@@ -1,0 +1,66 @@
+// Records in the background when tokens were last used.
+import type { FastifyBaseLogger } from 'fastify'
+import { LRUCache } from 'lru-cache'
+import type { Database } from '../database/database.ts'
+import { tokenUseEvents } from '../events.ts'
+
+const intervalMs = 60_000
+const maxPauseMs = 3_600_000
+const chunk = 1000
+
+// Takes the locks in order and waits for none: several instances may record uses of the same tokens.
+const recordUses = {
+  name: 'tokens-use',
+  text: `with used as (
+      select hash, to_timestamp(at) as at
+        from unnest($1::bytea[], $2::float8[]) as used (hash, at)
+    ), due as (
+      select hash, at from tokens join used using (hash)
+        where last_used_at < at - interval '1 minute' or last_used_at = created_at
+        order by hash for update of tokens skip locked
+    )
+    update tokens set last_used_at = due.at from due where tokens.hash = due.hash`
+}
+
+/**
+ * Writes the uses of each minute together. After a failure, pauses longer and longer: the role may lack the
+ * privilege, and PostgreSQL logs each attempt. Returns a function that writes the latest uses and stops.
+ */
+export function startRecordingUses (database: Pick<Database, 'writeAside'>, log: FastifyBaseLogger) {
+  /** Maps the hash of a token to the time of its last use, in s. If there are too many, drops the oldest. */
+  const uses = new LRUCache<string, number>({ max: 50_000 })
+  const record = ({ hash }: { hash: string }) => { uses.set(hash, Date.now() / 1000) }
+  let pauseMs = intervalMs
+  let timer: NodeJS.Timeout | undefined
+  let writing: Promise<void> | undefined
+
+  async function write (): Promise<void> {
+    try {
+      const entries = [...uses.entries()]
+      while (entries.length > 0) {
+        const part = entries.splice(0, chunk)
+        await database.writeAside(recordUses,
+          [part.map(([hash]) => `\\x${hash}`), part.map(([, seconds]) => seconds)])
+        for (const [hash, seconds] of part) if (uses.peek(hash) === seconds) uses.delete(hash)
+      }
+      pauseMs = intervalMs
+    } catch (error) {
+      if (pauseMs === intervalMs) log.warn({ err: error }, 'the last use of tokens cannot be recorded')
+      pauseMs = Math.min(2 * pauseMs, maxPauseMs)
+    }
+  }
+
+  function schedule (): void {
+    timer = setTimeout(() => { writing = write().then(schedule) }, pauseMs).unref()
+  }
+
+  tokenUseEvents.subscribe(record)
+  schedule()
+  return async () => {
+    tokenUseEvents.unsubscribe(record)
+    await writing
+    clearTimeout(timer)
+    // While the database is away, a shutdown must not wait for it.
+    if (pauseMs === intervalMs) await write()
+  }
+}
