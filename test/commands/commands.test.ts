@@ -218,7 +218,7 @@ t.test('token list --unused shows active tokens that were neither created nor us
       revoked_at = case username when 'revoked' then now() end where username <> 'new'`)
   const usersOf = async (...words: string[]) =>
     JSON.parse((await run(['token', 'list', '--json', '--unused', ...words])).stdout as string)
-      .map(({ user }: { user: string }) => user)
+      .map(({ user }: { user: string }) => user).sort()
   t.strictSame(await usersOf('90d'), ['old'])
   t.strictSame(await usersOf('88d'), ['old', 'used'])
   t.strictSame(await usersOf('88d', '--user', 'used'), ['used'])
