@@ -9,8 +9,10 @@ import { formatError, hideTokens } from './commands/format.ts'
 import type { ImportOptions, importPlants } from './commands/transfer/import.ts'
 import { createToken, listTokens, revokeTokens, showToken } from './commands/tokens.ts'
 import { eraseUser, listUsers } from './commands/tokens-and-users.ts'
-import { parseDuration, readConfig } from './config.ts'
+import { readConfig as readSettings } from './config.ts'
 import { migrate } from './database/migrate.ts'
+import { findMisspelledSettings } from './environment.ts'
+import { parseDuration } from './setting-types.ts'
 
 const reject = (message: string): never => { throw new InvalidArgumentError(message) }
 
@@ -43,6 +45,12 @@ function expiry (text: string): Date {
   // `toJSON` changes a day such as February 30. PostgreSQL cannot read years after 9999, such as `+010000`.
   if (date.toJSON() === time && Number(date) > Date.now() && !time.startsWith('+')) return date
   return reject('Expected a duration such as 90d, 12h or 30s, or a future date such as 2027-01-01.')
+}
+
+/** Warns on standard error, even if `serve` then ends without a log. */
+function readConfig () {
+  for (const message of findMisspelledSettings()) console.error(message)
+  return readSettings()
 }
 
 const program = new Command('plant-store')

@@ -127,6 +127,7 @@ t.test('each invalid value gets a line with the accepted values, and no line has
     [{ DRAIN_DELAY: '20s', PORT: 'x' }, 'PORT: expected 0 to 65535, got "x"\n' +
       'SHUTDOWN_TIMEOUT: expected more than DRAIN_DELAY (20000ms), got 9000ms'],
     [{ USER_BURST: '5' }, 'USER_BURST: expected USER_RATE to be set, too'],
+    [{ MAX_WAITING: '5' }, 'MAX_WAITING: this setting is now called MAX_QUEUED'],
     [{ JWT_JWKS_URL: 'https://id.example/keys' },
       'JWT_ISSUER: expected a value, because JWT_JWKS_URL is set\n' +
         'JWT_AUDIENCE: expected a value, because JWT_JWKS_URL is set']

@@ -101,7 +101,8 @@ t.test('a start waits for the database; a signal or an uncaught error ends it', 
     sql(process.env.TEST_DATABASE_URL as string, `alter database ${from} rename to ${to}`)
   await rename(name, `${name}_later`)
   const broken = join(t.testdir(), 'broken.mjs')
-  await writeFile(broken, 'process.on("SIGWINCH", () => { throw new Error("a test error") })')
+  await writeFile(broken, `process.on('SIGWINCH', () => { throw new Error('a test error') })
+    Object.defineProperty(process, 'versions', { value: { ...process.versions, node: '24.21.0' } })`)
   const NODE_OPTIONS = `${process.env.NODE_OPTIONS} --import=${pathToFileURL(broken)}`
   const environment = { DATABASE_URL, DRAIN_DELAY: '1m', SHUTDOWN_TIMEOUT: '2m', NODE_OPTIONS }
   const failure = 'the database is not ready'
@@ -109,6 +110,7 @@ t.test('a start waits for the database; a signal or an uncaught error ends it', 
   const failures = () => service.log.map(({ msg }) => String(msg)).filter((msg) => msg.startsWith(failure))
   while (failures().length < 2) await setTimeout(10)
   t.strictSame(failures().slice(0, 2), [100, 200].map((ms) => `${failure}, next attempt in ${ms} ms`))
+  t.match(service.log[0], { level: 'warn', node: '24.21.0', msg: /see SECURITY\.md$/ })
   const stopped = await serve(t, environment, failure)
   stopped.child.kill('SIGTERM')
   await stopped.logged('stopping')

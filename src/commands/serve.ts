@@ -11,6 +11,7 @@ import type { Config } from '../config.ts'
 import { parseServers } from '../database/connector.ts'
 import { openDatabase, type Database } from '../database/database.ts'
 import { migrate, serverStatement, supportedVersion, UnsupportedServer } from '../database/migrate.ts'
+import { givenSettings, isOldNode } from '../environment.ts'
 import { durabilityEvents } from '../events.ts'
 import type { Lifecycle } from '../http/wire/closing.ts'
 import { loadEmbedded } from './database.ts'
@@ -35,6 +36,8 @@ export async function serve (config: Config): Promise<void> {
     const app = await buildApp({ config, database, lifecycle, logStream: await openLogStream() })
     opened.defer(() => app.close())
     opened.defer(startRecordingUses(database, app.log))
+    const { node } = process.versions
+    if (isOldNode(node)) app.log.warn({ node }, 'Node has known vulnerabilities: see SECURITY.md')
 
     const listenOptions = {
       host,
@@ -57,7 +60,7 @@ export async function serve (config: Config): Promise<void> {
     const address = early ?? await app.listen(listenOptions)
     if (embedded !== undefined) await printQuickStart(database, address)
     lifecycle.starting = false
-    app.log.info({ version: manifest.version, node: process.versions.node, postgresql }, 'ready')
+    app.log.info({ version: manifest.version, node, postgresql, settings: givenSettings() }, 'ready')
   } catch (error) {
     await opened.disposeAsync()
     throw error
