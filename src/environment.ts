@@ -6,7 +6,7 @@ export const givenSettings = (environment: NodeJS.ProcessEnv = process.env): Rec
   Object.fromEntries(Object.entries(environment).flatMap(([name, value = '']) =>
     name in settings && name !== 'DATABASE_URL' ? [[name, value.replace(/:\/\/.*@/, '://…@')]] : []))
 
-/** Returns a sentence for each variable whose name is almost the name of a setting. */
+/** Returns a sentence for each variable that is almost called like a setting. */
 export const findMisspelledSettings = (environment: NodeJS.ProcessEnv = process.env): string[] =>
   Object.keys(environment).filter((name) => !(name in settings)).flatMap((name) => {
     const setting = findSimilar(name.toUpperCase(), 1) ?? findSimilar(name.toUpperCase(), 2)
