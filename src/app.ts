@@ -86,7 +86,7 @@ export async function buildApp (options: AppOptions, register = registerDomains)
   const { authenticator, serveMetadata } = config.JWT_ISSUER === undefined
     ? { authenticator: own }
     : (await import('./access/jwt/jwt.ts')).acceptJwts(app, config, own)
-  const limitGuesses = config.FAILED_AUTH_RATE && limitFailedAuth(app, config.FAILED_AUTH_RATE)
+  const limitGuesses = config.FAILED_AUTH_RATE && limitFailedAuth(config.FAILED_AUTH_RATE)
   const requireToken = createBearer(app, authenticator, probePaths, limitGuesses)
 
   const readiness = createReadiness(database, lifecycle)

@@ -1,9 +1,8 @@
 // Limits the requests of each user, and the invalid tokens of each address, with token buckets.
 import { isIPv6 } from 'node:net'
-import type { FastifyInstance, FastifyRequest } from 'fastify'
+import type { FastifyInstance } from 'fastify'
 import { LRUCache } from 'lru-cache'
-import { ApiError, errors, retryAfter } from '../errors.ts'
-import { addressOf } from '../http/responses.ts'
+import { ApiError, errors, overloaded, retryAfter } from '../errors.ts'
 
 export interface Rate { count: number, seconds: number }
 
@@ -43,16 +42,49 @@ export function limitUsers (app: FastifyInstance, rate: Rate, burst = Math.ceil(
   })
 }
 
-/** Returns a function that throws if the address of a request sent more invalid tokens than `rate` allows. */
-export function limitFailedAuth (app: FastifyInstance, rate: Rate): (request: FastifyRequest) => void {
+/** Calls `check` for a token from the address. Rejects a new token if the address may send no more. */
+export type LimitGuesses = <Result>(
+  address: string, isNew: () => boolean, check: () => Promise<Result>) => Promise<Result>
+
+/** How long a new token may wait for the checks of others. */
+const maxWaitMs = 5000
+
+/**
+ * Counts the invalid tokens of each address. While an address may send n further ones, at most n of its new
+ * tokens are checked at a time, because all may be invalid. Others wait: valid tokens do not count.
+ */
+export function limitFailedAuth (rate: Rate): LimitGuesses {
   const take = createTokenBuckets(rate, rate.count)
-  app.addHook('onError', (request, _reply, { name }, done) => {
-    if (name === 'TOKEN_INVALID') take(networkOf(addressOf(request)))
-    done()
-  })
-  return (request) => {
-    const { allowed, refillSeconds } = take(networkOf(addressOf(request)), 0)
-    if (!allowed) throw retryAfter(addressLimited, refillSeconds)
+  const checks = new Map<string, { running: number, waiting: Array<() => void> }>()
+
+  return async (address, isNew, check) => {
+    const network = networkOf(address)
+    const state = checks.get(network) ?? { running: 0, waiting: [] }
+    checks.set(network, state)
+    const deadline = performance.now() + maxWaitMs
+    const mayStart = (): boolean => {
+      const { allowed, left, refillSeconds } = take(network, 0)
+      if (!allowed) throw retryAfter(addressLimited, refillSeconds)
+      if (performance.now() > deadline) throw overloaded
+      return state.running < left
+    }
+    let isCounted = false
+    try {
+      // While the token waits, another request may find the same token valid.
+      while (isNew() && !isCounted) {
+        isCounted = mayStart()
+        if (!isCounted) await new Promise<void>((resolve) => { state.waiting.push(resolve) })
+      }
+      if (isCounted) state.running++
+      return await check()
+    } catch (error) {
+      if ((error as ApiError).name === 'TOKEN_INVALID') take(network)
+      throw error
+    } finally {
+      if (isCounted) state.running--
+      state.waiting.shift()?.()
+      if (state.running === 0 && state.waiting.length === 0) checks.delete(network)
+    }
   }
 }
 

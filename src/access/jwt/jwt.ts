@@ -29,7 +29,8 @@ export function acceptJwts (app: FastifyInstance, settings: Config, own: Authent
   const jwts = createJwtAuthenticator(keys, settings, scopes)
   const authenticator: Authenticator = {
     cached: (text) => (text.includes('.') ? jwts : own).cached(text),
-    check: (text, onMiss) => (text.includes('.') ? jwts : own).check(text, onMiss)
+    isNew: (text) => (text.includes('.') ? jwts : own).isNew(text),
+    check: (text) => (text.includes('.') ? jwts : own).check(text)
   }
   return { authenticator, serveMetadata: () => serveResourceMetadata(app, settings, scopes) }
 }
@@ -98,9 +99,8 @@ export function createJwtAuthenticator (keys: Keys, settings: Config, known: Set
     }
   }
 
-  async function check (text: string, onMiss: () => void): Promise<Access> {
+  async function check (text: string): Promise<Access> {
     if (!isWellFormed(text)) throw rejections.malformed
-    if (!cache.has(text)) onMiss()
     try {
       const entry = await verify(text, keys.current() ?? await keys.refetch())
       cache.set(text, entry)
@@ -108,7 +108,7 @@ export function createJwtAuthenticator (keys: Keys, settings: Config, known: Set
       return entry.access
     } catch (error) {
       const isInvalid = toRejection(error).status === 401
-      // A JWT that has become invalid counts toward FAILED_AUTH_RATE from now on.
+      // From now on, a JWT that has become invalid counts as new.
       if (isInvalid) cache.delete(text)
       jwtEvents.publish({ result: isInvalid ? 'rejected' : 'unavailable' })
       throw error
@@ -122,6 +122,7 @@ export function createJwtAuthenticator (keys: Keys, settings: Config, known: Set
       jwtEvents.publish({ result: 'cached' })
       return access
     },
+    isNew: (text: string) => isWellFormed(text) && !cache.has(text),
     check
   }
 }
