@@ -11,7 +11,8 @@ import type { Database } from './database/database.ts'
 import { connectionEvents } from './events.ts'
 import { allowOrigins } from './http/cors.ts'
 import { readJsonBodies } from './http/json.ts'
-import { createRequestLog, newRequestId, registerErrorLog } from './http/log.ts'
+import { createRequestLog, currentTime, newRequestId, registerErrorLog } from './http/log.ts'
+import { logRequests } from './http/request-log.ts'
 import { rejectMalformedRequests } from './http/request-checks.ts'
 import { handleError, setStandardHeaders } from './http/responses.ts'
 import { compileValidator } from './http/validation.ts'
@@ -70,7 +71,7 @@ export async function buildApp (options: AppOptions, register = registerDomains)
       stream: logStream,
       // Write level names and ISO times instead of pino's numbers, which log systems do not understand.
       formatters: { level: (level) => ({ level }) },
-      timestamp: () => `,"time":"${new Date().toISOString()}"`
+      timestamp: currentTime
     },
     genReqId: newRequestId,
     trustProxy: config.TRUSTED_PROXIES ?? false,
@@ -91,12 +92,7 @@ export async function buildApp (options: AppOptions, register = registerDomains)
 
   const readiness = createReadiness(database, lifecycle)
   registerErrorLog(app)
-  // Log at `debug`: Fastify's own two info lines per request would double the time of a request.
-  app.addHook('onResponse', ({ log, method, routeOptions: { url: route } }, reply, done) => {
-    // Log the route's pattern, because the URL may contain a token.
-    log.debug({ method, route, status: reply.statusCode, ms: reply.elapsedTime }, 'request completed')
-    done()
-  })
+  logRequests(app, config.LOG_REQUESTS)
   if (config.METRICS_PORT !== undefined) {
     await (await import('./telemetry/metrics.ts')).openMetrics(app, config, database, readiness)
   }

@@ -60,6 +60,8 @@ export const settings = {
   MIGRATE: oneOf('on', ['on', 'off'], 'whether the service migrates the database when it starts'),
   LOG_LEVEL: oneOf('info', ['fatal', 'error', 'warn', 'info', 'debug', 'trace', 'silent'],
     'the least severe log lines to write'),
+  LOG_REQUESTS: oneOf('writes', ['off', 'writes', 'all'],
+    'which requests get a log line each: none, those that may change data, or all'),
   TRUSTED_PROXIES: text(undefined,
     'networks such as 10.0.0.0/8, loopback, linklocal or uniquelocal, separated by commas',
     'the proxies that may set X-Forwarded-For', areNetworks),

@@ -38,6 +38,7 @@ const values: Record<keyof Config, { good: Record<string, unknown>, bad: string[
   DATA_DIR: texts(['data', '/var/lib/plants']),
   MIGRATE: words('on', 'off'),
   LOG_LEVEL: words('fatal', 'error', 'warn', 'info', 'debug', 'trace', 'silent'),
+  LOG_REQUESTS: words('off', 'writes', 'all'),
   TRUSTED_PROXIES: texts(['loopback', 'linklocal, uniquelocal', '10.0.0.0/8', '::1', '192.168.1.1,fd00::/8'],
     '1', 'true', '10.0.0.0/33', '10.0.0.0/0', '10.0.0/8', '::1/129', '10.0.0.0/8/8', 'loopback,', 'a.test'),
   MAX_CONNECTIONS: integers(1, 99_999),

@@ -172,25 +172,30 @@ t.test('the log counts the lines that a slow or failing reader does not get', as
   const written: string[] = []
   const stdout = Object.assign(new EventEmitter(), {
     writableLength: 0,
-    write (line: string, done: (error?: Error) => void) {
-      written.push(line)
-      queueMicrotask(() => done(line === 'lost' ? error : undefined))
+    write (text: string, done: (error?: Error) => void) {
+      written.push(text)
+      queueMicrotask(() => done(text.includes('lost') ? error : undefined))
     }
   })
   t.intercept(process, 'stdout', { value: stdout })
+  const listeners = t.capture(process, 'once')
   const log = await openLogStream()
-  for (const [line, writableLength] of [
-    ['first', 2 ** 20], ['dropped', 2 ** 20 + 1], ['dropped', 2 ** 20 + 1], ['second', 2 ** 20],
-    ['lost', 0], ['third', 0]
+  for (const [lines, writableLength] of [
+    [['first', 'line'], 2 ** 20], [['dropped', 'dropped'], 2 ** 20 + 1], [['dropped'], 2 ** 20 + 1],
+    [['second'], 2 ** 20], [['lost', 'lost'], 0], [['third'], 0]
   ] as const) {
     Object.assign(stdout, { writableLength })
-    log.write(line)
+    for (const line of lines) log.write(`${line}\n`)
     await nextTick()
   }
   stdout.emit('error', error)
-  const warning = (dropped: number) =>
-    new RegExp(`^{"level":"warn",.*"dropped":${dropped},"msg":"log lines were dropped"}\\n$`)
-  matchEach(t, written, ['first', warning(2), 'second', 'lost', warning(1), 'third'])
+  const warning = (dropped: number, line: string) =>
+    new RegExp(`^{"level":"warn",.*"dropped":${dropped},"msg":"log lines were dropped"}\n${line}\n$`)
+  matchEach(t, written, ['first\nline\n', warning(3, 'second'), 'lost\nlost\n', warning(2, 'third')])
+  log.write('at the exit\n')
+  const [, flush] = listeners.args().find(([event]) => event === 'exit') as unknown as [string, () => void]
+  flush()
+  t.equal(written.at(-1), 'at the exit\n')
 })
 
 t.test('Ctrl-C ends an import, and the report tells what is stored', inParallel, async (t) => {

@@ -13,8 +13,8 @@ export interface Access extends Identity {
   readOnly: boolean
   /** Undefined for the service's own tokens, which have no scopes. */
   scopes?: ReadonlySet<string>
-  /** The token's id for the log. Undefined for a JWT. */
-  id?: string
+  /** The token's id for the log. */
+  id: string
 }
 
 export interface Authenticator {

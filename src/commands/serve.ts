@@ -1,7 +1,7 @@
 // The command `serve`: opens database and server, serves until a signal, and closes both.
 import { lookup } from 'node:dns/promises'
 import { Server } from 'node:net'
-import { setTimeout } from 'node:timers/promises'
+import { setImmediate, setTimeout } from 'node:timers/promises'
 import closeWithGrace from 'close-with-grace'
 import type { FastifyBaseLogger, FastifyInstance } from 'fastify'
 import manifest from '../../package.json' with { type: 'json' }
@@ -113,7 +113,8 @@ function handleSignals (
     await app.close()
     await Promise.race([release(), deadline])
     log.info('stopped')
-    // The callback runs when standard output has accepted all log lines.
+    // The log stream writes these lines first. The callback runs when standard output has accepted them.
+    await setImmediate()
     await Promise.race([new Promise((resolve) => { process.stdout.write('', resolve) }), deadline])
   })
 

@@ -64,7 +64,7 @@ export function handleError (error: unknown, request: FastifyRequest, reply: Fas
   const remoteAddress = addressOf(request)
   // An error about a revoked or expired token carries the token's identity.
   const identity = request.identity ?? (apiError as Partial<FastifyRequest>).identity
-  request.server.errorLog.record(apiError, kind, request.log,
+  request.hasErrorLine = request.server.errorLog.record(apiError, kind, request.log,
     { method, route, user: identity?.user, tokenId: identity?.id, remoteAddress })
   // Keep the connection: if Fastify closed it, a client that still sends the body would lose the response.
   if (reply.hasHeader('connection') && reply.raw.shouldKeepAlive) reply.header('connection', 'keep-alive')

@@ -1,5 +1,6 @@
 // Authenticates JWT access tokens of an identity provider (RFC 9068), and names the provider to clients
 // (RFC 9728). Loaded only if JWT_ISSUER is set.
+import { hash } from 'node:crypto'
 import type { FastifyInstance } from 'fastify'
 import { decodeProtectedHeader, jwtVerify, type JWTPayload, type LocalJWKSet } from 'jose'
 import { JWKSMultipleMatchingKeys } from 'jose/errors'
@@ -87,7 +88,7 @@ export function createJwtAuthenticator (keys: Keys, settings: Config, known: Set
       })
       const { typ } = protectedHeader
       if (!types.includes(typeof typ === 'string' ? mediaTypeOf(typ) : typ)) throw rejections.type
-      return { access: { ...toAccess(payload, settings, known), renew: renewal(check, text) }, set }
+      return { access: { ...toAccess(payload, text, settings, known), renew: renewal(check, text) }, set }
     } catch (error) {
       const rejection = toRejection(error)
       // If the JWT names no key, a key that `set` lacks may have signed the JWT.
@@ -142,7 +143,9 @@ function isWellFormed (text: string): boolean {
 }
 
 /** Prefixes the user with the issuer, so that a JWT never acts for a user of the service's own tokens. */
-function toAccess (payload: JWTPayload, settings: Config, known: Set<string>): Omit<Access, 'renew'> {
+function toAccess (
+  payload: JWTPayload, text: string, settings: Config, known: Set<string>
+): Omit<Access, 'renew'> {
   const name = payload[settings.JWT_USER_CLAIM]
   // The claim may be a number, null or an empty string.
   const user = typeof name === 'string' && name !== '' ? `${settings.JWT_ISSUER}|${name}` : ''
@@ -153,7 +156,17 @@ function toAccess (payload: JWTPayload, settings: Config, known: Set<string>): O
   const names = granted.flatMap((scope) => typeof scope === 'string' ? scope.split(' ') : [])
   const scopes = new Set(names).intersection(known)
   const leftMs = ((payload.exp as number) + clockToleranceSeconds) * 1000 - Date.now()
-  return { user, readOnly: false, scopes, validUntil: performance.now() + Math.min(cacheMs, leftMs) }
+  const validUntil = performance.now() + Math.min(cacheMs, leftMs)
+  return { id: idOf(payload, text), user, readOnly: false, scopes, validUntil }
+}
+
+/**
+ * Returns `jti`. Without one that a log can show, returns 16 digits of a hash without the signature: with
+ * ES256, anyone can compute a second signature from the first.
+ */
+function idOf ({ jti }: JWTPayload, text: string): string {
+  if (typeof jti === 'string' && isPrintable(jti)) return jti
+  return hash('sha256', text.slice(0, text.lastIndexOf('.'))).slice(0, 16)
 }
 
 /** Maps an error code of jose to a reason. Wrong claims share a code: the name of the claim decides. */

@@ -1,3 +1,4 @@
+import { hash } from 'node:crypto'
 import Fastify from 'fastify'
 import type { JWTPayload } from 'jose'
 import t, { type Test } from 'tap'
@@ -237,6 +238,23 @@ t.test('a cached token is verified again after a minute, and after a change of t
   await changing(another)
   await pending
   await t.rejects(changing(token), { name: 'TOKEN_INVALID' }, 'the keys changed during the check')
+})
+
+t.test('the log has the `jti` of a JWT, or else a hash of what is signed', async (t) => {
+  const provider = await startKeyServer(t)
+  const { log, withToken } = await startService(t, provider.issuer, { LOG_LEVEL: 'info' })
+  for (const jti of ['trrtcc:6f1c', undefined, '', 'a\nb', 42, 'x'.repeat(256)]) {
+    const token = await provider.sign({ jti: jti as string, sub: crypto.randomUUID() })
+    await withToken(token).create(1)
+    const signed = token.slice(0, token.lastIndexOf('.'))
+    t.match(JSON.parse(log.at(-1) as string), {
+      msg: 'request completed',
+      user: `${provider.issuer}|`,
+      tokenId: jti === 'trrtcc:6f1c' ? jti : hash('sha256', signed).slice(0, 16)
+    })
+  }
+  await withToken(await provider.sign({ jti: 'reader', scope: 'plants:read' })).create(1)
+  t.match(JSON.parse(log.at(-1) as string), { error: 40302, tokenId: 'reader' })
 })
 
 const wellKnown = '/.well-known/oauth-protected-resource'
