@@ -1,6 +1,6 @@
 // Logs requests, so that an operator can tell who did what.
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
-import { addressOf } from './responses.ts'
+import { describeRequest } from './responses.ts'
 
 declare module 'fastify' {
   interface FastifyRequest {
@@ -28,24 +28,10 @@ export function logRequests (app: FastifyInstance, which: string): void {
 }
 
 function logRequest (request: FastifyRequest, reply: FastifyReply, level: 'info' | 'debug'): void {
-  const { method, routeOptions: { url: route }, identity, log } = request
-  log[level]({
-    // Log the route's pattern, because the URL may contain a token.
-    method,
-    route,
-    id: integerOf(request),
+  request.log[level]({
+    ...describeRequest(request, request.identity),
     // 499, as in nginx's log: the client left before the response began.
     status: reply.raw.headersSent ? reply.statusCode : 499,
-    ms: Math.round(reply.elapsedTime * 1000) / 1000,
-    user: identity?.user,
-    tokenId: identity?.id,
-    remoteAddress: addressOf(request)
+    ms: Math.round(reply.elapsedTime * 1000) / 1000
   }, 'request completed')
-}
-
-/** Returns the id that a request names, if it is an integer. Any other text may be a secret. */
-function integerOf ({ params, body }: FastifyRequest): string | undefined {
-  type Named = { id?: unknown } | undefined
-  const id = String((params as Named)?.id ?? (body as Named)?.id)
-  return /^-?\d{1,19}$/.test(id) ? id : undefined
 }
