@@ -8,18 +8,16 @@ const intervalMs = 60_000
 const maxPauseMs = 3_600_000
 const chunk = 1000
 
-// Takes the locks in order and waits for none: several instances may record uses of the same tokens.
+// Takes the locks in order and waits for none: several instances may record uses of the same tokens. Citus
+// accepts neither a `with` here, nor `timestamptz - interval`, which depends on the time zone.
 const recordUses = {
   name: 'tokens-use',
-  text: `with used as (
-      select hash, to_timestamp(at) as at
-        from unnest($1::bytea[], $2::float8[]) as used (hash, at)
-    ), due as (
-      select hash, at from tokens join used using (hash)
-        where last_used_at < at - interval '1 minute' or last_used_at = created_at
-        order by hash for update of tokens skip locked
-    )
-    update tokens set last_used_at = due.at from due where tokens.hash = due.hash`
+  text: `update tokens set last_used_at = to_timestamp(at)
+    from unnest($1::bytea[], $2::float8[]) as used (used_hash, at)
+    where hash = used_hash and hash = any (array(
+      select hash from tokens join unnest($1, $2) as due (due_hash, due_at) on hash = due_hash
+        where last_used_at < to_timestamp(due_at - 60) or last_used_at = created_at
+        order by hash for update of tokens skip locked))`
 }
 
 /**

@@ -17,7 +17,7 @@ export function logRequests (app: FastifyInstance, which: string): void {
     const isSelected = which === 'all' || (which === 'writes' && method !== 'GET' && method !== 'HEAD')
     if (isSelected || log.level === 'debug' || log.level === 'trace') {
       // Not `onResponse`: Fastify skips this hook if the client leaves before the end of the response.
-      reply.raw.once('close', () => {
+      reply.raw.on('close', () => {
         // Without a valid token, a request changes nothing.
         const isLogged = isSelected && !request.hasErrorLine && (which === 'all' || request.identity !== null)
         logRequest(request, reply, isLogged ? 'info' : 'debug')
