@@ -1,4 +1,5 @@
 // Records in the background when tokens were last used.
+import { setTimeout as delay } from 'node:timers/promises'
 import type { FastifyBaseLogger } from 'fastify'
 import { LRUCache } from 'lru-cache'
 import type { Database } from '../database/database.ts'
@@ -7,6 +8,7 @@ import { tokenUseEvents } from '../events.ts'
 const intervalMs = 60_000
 const maxPauseMs = 3_600_000
 const chunk = 1000
+const stopMs = 1000
 
 // Takes the locks in order and waits for none: several instances may record uses of the same tokens. Citus
 // accepts neither a `with` here, nor `timestamptz - interval`, which depends on the time zone.
@@ -31,6 +33,7 @@ export function startRecordingUses (database: Pick<Database, 'writeAside'>, log:
   let pauseMs = intervalMs
   let timer: NodeJS.Timeout | undefined
   let writing: Promise<void> | undefined
+  let isStopped = false
 
   async function write (): Promise<void> {
     try {
@@ -49,16 +52,17 @@ export function startRecordingUses (database: Pick<Database, 'writeAside'>, log:
   }
 
   function schedule (): void {
-    timer = setTimeout(() => { writing = write().then(schedule) }, pauseMs).unref()
+    if (!isStopped) timer = setTimeout(() => { writing = write().then(schedule) }, pauseMs).unref()
   }
 
   tokenUseEvents.subscribe(record)
   schedule()
   return async () => {
-    tokenUseEvents.unsubscribe(record)
-    await writing
+    isStopped = true
     clearTimeout(timer)
-    // While the database is away, a shutdown must not wait for it.
-    if (pauseMs === intervalMs) await write()
+    tokenUseEvents.unsubscribe(record)
+    // A shutdown does not wait for a database that is away, and only briefly for one that does not respond.
+    if (uses.size === 0 || pauseMs > intervalMs) return
+    await Promise.race([Promise.resolve(writing).then(write), delay(stopMs)])
   }
 }

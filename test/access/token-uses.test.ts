@@ -71,6 +71,14 @@ t.test('many tokens need several statements, and a locked token delays none', as
   t.strictSame([writes, await used(), warnings()], [[1000, 1000, 402], ['bob'], []])
 })
 
+t.test('a stop does not wait long for a database that does not respond', async (t) => {
+  const { log } = (await startApp(t)).app
+  const stop = startRecordingUses({ writeAside: () => new Promise(() => {}) }, log)
+  tokenUseEvents.publish({ hash: hashToken('used') })
+  await stop()
+  t.pass('it has stopped')
+})
+
 t.test('a role that may only read gets one warning, and longer and longer pauses', async (t) => {
   const role = `reader_${process.pid}`
   const serverUrl = process.env.TEST_DATABASE_URL as string
