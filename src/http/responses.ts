@@ -47,7 +47,7 @@ export function setStandardHeaders (app: FastifyInstance): void {
 
 /** Returns the client's address, as reported by trusted proxies. Skips texts that are not IP addresses. */
 export const addressOf = (request: FastifyRequest) =>
-  (request.ips ?? [request.ip]).findLast((address) => isIP(address) !== 0) as string
+  request.ips?.findLast((address) => isIP(address) !== 0) ?? request.ip
 
 /** Returns fields for a log line. The route is a pattern, because the URL may contain a token. */
 export function describeRequest (request: FastifyRequest, identity: Partial<FastifyRequest>['identity']) {
