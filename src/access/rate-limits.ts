@@ -2,9 +2,8 @@
 import { isIPv6 } from 'node:net'
 import type { FastifyInstance } from 'fastify'
 import { LRUCache } from 'lru-cache'
+import type { Rate } from '../config.ts'
 import { ApiError, errors, overloaded, retryAfter } from '../errors.ts'
-
-export interface Rate { count: number, seconds: number }
 
 const rateLimited = new ApiError(errors.RATE_LIMITED)
 const addressLimited = new ApiError(errors.ADDRESS_LIMITED)
