@@ -5,7 +5,7 @@ import { text } from 'node:stream/consumers'
 import {
   createTokens, idOf, isWellFormedToken, tokenState, type NewToken, type Token, type Tokens
 } from '../access/tokens.ts'
-import type { Config } from '../config.ts'
+import { settings, type Config } from '../config.ts'
 import type { Database } from '../database/database.ts'
 import { withOpenDatabase } from './database.ts'
 import { formatTable } from './format.ts'
@@ -92,10 +92,13 @@ function printTokens (tokens: Token[], json: boolean): void {
 }
 
 /** Prints to standard error. Standard output is the log, and the log must not contain a token. */
-export async function printQuickStart (database: Database, address: string): Promise<void> {
+export async function printQuickStart (database: Database, address: string, folder: string): Promise<void> {
   const tokens = createTokens(database)
-  const hasTokens = (await tokens.list()).length > 0
-  if (hasTokens) return console.error('To create a token: npx plant-store token create <user>')
+  if ((await tokens.list()).length > 0) {
+    // With another DATA_DIR, the command would use another database.
+    const setting = folder === settings.DATA_DIR.initial ? '' : `DATA_DIR=${quote(folder)} `
+    return console.error(`To create a token: ${setting}npx plant-store token create <user>`)
+  }
   const authorization = `-H 'Authorization: Bearer ${await tokens.create({ user: 'demo', readOnly: false })}'`
   const plant = '{"id": 1, "name": "Monstera deliciosa", "tag": "tropical"}'
   console.error(`Three commands to try, with a token for the user demo that is shown only once:
@@ -105,3 +108,6 @@ curl ${address}/plants ${authorization}
 curl -X DELETE ${address}/plants/1 ${authorization}
 `)
 }
+
+/** Quotes a word for a POSIX shell, if necessary. */
+const quote = (text: string) => /^[\w./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`

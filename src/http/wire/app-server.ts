@@ -36,7 +36,7 @@ export function createAppServer (
     clientErrorHandler (error: Error & { code?: string }, socket: Socket) {
       const connection = wire.connections.get(socket)
       if (error.code !== 'ERR_HTTP_REQUEST_TIMEOUT') connection?.fail(rejectionOf(error, socket))
-      else connection?.expire(rejectionOf(error, socket), wire.server.headersTimeout)
+      else connection?.expire(rejectionOf(error, socket))
     },
     genReqId ({ socket }) {
       const id = newRequestId()

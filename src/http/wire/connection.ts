@@ -39,8 +39,6 @@ export class ClientConnection {
   #state: State = 'open'
   /** The response in flight. */
   #response: ServerResponse | undefined
-  /** A time of `performance.now()`. */
-  #respondedAt = -Infinity
   /** Whether a request has its response, but the rest of its body has not arrived. */
   #isUnread = false
   #waiting: Array<{ response: ServerResponse, start: () => void }> = []
@@ -90,7 +88,6 @@ export class ClientConnection {
   readonly #next = (): void => {
     this.#isUnread = this.#response?.req.complete === false
     this.#response = undefined
-    this.#respondedAt = performance.now()
     const next = this.#waiting.shift()
     if (this.#waiting.length === 0 && this.socket.isPaused()) this.socket.resume()
     if (this.#state === 'closing' || this.socket.destroyed) return
@@ -137,9 +134,7 @@ export class ClientConnection {
     const response = this.#response
     if (this.#state === 'closing' || this.#reject !== undefined || !this.socket.writable) return
     if (response?.req.complete) {
-      const isIncomplete = this.#waiting.at(-1)?.response.req.complete === false
-      if (isIncomplete) this.#waiting.pop()
-      if (isIncomplete || this.#state === 'open') this.#reject = reject
+      if (this.#dropIncomplete() || this.#state === 'open') this.#reject = reject
       this.#state = 'ending'
     } else if (this.#isUnread || (response && !needsBody(response))) this.end()
     else {
@@ -148,10 +143,20 @@ export class ClientConnection {
     }
   }
 
-  /** Call this for a late request. A request that had to wait gets `graceMs` after the response before it. */
-  expire (reject: Reject, graceMs: number): void {
-    const isWaiting = this.#response?.req.complete === true
-    if (!isWaiting && performance.now() - this.#respondedAt >= graceMs) this.fail(reject)
+  /** Call this for a late request. Node reports each request once. */
+  expire (reject: Reject): void {
+    if (this.#response?.req.complete) {
+      // The client is not to blame: because of the response before, Node may have stopped reading.
+      this.#dropIncomplete()
+      this.end()
+    } else this.fail(reject)
+  }
+
+  /** Returns whether the body of the last waiting request is incomplete. Such a request does not run. */
+  #dropIncomplete (): boolean {
+    const isIncomplete = this.#waiting.at(-1)?.response.req.complete === false
+    if (isIncomplete) this.#waiting.pop()
+    return isIncomplete
   }
 
   /** Call this for CONNECT. Node has detached its parser and its listeners from the socket. */
