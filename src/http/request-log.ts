@@ -20,7 +20,7 @@ export function logRequests (app: FastifyInstance, which: string): void {
     reply.raw.on('close', () => {
       // 499, as in nginx's log: the client left before the response began.
       const status = reply.raw.headersSent ? reply.statusCode : 499
-      // A rejected request changes nothing, nor does a write without a valid token. Errors have their own lines.
+      // A rejected request changes nothing, nor does a write without a valid token. Errors have own lines.
       const isLogged = isSelected && !request.hasErrorLine && !(status >= 400 && status < 499) &&
         (which === 'all' || request.identity !== null)
       const ms = Math.round(reply.elapsedTime * 1000) / 1000
