@@ -71,6 +71,36 @@ t.test('many tokens need several statements, and a locked token delays none', as
   t.strictSame([writes, await used(), warnings()], [[1000, 1000, 402], ['bob'], []])
 })
 
+t.test('a statement has the uses since the last one, and a stop is the last', async (t) => {
+  mock.timers.enable({ apis: ['setTimeout', 'Date'] })
+  t.teardown(() => mock.timers.reset())
+  const { log } = (await startApp(t)).app
+  const use = (name: string) => tokenUseEvents.publish({ hash: hashToken(name) })
+  const sent: string[][] = []
+  const writeAside = async (_statement: unknown, [hashes]: unknown[]) => {
+    sent.push(hashes as string[])
+    // A use while the statement runs.
+    if (sent.length === 1) {
+      await nextTick()
+      use('alice')
+    }
+  }
+  const stop = startRecordingUses({ writeAside }, log)
+  for (const name of ['alice', 'bob']) use(name)
+  for (let minute = 0; minute < 3; minute++) {
+    mock.timers.tick(60_000)
+    for (let tick = 0; tick < 5; tick++) await nextTick()
+  }
+  const [alice, bob, carol] = ['alice', 'bob', 'carol'].map((name) => `\\x${hashToken(name)}`)
+  t.strictSame(sent.map((hashes) => hashes.toSorted()), [[alice, bob].sort(), [alice]])
+  use('carol')
+  await stop()
+  use('dan')
+  mock.timers.tick(60_000)
+  await stop()
+  t.strictSame(sent.slice(2), [[carol]])
+})
+
 t.test('a stop does not wait long for a database that does not respond', async (t) => {
   const { log } = (await startApp(t)).app
   const stop = startRecordingUses({ writeAside: () => new Promise(() => {}) }, log)
