@@ -111,6 +111,34 @@ t.test('requests that wait for others with the same valid token need no check of
   t.equal((await fail('192.0.2.1')).statusCode, 429)
 })
 
+t.test('a check of a new token that ends lets another start, and known tokens never wait', async (t) => {
+  const limit = limitFailedAuth({ count: 2, seconds: 60 })
+  const started: string[] = []
+  const ends = new Map<string, () => void>()
+  const send = (name: string, isNew = true) => limit('192.0.2.1', () => isNew, () => {
+    started.push(name)
+    return new Promise<void>((resolve) => ends.set(name, resolve))
+  })
+  const settle = async () => { for (let tick = 0; tick < 5; tick++) await nextTick() }
+  for (let round = 0; round < 2; round++) {
+    started.length = 0
+    const first = [send('a'), send('b'), send('c'), send('known', false)]
+    await settle()
+    t.strictSame(started, ['a', 'b', 'known'])
+    ends.get('known')?.()
+    ends.get('a')?.()
+    await settle()
+    const late = send('d')
+    await settle()
+    t.strictSame(started, ['a', 'b', 'known', 'c'])
+    ends.get('b')?.()
+    await settle()
+    t.strictSame(started, ['a', 'b', 'known', 'c', 'd'])
+    for (const name of ['c', 'd']) ends.get(name)?.()
+    await Promise.all([...first, late])
+  }
+})
+
 t.test('a new token waits at most 5 s for the checks of others', async (t) => {
   const limit = limitFailedAuth({ count: 1, seconds: 60 })
   const real = performance.now.bind(performance)
