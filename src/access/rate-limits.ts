@@ -54,18 +54,20 @@ const maxWaitMs = 5000
  */
 export function limitFailedAuth (rate: Rate): LimitGuesses {
   const take = createTokenBuckets(rate, rate.count)
-  const checks = new Map<string, { running: number, waiting: Array<() => void> }>()
+  /** Of the requests of each network, how many check a new token, and which wait for that. */
+  const networks = new Map<string, { requests: number, checking: number, waiting: Array<() => void> }>()
 
   return async (address, isNew, check) => {
     const network = networkOf(address)
-    const state = checks.get(network) ?? { running: 0, waiting: [] }
-    checks.set(network, state)
+    const state = networks.get(network) ?? { requests: 0, checking: 0, waiting: [] }
+    networks.set(network, state)
+    state.requests++
     const deadline = performance.now() + maxWaitMs
     const mayStart = (): boolean => {
       const { allowed, left, refillSeconds } = take(network, 0)
       if (!allowed) throw retryAfter(addressLimited, refillSeconds)
       if (performance.now() > deadline) throw overloaded
-      return state.running < left
+      return state.checking < left
     }
     let isCounted = false
     try {
@@ -74,15 +76,15 @@ export function limitFailedAuth (rate: Rate): LimitGuesses {
         isCounted = mayStart()
         if (!isCounted) await new Promise<void>((resolve) => { state.waiting.push(resolve) })
       }
-      if (isCounted) state.running++
+      if (isCounted) state.checking++
       return await check()
     } catch (error) {
       if ((error as ApiError).name === 'TOKEN_INVALID') take(network)
       throw error
     } finally {
-      if (isCounted) state.running--
+      if (isCounted) state.checking--
       state.waiting.shift()?.()
-      if (state.running === 0 && state.waiting.length === 0) checks.delete(network)
+      if (--state.requests === 0) networks.delete(network)
     }
   }
 }
