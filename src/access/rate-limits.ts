@@ -57,35 +57,39 @@ export function limitFailedAuth (rate: Rate): LimitGuesses {
   /** Of the requests of each network, how many check a new token, and which wait for that. */
   const networks = new Map<string, { requests: number, checking: number, waiting: Array<() => void> }>()
 
-  return async (address, isNew, check) => {
+  return (address, isNew, check) => {
     const network = networkOf(address)
     const state = networks.get(network) ?? { requests: 0, checking: 0, waiting: [] }
     networks.set(network, state)
     state.requests++
     const deadline = performance.now() + maxWaitMs
-    const mayStart = (): boolean => {
+    let isCounted = false
+
+    function mayStart (): boolean {
       const { allowed, left, refillSeconds } = take(network, 0)
       if (!allowed) throw retryAfter(addressLimited, refillSeconds)
       if (performance.now() > deadline) throw overloaded
       return state.checking < left
     }
-    let isCounted = false
-    try {
+
+    async function checkInTurn () {
       // While the token waits, another request may find the same token valid.
       while (isNew() && !isCounted) {
         isCounted = mayStart()
         if (!isCounted) await new Promise<void>((resolve) => { state.waiting.push(resolve) })
       }
       if (isCounted) state.checking++
-      return await check()
-    } catch (error) {
-      if ((error as ApiError).name === 'TOKEN_INVALID') take(network)
+      return check()
+    }
+
+    return checkInTurn().catch((error: ApiError) => {
+      if (error.name === 'TOKEN_INVALID') take(network)
       throw error
-    } finally {
+    }).finally(() => {
       if (isCounted) state.checking--
       state.waiting.shift()?.()
       if (--state.requests === 0) networks.delete(network)
-    }
+    })
   }
 }
 

@@ -208,6 +208,11 @@ t.test('tokens are created, listed by age with their state, and revoked', async 
   }
 })
 
+t.test('a command warns of a misspelled setting', async (t) => {
+  const { code, stderr } = await run(['token', 'list'], { DATABASE_URL: url, TOKEN_CACHE_TLL: '1s' })
+  t.strictSame([code, stderr], [0, 'TOKEN_CACHE_TLL is no setting: did you mean TOKEN_CACHE_TTL?\n'])
+})
+
 t.test('token list --unused shows active tokens that were neither created nor used since', async (t) => {
   await sql(url, 'delete from tokens')
   for (const user of ['new', 'old', 'used', 'revoked', 'expired']) {

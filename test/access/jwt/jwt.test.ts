@@ -240,6 +240,19 @@ t.test('a cached token is verified again after a minute, and after a change of t
   await t.rejects(changing(token), { name: 'TOKEN_INVALID' }, 'the keys changed during the check')
 })
 
+t.test('FAILED_AUTH_RATE counts invalid JWTs and tokens of the service together', async (t) => {
+  const provider = await startKeyServer(t)
+  const { as, withToken } = await startService(t, provider.issuer, { FAILED_AUTH_RATE: '2/m' })
+  const known = withToken(await provider.sign())
+  t.match(await known.list(), { status: 200 })
+  t.strictSame(await withToken(await provider.sign({ iss: 'x' })).list(), invalid)
+  t.strictSame(await withToken('plant_1').list(), invalid)
+  const other = withToken(await provider.sign({ sub: 'bob' }))
+  t.match(await other.list(), { status: 429, body: { error: 42902 } })
+  t.equal((await (await as('alice')).list()).statusCode, 429)
+  t.match(await known.list(), { status: 200 })
+})
+
 t.test('the log has the `jti` of a JWT, or else a hash of what is signed', async (t) => {
   const provider = await startKeyServer(t)
   const { log, withToken } = await startService(t, provider.issuer, { LOG_LEVEL: 'info' })
