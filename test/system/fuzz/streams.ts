@@ -25,7 +25,7 @@ export async function testStreams (scope: Scope, url: string, options: Options):
   const failures = await check(options, 32, streams, knownStreams, async (stream) => {
     await runStream(instance, await instance.store.nextUser(), stream)
   })
-  return [...failures, ...complaintsOf(service)]
+  return [...failures.map((failure) => `npm run fuzz -- --streams 1 ${failure}`), ...complaintsOf(service)]
 }
 
 const shutdowns: fc.Arbitrary<Shutdown> = fc.record({
@@ -43,7 +43,7 @@ const shutdowns: fc.Arbitrary<Shutdown> = fc.record({
 export async function testShutdowns (scope: Scope, urls: string[], options: Options): Promise<string[]> {
   const stores = urls.map((url) => openStore(scope, url))
   const larges: LargeResponses[] = []
-  return await check(options, urls.length, shutdowns, knownShutdowns, async (shutdown, worker) => {
+  const failures = await check(options, urls.length, shutdowns, knownShutdowns, async (shutdown, worker) => {
     await using stack = new AsyncDisposableStack()
     const round: Scope = { teardown: (work) => stack.defer(async () => { await work() }) }
     const [url, store] = [urls[worker] as string, stores[worker] as Store]
@@ -56,6 +56,7 @@ export async function testShutdowns (scope: Scope, urls: string[], options: Opti
       throw new Error(`${signal} after ${signalMs} ms, lock: ${lock}: ${error.message}`, { cause: error })
     })
   })
+  return failures.map((failure) => `npm run fuzz -- --shutdowns 1 ${failure}`)
 }
 
 const serviceSessions = `select from pg_stat_activity
