@@ -1,7 +1,7 @@
 #!/bin/sh
 # The health check of the database. The first successful check after each start sets the password of the role
-# DATABASE_USER to DATABASE_PASSWORD, and creates the role if a fresh volume lacks it. Later checks find a file
-# in /tmp. A start empties /tmp.
+# DATABASE_USER to DATABASE_PASSWORD, and creates the role if a fresh volume lacks it. Later checks find a
+# file in /tmp. A start empties /tmp.
 set -e
 # Check over TCP. The first start runs a temporary server, which listens only on the socket.
 pg_isready --host=127.0.0.1 --username=plant_store --quiet
@@ -16,8 +16,8 @@ select format('create role %I login in role plant_store', :'user')
   where not exists (select from pg_roles where rolname = :'user') \gexec
 select format('alter role %I set role plant_store', :'user') where :'user' <> 'plant_store' \gexec
 alter role :"user" password :'password';
--- After a start, archive_timeout has no effect until something wakes PostgreSQL's checkpointer, which may take
--- checkpoint_timeout. A reload wakes it.
+-- After a start, archive_timeout has no effect until something wakes PostgreSQL's checkpointer. Without
+-- this reload that may take checkpoint_timeout.
 select pg_reload_conf() \g /dev/null
 SQL
 touch /tmp/has-password

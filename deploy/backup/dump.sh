@@ -10,7 +10,7 @@ make () {
   pg_dump --dbname="$DATABASE_URL" --format=custom --file="$1" && pg_restore --file=/dev/null "$1"
 }
 
-# After a restore, tokens are valid that were revoked after the backup (docs/runbook.md). So add the ids of the
+# After a restore, tokens are valid that were revoked after the backup (docs/runbook.md). So add the ids of
 # revoked tokens to a list. A restore does not shorten the list.
 each_minute () {
   list=/backups/revoked.txt

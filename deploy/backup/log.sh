@@ -44,7 +44,8 @@ recover () {
 
   moment=
   if [ -n "${1-}" ]; then
-    moment=$(date --utc --date="$1" '+%F %T.%6N+00') || fail "Expected a moment such as '2027-01-31 14:05:00+00'."
+    moment=$(date --utc --date="$1" '+%F %T.%6N+00') ||
+      fail "Expected a moment such as '2027-01-31 14:05:00+00'."
     [ "$(date --date="$moment" +%s)" -le "$(date +%s)" ] || fail "$moment is in the future."
     # The base backup and the timeline are the newest that existed at the moment. Later recoveries began later
     # timelines, without the writes that those recoveries removed.
@@ -56,7 +57,8 @@ recover () {
     sort | tail --lines=1 | cut --delimiter=' ' --fields=2)
   [ -n "$base" ] || fail "There is no base backup${moment:+ that was complete at $moment}."
   folder=$(dirname "$base")
-  timeline=$(find "$folder" -maxdepth 1 -name '????????.history.gz' "$@" -printf '0x%.8f\n' | sort | tail --lines=1)
+  timeline=$(find "$folder" -maxdepth 1 -name '????????.history.gz' "$@" -printf '0x%.8f\n' |
+    sort | tail --lines=1)
   timeline=${timeline:-current}
   echo "Recovers ${moment:-all writes} from $base, timeline $timeline."
 
@@ -93,7 +95,8 @@ run_recovery () {
   log=/tmp/recovery.log
   rm -f $log
   as_postgres touch $log
-  tail --follow --lines=+1 $log | grep --line-buffered --invert-match 'accepting connections\|Hot standby' >&2 &
+  tail --follow --lines=+1 $log |
+    grep --line-buffered --invert-match 'accepting connections\|Hot standby' >&2 &
   as_postgres pg_ctl start --pgdata="$new" --silent --log=$log --options="$(echo $options)" || give_up
   until pg_isready --quiet; do
     sleep 1

@@ -1,6 +1,6 @@
 # Makes backups on a schedule, verifies them and deletes old ones. dump.sh and base.sh include this file. They
-# set `kind` (for the metrics), `hours` between two backups, `keep` (how many), `prefix` and `suffix` around the
-# time in a backup's name, and define `make`, which makes and verifies a backup. They may define:
+# set `kind` (for the metrics), `hours` (between two backups), `keep` (how many), and `prefix` and `suffix`
+# (around the time in a backup's name). They define `make`, which makes and verifies a backup. They may define:
 locate () { folder=/backups; } # sets the folder of the backups
 each_minute () { :; }
 prune () { :; } # runs after each backup
@@ -68,8 +68,8 @@ case ${1-} in
     ;;
 esac
 
-# `once` makes a backup now. `healthy` fails if a backup is late. Without an argument, makes a backup when none
-# is recent. So a restart makes no extra backup, and a failed backup is repeated after a minute.
+# `once` makes a backup now. `healthy` fails if a backup is late. Without an argument, makes a backup when
+# none is recent. So a restart makes no extra backup, and a failed backup is repeated after a minute.
 run () {
   case $1 in
     once) locate && back_up ;;

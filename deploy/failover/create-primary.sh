@@ -1,6 +1,6 @@
 #!/bin/bash
-# Runs once, at the first start of the primary. The last line marks the end: `server.sh serve` does not start a
-# server whose first start was interrupted.
+# Runs once, at the first start of the primary. The last line marks the end: after an interruption, server.sh
+# does not start this server.
 psql --no-psqlrc --set ON_ERROR_STOP=1 --set password="$POSTGRES_PASSWORD" --username postgres <<'SQL'
 create role plant_store login password :'password';
 create database plant_store owner plant_store;

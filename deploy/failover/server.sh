@@ -1,5 +1,5 @@
 #!/bin/bash
-# Runs a server of deploy/compose/failover.yml. Its host name is one or two, by which the other server knows it.
+# Runs a server of deploy/compose/failover.yml, which has the host name one or two.
 #   server.sh serve     starts PostgreSQL, as the primary or as its standby
 #   server.sh ready     is the health check
 #   server.sh promote   makes this server the primary
@@ -13,8 +13,8 @@ query () { psql --no-psqlrc --quiet --tuples-only --no-align --set=ON_ERROR_STOP
 has_data () { [ -e "$PGDATA/PG_VERSION" ]; }
 is_standby () { [ -e "$PGDATA/standby.signal" ]; }
 
-# /cluster/primary names the newest timeline and the primary. Each promotion begins a timeline. So a server with
-# a newer timeline is the new primary, and a server that neither is the primary nor follows it is fenced.
+# /cluster/primary names the newest timeline and the primary. Each promotion begins a timeline. So a server
+# with a newer timeline is the new primary. A server that neither is the primary nor follows it is fenced.
 is_primary () {
   timeline='' primary=''
   read -r timeline primary 2> /dev/null < /cluster/primary || return 1
@@ -36,6 +36,7 @@ serve () {
   trap exit INT TERM
   exec 9> /data/lock # held until PostgreSQL has ended
   flock --nonblock 9 || fail "Another container uses the data of $self."
+  [ ! -e /data/PG_VERSION ] || fail 'The volume belongs to an older failover.yml (CHANGELOG.md).'
   rm -f /tmp/ready /tmp/has-password
   chown postgres /cluster /data
   local reason said=''
@@ -49,7 +50,7 @@ serve () {
     -c primary_conninfo="host=$peer user=postgres application_name=$self"
 }
 
-# Only the first start of `one` may create an empty database. Otherwise `reason` says why PostgreSQL can't start.
+# Only the first start of `one` may create an empty database. If PostgreSQL must not start, sets `reason`.
 may_start () {
   if is_primary; then
     has_data && return
@@ -113,7 +114,7 @@ promote () {
     wait_for_none "$PGDATA"
     name_primary
   else
-    fail "$self lacks the writes since $peer took over. If the data of $peer are lost for good, add despite-loss."
+    fail "$self lacks the writes since $peer took over. If $peer is lost for good, add despite-loss."
   fi
 }
 

@@ -77,7 +77,7 @@ await t.test('a recovery that cannot succeed changes nothing', async (t) => {
   await t.rejects(project.compose(...lines), /The database still runs/)
 })
 
-await t.test('a crash and a start are followed by an archived segment before the next checkpoint', async () => {
+await t.test('after a crash and a start, a segment is archived before the next checkpoint', async () => {
   const database = await project.container('database')
   await project.sql('alter system set checkpoint_timeout = \'1h\'')
   await run('kill', database)
@@ -108,9 +108,12 @@ await t.test('the archive is unhealthy while the log or a base backup is late', 
   async function age (pattern: RegExp, seconds: number) {
     const system = await project.sql('select system_identifier from pg_control_system()')
     const files = (await archived(pattern)).map((name) => join(archive, system, name))
-    const times = await Promise.all(files.map(async (file) => (await stat(file)).mtimeMs / 1000))
-    await Promise.all(files.map((file, index) => utimes(file, times[index]! - seconds, times[index]! - seconds)))
-    return () => Promise.all(files.map((file, index) => utimes(file, times[index]!, times[index]!)))
+    const shift = (by: number) => Promise.all(files.map(async (file) => {
+      const time = (await stat(file)).mtimeMs / 1000 + by
+      await utimes(file, time, time)
+    }))
+    await shift(-seconds)
+    return () => shift(seconds)
   }
   t.equal(await check(), '0')
   for (const [pattern, seconds] of [[segment, 900], [base, 2 * 168 * 3600]] as const) {
@@ -125,8 +128,8 @@ await t.test('a damaged file in the archive does not shorten the recovery unnoti
   await keep(7, 'Fig')
   await project.compose('stop')
   const [system = ''] = await readdir(archive)
-  const last = (await readdir(join(archive, system))).filter((name) => segment.test(name)).sort().at(-1) as string
-  const file = join(archive, system, last)
+  const names = await readdir(join(archive, system))
+  const file = join(archive, system, names.filter((name) => segment.test(name)).sort().at(-1) as string)
   const whole = await readFile(file)
   await truncate(file, whole.length - 20)
   await t.rejects(follow('Recover to a point in time', { UNTIL: '' }), /changed nothing/)
@@ -145,7 +148,7 @@ await t.test('after the loss of the disk, a recovery returns all archived writes
   t.equal(await plants(), 'Fern,Oak,Elm,Ash,Fig,Yew')
 })
 
-await t.test('after a restore into a fresh volume, the archive continues and reaches back further', async (t) => {
+await t.test('a restore into a fresh volume continues the archive, which reaches back further', async (t) => {
   const time = await now()
   await follow('Back up')
   const [dump = ''] = await readdir(join(folder, 'backups'))

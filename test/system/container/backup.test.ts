@@ -20,7 +20,7 @@ const status = async (token: string) =>
   (await fetch(`${await project.url()}/plants`, { headers: { authorization: `Bearer ${token}` } })).status
 const idOf = (user: string) => project.sql(`select id from tokens where username = '${user}'`)
 
-await t.test('a backup is restored into a running service, and what was revoked and erased stays so', async (t) => {
+await t.test('after a restore into a running service, revoked tokens and erased users stay so', async (t) => {
   await keep(1, 'Fern')
   const alices = await project.token('alice')
   const bobs = await project.token('bob')
@@ -109,10 +109,11 @@ await t.test('the schedule is unhealthy without a recent backup', async (t) => {
   t.equal(await age('in 300 hours'), '1', 'a wrong clock has left a backup from the future')
 })
 
-await t.test('a backup that is killed leaves the other backups unchanged, and its part is deleted later', async (t) => {
+await t.test('a killed backup leaves the others unchanged, and its part is deleted later', async (t) => {
   const before = await dumps('')
   const held = project.sql('begin; lock plants; select pg_sleep(600)').catch(() => {})
-  await until(() => project.sql("select count(*) from pg_locks where mode = 'AccessExclusiveLock'"), (count) => count !== '0')
+  const holders = "from pg_locks where mode = 'AccessExclusiveLock'"
+  await until(() => project.sql(`select count(*) ${holders}`), (count) => count !== '0')
   const name = `${project.env.COMPOSE_PROJECT_NAME}-killed`
   const killed = project.compose('run', '-T', '--rm', '--no-deps', '--name', name, 'backup', 'once')
   const parts = async () => (await readdir(backups)).filter((file) => file.endsWith('.part'))
@@ -120,7 +121,7 @@ await t.test('a backup that is killed leaves the other backups unchanged, and it
   await run('kill', name)
   await t.rejects(killed)
   t.strictSame(await dumps(''), before)
-  await project.sql("select pg_terminate_backend(pid) from pg_locks where mode = 'AccessExclusiveLock'")
+  await project.sql(`select pg_terminate_backend(pid) ${holders}`)
   await held
   const once = () => project.compose('run', '-T', '--rm', '--no-deps', 'backup', 'once')
   await once()

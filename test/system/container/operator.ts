@@ -13,7 +13,7 @@ async function blocksOf (document: string) {
   }))
 }
 export const runbook = await blocksOf('runbook')
-const manual = { ...await blocksOf('operating'), ...await blocksOf('data'), ...await blocksOf('monitoring'), ...runbook }
+export const manual = { ...await blocksOf('operating'), ...await blocksOf('data'), ...runbook }
 
 /** Opens a Compose project with a database image that has pg_dump 18. */
 export async function openOperator (t: Test, ...overlays: string[]) {

@@ -1,4 +1,4 @@
-// Rotates the database password of three instances, then restores backups. rolling.test.ts rotates under load.
+// Rotates the database password, and restores backups. rolling.test.ts rotates the password under load.
 import { readdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import t from 'tap'

@@ -1,7 +1,10 @@
-import { chmod, mkdir, rm } from 'node:fs/promises'
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { chmod, mkdir, readFile, rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
+import { gunzipSync } from 'node:zlib'
 import t from 'tap'
-import { openOperator } from './operator.ts'
+import { manual, openOperator } from './operator.ts'
 import { root, run, until } from './support.ts'
 
 const { project, database, folder, follow, ready } = await openOperator(t)
@@ -12,9 +15,44 @@ await t.test('a single instance is upgraded', async (t) => {
   // Change a setting. Compose then recreates the container, as for a new image.
   project.env.DOCS = 'off'
   const before = await project.container('plant-store')
-  await follow('Upgrade one instance')
+  await follow('Upgrade one instance', {}, 1)
   await ready()
   t.not(await project.container('plant-store'), before)
+})
+
+/** Returns the command of docs/data.md that matches. */
+const command = (pattern: RegExp) =>
+  manual['In containers']?.[0]?.split('\n').find((line) => pattern.test(line)) as string
+
+await t.test('files are imported and exported in containers', async (t) => {
+  const lines = (name: string) => readFile(join(folder, name), 'utf8')
+  const unpack = async (name: string) => gunzipSync(await readFile(join(folder, name))).toString()
+  await writeFile(join(folder, 'plants.csv'), 'id,name\n1,Fern\n2,Ivy\n')
+  t.match(await follow('In containers'), /^alice +2 +0 /m)
+  t.equal(await unpack('alice.ndjson.gz'), '{"id":1,"name":"Fern"}\n{"id":2,"name":"Ivy"}\n')
+  t.match(await unpack('everything.ndjson.gz'), /^{"user":"alice","id":1,"name":"Fern"}\n/)
+  t.equal(await lines('rejected.ndjson'), '')
+
+  await writeFile(join(folder, 'plants.csv'), 'id,name\n3,Oak\nx,Elm\n')
+  await t.rejects(project.sh(command(/ --skip-errors /), {}, folder), { code: 3 })
+  t.match(await lines('rejected.ndjson'), /^{"line":3,.*}\n$/)
+})
+
+await t.test('Ctrl-C ends an import in a container, which then stores nothing', async (t) => {
+  await writeFile(join(folder, 'plants.csv'), 'id,name\n4,Ash\n')
+  const held = project.sql('begin; lock plants; select pg_sleep(600)').catch(() => {})
+  const count = (which: string) => project.sql(`select count(*) from pg_locks where ${which}`)
+  await until(() => count("mode = 'AccessExclusiveLock'"), (number) => number !== '0')
+  const options = { cwd: folder, env: project.env, stdio: 'ignore' as const }
+  const child = spawn('sh', ['-c', `exec ${command(/plants.csv$/)}`], options)
+  const exited = once(child, 'exit')
+  await until(() => count('not granted'), (number) => number !== '0')
+  child.kill('SIGINT')
+  await exited
+  await project.sql("select pg_terminate_backend(pid) from pg_locks where mode = 'AccessExclusiveLock'")
+  await held
+  await until(() => count('not granted'), (number) => number === '0')
+  t.equal(await project.sql('select count(*) from plants where id = 4'), '0')
 })
 
 const log = () => project.compose('logs', '--no-color', 'plant-store')
@@ -31,7 +69,8 @@ await t.test('the queries show who holds a lock that the service waits for', asy
   await until(() => project.sql(locks), (count) => count !== '0')
   const url = await project.url()
   const response = fetch(`${url}/readyz`)
-  const shown = await until(() => follow('When something is wrong', {}, 1), (text) => /waiting_for/.test(text))
+  const ask = () => follow('When something is wrong', {}, 1)
+  const shown = await until(ask, (text) => /waiting_for/.test(text))
   t.match(shown, /last_query +\| begin; lock plants/)
   t.match(shown, /application_name \| plant-store/)
   t.equal((await response).status, 503)
@@ -44,9 +83,10 @@ await t.test('the queries show who holds a lock that the service waits for', asy
 await t.test('another database is used with verify-full and its own certificate authority', async (t) => {
   const certificates = join(folder, 'tls')
   const authority = join(root, 'deploy/ca/test.crt')
-  t.teardown(() => rm(authority, { force: true }))
+  const serial = join(root, 'deploy/ca/test.srl')
+  t.teardown(() => Promise.all([authority, serial].map((file) => rm(file, { force: true }))))
   await mkdir(certificates)
-  await follow(`
+  await project.sh(`
     cd ${certificates}
     openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=authority -days 2 -keyout ca.key -out ${authority}
     openssl req -newkey rsa:2048 -nodes -subj /CN=db.example.com -addext subjectAltName=DNS:db.example.com \\
