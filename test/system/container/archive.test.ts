@@ -8,7 +8,7 @@ const { project, folder, follow, plants, keep, ready } = await openOperator(t, '
 const archive = join(folder, 'archive')
 project.env.ARCHIVE = archive
 
-/** Returns the archived files whose names match, in the folder of the system that runs now. */
+/** Returns the matching files in the archive of the system that runs now. */
 async function archived (pattern: RegExp): Promise<string[]> {
   const system = await project.sql('select system_identifier from pg_control_system()')
   const names = await readdir(join(archive, system)).catch(() => [])
@@ -73,8 +73,21 @@ await t.test('a recovery that cannot succeed changes nothing', async (t) => {
   }
   await project.compose('up', '--detach')
   await ready()
-  const lines = ['run', '-T', '--rm', '--no-deps', '--entrypoint=sh', 'database', '/backup/log.sh', 'recover']
-  await t.rejects(project.compose(...lines), /The database still runs/)
+  const recovery = (...options: string[]) => project.compose('run', '-T', '--no-deps', ...options,
+    '--entrypoint=sh', 'database', '/backup/log.sh', 'recover')
+  await t.rejects(recovery('--rm'), /The database still runs/)
+
+  await project.compose('stop')
+  const name = `${project.env.COMPOSE_PROJECT_NAME}-killed`
+  const killed = recovery('--name', name)
+  await until(() => run('logs', name).catch(() => ''), (log) => log.includes('Recovers all writes'))
+  await run('kill', name)
+  await t.rejects(killed)
+  await project.compose('up', '--detach')
+  await ready()
+  t.equal(await plants(), before, 'a recovery that is killed changes nothing')
+  await recover()
+  t.equal(await plants(), before, 'and can be repeated')
 })
 
 await t.test('after a crash and a start, a segment is archived before the next checkpoint', async () => {
