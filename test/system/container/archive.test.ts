@@ -66,13 +66,10 @@ await t.test('a recovery that cannot succeed changes nothing', async (t) => {
   ]
   for (const [time, reason] of cases) {
     await t.rejects(follow('Recover to a point in time', { UNTIL: time }), reason, time)
-    await project.compose('up', '--detach')
-    await ready()
-    t.equal(await plants(), before, time)
-    await project.compose('stop')
   }
   await project.compose('up', '--detach')
   await ready()
+  t.equal(await plants(), before)
   const recovery = (...options: string[]) => project.compose('run', '-T', '--no-deps', ...options,
     '--entrypoint=sh', 'database', '/backup/log.sh', 'recover')
   await t.rejects(recovery('--rm'), /The database still runs/)
@@ -90,8 +87,9 @@ await t.test('a recovery that cannot succeed changes nothing', async (t) => {
   t.equal(await plants(), before, 'and can be repeated')
 })
 
-await t.test('after a crash and a start, a segment is archived before the next checkpoint', async () => {
+await t.test('a write after a crash survives the loss of the disk', async (t) => {
   const database = await project.container('database')
+  // The next checkpoint is too late: the log must be archived within a minute after the start.
   await project.sql('alter system set checkpoint_timeout = \'1h\'')
   await run('kill', database)
   await run('start', database)
@@ -99,6 +97,10 @@ await t.test('after a crash and a start, a segment is archived before the next c
   const before = await archived(segment)
   await keep(5, 'Elm')
   await until(() => archived(segment), ({ length }) => length > before.length)
+  await run('kill', database)
+  await project.compose('down', '--volumes')
+  await recover()
+  t.equal(await plants(), 'Fern,Oak,Elm')
 })
 
 await t.test('only the log that a kept base backup needs stays in the archive', async (t) => {
@@ -151,29 +153,19 @@ await t.test('a damaged file in the archive does not shorten the recovery unnoti
   t.equal(await plants(), 'Fern,Oak,Elm,Ash,Fig')
 })
 
-await t.test('after the loss of the disk, a recovery returns all archived writes', async (t) => {
-  await keep(8, 'Yew')
-  const before = await archived(segment)
-  await until(() => archived(segment), ({ length }) => length > before.length)
-  await run('kill', await project.container('database'))
-  await project.compose('down', '--volumes')
-  await recover()
-  t.equal(await plants(), 'Fern,Oak,Elm,Ash,Fig,Yew')
-})
-
 await t.test('a restore into a fresh volume continues the archive, which reaches back further', async (t) => {
   const time = await now()
   await follow('Back up')
   const [dump = ''] = await readdir(join(folder, 'backups'))
-  await keep(9, 'Mistake')
+  await keep(8, 'Mistake')
   await follow('Restore into a fresh volume', { BACKUP: join(folder, 'backups', dump) })
   await follow('Revoke and erase again')
   await ready()
   t.equal((await readdir(archive)).length, 2, 'the new system has a folder of its own')
   await until(() => archived(base), ({ length }) => length === 1)
-  await keep(10, 'Bay')
+  await keep(9, 'Bay')
   await recover(await now())
-  t.equal(await plants(), 'Fern,Oak,Elm,Ash,Fig,Yew,Bay')
+  t.equal(await plants(), 'Fern,Oak,Elm,Ash,Fig,Bay')
   await recover(time)
-  t.equal(await plants(), 'Fern,Oak,Elm,Ash,Fig,Yew', 'from the archive of the former system')
+  t.equal(await plants(), 'Fern,Oak,Elm,Ash,Fig', 'from the archive of the former system')
 })

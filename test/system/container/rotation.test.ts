@@ -30,7 +30,9 @@ async function logIn (user: string, password: string): Promise<string | undefine
   return client.connect().then(() => client.end(), (error) => error.code)
 }
 
-const restores = async () => {
+await t.test('after a rotation, backups work, and can be restored in both ways', async (t) => {
+  await rotate('plant_store', 'plant_store_2', 'p/a?s\'s"w#o\\rd')
+  t.equal(await logIn('plant_store', 'plants'), '28000')
   await project.compose('run', '-T', '--rm', 'backup', 'once')
   const [name = ''] = (await readdir(backups)).filter((file) => file.endsWith('.dump')).sort().slice(-1)
   for (const section of ['Restore into a running service', 'Restore into a fresh volume']) {
@@ -40,24 +42,15 @@ const restores = async () => {
     await ready()
     t.equal(await plants(), 'Fern', section)
   }
-}
-
-await t.test('after each of two rotations, backups work, and can be restored in both ways', async (t) => {
-  await rotate('plant_store', 'plant_store_2', 'p/a?s\'s"w#o\\rd')
-  t.equal(await logIn('plant_store', 'plants'), '28000')
-  await restores()
-  await rotate('plant_store_2', 'plant_store_3', 'third')
-  t.equal(await logIn('plant_store_2', 'p/a?s\'s"w#o\\rd'), '28000')
-  await restores()
-  t.equal(await logIn('plant_store_3', 'third'), undefined)
 })
 
-await t.test('a restart of the database does not let the locked role in', async (t) => {
-  await rotate('plant_store_3', 'plant_store_4', 'fourth')
+await t.test('after another rotation, a restart of the database does not let the locked role in', async (t) => {
+  await rotate('plant_store_2', 'plant_store_3', 'third')
   await run('restart', await project.container('database'))
   await project.healthy('database')
-  await until(() => logIn('plant_store_4', 'fourth'), (code) => code === undefined)
-  t.equal(await logIn('plant_store_3', 'third'), '28000')
+  await until(() => logIn('plant_store_3', 'third'), (code) => code === undefined)
+  t.equal(await logIn('plant_store_2', 'p/a?s\'s"w#o\\rd'), '28000')
+  await project.compose('run', '-T', '--rm', 'backup', 'once')
 })
 
 await t.test('a rotation to a role that exists, and a login of the superuser, are rejected', async (t) => {
