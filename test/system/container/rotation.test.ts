@@ -34,17 +34,17 @@ await t.test('after a rotation, backups work, and can be restored in both ways',
   await rotate('plant_store', 'plant_store_2', 'p/a?s\'s"w#o\\rd')
   t.equal(await logIn('plant_store', 'plants'), '28000')
   await project.compose('run', '-T', '--rm', 'backup', 'once')
-  const [name = ''] = (await readdir(backups)).filter((file) => file.endsWith('.dump')).sort().slice(-1)
+  const names = (await readdir(backups)).filter((file) => file.endsWith('.dump'))
   for (const section of ['Restore into a running service', 'Restore into a fresh volume']) {
     await keep(2, 'Mistake')
-    await follow(section, { BACKUP: join(backups, name) })
+    await follow(section, { BACKUP: join(backups, names.sort().at(-1) as string) })
     await follow('Revoke and erase again')
     await ready()
     t.equal(await plants(), 'Fern', section)
   }
 })
 
-await t.test('after another rotation, a restart of the database does not let the locked role in', async (t) => {
+await t.test('after a second rotation, a restart of the database lets no locked role in', async (t) => {
   await rotate('plant_store_2', 'plant_store_3', 'third')
   await run('restart', await project.container('database'))
   await project.healthy('database')
