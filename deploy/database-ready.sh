@@ -1,6 +1,6 @@
 #!/bin/sh
 # The health check of the database. The first successful check after each start sets the password of the role
-# DATABASE_USER to DATABASE_PASSWORD, and creates the role if a fresh volume lacks it. Later checks find a
+# DATABASE_USER to DATABASE_PASSWORD, and creates the role if a new database lacks it. Later checks find a
 # file in /tmp. A start empties /tmp.
 set -e
 # Check over TCP. The first start runs a temporary server, which listens only on the socket.

@@ -9,7 +9,7 @@ export PGHOST=/socket PGUSER=postgres
 
 query () { psql --no-psqlrc --quiet --tuples-only --no-align --command="$1"; }
 
-# Each database system has a folder of its own. A restore into a fresh volume begins a new system, whose files
+# Each database system has a folder of its own. A restore into a new database begins a new system, whose files
 # have the same names.
 locate () {
   system=$(query 'select system_identifier from pg_control_system()') && folder=/archive/$system &&

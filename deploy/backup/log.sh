@@ -9,7 +9,7 @@ fail () { echo "$1" >&2; exit 1; }
 
 store () {
   umask 077
-  # Each database system has a folder of its own. A restore into a fresh volume begins a new system, whose
+  # Each database system has a folder of its own. A restore into a new database begins a new system, whose
   # files have the same names.
   system=$(LC_ALL=C pg_controldata --pgdata=. | sed --quiet 's/^Database system identifier: *//p')
   [ -n "$system" ] || fail 'pg_controldata prints no system identifier'

@@ -153,12 +153,12 @@ await t.test('a damaged file in the archive does not shorten the recovery unnoti
   t.equal(await plants(), 'Fern,Oak,Elm,Ash,Fig')
 })
 
-await t.test('a restore into a fresh volume continues the archive, which reaches back further', async (t) => {
+await t.test('a restore into a new database continues the archive, which reaches back further', async (t) => {
   const time = await now()
   await follow('Back up')
   const [dump = ''] = await readdir(join(folder, 'backups'))
   await keep(8, 'Mistake')
-  await follow('Restore into a fresh volume', { BACKUP: join(folder, 'backups', dump) })
+  await follow('Restore into a new database', { BACKUP: join(folder, 'backups', dump) })
   await follow('Revoke and erase again')
   await ready()
   t.equal((await readdir(archive)).length, 2, 'the new system has a folder of its own')
@@ -168,4 +168,8 @@ await t.test('a restore into a fresh volume continues the archive, which reaches
   t.equal(await plants(), 'Fern,Oak,Elm,Ash,Fig,Bay')
   await recover(time)
   t.equal(await plants(), 'Fern,Oak,Elm,Ash,Fig', 'from the archive of the former system')
+  const folders = () => project.inside('database', 'sh', '-c', 'ls "$(dirname "$PGDATA")"')
+  t.not(await folders(), 'docker')
+  await follow('Revoke and erase again', {}, 1)
+  t.equal(await folders(), 'docker', 'the old data are deleted')
 })

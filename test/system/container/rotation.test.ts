@@ -35,7 +35,7 @@ await t.test('after a rotation, backups work, and can be restored in both ways',
   t.equal(await logIn('plant_store', 'plants'), '28000')
   await project.compose('run', '-T', '--rm', 'backup', 'once')
   const names = (await readdir(backups)).filter((file) => file.endsWith('.dump'))
-  for (const section of ['Restore into a running service', 'Restore into a fresh volume']) {
+  for (const section of ['Restore into a running service', 'Restore into a new database']) {
     await keep(2, 'Mistake')
     await follow(section, { BACKUP: join(backups, names.sort().at(-1) as string) })
     await follow('Revoke and erase again')
