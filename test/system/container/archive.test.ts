@@ -156,7 +156,7 @@ await t.test('a damaged file in the archive does not shorten the recovery unnoti
 await t.test('a restore into a new database continues the archive, which reaches back further', async (t) => {
   const time = await now()
   await follow('Back up')
-  const [dump = ''] = await readdir(join(folder, 'backups'))
+  const dump = (await readdir(join(folder, 'backups'))).find((name) => name.endsWith('.dump')) as string
   await keep(8, 'Mistake')
   await follow('Restore into a new database', { BACKUP: join(folder, 'backups', dump) })
   await follow('Revoke and erase again')
