@@ -3,6 +3,7 @@
 import { glob, readFile } from 'node:fs/promises'
 import pg from 'pg'
 import t, { type Test } from 'tap'
+import { startRecordingUses } from '../../src/access/token-uses.ts'
 import { openDatabase, ownedTables } from '../../src/database/database.ts'
 import { migrate, serverStatement, UnsupportedServer } from '../../src/database/migrate.ts'
 import { statementEvents, type StatementEvent } from '../../src/events.ts'
@@ -24,6 +25,7 @@ const owned = new RegExp(`\\b(${ownedTables.join('|')})\\b`)
 /** Makes the service send each of its statements. PostgreSQL plans the statements for small tables. */
 async function sendAll (t: Test) {
   const { app, as, database, tokens, url } = await startApp(t)
+  const stop = startRecordingUses(database, app.log)
   const alice = await as('alice')
   for (const id of [0, 1]) await alice.create({ id, name: 'Fern' })
   await sql(url, 'vacuum analyze')
@@ -38,6 +40,7 @@ async function sendAll (t: Test) {
   await database.read(serverStatement)
   await tokens.list()
   await tokens.revoke({ user: 'alice' })
+  await stop()
   return { database, url }
 }
 

@@ -62,6 +62,36 @@ await t.test('the service logs at debug', async () => {
   await until(log, (log) => log.includes('the log level is debug'))
 })
 
+await t.test('a leaked token is revoked, and the plants that it created are deleted', async (t) => {
+  const step = (block: number, environment = {}) => follow('A token has leaked', environment, block)
+  const create = ['plant-store', 'token', 'create', 'alice']
+  const createToken = () => project.compose('exec', '-T', 'plant-store', ...create)
+  const [good, leaked] = [await createToken(), await createToken()]
+  const url = `${await project.url()}/plants`
+  const send = async (token: string, method: string, path = '', body?: object) => (await fetch(url + path, {
+    method,
+    headers: { authorization: `Bearer ${token}`, 'content-type': 'application/json' },
+    body: body && JSON.stringify(body)
+  })).status
+  const [fern, evil] = [{ id: 21, name: 'Good fern' }, { id: 22, name: 'Evil "ivy"' }]
+  t.equal(await send(good, 'POST', '', fern), 200)
+  t.equal(await send(leaked, 'POST', '', fern), 400, 'the id is taken')
+  t.equal(await send(leaked, 'POST', '', evil), 200)
+  t.equal(await send(leaked, 'DELETE', '/1'), 204)
+
+  await writeFile(join(folder, 'token.txt'), `${leaked}\n`)
+  const shown = await step(0)
+  t.match(shown, /^(\w{16}) +alice .* active\nrevoked 1$/m)
+  const [, TOKEN_ID] = /^(\w{16}) +alice/m.exec(shown) as RegExpExecArray
+  t.match(await step(1, { TOKEN_ID }), /^ +\d "remoteAddress":"[\d.]+"$/m)
+  t.match(await readFile(join(folder, 'uses.ndjson'), 'utf8'), /"method":"DELETE".*"id":"1"/)
+  t.match(await step(2), /22 .* Evil "ivy"/)
+  const left = await project.sql('select string_agg(name, \',\' order by id) from plants where id > 20')
+  t.equal(left, 'Good fern')
+  await until(() => send(leaked, 'GET'), (status) => status === 401)
+  t.equal(await send(good, 'DELETE', '/21'), 204)
+})
+
 await t.test('the queries show who holds a lock that the service waits for', async (t) => {
   t.match(await follow('When something is wrong'), /plant-store/)
   const held = project.sql('begin; lock plants; select pg_sleep(600)').catch(() => {})
