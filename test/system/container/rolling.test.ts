@@ -58,6 +58,19 @@ await t.test('an upgrade migrates, and the old version still runs and starts bes
   t.strictSame(breaches, [], 'an order of the requests explains every response')
 })
 
+await t.test('the runbook\'s commands reach every instance', async (t) => {
+  const log = async (instance: string) => project.compose('logs', '--no-color', instance)
+  for (const level of ['debug', 'info']) {
+    await project.sh(runbook['Log at debug for a moment']?.[0] as string)
+    for (const instance of instances) {
+      await until(() => log(instance), (text) => text.includes(`the log level is ${level}`))
+    }
+  }
+  const [look = ''] = runbook['When something is wrong'] ?? []
+  const shown = await project.sh(look)
+  for (const instance of instances) t.match(shown, new RegExp(`^${instance}[-_]1 +\\| \\{`, 'm'), instance)
+})
+
 await t.test('without the database, the proxy forwards the responses of the instances', async t => {
   const get = async (headers: Record<string, string>) => {
     const response = await fetch(`${url}/plants`, { headers })
