@@ -87,12 +87,11 @@ await t.test('a recovery that cannot succeed changes nothing', async (t) => {
   t.equal(await plants(), before, 'and can be repeated')
 })
 
-await t.test('a write after a crash survives the loss of the disk', async (t) => {
+await t.test('a write after a start survives the loss of the disk', async (t) => {
   const database = await project.container('database')
-  // The next checkpoint is too late: the log must be archived within a minute after the start.
+  // Without a reload after the start, most starts archive nothing until the next checkpoint.
   await project.sql('alter system set checkpoint_timeout = \'1h\'')
-  await run('kill', database)
-  await run('start', database)
+  await run('restart', database)
   await ready()
   const before = await archived(segment)
   await keep(5, 'Elm')
