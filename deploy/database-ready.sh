@@ -1,11 +1,23 @@
 #!/bin/sh
-# The health check of the database. The first successful check after each start sets the role's password to
-# DATABASE_PASSWORD. Later checks find a file in /tmp and leave the password alone. A start empties /tmp.
+# The health check of the database. The first successful check after each start sets the password of the role
+# DATABASE_USER to DATABASE_PASSWORD, and creates the role if a new database lacks it. Later checks find a
+# file in /tmp. A start empties /tmp.
 set -e
 # Check over TCP. The first start runs a temporary server, which listens only on the socket.
 pg_isready --host=127.0.0.1 --username=plant_store --quiet
 [ -e /tmp/has-password ] && exit
-psql --no-psqlrc --quiet --username=postgres --set ON_ERROR_STOP=1 --set password="$POSTGRES_PASSWORD" <<'SQL'
-alter role plant_store password :'password';
+if [ "$DATABASE_USER" = postgres ]; then
+  echo 'DATABASE_USER must not be the superuser' >&2
+  exit 1
+fi
+psql --no-psqlrc --quiet --username=postgres --set=ON_ERROR_STOP=1 \
+  --set=user="$DATABASE_USER" --set=password="$POSTGRES_PASSWORD" <<'SQL'
+select format('create role %I login in role plant_store', :'user')
+  where not exists (select from pg_roles where rolname = :'user') \gexec
+select format('alter role %I set role plant_store', :'user') where :'user' <> 'plant_store' \gexec
+alter role :"user" password :'password';
+-- After a start, archive_timeout has no effect until something wakes PostgreSQL's checkpointer. Without
+-- this reload that may take checkpoint_timeout.
+select pg_reload_conf() \g /dev/null
 SQL
 touch /tmp/has-password

@@ -1,8 +1,8 @@
-import { readdir, readFile, writeFile } from 'node:fs/promises'
+import { mkdir, readdir, readFile, utimes, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import t from 'tap'
-import { openOperator, runbook } from './operator.ts'
-import { until } from './support.ts'
+import { openOperator } from './operator.ts'
+import { run, until } from './support.ts'
 
 const { project, folder, follow, plants, keep, ready } = await openOperator(t, 'backup')
 const backups = join(folder, 'backups')
@@ -15,21 +15,41 @@ const newest = async (prefix: string) =>
 await project.compose('up', '--detach')
 await ready()
 
-await t.test('a backup is restored into a running service, tokens included', async (t) => {
+/** Returns the status of a list with the token. */
+const status = async (token: string) =>
+  (await fetch(`${await project.url()}/plants`, { headers: { authorization: `Bearer ${token}` } })).status
+const idOf = (user: string) => project.sql(`select id from tokens where username = '${user}'`)
+
+await t.test('after a restore into a running service, revoked tokens and erased users stay so', async (t) => {
   await keep(1, 'Fern')
-  const token = await project.token('alice')
-  await follow(runbook['Back up']?.[0])
+  const alices = await project.token('alice')
+  const bobs = await project.token('bob')
+  const daves = await project.token('dave')
+  await project.sql("insert into plants (owner, id, name) values ('dave', 9, 'Oak')")
+  await follow('Back up')
   await keep(2, 'Moss')
-  const headers = { authorization: `Bearer ${token}` }
-  const list = async () => (await fetch(`${await project.url()}/plants`, { headers })).json()
-  t.strictSame(await list(), [{ name: 'Fern' }, { name: 'Moss' }])
-  await follow(runbook['Restore into a running service']?.[0], await newest('plants'))
-  t.strictSame(await list(), [{ name: 'Fern' }])
+  await project.inside('plant-store', 'plant-store', 'token', 'revoke', await idOf('bob'))
+  await project.inside('plant-store', 'plant-store', 'user', 'erase', 'dave', '--yes')
+  await writeFile(join(backups, 'erased.txt'), 'dave\n')
+
+  await follow('Save the revocations')
+  await follow('Restore into a running service', await newest('plants'))
+  t.equal(await plants(), 'Fern,Oak', 'the erased user is back')
+  t.equal(await project.sql('select count(*) from tokens where revoked_at is null'), '3')
+  t.notMatch(await follow('Revoke and erase again'), /NOT ERASED/)
+  t.equal(await plants(), 'Fern')
+  t.equal(await project.sql("select count(*) from tokens where username = 'dave'"), '0')
+  t.strictSame(await Promise.all([alices, bobs, daves].map(status)), [200, 401, 401])
+
+  await follow('Revoke and erase again')
+  t.equal(await status(alices), 200, 'a repetition changes nothing')
+  await follow('Revoke all tokens')
+  await until(() => status(alices), (code) => code === 401)
 })
 
 await t.test('the schedule keeps its newest backups, and they can be restored', async (t) => {
   const [first] = await until(() => dumps('scheduled'), ({ length }) => length === 1)
-  await follow(runbook['Back up on a schedule']?.[0])
+  await follow('Back up on a schedule')
   t.equal((await dumps('scheduled')).length, 2)
   await project.compose('run', '-T', '--rm', 'backup', 'once')
   const kept = await dumps('scheduled')
@@ -37,32 +57,103 @@ await t.test('the schedule keeps its newest backups, and they can be restored', 
   t.ok(kept.every((name) => name > (first as string)))
   t.equal((await dumps('plants')).length, 1, 'no other backup is deleted')
   await keep(3, 'Elm')
-  await follow(runbook['Restore into a running service']?.[0], await newest('scheduled'))
+  await follow('Restore into a running service', await newest('scheduled'))
   t.equal(await plants(), 'Fern')
+})
+
+await t.test('the schedule lists revoked tokens, and a restore removes none from the list', async (t) => {
+  const list = () => readFile(join(backups, 'revoked.txt'), 'utf8')
+  /** Revokes a new token. Restarts the schedule, which otherwise waits for a minute. */
+  async function revoke (user: string) {
+    await project.token(user)
+    const id = await idOf(user)
+    await project.inside('plant-store', 'plant-store', 'token', 'revoke', id)
+    await project.compose('restart', 'backup')
+    return { id, listed: await until(list, (text) => text.includes(id)) }
+  }
+  const { id } = await revoke('erin')
+  await follow('Restore into a running service', await newest('scheduled'))
+  t.equal(await idOf('erin'), '')
+  t.match((await revoke('frank')).listed, id)
+})
+
+/** Runs shell lines in a container of the service `backup`, with `path` as its folder /backups. */
+const inBackup = (path: string, lines: string) => project.compose('run', '-T', '--rm', '--no-deps',
+  '--volume', `${path}:/backups`, '--entrypoint', 'sh', 'backup', '-c', lines)
+
+await t.test('wrong numbers end the schedule with a clear message, and delete nothing', async (t) => {
+  const before = await readdir(backups)
+  const values = ['', '0', '0.5', '12h', '08', '-1', 'all', ' 1', '10000', '1 2', '$(id)']
+  for (const name of ['BACKUP_HOURS', 'BACKUP_KEEP']) {
+    const lines = ['', 'once', 'healthy'].flatMap((word) => values.map((value) =>
+      `${name}='${value}' timeout 5 sh /backup/dump.sh ${word} 2>&1; echo $?`))
+    const said = (await inBackup(backups, lines.join('\n'))).replaceAll(/\n(\d)$/gm, ' $1').split('\n')
+    const expected = values.map((value) =>
+      `${name} must be a whole number from 1 to 9999 without a unit, not '${value}' 1`)
+    t.strictSame(said, [...expected, ...expected, ...expected])
+  }
+  const wrong = project.compose('run', '-T', '--rm', '--no-deps', 'backup', 'now')
+  await t.rejects(wrong, /expected no argument, once or healthy, not 'now'/)
+  t.strictSame(await readdir(backups), before)
+})
+
+await t.test('the schedule is unhealthy without a recent backup', async (t) => {
+  const age = async (time: string) => {
+    const path = join(folder, time.replaceAll(' ', '-'))
+    await mkdir(path)
+    return inBackup(path, `touch --date='${time}' /backups/scheduled-20270131T140500Z.dump
+      sh /backup/dump.sh healthy; echo $?`)
+  }
+  t.equal(await age('40 hours ago'), '0')
+  t.equal(await age('49 hours ago'), '1')
+  t.equal(await age('in 300 hours'), '1', 'a wrong clock has left a backup from the future')
+})
+
+await t.test('a killed backup leaves the others unchanged, and its part is deleted later', async (t) => {
+  const before = await dumps('')
+  const held = project.sql('begin; lock plants; select pg_sleep(600)').catch(() => {})
+  const holders = "from pg_locks where mode = 'AccessExclusiveLock'"
+  await until(() => project.sql(`select count(*) ${holders}`), (count) => count !== '0')
+  const name = `${project.env.COMPOSE_PROJECT_NAME}-killed`
+  const killed = project.compose('run', '-T', '--rm', '--no-deps', '--name', name, 'backup', 'once')
+  const parts = async () => (await readdir(backups)).filter((file) => file.endsWith('.part'))
+  const [part] = await until(parts, ({ length }) => length === 1)
+  await run('kill', name)
+  await t.rejects(killed)
+  t.strictSame(await dumps(''), before)
+  await project.sql(`select pg_terminate_backend(pid) ${holders}`)
+  await held
+  const once = () => project.compose('run', '-T', '--rm', '--no-deps', 'backup', 'once')
+  await once()
+  t.strictSame(await parts(), [part], 'it might still be in use')
+  await utimes(join(backups, part as string), 0, 0)
+  await once()
+  t.strictSame(await parts(), [])
 })
 
 await t.test('a failed backup leaves the other backups unchanged', async (t) => {
   const before = await readdir(backups)
   await project.sql('alter role plant_store nologin')
   const failed = project.compose('run', '-T', '--rm', '--no-deps', 'backup', 'once')
-  await t.rejects(failed, /3 older ones are unchanged/)
+  await t.rejects(failed, /2 older ones are unchanged/)
   await project.sql('alter role plant_store login')
   t.strictSame(await readdir(backups), before)
   await project.compose('stop', 'database')
-  await t.rejects(follow(runbook['Back up']?.[0]))
+  await t.rejects(follow('Back up'))
   t.strictSame((await readdir(backups)).filter((name) => !name.endsWith('.part')), before)
   await project.compose('start', 'database')
   await ready()
 })
 
-await t.test('a backup is restored into a fresh volume, but a truncated one deletes no volume', async (t) => {
+await t.test('a backup is restored into a new database, but a truncated one changes nothing', async (t) => {
   const truncated = { BACKUP: join(folder, 'truncated.dump') }
   const whole = await readFile((await newest('plants')).BACKUP)
   await writeFile(truncated.BACKUP, whole.subarray(0, -20))
-  await t.rejects(follow(runbook['Restore into a fresh volume']?.[0], truncated))
+  await t.rejects(follow('Restore into a new database', truncated))
   t.equal(await plants(), 'Fern')
   await keep(4, 'Oak')
-  await follow(runbook['Restore into a fresh volume']?.[0], await newest('plants'))
+  await follow('Restore into a new database', await newest('plants'))
+  await follow('Revoke and erase again')
   await ready()
   t.equal(await plants(), 'Fern')
 })

@@ -1,16 +1,19 @@
-// Runs the commands of docs/runbook.md as an operator would.
+// Runs the commands of the operator's documents as an operator would.
 import { readFile, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Test } from 'tap'
 import { buildImage, findImage, openProject, root } from './support.ts'
 
-const text = await readFile(join(root, 'docs/runbook.md'), 'utf8')
-
-/** Maps the heading of each section to the shell blocks in the section. */
-export const runbook = Object.fromEntries(text.split(/^## /m).slice(1).map((section) => {
-  const [heading = ''] = section.split('\n', 1)
-  return [heading, [...section.matchAll(/^```sh\n(.*?)^```$/gms)].map(([, lines]) => lines as string)]
-}))
+/** Maps the heading of each section of a document to the shell blocks in the section. */
+async function blocksOf (document: string) {
+  const text = await readFile(join(root, 'docs', `${document}.md`), 'utf8')
+  return Object.fromEntries(text.split(/^##+ /m).slice(1).map((section) => {
+    const [heading = ''] = section.split('\n', 1)
+    return [heading, [...section.matchAll(/^```sh\n(.*?)^```$/gms)].map(([, lines]) => lines as string)]
+  }))
+}
+export const runbook = await blocksOf('runbook')
+export const manual = { ...await blocksOf('operating'), ...await blocksOf('data'), ...runbook }
 
 /** Opens a Compose project with a database image that has pg_dump 18. */
 export async function openOperator (t: Test, ...overlays: string[]) {
@@ -19,8 +22,8 @@ export async function openOperator (t: Test, ...overlays: string[]) {
   // A local image named postgres:18 may lack pg_dump 18.
   const database = await findImage('postgres:18', 'pg_dump --version | grep -q " 18"')
   const override = join(folder, 'database.yml')
-  const services = overlays.includes('backup') ? ['database', 'backup'] : ['database']
-  const images = services.map((service) => `${service}: { image: "${database}" }`)
+  const services = overlays.filter((overlay) => ['archive', 'backup'].includes(overlay))
+  const images = ['database', ...services].map((service) => `${service}: { image: "${database}" }`)
   await writeFile(override, `services: { ${images.join(', ')} }`)
   const project = await openProject(t, ...overlays)
   project.env.COMPOSE_FILE = `${project.env.COMPOSE_FILE}:${override}`
@@ -31,9 +34,12 @@ export async function openOperator (t: Test, ...overlays: string[]) {
     database,
     folder,
     ready: project.ready,
-    /** Runs command lines of the runbook, with `folder` as the working directory. */
-    follow: (lines: string | undefined, environment?: NodeJS.ProcessEnv) =>
-      project.sh(lines as string, environment, folder),
+    /** Runs a block of a section of a document, with `folder` as the working directory. */
+    follow: (section: string, environment?: NodeJS.ProcessEnv, block = 0) => {
+      const lines = manual[section]?.[block]
+      if (lines === undefined) throw new Error(`no document has a block ${block} in "${section}"`)
+      return project.sh(lines, environment, folder)
+    },
     plants: () => project.sql('select string_agg(name, \',\' order by id) from plants'),
     keep: (id: number, name: string) =>
       project.sql(`insert into plants (owner, id, name) values ('alice', ${id}, '${name}')`)

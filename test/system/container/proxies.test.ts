@@ -1,6 +1,7 @@
 // Tests the proxies of deploy/ in front of a test server, which fails on the paths /close, /end and /cut.
 import { execFile } from 'node:child_process'
 import { once } from 'node:events'
+import { readFile, writeFile } from 'node:fs/promises'
 import http, { type IncomingMessage } from 'node:http'
 import https from 'node:https'
 import { connect } from 'node:net'
@@ -60,32 +61,40 @@ const get = (path: string, headers = '') =>
 const portOf = async (container: string, port: number) =>
   Number((await run('port', container, `${port}/tcp`)).split(':')[1])
 
-async function startHaproxy (...args: string[]) {
+const certificates = t.testdir()
+const files = { key: join(certificates, 'plants.key'), crt: join(certificates, 'plants.crt') }
+await promisify(execFile)('openssl', ['req', '-x509', '-newkey', 'rsa:2048', '-nodes',
+  '-subj=/CN=plants.example.com', '-keyout', files.key, '-out', files.crt])
+await writeFile(join(certificates, 'plants.pem'), [await readFile(files.crt), await readFile(files.key)])
+
+async function startHaproxy (isSecure = false, ...args: string[]) {
   const image = await findImage('haproxy:3.4')
-  const id = await start('--publish=127.0.0.1::3000', '--read-only', ...args,
+  const port = isSecure ? 3443 : 3000
+  if (isSecure) args.push('--env=CERTIFICATE=/tls/plants.pem', `--volume=${certificates}:/tls:ro`)
+  const id = await start(`--publish=127.0.0.1::${port}`, '--read-only', ...args,
     `--volume=${deploy}/haproxy.cfg:/usr/local/etc/haproxy/haproxy.cfg:ro`,
     `--volume=${deploy}/errors:/usr/local/etc/haproxy/errors:ro`, image)
   const version = await run('exec', id, 'haproxy', '-v')
   return {
     id,
-    ...await connectTo(id, 3000),
+    ...await connectTo(id, port, isSecure),
     hasOwnPage: /version (2|3\.[0-2])\./.test(version),
     compressesAll: /version (2|3\.[01])\./.test(version)
   }
 }
 
 async function startNginx () {
-  const certificates = t.testdir()
-  const [key, certificate] = [join(certificates, 'plants.key'), join(certificates, 'plants.crt')]
-  await promisify(execFile)('openssl', ['req', '-x509', '-newkey', 'rsa:2048', '-nodes',
-    '-subj=/CN=plants.example.com', '-keyout', key, '-out', certificate])
   // Run nginx in the upstream's network namespace, as if nginx and the upstream were on one machine.
   const id = await start(`--network=container:${upstream}`, `--volume=${certificates}:/etc/nginx/tls:ro`,
     `--volume=${deploy}/nginx.conf:/etc/nginx/conf.d/default.conf:ro`, await findImage('nginx:1.28'))
   return { id, ...await connectTo(upstream, 443, true), hasOwnPage: false, compressesAll: false }
 }
 
-const proxies = { haproxy: await startHaproxy(), nginx: await startNginx() }
+const proxies = {
+  haproxy: await startHaproxy(),
+  'haproxy with TLS': await startHaproxy(true),
+  nginx: await startNginx()
+}
 
 type Case = [request: string, error: number, allow?: string]
 
@@ -176,7 +185,7 @@ for (const [name, { id, send, load, hasOwnPage, compressesAll }] of Object.entri
 
 await t.test('HAProxy limits the requests and connections of an address', async (t) => {
   const { id, send } =
-    await startHaproxy('--env=REQUESTS_PER_10_SECONDS=20', '--env=CONNECTIONS_PER_ADDRESS=5')
+    await startHaproxy(false, '--env=REQUESTS_PER_10_SECONDS=20', '--env=CONNECTIONS_PER_ADDRESS=5')
   const { status, headers, body } = await until(() => send(get('/')), ({ status }) => status !== 200)
   t.equal(status, 429)
   t.equal(JSON.parse(body).error, 42991)

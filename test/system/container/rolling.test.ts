@@ -35,12 +35,12 @@ const { acknowledged, ledger, stop } =
 await t.test('rotating the database password of three instances under load fails no request', async t => {
   await acknowledged(100)
   const [prepare, restart] = runbook['Rotate the database password'] as [string, string]
-  await project.sh(prepare, { NEW_PASSWORD: 'another' })
-  project.env.DATABASE_URL = 'postgres://plant_store_b:another@database/plant_store'
-  await project.sh(restart)
+  await project.sh(prepare, { NEW_USER: 'plant_store_2', NEW_PASSWORD: 'another' })
+  Object.assign(project.env, { DATABASE_USER: 'plant_store_2', DATABASE_PASSWORD: 'another' })
+  await project.sh(restart, { OLD_USER: 'plant_store' })
   await acknowledged(100)
   t.equal(await project.sql(`select string_agg(distinct usename, ',') from pg_stat_activity
-    where application_name = 'plant-store'`), 'plant_store_b')
+    where application_name = 'plant-store'`), 'plant_store_2')
   t.equal(ledger.failed(), 0)
 })
 
@@ -52,10 +52,23 @@ await t.test('an upgrade migrates, and the old version still runs and starts bes
   t.equal(await columns(), '1')
   await replace('plant-store-2', image)
   await acknowledged(100)
-  const breaches = await stop(databaseUrl.replace('plant_store:plants', 'plant_store_b:another'))
+  const breaches = await stop(databaseUrl.replace('plant_store:plants', 'plant_store_2:another'))
   t.comment(counted(ledger.counts))
   t.equal(ledger.failed(), 0)
   t.strictSame(breaches, [], 'an order of the requests explains every response')
+})
+
+await t.test('the runbook\'s commands reach every instance', async (t) => {
+  const log = async (instance: string) => project.compose('logs', '--no-color', instance)
+  for (const level of ['debug', 'info']) {
+    await project.sh(runbook['Log at debug for a moment']?.[0] as string)
+    for (const instance of instances) {
+      await until(() => log(instance), (text) => text.includes(`the log level is ${level}`))
+    }
+  }
+  const [look = ''] = runbook['When something is wrong'] ?? []
+  const shown = await project.sh(look)
+  for (const instance of instances) t.match(shown, new RegExp(`^${instance}[-_]1 +\\| \\{`, 'm'), instance)
 })
 
 await t.test('without the database, the proxy forwards the responses of the instances', async t => {

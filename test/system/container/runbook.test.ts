@@ -1,48 +1,69 @@
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
 import { chmod, mkdir, readFile, rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
+import { gunzipSync } from 'node:zlib'
 import t from 'tap'
-import { openOperator, runbook } from './operator.ts'
+import { manual, openOperator } from './operator.ts'
 import { root, run, until } from './support.ts'
 
-const { project, database, folder, follow, plants, keep, ready } = await openOperator(t, 'archive')
-const archive = join(folder, 'archive')
-project.env.ARCHIVE = archive
-
-await t.test('the database goes back to a point in time', async (t) => {
-  const [beforehand, goBack] = runbook['Recover to a point in time'] as string[]
-  await mkdir(archive)
-  await follow(beforehand)
-  await ready()
-  await keep(1, 'Fern')
-  await keep(3, 'Ivy')
-  const time = await project.sql('select now()')
-  await keep(4, 'Mistake')
-  await follow(goBack, { UNTIL: time })
-  await ready()
-  t.equal(await plants(), 'Fern,Ivy')
-  await keep(5, 'Oak')
-  t.equal(await plants(), 'Fern,Ivy,Oak', 'the database accepts writes')
-})
+const { project, database, folder, follow, ready } = await openOperator(t)
+await project.compose('up', '--detach')
+await ready()
 
 await t.test('a single instance is upgraded', async (t) => {
-  const [upgrade] = runbook['Upgrade one instance'] as string[]
   // Change a setting. Compose then recreates the container, as for a new image.
   project.env.DOCS = 'off'
   const before = await project.container('plant-store')
-  await follow(upgrade)
+  await follow('Upgrade one instance', {}, 1)
   await ready()
   t.not(await project.container('plant-store'), before)
+})
+
+/** Returns the command of docs/data.md that matches. */
+const command = (pattern: RegExp) =>
+  manual['In containers']?.[0]?.split('\n').find((line) => pattern.test(line)) as string
+
+await t.test('files are imported and exported in containers', async (t) => {
+  const lines = (name: string) => readFile(join(folder, name), 'utf8')
+  const unpack = async (name: string) => gunzipSync(await readFile(join(folder, name))).toString()
+  await writeFile(join(folder, 'plants.csv'), 'id,name\n1,Fern\n2,Ivy\n')
+  t.match(await follow('In containers'), /^alice +2 +0 /m)
+  t.equal(await unpack('alice.ndjson.gz'), '{"id":1,"name":"Fern"}\n{"id":2,"name":"Ivy"}\n')
+  t.match(await unpack('everything.ndjson.gz'), /^{"user":"alice","id":1,"name":"Fern"}\n/)
+  t.equal(await lines('rejected.ndjson'), '')
+
+  await writeFile(join(folder, 'plants.csv'), 'id,name\n3,Oak\nx,Elm\n')
+  await t.rejects(project.sh(command(/ --skip-errors /), {}, folder), { code: 3 })
+  t.match(await lines('rejected.ndjson'), /^{"line":3,.*}\n$/)
+})
+
+await t.test('Ctrl-C ends an import in a container, which then stores nothing', async (t) => {
+  await writeFile(join(folder, 'plants.csv'), 'id,name\n4,Ash\n')
+  const held = project.sql('begin; lock plants; select pg_sleep(600)').catch(() => {})
+  const count = (which: string) => project.sql(`select count(*) from pg_locks where ${which}`)
+  await until(() => count("mode = 'AccessExclusiveLock'"), (number) => number !== '0')
+  const options = { cwd: folder, env: project.env, stdio: 'ignore' as const }
+  const child = spawn('sh', ['-c', `exec ${command(/plants.csv$/)}`], options)
+  const exited = once(child, 'exit')
+  await until(() => count('not granted'), (number) => number !== '0')
+  child.kill('SIGINT')
+  await exited
+  await project.sql("select pg_terminate_backend(pid) from pg_locks where mode = 'AccessExclusiveLock'")
+  await held
+  await until(() => count('not granted'), (number) => number === '0')
+  t.equal(await project.sql('select count(*) from plants where id = 4'), '0')
 })
 
 const log = () => project.compose('logs', '--no-color', 'plant-store')
 
 await t.test('the service logs at debug', async () => {
-  await follow(runbook['Log at debug for a moment']?.[0])
+  await follow('Log at debug for a moment')
   await until(log, (log) => log.includes('the log level is debug'))
 })
 
 await t.test('a leaked token is revoked, and the plants that it created are deleted', async (t) => {
-  const [revoke, collect, erase] = runbook['A token has leaked'] as string[]
+  const step = (block: number, environment = {}) => follow('A token has leaked', environment, block)
   const create = ['plant-store', 'token', 'create', 'alice']
   const createToken = () => project.compose('exec', '-T', 'plant-store', ...create)
   const [good, leaked] = [await createToken(), await createToken()]
@@ -59,12 +80,12 @@ await t.test('a leaked token is revoked, and the plants that it created are dele
   t.equal(await send(leaked, 'DELETE', '/1'), 204)
 
   await writeFile(join(folder, 'token.txt'), `${leaked}\n`)
-  const shown = await follow(revoke)
+  const shown = await step(0)
   t.match(shown, /^(\w{16}) +alice .* active\nrevoked 1$/m)
   const [, TOKEN_ID] = /^(\w{16}) +alice/m.exec(shown) as RegExpExecArray
-  t.match(await follow(collect, { TOKEN_ID }), /^ +\d "remoteAddress":"[\d.]+"$/m)
+  t.match(await step(1, { TOKEN_ID }), /^ +\d "remoteAddress":"[\d.]+"$/m)
   t.match(await readFile(join(folder, 'uses.ndjson'), 'utf8'), /"method":"DELETE".*"id":"1"/)
-  t.match(await follow(erase), /22 .* Evil "ivy"/)
+  t.match(await step(2), /22 .* Evil "ivy"/)
   const left = await project.sql('select string_agg(name, \',\' order by id) from plants where id > 20')
   t.equal(left, 'Good fern')
   await until(() => send(leaked, 'GET'), (status) => status === 401)
@@ -72,14 +93,14 @@ await t.test('a leaked token is revoked, and the plants that it created are dele
 })
 
 await t.test('the queries show who holds a lock that the service waits for', async (t) => {
-  const [first, queries] = runbook['When something is wrong'] as string[]
-  t.match(await follow(first), /plant-store/)
+  t.match(await follow('When something is wrong'), /plant-store/)
   const held = project.sql('begin; lock plants; select pg_sleep(600)').catch(() => {})
   const locks = "select count(*) from pg_locks where mode = 'AccessExclusiveLock' and granted"
   await until(() => project.sql(locks), (count) => count !== '0')
   const url = await project.url()
   const response = fetch(`${url}/readyz`)
-  const shown = await until(() => follow(queries), (text) => /waiting_for/.test(text))
+  const ask = () => follow('When something is wrong', {}, 1)
+  const shown = await until(ask, (text) => /waiting_for/.test(text))
   t.match(shown, /last_query +\| begin; lock plants/)
   t.match(shown, /application_name \| plant-store/)
   t.equal((await response).status, 503)
@@ -92,9 +113,10 @@ await t.test('the queries show who holds a lock that the service waits for', asy
 await t.test('another database is used with verify-full and its own certificate authority', async (t) => {
   const certificates = join(folder, 'tls')
   const authority = join(root, 'deploy/ca/test.crt')
-  t.teardown(() => rm(authority, { force: true }))
+  const serial = join(root, 'deploy/ca/test.srl')
+  t.teardown(() => Promise.all([authority, serial].map((file) => rm(file, { force: true }))))
   await mkdir(certificates)
-  await follow(`
+  await project.sh(`
     cd ${certificates}
     openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=authority -days 2 -keyout ca.key -out ${authority}
     openssl req -newkey rsa:2048 -nodes -subj /CN=db.example.com -addext subjectAltName=DNS:db.example.com \\
@@ -113,7 +135,7 @@ await t.test('another database is used with verify-full and its own certificate 
   const connect = async (host: string) => {
     const parameters = 'sslmode=verify-full&sslrootcert=/ca/test.crt'
     project.env.DATABASE_URL = `postgres://postgres:secret@${host}/postgres?${parameters}`
-    await follow(runbook['Use another database']?.[0])
+    await follow('Use another database')
   }
   await connect('db.example.com')
   await ready()

@@ -46,7 +46,8 @@ export const buildNextImage = (tag: string, migration: string) => build(tag, [
 // Maps an official image to its substitute: a Debian package, then further lines for a Dockerfile.
 // The substitute reads the same configuration files as the official image.
 const substitutes: Record<string, string[]> = {
-  'haproxy:3.4': ['haproxy', 'USER haproxy',
+  // 99 is the user id of the official image.
+  'haproxy:3.4': ['haproxy', 'RUN groupmod --gid 99 haproxy && usermod --uid 99 haproxy', 'USER haproxy',
     'CMD ["haproxy", "-W", "-db", "-f", "/usr/local/etc/haproxy/haproxy.cfg"]'],
   'nginx:1.28': ['nginx',
     'RUN rm /etc/nginx/sites-enabled/default && ln -sf /dev/stdout /var/log/nginx/access.log',
@@ -139,7 +140,8 @@ export async function openProject (t: Test, ...overlays: string[]) {
     async databaseUrl (service: string): Promise<string> {
       const format = `{{(index .NetworkSettings.Networks "${network}").IPAddress}}`
       const address = await run('inspect', `--format=${format}`, await container(service))
-      return `postgres://plant_store:plants@${address}/plant_store`
+      const password = encodeURIComponent(env.DATABASE_PASSWORD ?? 'plants')
+      return `postgres://plant_store:${password}@${address}/plant_store`
     },
     inside,
     token: (user: string, service = 'plant-store') =>

@@ -109,20 +109,74 @@ t.test('Dependabot and the audit know every lock file, and no lock file names a 
   t.strictSame(audited?.split(' '), folders)
 })
 
+/** Packs a release into `folder`. Returns a function that unpacks the release there, as the runbook says. */
+async function pack (folder: string, image: string) {
+  const url = 'https://example.com/blob/abc'
+  await run(`release/bundle.sh ${image} ${url} ${folder}/plant-store.tar.gz`)
+  const [unpack = ''] = await find('docs/runbook.md', /^(tar .*)$/gm)
+  return { url, unpack: () => run(unpack, folder) }
+}
+
 t.test('the archive of a release pulls the image and names all files that Compose mounts', async (t) => {
   const folder = t.testdir()
   const released = 'registry.example.com/plant-store:1.2.3@sha256:abc'
-  await run(`release/bundle.sh ${released} ${folder}/plant-store.tar.gz`)
-  await run('tar -xzf plant-store.tar.gz', folder)
-  const unpacked = (file: string) => readFile(join(folder, 'plant-store', file), 'utf8')
+  await (await pack(folder, released)).unpack()
+  const unpacked = (file: string) => readFile(join(folder, file), 'utf8')
   t.notMatch(await unpacked('docker-compose.yml'), /build:/)
   t.match(await unpacked('deploy/service.yml'), `{PLANT_STORE_IMAGE:-${released}}`)
   const overlays = (await readdir(join(root, 'deploy/compose'))).map((name) => `deploy/compose/${name}`)
   for (const file of ['docker-compose.yml', 'deploy/service.yml', ...overlays]) {
     const base = file === 'deploy/service.yml' ? 'deploy' : '.'
-    for (const [, path = ''] of (await unpacked(file)).matchAll(/^\s+- (\.\/\S+?):/gm)) {
-      t.ok(existsSync(join(folder, 'plant-store', base, path)), `${file}: ${path}`)
+    for (const [, path = ''] of (await unpacked(file)).matchAll(/[ "](?:\$\{\w+:-)?(\.\/[^\s:}]+)\}?:\//g)) {
+      // The operator creates these folders.
+      if (['./archive', './backups', './tls'].includes(path)) continue
+      t.ok(existsSync(join(folder, base, path)), `${file}: ${path}`)
     }
+  }
+})
+
+t.test('the links of released documents lead to released files, or to the repository', async (t) => {
+  const folder = t.testdir()
+  const { url, unpack } = await pack(folder, 'image')
+  await unpack()
+  const files = new Set<string>()
+  for await (const document of glob('**/*.md', { cwd: folder })) {
+    for (const [, link = ''] of (await readFile(join(folder, document), 'utf8')).matchAll(/\]\(([^)#]+)/g)) {
+      if (/^https?:/.test(link) && !link.startsWith(url)) continue
+      const isReleased = !link.startsWith(url)
+      const file = isReleased ? join(folder, dirname(document), link) : join(root, link.slice(url.length))
+      files.add(isReleased ? 'release' : 'repository')
+      t.ok(existsSync(file), `${document}: ${link}`)
+    }
+  }
+  t.strictSame([...files].sort(), ['release', 'repository'])
+})
+
+t.test('a release that is unpacked over another one leaves the operator\'s files alone', async (t) => {
+  const folder = t.testdir()
+  const { unpack } = await pack(folder, 'old')
+  await unpack()
+  const [table = ''] = await find('docs/operating.md', /^## Files of your own\n(.*?)^## /gms)
+  const copies = [...table.matchAll(/^\| `(\S+)` \|.*?(?:`\w+=\.\/(\S+)`)? \|$/gm)]
+    .flatMap(([, original, copy]) => copy === undefined ? [] : [{ original: original as string, copy }])
+  t.equal(copies.length, 4)
+  for (const { original, copy } of copies) {
+    await run(`cp ${original} ${copy} && echo '# mine' >> ${copy}`, folder)
+    t.notOk(existsSync(join(root, copy)), `no release has ${copy}`)
+  }
+  const others = ['.env', 'tls/plants.pem', 'deploy/ca/db.crt', 'backups/a.dump', 'archive/1/base.tar.gz']
+  for (const file of others) await run(`mkdir -p $(dirname ${file}) && echo mine > ${file}`, folder)
+  await (await pack(folder, 'new')).unpack()
+  t.match(await readFile(join(folder, 'deploy/service.yml'), 'utf8'), '{PLANT_STORE_IMAGE:-new}')
+  for (const file of [...others, ...copies.map(({ copy }) => copy)]) {
+    t.match(await readFile(join(folder, file), 'utf8'), /mine\n$/, file)
+  }
+  // Compose mounts the copies that .env names.
+  const mounts = await Promise.all((await readdir(join(folder, 'deploy/compose')))
+    .map((name) => readFile(join(folder, 'deploy/compose', name), 'utf8')))
+  const settings = [...table.matchAll(/`(\w+)=\.\//g)].map(([, name = '']) => name)
+  for (const [index, name] of settings.entries()) {
+    t.match(mounts.join(), `\${${name}:-./${copies[index]?.original}}:/`)
   }
 })
 

@@ -10,6 +10,7 @@ import t from 'tap'
 import manifest from '../../../package.json' with { type: 'json' }
 import { startApp } from '../../support/app.ts'
 import { createDatabase } from '../../support/database.ts'
+import { freePort } from '../../support/free-port.ts'
 import { matchEach } from '../../support/match.ts'
 import { asShipped, program } from '../../support/program.ts'
 
@@ -36,7 +37,9 @@ const texts = await Promise.all(documents.map(read))
 const commands = new Set(texts.flatMap(commandsIn))
 const DATABASE_URL = await createDatabase(t)
 const [, entryPoint = ''] = /^ENTRYPOINT (.*)$/m.exec(await read('Dockerfile')) ?? []
-const [, execStart = ''] = /^ExecStart=(.*)$/m.exec(await read('deploy/plant-store@.service')) ?? []
+const unit = (await read('deploy/plant-store@.service'))
+  .replaceAll(/\\\n/g, ' ').replaceAll('/opt/plant-store', root)
+const [, execStart = ''] = /^ExecStart=(.*)$/m.exec(unit) ?? []
 const link = join(t.testdir({ 'plant-store': t.fixture('symlink', program[0] as string) }), 'plant-store')
 const [, ...options] = (await read('src/main.ts')).split('\n', 1)[0]?.split(/ (?=--)/) as string[]
 t.ok(options.length > 0, 'the first line of src/main.ts has options of V8')
@@ -122,7 +125,7 @@ const ways: Array<[way: string, words: string[], isCtrlC?: boolean]> = [
   ['npm run dev', ['npm', 'run', 'dev']],
   ['a link to src/main.ts, as npx and the image have one', [link]],
   ['the entry point of the image', JSON.parse(entryPoint.replace('/app', root))],
-  ['the systemd unit', execStart.replace('/opt/plant-store', root).split(' ')]
+  ['the systemd unit', execStart.split(' ')]
 ]
 
 for (const [way, words, isCtrlC = false] of ways) {
@@ -153,3 +156,24 @@ for (const [way, words, isCtrlC = false] of ways) {
     t.throws(() => process.kill(pids.ready as number, 0), { code: 'ESRCH' }, 'no process is left')
   })
 }
+
+t.test('the start of the systemd unit ends when the process is ready, or has ended', async (t) => {
+  const port = String(await freePort())
+  const lines = unit.replaceAll('%i', port)
+  const settings = [...lines.matchAll(/^Environment=(.*)$/gm)].flatMap(([, words = '']) => words.split(' '))
+  const env = Object.fromEntries(settings.map((setting) => setting.split(/=(.*)/s)))
+  // Some machines have Node elsewhere.
+  env.PATH += `:${dirname(process.execPath)}`
+  Object.assign(env, { DATABASE_URL, PORT: '0', NODE_COMPILE_CACHE: '', DRAIN_DELAY: '0' })
+  const [, execStartPost = ''] = /^ExecStartPost=(.*)$/m.exec(lines) ?? []
+  const service = spawn('sh', ['-c', `exec ${execStart}`], { env, stdio: ['ignore', 'pipe', 'inherit'] })
+  t.teardown(() => service.kill('SIGKILL'))
+  env.MAINPID = String(service.pid)
+  await t.resolves(promisify(execFile)('sh', ['-c', execStartPost], { env }))
+  const metrics = await (await fetch(`http://127.0.0.1:${port}/metrics`)).text()
+  t.match(metrics, 'plant_store_unready{reason="starting"} 0')
+  const exited = once(service, 'exit')
+  service.kill('SIGTERM')
+  await exited
+  await t.rejects(promisify(execFile)('sh', ['-c', execStartPost], { env }), /ESRCH/)
+})

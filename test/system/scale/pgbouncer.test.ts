@@ -14,7 +14,7 @@ import { missing, startProject } from './support.ts'
 t.test('the service works through PgBouncer in transaction mode without further settings', {
   skip: await missing('postgres:18', 'edoburu/pgbouncer:v1.24.1-p1')
 }, async (t) => {
-  const project = await startProject(t, 'pgbouncer')
+  const project = await startProject(t, 'pgbouncer', { DATABASE_PASSWORD: 'p/a?s\'s"w#o\\r$d' })
   const url = await project.databaseUrl('pool')
   const direct = await project.databaseUrl('database')
   const { acknowledged, ledger, stop } = await startWriters(url, project.addresses)

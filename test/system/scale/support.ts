@@ -21,5 +21,7 @@ export async function startProject (t: Test, overlay: string, env: Record<string
   const instances = await project.containers('plant-store')
   const addresses = await Promise.all(instances.map(urlOf))
   for (const address of addresses) await waitForStatus(`${address}/readyz`, 200)
+  // From then on, commits wait for the standby.
+  if (overlay === 'failover') await project.healthy('two')
   return { ...project, addresses }
 }

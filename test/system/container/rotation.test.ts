@@ -1,0 +1,62 @@
+// Rotates the database password, and restores backups. rolling.test.ts rotates the password under load.
+import { readdir } from 'node:fs/promises'
+import { join } from 'node:path'
+import t from 'tap'
+import pg from 'pg'
+import { openOperator } from './operator.ts'
+import { findImage, run, until, waitForStatus } from './support.ts'
+
+const { project, folder, follow, plants, keep } = await openOperator(t, 'rolling', 'backup')
+const backups = join(folder, 'backups')
+project.env.BACKUPS = backups
+project.env.HAPROXY_IMAGE = await findImage('haproxy:3.4')
+const ready = async () => waitForStatus(`${await project.url('proxy')}/readyz`, 200)
+
+await project.compose('up', '--detach')
+await ready()
+await keep(1, 'Fern')
+
+async function rotate (OLD_USER: string, NEW_USER: string, NEW_PASSWORD: string) {
+  await follow('Rotate the database password', { NEW_USER, NEW_PASSWORD })
+  Object.assign(project.env, { DATABASE_USER: NEW_USER, DATABASE_PASSWORD: NEW_PASSWORD })
+  await follow('Rotate the database password', { OLD_USER }, 1)
+  await ready()
+}
+
+/** Resolves to the SQLSTATE of a login, or to undefined if it succeeds. */
+async function logIn (user: string, password: string): Promise<string | undefined> {
+  const { hostname } = new URL(await project.databaseUrl('database'))
+  const client = new pg.Client({ host: hostname, user, password, database: 'plant_store' })
+  return client.connect().then(() => client.end(), (error) => error.code)
+}
+
+await t.test('after a rotation, backups work, and can be restored in both ways', async (t) => {
+  await rotate('plant_store', 'plant_store_2', 'p/a?s\'s"w#o\\rd')
+  t.equal(await logIn('plant_store', 'plants'), '28000')
+  await project.compose('run', '-T', '--rm', 'backup', 'once')
+  const names = (await readdir(backups)).filter((file) => file.endsWith('.dump'))
+  for (const section of ['Restore into a running service', 'Restore into a new database']) {
+    await keep(2, 'Mistake')
+    await follow(section, { BACKUP: join(backups, names.sort().at(-1) as string) })
+    await follow('Revoke and erase again')
+    await ready()
+    t.equal(await plants(), 'Fern', section)
+  }
+})
+
+await t.test('after a second rotation, a restart of the database lets no locked role in', async (t) => {
+  await rotate('plant_store_2', 'plant_store_3', 'third')
+  await run('restart', await project.container('database'))
+  await project.healthy('database')
+  await until(() => logIn('plant_store_3', 'third'), (code) => code === undefined)
+  t.equal(await logIn('plant_store_2', 'p/a?s\'s"w#o\\rd'), '28000')
+  await project.compose('run', '-T', '--rm', 'backup', 'once')
+})
+
+await t.test('a rotation to a role that exists, and a login of the superuser, are rejected', async (t) => {
+  const again = { NEW_USER: 'plant_store_2', NEW_PASSWORD: 'again' }
+  await t.rejects(follow('Rotate the database password', again), /already exists/)
+  const check = project.compose('exec', '-T', '-e', 'DATABASE_USER=postgres', 'database', 'sh', '-c',
+    'rm /tmp/has-password; sh /database-ready.sh')
+  await t.rejects(check, /DATABASE_USER must not be the superuser/)
+})
