@@ -5,7 +5,7 @@ import { Command, InvalidArgumentError, Option } from 'commander'
 import manifest from '../package.json' with { type: 'json' }
 import { isPrintable } from './access/tokens.ts'
 import { withDatabase } from './commands/database.ts'
-import { formatError } from './commands/format.ts'
+import { formatError, UsageError } from './commands/format.ts'
 import type { ImportOptions, importPlants } from './commands/transfer/import.ts'
 import { createToken, eraseUser, listTokens, listUsers, revokeTokens } from './commands/tokens-and-users.ts'
 import { parseDuration, readConfig } from './config.ts'
@@ -116,6 +116,7 @@ transfer('import', 'create the plants of a file; plants that exist stay as they 
   async () => (await import('./commands/transfer/import.ts')).importPlants)
   .option('--chunk <plants>', 'commit after so many plants, instead of all or none', positiveInteger)
   .option('--rate <plants>', 'create at most so many plants a second', positiveInteger)
+  .option('--empty <columns>', 'in these columns of a CSV file, such as name, an empty cell is an empty text')
   .option('--skip-errors <file>', 'write rejected lines to a file and continue')
   .option('--dry-run', 'check and count, and store nothing', false)
 
@@ -126,5 +127,5 @@ transfer('export', 'write the plants of one moment',
 const [command = 'serve', ...words] = process.argv.slice(2)
 await program.parseAsync([command, ...words], { from: 'user' }).catch((error) => {
   console.error(formatError(error))
-  process.exitCode = 1
+  process.exitCode = error instanceof UsageError ? 2 : 1
 })

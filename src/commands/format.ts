@@ -5,20 +5,25 @@ const remedies: Array<[codes: RegExp, advice: string]> = [
   [/SELF_SIGNED_CERT|^UNABLE_TO_(GET_ISSUER|VERIFY)/, 'Name the certificate file of the authority in ' +
     'DATABASE_URL: …?sslmode=verify-full&sslrootcert=/path/to/ca.pem'],
   [/^Z_BUF_ERROR$/, 'The gzip file is truncated.'],
-  [/^Z_DATA_ERROR$/, 'Expected a gzip file.'],
+  [/^Z_DATA_ERROR$/, 'The file is no gzip file, is damaged, or has other data after its end.'],
   [/^42P01$/, 'Create the tables first: start the service, or run plant-store migrate.']
 ]
 const adviceFor = (code = '') => remedies.find(([codes]) => codes.test(code))?.[1]
 
+/** An error in the arguments of a command. */
+export class UsageError extends Error {}
+
 type Cause = AggregateError & { code?: string }
 
-/** Formats an error with its causes as one line. */
-export function formatError (error: unknown): string {
+/** Formats an error with its causes as one line. Escape sequences of a file could garble the terminal. */
+export const formatError = (error: unknown) => explain(error).replaceAll(/[^\P{C}\n]+/gu, ' ')
+
+function explain (error: unknown): string {
   const { code, message, cause, errors } = error as Cause
   const advice = adviceFor(code)
   if (advice !== undefined) return `${message}. ${advice}`
   // If a host name has several addresses, Node's error has no message, but a list of one error per address.
   const causes = [cause, errors].flat().filter(Boolean) as Cause[]
   const remedied = causes.find(({ code }) => adviceFor(code))
-  return remedied ? formatError(remedied) : [message, ...causes.map(formatError)].join(' ').trim()
+  return remedied ? explain(remedied) : [message, ...causes.map(explain)].join(' ').trim()
 }
