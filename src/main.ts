@@ -126,6 +126,7 @@ transfer('export', 'write the plants of one moment',
 // Do not use commander's `isDefault`: `serve` would take a misspelled command as an argument.
 const [command = 'serve', ...words] = process.argv.slice(2)
 await program.parseAsync([command, ...words], { from: 'user' }).catch((error) => {
+  if (error instanceof UsageError) program.error(`error: ${error.message}`)
   console.error(formatError(error))
-  process.exitCode = error instanceof UsageError ? 2 : 1
+  process.exitCode = 1
 })

@@ -10,7 +10,7 @@ const remedies: Array<[codes: RegExp, advice: string]> = [
 ]
 const adviceFor = (code = '') => remedies.find(([codes]) => codes.test(code))?.[1]
 
-/** An error in the arguments of a command. */
+/** The arguments of a command are wrong. The exit code is 2. */
 export class UsageError extends Error {}
 
 type Cause = AggregateError & { code?: string }

@@ -40,7 +40,7 @@ async function run (args: string[], environment: Record<string, string> = { DATA
     }
   })
   // The query makes Node run the file again.
-  await import(`../../src/main.ts?run=${++runs}`)
+  await import(`../../src/main.ts?run=${++runs}`).catch((error) => { if (exited === undefined) throw error })
   const result = exited ?? ended(process.exitCode ?? 0)
   Object.assign(process, { argv, env, exit, exitCode: undefined })
   for (const output of outputs) output.restore()
@@ -68,6 +68,8 @@ t.test('bad arguments get one line and exit code 2, and without arguments the pr
     [['export', '--all', 'alice', 'plants.csv'], noUser],
     [['import', 'alice', '--chunk', '0'], "option '--chunk <plants>' argument '0' is invalid. " +
       'Expected a whole number from 1 to 999999999.'],
+    [['import', 'alice', 'plants.txt'],
+      'plants.txt: expected --format, or a name that ends in .ndjson, .csv, .ndjson.gz or .csv.gz'],
     [['import', 'alice', '--format', 'xml'], "option '--format <format>' argument 'xml' is invalid. " +
       'Allowed choices are ndjson, csv, ndjson.gz, csv.gz.']
   ]

@@ -43,7 +43,8 @@ t.test('after a pause, --rate does not catch up', async (t) => {
 
 t.test('gzip files may have zeros between and after their members', async (t) => {
   const members = [2, 3].flatMap((count) => [gzipSync(ndjson(count)), Buffer.alloc(99_999)])
-  t.strictSame(await importFile('cat', 'zeros.ndjson.gz', Buffer.concat(members)), ends(0, '3 created, 2 existing, 0 rejected'))
+  t.strictSame(await importFile('cat', 'zeros.ndjson.gz', Buffer.concat(members)),
+    ends(0, '3 created, 2 existing, 0 rejected'))
 
   const member = fc.tuple(fc.string(), fc.nat(20))
   const sizes = fc.array(fc.integer({ min: 1, max: 40 }), { minLength: 1 })
