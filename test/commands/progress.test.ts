@@ -82,7 +82,8 @@ t.test('there is no line without a terminal, or if the plants go to the terminal
     t.intercept(process.stderr, 'isTTY', { value: isTTY })
     const stdout = Object.assign(new PassThrough(), { isTTY: terminal === 'stdout' }).resume()
     const stdin = Object.assign(new PassThrough().end(ndjson(1)), { isTTY: true })
-    for (const [name, value] of Object.entries({ stdout, stdin })) t.intercept(process, name, { value })
+    t.intercept(process, 'stdout', { value: stdout })
+    t.intercept(process, 'stdin', { value: stdin })
     const done = ended(() => terminal === 'stdin'
       ? importPlants(config, 'bob', undefined, { dryRun: false })
       : exportPlants(config, 'ann', undefined, {}))
