@@ -36,8 +36,8 @@ export function createStore (
     await stored
     const pause = nextAt - performance.now()
     if (pause > 0) await delay(Math.ceil(pause), undefined, { signal })
-    nextAt = performance.now() + batch.size * 1000 / rate
     if (uncommitted === 0) await client.query(dryRun ? `${begin}; ${createChecked}` : begin)
+    nextAt = performance.now() + batch.size * 1000 / rate
     stored = store(batch)
     stored.catch(() => {})
     uncommitted += batch.size
