@@ -1,6 +1,5 @@
 // Reads the settings from environment variables.
 import { isIPv4, isIPv6 } from 'node:net'
-import type { Rate } from './access/rate-limits.ts'
 import { connectTimeoutMs, parseServers, urlForm } from './database/connector.ts'
 
 interface Setting<Value> {
@@ -58,6 +57,8 @@ const areNetworks = (text: string) => text.split(',').map((item) => item.trim())
   const maxBits = isIPv4(address) ? 32 : isIPv6(address) ? 128 : 0
   return ['loopback', 'linklocal', 'uniquelocal'].includes(item) || Number(bits) <= maxBits
 })
+
+export interface Rate { count: number, seconds: number }
 
 const rate = (meaning: string): Setting<Rate | undefined> => ({
   initial: undefined,

@@ -1,7 +1,7 @@
 // Generates the OpenAPI document from the routes and serves it at /openapi.json. The root / links to it.
 import { readFile } from 'node:fs/promises'
 import swagger from '@fastify/swagger'
-import type { SchemaOptions } from '@sinclair/typebox'
+import { Type, type SchemaOptions } from '@sinclair/typebox'
 import type { FastifyInstance, FastifySchema, RouteOptions } from 'fastify'
 import manifest from '../../package.json' with { type: 'json' }
 import { scopeOf } from '../access/bearer.ts'
@@ -91,7 +91,9 @@ export async function registerApiDocs (
     return reply.type('application/json').send(document)
   })
 
-  app.get('/', async function showRoot ({ headers }, reply) {
+  // A client that resolves a `Link` wrongly may request `/?limit=20`. Reject such a request.
+  const querystring = Type.Object({}, { additionalProperties: false })
+  app.get('/', { schema: { querystring } }, async function showRoot ({ headers }, reply) {
     reply.header('vary', 'accept')
     if (docs && headers.accept?.includes('text/html')) return reply.redirect('./docs')
     return { ...docs && { docs: './docs' }, openapi: './openapi.json' }

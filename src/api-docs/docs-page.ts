@@ -2,7 +2,8 @@
 import { hash } from 'node:crypto'
 import { readFile } from 'node:fs/promises'
 import { Readable } from 'node:stream'
-import { setImmediate as nextTick } from 'node:timers/promises'
+import { promisify } from 'node:util'
+import { gunzip } from 'node:zlib'
 import type { FastifyInstance } from 'fastify'
 import { LRUCache } from 'lru-cache'
 import { overloaded } from '../errors.ts'
@@ -61,18 +62,7 @@ async function load (read: () => Promise<Buffer>) {
   return { bytes, etag: `"${hash('sha256', bytes, 'base64url')}"` }
 }
 
-/** Extracts Scalar's browser script. The package contains the script only as a string literal in a module. */
+/** Scalar's browser script. `npm run scalar` writes the file. */
 async function readScalar (): Promise<Buffer> {
-  // Treat bytes as characters: decoding UTF-8 and encoding it again would block the event loop for 90 ms.
-  const module = await readFile(new URL(import.meta.resolve('@scalar/fastify-api-reference')), 'latin1')
-  // Each step blocks the event loop for up to 25 ms, so other requests run between the steps.
-  await nextTick()
-  const literal = /^var standalone_default = (".*");$/m.exec(module)?.[1] as string
-  await nextTick()
-  // Escape the control characters, which JSON does not allow. Evaluating the literal would take longer.
-  const json = literal.replaceAll(/[^ -\xFF]/g, (character) => JSON.stringify(character).slice(1, -1))
-  await nextTick()
-  const script = JSON.parse(json)
-  await nextTick()
-  return Buffer.from(script, 'latin1')
+  return promisify(gunzip)(await readFile(new URL('scalar.js.gz', import.meta.url)))
 }

@@ -1,6 +1,5 @@
 // The command `serve`: opens database and server, serves until a signal, and closes both.
 import { lookup } from 'node:dns/promises'
-import { Server } from 'node:net'
 import { setTimeout } from 'node:timers/promises'
 import closeWithGrace from 'close-with-grace'
 import type { FastifyBaseLogger, FastifyInstance } from 'fastify'
@@ -11,7 +10,7 @@ import { parseServers } from '../database/connector.ts'
 import { openDatabase, type Database } from '../database/database.ts'
 import { migrate, serverStatement, supportedVersion, UnsupportedServer } from '../database/migrate.ts'
 import { durabilityEvents } from '../events.ts'
-import type { Lifecycle } from '../http/wire/closing.ts'
+import type { Lifecycle } from '../http/wire/server.ts'
 import { loadEmbedded } from './database.ts'
 import { formatError } from './format.ts'
 import { openLogStream } from './log-stream.ts'
@@ -101,8 +100,8 @@ function handleSignals (
     lifecycle.forceCloseAt = performance.now() + config.SHUTDOWN_TIMEOUT * 0.85
     if (err) log.fatal({ err }, 'uncaught error')
     else log.info({ signal }, 'stopping')
-    // Other processes of the port take new connections. Unlike http's `close`, net's keeps idle connections.
-    if (config.REUSE_PORT === 'on') Server.prototype.close.call(app.server)
+    // Other processes of the port take new connections. Open connections stay.
+    if (config.REUSE_PORT === 'on') app.server.close()
     // Serve during this delay: load balancers still send requests until they notice that /readyz fails.
     if (signal === 'SIGTERM') await setTimeout(config.DRAIN_DELAY)
     await app.close()

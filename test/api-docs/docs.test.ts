@@ -2,6 +2,7 @@
 import { connect } from 'node:net'
 import { Type } from '@sinclair/typebox'
 import t from 'tap'
+import { readScalar } from '../../dev/write-scalar.ts'
 import { startApp } from '../support/app.ts'
 
 const withoutDatabase = { DATABASE_URL: 'postgres://x@127.0.0.1:1/x' }
@@ -25,6 +26,12 @@ t.test('the files of the page have a strict policy and ETags', async (t) => {
   // nginx makes the ETag of a compressed response weak.
   const again = await app.inject({ url: `${url}?x`, headers: { 'if-none-match': `"x", W/${etag}` } })
   t.match(again, { statusCode: 304, body: '', headers: { etag } })
+})
+
+t.test('the script is the one of the installed package, after its license: npm run scalar', async (t) => {
+  const { body } = await app.inject('/docs/scalar.js')
+  t.ok(body === await readScalar())
+  t.match(body, /^\/\*!\n@scalar\/api-reference\n\nMIT License\n/)
 })
 
 t.test('unread files of the reference page take part in the memory budget', async (t) => {

@@ -65,7 +65,6 @@ t.test('a message that is not HTTP/1.1 is rejected, and its connection is closed
     'no request line': 'hello\r\n\r\n',
     'HTTP/0.9': 'GET /plants\r\n\r\n',
     'HTTP/2.0': request('GET /plants HTTP/2.0'),
-    'another protocol': request('DESCRIBE /plants RTSP/1.0'),
     'a fragment after the id': request('DELETE /plants/1#2 HTTP/1.1', ['Connection: close']),
     'an end within a header': request('GET /plants HTTP/1.1').slice(0, -10),
     'two framings': create(chunks, ['Content-Length: 30', chunked]),
@@ -99,8 +98,9 @@ t.test('a wrong URL, two credentials, two types and an absent body are rejected'
         40016, 'This name is not a parameter here: use limit or after.']),
     [request('GET /plants?limit=1%zz HTTP/1.1'),
       40016, 'limit must be a decimal integer from 0 to 2147483647, given once.'],
-    [request(`DELETE /plants/${'1'.repeat(1001)} HTTP/1.1`), 41401, 'The URL is too long.'],
-    [request(`GET /${'x'.repeat(15_000)} HTTP/1.1`), ...unknownPath],
+    [request(`DELETE /plants/${'1'.repeat(993)} HTTP/1.1`), 41401, 'The URL is too long.'],
+    [request(`GET /${'x'.repeat(15_000)} HTTP/1.1`), 41401, 'The URL is too long.'],
+    [request(`GET /${'x'.repeat(999)} HTTP/1.1`), ...unknownPath],
     [request('GET /plants HTTP/1.1', [`Authorization: ${authorization}`]),
       40102, 'The bearer token is not valid.'],
     [create(body, ['Content-Type: text/plain', 'Content-Length: 19']),
@@ -210,13 +210,23 @@ t.test('a path rejects other methods and lists its own in Allow, and other paths
       if (!heads.includes(index)) isError(t, responses[index], ...allow ? wrongMethod : unknownPath, line)
     }
   }
-  const [connect] = await exchange(address, [request('CONNECT x:443 HTTP/1.1')])
-  isError(t, connect, ...wrongMethod)
-  t.match(connect?.headers, { allow: 'GET, HEAD', connection: 'close' })
   for (const path of ['/plants/?limit=1', 'http://x/livez/', '/plants/1/', '//']) {
     const [response] = await exchange(address, [request(`GET ${path} HTTP/1.1`), last])
     isError(t, response, ...unknownPath, path)
   }
+})
+
+t.test('a method that Node knows but the service does not gets 501', async (t) => {
+  for (const method of ['DESCRIBE', 'ANNOUNCE', 'SETUP', 'PLAY', 'PAUSE', 'TEARDOWN', 'GET_PARAMETER',
+    'SET_PARAMETER', 'REDIRECT', 'RECORD', 'FLUSH']) {
+    for (const protocol of ['HTTP/1.1', 'RTSP/1.0']) {
+      const [response] = await exchange(address, [request(`${method} /plants ${protocol}`), last])
+      isError(t, response, 50101, 'This service does not know this method.', method)
+    }
+  }
+  const [response] = await exchange(address, [request('CONNECT x:443 HTTP/1.1')])
+  isError(t, response, 50101, 'This service does not know this method.')
+  t.equal(response?.headers.connection, 'close')
 })
 
 t.test('an unknown method gets 501, and the connection is closed', async (t) => {

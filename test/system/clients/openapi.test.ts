@@ -122,7 +122,7 @@ const use = `
   }`
 
 t.test('Redocly finds no problem, and a client of openapi-typescript compiles and works', async (t) => {
-  await t.resolves(runPackage('redocly', 'lint', 'openapi.json'))
+  await t.resolves(runPackage('redocly', 'lint', 'openapi.json', '--config', 'lint/redocly.yaml'))
   const folder = t.testdir({ node_modules: t.fixture('symlink', packages), 'use.ts': use })
   const file = join(folder, 'use.ts')
   await runPackage('openapi-typescript', 'openapi.json', '--output', join(folder, 'generated.ts'))

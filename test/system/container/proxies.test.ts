@@ -123,6 +123,13 @@ for (const [name, { id, send, load, hasOwnPage, compressesAll }] of Object.entri
     t.match(headers['x-forwarded-for'], /^(?!1\.2\.3\.4$)\d+\.\d+\.\d+\.\d+$/)
   })
 
+  await t.test(`${name} forwards a request without its Upgrade`, async (t) => {
+    const upgrade = get('/').replace('Connection: close', 'Connection: upgrade, close\r\nUpgrade: foo')
+    const { status, body } = await send(upgrade)
+    t.equal(status, 200)
+    t.notOk('upgrade' in JSON.parse(body).headers, body)
+  })
+
   await t.test(`${name}'s own errors have the service's JSON shape`, async (t) => {
     const cases = [...ownErrors, ...hasOwnPage ? [] : malformed, ...name === 'nginx' ? nginxErrors : []]
     for (const [request, error, allow] of cases) {

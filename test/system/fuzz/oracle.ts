@@ -79,7 +79,7 @@ export function list (plants: Plants, query = ''): Verdict {
   return {
     status: 200,
     body: sorted.slice(0, end).map(([, plant]) => plant),
-    link: next && `<?limit=${end}&after=${cursorAt(next[0])}>; rel="next"`
+    link: next && `<plants?limit=${end}&after=${cursorAt(next[0])}>; rel="next"`
   }
 }
 

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import fc from 'fast-check'
 import t from 'tap'
-import { byKey } from '../../src/plants/plant.ts'
+import { byKey } from '../../src/table-gateway/table.ts'
 import { createDatabase, sql } from '../support/database.ts'
 
 // Most of these characters have another order in UTF-16 than in UTF-8.
