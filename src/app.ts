@@ -31,13 +31,11 @@ export interface AppOptions {
 }
 
 /** Timeouts are in ms. */
-const serverOptions = {
+const serverLimits = {
   // Must be at least `headersTimeout`: Node does not enforce a shorter `requestTimeout`.
   requestTimeout: 30_000,
   headersTimeout: 15_000,
   connectionsCheckingInterval: 1000,
-  // Longer than load balancers' idle timeouts, so that no balancer sends a request on a closing connection.
-  keepAliveTimeout: 75_000,
   // request-checks.ts rejects requests without a Host header. Node's own error response would have no body.
   requireHostHeader: false,
   // Joins two Host, Authorization or Content-Type headers into an invalid value. Node would use the first.
@@ -56,6 +54,7 @@ function registerDomains (guarded: FastifyInstance, { config, database }: AppOpt
 /** Fastify runs hooks in the order of their registration, so the order of the calls below matters. */
 export async function buildApp (options: AppOptions, register = registerDomains) {
   const { config, database, lifecycle, logStream } = options
+  const serverOptions = { ...serverLimits, keepAliveTimeout: config.KEEP_ALIVE_TIMEOUT }
   const server = createAppServer(lifecycle, config.MAX_CONNECTIONS, serverOptions, connectionTimeoutMs)
   const app = Fastify({
     ...server.options,

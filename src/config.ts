@@ -114,6 +114,8 @@ export const settings = {
     'the proxies that may set X-Forwarded-For', areNetworks),
   MAX_CONNECTIONS: number('4000', [1, 99_999],
     'the number of open client connections; further ones are closed at once'),
+  KEEP_ALIVE_TIMEOUT: duration('75s', '1h',
+    'how long a client connection may be idle; longer than the idle timeout of a load balancer', '1s'),
   BODY_LIMIT: number('131072', [1, 1_048_576], 'the largest request body, in bytes'),
   MEMORY_BUDGET: number('100663296', [16_777_216, 1_073_741_824],
     'bytes of memory for large request bodies, unsent pages of long lists and files of /docs together'),

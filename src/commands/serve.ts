@@ -1,5 +1,7 @@
 // The command `serve`: opens database and server, serves until a signal, and closes both.
 import { lookup } from 'node:dns/promises'
+import { once } from 'node:events'
+import { createServer } from 'node:net'
 import { setTimeout } from 'node:timers/promises'
 import closeWithGrace from 'close-with-grace'
 import type { FastifyBaseLogger, FastifyInstance } from 'fastify'
@@ -22,9 +24,7 @@ export async function serve (config: Config): Promise<void> {
   try {
     // Resolve the name here. For localhost, Fastify would open a second server that buildApp does not set up.
     const { address: host } = await lookup(config.HOST, { order: 'ipv4first' })
-    const embedded = config.DATABASE_URL === undefined
-      ? await (await loadEmbedded()).startEmbedded(config.DATA_DIR)
-      : undefined
+    const embedded = config.DATABASE_URL === undefined ? await startDatabase(host, config) : undefined
     opened.defer(() => embedded?.close())
     const url = embedded?.url ?? config.DATABASE_URL as string
     const database = openDatabase({ url, statementTimeoutMs: config.STATEMENT_TIMEOUT })
@@ -52,13 +52,24 @@ export async function serve (config: Config): Promise<void> {
     if (off.length > 0) app.log.warn({ off }, 'a crash of the database may lose acknowledged writes')
     // Clients of a shared port cannot choose a process, so each process listens only when it is ready.
     const address = early ?? await app.listen(listenOptions)
-    if (embedded !== undefined) await printQuickStart(database, address)
+    if (embedded !== undefined) await printQuickStart(database, address, config.DATA_DIR)
     lifecycle.starting = false
     app.log.info({ version: manifest.version, node: process.versions.node, postgresql }, 'ready')
   } catch (error) {
     await opened.disposeAsync()
     throw error
   }
+}
+
+/** First rejects if the port is taken: the first start of PostgreSQL takes seconds. */
+async function startDatabase (host: string, { PORT: port, REUSE_PORT, DATA_DIR }: Config) {
+  if (REUSE_PORT === 'off') {
+    const probe = createServer().listen({ host, port })
+    await once(probe, 'listening')
+    probe.close()
+    await once(probe, 'close')
+  }
+  return (await loadEmbedded()).startEmbedded(DATA_DIR)
 }
 
 /** Migrates and probes. Repeats this until it succeeds, because the database may start after the service. */

@@ -54,16 +54,22 @@ export function rejectMalformedRequests (app: FastifyInstance, preflight?: Respo
   app.addHook('onRoute', ({ url, method }) => {
     methods.set(url, [methods.get(url) ?? [], method].flat().sort())
   })
+  const methodsOf = (path: string[]) =>
+    methods.entries().find(([url]) => matches(url.split('/'), path))?.[1].join(', ')
   app.addHook('onRequest', (request, reply, done) => {
     const error = validateRequest(request.raw)
     if (error !== undefined) return done(new ApiError(error))
     if (!request.is404) return done()
     const path = segmentsOf(request.url)
-    const allowed = methods.entries().find(([url]) => matches(url.split('/'), path))?.[1].join(', ')
-    if (allowed === undefined) return done(new ApiError(errors.PATH_UNKNOWN))
+    const allowed = methodsOf(path)
+    if (allowed === undefined) {
+      const hasSlash = path.length > 2 && path.at(-1) === '' && methodsOf(path.slice(0, -1)) !== undefined
+      const detail = hasSlash ? 'remove the slash at the end' : undefined
+      return done(new ApiError(errors.PATH_UNKNOWN, { detail }))
+    }
     if (preflight?.(request, reply, allowed)) return
     reply.header('allow', allowed)
-    done(new ApiError(errors.METHOD_NOT_ALLOWED))
+    done(new ApiError(errors.METHOD_NOT_ALLOWED, { detail: `use ${allowed}` }))
   })
 }
 

@@ -19,11 +19,14 @@ const foreignErrors: Record<string, ErrorDefinition> = {
   HPE_CHUNK_EXTENSIONS_OVERFLOW: errors.BODY_TOO_LARGE
 }
 
-function toApiError (error: unknown, otherwise: ErrorDefinition): ApiError {
+function toApiError (app: FastifyInstance, error: unknown, otherwise: ErrorDefinition): ApiError {
   if (error instanceof ApiError) return error
   const { code = '', statusCode = 500 } = Object(error) as Partial<FastifyError>
   const known = isUnknownMethod(Object(error)) ? errors.METHOD_UNKNOWN : foreignErrors[code]
-  return new ApiError(known ?? (statusCode < 500 ? errors.HTTP_MALFORMED : otherwise), { cause: error })
+  const definition = known ?? (statusCode < 500 ? errors.HTTP_MALFORMED : otherwise)
+  const { bodyLimit } = app.initialConfig
+  const detail = definition === errors.BODY_TOO_LARGE ? `at most ${bodyLimit} bytes` : undefined
+  return new ApiError(definition, { detail, cause: error })
 }
 
 interface ParserError { code: string, bytesParsed: number, rawPacket: Buffer }
@@ -55,7 +58,7 @@ export const requestCost = 32_768
 export function handleError (error: unknown, request: FastifyRequest, reply: FastifyReply): void {
   // `rejectRequest` has responded, because the body was late or malformed.
   if (reply.sent) return
-  const apiError = toApiError(error, errors.INTERNAL)
+  const apiError = toApiError(request.server, error, errors.INTERNAL)
   const { status, number, headers, message } = apiError
   const { method, routeOptions: { url: route, schema } } = request
   // No route without an operation id is shed, except for the files of the reference page.
@@ -82,7 +85,7 @@ export function handleError (error: unknown, request: FastifyRequest, reply: Fas
 export function rejectRequest (
   app: FastifyInstance, error: unknown, socket: Socket, response?: ServerResponse
 ): void {
-  const apiError = toApiError(error, errors.HTTP_MALFORMED)
+  const apiError = toApiError(app, error, errors.HTTP_MALFORMED)
   const { status, number, message } = apiError
   const [id, { remoteAddress }] = [newRequestId(), socket]
   app.errorLog.record(apiError, 'connection', app.log.child({ reqId: id }), { remoteAddress })

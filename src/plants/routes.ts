@@ -21,7 +21,7 @@ export const plantsRoutes: FastifyPluginAsyncTypebox<{ plants: Plants }> = async
       operationId: 'createPlant',
       tags: ['Plants'],
       summary: 'Create a plant',
-      description: 'Stores a plant under an id that you choose. ' +
+      description: 'Stores a plant under an id that you choose. Keep the id: responses contain no ids. ' +
         'If you already have a plant with this id, the stored plant does not change.',
       body: NewPlantSchema,
       response: { 200: PlantSchema }
@@ -38,8 +38,8 @@ export const plantsRoutes: FastifyPluginAsyncTypebox<{ plants: Plants }> = async
       operationId: 'listPlants',
       tags: ['Plants'],
       summary: 'List your plants',
-      description: 'Returns your plants in ascending order of id: all of them, or the first `limit`. ' +
-        'While more follow, the header `Link` leads to the next page.',
+      description: 'Returns your plants, without their ids, in ascending order of id: ' +
+        'all of them, or the first `limit`. While more follow, the header `Link` leads to the next page.',
       querystring: ListQuerySchema,
       response: { 200: listOf(PlantSchema, 'plants') }
     }

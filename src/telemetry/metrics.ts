@@ -51,13 +51,8 @@ async function serveMetrics (app: FastifyInstance, { registry }: Metrics, config
       (bytes) => response.writeHead(200, { 'content-type': registry.contentType }).end(bytes),
       (error) => response.writeHead(500).end(`${error}\n`))
   }
-  const { server } = createServer({
-    run,
-    // A connection has one response, so pipelined requests do not pile up.
-    isLast: () => true,
-    reject: (socket) => socket.destroy(),
-    graceMs: () => 0
-  }, 50)
+  // A connection has one response, so pipelined requests do not pile up.
+  const { server } = createServer({ run, isLast: () => true }, 50)
   // Closes a connection after five seconds without traffic.
   server.setTimeout(5000)
   // If the app cannot be built, this server must not keep the process alive.

@@ -6,7 +6,8 @@ import { buffer } from 'node:stream/consumers'
 import { setImmediate as nextTick } from 'node:timers/promises'
 import t, { type Test } from 'tap'
 import { startApp } from '../support/app.ts'
-import { sql } from '../support/database.ts'
+import { createToken } from '../../src/access/tokens.ts'
+import { openSession, sql } from '../support/database.ts'
 import { startBlocked } from '../support/blocked.ts'
 import { exchange, parseResponses } from '../support/raw.ts'
 
@@ -55,6 +56,44 @@ t.test('a body that does not fit in the memory budget is rejected before it is r
   // less memory is free, so one user may hold less.
   for (const { socket } of begun.slice(0, 2)) socket.destroy()
   while (await beginCreate(alice).response !== 'HTTP/1.1 100');
+})
+
+t.test('a body that is malformed, cut or late is one error in the log', async (t) => {
+  const { app, as, listen, log, url } = await startApp(t)
+  const address = await listen()
+  const { authorization } = await as('alice')
+  const post = (token: string, framing: string) => 'POST /plants HTTP/1.1\r\nHost: x\r\n' +
+    `Authorization: ${token}\r\nContent-Type: application/json\r\n${framing}\r\n\r\n`
+  const [chunked, partial] = ['Transfer-Encoding: chunked', `${post(authorization, 'Content-Length: 9')}1`]
+  const logged = () => log.flatMap((line) => JSON.parse(line).error ?? [])
+
+  // Let the service cache the token.
+  await fetch(`${address}/plants`, { headers: { authorization } })
+  await exchange(address, [`${post(authorization, chunked)}x`])
+  await exchange(address, [partial], { halfClose: true })
+  t.same(logged(), [40001, 40001])
+
+  const { hostname, port } = new URL(address)
+  const accepted = once(app.server, 'request')
+  const client = connect(Number(port), hostname)
+  client.write(partial)
+  await accepted
+  client.resetAndDestroy()
+  while (logged().length < 3) await nextTick()
+  t.match(log.map((line) => JSON.parse(line)).findLast(({ error }) => error === 40001),
+    { reason: 'ECONNRESET', user: 'alice', remoteAddress: '127.0.0.1' })
+
+  // The look-up of the token ends after the response to the malformed body.
+  const session = await openSession(t, url, 'begin; lock table tokens in access exclusive mode')
+  const malformed = await exchange(address, [`${post(`Bearer ${createToken()}`, chunked)}x`])
+  t.match(malformed, [{ status: 400 }])
+  await session.query('commit')
+  t.equal((await fetch(`${address}/plants`, { headers: { authorization } })).status, 200)
+  t.same(logged(), Array(4).fill(40001))
+
+  app.server.headersTimeout = app.server.requestTimeout = 100
+  t.match(await exchange(address, [partial]), [{ status: 408 }])
+  t.same(logged(), [...Array<number>(4).fill(40001), 40801])
 })
 
 t.test('at its deadline, a shutdown cuts what waits for the database, and logs each write', async (t) => {

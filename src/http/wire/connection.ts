@@ -8,11 +8,10 @@ export interface Behavior {
   run: (request: IncomingMessage, response: ServerResponse) => void
   /** Whether the service must run no later request of the connection. */
   isLast: (request: IncomingMessage) => boolean
-  /** Sends an error as the last response, then calls `done`. Without a `response`, writes to the socket. */
-  reject: (socket: Socket, error: Error, done: () => void, response?: ServerResponse) => void
-  /** After a response, how many ms the next request may take that has already begun to arrive. */
-  graceMs: () => number
 }
+
+/** Sends the last response, then calls `done`. Without a `response` in flight, writes to the socket. */
+export type Reject = (done: () => void, response?: ServerResponse) => void
 
 /**
  * - `open`: requests run in the order of their arrival.
@@ -32,23 +31,24 @@ const [lingerIdleMs, lingerMs] = [2000, 5000]
 
 export class ClientConnection {
   readonly socket: Socket
+  /** Read at once: Node then knows the address even after the client has gone. */
+  readonly remoteAddress: string | undefined
   /** The id of the request in flight, for the log. */
   requestId = ''
   readonly #behavior: Behavior
   #state: State = 'open'
   /** The response in flight. */
   #response: ServerResponse | undefined
-  /** A time of `performance.now()`. */
-  #respondedAt = -Infinity
   /** Whether a request has its response, but the rest of its body has not arrived. */
   #isUnread = false
   #waiting: Array<{ response: ServerResponse, start: () => void }> = []
   #ignored = 0
-  /** What is wrong with the input. The last response reports it. */
-  #error: Error | undefined
+  /** Responds to malformed input. */
+  #reject: Reject | undefined
 
   constructor (socket: Socket, behavior: Behavior) {
     this.socket = socket
+    this.remoteAddress = socket.remoteAddress
     this.#behavior = behavior
     // Node calls `destroySoon` after a response with `Connection: close`. The original does not linger.
     socket.destroySoon = () => this.#close()
@@ -88,7 +88,6 @@ export class ClientConnection {
   readonly #next = (): void => {
     this.#isUnread = this.#response?.req.complete === false
     this.#response = undefined
-    this.#respondedAt = performance.now()
     const next = this.#waiting.shift()
     if (this.#waiting.length === 0 && this.socket.isPaused()) this.socket.resume()
     if (this.#state === 'closing' || this.socket.destroyed) return
@@ -111,13 +110,13 @@ export class ClientConnection {
     else if (!last.headersSent) last.setHeader('connection', 'close')
   }
 
-  /** `response`: the response in flight, to which an error belongs. */
+  /** `response`: the response in flight, if its request is malformed. */
   #close (response?: ServerResponse): void {
     if (this.#state === 'closing') return
     this.#state = 'closing'
     this.#waiting = []
-    if (this.#error === undefined) this.#linger()
-    else this.#behavior.reject(this.socket, this.#error, () => this.#linger(), response)
+    if (this.#reject === undefined) this.#linger()
+    else this.#reject(() => this.#linger(), response)
   }
 
   /** Reads on after the last response: unread input would reset the connection. */
@@ -130,34 +129,42 @@ export class ClientConnection {
     socket.once('close', () => clearTimeout(timer))
   }
 
-  /** Call this for each error of Node's parser. Only the first error of a connection gets a response. */
-  fail (error: Error & { code?: string }): void {
+  /** Call this for malformed input. Calls `reject` once, when the requests before it have their responses. */
+  fail (reject: Reject): void {
     const response = this.#response
-    const isLate = error.code === 'ERR_HTTP_REQUEST_TIMEOUT'
-    if (this.#state === 'closing' || this.#error !== undefined || !this.socket.writable) return
+    if (this.#state === 'closing' || this.#reject !== undefined || !this.socket.writable) return
     if (response?.req.complete) {
-      // Node may not have read the late request, because of this response.
-      if (isLate) return
-      const isIncomplete = this.#waiting.at(-1)?.response.req.complete === false
-      if (isIncomplete) this.#waiting.pop()
-      if (isIncomplete || this.#state === 'open') this.#error = error
+      if (this.#dropIncomplete() || this.#state === 'open') this.#reject = reject
       this.#state = 'ending'
-    } else if (isLate && performance.now() - this.#respondedAt < this.#behavior.graceMs()) {
-      // The rest of the request may arrive soon.
     } else if (this.#isUnread || (response && !needsBody(response))) this.end()
     else {
-      this.#error = error
+      this.#reject = reject
       this.#close(response)
     }
   }
 
+  /** Call this for a late request. Node reports each request once. */
+  expire (reject: Reject): void {
+    if (this.#response?.req.complete) {
+      // The client is not to blame: because of the response before, Node may have stopped reading.
+      this.#dropIncomplete()
+      this.end()
+    } else this.fail(reject)
+  }
+
+  /** Returns whether the body of the last waiting request is incomplete. Such a request does not run. */
+  #dropIncomplete (): boolean {
+    const isIncomplete = this.#waiting.at(-1)?.response.req.complete === false
+    if (isIncomplete) this.#waiting.pop()
+    return isIncomplete
+  }
+
   /** Call this for CONNECT. Node has detached its parser and its listeners from the socket. */
-  refuseTunnel (error: Error): void {
-    const isIdle = this.#isIdle()
+  refuseTunnel (reject: Reject): void {
     // An unhandled 'error' event would end the process.
     this.socket.on('error', () => {})
     // Without Node's listeners, a response in flight could stall.
-    if (isIdle) this.fail(error)
+    if (this.#isIdle()) this.fail(reject)
     else this.socket.destroy()
   }
 

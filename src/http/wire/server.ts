@@ -5,7 +5,6 @@ import {
 import type { Socket } from 'node:net'
 import { setTimeout as delay } from 'node:timers/promises'
 import type { FastifyBaseLogger } from 'fastify'
-import { ApiError, errors } from '../../errors.ts'
 import { ClientConnection, type Behavior } from './connection.ts'
 
 export interface Lifecycle {
@@ -14,8 +13,6 @@ export interface Lifecycle {
   /** A time of `performance.now()`. At this time, a shutdown cuts what is unfinished. */
   forceCloseAt?: number
 }
-
-const tunnelRefused = new ApiError(errors.METHOD_UNKNOWN)
 
 /** `server` closes connections beyond `maxConnections` at once, and emits 'drop'. */
 export function createServer (behavior: Behavior, maxConnections: number, options: ServerOptions = {}) {
@@ -39,7 +36,6 @@ export function createServer (behavior: Behavior, maxConnections: number, option
       request.once('resume', () => { if (!response.headersSent) connection.continue(response) })
       connection.arrive(request, response)
     })
-    .on('connect', (_request, socket: Socket) => connectionOf(socket).refuseTunnel(tunnelRefused))
     .on('timeout', (socket) => connectionOf(socket).timeOut())
   Object.assign(server, {
     maxConnections,

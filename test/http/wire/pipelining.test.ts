@@ -156,6 +156,23 @@ t.test('the 17th request in one segment ends the connection', async (t) => {
   }
 })
 
+t.test('a connection with over 100 ignored requests does not linger', async (t) => {
+  for (const [before, behind, executed] of [
+    [last, create(1).repeat(101), 1], ['', list().repeat(118), 17]
+  ] as const) {
+    const done = completed()
+    const { client, socket } = await open()
+    client.on('error', () => {}).resume().write(before)
+    if (before !== '') await once(client, 'end')
+    client.write(behind)
+    // The client does not close the connection.
+    await once(socket, 'close')
+    t.equal(completed() - done, executed)
+    client.destroy()
+  }
+  t.same(await sql(url, 'select from plants'), [])
+})
+
 t.test('any number of requests get a response when the client waits until they are read', async (t) => {
   const { client, socket } = await open()
   const received = buffer(client)
@@ -195,19 +212,22 @@ t.test('no bytes of a body run as a request, however an upgrade request is cut i
   }
 })
 
-t.test('a request that waits for a slow reader is not late', async (t) => {
+t.test('a late request behind an unread response gets no 408: it is not executed', async (t) => {
   await makeLongList()
   const { headersTimeout, requestTimeout } = app.server
-  Object.assign(app.server, { headersTimeout: 1000, requestTimeout: 1000 })
+  Object.assign(app.server, { headersTimeout: 500, requestTimeout: 500 })
   t.teardown(() => Object.assign(app.server, { headersTimeout, requestTimeout }))
-  const late = once(app.server, 'clientError')
-  const { client, socket } = await open()
-  client.pause().write(list())
-  await untilStalled(socket)
-  client.write(create(9999, 'x'.repeat(1_000_000)) + last)
-  await late
-  t.same(parseResponses(await buffer(client)).map(({ status }) => status), [200, 200, 200])
-  client.end()
+  const late = create(9999, 'x'.repeat(1_000_000))
+  for (const [behind, count] of [[late, 1], [late.slice(0, 20), 1], [list('?limit=0') + late, 2]] as const) {
+    const { client, socket } = await open()
+    client.pause().write(list())
+    await untilStalled(socket)
+    client.write(behind)
+    await once(app.server, 'clientError')
+    t.same(parseResponses(await buffer(client)).map(({ status }) => status), Array(count).fill(200))
+    client.end()
+  }
+  t.same(await sql(url, 'select from plants where id = 9999'), [])
 })
 
 t.test('a waiting request runs in an asynchronous context of its own', async (t) => {
@@ -218,9 +238,7 @@ t.test('a waiting request runs in an asynchronous context of its own', async (t)
       seen.push(storage.getStore())
       storage.run(seen.length, () => setImmediate(() => response.end()))
     },
-    isLast: ({ url }) => url === '/last',
-    reject: () => {},
-    graceMs: () => 0
+    isLast: ({ url }) => url === '/last'
   }, 1).server.listen(0, '127.0.0.1')
   t.teardown(() => server.close())
   await once(server, 'listening')

@@ -144,6 +144,14 @@ for (const [name, { id, send, load, hasOwnPage, compressesAll }] of Object.entri
     if (hasOwnPage) t.comment('this version of HAProxy responds in HTML to a request that it cannot parse')
   })
 
+  // test/access/credentials.test.ts tests the same limit without a proxy.
+  await t.test(`a token of 16,000 characters passes ${name}, and 17,000 are too many`, async (t) => {
+    for (const [length, status] of [[15_000, 200], [16_000, 200], [17_000, 431]] as const) {
+      const response = await send(get('/', `Authorization: Bearer ${'x'.repeat(length)}\r\n`))
+      t.equal(response.status, status, `${length}`)
+    }
+  })
+
   await t.test(`a list that breaks off behind ${name} also breaks off for the client`, async (t) => {
     const { status, headers, body } = await send(get('/cut'))
     t.equal(status, 200)

@@ -52,7 +52,8 @@ t.test('a shutdown in time exits with code 0, and names the writes that it cuts'
     const cut = t.rejects(response)
     const { hostname, port } = new URL(service.address)
     const open = (text: string) => {
-      const socket = connect({ port: Number(port), host: hostname, allowHalfOpen: true }).on('error', () => {})
+      const socket = connect({ port: Number(port), host: hostname, allowHalfOpen: true })
+        .on('error', () => {})
       t.teardown(() => { socket.destroy() })
       socket.resume().write(text)
       return socket
@@ -67,7 +68,8 @@ t.test('a shutdown in time exits with code 0, and names the writes that it cuts'
     await service.logged('stopping')
     late.write('1234')
     t.strictSame(await service.exited, [0, null])
-    const [write, ...others] = service.log.filter(({ msg }) => String(msg).startsWith('the shutdown cuts a write'))
+    const isWrite = ({ msg }: (typeof service.log)[0]) => String(msg).startsWith('the shutdown cuts a write')
+    const [write, ...others] = service.log.filter(isWrite)
     t.match(write?.reqId, /^[\w-]+-\d+$/)
     t.same(others, [])
     await cut
