@@ -12,7 +12,7 @@ import t from 'tap'
 import manifest from '../package.json' with { type: 'json' }
 import { openLogStream } from '../src/commands/log-stream.ts'
 import { serve as serveHere } from '../src/commands/serve.ts'
-import { createToken, listTokens } from '../src/commands/tokens-and-users.ts'
+import { createToken, listTokens } from '../src/commands/tokens.ts'
 import { readConfig } from '../src/config.ts'
 import { migrate } from '../src/database/migrate.ts'
 import { createDatabase, openSession, sql, waitingForLocks } from './support/database.ts'

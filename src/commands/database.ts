@@ -1,6 +1,7 @@
 // Opens the database that a command uses.
 import { resolve } from 'node:path'
 import type { Config } from '../config.ts'
+import { openDatabase, type Database } from '../database/database.ts'
 
 /** Loads the embedded PostgreSQL server for development. Rejects in the container image, which lacks it. */
 export const loadEmbedded = () => import('../../dev/embedded-postgres.ts').catch(() => {
@@ -22,3 +23,11 @@ export async function withDatabase (config: Config, work: (url: string) => Promi
   const { url, close } = running ?? await startEmbedded(config.DATA_DIR)
   await work(url).finally(close)
 }
+
+/** Calls \`work\` with the open database and its URL, and closes the database. */
+export const withOpenDatabase = (
+  config: Config, statementTimeoutMs: number, work: (database: Database, url: string) => Promise<void>
+): Promise<void> => withDatabase(config, async (url) => {
+  const database = openDatabase({ url, statementTimeoutMs })
+  await work(database, url).finally(() => database.close())
+})

@@ -1,4 +1,4 @@
-// Formats errors for an operator.
+// Formats errors and tables for an operator.
 
 /** Advice for the operator, by the error codes of Node, OpenSSL and PostgreSQL. */
 const remedies: Array<[codes: RegExp, advice: string]> = [
@@ -27,4 +27,13 @@ function explain (error: unknown): string {
   const causes = [cause, errors].flat().filter(Boolean) as Cause[]
   const remedied = causes.find(({ code }) => adviceFor(code))
   return remedied ? explain(remedied) : [message, ...causes.map(explain)].join(' ').trim()
+}
+
+/** Formats rows as a text table with aligned columns. */
+export function formatTable (heads: string[], rows: string[][]): string {
+  const widths = heads.map((head, column) =>
+    rows.reduce((width, row) => Math.max(width, (row[column] as string).length), head.length))
+  return [heads, ...rows]
+    .map((row) => row.map((cell, column) => cell.padEnd(widths[column] as number)).join('  ').trimEnd())
+    .join('\n')
 }

@@ -16,7 +16,7 @@ import type { Lifecycle } from '../http/wire/server.ts'
 import { loadEmbedded } from './database.ts'
 import { formatError } from './format.ts'
 import { openLogStream } from './log-stream.ts'
-import { printQuickStart } from './tokens-and-users.ts'
+import { printQuickStart } from './tokens.ts'
 
 /** Resolves when the service is ready. If the service cannot start, closes what it has opened and rejects. */
 export async function serve (config: Config): Promise<void> {

@@ -8,7 +8,8 @@ import manifest from '../../package.json' with { type: 'json' }
 import { createTokens, isPrintable } from '../../src/access/tokens.ts'
 import { withDatabase } from '../../src/commands/database.ts'
 import { formatError } from '../../src/commands/format.ts'
-import { eraseUser, printQuickStart } from '../../src/commands/tokens-and-users.ts'
+import { printQuickStart } from '../../src/commands/tokens.ts'
+import { eraseUser } from '../../src/commands/users.ts'
 import { maxRevocationMs, readConfig } from '../../src/config.ts'
 import { openDatabase, tables } from '../../src/database/database.ts'
 import { ApiError, errors } from '../../src/errors.ts'
@@ -228,7 +229,7 @@ t.test('user list counts the plants and tokens of each user', async (t) => {
 t.test('user erase deletes what a user has, and what instances create before they notice it', async (t) => {
   await tokens.create({ user: 'bob', readOnly: false })
   mock.timers.enable({ apis: ['setTimeout'] })
-  // Without this call, src/commands/tokens-and-users.ts would keep the real function that it imports.
+  // Without this call, src/commands/users.ts would keep the real function that it imports.
   syncBuiltinESMExports()
   t.teardown(() => {
     mock.timers.reset()
@@ -283,8 +284,9 @@ t.test('user erase fails while something still creates plants of the user', asyn
 })
 
 /** Opens a transaction with a plant of the user. */
-const openWriter = (t: Test, user: string) => openSession(t, url, `set application_name = 'an operator'; begin;
-  insert into plants (owner, id, name) values ('${user}', 9, 'Fern')`)
+const openWriter = (t: Test, user: string) => openSession(t, url, `
+  set application_name = 'an operator';
+  begin; insert into plants (owner, id, name) values ('${user}', 9, 'Fern')`)
 const namesWriter = (user: string) => new RegExp('^Waiting for the transaction of an operator, ' +
   `process \\d+, since \\d{4}-\\d\\d-\\d\\dT[\\d:.]{12}Z: it may create plants of ${user}\\.\n`)
 

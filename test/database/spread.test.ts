@@ -124,8 +124,8 @@ async function createCitus (t: Test): Promise<string> {
 }
 
 /**
- * Opens a proxy that responds like the coordinator of Citus 13.2.2. It reports a duplicate in COPY as XX000. For
- * `insert … select`, it counts the selected rows, not the inserted rows.
+ * Opens a proxy that responds like the coordinator of Citus 13.2.2. It reports a duplicate in COPY as XX000.
+ * For `insert … select`, it counts the selected rows, not the inserted rows.
  */
 async function openCoordinator (t: Test, url: string): Promise<string> {
   const { hostname, port } = new URL(url)

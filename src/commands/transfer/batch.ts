@@ -67,8 +67,8 @@ export class Batch {
 }
 
 /**
- * Takes half of the time of `insertAll`. Returns false, and stores nothing, if one plant exists. On Citus also
- * returns false after other errors: `insertAll` will fail for the same reason.
+ * Takes half of the time of `insertAll`. Returns false, and stores nothing, if one plant exists. After some
+ * other errors on Citus, also returns false: `insertAll` will fail for the same reason.
  */
 export async function copyAll (client: pg.Client, lines: Buffer): Promise<boolean> {
   try {

@@ -4,8 +4,8 @@ import { promisify } from 'node:util'
 import { createGunzip } from 'node:zlib'
 
 /**
- * Tapes and some object stores pad files with zeros, and such files may be concatenated. Node's Gunzip ends at
- * a zero after a member, and ignores the rest. Rejects if other data follows a member.
+ * Tapes and some object stores pad files with zeros, and such files may be concatenated. Node's Gunzip ends
+ * at a zero after a member, and ignores the rest. Rejects if other data follows a member.
  */
 export async function * gunzip (chunks: AsyncIterable<Buffer>): AsyncGenerator<Buffer> {
   let reader = openReader()

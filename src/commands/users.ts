@@ -1,71 +1,12 @@
-// The commands `token` and `user`, and the token that a first start of the service prints.
+// The commands `user list` and `user erase`.
 import { createInterface } from 'node:readline/promises'
 import { setTimeout as delay } from 'node:timers/promises'
-import { createTokens, tokenState, type NewToken, type Tokens } from '../access/tokens.ts'
-import { maxRevocationMs, settings, type Config } from '../config.ts'
+import { createTokens } from '../access/tokens.ts'
+import { maxRevocationMs, type Config } from '../config.ts'
 import { openClient } from '../database/connector.ts'
-import { openDatabase, ownedTables, tables, type Database } from '../database/database.ts'
-import { withDatabase } from './database.ts'
-
-const withOpenDatabase = (
-  config: Config, statementTimeoutMs: number, work: (database: Database, url: string) => Promise<void>
-): Promise<void> => withDatabase(config, async (url) => {
-  const database = openDatabase({ url, statementTimeoutMs })
-  await work(database, url).finally(() => database.close())
-})
-
-const withTokens = (config: Config, work: (tokens: Tokens) => Promise<void>): Promise<void> =>
-  withOpenDatabase(config, config.STATEMENT_TIMEOUT, (database) => work(createTokens(database)))
-
-export const createToken = (config: Config, token: NewToken) =>
-  withTokens(config, async (tokens) => console.log(await tokens.create(token)))
-
-export const listTokens = (config: Config, { user, json }: { user?: string, json: boolean }) =>
-  withTokens(config, async (tokens) => {
-    const rows = (await tokens.list(user)).map((token) => ({
-      id: token.id,
-      user: token.user,
-      label: token.label ?? '',
-      access: token.readOnly ? 'read-only' : 'full',
-      created: token.created.toISOString(),
-      expires: token.expires?.toISOString() ?? 'never',
-      state: tokenState(token)
-    }))
-    const heads = ['ID', 'USER', 'LABEL', 'ACCESS', 'CREATED', 'EXPIRES', 'STATE']
-    console.log(json ? JSON.stringify(rows, null, 2) : formatTable(heads, rows.map(Object.values<string>)))
-  })
-
-/** Succeeds even if the tokens are already revoked. Rejects if no token has this id or user. */
-export const revokeTokens = (config: Config, { id, user }: { id?: string, user?: string }) =>
-  withTokens(config, async (tokens) => {
-    const count = await tokens.revoke({ id, user })
-    if (count > 0) return console.log(`revoked ${count}`)
-    const isKnown = (await tokens.list(user)).some((token) => id === undefined || id === token.id)
-    if (isKnown) return console.log('already revoked')
-    const which = id === undefined ? `of the user ${user}` : `with the id ${id}`
-    throw new Error(`There is no token ${which}. The command token list shows all tokens.`)
-  })
-
-/** Prints to standard error. Standard output is the log, and the log must not contain a token. */
-export async function printQuickStart (database: Database, address: string, folder: string): Promise<void> {
-  const tokens = createTokens(database)
-  if ((await tokens.list()).length > 0) {
-    // With another DATA_DIR, the command would use another database.
-    const setting = folder === settings.DATA_DIR.initial ? '' : `DATA_DIR=${quote(folder)} `
-    return console.error(`To create a token: ${setting}npx plant-store token create <user>`)
-  }
-  const authorization = `-H 'Authorization: Bearer ${await tokens.create({ user: 'demo', readOnly: false })}'`
-  const plant = '{"id": 1, "name": "Monstera deliciosa", "tag": "tropical"}'
-  console.error(`Three commands to try, with a token for the user demo that is shown only once:
-
-curl -X POST ${address}/plants ${authorization} -H 'Content-Type: application/json' -d '${plant}'
-curl ${address}/plants ${authorization}
-curl -X DELETE ${address}/plants/1 ${authorization}
-`)
-}
-
-/** Quotes a word for a POSIX shell, if necessary. */
-const quote = (text: string) => /^[\w./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`
+import { ownedTables, tables, type Database } from '../database/database.ts'
+import { withDatabase, withOpenDatabase } from './database.ts'
+import { formatTable } from './format.ts'
 
 /** Replaces STATEMENT_TIMEOUT, because counting the plants of all users may take minutes. */
 const statementTimeoutMs = 600_000
@@ -193,12 +134,3 @@ async function deleteAll (database: Database, user: string): Promise<number[]> {
 /** Takes a number for each of `tables`. */
 const formatNumbers = (numbers: number[]) => new Intl.ListFormat('en').format(
   tables.map((kind, index) => `${numbers[index]} ${numbers[index] === 1 ? kind.slice(0, -1) : kind}`))
-
-/** Formats rows as a text table with aligned columns. */
-function formatTable (heads: string[], rows: string[][]): string {
-  const widths = heads.map((head, column) =>
-    rows.reduce((width, row) => Math.max(width, (row[column] as string).length), head.length))
-  return [heads, ...rows]
-    .map((row) => row.map((cell, column) => cell.padEnd(widths[column] as number)).join('  ').trimEnd())
-    .join('\n')
-}
