@@ -45,6 +45,6 @@ export const runTransfer = (config: Config, name: string, run: (transfer: Transf
     const timer = setTimeout(disconnect, 1000)
     await client.end()
     clearTimeout(timer)
-    // A write to a pipe that nobody reads would keep the process alive.
+    // If the reader of a pipe has stopped, the pending write would keep the process alive.
     if (signal.aborted) process.exit()
   })
