@@ -11,8 +11,9 @@ import type { Database } from './database/database.ts'
 import { connectionEvents } from './events.ts'
 import { allowOrigins } from './http/cors.ts'
 import { readJsonBodies } from './http/json.ts'
-import { createRequestLog, registerErrorLog } from './http/log.ts'
+import { createRequestLog, currentTime, registerErrorLog } from './http/log.ts'
 import { maxPathLength, rejectMalformedRequests, rewriteUrl } from './http/request-checks.ts'
+import { logRequests } from './http/request-log.ts'
 import { handleError, setStandardHeaders } from './http/responses.ts'
 import { compileValidator } from './http/validation.ts'
 import { createAppServer } from './http/wire/app-server.ts'
@@ -67,7 +68,7 @@ export async function buildApp (options: AppOptions, register = registerDomains)
       stream: logStream,
       // Write level names and ISO times instead of pino's numbers, which log systems do not understand.
       formatters: { level: (level) => ({ level }) },
-      timestamp: () => `,"time":"${new Date().toISOString()}"`
+      timestamp: currentTime
     },
     trustProxy: config.TRUSTED_PROXIES ?? false,
     logController: new LogController({ disableRequestLogging: true }),
@@ -82,17 +83,12 @@ export async function buildApp (options: AppOptions, register = registerDomains)
   const { authenticator, serveMetadata } = config.JWT_ISSUER === undefined
     ? { authenticator: own }
     : (await import('./access/jwt/jwt.ts')).acceptJwts(app, config, own)
-  const limitGuesses = config.FAILED_AUTH_RATE && limitFailedAuth(app, config.FAILED_AUTH_RATE)
+  const limitGuesses = config.FAILED_AUTH_RATE && limitFailedAuth(config.FAILED_AUTH_RATE)
   const requireToken = createBearer(app, authenticator, probePaths, limitGuesses)
 
   const readiness = createReadiness(database, lifecycle)
   registerErrorLog(app)
-  // Log at `debug`: Fastify's own two info lines per request would double the time of a request.
-  app.addHook('onResponse', ({ log, method, routeOptions: { url: route } }, reply, done) => {
-    // Log the route's pattern, because the URL may contain a token.
-    log.debug({ method, route, status: reply.statusCode, ms: reply.elapsedTime }, 'request completed')
-    done()
-  })
+  logRequests(app, config.LOG_REQUESTS)
   if (config.METRICS_PORT !== undefined) {
     await (await import('./telemetry/metrics.ts')).openMetrics(app, config, database, readiness)
   }

@@ -1,54 +1,9 @@
 // Reads the settings from environment variables.
 import { isIPv4, isIPv6 } from 'node:net'
 import { connectTimeoutMs, parseServers, urlForm } from './database/connector.ts'
-
-interface Setting<Value> {
-  initial: string | undefined
-  /** The accepted values in words. */
-  values: string
-  meaning: string
-  /** Returns undefined for a value that is not accepted. */
-  parse: (text: string) => Value | undefined
-}
-
-type ValuesOf<Settings> = {
-  [Name in keyof Settings]: Settings[Name] extends Setting<infer Value> ? Value : never
-}
-
-const unitsInMs = { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 }
-
-/** Returns the milliseconds of a duration such as 500ms, 3s, 12h or 90d, or NaN for any other text. */
-export function parseDuration (text: string): number {
-  const [, digits, unit] = /^(\d{1,7})(ms|s|m|h|d)$/.exec(text) ?? []
-  return text === '0' ? 0 : Number(digits) * unitsInMs[unit as keyof typeof unitsInMs]
-}
-
-const text = <Initial extends string | undefined> (
-  initial: Initial, values: string, meaning: string, isValid: (text: string) => boolean = Boolean
-): Setting<string | Extract<Initial, undefined>> =>
-    ({ initial, values, meaning, parse: (text) => isValid(text) ? text : undefined })
-
-const oneOf = (initial: string, words: string[], meaning: string) =>
-  text(initial, words.join(', '), meaning, (word) => words.includes(word))
-
-const inRange = (value: number, min: number, max: number) => value >= min && value <= max ? value : undefined
-
-// `form` rejects texts that Number() would convert, such as '' to 0 and '0x10' to 16.
-const number = <Initial extends string | undefined> (
-  initial: Initial, [min, max]: [number, number], meaning: string, form = /^(0|[1-9]\d*)$/
-): Setting<number | Extract<Initial, undefined>> => ({
-    initial,
-    values: `${min} to ${max}`,
-    meaning,
-    parse: (text) => form.test(text) ? inRange(Number(text), min, max) : undefined
-  })
-
-const duration = (initial: string, max: string, meaning: string, min = '0'): Setting<number> => ({
-  initial,
-  values: `${min} to ${max} with a unit, such as 500ms or 3s`,
-  meaning,
-  parse: (text) => inRange(parseDuration(text), parseDuration(min), parseDuration(max))
-})
+import {
+  duration, listOf, number, oneOf, parseDuration, text, type Setting, type ValuesOf
+} from './setting-types.ts'
 
 // For TRUSTED_PROXIES. Rejects a number of proxies, which Fastify would accept: with a number, a client that
 // bypasses the proxies could forge its own address.
@@ -79,9 +34,6 @@ const [maxTokenCacheTtl, maxStatementTimeout] = ['4s', '6s']
 export const maxRevocationMs =
   parseDuration(maxTokenCacheTtl) + connectTimeoutMs + parseDuration(maxStatementTimeout) + 2000
 
-const algorithms = ['RS256', 'RS384', 'RS512', 'PS256', 'PS384', 'PS512', 'ES256', 'ES384', 'ES512',
-  'EdDSA', 'Ed25519']
-
 /** Accepts https, and http on this machine. Without https, a network attacker could replace the keys. */
 export function isSecureUrl (text: string): boolean {
   if (/\s/.test(text) || !URL.canParse(text)) return false
@@ -109,6 +61,8 @@ export const settings = {
   MIGRATE: oneOf('on', ['on', 'off'], 'whether the service migrates the database when it starts'),
   LOG_LEVEL: oneOf('info', ['fatal', 'error', 'warn', 'info', 'debug', 'trace', 'silent'],
     'the least severe log lines to write'),
+  LOG_REQUESTS: oneOf('writes', ['off', 'writes', 'all'],
+    'which requests get a log line each: none, those that may change data, or all'),
   TRUSTED_PROXIES: text(undefined,
     'networks such as 10.0.0.0/8, loopback, linklocal or uniquelocal, separated by commas',
     'the proxies that may set X-Forwarded-For', areNetworks),
@@ -155,10 +109,10 @@ export const settings = {
   JWT_AUDIENCE: text(undefined, 'a text', 'the audience that JWTs must name; required with JWT_ISSUER'),
   JWT_JWKS_URL: text(undefined, 'a URL with https, or with http for this machine',
     'the keys of the provider; without it OpenID discovery names them', isSecureUrl),
-  JWT_ALGORITHMS: text('RS256,ES256,EdDSA', `names separated by commas: ${algorithms.join(', ')}`,
-    'the algorithms that may sign a JWT',
-    (names) => names.split(',').every((name) => algorithms.includes(name.trim()))),
-  JWT_TYPE: oneOf('at+jwt', ['at+jwt', 'JWT'], 'the `typ` that JWTs must have'),
+  JWT_ALGORITHMS: listOf('RS256,ES256,EdDSA', ['RS256', 'RS384', 'RS512', 'PS256', 'PS384', 'PS512', 'ES256',
+    'ES384', 'ES512', 'EdDSA', 'Ed25519'], 'the algorithms that may sign a JWT'),
+  JWT_TYPE: listOf('at+jwt', ['at+jwt', 'JWT', 'none'],
+    'the types (`typ`) that a JWT may have; none accepts JWTs without a type'),
   JWT_USER_CLAIM: text('sub', 'the name of a claim', 'the claim that names the user'),
   JWT_SCOPE_CLAIM: text(undefined, 'the name of a claim',
     'the claim that lists the scopes; without it `scope`, or else `scp`'),
@@ -167,6 +121,9 @@ export const settings = {
 }
 
 export type Config = ValuesOf<typeof settings>
+
+/** Settings of earlier versions. */
+const renamed = { MAX_WAITING: 'MAX_QUEUED' }
 
 /** Throws an Error that has one line for each invalid variable. */
 export function readConfig (environment: NodeJS.ProcessEnv = process.env): Config {
@@ -181,6 +138,9 @@ export function readConfig (environment: NodeJS.ProcessEnv = process.env): Confi
     } catch (error) {
       faults.push(`${name}: ${(error as Error).message}`)
     }
+  }
+  for (const [name, newName] of Object.entries(renamed)) {
+    if (name in environment) faults.push(`${name}: this setting is now called ${newName}`)
   }
   const { SHUTDOWN_TIMEOUT: timeout, DRAIN_DELAY: delay } = config
   if (timeout <= delay) {

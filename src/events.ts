@@ -1,4 +1,4 @@
-// Events for metrics and traces. An event without subscribers costs almost no time.
+// Events for metrics, traces and background jobs. An event without subscribers costs almost no time.
 import { AsyncLocalStorage } from 'node:async_hooks'
 import { channel } from 'node:diagnostics_channel'
 
@@ -34,6 +34,9 @@ export const durabilitySettings = ['fsync', 'full_page_writes', 'synchronous_com
 export const durabilityEvents = events<{ off: string[] }>('durability')
 
 export const tokenEvents = events<{ hit: boolean }>('token')
+
+/** Published for each look-up that finds an active token. All uses of a cached token follow within 4 s. */
+export const tokenUseEvents = events<{ hash: string }>('token-use')
 
 export const jwtRejections = ['malformed', 'algorithm', 'unknown_key', 'signature', 'type', 'issuer',
   'audience', 'not_yet_valid', 'expired', 'user'] as const

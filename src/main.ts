@@ -3,31 +3,54 @@
 // The first line has the options of V8 for every start: see docs/design/016-cost-of-a-request.md.
 import { Command, InvalidArgumentError, Option } from 'commander'
 import manifest from '../package.json' with { type: 'json' }
-import { isPrintable } from './access/tokens.ts'
+import { isPrintable, isUnambiguous } from './access/tokens.ts'
 import { withDatabase } from './commands/database.ts'
-import { formatError, UsageError } from './commands/format.ts'
+import { formatError, hideTokens, UsageError } from './commands/format.ts'
 import type { ImportOptions, importPlants } from './commands/transfer/import.ts'
-import { createToken, listTokens, revokeTokens } from './commands/tokens.ts'
+import { createToken, listTokens, revokeTokens, showToken } from './commands/tokens.ts'
 import { eraseUser, listUsers } from './commands/users.ts'
-import { parseDuration, readConfig } from './config.ts'
+import { readConfig as readSettings } from './config.ts'
 import { migrate } from './database/migrate.ts'
+import { findMisspelledSettings } from './environment.ts'
+import { parseDuration } from './setting-types.ts'
 
 const reject = (message: string): never => { throw new InvalidArgumentError(message) }
 
 const printable = (text: string) =>
   isPrintable(text) ? text : reject('Expected 1 to 255 printable characters.')
 
+const newUser = (text: string) => isUnambiguous(printable(text))
+  ? text
+  : reject('Expected no spaces at an end or in a row, no invisible characters, and Unicode in form NFC.')
+
 const positiveInteger = (text: string) =>
   /^[1-9]\d{0,8}$/.test(text) ? Number(text) : reject('Expected a whole number from 1 to 999999999.')
 
+const duration = (text: string) => parseDuration(text) > 0
+  ? parseDuration(text)
+  : reject('Expected a duration such as 90d, 12h or 30s.')
+
+const idOrToken = 'the id that token list shows, or - to read the token from standard input'
+
+// The error does not repeat the text, which may be a token.
+const tokenId = (text: string) => /^(-|[0-9a-f]{16})$/.test(text)
+  ? text
+  : program.error(`error: expected ${idOrToken}`)
+
 /** Parses a duration from now (`90d`) or the start of a UTC day (`2027-01-01`). */
 function expiry (text: string): Date {
-  const duration = parseDuration(text)
-  const time = duration >= 0 ? new Date(Date.now() + duration).toJSON() : `${text}T00:00:00.000Z`
+  const fromNow = parseDuration(text)
+  const time = fromNow >= 0 ? new Date(Date.now() + fromNow).toJSON() : `${text}T00:00:00.000Z`
   const date = new Date(time)
   // `toJSON` changes a day such as February 30. PostgreSQL cannot read years after 9999, such as `+010000`.
   if (date.toJSON() === time && Number(date) > Date.now() && !time.startsWith('+')) return date
   return reject('Expected a duration such as 90d, 12h or 30s, or a future date such as 2027-01-01.')
+}
+
+/** Warns on standard error, even if `serve` then ends without a log. */
+function readConfig () {
+  for (const message of findMisspelledSettings()) console.error(message)
+  return readSettings()
 }
 
 const program = new Command('plant-store')
@@ -35,7 +58,9 @@ const program = new Command('plant-store')
   .version(manifest.version, '--version')
   // commander has already printed the error. 2 is the usual exit code for wrong arguments.
   .exitOverride(({ exitCode }) => process.exit(exitCode === 0 ? 0 : 2))
-  .configureOutput({ outputError: (text, write) => write(`${text.trim().replaceAll(/\p{C}+/gu, ' ')}\n`) })
+  .configureOutput({
+    outputError: (text, write) => write(`${hideTokens(text).trim().replaceAll(/\p{C}+/gu, ' ')}\n`)
+  })
 
 program.command('serve')
   .description('serve until a signal (default); in a checkout without DATABASE_URL, start PostgreSQL, too')
@@ -53,7 +78,7 @@ const token = program.command('token').description('create, list and revoke the 
 
 token.command('create')
   .description('create a token and print it; it cannot be shown again')
-  .argument('<user>', 'the user of the token', printable)
+  .argument('<user>', 'the user of the token', newUser)
   .option('--expires <when>', 'such as 90d, 12h, 30s or 2027-01-01 (UTC); never by default', expiry)
   .option('--label <text>', 'a note for operators', printable)
   .option('--read-only', 'the token may only list plants', false)
@@ -63,12 +88,19 @@ token.command('create')
 token.command('list')
   .description('list the tokens with their state; the tokens themselves are not stored')
   .option('--user <user>', 'only the tokens of this user', printable)
+  .option('--unused <duration>', 'only active tokens without a use for so long, such as 90d', duration)
   .option('--json', 'print JSON', false)
-  .action((options: { user?: string, json: boolean }) => listTokens(readConfig(), options))
+  .action((options: { user?: string, unused?: number, json: boolean }) => listTokens(readConfig(), options))
+
+token.command('show')
+  .description('show one token, by its id or by its text')
+  .argument('<id>', idOrToken, tokenId)
+  .option('--json', 'print JSON', false)
+  .action((id: string, { json }: { json: boolean }) => showToken(readConfig(), id, json))
 
 token.command('revoke')
   .description('revoke one token, or all tokens of a user')
-  .argument('[id]', 'the id that token list shows')
+  .argument('[id]', idOrToken, tokenId)
   .option('--user <user>', 'all tokens of this user', printable)
   .action((id: string | undefined, { user }: { user?: string }) => {
     if ((id === undefined) !== (user === undefined)) return revokeTokens(readConfig(), { id, user })
@@ -128,6 +160,6 @@ transfer('export', 'write the plants of one moment',
 const [command = 'serve', ...words] = process.argv.slice(2)
 await program.parseAsync([command, ...words], { from: 'user' }).catch((error) => {
   if (error instanceof UsageError) program.error(`error: ${error.message}`)
-  console.error(formatError(error))
+  console.error(hideTokens(formatError(error)))
   process.exitCode = 1
 })

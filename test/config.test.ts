@@ -38,6 +38,7 @@ const values: Record<keyof Config, { good: Record<string, unknown>, bad: string[
   DATA_DIR: texts(['data', '/var/lib/plants']),
   MIGRATE: words('on', 'off'),
   LOG_LEVEL: words('fatal', 'error', 'warn', 'info', 'debug', 'trace', 'silent'),
+  LOG_REQUESTS: words('off', 'writes', 'all'),
   TRUSTED_PROXIES: texts(['loopback', 'linklocal, uniquelocal', '10.0.0.0/8', '::1', '192.168.1.1,fd00::/8'],
     '1', 'true', '10.0.0.0/33', '10.0.0.0/0', '10.0.0/8', '::1/129', '10.0.0.0/8/8', 'loopback,', 'a.test'),
   MAX_CONNECTIONS: integers(1, 99_999),
@@ -76,7 +77,7 @@ const values: Record<keyof Config, { good: Record<string, unknown>, bad: string[
     'http://id.example/keys', 'file:///keys', '/keys', 'https://u@id.example/keys'),
   JWT_ALGORITHMS: texts(['RS256', 'ES256, EdDSA', 'PS512,Ed25519'],
     'none', 'HS256', 'RS256,', 'RS256 ES256', 'rs256', 'RS256,none'),
-  JWT_TYPE: words('at+jwt', 'JWT'),
+  JWT_TYPE: texts(['at+jwt', 'JWT', 'none', 'at+jwt, JWT,none'], 'X', 'at+jwt,', 'AT+JWT', 'any'),
   JWT_USER_CLAIM: texts(['sub', 'https://id.example/user']),
   JWT_SCOPE_CLAIM: texts(['permissions']),
   JWT_KEYS_MAX_AGE: durations({ '20m': 1_200_000, '24h': 86_400_000, '30d': 2_592_000_000 },
@@ -128,6 +129,7 @@ t.test('each invalid value gets a line with the accepted values, and no line has
     [{ DRAIN_DELAY: '20s', PORT: 'x' }, 'PORT: expected 0 to 65535, got "x"\n' +
       'SHUTDOWN_TIMEOUT: expected more than DRAIN_DELAY (20000ms), got 9000ms'],
     [{ USER_BURST: '5' }, 'USER_BURST: expected USER_RATE to be set, too'],
+    [{ MAX_WAITING: '5' }, 'MAX_WAITING: this setting is now called MAX_QUEUED'],
     [{ JWT_JWKS_URL: 'https://id.example/keys' },
       'JWT_ISSUER: expected a value, because JWT_JWKS_URL is set\n' +
         'JWT_AUDIENCE: expected a value, because JWT_JWKS_URL is set']

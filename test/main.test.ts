@@ -106,7 +106,8 @@ t.test('a start waits for the database; a signal or an uncaught error ends it', 
     sql(process.env.TEST_DATABASE_URL as string, `alter database ${from} rename to ${to}`)
   await rename(name, `${name}_later`)
   const broken = join(t.testdir(), 'broken.mjs')
-  await writeFile(broken, 'process.on("SIGWINCH", () => { throw new Error("a test error") })')
+  await writeFile(broken, `process.on('SIGWINCH', () => { throw new Error('a test error') })
+    Object.defineProperty(process, 'versions', { value: { ...process.versions, node: '24.21.0' } })`)
   const NODE_OPTIONS = `${process.env.NODE_OPTIONS} --import=${pathToFileURL(broken)}`
   const environment = { DATABASE_URL, DRAIN_DELAY: '1m', SHUTDOWN_TIMEOUT: '2m', NODE_OPTIONS }
   const failure = 'the database is not ready'
@@ -114,6 +115,7 @@ t.test('a start waits for the database; a signal or an uncaught error ends it', 
   const failures = () => service.log.map(({ msg }) => String(msg)).filter((msg) => msg.startsWith(failure))
   while (failures().length < 2) await setTimeout(10)
   t.strictSame(failures().slice(0, 2), [100, 200].map((ms) => `${failure}, next attempt in ${ms} ms`))
+  t.match(service.log[0], { level: 'warn', node: '24.21.0', msg: /see SECURITY\.md$/ })
   const stopped = await serve(t, environment, failure)
   stopped.child.kill('SIGTERM')
   await stopped.logged('stopping')
@@ -177,25 +179,30 @@ t.test('the log counts the lines that a slow or failing reader does not get', as
   const written: string[] = []
   const stdout = Object.assign(new EventEmitter(), {
     writableLength: 0,
-    write (line: string, done: (error?: Error) => void) {
-      written.push(line)
-      queueMicrotask(() => done(line === 'lost' ? error : undefined))
+    write (text: string, done: (error?: Error) => void) {
+      written.push(text)
+      queueMicrotask(() => done(text.includes('lost') ? error : undefined))
     }
   })
   t.intercept(process, 'stdout', { value: stdout })
+  const listeners = t.capture(process, 'once')
   const log = await openLogStream()
-  for (const [line, writableLength] of [
-    ['first', 2 ** 20], ['dropped', 2 ** 20 + 1], ['dropped', 2 ** 20 + 1], ['second', 2 ** 20],
-    ['lost', 0], ['third', 0]
+  for (const [lines, writableLength] of [
+    [['first', 'line'], 2 ** 20], [['dropped', 'dropped'], 2 ** 20 + 1], [['dropped'], 2 ** 20 + 1],
+    [['second'], 2 ** 20], [['lost', 'lost'], 0], [['third'], 0]
   ] as const) {
     Object.assign(stdout, { writableLength })
-    log.write(line)
+    for (const line of lines) log.write(`${line}\n`)
     await nextTick()
   }
   stdout.emit('error', error)
-  const warning = (dropped: number) =>
-    new RegExp(`^{"level":"warn",.*"dropped":${dropped},"msg":"log lines were dropped"}\\n$`)
-  matchEach(t, written, ['first', warning(2), 'second', 'lost', warning(1), 'third'])
+  const warning = (dropped: number, line: string) =>
+    new RegExp(`^{"level":"warn",.*"dropped":${dropped},"msg":"log lines were dropped"}\n${line}\n$`)
+  matchEach(t, written, ['first\nline\n', warning(3, 'second'), 'lost\nlost\n', warning(2, 'third')])
+  log.write('at the exit\n')
+  const [, flush] = listeners.args().find(([event]) => event === 'exit') as unknown as [string, () => void]
+  flush()
+  t.equal(written.at(-1), 'at the exit\n')
 })
 
 t.test('Ctrl-C ends an import, and the report tells what is stored', inParallel, async (t) => {

@@ -1,34 +1,34 @@
 // Checks the bearer token of each request, and the scope or write access that a route needs.
 import bearerAuth from '@fastify/bearer-auth'
-import type { FastifyInstance, FastifyRequest, onRequestHookHandler } from 'fastify'
+import type { FastifyInstance, onRequestHookHandler } from 'fastify'
 import { ApiError, errors, scopeMissing } from '../errors.ts'
 import { jwtRejections, type JwtRejection } from '../events.ts'
 import { addressOf, requestCost } from '../http/responses.ts'
 import type { Identity } from '../scheduling/batcher.ts'
 import { clientWork } from '../scheduling/tick-limiter.ts'
+import type { LimitGuesses } from './rate-limits.ts'
 
 /** What a valid token allows. The requests with a cached token share this object. */
 export interface Access extends Identity {
   readOnly: boolean
   /** Undefined for the service's own tokens, which have no scopes. */
   scopes?: ReadonlySet<string>
-  /** The token's id for the log. Undefined for a JWT. */
-  id?: string
+  /** The token's id for the log. */
+  id: string
 }
 
 export interface Authenticator {
   /** Returns undefined unless the token is cached and valid. */
   cached: (token: string) => Access | undefined
-  /**
-   * Uses the cache or the database. Rejects with TOKEN_INVALID, or with a 503 if the token cannot be checked.
-   * For a token that is not cached, first calls `onMiss`, which throws to reject the request.
-   */
-  check: (token: string, onMiss: () => void) => Promise<Access>
+  /** Whether the token is well-formed and was not found valid before. Such a token may be a guess. */
+  isNew: (token: string) => boolean
+  /** Rejects with TOKEN_INVALID, or with a 503 if the token cannot be checked. */
+  check: (token: string) => Promise<Access>
 }
 
-/** Returns the method `renew` for a token's access. A token that was valid is no guess. */
+/** Returns the method `renew` for a token's access. */
 export const renewal = (check: Authenticator['check'], token: string) => async function (this: Access) {
-  Object.assign(this, await check(token, () => {}))
+  Object.assign(this, await check(token))
 }
 
 // All rejections for one reason share an error. A new error for each would spend time on a stack trace.
@@ -49,8 +49,7 @@ declare module 'fastify' {
  * because an attacker may have the address of a load balancer.
  */
 export function createBearer (
-  app: FastifyInstance, { cached, check }: Authenticator, paths: string[],
-  onMiss: (request: FastifyRequest) => void = () => {}
+  app: FastifyInstance, { cached, isNew, check }: Authenticator, paths: string[], limitGuesses?: LimitGuesses
 ) {
   app.decorateRequest('identity', null, [])
 
@@ -77,7 +76,9 @@ export function createBearer (
       addHook: false,
       verifyErrorLogLevel: 'trace',
       async auth (token, request) {
-        request.identity = await check(token, () => onMiss(request))
+        request.identity = limitGuesses === undefined
+          ? await check(token)
+          : await limitGuesses(addressOf(request), () => isNew(token), () => check(token))
         return true
       }
     })

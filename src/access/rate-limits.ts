@@ -1,10 +1,9 @@
 // Limits the requests of each user, and the invalid tokens of each address, with token buckets.
 import { isIPv6 } from 'node:net'
-import type { FastifyInstance, FastifyRequest } from 'fastify'
+import type { FastifyInstance } from 'fastify'
 import { LRUCache } from 'lru-cache'
 import type { Rate } from '../config.ts'
-import { ApiError, errors, retryAfter } from '../errors.ts'
-import { addressOf } from '../http/responses.ts'
+import { ApiError, errors, overloaded, retryAfter } from '../errors.ts'
 
 const rateLimited = new ApiError(errors.RATE_LIMITED)
 const addressLimited = new ApiError(errors.ADDRESS_LIMITED)
@@ -42,16 +41,55 @@ export function limitUsers (app: FastifyInstance, rate: Rate, burst = Math.ceil(
   })
 }
 
-/** Returns a function that throws if the address of a request sent more invalid tokens than `rate` allows. */
-export function limitFailedAuth (app: FastifyInstance, rate: Rate): (request: FastifyRequest) => void {
+/** Calls `check` for a token from the address. Rejects a new token if the address may send no more. */
+export type LimitGuesses = <Result>(
+  address: string, isNew: () => boolean, check: () => Promise<Result>) => Promise<Result>
+
+/** How long a new token may wait for the checks of others. */
+const maxWaitMs = 5000
+
+/**
+ * Counts the invalid tokens of each address. While an address may send n further ones, at most n of its new
+ * tokens are checked at a time, because all may be invalid. Others wait: valid tokens do not count.
+ */
+export function limitFailedAuth (rate: Rate): LimitGuesses {
   const take = createTokenBuckets(rate, rate.count)
-  app.addHook('onError', (request, _reply, { name }, done) => {
-    if (name === 'TOKEN_INVALID') take(networkOf(addressOf(request)))
-    done()
-  })
-  return (request) => {
-    const { allowed, refillSeconds } = take(networkOf(addressOf(request)), 0)
-    if (!allowed) throw retryAfter(addressLimited, refillSeconds)
+  /** Of the requests of each network, how many check a new token, and which wait for that. */
+  const networks = new Map<string, { requests: number, checking: number, waiting: Array<() => void> }>()
+
+  return (address, isNew, check) => {
+    const network = networkOf(address)
+    const state = networks.get(network) ?? { requests: 0, checking: 0, waiting: [] }
+    networks.set(network, state)
+    state.requests++
+    const deadline = performance.now() + maxWaitMs
+    let isCounted = false
+
+    function mayStart (): boolean {
+      const { allowed, left, refillSeconds } = take(network, 0)
+      if (!allowed) throw retryAfter(addressLimited, refillSeconds)
+      if (performance.now() > deadline) throw overloaded
+      return state.checking < left
+    }
+
+    async function checkInTurn () {
+      // While the token waits, another request may find the same token valid.
+      while (isNew() && !isCounted) {
+        isCounted = mayStart()
+        if (!isCounted) await new Promise<void>((resolve) => { state.waiting.push(resolve) })
+      }
+      if (isCounted) state.checking++
+      return check()
+    }
+
+    return checkInTurn().catch((error: ApiError) => {
+      if (error.name === 'TOKEN_INVALID') take(network)
+      throw error
+    }).finally(() => {
+      if (isCounted) state.checking--
+      state.waiting.shift()?.()
+      if (--state.requests === 0) networks.delete(network)
+    })
   }
 }
 

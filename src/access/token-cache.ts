@@ -35,11 +35,10 @@ export function createAuthenticator (tokens: Tokens, ttlMs: number): Authenticat
     setTimeout(() => { lookUp(text).catch(() => {}) }, refreshIntervalMs - now % refreshIntervalMs).unref()
   }
 
-  async function check (text: string, onMiss: () => void): Promise<Access> {
+  async function check (text: string): Promise<Access> {
     if (!isWellFormedToken(text)) throw rejections.malformed
     const now = performance.now()
     let entry = cache.peek(text)
-    if (entry === undefined) onMiss()
     tokenEvents.publish({ hit: entry !== undefined && now <= entry.expiresAt })
     // An earlier request may have started the look-up. If its entry has already expired, look up again.
     while (entry === undefined || now > entry.expiresAt) entry = await lookUp(text)
@@ -60,6 +59,7 @@ export function createAuthenticator (tokens: Tokens, ttlMs: number): Authenticat
       if (now >= entry.refreshAt) refreshSoon(text, entry, now)
       return entry.access
     },
+    isNew: (text) => isWellFormedToken(text) && !cache.has(text),
     check
   }
 }

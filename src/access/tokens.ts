@@ -3,6 +3,7 @@ import { hash, randomBytes } from 'node:crypto'
 import { crc32 } from 'node:zlib'
 import type { Database, Row } from '../database/database.ts'
 import { wasRolledBack } from '../database/pg-errors.ts'
+import { tokenUseEvents } from '../events.ts'
 import { createBatcher, type Work } from '../scheduling/batcher.ts'
 
 export interface Token {
@@ -13,6 +14,8 @@ export interface Token {
   created: Date
   expires?: Date
   revoked?: Date
+  /** Only `list` sets this time. */
+  lastUsed?: Date
 }
 
 export type NewToken = Pick<Token, 'user' | 'label' | 'readOnly' | 'expires'>
@@ -22,6 +25,20 @@ export type Tokens = ReturnType<typeof createTokens>
 // The rule for users and labels. Control characters could garble a terminal or a log. Over 255 characters may
 // be too long for an index.
 export const isPrintable = (text: string) => /^[^\p{C}\p{Zl}\p{Zp}]{1,255}$/u.test(text)
+
+// Matches differences that a reader cannot see: spaces at the ends, repeated or unusual spaces, and invisible
+// characters.
+const invisible = / (?= |$)|^ |(?! )\p{Zs}|\p{Default_Ignorable_Code_Point}|\u2800/gu
+const invisibleOrNotAscii = new RegExp(`${invisible.source}|[^\\x20-\\x7e]`, 'gu')
+
+/** Makes texts that look alike distinct: writes a space at the end as `\u{20}`. */
+export const escapeInvisible = (text: string) => text.replaceAll(
+  // Texts in another normal form than NFC have letters of several characters, which look like one.
+  text === text.normalize('NFC') ? invisible : invisibleOrNotAscii,
+  (character) => `\\u{${character.codePointAt(0)?.toString(16)}}`)
+
+/** The rule for new users and labels. Older ones, and users of JWTs, need not follow it. */
+export const isUnambiguous = (text: string) => text === escapeInvisible(text)
 
 const columns = `id, username, label, read_only,
   extract(epoch from created_at), extract(epoch from expires_at), extract(epoch from revoked_at)`
@@ -44,10 +61,16 @@ export function createTokens (database: Database, maxQueued = Infinity) {
     },
 
     /** Also finds revoked and expired tokens. `known`, an older result, names the user for fair queuing. */
-    find: (token: string, known?: Token) =>
-      lookUps.add({ user: known?.user ?? '', identity: undefined, hash: hashToken(token) }),
+    async find (token: string, known?: Token): Promise<Token | undefined> {
+      const hash = hashToken(token)
+      const found = await lookUps.add({ user: known?.user ?? '', identity: undefined, hash })
+      if (found !== undefined && tokenState(found) === 'active') tokenUseEvents.publish({ hash })
+      return found
+    },
 
-    list: async (user?: string) => (await database.read(selectByUser, [user])).map(toToken),
+    /** Without `user` and `id`, resolves to all tokens. */
+    list: async (user?: string, id?: string) =>
+      (await database.read(selectTokens, [user, id])).map(toToken),
 
     /** Resolves to the number of tokens that this call revoked. */
     revoke: async (by: { id?: string, user?: string }) =>
@@ -64,9 +87,10 @@ const selectByHash = {
   name: 'tokens-by-hash',
   text: `select encode(hash, 'hex'), ${columns} from tokens where hash = any ((select $1::bytea[])::bytea[])`
 }
-const selectByUser = {
-  name: 'tokens-by-user',
-  text: `select ${columns} from tokens where $1::text is null or username = $1 order by created_at, id`
+const selectTokens = {
+  name: 'tokens-list',
+  text: `select ${columns}, extract(epoch from last_used_at) from tokens
+    where ($1::text is null or username = $1) and ($2::text is null or id = $2) order by created_at, id`
 }
 const revoke = {
   name: 'tokens-revoke',
@@ -74,7 +98,7 @@ const revoke = {
     where (id = $1 or username = $2) and revoked_at is null returning id`
 }
 
-function toToken ([id, user, label, readOnly, created, expires, revoked]: Row): Token {
+function toToken ([id, user, label, readOnly, created, expires, revoked, lastUsed]: Row): Token {
   const toDate = (seconds?: string | null) => seconds ? new Date(Number(seconds) * 1000) : undefined
   return {
     id: id as string,
@@ -83,7 +107,8 @@ function toToken ([id, user, label, readOnly, created, expires, revoked]: Row): 
     readOnly: readOnly === 't',
     created: toDate(created) as Date,
     expires: toDate(expires),
-    revoked: toDate(revoked)
+    revoked: toDate(revoked),
+    lastUsed: toDate(lastUsed)
   }
 }
 
@@ -106,6 +131,9 @@ export function createToken (): string {
 
 /** Checks only the checksum, not whether the token exists. */
 export const isWellFormedToken = (text: string) => text.endsWith(checksum(text.slice(0, -7)))
+
+/** Returns the id of a token: the generated column `id` has the same rule. */
+export const idOf = (token: string) => hashToken(token).slice(0, 16)
 
 /** Returns the SHA-256 in hexadecimal. A fast hash is safe here, because a token has 256 random bits. */
 export const hashToken = (token: string) => hash('sha256', token, 'hex')

@@ -24,7 +24,7 @@ export async function withDatabase (config: Config, work: (url: string) => Promi
   await work(url).finally(close)
 }
 
-/** Calls \`work\` with the open database and its URL, and closes the database. */
+/** Calls `work` with the open database and its URL, and closes the database. */
 export const withOpenDatabase = (
   config: Config, statementTimeoutMs: number, work: (database: Database, url: string) => Promise<void>
 ): Promise<void> => withDatabase(config, async (url) => {

@@ -1,4 +1,5 @@
 // Formats errors and tables for an operator.
+import { escapeInvisible } from '../access/tokens.ts'
 
 /** Advice for the operator, by the error codes of Node, OpenSSL and PostgreSQL. */
 const remedies: Array<[codes: RegExp, advice: string]> = [
@@ -7,7 +8,8 @@ const remedies: Array<[codes: RegExp, advice: string]> = [
   [/^EADDRINUSE$/, 'Set PORT to a free port, or METRICS_PORT for the metrics.'],
   [/^Z_BUF_ERROR$/, 'The gzip file is truncated.'],
   [/^Z_DATA_ERROR$/, 'The file is no gzip file, is damaged, or has other data after its end.'],
-  [/^42P01$/, 'Create the tables first: start the service, or run plant-store migrate.']
+  [/^42P01$/, 'Create the tables first: start the service, or run plant-store migrate.'],
+  [/^42703$/, 'Migrate the tables first: start the newest version, or run its plant-store migrate.']
 ]
 const adviceFor = (code = '') => remedies.find(([codes]) => codes.test(code))?.[1]
 
@@ -29,8 +31,17 @@ function explain (error: unknown): string {
   return remedied ? explain(remedied) : [message, ...causes.map(explain)].join(' ').trim()
 }
 
+/** Hides the tokens in a text, such as a message about a token that was given instead of an id. */
+export const hideTokens = (text: string) =>
+  text.replaceAll(/plant_[0-9a-z]{20,}|eyJ[\w-]+\.[\w-]+\.[\w-]*/gi, '<a token>')
+
+/** Returns `1 token` for 1 and `tokens`, and `2 tokens` for 2. */
+export const countOf = (count: number, plural: string) =>
+  `${count} ${count === 1 ? plural.slice(0, -1) : plural}`
+
 /** Formats rows as a text table with aligned columns. */
-export function formatTable (heads: string[], rows: string[][]): string {
+export function formatTable (heads: string[], texts: string[][]): string {
+  const rows = texts.map((row) => row.map(escapeInvisible))
   const widths = heads.map((head, column) =>
     rows.reduce((width, row) => Math.max(width, (row[column] as string).length), head.length))
   return [heads, ...rows]

@@ -6,20 +6,31 @@ export async function openLogStream () {
   if (stdout.isTTY) return (await import('pino-pretty')).default({ sync: true })
   // A log write that fails must not end the service.
   stdout.on('error', () => {})
-  let dropped = 0
-  const send = (text: string, lines: number) => stdout.write(text, (error) => { if (error) dropped += lines })
+  let [text, lines, dropped] = ['', 0, 0]
+  let scheduled: NodeJS.Immediate | undefined
+
+  function flush (): void {
+    scheduled = undefined
+    // Drop lines while over 1 MiB is pending. Otherwise a stalled reader would fill the memory.
+    if (stdout.writableLength > 2 ** 20) dropped += lines
+    else {
+      const warning = { level: 'warn', time: new Date(), dropped, msg: 'log lines were dropped' }
+      const lost = dropped + lines
+      stdout.write(dropped > 0 ? `${JSON.stringify(warning)}\n${text}` : text, (error) => {
+        if (error) dropped += lost
+      })
+      dropped = 0
+    }
+    [text, lines] = ['', 0]
+  }
+
+  process.once('exit', flush)
   return {
+    /** Writes the lines of each iteration of the event loop together: a write takes longer than a line. */
     write (line: string): void {
-      // Drop lines while over 1 MiB is pending. Otherwise a stalled reader would fill the memory.
-      if (stdout.writableLength > 2 ** 20) dropped++
-      else {
-        if (dropped > 0) {
-          const warning = { level: 'warn', time: new Date(), dropped, msg: 'log lines were dropped' }
-          send(`${JSON.stringify(warning)}\n`, dropped)
-          dropped = 0
-        }
-        send(line, 1)
-      }
+      text += line
+      lines++
+      scheduled ??= setImmediate(flush)
     }
   }
 }

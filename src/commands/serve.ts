@@ -2,15 +2,17 @@
 import { lookup } from 'node:dns/promises'
 import { once } from 'node:events'
 import { createServer } from 'node:net'
-import { setTimeout } from 'node:timers/promises'
+import { setImmediate, setTimeout } from 'node:timers/promises'
 import closeWithGrace from 'close-with-grace'
 import type { FastifyBaseLogger, FastifyInstance } from 'fastify'
 import manifest from '../../package.json' with { type: 'json' }
+import { startRecordingUses } from '../access/token-uses.ts'
 import { buildApp } from '../app.ts'
 import type { Config } from '../config.ts'
 import { parseServers } from '../database/connector.ts'
 import { openDatabase, type Database } from '../database/database.ts'
 import { migrate, serverStatement, supportedVersion, UnsupportedServer } from '../database/migrate.ts'
+import { givenSettings, isOldNode } from '../environment.ts'
 import { durabilityEvents } from '../events.ts'
 import type { Lifecycle } from '../http/wire/server.ts'
 import { loadEmbedded } from './database.ts'
@@ -32,6 +34,9 @@ export async function serve (config: Config): Promise<void> {
     const lifecycle = { starting: true, stopping: false }
     const app = await buildApp({ config, database, lifecycle, logStream: await openLogStream() })
     opened.defer(() => app.close())
+    opened.defer(startRecordingUses(database, app.log))
+    const { node } = process.versions
+    if (isOldNode(node)) app.log.warn({ node }, 'Node has known vulnerabilities: see SECURITY.md')
 
     const listenOptions = {
       host,
@@ -54,7 +59,7 @@ export async function serve (config: Config): Promise<void> {
     const address = early ?? await app.listen(listenOptions)
     if (embedded !== undefined) await printQuickStart(database, address, config.DATA_DIR)
     lifecycle.starting = false
-    app.log.info({ version: manifest.version, node: process.versions.node, postgresql }, 'ready')
+    app.log.info({ version: manifest.version, node, postgresql, settings: givenSettings() }, 'ready')
   } catch (error) {
     await opened.disposeAsync()
     throw error
@@ -118,7 +123,8 @@ function handleSignals (
     await app.close()
     await Promise.race([release(), deadline])
     log.info('stopped')
-    // The callback runs when standard output has accepted all log lines.
+    // The log stream writes these lines first. The callback runs when standard output has accepted them.
+    await setImmediate()
     await Promise.race([new Promise((resolve) => { process.stdout.write('', resolve) }), deadline])
   })
 

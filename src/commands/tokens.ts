@@ -1,5 +1,10 @@
 // The command `token`, and the token that a first start of the service prints.
-import { createTokens, tokenState, type NewToken, type Tokens } from '../access/tokens.ts'
+import { createInterface } from 'node:readline/promises'
+import { Writable } from 'node:stream'
+import { text } from 'node:stream/consumers'
+import {
+  createTokens, idOf, isWellFormedToken, tokenState, type NewToken, type Token, type Tokens
+} from '../access/tokens.ts'
 import { settings, type Config } from '../config.ts'
 import type { Database } from '../database/database.ts'
 import { withOpenDatabase } from './database.ts'
@@ -11,31 +16,80 @@ const withTokens = (config: Config, work: (tokens: Tokens) => Promise<void>): Pr
 export const createToken = (config: Config, token: NewToken) =>
   withTokens(config, async (tokens) => console.log(await tokens.create(token)))
 
-export const listTokens = (config: Config, { user, json }: { user?: string, json: boolean }) =>
+interface ListOptions {
+  user?: string
+  /** In ms. Lists only active tokens that were created and last used before. */
+  unused?: number
+  json: boolean
+}
+
+export const listTokens = (config: Config, { user, unused, json }: ListOptions) =>
   withTokens(config, async (tokens) => {
-    const rows = (await tokens.list(user)).map((token) => ({
-      id: token.id,
-      user: token.user,
-      label: token.label ?? '',
-      access: token.readOnly ? 'read-only' : 'full',
-      created: token.created.toISOString(),
-      expires: token.expires?.toISOString() ?? 'never',
-      state: tokenState(token)
-    }))
-    const heads = ['ID', 'USER', 'LABEL', 'ACCESS', 'CREATED', 'EXPIRES', 'STATE']
-    console.log(json ? JSON.stringify(rows, null, 2) : formatTable(heads, rows.map(Object.values<string>)))
+    const isListed = (token: Token) => unused === undefined ||
+      (tokenState(token) === 'active' && Number(token.lastUsed) < Date.now() - unused)
+    printTokens((await tokens.list(user)).filter(isListed), json)
   })
 
-/** Succeeds even if the tokens are already revoked. Rejects if no token has this id or user. */
-export const revokeTokens = (config: Config, { id, user }: { id?: string, user?: string }) =>
-  withTokens(config, async (tokens) => {
+/** `id` may be `-`. Rejects if there is no such token. */
+export const showToken = async (config: Config, id: string, json: boolean) => {
+  const found = await readId(id)
+  return withTokens(config, async (tokens) => {
+    const listed = await tokens.list(undefined, found)
+    if (listed.length === 0) throw noToken(`with the id ${found}`)
+    printTokens(listed, json)
+  })
+}
+
+/** `id` may be `-`. Succeeds even if the tokens are already revoked. Rejects if there are no such tokens. */
+export const revokeTokens = async (config: Config, by: { id?: string, user?: string }) => {
+  const [user, id] = [by.user, by.id && await readId(by.id)]
+  return withTokens(config, async (tokens) => {
     const count = await tokens.revoke({ id, user })
     if (count > 0) return console.log(`revoked ${count}`)
-    const isKnown = (await tokens.list(user)).some((token) => id === undefined || id === token.id)
+    const isKnown = (await tokens.list(user, id)).length > 0
     if (isKnown) return console.log('already revoked')
-    const which = id === undefined ? `of the user ${user}` : `with the id ${id}`
-    throw new Error(`There is no token ${which}. The command token list shows all tokens.`)
+    throw noToken(id === undefined ? `of the user ${user}` : `with the id ${id}`)
   })
+}
+
+const noToken = (which: string) =>
+  new Error(`There is no token ${which}. The command token list shows all tokens.`)
+
+/** For `-`, reads a token and returns its id. As an argument, the token would stay in the shell's history. */
+async function readId (id: string): Promise<string> {
+  if (id !== '-') return id
+  const token = (await (process.stdin.isTTY ? askForToken() : text(process.stdin))).trim()
+  if (isWellFormedToken(token)) return idOf(token)
+  throw new Error(token.includes('.')
+    ? 'This is a JWT, which only the identity provider can revoke.'
+    : 'Standard input has no complete token.')
+}
+
+async function askForToken (): Promise<string> {
+  process.stderr.write('Token (hidden): ')
+  // readline shows what a person types on its output, so this output discards everything.
+  const output = new Writable({ write: (_chunk, _encoding, done) => done() })
+  using terminal = createInterface({ input: process.stdin, output, terminal: true })
+  const token = await terminal.question('')
+  process.stderr.write('\n')
+  return token
+}
+
+function printTokens (tokens: Token[], json: boolean): void {
+  const rows = tokens.map((token) => ({
+    id: token.id,
+    user: token.user,
+    label: token.label ?? '',
+    access: token.readOnly ? 'read-only' : 'full',
+    created: token.created.toISOString(),
+    expires: token.expires?.toISOString() ?? 'never',
+    // A token that was never used has the time of its creation.
+    lastUsed: token.lastUsed && token.lastUsed > token.created ? token.lastUsed.toISOString() : 'never',
+    state: tokenState(token)
+  }))
+  const heads = ['ID', 'USER', 'LABEL', 'ACCESS', 'CREATED', 'EXPIRES', 'LAST USED', 'STATE']
+  console.log(json ? JSON.stringify(rows, null, 2) : formatTable(heads, rows.map(Object.values<string>)))
+}
 
 /** Prints to standard error. Standard output is the log, and the log must not contain a token. */
 export async function printQuickStart (database: Database, address: string, folder: string): Promise<void> {

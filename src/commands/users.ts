@@ -6,7 +6,7 @@ import { maxRevocationMs, type Config } from '../config.ts'
 import { openClient } from '../database/connector.ts'
 import { ownedTables, tables, type Database } from '../database/database.ts'
 import { withDatabase, withOpenDatabase } from './database.ts'
-import { formatTable } from './format.ts'
+import { countOf, formatTable } from './format.ts'
 
 /** Replaces STATEMENT_TIMEOUT, because counting the plants of all users may take minutes. */
 const statementTimeoutMs = 600_000
@@ -133,4 +133,4 @@ async function deleteAll (database: Database, user: string): Promise<number[]> {
 
 /** Takes a number for each of `tables`. */
 const formatNumbers = (numbers: number[]) => new Intl.ListFormat('en').format(
-  tables.map((kind, index) => `${numbers[index]} ${numbers[index] === 1 ? kind.slice(0, -1) : kind}`))
+  numbers.map((number, index) => countOf(number, tables[index] as string)))

@@ -46,6 +46,17 @@ export function openDatabase (options: ConnectionOptions) {
     /** Resolves after the commit. After DATABASE_UNAVAILABLE or DATABASE_SLOW, the commit is uncertain. */
     write: (statement: Statement, values?: unknown[]) => leastBusy(writes).run(statement, values),
 
+    /** For background jobs. Opens a connection for the statement, which so can delay no request. */
+    async writeAside (statement: Statement, values: unknown[]): Promise<void> {
+      const connection = await connect()
+      try {
+        await connection.run(statement, values)
+      } finally {
+        connection.close()
+        await connection.closed
+      }
+    },
+
     /** Rejects if a table is missing, or if a kind of statement gets no connection. */
     async probe (): Promise<void> {
       const idle = leastBusy([...writes, reads])

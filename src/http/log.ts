@@ -13,6 +13,15 @@ let requests = 0
 /** Returns an id that no other process uses. A UUID would take 1.5 % of the time of a request. */
 export const newRequestId = () => `${processId}-${++requests}`
 
+let [formattedMs, formatted] = [0, '']
+
+/** Returns the field `time` of a log line. To format a time takes a third of the time of a line. */
+export function currentTime (): string {
+  const ms = Date.now()
+  if (ms !== formattedMs) [formattedMs, formatted] = [ms, `,"time":"${new Date(ms).toISOString()}"`]
+  return formatted
+}
+
 /** Unlike Fastify's default, passes options to `child` only if there are any: without, it takes 0.2 µs. */
 export const createRequestLog: FastifyServerOptions['childLoggerFactory'] =
   (appLog, bindings, options, { headers }) => {
@@ -52,10 +61,13 @@ class ErrorLog {
     this.#log = log
   }
 
-  /** Call this once for each error response and rejected connection. `client`: further fields of the line. */
-  record (error: ApiError, kind: string, log: FastifyBaseLogger, client: object): void {
+  /**
+   * Call this once for each error response and rejected connection. `client`: further fields of the line.
+   * Returns false if the request may have changed something, but gets no line because of the limits.
+   */
+  record (error: ApiError, kind: string, log: FastifyBaseLogger, client: object): boolean {
     this.onError(error, kind)
-    if (log.level === 'silent') return
+    if (log.level === 'silent') return true
     this.#timer ??= setTimeout(() => this.flush(), 1000).unref()
     const level = levelOf(error)
     // Count server errors by number only. Their causes are countless: a limit per cause would limit nothing.
@@ -64,12 +76,13 @@ class ErrorLog {
     this.#errors.set(key, entry)
     if (entry.logged > 0 && (entry.logged === maxLinesPerError || this.#lines >= maxLines)) {
       entry.further++
-      return
+      return level !== 'error'
     }
     entry.logged++
     this.#lines++
     const why = level === 'error' ? { err: error.cause ?? error } : { reason: reasonOf(error) }
     log[level]({ error: error.number, status: error.status, ...why, ...client }, error.logMessage)
+    return true
   }
 
   flush (): void {

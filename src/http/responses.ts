@@ -48,7 +48,23 @@ export function setStandardHeaders (app: FastifyInstance): void {
 
 /** Returns the client's address, as reported by trusted proxies. Skips texts that are not IP addresses. */
 export const addressOf = (request: FastifyRequest) =>
-  (request.ips ?? [request.ip]).findLast((address) => isIP(address) !== 0) as string
+  request.ips?.findLast((address) => isIP(address) !== 0) ?? request.ip
+
+/** Returns fields for a log line. The route is a pattern, because the URL may contain a token. */
+export function describeRequest (request: FastifyRequest, identity: Partial<FastifyRequest>['identity']) {
+  const { method, routeOptions: { url: route }, params, body } = request
+  type Named = { id?: unknown } | undefined
+  const id = String((params as Named)?.id ?? (body as Named)?.id)
+  return {
+    method,
+    route,
+    // Any text but an integer may be a secret. As a text, an id beyond 2^53 stays exact.
+    id: /^-?\d{1,19}$/.test(id) ? id : undefined,
+    user: identity?.user,
+    tokenId: identity?.id,
+    remoteAddress: addressOf(request)
+  }
+}
 
 // Costs in the tick limiter. A tick's budget covers 16 error responses, or starts four requests that have no
 // cached token or are malformed.
@@ -58,15 +74,13 @@ export const requestCost = 32_768
 export function handleError (error: unknown, request: FastifyRequest, reply: FastifyReply): void {
   const apiError = toApiError(request.server, error, errors.INTERNAL)
   const { status, number, headers, message } = apiError
-  const { method, routeOptions: { url: route, schema } } = request
+  const { schema } = request.routeOptions
   // No route without an operation id is shed, except for the files of the reference page.
   const { operationId = 'docs' } = schema ?? {}
   const kind = operationId !== 'docs' && request.identity === null ? 'token' : operationId
-  const remoteAddress = addressOf(request)
   // An error about a revoked or expired token carries the token's identity.
-  const identity = request.identity ?? (apiError as Partial<FastifyRequest>).identity
-  request.server.errorLog.record(apiError, kind, request.log,
-    { method, route, user: identity?.user, tokenId: identity?.id, remoteAddress })
+  const fields = describeRequest(request, request.identity ?? (apiError as Partial<FastifyRequest>).identity)
+  request.hasErrorLine = request.server.errorLog.record(apiError, kind, request.log, fields)
   // Fastify would close the connection after an error of the body. Leave that to wire/connection.ts.
   if (reply.hasHeader('connection') && reply.raw.getHeader('connection') !== 'close') {
     reply.header('connection', 'keep-alive')
@@ -75,7 +89,7 @@ export function handleError (error: unknown, request: FastifyRequest, reply: Fas
   // Set a serializer: otherwise Fastify would add a charset to the content type.
   reply.type('application/json').serializer(JSON.stringify)
   // Without the tick limiter, a client could keep the event loop busy with rejected requests.
-  const client = request.identity?.user ?? remoteAddress
+  const client = request.identity?.user ?? fields.remoteAddress
   clientWork.run(`error ${client}`, errorCost, () => { reply.send({ error: number, message }) })
 }
 

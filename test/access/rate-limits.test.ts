@@ -1,7 +1,10 @@
+import { setImmediate as nextTick } from 'node:timers/promises'
 import t, { type Test } from 'tap'
+import { limitFailedAuth } from '../../src/access/rate-limits.ts'
 import { createToken } from '../../src/access/tokens.ts'
-import { batchEvents } from '../../src/events.ts'
+import { batchEvents, tokenEvents } from '../../src/events.ts'
 import { startApp } from '../support/app.ts'
+import { openSession } from '../support/database.ts'
 import { isError } from '../support/error-response.ts'
 
 const addressLimited = [42902, 'Your address sent too many invalid tokens.'] as const
@@ -70,6 +73,85 @@ t.test('FAILED_AUTH_RATE stops look-ups for an address, and cached tokens work',
   isError(t, await list('Bearer plant_2', nat), ...invalid, 'a malformed token needs no look-up')
   t.equal(lookUps, 0)
   t.equal((await list(bob, '192.0.2.2')).statusCode, 200, 'another address')
+})
+
+t.test('of an address, only as many new tokens are checked at a time as it may still send', async (t) => {
+  const { as, list, fail, url } = await startBehindProxy(t, { FAILED_AUTH_RATE: '20/m' })
+  const nat = '192.0.2.1'
+  const tokens = await Promise.all(Array.from({ length: 60 }, async () => (await as('alice')).authorization))
+  const started: unknown[] = []
+  tokenEvents.subscribe((event) => { started.push(event) })
+  /** Sends all requests while look-ups wait for a lock, and returns how many got each status. */
+  async function sendTogether (requests: Array<() => ReturnType<typeof list>>) {
+    started.length = 0
+    const operator = await openSession(t, url, 'begin; lock table tokens')
+    const sent = requests.map((request) => request())
+    while (started.length < 20) await nextTick()
+    for (let tick = 0; tick < 100; tick++) await nextTick()
+    t.equal(started.length, 20)
+    await operator.query('commit')
+    const counts: Record<number, number> = {}
+    for (const { statusCode } of await Promise.all(sent)) counts[statusCode] = (counts[statusCode] ?? 0) + 1
+    return counts
+  }
+  const good = tokens.map((token) => () => list(token, nat))
+  t.strictSame(await sendTogether(good), { 200: 60 }, 'valid tokens wait for each other and do not count')
+  const bad = Array.from({ length: 200 }, () => () => fail(nat))
+  t.strictSame(await sendTogether(bad), { 401: 20, 429: 180 })
+  t.equal((await list(tokens[0] as string, nat)).statusCode, 200, 'a cached token')
+})
+
+t.test('requests that wait for others with the same valid token need no check of their own', async (t) => {
+  const { as, list, fail } = await startBehindProxy(t, { FAILED_AUTH_RATE: '2/m' })
+  await fail('192.0.2.1')
+  const { authorization } = await as('alice')
+  const sent = Array.from({ length: 50 }, () => list(authorization, '192.0.2.1'))
+  t.strictSame([...new Set((await Promise.all(sent)).map(({ statusCode }) => statusCode))], [200])
+  t.equal((await fail('192.0.2.1')).statusCode, 401)
+  t.equal((await fail('192.0.2.1')).statusCode, 429)
+})
+
+t.test('a check of a new token that ends lets another start, and known tokens never wait', async (t) => {
+  const limit = limitFailedAuth({ count: 2, seconds: 60 })
+  const started: string[] = []
+  const ends = new Map<string, () => void>()
+  const send = (name: string, isNew = true) => limit('192.0.2.1', () => isNew, () => {
+    started.push(name)
+    return new Promise<void>((resolve) => ends.set(name, resolve))
+  })
+  const settle = async () => { for (let tick = 0; tick < 5; tick++) await nextTick() }
+  for (let round = 0; round < 2; round++) {
+    started.length = 0
+    const first = [send('a'), send('b'), send('c'), send('known', false)]
+    await settle()
+    t.strictSame(started, ['a', 'b', 'known'])
+    ends.get('known')?.()
+    ends.get('a')?.()
+    await settle()
+    const late = send('d')
+    await settle()
+    t.strictSame(started, ['a', 'b', 'known', 'c'])
+    ends.get('b')?.()
+    await settle()
+    t.strictSame(started, ['a', 'b', 'known', 'c', 'd'])
+    for (const name of ['c', 'd']) ends.get(name)?.()
+    await Promise.all([...first, late])
+  }
+})
+
+t.test('a new token waits at most 5 s for the checks of others', async (t) => {
+  const limit = limitFailedAuth({ count: 1, seconds: 60 })
+  const real = performance.now.bind(performance)
+  let shiftMs = 0
+  t.intercept(performance, 'now', { value: () => real() + shiftMs })
+  const first = Promise.withResolvers<string>()
+  const check = (result: Promise<string>) => limit('192.0.2.1', () => true, () => result)
+  const sent = [first.promise, Promise.resolve('second'), Promise.resolve('third')].map(check)
+  shiftMs = 5001
+  first.resolve('first')
+  t.equal(await sent[0], 'first')
+  for (const late of sent.slice(1)) await t.rejects(late, { name: 'OVERLOADED' })
+  t.equal(await check(Promise.resolve('fourth')), 'fourth')
 })
 
 t.test('an unavailable database counts as no failure of a client', async (t) => {

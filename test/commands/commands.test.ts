@@ -5,7 +5,7 @@ import { mock } from 'node:test'
 import { setImmediate as nextTick } from 'node:timers/promises'
 import t, { type Test } from 'tap'
 import manifest from '../../package.json' with { type: 'json' }
-import { createTokens, isPrintable } from '../../src/access/tokens.ts'
+import { createToken, createTokens, hashToken, isPrintable, isUnambiguous } from '../../src/access/tokens.ts'
 import { withDatabase } from '../../src/commands/database.ts'
 import { formatError } from '../../src/commands/format.ts'
 import { printQuickStart } from '../../src/commands/tokens.ts'
@@ -55,6 +55,8 @@ const fails = (line: string, code = 1) => ({ code, stdout: '', stderr: `${line}\
 t.test('bad arguments get one line and exit code 2, and without arguments the program serves', async (t) => {
   t.strictSame(await run(['--version']), succeeds(manifest.version))
   const noUser = 'expected either --all or a user of 1 to 255 printable characters'
+  const idOrToken = 'expected the id that token list shows, or - to read the token from standard input'
+  const clear = 'Expected no spaces at an end or in a row, no invisible characters, and Unicode in form NFC.'
   const errors: Array<[args: string[], error: string]> = [
     [['serv'], "unknown command 'serv' (Did you mean serve?)"],
     [['token', 'create', 'a\nb'], "command-argument value 'a b' is invalid for argument 'user'. " +
@@ -62,7 +64,12 @@ t.test('bad arguments get one line and exit code 2, and without arguments the pr
     [['token', 'create', 'a', '--label', ''],
       "option '--label <text>' argument '' is invalid. Expected 1 to 255 printable characters."],
     [['token', 'revoke'], 'expected either the id of a token or --user'],
-    [['token', 'revoke', 'x', '--user', 'alice'], 'expected either the id of a token or --user'],
+    [['token', 'revoke', '-', '--user', 'alice'], 'expected either the id of a token or --user'],
+    [['token', 'revoke', 'x'], idOrToken],
+    [['token', 'show', '0123456789ABCDEF'], idOrToken],
+    [['token', 'create', ' a'], `command-argument value ' a' is invalid for argument 'user'. ${clear}`],
+    [['token', 'list', '--unused', '90'], "option '--unused <duration>' argument '90' is invalid. " +
+      'Expected a duration such as 90d, 12h or 30s.'],
     [['user', 'erase', 'bob'], 'user erase deletes all plants and tokens of bob. Add --yes to confirm.'],
     [['import'], noUser],
     [['import', 'a\nb'], noUser],
@@ -132,6 +139,24 @@ t.test('users and labels consist of 1 to 255 printable characters', async (t) =>
   t.strictSame([...good, ...bad].filter((text) => isPrintable(text)), good)
 })
 
+t.test('a new user differs visibly from others, and lists show invisible parts of older ones', async (t) => {
+  const good = ['a', 'Ada Lovelace', 'Zo\u00eb', 'علي', '李', '🌵', 'https://id.example|42']
+  // The second form is what a list shows.
+  const bad = new Map([
+    ['a ', 'a\\u{20}'], [' a', '\\u{20}a'], ['a  b', 'a\\u{20} b'], ['a\u00a0b', 'a\\u{a0}b'],
+    ['a\u3000', 'a\\u{3000}'], ['a\u034fb', 'a\\u{34f}b'], ['\u3164', '\\u{3164}'], ['a\ufe0f', 'a\\u{fe0f}'],
+    ['\u2800a', '\\u{2800}a'], ['Zoe\u0308', 'Zoe\\u{308}'], ['\u212b ', '\\u{212b}\\u{20}']
+  ])
+  const users = [...good, ...bad.keys()]
+  t.strictSame(users.filter((text) => isUnambiguous(text)), good)
+  for (const user of users) await tokens.create({ user, readOnly: false })
+  const { stdout } = await run(['token', 'list'])
+  const shown = [...good, ...bad.values()].map((text) => `  ${text}  `)
+  t.strictSame(shown.filter((text) => !stdout?.includes(text)), [])
+  for (const user of users) t.match(await run(['token', 'revoke', '--user', user]), { code: 0 })
+  await sql(url, 'delete from tokens')
+})
+
 t.test('tokens are created, listed by age with their state, and revoked', async (t) => {
   const expires = '9999-12-31T00:00:00.000Z'
   for (const words of [['alice'], ['bob', '--label', 'laptop', '--read-only', '--expires', '9999-12-31']]) {
@@ -144,23 +169,31 @@ t.test('tokens are created, listed by age with their state, and revoked', async 
   t.strictSame(await run(['token', 'revoke', id]), succeeds('revoked 1'))
 
   const rows = await list()
+  const never = { expires: 'never', lastUsed: 'never' }
+  const full = { label: '', access: 'full' }
   t.strictSame(rows.map(({ id, created, ...row }: Record<string, string>) => row), [
-    { user: 'alice', label: '', access: 'full', expires: 'never', state: 'revoked' },
-    { user: 'bob', label: 'laptop', access: 'read-only', expires, state: 'active' },
-    { user: 'alice', label: '', access: 'full', expires: '1970-01-01T00:00:00.000Z', state: 'expired' }
+    { user: 'alice', ...full, ...never, state: 'revoked' },
+    { user: 'bob', label: 'laptop', access: 'read-only', ...never, expires, state: 'active' },
+    { user: 'alice', ...full, ...never, expires: '1970-01-01T00:00:00.000Z', state: 'expired' }
   ])
   for (const row of rows) {
     t.match(row, { id: /^[0-9a-f]{16}$/, created: /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$/ })
   }
   const [first, second, third] = rows
+  const use = "update tokens set last_used_at = now() where username = 'bob' returning last_used_at as time"
+  const [used] = (await sql(url, use)).map(({ time }) => (time as Date).toISOString())
   t.strictSame(await run(['token', 'list']), succeeds(
-    'ID                USER   LABEL   ACCESS     CREATED                   EXPIRES                   STATE',
-    `${first.id}  alice          full       ${first.created}  never                     revoked`,
-    `${second.id}  bob    laptop  read-only  ${second.created}  ${second.expires}  active`,
-    `${third.id}  alice          full       ${third.created}  ${third.expires}  expired`
+    'ID                USER   LABEL   ACCESS     CREATED                   EXPIRES                   ' +
+      'LAST USED                 STATE',
+    `${first.id}  alice          full       ${first.created}  never                     ` +
+      'never                     revoked',
+    `${second.id}  bob    laptop  read-only  ${second.created}  ${second.expires}  ` +
+      `${used}  active`,
+    `${third.id}  alice          full       ${third.created}  ${third.expires}  ` +
+      'never                     expired'
   ))
-  t.strictSame(await run(['token', 'list', '--user', 'nobody']),
-    succeeds('ID  USER  LABEL  ACCESS  CREATED  EXPIRES  STATE'))
+  const heads = 'ID  USER  LABEL  ACCESS  CREATED  EXPIRES  LAST USED  STATE'
+  t.strictSame(await run(['token', 'list', '--user', 'nobody']), succeeds(heads))
 
   const before = await tokens.list('alice')
   t.strictSame(await run(['token', 'revoke', id]), succeeds('already revoked'))
@@ -168,12 +201,71 @@ t.test('tokens are created, listed by age with their state, and revoked', async 
   for (const printed of ['revoked 1', 'already revoked']) {
     t.strictSame(await run(['token', 'revoke', '--user', 'alice']), succeeds(printed))
   }
-  t.strictSame(await list('--user', 'bob'), [second])
+  t.strictSame(await list('--user', 'bob'), [{ ...second, lastUsed: used }])
   for (const [words, which] of [
     [['0123456789abcdef'], 'with the id 0123456789abcdef'], [['--user', 'nobody'], 'of the user nobody']
   ] as const) {
     t.strictSame(await run(['token', 'revoke', ...words]),
       fails(`There is no token ${which}. The command token list shows all tokens.`))
+  }
+})
+
+t.test('a command warns of a misspelled setting', async (t) => {
+  const { code, stderr } = await run(['token', 'list'], { DATABASE_URL: url, TOKEN_CACHE_TLL: '1s' })
+  t.strictSame([code, stderr], [0, 'TOKEN_CACHE_TLL is no setting: did you mean TOKEN_CACHE_TTL?\n'])
+})
+
+t.test('token list --unused shows active tokens that were neither created nor used since', async (t) => {
+  await sql(url, 'delete from tokens')
+  for (const user of ['new', 'old', 'used', 'revoked', 'expired']) {
+    await tokens.create({ user, readOnly: false, expires: user === 'expired' ? new Date(0) : undefined })
+  }
+  await sql(url, `update tokens set created_at = now() - interval '99 days', last_used_at =
+      case username when 'used' then now() - interval '89 days' else now() - interval '99 days' end,
+      revoked_at = case username when 'revoked' then now() end where username <> 'new'`)
+  const usersOf = async (...words: string[]) =>
+    JSON.parse((await run(['token', 'list', '--json', '--unused', ...words])).stdout as string)
+      .map(({ user }: { user: string }) => user).sort()
+  t.strictSame(await usersOf('90d'), ['old'])
+  t.strictSame(await usersOf('88d'), ['old', 'used'])
+  t.strictSame(await usersOf('88d', '--user', 'used'), ['used'])
+  await sql(url, 'delete from tokens')
+})
+
+t.test('token show and revoke read a token from standard input, and no output repeats a token', async (t) => {
+  const text = await tokens.create({ user: 'leo', label: 'ci', readOnly: true })
+  const id = hashToken(text).slice(0, 16)
+  const withInput = (words: string[], input: string, isTTY = false) => {
+    t.intercept(process, 'stdin', { value: Object.assign(new PassThrough().end(input), { isTTY }) })
+    return run(['token', ...words])
+  }
+  const shown = await run(['token', 'show', id, '--json'])
+  t.match(JSON.parse(shown.stdout as string), [{ id, user: 'leo', label: 'ci', state: 'active' }])
+  t.strictSame(await withInput(['show', '-', '--json'], `${text}\r\n`), shown)
+  const asked = 'Token (hidden): \n'
+  t.strictSame(await withInput(['show', '-', '--json'], `${text}\n`, true), { ...shown, stderr: asked })
+  for (const [input, error] of [
+    ['', 'Standard input has no complete token.'],
+    [text.slice(0, -1), 'Standard input has no complete token.'],
+    ['eyJh.eyJp.c2ln', 'This is a JWT, which only the identity provider can revoke.'],
+    [createToken(), /^There is no token with the id [0-9a-f]{16}\. The command token list shows all/]
+  ] as const) {
+    for (const command of ['show', 'revoke']) {
+      const { code, stdout, stderr } = await withInput([command, '-'], input)
+      t.match({ code, stdout, stderr: stderr?.trimEnd() }, { code: 1, stdout: '', stderr: error })
+    }
+  }
+  t.strictSame(await withInput(['revoke', '-'], ` ${text}\n`), succeeds('revoked 1'))
+  t.match(await withInput(['show', '-'], text), { code: 0, stdout: / revoked$/m })
+  for (const secret of [text, text.toUpperCase(), 'eyJh.eyJp.c2ln']) {
+    for (const words of [
+      [secret], ['token', secret], ['token', 'show', secret], ['token', 'revoke', secret],
+      ['token', 'revoke', '--user', secret], ['user', secret], ['import', '--format', secret]
+    ]) {
+      const { code, stdout, stderr } = await run(words)
+      t.ok(code !== 0 && stderr)
+      t.notMatch(`${stdout}${stderr}`, secret.slice(9), words.join(' ').replace(secret, ''))
+    }
   }
 })
 

@@ -6,6 +6,7 @@ import { connect, createServer, type AddressInfo } from 'node:net'
 import { join } from 'node:path'
 import pg from 'pg'
 import t, { type Test } from 'tap'
+import { startRecordingUses } from '../../src/access/token-uses.ts'
 import { importPlants } from '../../src/commands/transfer/import.ts'
 import { readConfig } from '../../src/config.ts'
 import { openDatabase, ownedTables } from '../../src/database/database.ts'
@@ -29,6 +30,7 @@ const owned = new RegExp(`\\b(${ownedTables.join('|')})\\b`)
 /** Makes the service send each of its statements. PostgreSQL plans the statements for small tables. */
 async function sendAll (t: Test) {
   const { app, as, database, tokens, url } = await startApp(t)
+  const stop = startRecordingUses(database, app.log)
   const alice = await as('alice')
   for (const id of [0, 1]) await alice.create({ id, name: 'Fern' })
   await sql(url, 'vacuum analyze')
@@ -43,6 +45,7 @@ async function sendAll (t: Test) {
   await database.read(serverStatement)
   await tokens.list()
   await tokens.revoke({ user: 'alice' })
+  await stop()
   return { database, url }
 }
 

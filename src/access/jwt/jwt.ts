@@ -1,5 +1,6 @@
 // Authenticates JWT access tokens of an identity provider (RFC 9068), and names the provider to clients
 // (RFC 9728). Loaded only if JWT_ISSUER is set.
+import { hash } from 'node:crypto'
 import type { FastifyInstance } from 'fastify'
 import { decodeProtectedHeader, jwtVerify, type JWTPayload, type LocalJWKSet } from 'jose'
 import { JWKSMultipleMatchingKeys } from 'jose/errors'
@@ -29,7 +30,8 @@ export function acceptJwts (app: FastifyInstance, settings: Config, own: Authent
   const jwts = createJwtAuthenticator(keys, settings, scopes)
   const authenticator: Authenticator = {
     cached: (text) => (text.includes('.') ? jwts : own).cached(text),
-    check: (text, onMiss) => (text.includes('.') ? jwts : own).check(text, onMiss)
+    isNew: (text) => (text.includes('.') ? jwts : own).isNew(text),
+    check: (text) => (text.includes('.') ? jwts : own).check(text)
   }
   return { authenticator, serveMetadata: () => serveResourceMetadata(app, settings, scopes) }
 }
@@ -65,16 +67,18 @@ export function createJwtAuthenticator (keys: Keys, settings: Config, known: Set
   const options = {
     issuer: settings.JWT_ISSUER as string,
     audience: settings.JWT_AUDIENCE as string,
-    algorithms: settings.JWT_ALGORITHMS.split(',').map((name) => name.trim()),
-    typ: settings.JWT_TYPE,
+    algorithms: splitList(settings.JWT_ALGORITHMS),
     requiredClaims: ['exp'],
     clockTolerance: clockToleranceSeconds
   }
+  // Undefined stands for a JWT without a type. jose's option `typ` allows neither such JWTs nor a list.
+  const types = splitList(settings.JWT_TYPE)
+    .map((name) => name === 'none' ? undefined : mediaTypeOf(name))
 
   /** Fetches the keys again when `set` lacks the key that signed the JWT. */
   async function verify (text: string, set: LocalJWKSet): Promise<Entry> {
     try {
-      const { payload } = await jwtVerify(text, set, options).catch(async (error) => {
+      const { payload, protectedHeader } = await jwtVerify(text, set, options).catch(async (error) => {
         if (!(error instanceof JWKSMultipleMatchingKeys)) throw error
         const tries = (await Array.fromAsync(error)).slice(0, maxTries)
           .map((key) => jwtVerify(text, key, options))
@@ -82,7 +86,9 @@ export function createJwtAuthenticator (keys: Keys, settings: Config, known: Set
           throw failed.errors.map(toRejection).find((each) => each !== rejections.signature) ?? error
         })
       })
-      return { access: { ...toAccess(payload, settings, known), renew: renewal(check, text) }, set }
+      const { typ } = protectedHeader
+      if (!types.includes(typeof typ === 'string' ? mediaTypeOf(typ) : typ)) throw rejections.type
+      return { access: { ...toAccess(payload, text, settings, known), renew: renewal(check, text) }, set }
     } catch (error) {
       const rejection = toRejection(error)
       // If the JWT names no key, a key that `set` lacks may have signed the JWT.
@@ -94,10 +100,8 @@ export function createJwtAuthenticator (keys: Keys, settings: Config, known: Set
     }
   }
 
-  async function check (text: string, onMiss: () => void): Promise<Access> {
-    // Allow only base64url. A decoder skips other characters: variants of a valid JWT could fill the cache.
-    if (!/^[\w-]+\.[\w-]+\.[\w-]*$/.test(text)) throw rejections.malformed
-    if (!cache.has(text)) onMiss()
+  async function check (text: string): Promise<Access> {
+    if (!isWellFormed(text)) throw rejections.malformed
     try {
       const entry = await verify(text, keys.current() ?? await keys.refetch())
       cache.set(text, entry)
@@ -105,7 +109,7 @@ export function createJwtAuthenticator (keys: Keys, settings: Config, known: Set
       return entry.access
     } catch (error) {
       const isInvalid = toRejection(error).status === 401
-      // A JWT that has become invalid counts toward FAILED_AUTH_RATE from now on.
+      // From now on, a JWT that has become invalid counts as new.
       if (isInvalid) cache.delete(text)
       jwtEvents.publish({ result: isInvalid ? 'rejected' : 'unavailable' })
       throw error
@@ -119,12 +123,29 @@ export function createJwtAuthenticator (keys: Keys, settings: Config, known: Set
       jwtEvents.publish({ result: 'cached' })
       return access
     },
+    isNew: (text: string) => isWellFormed(text) && !cache.has(text),
     check
   }
 }
 
+const splitList = (list: string) => list.split(',').map((name) => name.trim())
+
+/** RFC 7515, section 4.1.9: a type without a slash omits `application/`. */
+const mediaTypeOf = (typ: string) => (typ.includes('/') ? typ : `application/${typ}`).toLowerCase()
+
+/**
+ * Allows only base64url, without unused bits in the signature's last character. A decoder ignores other
+ * characters and these bits: variants of a valid JWT could fill the cache.
+ */
+function isWellFormed (text: string): boolean {
+  const [, signature] = /^[\w-]+\.[\w-]+\.([\w-]*)$/.exec(text) ?? []
+  return signature !== undefined && Buffer.from(signature, 'base64url').toString('base64url') === signature
+}
+
 /** Prefixes the user with the issuer, so that a JWT never acts for a user of the service's own tokens. */
-function toAccess (payload: JWTPayload, settings: Config, known: Set<string>): Omit<Access, 'renew'> {
+function toAccess (
+  payload: JWTPayload, text: string, settings: Config, known: Set<string>
+): Omit<Access, 'renew'> {
   const name = payload[settings.JWT_USER_CLAIM]
   // The claim may be a number, null or an empty string.
   const user = typeof name === 'string' && name !== '' ? `${settings.JWT_ISSUER}|${name}` : ''
@@ -135,7 +156,17 @@ function toAccess (payload: JWTPayload, settings: Config, known: Set<string>): O
   const names = granted.flatMap((scope) => typeof scope === 'string' ? scope.split(' ') : [])
   const scopes = new Set(names).intersection(known)
   const leftMs = ((payload.exp as number) + clockToleranceSeconds) * 1000 - Date.now()
-  return { user, readOnly: false, scopes, validUntil: performance.now() + Math.min(cacheMs, leftMs) }
+  const validUntil = performance.now() + Math.min(cacheMs, leftMs)
+  return { id: idOf(payload, text), user, readOnly: false, scopes, validUntil }
+}
+
+/**
+ * Returns `jti`. Without one that a log can show, returns 16 digits of a hash without the signature: with
+ * ES256, anyone can compute a second signature from the first.
+ */
+function idOf ({ jti }: JWTPayload, text: string): string {
+  if (typeof jti === 'string' && isPrintable(jti)) return jti
+  return hash('sha256', text.slice(0, text.lastIndexOf('.'))).slice(0, 16)
 }
 
 /** Maps an error code of jose to a reason. Wrong claims share a code: the name of the claim decides. */

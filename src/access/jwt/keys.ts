@@ -25,7 +25,7 @@ export function createKeys (settings: Config, log: FastifyBaseLogger, times = de
     try {
       const text = await fetchKeys(settings, signal)
       // If the keys are unchanged, keep the old set. A new set would empty the cache of verified JWTs.
-      const set = text === keys?.text ? keys.set : createLocalJWKSet(JSON.parse(text))
+      const set = text === keys?.text ? keys.set : readKeys(text)
       if (keys === undefined || failure) log.info('the keys of the identity provider are fetched')
       keys = { text, set, fetchedAt: performance.now() }
       failure = undefined
@@ -63,6 +63,14 @@ export function createKeys (settings: Config, log: FastifyBaseLogger, times = de
     /** Ends a fetch. Later fetches fail at once, without a log line. */
     close: () => closed.abort()
   }
+}
+
+/** Throws if no key is for signatures: JWTs must get 503, not 401, while the provider publishes no keys. */
+function readKeys (text: string): LocalJWKSet {
+  const set = createLocalJWKSet(JSON.parse(text))
+  const isEmpty = set.jwks().keys.every(({ use }) => use === 'enc')
+  if (isEmpty) throw new Error('the provider publishes no keys for signatures')
+  return set
 }
 
 async function fetchKeys (settings: Config, signal: AbortSignal): Promise<string> {

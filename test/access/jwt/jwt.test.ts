@@ -1,10 +1,10 @@
+import { hash } from 'node:crypto'
 import Fastify from 'fastify'
 import type { JWTPayload } from 'jose'
 import t, { type Test } from 'tap'
 import { createJwtAuthenticator, serveResourceMetadata } from '../../../src/access/jwt/jwt.ts'
 import { createKeys } from '../../../src/access/jwt/keys.ts'
 import { readConfig } from '../../../src/config.ts'
-import { ApiError, errors } from '../../../src/errors.ts'
 import { jwtEvents, jwtRejections } from '../../../src/events.ts'
 import { rejectMalformedRequests } from '../../../src/http/request-checks.ts'
 import { authenticateWith } from '../../support/authenticate.ts'
@@ -24,10 +24,11 @@ async function startChecks (t: Test, settings: Record<string, string> = {}) {
   const times = { refreshMs: 3_600_000, retryMs: 3_600_000, cooldownMs: 0, timeoutMs: 5000 }
   const keys = createKeys(config, Fastify().log, times)
   t.teardown(keys.close)
-  const authenticate = authenticateWith(createJwtAuthenticator(keys, config, new Set(['plants:read', 'x'])))
+  const authenticator = createJwtAuthenticator(keys, config, new Set(['plants:read', 'x']))
+  const authenticate = authenticateWith(authenticator)
   const rejects = (token: string, cause: string) =>
     t.rejects(authenticate(token), { name: 'TOKEN_INVALID', cause }, cause)
-  return { authenticate, config, keys, provider, rejects }
+  return { authenticate, config, isNew: authenticator.isNew, keys, provider, rejects }
 }
 
 t.test('a provider that has never responded gets 503, and own tokens work', async (t) => {
@@ -125,6 +126,32 @@ t.test('settings name the user claim, the type, the URL of the keys and the algo
   await rs.rejects(await rs.provider.sign(), 'algorithm')
 })
 
+t.test('JWT_TYPE lists the types, and only `none` accepts a JWT without a type', async (t) => {
+  const headers = [{ typ: undefined }, { typ: 'JWT' }, { typ: 'at+jwt' }, { typ: 'application/AT+JWT' },
+    { typ: 'none' }, { typ: '' }, { typ: null }, { typ: 1 }, { typ: ['at+jwt'] }]
+  for (const [JWT_TYPE, ...accepted] of [
+    ['none', undefined], ['JWT, none', undefined, 'JWT'], ['at+jwt', 'at+jwt', 'application/AT+JWT'],
+    ['at+jwt,JWT', 'JWT', 'at+jwt', 'application/AT+JWT']
+  ] as const) {
+    const { authenticate, provider } = await startChecks(t, { JWT_TYPE })
+    const results = await Promise.all(headers.map(async (header) =>
+      authenticate(await provider.sign({}, header)).then(() => [header.typ], () => [])))
+    t.strictSame(results.flat(), accepted, JWT_TYPE)
+  }
+})
+
+t.test('a JWT with another spelling of its signature is malformed, and is not cached', async (t) => {
+  const { authenticate, provider, rejects } = await startChecks(t)
+  const token = await provider.sign()
+  await authenticate(token)
+  const digits = [...'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_']
+  const bytesOf = (text: string) => Buffer.from(text.split('.')[2] as string, 'base64url')
+  const variants = digits.map((last) => token.slice(0, -1) + last)
+    .filter((text) => text !== token && bytesOf(text).equals(bytesOf(token)))
+  t.equal(variants.length, 15)
+  for (const variant of [...variants, `${token}=`]) await rejects(variant, 'malformed')
+})
+
 t.test('hostile tokens get the same 401 as every invalid token, and no token is in the log', async (t) => {
   const provider = await startKeyServer(t)
   const { rejections, withToken, log } = await startService(t, provider.issuer)
@@ -167,10 +194,9 @@ t.test('hostile tokens get the same 401 as every invalid token, and no token is 
 })
 
 t.test('a cached token is verified again after a minute, and after a change of the keys', async (t) => {
-  const { authenticate, config, keys, provider } = await startChecks(t)
+  const { authenticate, config, isNew, keys, provider } = await startChecks(t)
   const token = await provider.sign()
-  const refuse = () => { throw new ApiError(errors.OVERLOADED) }
-  await t.rejects(authenticate(token, refuse), { name: 'OVERLOADED' }, 'before the check of the signature')
+  t.strictSame([isNew(token), isNew(`${token}=`), isNew('a.b')], [true, false, false])
   const counts: Record<string, number> = {}
   jwtEvents.subscribe(({ result }) => { counts[result] = (counts[result] ?? 0) + 1 })
   const real = performance.now.bind(performance)
@@ -178,12 +204,13 @@ t.test('a cached token is verified again after a minute, and after a change of t
   const intercepted = t.intercept(performance, 'now', { value: () => real() + shiftMs })
   const short = await provider.sign({ exp: Math.floor(Date.now() / 1000) + 10 })
   // The service tolerates clocks that differ by 30 s.
-  for (const [checked, atMs, verified, cached] of [
-    [token, 0, 1, 0], [token, 59_000, 1, 1], [token, 60_001, 2, 1],
-    [short, 60_001, 3, 1], [short, 95_000, 3, 2], [short, 105_000, 4, 2]
+  for (const [checked, atMs, wasNew, verified, cached] of [
+    [token, 0, true, 1, 0], [token, 59_000, false, 1, 1], [token, 60_001, false, 2, 1],
+    [short, 60_001, true, 3, 1], [short, 95_000, false, 3, 2], [short, 105_000, false, 4, 2]
   ] as const) {
     shiftMs = atMs
-    await authenticate(checked, verified === 2 ? refuse : undefined)
+    t.equal(isNew(checked), wasNew)
+    await authenticate(checked)
     t.strictSame(counts, { verified, ...cached > 0 && { cached } })
   }
   intercepted.restore()
@@ -197,12 +224,11 @@ t.test('a cached token is verified again after a minute, and after a change of t
   provider.keys.shift()
   await keys.refetch()
   await provider.stop()
-  for (const title of ['the key is unknown', 'a 503 does not make the token count as failed']) {
-    await t.rejects(authenticate(token, refuse), { name: 'KEYS_UNAVAILABLE' }, title)
-  }
+  await t.rejects(authenticate(token), { name: 'KEYS_UNAVAILABLE' }, 'the key is unknown')
+  t.notOk(isNew(token), 'a 503 does not make the token a guess')
   await provider.restart()
   await t.rejects(authenticate(token), { name: 'TOKEN_INVALID', cause: 'unknown_key' })
-  await t.rejects(authenticate(token, refuse), { name: 'OVERLOADED' }, 'no longer cached')
+  t.ok(isNew(token), 'no longer cached')
 
   let current = before
   const changing =
@@ -212,6 +238,36 @@ t.test('a cached token is verified again after a minute, and after a change of t
   await changing(another)
   await pending
   await t.rejects(changing(token), { name: 'TOKEN_INVALID' }, 'the keys changed during the check')
+})
+
+t.test('FAILED_AUTH_RATE counts invalid JWTs and tokens of the service together', async (t) => {
+  const provider = await startKeyServer(t)
+  const { as, withToken } = await startService(t, provider.issuer, { FAILED_AUTH_RATE: '2/m' })
+  const known = withToken(await provider.sign())
+  t.match(await known.list(), { status: 200 })
+  t.strictSame(await withToken(await provider.sign({ iss: 'x' })).list(), invalid)
+  t.strictSame(await withToken('plant_1').list(), invalid)
+  const other = withToken(await provider.sign({ sub: 'bob' }))
+  t.match(await other.list(), { status: 429, body: { error: 42902 } })
+  t.equal((await (await as('alice')).list()).statusCode, 429)
+  t.match(await known.list(), { status: 200 })
+})
+
+t.test('the log has the `jti` of a JWT, or else a hash of what is signed', async (t) => {
+  const provider = await startKeyServer(t)
+  const { log, withToken } = await startService(t, provider.issuer, { LOG_LEVEL: 'info' })
+  for (const jti of ['trrtcc:6f1c', undefined, '', 'a\nb', 42, 'x'.repeat(256)]) {
+    const token = await provider.sign({ jti: jti as string, sub: crypto.randomUUID() })
+    await withToken(token).create(1)
+    const signed = token.slice(0, token.lastIndexOf('.'))
+    t.match(JSON.parse(log.at(-1) as string), {
+      msg: 'request completed',
+      user: `${provider.issuer}|`,
+      tokenId: jti === 'trrtcc:6f1c' ? jti : hash('sha256', signed).slice(0, 16)
+    })
+  }
+  await withToken(await provider.sign({ jti: 'reader', scope: 'plants:read' })).create(1)
+  t.match(JSON.parse(log.at(-1) as string), { error: 40302, tokenId: 'reader' })
 })
 
 const wellKnown = '/.well-known/oauth-protected-resource'

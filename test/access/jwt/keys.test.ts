@@ -108,6 +108,9 @@ const faults: Record<string, [path: string, respond: Responses, reason: RegExp]>
   }, /names no secure URL of keys$/],
   'an error status': ['/keys', respond('{"keys":[]}', 503), /\/keys responded with status 503$/],
   'an empty response': ['/keys', respond('', 204), /JSON/],
+  'no keys': ['/keys', respond('{"keys":[]}'), /the provider publishes no keys for signatures$/],
+  'only keys for encryption':
+    ['/keys', respond('{"keys":[{"kty":"EC","use":"enc"}]}'), /no keys for signatures$/],
   'JSON without keys': ['/keys', respond('{"keys":{}}'), /Key Set malformed/],
   'a redirect': ['/keys', respond('', 302, { location: '/other-keys' }), /unexpected redirect/],
   'a large response without an end':

@@ -1,4 +1,4 @@
-import { chmod, mkdir, rm } from 'node:fs/promises'
+import { chmod, mkdir, readFile, rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import t from 'tap'
 import { openOperator, runbook } from './operator.ts'
@@ -39,6 +39,36 @@ const log = () => project.compose('logs', '--no-color', 'plant-store')
 await t.test('the service logs at debug', async () => {
   await follow(runbook['Log at debug for a moment']?.[0])
   await until(log, (log) => log.includes('the log level is debug'))
+})
+
+await t.test('a leaked token is revoked, and the plants that it created are deleted', async (t) => {
+  const [revoke, collect, erase] = runbook['A token has leaked'] as string[]
+  const create = ['plant-store', 'token', 'create', 'alice']
+  const createToken = () => project.compose('exec', '-T', 'plant-store', ...create)
+  const [good, leaked] = [await createToken(), await createToken()]
+  const url = `${await project.url()}/plants`
+  const send = async (token: string, method: string, path = '', body?: object) => (await fetch(url + path, {
+    method,
+    headers: { authorization: `Bearer ${token}`, 'content-type': 'application/json' },
+    body: body && JSON.stringify(body)
+  })).status
+  const [fern, evil] = [{ id: 21, name: 'Good fern' }, { id: 22, name: 'Evil "ivy"' }]
+  t.equal(await send(good, 'POST', '', fern), 200)
+  t.equal(await send(leaked, 'POST', '', fern), 400, 'the id is taken')
+  t.equal(await send(leaked, 'POST', '', evil), 200)
+  t.equal(await send(leaked, 'DELETE', '/1'), 204)
+
+  await writeFile(join(folder, 'token.txt'), `${leaked}\n`)
+  const shown = await follow(revoke)
+  t.match(shown, /^(\w{16}) +alice .* active\nrevoked 1$/m)
+  const [, TOKEN_ID] = /^(\w{16}) +alice/m.exec(shown) as RegExpExecArray
+  t.match(await follow(collect, { TOKEN_ID }), /^ +\d "remoteAddress":"[\d.]+"$/m)
+  t.match(await readFile(join(folder, 'uses.ndjson'), 'utf8'), /"method":"DELETE".*"id":"1"/)
+  t.match(await follow(erase), /22 .* Evil "ivy"/)
+  const left = await project.sql('select string_agg(name, \',\' order by id) from plants where id > 20')
+  t.equal(left, 'Good fern')
+  await until(() => send(leaked, 'GET'), (status) => status === 401)
+  t.equal(await send(good, 'DELETE', '/21'), 204)
 })
 
 await t.test('the queries show who holds a lock that the service waits for', async (t) => {

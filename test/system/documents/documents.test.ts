@@ -91,9 +91,10 @@ t.test('the commands of the documents succeed', async (t) => {
   await tokens.create({ user: 'bob', readOnly: false })
   const [bobs] = await tokens.list('bob')
   const address = await listen()
-  // Commands in docs/data.md import these files.
+  // Commands in docs/data.md import these files, and a command in docs/operating.md reads the token.
   const folder = t.testdir({
     'plants.csv': 'id,name\n41,Fern\n',
+    'token.txt': await tokens.create({ user: 'erin', readOnly: false }),
     'everything.ndjson.gz': gzipSync('{"user":"dave","id":1,"name":"Oak"}\n')
   })
   const TOKEN = (await as('carol')).authorization.replace('Bearer ', '')

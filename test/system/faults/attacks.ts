@@ -146,9 +146,11 @@ async function measure ({ url }: Postgres, attack: Attack, options: Options) {
   const over = new AbortController()
   const attacker = await startAttack(scope, attack, target)
   const beside = attack.beside?.(url, over.signal)
-  const linesBefore = service.log.length
+  // Each write has a line. The service must limit all other lines.
+  const countLines = () => service.log.filter(({ msg }) => msg !== 'request completed').length
+  const linesBefore = countLines()
   const during = await watch(watchMs)
-  const logLines = (service.log.length - linesBefore) / Math.max(watchMs / 1000, 1)
+  const logLines = (countLines() - linesBefore) / Math.max(watchMs / 1000, 1)
   attacker.send('stop')
   const [counts] = await once(attacker, 'message') as [Counts]
   over.abort()
