@@ -5,10 +5,10 @@ import { Command, InvalidArgumentError, Option } from 'commander'
 import manifest from '../package.json' with { type: 'json' }
 import { isPrintable, isUnambiguous } from './access/tokens.ts'
 import { withDatabase } from './commands/database.ts'
-import { formatError, hideTokens } from './commands/format.ts'
+import { formatError, hideTokens, UsageError } from './commands/format.ts'
 import type { ImportOptions, importPlants } from './commands/transfer/import.ts'
 import { createToken, listTokens, revokeTokens, showToken } from './commands/tokens.ts'
-import { eraseUser, listUsers } from './commands/tokens-and-users.ts'
+import { eraseUser, listUsers } from './commands/users.ts'
 import { readConfig as readSettings } from './config.ts'
 import { migrate } from './database/migrate.ts'
 import { findMisspelledSettings } from './environment.ts'
@@ -149,6 +149,7 @@ transfer('import', 'create the plants of a file; plants that exist stay as they 
   async () => (await import('./commands/transfer/import.ts')).importPlants)
   .option('--chunk <plants>', 'commit after so many plants, instead of all or none', positiveInteger)
   .option('--rate <plants>', 'create at most so many plants a second', positiveInteger)
+  .option('--empty <columns>', 'in these columns of a CSV file, such as name, an empty cell is an empty text')
   .option('--skip-errors <file>', 'write rejected lines to a file and continue')
   .option('--dry-run', 'check and count, and store nothing', false)
 
@@ -158,6 +159,7 @@ transfer('export', 'write the plants of one moment',
 // Do not use commander's `isDefault`: `serve` would take a misspelled command as an argument.
 const [command = 'serve', ...words] = process.argv.slice(2)
 await program.parseAsync([command, ...words], { from: 'user' }).catch((error) => {
+  if (error instanceof UsageError) program.error(`error: ${error.message}`)
   console.error(hideTokens(formatError(error)))
   process.exitCode = 1
 })

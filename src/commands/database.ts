@@ -24,9 +24,10 @@ export async function withDatabase (config: Config, work: (url: string) => Promi
   await work(url).finally(close)
 }
 
+/** Calls `work` with the open database and its URL, and closes the database. */
 export const withOpenDatabase = (
-  config: Config, statementTimeoutMs: number, work: (database: Database) => Promise<void>
+  config: Config, statementTimeoutMs: number, work: (database: Database, url: string) => Promise<void>
 ): Promise<void> => withDatabase(config, async (url) => {
   const database = openDatabase({ url, statementTimeoutMs })
-  await work(database).finally(() => database.close())
+  await work(database, url).finally(() => database.close())
 })

@@ -7,23 +7,28 @@ const remedies: Array<[codes: RegExp, advice: string]> = [
     'DATABASE_URL: …?sslmode=verify-full&sslrootcert=/path/to/ca.pem'],
   [/^EADDRINUSE$/, 'Set PORT to a free port, or METRICS_PORT for the metrics.'],
   [/^Z_BUF_ERROR$/, 'The gzip file is truncated.'],
-  [/^Z_DATA_ERROR$/, 'Expected a gzip file.'],
+  [/^Z_DATA_ERROR$/, 'The file is no gzip file, is damaged, or has other data after its end.'],
   [/^42P01$/, 'Create the tables first: start the service, or run plant-store migrate.'],
   [/^42703$/, 'Migrate the tables first: start the newest version, or run its plant-store migrate.']
 ]
 const adviceFor = (code = '') => remedies.find(([codes]) => codes.test(code))?.[1]
 
+/** The arguments of a command are wrong. The exit code is 2. */
+export class UsageError extends Error {}
+
 type Cause = AggregateError & { code?: string }
 
-/** Formats an error with its causes as one line. */
-export function formatError (error: unknown): string {
+/** Formats an error with its causes as one line. Escape sequences of a file could garble the terminal. */
+export const formatError = (error: unknown) => explain(error).replaceAll(/[^\P{C}\n]+/gu, ' ')
+
+function explain (error: unknown): string {
   const { code, message, cause, errors } = error as Cause
   const advice = adviceFor(code)
   if (advice !== undefined) return `${message}. ${advice}`
   // If a host name has several addresses, Node's error has no message, but a list of one error per address.
   const causes = [cause, errors].flat().filter(Boolean) as Cause[]
   const remedied = causes.find(({ code }) => adviceFor(code))
-  return remedied ? formatError(remedied) : [message, ...causes.map(formatError)].join(' ').trim()
+  return remedied ? explain(remedied) : [message, ...causes.map(explain)].join(' ').trim()
 }
 
 /** Hides the tokens in a text, such as a message about a token that was given instead of an id. */

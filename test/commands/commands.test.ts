@@ -3,13 +3,13 @@ import { registerHooks, syncBuiltinESMExports } from 'node:module'
 import { PassThrough } from 'node:stream'
 import { mock } from 'node:test'
 import { setImmediate as nextTick } from 'node:timers/promises'
-import t from 'tap'
+import t, { type Test } from 'tap'
 import manifest from '../../package.json' with { type: 'json' }
 import { createToken, createTokens, hashToken, isPrintable, isUnambiguous } from '../../src/access/tokens.ts'
 import { withDatabase } from '../../src/commands/database.ts'
 import { formatError } from '../../src/commands/format.ts'
 import { printQuickStart } from '../../src/commands/tokens.ts'
-import { eraseUser } from '../../src/commands/tokens-and-users.ts'
+import { eraseUser } from '../../src/commands/users.ts'
 import { maxRevocationMs, readConfig } from '../../src/config.ts'
 import { openDatabase, tables } from '../../src/database/database.ts'
 import { ApiError, errors } from '../../src/errors.ts'
@@ -41,7 +41,7 @@ async function run (args: string[], environment: Record<string, string> = { DATA
     }
   })
   // The query makes Node run the file again.
-  await import(`../../src/main.ts?run=${++runs}`)
+  await import(`../../src/main.ts?run=${++runs}`).catch((error) => { if (exited === undefined) throw error })
   const result = exited ?? ended(process.exitCode ?? 0)
   Object.assign(process, { argv, env, exit, exitCode: undefined })
   for (const output of outputs) output.restore()
@@ -76,6 +76,8 @@ t.test('bad arguments get one line and exit code 2, and without arguments the pr
     [['export', '--all', 'alice', 'plants.csv'], noUser],
     [['import', 'alice', '--chunk', '0'], "option '--chunk <plants>' argument '0' is invalid. " +
       'Expected a whole number from 1 to 999999999.'],
+    [['import', 'alice', 'plants.txt'],
+      'plants.txt: expected --format, or a name that ends in .ndjson, .csv, .ndjson.gz or .csv.gz'],
     [['import', 'alice', '--format', 'xml'], "option '--format <format>' argument 'xml' is invalid. " +
       'Allowed choices are ndjson, csv, ndjson.gz, csv.gz.']
   ]
@@ -319,7 +321,7 @@ t.test('user list counts the plants and tokens of each user', async (t) => {
 t.test('user erase deletes what a user has, and what instances create before they notice it', async (t) => {
   await tokens.create({ user: 'bob', readOnly: false })
   mock.timers.enable({ apis: ['setTimeout'] })
-  // Without this call, src/commands/tokens-and-users.ts would keep the real function that it imports.
+  // Without this call, src/commands/users.ts would keep the real function that it imports.
   syncBuiltinESMExports()
   t.teardown(() => {
     mock.timers.reset()
@@ -335,8 +337,10 @@ t.test('user erase deletes what a user has, and what instances create before the
   t.strictSame(await plantsOf('ann'), [1])
   mock.timers.tick(1)
   await erased
-  t.strictSame(printed.args(), [['Erased 2500 plants and 1 token of ann.\n' +
-    'Left: 0 plants and 0 tokens of ann. Backups and logs are not erased.']])
+  t.strictSame(printed.args(), [
+    ['Erased 2501 plants and 1 token of ann.'],
+    ['Left: 0 plants and 0 tokens of ann. Backups and logs are not erased.']
+  ])
   t.strictSame([await plantsOf('ann'), await plantsOf('bob')], [[], [1]])
   t.strictSame((await tokens.list()).map(({ user }) => user), ['Zoë', 'bob'])
 })
@@ -347,10 +351,16 @@ t.test('user erase names the identity provider, which can still issue tokens', a
     ['https://id.example|42', jwt, 'The identity provider can still issue tokens for this user.'],
     ['https://id.example|42', undefined], ['a|b', jwt]
   ] as const) {
+    await addPlants(user, 1)
     t.strictSame(await run(['user', 'erase', user, '--yes'], environment), succeeds(
-      `Erased 0 plants and 0 tokens of ${user}.`,
+      `Erased 1 plant and 0 tokens of ${user}.`,
       `Left: 0 plants and 0 tokens of ${user}. Backups and logs are not erased.`, ...last))
   }
+})
+
+t.test('user erase fails for a user without plants and tokens', async (t) => {
+  t.strictSame(await run(['user', 'erase', 'an', '--yes']),
+    fails('There are no plants or tokens of an. The command user list shows all users.'))
 })
 
 t.test('user erase fails while something still creates plants of the user', async (t) => {
@@ -365,23 +375,53 @@ t.test('user erase fails while something still creates plants of the user', asyn
     { code: 1, stderr: 'Something still creates plants or tokens of dan. Erase again.\n' })
 })
 
+/** Opens a transaction with a plant of the user. */
+const openWriter = (t: Test, user: string) => openSession(t, url, `
+  set application_name = 'an operator';
+  begin; insert into plants (owner, id, name) values ('${user}', 9, 'Fern')`)
+const namesWriter = (user: string) => new RegExp('^Waiting for the transaction of an operator, ' +
+  `process \\d+, since \\d{4}-\\d\\d-\\d\\dT[\\d:.]{12}Z: it may create plants of ${user}\\.\n`)
+
+/** Waits until \`user erase\` has looked for open transactions \`times\` times. */
+async function looksForWriters (times: number): Promise<void> {
+  const looks = new Set<number>()
+  while (looks.size < times) {
+    const [look] = await sql(url, `select query_start as time from pg_stat_activity where state = 'idle'
+      and application_name = 'plant-store' and datname = current_database() and query like '%pg_locks%'
+      and backend_start > (select min(xact_start) from pg_stat_activity where datname = current_database())`)
+    if (look !== undefined) looks.add(Number(look.time))
+    await nextTick()
+  }
+}
+
 t.test('user erase waits for open transactions, and fails if a token was created meanwhile', async (t) => {
-  const operator = await openSession(t, url,
-    "begin; insert into plants (owner, id, name) values ('eve', 1, 'Fern')")
+  await addPlants('eve', 2)
+  const operator = await openWriter(t, 'eve')
   const erased = run(['user', 'erase', 'eve', '--yes'])
-  // Wait until the command has looked for open transactions.
-  const looked = `select from pg_stat_activity where application_name = 'plant-store'
-    and datname = current_database() and query like '%pg_locks%' and state = 'idle'
-    and backend_start > (select min(xact_start) from pg_stat_activity where datname = current_database())`
-  while ((await sql(url, looked)).length === 0) await nextTick()
+  await looksForWriters(1)
   // This transaction begins later, so the erasure does not wait for its end.
   await openSession(t, url, "begin; insert into plants (owner, id, name) values ('bob', 2, 'Ivy')")
   await tokens.create({ user: 'eve', readOnly: false })
+  await looksForWriters(3)
   await operator.query('commit')
-  const stderr = 'Something still creates plants or tokens of eve. Erase again.\n'
-  t.match(await erased, { code: 1, stdout: 'Left: 0 plants and 1 token of eve.', stderr })
+  const { code, stdout, stderr } = await erased
+  t.match(stderr, namesWriter('eve'))
+  t.match(stderr, /\nSomething still creates plants or tokens of eve\. Erase again\.\n$/)
+  t.match(stdout, /^Erased 3 plants and 0 tokens of eve\.\nLeft: 0 plants and 1 token of eve\./)
+  t.equal(code, 1)
   t.strictSame(await plantsOf('eve'), [])
   t.equal((await tokens.list('eve')).length, 1)
+})
+
+t.test('user erase finds the plants of a user who has only open transactions', async (t) => {
+  const operator = await openWriter(t, 'hal')
+  const erased = run(['user', 'erase', 'hal', '--yes'])
+  await looksForWriters(3)
+  await operator.query('commit')
+  const { stderr, ...result } = await erased
+  t.match(stderr, namesWriter('hal'))
+  t.match(result, { code: 0, stdout: 'Erased 1 plant and 0 tokens of hal.' })
+  t.strictSame(await plantsOf('hal'), [])
 })
 
 t.test('user erase asks on a terminal', async (t) => {

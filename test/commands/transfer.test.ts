@@ -1,63 +1,30 @@
 import assert from 'node:assert/strict'
 import { execFile } from 'node:child_process'
-import { link, mkdtemp, readFile, rm, stat, symlink, writeFile } from 'node:fs/promises'
-import { tmpdir } from 'node:os'
+import { link, readFile, stat, symlink } from 'node:fs/promises'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
 import { gunzipSync, gzipSync } from 'node:zlib'
 import fc from 'fast-check'
 import t from 'tap'
-import { formatError } from '../../src/commands/format.ts'
 import { exportPlants } from '../../src/commands/transfer/export.ts'
 import { findFormat, readCsv, readNdjson } from '../../src/commands/transfer/files.ts'
-import { importPlants, type ImportOptions } from '../../src/commands/transfer/import.ts'
-import { readConfig } from '../../src/config.ts'
+import { importPlants } from '../../src/commands/transfer/import.ts'
 import { fields, NewPlantSchema, textFields } from '../../src/plants/plant.ts'
 import { anyText } from '../support/any-text.ts'
-import { createDatabase, sql } from '../support/database.ts'
+import { sql } from '../support/database.ts'
 import { matchEach } from '../support/match.ts'
 import { naughty } from '../support/naughty.ts'
 import { storePlants } from '../support/plants.ts'
 import { asShipped, program, start } from '../support/program.ts'
+import { created, ends, openTransfers } from '../support/transfers.ts'
 
-const DATABASE_URL = await createDatabase(t)
-const config = readConfig({ DATABASE_URL })
-// An export flushes its file. TMPDIR may be in memory, where that takes no time.
-const folder = await mkdtemp(join(tmpdir(), 'transfer-'))
-t.teardown(() => rm(folder, { recursive: true }))
+const transfers = await openTransfers(t)
+const { url: DATABASE_URL, config, folder, file, ended, importFile, exportFile, stored } = transfers
 const range = (length: number) => Array.from({ length }, (_, index) => index)
 const lines = (count: number, from = 0) =>
   range(count).map((index) => `{"id":${from + index},"name":"plant ${index}","tag":"indoor"}\n`).join('')
 const execute = promisify(execFile)
 const parseLines = (text: string) => text.trimEnd().split('\n').map((line) => JSON.parse(line))
-const stored = (user: string) =>
-  sql(DATABASE_URL, 'select id::text, name, tag from plants where owner = $1 order by plants.id', [user])
-
-async function file (name: string, content: string | Buffer): Promise<string> {
-  await writeFile(join(folder, name), content)
-  return join(folder, name)
-}
-
-/** Runs a command in this process. `report` has the lines that the command prints to standard error. */
-async function ended (command: () => Promise<void>): Promise<{ code: unknown, report: string[] }> {
-  const printed = t.capture(console, 'error')
-  const error = await command().catch((error) => error)
-  const report = printed().map(({ args }) => String(args[0]))
-  const code = error === undefined ? process.exitCode ?? 0 : 1
-  process.exitCode = undefined
-  return { code, report: error === undefined ? report : [...report, formatError(error)] }
-}
-
-const importFile = async (
-  user: string | undefined, name: string, content: string | Buffer, options: Partial<ImportOptions> = {}
-) => {
-  const path = await file(name, content)
-  return ended(() => importPlants(config, user, path, { dryRun: false, ...options }))
-}
-const exportFile = (user: string | undefined, name: string, options: { format?: string } = {}) =>
-  ended(() => exportPlants(config, user, join(folder, name), options))
-const ends = (code: number, ...report: string[]) => ({ code, report })
-const created = (count: number) => ends(0, `${count} created, 0 existing, 0 rejected`)
 
 t.test('plants come from standard input, and those that exist stay as they are', async (t) => {
   const text = '{"id":1,"name":"Fern"}\n\n{"id":2,"name":"","tag":""}\r\n\r\n{"id":1,"name":"Ivy"}'
@@ -124,8 +91,12 @@ t.test('a malformed file or an error of the database ends the import, and nothin
     alter table plants add constraint no_weeds check (name <> 'weed' or nextval('weeds') > 1)`)
   t.teardown(() => sql(DATABASE_URL, 'drop sequence weeds cascade'))
   const rejected = '0 created, 0 existing, 1 rejected'
+  const utf16 = 'line 1: expected UTF-8, got UTF-16. ' +
+    'Convert the file: iconv --from-code=UTF-16 --to-code=UTF-8'
   const failed = '0 created, 0 existing, 0 rejected'
-  const header = 'line 1: expected columns of id,name,tag, each once, got '
+  const header = 'line 1: expected columns of id,name,tag, each once, separated by commas, got '
+  const gzipAdvice = 'incorrect header check. ' +
+    'The file is no gzip file, is damaged, or has other data after its end.'
   const csv = 'expected at most 133120 bytes, and cells like "5"" pot"'
   const cases: Array<[name: string, content: string | Buffer, report: string[]]> = [
     ['a.ndjson', `${lines(3)}nonsense\n`, [
@@ -135,13 +106,19 @@ t.test('a malformed file or an error of the database ends the import, and nothin
     ['b.csv', '1,Fern\n', [`${header}1,Fern`, failed]],
     ['c.csv', 'id,name,name\n1,a,b\n', [`${header}id,name,name`, failed]],
     ['d.csv', 'user,id,name\nbob,1,a\n', [`${header}user,id,name`, failed]],
+    ['d.csv', 'id,name,\n1,a,b\n', [`${header}id,name,`, failed]],
+    ['d.csv', 'id;name\n1;a\n', [`${header}id;name`, failed]],
+    ['d.csv', `id,\u001B[31m${'x'.repeat(200)}\n`, [`${header}id, [31m${'x'.repeat(92)}…`, failed]],
     ['e.csv', 'id,name\n1,5" pot\n', [`line 2: ${csv}`, failed]],
     ['e.csv', 'id,name\n1,5 "pot"\n', [`line 2: ${csv}`, failed]],
     ['e.csv', 'id,name\n1,"5"\n2,"5 pot', [`line 3: ${csv}`, failed]],
     ['f.csv', `id,name\n1,"${'x\n'.repeat(200_000)}"`, [`line 2: ${csv}`, failed]],
     ['a.ndjson.gz', gzipSync(lines(9)).subarray(0, 60),
       ['unexpected end of file. The gzip file is truncated.', failed]],
-    ['a.csv.gz', 'no gzip', ['incorrect header check. Expected a gzip file.', failed]],
+    ['a.csv.gz', 'no gzip', [gzipAdvice, failed]],
+    ['b.ndjson.gz', Buffer.concat([gzipSync(lines(9)), Buffer.from('junk')]), [gzipAdvice, failed]],
+    ['utf16.csv', Buffer.from('id,name\n1,a\n', 'utf16le'), [utf16, failed]],
+    ['utf16.ndjson', Buffer.from('\uFEFF{"id":1}', 'utf16le').swap16(), [utf16, failed]],
     ['g.csv', 'id,name\n1,Fern\n2,weed\n',
       ['new row for relation "plants" violates check constraint "no_weeds"', failed]]
   ]

@@ -1,9 +1,14 @@
 // Citus stores the plants of each user on one of several servers, and rejects some statements and migrations.
 // These tests need no Citus. The first ones check that Citus accepts all statements and migrations.
+import { once } from 'node:events'
 import { glob, readFile } from 'node:fs/promises'
+import { connect, createServer, type AddressInfo } from 'node:net'
+import { join } from 'node:path'
 import pg from 'pg'
 import t, { type Test } from 'tap'
 import { startRecordingUses } from '../../src/access/token-uses.ts'
+import { importPlants } from '../../src/commands/transfer/import.ts'
+import { readConfig } from '../../src/config.ts'
 import { openDatabase, ownedTables } from '../../src/database/database.ts'
 import { migrate, serverStatement, UnsupportedServer } from '../../src/database/migrate.ts'
 import { statementEvents, type StatementEvent } from '../../src/events.ts'
@@ -120,6 +125,43 @@ async function createCitus (t: Test): Promise<string> {
   await sql(url, "update pg_extension set extname = 'citus' where extname = 'plpgsql'")
   return url
 }
+
+/**
+ * Opens a proxy that responds like the coordinator of Citus 13.2.2. It reports a duplicate in COPY as XX000.
+ * For `insert … select`, it counts the selected rows, not the inserted rows.
+ */
+async function openCoordinator (t: Test, url: string): Promise<string> {
+  const { hostname, port } = new URL(url)
+  const server = createServer((near) => {
+    const far = connect(Number(port), hostname)
+    near.pipe(far).on('data', (chunk: Buffer) => {
+      // These replacements keep the lengths of the messages.
+      const text = chunk.toString('latin1').replaceAll('\0C23505\0', '\0CXX000\0')
+        .replaceAll(/(?<=INSERT 0 )\d+/g, (count) => count.replaceAll(/./g, '9'))
+      near.write(Buffer.from(text, 'latin1'))
+    })
+  }).listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  t.teardown(() => server.close())
+  const { port: nearPort } = server.address() as AddressInfo
+  return Object.assign(new URL(url), { host: `127.0.0.1:${nearPort}` }).href
+}
+
+t.test('on Citus, an import skips plants that exist, and counts what it creates', async (t) => {
+  const url = await createDatabase(t)
+  const config = readConfig({ DATABASE_URL: await openCoordinator(t, url) })
+  const lines = (ids: number[]) => ids.map((id) => `{"id":${id},"name":"plant ${id}"}\n`).join('')
+  const folder = t.testdir(
+    { 'one.ndjson': lines([2]), 'all.ndjson': lines([1, 2, 3]), 'unsorted.ndjson': lines([4, 3]) })
+  const printed = t.capture(console, 'error')
+  for (const [name, summary] of [
+    ['one', '1 created, 0 existing, 0 rejected'], ['all', '2 created, 1 existing, 0 rejected'],
+    ['unsorted', '1 created, 1 existing, 0 rejected'], ['all', '0 created, 3 existing, 0 rejected']
+  ]) {
+    await importPlants(config, 'ann', join(folder, `${name}.ndjson`), { dryRun: false })
+    t.strictSame(printed.args().splice(0), [[summary]])
+  }
+})
 
 t.test('on Citus, the first creates of a process share statements only if WRITE_BATCH is set', async (t) => {
   for (const WRITE_BATCH of [undefined, 500]) {

@@ -9,18 +9,34 @@ const columns = `owner, id${columnList}`
 const copy = `savepoint before_copy; copy plants (${columns}) from stdin; release before_copy`
 const stage = `create temp table if not exists staged on commit drop as select ${columns} from plants
   with no data; truncate staged; copy staged from stdin`
-// PostgreSQL inserts the rows in the order of `byKey`. If lines repeat a key, it stores the first line.
-const insert = `insert into plants (${columns}) select * from staged order by owner, id, ctid
-  on conflict do nothing`
-const uniqueViolation = '23505'
+// PostgreSQL inserts the rows in the order of `byKey`. If lines repeat a key, it stores the first line. Count
+// the returned rows: on Citus the statement's own row count is the number of staged rows.
+const insert = `with created as (
+    insert into plants (${columns}) select * from staged order by owner, id, ctid
+    on conflict do nothing returning 1
+  ) select count(*) from created`
+// unique_violation. For COPY, the coordinator of Citus reports an error of a worker as internal_error.
+const mayBeDuplicate = ['23505', 'XX000']
+
+/** The keys that exist for a dry run: keys of stored plants, and keys of earlier lines. */
+export const createChecked = `create temp table checked (
+    owner text collate "C", id bigint, primary key (owner, id)
+  ) on commit drop; set local enable_hashjoin = off; set local enable_mergejoin = off`
+// Without hash and merge joins, PostgreSQL looks up each key in the index, whatever the statistics say. Citus
+// accepts a join of a distributed table only with a subquery on a local table.
+const addStored = `insert into checked select plants.owner, plants.id
+  from plants join (select owner, id from staged) as line using (owner, id) on conflict do nothing`
+const addLines = 'insert into checked select owner, id from staged on conflict do nothing'
+
+/** A batch with more characters is sent at once. */
+const maxLength = 2 ** 19
 
 /** Plants as lines of COPY's text format. The garbage collector would take longer with objects. */
 export class Batch {
   size = 0
-  /** The characters of the lines. */
-  length = 0
   /** Whether the plants have the order of `byKey`. */
   isSorted = true
+  #length = 0
   #last: PlantKey | undefined
   #lines: string[] = []
   readonly #encoded: Buffer[] = []
@@ -31,9 +47,11 @@ export class Batch {
     const { user, id, plant } = added
     const line = toLine([user, id, ...fields.map((field) => plant[field])])
     this.#lines.push(line)
-    this.length += line.length
+    this.#length += line.length
     this.size++
   }
+
+  isLarge = () => this.#length >= maxLength
 
   /** Releases the strings of the lines. Call often: then the garbage collector copies few strings. */
   encode (): void {
@@ -48,22 +66,35 @@ export class Batch {
   }
 }
 
-/** Takes half of the time of `insertAll`. Returns false, and stores nothing, if one plant exists. */
+/**
+ * Takes half of the time of `insertAll`. Returns false, and stores nothing, if one plant exists. After some
+ * other errors on Citus, also returns false: `insertAll` will fail for the same reason.
+ */
 export async function copyAll (client: pg.Client, lines: Buffer): Promise<boolean> {
   try {
     await finished(client.query(from(copy)).end(lines))
     return true
   } catch (error) {
-    if (!(error instanceof pg.DatabaseError && error.code === uniqueViolation)) throw error
+    if (!(error instanceof pg.DatabaseError && mayBeDuplicate.includes(error.code as string))) throw error
     await client.query('rollback to before_copy')
     return false
   }
 }
 
+const stageAll = (client: pg.Client, lines: Buffer) => finished(client.query(from(stage)).end(lines))
+
 /** Returns the number of plants that did not exist. */
 export async function insertAll (client: pg.Client, lines: Buffer): Promise<number> {
-  await finished(client.query(from(stage)).end(lines))
-  return (await client.query(insert)).rowCount as number
+  await stageAll(client, lines)
+  const { rows: [row] } = await client.query(insert)
+  return Number(row.count)
+}
+
+/** Returns the same number, but neither stores nor locks a plant. Needs the table of `createChecked`. */
+export async function checkAll (client: pg.Client, lines: Buffer): Promise<number> {
+  await stageAll(client, lines)
+  await client.query(addStored)
+  return (await client.query(addLines)).rowCount as number
 }
 
 const escapes: Record<string, string> = { '\\': '\\\\', '\t': '\\t', '\n': '\\n', '\r': '\\r' }

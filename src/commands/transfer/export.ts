@@ -9,7 +9,7 @@ import { to } from 'pg-copy-streams'
 import type { Config } from '../../config.ts'
 import { fields } from '../../plants/plant.ts'
 import { findFormat } from './files.ts'
-import { runTransfer } from './transfer.ts'
+import { runTransfer, type Transfer } from './transfer.ts'
 
 /** Writes to standard output if there is no `file`. Exports the plants of all users if there is no `user`. */
 export async function exportPlants (
@@ -19,10 +19,12 @@ export async function exportPlants (
   if (file !== undefined && statSync(file, { throwIfNoEntry: false })?.isFile() === false) {
     throw new Error(`${file}: expected a new name, or a regular file to replace`)
   }
-  await runTransfer(config, async (transfer) => {
+  await runTransfer(config, 'export', async (transfer) => {
     const { client, signal } = transfer
-    // The session's statement_timeout may be too short for an export, so turn this timeout off.
+    // The role's statement_timeout may be too short for an export, so turn this timeout off.
     await client.query('begin read only; set local statement_timeout = 0')
+    const isShown = process.stderr.isTTY && (file !== undefined || !process.stdout.isTTY)
+    const count = isShown ? [await countPlants(transfer, user)] : []
     const rows = client.query(to(copyStatement(isCsv, user)))
     const convert = isCsv ? [] : [(chunks: AsyncIterable<Buffer>) => toNdjson(chunks, user)]
     // Rename the file to its final name only when the file is complete. Do not open an existing file.
@@ -31,7 +33,8 @@ export async function exportPlants (
     const output = file === undefined ? process.stdout : createWriteStream(part, options)
     const zip = isGzip ? [createGzip()] : []
     // The commit rejects if the connection is lost before the server has confirmed the export.
-    const written = pipeline(rows, ...convert, ...zip, output, { signal }).then(() => client.query('commit'))
+    const written = pipeline(rows, ...convert, ...count, ...zip, output, { signal })
+      .then(() => client.query('commit'))
     try {
       if (file === undefined) await written
       else await written.then(() => rename(part, file)).finally(() => rm(part, { force: true }))
@@ -42,6 +45,24 @@ export async function exportPlants (
     }
     transfer.summary = () => `${rows.rowCount} exported`
   })
+}
+
+/** Starts the progress line. Pass all lines of the file through the returned function. */
+async function countPlants (transfer: Transfer, user?: string) {
+  // Counting the plants of all users could take long. Use PostgreSQL's estimate, which is -1 if unknown.
+  const { rows: [row] } = await transfer.client.query(user === undefined
+    ? "select nullif(reltuples, -1) as total from pg_class where oid = 'plants'::regclass"
+    : `select count(*) as total from plants where owner = ${pg.escapeLiteral(user)}`)
+  let [bytes, plants] = [0, 0]
+  transfer.progress = () => ({ bytes, plants, totalPlants: Number(row.total) || undefined })
+  return async function * (chunks: AsyncIterable<Buffer>): AsyncGenerator<Buffer> {
+    for await (const chunk of chunks) {
+      bytes += chunk.length
+      // The number of a line feed: with a string, `indexOf` takes twice as long.
+      for (let at = -1; (at = chunk.indexOf(0x0A, at + 1)) !== -1;) plants++
+      yield chunk
+    }
+  }
 }
 
 function copyStatement (isCsv: boolean, user?: string): string {

@@ -3,6 +3,7 @@ import { isUtf8 } from 'node:buffer'
 import { ApiError, errors } from '../../errors.ts'
 import { parseJson } from '../../http/json.ts'
 import { fields } from '../../plants/plant.ts'
+import { UsageError } from '../format.ts'
 
 export interface Line {
   /** Counts from 1. A CSV record of several lines has the number of its last line. */
@@ -20,7 +21,8 @@ export const invalid = (message: string) => new ApiError(errors.FIELD_INVALID, {
 /** Without `format` the file's extension decides. Standard input and output are NDJSON by default. */
 export function findFormat (file = '.ndjson', format = /\.((?:ndjson|csv)(?:\.gz)?)$/.exec(file)?.[1]) {
   if (format !== undefined) return { isCsv: format.startsWith('csv'), isGzip: format.endsWith('.gz') }
-  throw new Error(`${file}: expected --format, or a name that ends in .ndjson, .csv, .ndjson.gz or .csv.gz`)
+  throw new UsageError(
+    `${file}: expected --format, or a name that ends in .ndjson, .csv, .ndjson.gz or .csv.gz`)
 }
 
 /** Skips blank lines. */
@@ -35,8 +37,13 @@ export async function * readNdjson (chunks: AsyncIterable<Buffer>, maxBytes: num
   }
 }
 
-/** Throws at a malformed quote, because after such a quote the start of the next record is unknown. */
-export async function * readCsv (chunks: AsyncIterable<Buffer>, maxBytes: number, user?: string) {
+/**
+ * Throws at a malformed quote, because after such a quote the start of the next record is unknown. In the
+ * columns `emptyTexts`, an empty cell is an empty text, not an absent value.
+ */
+export async function * readCsv (
+  chunks: AsyncIterable<Buffer>, maxBytes: number, user?: string, emptyTexts: string[] = []
+) {
   let columns: string[] = []
   // The record that is being read. A record continues on the next line while its number of quotes is odd.
   let [record, isValid, isOpen, firstLine] = ['', true, false, 1]
@@ -54,8 +61,8 @@ export async function * readCsv (chunks: AsyncIterable<Buffer>, maxBytes: number
       record = record.replace(/\r$/, '')
       const cells = toCells(record)
       if (cells === undefined) throw malformed()
-      const parse = toObject.bind(undefined, columns, cells, isValid)
-      if (columns.length === 0) columns = checkHeader(cells.map(String), user)
+      const parse = () => toObject(columns, cells, isValid, emptyTexts)
+      if (columns.length === 0) columns = checkHeader(cells.map((name = '') => name), user)
       else yield { number, text: record, parse }
     }
   }
@@ -87,14 +94,20 @@ function toCells (record: string): Array<string | undefined> | undefined {
 function checkHeader (columns: string[], user?: string): string[] {
   const known = [...user === undefined ? ['user'] : [], 'id', ...fields]
   if (columns.every((name, index) => known.includes(name) && columns.indexOf(name) === index)) return columns
-  throw new Error(`line 1: expected columns of ${known.join()}, each once, got ${columns.join()}`)
+  const got = columns.join()
+  throw new Error(`line 1: expected columns of ${known.join()}, each once, separated by commas, got ` +
+    (got.length > 100 ? `${got.slice(0, 100)}…` : got))
 }
 
-function toObject (columns: string[], cells: unknown[], isValid: boolean): unknown {
+function toObject (
+  columns: string[], cells: Array<string | undefined>, isValid: boolean, emptyTexts: string[]
+): unknown {
   if (!isValid) throw new ApiError(errors.BODY_NOT_UTF8)
   if (cells.length !== columns.length) throw invalid(`The line must have ${columns.length} cells.`)
   const object: Record<string, unknown> = {}
-  for (const [index, name] of columns.entries()) object[name] = cells[index]
+  for (const [index, name] of columns.entries()) {
+    object[name] = cells[index] ?? (emptyTexts.includes(name) ? '' : undefined)
+  }
   return object
 }
 
@@ -105,6 +118,11 @@ async function * splitLines (chunks: AsyncIterable<Buffer>, maxBytes: number): A
   let number = 0
   const toLine = (text: string, isValid: boolean) => {
     number++
+    // In UTF-16, every second byte of ASCII is zero.
+    if (number === 1 && text.slice(0, 4).includes('\0')) {
+      throw new Error('line 1: expected UTF-8, got UTF-16. ' +
+        'Convert the file: iconv --from-code=UTF-16 --to-code=UTF-8')
+    }
     return { number, text: number === 1 ? text.replace(/^\uFEFF/, '') : text, isValid }
   }
   const toLines = (bytes: Buffer): RawLine[] => isUtf8(bytes)

@@ -5,6 +5,7 @@ import type { Config } from '../../config.ts'
 import { openClient } from '../../database/connector.ts'
 import { withDatabase } from '../database.ts'
 import { formatError } from '../format.ts'
+import { showProgress, type Progress } from './progress.ts'
 
 export interface Transfer {
   client: Client
@@ -12,23 +13,28 @@ export interface Transfer {
   signal: AbortSignal
   /** The last line of the report. Empty when there is nothing to report. */
   summary: () => string
+  /** Undefined if the progress line would mix with the plants on the terminal. */
+  progress?: () => Progress
 }
 
 // The objects of a transfer are short-lived. V8's default flags would save little time and double the memory.
 for (const flag of ['--semi-space-growth-factor=1', '--heap-growing-percent=50']) setFlagsFromString(flag)
 
-export async function runTransfer (config: Config, run: (transfer: Transfer) => Promise<void>) {
-  const interruption = new AbortController()
-  const { signal } = interruption
-  const interrupt = () => interruption.abort()
-  process.once('SIGINT', interrupt).once('SIGTERM', interrupt)
-  await withDatabase(config, async (url) => {
-    // The timeout is long, because an insert waits for any other transaction that creates the same plant.
-    const client = await openClient(url, { statement_timeout: 60_000 })
-    signal.addEventListener('abort', () => { void client.end() })
+/** `name` is the command. PostgreSQL shows it as the name of the application. */
+export const runTransfer = (config: Config, name: string, run: (transfer: Transfer) => Promise<void>) =>
+  withDatabase(config, async (url) => {
+    const client = await openClient(url, { application_name: `plant-store ${name}` })
+    const interruption = new AbortController()
+    const { signal } = interruption
+    const interrupt = () => interruption.abort()
+    process.once('SIGINT', interrupt).once('SIGTERM', interrupt)
+    const disconnect = () => { client.connection.stream.destroy() }
+    // A frozen server would never confirm the end of the connection.
+    signal.addEventListener('abort', disconnect)
     const transfer: Transfer = { client, signal, summary: () => '' }
+    const hideProgress = showProgress(transfer)
     const error = await run(transfer).catch((error) => error)
-    await client.end()
+    hideProgress()
     process.off('SIGINT', interrupt).off('SIGTERM', interrupt)
     if (error !== undefined) {
       // 130 is the usual exit code after SIGINT.
@@ -36,5 +42,9 @@ export async function runTransfer (config: Config, run: (transfer: Transfer) => 
       console.error(signal.aborted ? 'interrupted' : formatError(error))
     }
     if (transfer.summary() !== '') console.error(transfer.summary())
+    const timer = setTimeout(disconnect, 1000)
+    await client.end()
+    clearTimeout(timer)
+    // If the reader of a pipe has stopped, the pending write would keep the process alive.
+    if (signal.aborted) process.exit()
   })
-}

@@ -9,7 +9,11 @@ import t from 'tap'
 import manifest from '../../../package.json' with { type: 'json' }
 import { createDatabase, openSession, sql } from '../../support/database.ts'
 import { asShipped, program, unmeasured } from '../../support/program.ts'
-import { ndjson, until } from '../../support/transfer.ts'
+import { countPlants, ndjson, until } from '../../support/transfer.ts'
+import { openProxy } from '../faults/proxy.ts'
+
+const isCopying = `exists (select from pg_stat_activity
+  where datname = current_database() and query like 'copy (%')`
 
 t.test('npx runs the program in a checkout and passes its options on', async (t) => {
   const cwd = join(import.meta.dirname, '../../..')
@@ -61,6 +65,52 @@ t.test('an export that loses its connection before the server confirms it leaves
   t.strictSame(await readdir(folder), [])
 })
 
+t.test('Ctrl-C ends an import whose database is frozen, and the report is right', async (t) => {
+  const url = await createDatabase(t)
+  // The import waits for lines, in or between transactions, for the rate, or for the server.
+  for (const [options, lines] of [
+    ['--chunk 10', 20], ['--chunk 10', 25], ['--chunk 10 --rate 100', 999], ['--chunk 1000', 200_000]
+  ] as const) {
+    await sql(url, 'delete from plants')
+    const proxy = await openProxy(t, url)
+    const words = ['import', 'ann', ...options.split(' ')]
+    const { child, ended } = unmeasured.start(words, { DATABASE_URL: proxy.url })
+    child.stdin.on('error', () => {}).write(ndjson(lines))
+    await until(url, '(select count(*) >= 20 from plants)')
+    proxy.silence()
+    child.kill('SIGINT')
+    const { code, stderr } = await ended
+    const [, created, note] =
+      /^interrupted\n(\d+) created, 0 existing, 0 rejected; (.*)\n$/.exec(stderr) ?? []
+    t.equal(code, 130)
+    t.ok(Number(created) === await countPlants(url) || note?.startsWith('the outcome'), stderr)
+    proxy.cut()
+  }
+})
+
+t.test('SIGTERM ends an export whose database is frozen, or whose output nobody reads', async (t) => {
+  const url = await createDatabase(t)
+  await sql(url, `insert into plants (owner, id, name)
+    select 'ann', n, repeat('n', 999) from generate_series(1, 99999) n`)
+  const folder = t.testdir()
+  for (const [isFrozen, ...file] of [[true, join(folder, 'plants.csv')], [true], [false]] as const) {
+    const proxy = await openProxy(t, url)
+    if (isFrozen) proxy.slow(10)
+    const words = ['export', 'ann', ...file]
+    const child = spawn('env', [...asShipped, `DATABASE_URL=${proxy.url}`, ...program, ...words])
+    let stderr = ''
+    child.stderr.setEncoding('utf8').on('data', (chunk) => { stderr += chunk })
+    await until(url, isCopying)
+    if (isFrozen) proxy.silence()
+    child.kill('SIGTERM')
+    t.strictSame(await once(child, 'exit'), [130, null])
+    t.equal(stderr, 'interrupted\n')
+    t.strictSame(await readdir(folder), [])
+    proxy.cut()
+    await until(url, `not ${isCopying}`)
+  }
+})
+
 /** Whether a process has written to the only file in `folder` and closed it. */
 async function hasWritten (pid: number | undefined, folder: string): Promise<boolean> {
   const [name] = await readdir(folder)
@@ -76,8 +126,7 @@ t.test('an export is one snapshot and blocks nothing', async (t) => {
     select 'ann', n, 'plant ' || n, 'indoor' from generate_series(0, 19999) n`)
   // The export blocks, because the test reads the export's output only after the delete.
   const child = spawn('env', [...asShipped, `DATABASE_URL=${DATABASE_URL}`, ...program, 'export', 'ann'])
-  await until(DATABASE_URL,
-    "exists (select from pg_stat_activity where datname = current_database() and query like 'copy (%')")
+  await until(DATABASE_URL, isCopying)
   await sql(DATABASE_URL, 'delete from plants where id % 2 = 0')
   let text = ''
   child.stdout.setEncoding('utf8').on('data', (chunk) => { text += chunk })

@@ -12,9 +12,10 @@ export async function openProxy (scope: Scope, url: string) {
   let mode = 'open'
   let [delayMs, bytesPerSecond, most] = [0, Infinity, 0]
 
-  const server = createServer((near) => {
+  // Without `allowHalfOpen` and `destroyOnReturn`, a client could close a connection that forwards no data.
+  const server = createServer({ allowHalfOpen: true }, (near) => {
     if (mode === 'closed') return near.resetAndDestroy()
-    const far = connect({ port: Number(port), host: hostname })
+    const far = connect({ port: Number(port), host: hostname, allowHalfOpen: true })
     const pair = { sockets: [near, far], isDead: mode === 'silent' }
     pairs.add(pair)
     most = Math.max(most, pairs.size)
@@ -29,7 +30,7 @@ export async function openProxy (scope: Scope, url: string) {
     from.setNoDelay()
     to.on('error', () => {})
     try {
-      for await (const chunk of from as AsyncIterable<Buffer>) {
+      for await (const chunk of from.iterator({ destroyOnReturn: false }) as AsyncIterable<Buffer>) {
         const ms = delayMs + chunk.length / bytesPerSecond * 1000
         if (ms > 0) await delay(ms)
         if (!pair.isDead) to.write(chunk)

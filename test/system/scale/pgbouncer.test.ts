@@ -1,12 +1,13 @@
 // Tests the service with PgBouncer between the service and PostgreSQL. Through PgBouncer, several connections
 // of the service share one PostgreSQL connection.
 import { join } from 'node:path'
+import { setTimeout as delay } from 'node:timers/promises'
 import t from 'tap'
 import { migrate } from '../../../src/database/migrate.ts'
 import { run, waitForStatus } from '../container/support.ts'
 import { counted } from '../faults/storm.ts'
 import { startWriters } from '../faults/writers.ts'
-import { sql } from '../../support/database.ts'
+import { openSession, sql } from '../../support/database.ts'
 import { migrations } from '../../support/migrations.ts'
 import { unmeasured } from '../../support/program.ts'
 import { missing, startProject } from './support.ts'
@@ -38,6 +39,13 @@ t.test('the service works through PgBouncer in transaction mode without further 
   const importPlants = () => unmeasured.run(['import', 'importer', file], { DATABASE_URL: url })
   t.match(await importPlants(), { code: 0, stderr: '2 created, 0 existing, 0 rejected\n' })
   t.match(await importPlants(), { code: 0, stderr: '0 created, 2 existing, 0 rejected\n' })
+  // A statement of the role may wait for 5 s.
+  const blocker = await openSession(t, direct, 'begin; lock table plants')
+  const commands = [['import', 'importer', file], ['export', 'importer'], ['user', 'list']]
+    .map((words) => unmeasured.run(words, { DATABASE_URL: url }))
+  await delay(6000)
+  await blocker.query('commit')
+  for (const command of commands) t.match(await command, { code: 0 })
 
   await project.sql('create database other owner plant_store', 'postgres')
   t.strictSame(await migrate(url.replace(/plant_store$/, 'other')), migrations)

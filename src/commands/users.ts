@@ -1,0 +1,136 @@
+// The commands `user list` and `user erase`.
+import { createInterface } from 'node:readline/promises'
+import { setTimeout as delay } from 'node:timers/promises'
+import { createTokens } from '../access/tokens.ts'
+import { maxRevocationMs, type Config } from '../config.ts'
+import { openClient } from '../database/connector.ts'
+import { ownedTables, tables, type Database } from '../database/database.ts'
+import { withDatabase, withOpenDatabase } from './database.ts'
+import { countOf, formatTable } from './format.ts'
+
+/** Replaces STATEMENT_TIMEOUT, because counting the plants of all users may take minutes. */
+const statementTimeoutMs = 600_000
+/** How many rows one statement deletes. A longer statement would delay the requests of other users. */
+const chunk = 1000
+
+const statement = (text: string) => ({ name: '', text })
+const toJson = (time: string) => `to_char(${time} at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')`
+/** Counts what each user has, or what the user $1 has. */
+const users = `
+  select username, ${tables.map((kind) => `coalesce(sum(number) filter (where kind = '${kind}'), 0)`).join()},
+    ${toJson('max(changed_at)')} from (
+      ${ownedTables.map((table) => `select owner, '${table}', count(*), max(created_at) from ${table}
+        where $1::text is null or owner = $1 group by owner union all`).join(' ')}
+      select username collate "C", 'tokens', count(*), greatest(max(created_at), max(revoked_at))
+      from tokens where $1 is null or username = $1 group by username
+    ) as change (username, kind, number, changed_at)
+  group by username order by username`
+const deleteTokens =
+  statement('delete from tokens where username = $1 and revoked_at is not null returning id')
+// Locks the rows in order, so that the statement rarely deadlocks with batches of the service.
+const deletes = ownedTables.map((table) => statement(`delete from ${table} where owner = $1
+  and id in (select id from ${table} where owner = $1 order by id limit ${chunk} for update) returning id`))
+
+// Selects the transactions that write to these tables, or those of $1 that still do.
+const writers = statement(`select distinct virtualtransaction, case
+      when pid is null then 'a prepared transaction'
+      else format('the transaction of %s, process %s, since %s', coalesce(nullif(application_name, ''), '?'),
+        pid, coalesce(${toJson('xact_start')}, '?'))
+    end
+  from pg_locks left join pg_stat_activity using (pid)
+  where relation = any ('{${ownedTables.join()}}'::regclass[]) and mode = 'RowExclusiveLock'
+    and database = (select oid from pg_database where datname = current_database())
+    and ($1::text[] is null or virtualtransaction = any ($1))`)
+
+export const listUsers = (config: Config) => withDatabase(config, async (url) => {
+  const heads = ['user', ...tables, 'newest change'].map((head) => head.toUpperCase())
+  console.log(formatTable(heads, await readUsers(url)))
+})
+
+/** Asks for confirmation unless `isConfirmed`. If an erasure fails halfway, a second run completes it. */
+export const eraseUser = (config: Config, user: string, isConfirmed: boolean) =>
+  withOpenDatabase(config, statementTimeoutMs, async (database, url) => {
+    const count = async () => {
+      const [row] = await readUsers(url, user)
+      return tables.map((_, index) => Number(row?.[index + 1] ?? 0))
+    }
+    let before = await count()
+    const isUnknown = () => before.every((number) => number === 0)
+    if (isUnknown()) {
+      // An open transaction, such as an import, may have created the first plants of the user.
+      await waitForWriters(database, user)
+      before = await count()
+    }
+    if (isUnknown()) {
+      const kinds = tables.join(' or ')
+      throw new Error(`There are no ${kinds} of ${user}. The command user list shows all users.`)
+    }
+    if (!isConfirmed) {
+      using terminal = createInterface({ input: process.stdin, output: process.stderr })
+      const answer = await terminal.question(`Erase ${formatNumbers(before)} of ${user}? [y/N] `)
+      if (!/^y(es)?$/i.test(answer)) throw new Error('Nothing is erased.')
+    }
+    await createTokens(database).revoke({ user })
+    const early = await deleteAll(database, user)
+    // Instances may still accept the tokens and create rows. Their settings are unknown, so wait for the
+    // longest time that settings allow. Then wait for longer transactions, such as imports.
+    if ((await count()).at(-1) !== 0) {
+      console.error(`Waiting ${maxRevocationMs / 1000} s for requests with the revoked tokens.`)
+      await delay(maxRevocationMs)
+    }
+    await waitForWriters(database, user)
+    const late = await deleteAll(database, user)
+    const erased = early.map((number, index) => number + (late[index] as number))
+    erased.push((await database.write(deleteTokens, [user])).length)
+    const after = await count()
+    console.log(`Erased ${formatNumbers(erased)} of ${user}.`)
+    console.log(`Left: ${formatNumbers(after)} of ${user}. Backups and logs are not erased.`)
+    if (after.some((number) => number > 0)) {
+      throw new Error(`Something still creates ${tables.join(' or ')} of ${user}. Erase again.`)
+    }
+    if (config.JWT_ISSUER !== undefined && user.startsWith(`${config.JWT_ISSUER}|`)) {
+      console.log('The identity provider can still issue tokens for this user.')
+    }
+  })
+
+/** Resolves to the numbers of all users, or of one user. */
+async function readUsers (url: string, user?: string): Promise<string[][]> {
+  const client = await openClient(url, { application_name: 'plant-store user' })
+  try {
+    // Set the limit in the transaction: a pooler loses the settings of a session.
+    await client.query(`begin read only; set local statement_timeout = ${statementTimeoutMs}`)
+    return (await client.query({ text: users, values: [user], rowMode: 'array' })).rows
+  } finally {
+    await client.end()
+  }
+}
+
+/** Waits for the transactions that write plants now. Names each that does not end soon. */
+async function waitForWriters (database: Database, user: string): Promise<void> {
+  let writing = await database.readLong(writers, [null])
+  for (let round = 0; writing.length > 0; round++) {
+    if (round === 1) {
+      for (const [, name] of writing) console.error(`Waiting for ${name}: it may create plants of ${user}.`)
+    }
+    await delay(100)
+    writing = await database.readLong(writers, [writing.map(([transaction]) => transaction)])
+  }
+}
+
+/** Resolves to the number of deleted rows of each table. */
+async function deleteAll (database: Database, user: string): Promise<number[]> {
+  const numbers = []
+  for (const each of deletes) {
+    let [number, deleted] = [0, 0]
+    do {
+      deleted = (await database.write(each, [user])).length
+      number += deleted
+    } while (deleted === chunk)
+    numbers.push(number)
+  }
+  return numbers
+}
+
+/** Takes a number for each of `tables`. */
+const formatNumbers = (numbers: number[]) => new Intl.ListFormat('en').format(
+  numbers.map((number, index) => countOf(number, tables[index] as string)))

@@ -1,0 +1,95 @@
+// Tests what an import does beside live traffic, with the options, and with unusual files.
+import assert from 'node:assert/strict'
+import { readFile, stat } from 'node:fs/promises'
+import { join } from 'node:path'
+import { setTimeout as delay } from 'node:timers/promises'
+import { gzipSync } from 'node:zlib'
+import fc from 'fast-check'
+import t from 'tap'
+import { gunzip } from '../../src/commands/transfer/gunzip.ts'
+import { openSession, sql, waitingForLocks } from '../support/database.ts'
+import { ndjson } from '../support/transfer.ts'
+import { created, ends, openTransfers } from '../support/transfers.ts'
+
+const { url, folder, importFile, exportFile, stored } = await openTransfers(t, { BODY_LIMIT: '1000' })
+
+t.test('a dry run waits for no transaction, and counts what an import would create now', async (t) => {
+  await importFile('ann', 'two.ndjson', ndjson(2))
+  const other = await openSession(t, url,
+    "begin; insert into plants (owner, id, name) values ('ann', 2, 'Fern')")
+  const content = ndjson(4) + ndjson(5)
+  t.strictSame(await importFile('ann', 'dry.ndjson', content, { dryRun: true }),
+    ends(0, '3 created, 6 existing, 0 rejected; nothing is stored'))
+  t.strictSame(await importFile('ann', 'dry.ndjson', content, { dryRun: true, chunk: 4 }),
+    ends(0, '5 created, 4 existing, 0 rejected; nothing is stored'), 'a chunk does not know earlier chunks')
+  await other.query('commit')
+  t.strictSame(await importFile('ann', 'dry.ndjson', `${content}{}`, { dryRun: true, chunk: 4 }),
+    ends(1, 'line 10: id is missing: expected an integer from -9223372036854775808 to 9223372036854775807.',
+      '2 created, 6 existing, 1 rejected; nothing is stored'))
+  t.equal((await stored('ann')).length, 3)
+})
+
+t.test('after a pause, --rate does not catch up', async (t) => {
+  const other = await openSession(t, url, 'begin; lock table plants')
+  const imported = importFile('bob', 'rate.ndjson', ndjson(30), { rate: 100 })
+  while ((await sql(url, waitingForLocks)).length === 0) await delay(10)
+  // Without the pause, the second and the third batch of ten would be due after 100 and 200 ms.
+  await delay(300)
+  await other.query('commit')
+  const resumedAt = performance.now()
+  t.strictSame(await imported, created(30))
+  t.ok(performance.now() - resumedAt >= 100, 'the third batch follows 100 ms after the second')
+})
+
+t.test('gzip files may have zeros between and after their members', async (t) => {
+  const members = [2, 3].flatMap((count) => [gzipSync(ndjson(count)), Buffer.alloc(99_999)])
+  t.strictSame(await importFile('cat', 'zeros.ndjson.gz', Buffer.concat(members)),
+    ends(0, '3 created, 2 existing, 0 rejected'))
+
+  const member = fc.tuple(fc.string(), fc.nat(20))
+  const sizes = fc.array(fc.integer({ min: 1, max: 40 }), { minLength: 1 })
+  await fc.assert(fc.asyncProperty(fc.array(member, { minLength: 1 }), sizes, async (members, sizes) => {
+    const bytes = Buffer.concat(members.flatMap(([text, zeros]) => [gzipSync(text), Buffer.alloc(zeros)]))
+    async function * split (): AsyncGenerator<Buffer> {
+      for (let from = 0, turn = 0; from < bytes.length; from += sizes[turn++ % sizes.length] as number) {
+        yield bytes.subarray(from, from + (sizes[turn % sizes.length] as number))
+      }
+    }
+    const output = Buffer.concat(await Array.fromAsync(gunzip(split())))
+    assert.equal(output.toString(), members.map(([text]) => text).join(''))
+  }))
+})
+
+t.test('--empty makes empty cells of a CSV file empty texts', async (t) => {
+  const csv = 'id,name,tag\n1,,\n2,Fern,\n'
+  t.match(await importFile('dan', 'cells.csv', csv), { code: 1, report: [/^line 2: name is missing: /] })
+  t.strictSame(await importFile('dan', 'cells.csv', csv, { empty: 'name' }), created(2))
+  t.strictSame(await importFile('eve', 'cells.csv', csv, { empty: 'name,tag' }), created(2))
+  const named = (tag: string | null) => [{ id: '1', name: '', tag }, { id: '2', name: 'Fern', tag }]
+  t.strictSame([await stored('dan'), await stored('eve')], [named(null), named('')])
+  for (const [name, empty] of [['cells.csv', 'id'], ['cells.ndjson', 'name']] as const) {
+    t.strictSame(await importFile('dan', name, csv, { empty }),
+      ends(1, '--empty: expected a CSV file, and columns of name,tag'))
+  }
+})
+
+t.test('a plant is not larger than a body, so that an import accepts what an export writes', async (t) => {
+  const csv = (count: number) => `id,name\n1,"${'\u0001""'.repeat(count)}"\n`
+  // As JSON, each repetition has 8 bytes, and the rest has 11.
+  t.strictSame(await importFile('fay', 'large.csv', csv(124)),
+    ends(1, 'line 2: The plant must not have more than 1000 bytes as JSON.',
+      '0 created, 0 existing, 1 rejected'))
+  t.strictSame(await importFile('fay', 'large.csv', csv(123)), created(1))
+  await sql(url, "delete from plants where owner <> 'fay'")
+  for (const name of ['out.ndjson', 'out.csv']) {
+    await exportFile(undefined, name)
+    await sql(url, 'delete from plants')
+    t.strictSame(await importFile(undefined, name, await readFile(join(folder, name))), created(1))
+  }
+})
+
+t.test('only the owner can read the file of --skip-errors', async (t) => {
+  const skipErrors = join(folder, 'rejects')
+  t.match(await importFile('gil', 'bad.ndjson', '{}\n', { skipErrors }), { code: 3 })
+  t.equal((await stat(skipErrors)).mode & 0o777, 0o600)
+})
