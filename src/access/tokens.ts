@@ -50,8 +50,11 @@ export function createTokens (database: Database, maxQueued = Infinity) {
     list: async (user?: string) => (await database.read(selectByUser, [user])).map(toToken),
 
     /** Resolves to the number of tokens that this call revoked. */
-    revoke: async (by: { id?: string, user?: string }) =>
-      (await database.write(revoke, [by.id, by.user])).length
+    async revoke ({ id, user }: { id?: string, user?: string }): Promise<number> {
+      if (id === undefined) return (await database.write(revokeByUser, [user])).length
+      if (!/^[0-9a-f]{16}$/.test(id)) return 0
+      return (await database.write(revokeById, [`\\x${id.padEnd(64, '0')}`, `\\x${id.padEnd(64, 'f')}`])).length
+    }
   }
 }
 
@@ -68,11 +71,10 @@ const selectByUser = {
   name: 'tokens-by-user',
   text: `select ${columns} from tokens where $1::text is null or username = $1 order by created_at, id`
 }
-const revoke = {
-  name: 'tokens-revoke',
-  text: `update tokens set revoked_at = now()
-    where (id = $1 or username = $2) and revoked_at is null returning id`
-}
+const revoke = 'update tokens set revoked_at = now() where revoked_at is null'
+const revokeByUser = { name: 'tokens-revoke-by-user', text: `${revoke} and username = $1 returning id` }
+// The id of a token is the start of its hash, which has an index.
+const revokeById = { name: 'tokens-revoke-by-id', text: `${revoke} and hash between $1 and $2 returning id` }
 
 function toToken ([id, user, label, readOnly, created, expires, revoked]: Row): Token {
   const toDate = (seconds?: string | null) => seconds ? new Date(Number(seconds) * 1000) : undefined

@@ -3,7 +3,7 @@ import { createInterface } from 'node:readline/promises'
 import { setTimeout as delay } from 'node:timers/promises'
 import { createTokens, tokenState, type NewToken, type Tokens } from '../access/tokens.ts'
 import { maxRevocationMs, type Config } from '../config.ts'
-import { openDatabase, ownedTables, tables, type Database } from '../database/database.ts'
+import { openDatabase, ownedTables, tables, type Database, type Row } from '../database/database.ts'
 import { withDatabase } from './database.ts'
 
 const withOpenDatabase = (
@@ -77,9 +77,12 @@ const users = statement(`
     ) as change (username, kind, number, changed_at)
   group by username order by username`)
 const deleteTokens = statement('delete from tokens where username = $1 and revoked_at is not null')
-// Locks the rows in order, so that the statement rarely deadlocks with batches of the service.
-const deletes = ownedTables.map((table) => statement(`delete from ${table} where owner = $1
-  and id in (select id from ${table} where owner = $1 order by id limit ${chunk} for update) returning id`))
+// Locks the rows in order, so that the statement rarely deadlocks with batches of the service. Use neither `in`
+// nor a join: if PostgreSQL expects few rows, it could run the subselect again for each row.
+const deletes = ownedTables.map((table) => statement(`delete from ${table}
+  where owner = $1 and id >= $2 and id <= (select max(id) from (
+    select id from ${table} where owner = $1 and id >= $2 order by id limit ${chunk} for update
+  ) as chunk) returning id`))
 
 // Selects the transactions that write to these tables, or those of $1 that still do.
 const writers = statement(`select virtualtransaction from pg_locks
@@ -133,7 +136,16 @@ export const eraseUser = (config: Config, user: string, isConfirmed: boolean) =>
   })
 
 async function deleteAll (database: Database, user: string): Promise<void> {
-  for (const each of deletes) while ((await database.write(each, [user])).length === chunk);
+  for (const each of deletes) {
+    let deleted: Row[]
+    // Each chunk starts at the last deleted id. While another session keeps an old snapshot, PostgreSQL cannot
+    // remove the deleted rows from the index, and a chunk would read all of them again.
+    let last: string | null | undefined = String(-(2n ** 63n))
+    do {
+      deleted = await database.write(each, [user, last])
+      last = deleted.at(-1)?.[0]
+    } while (deleted.length === chunk)
+  }
 }
 
 /** Formats rows as a text table with aligned columns. */
