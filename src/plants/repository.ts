@@ -63,15 +63,12 @@ const deleteOne = {
   text: 'delete from plants where owner = $1 and id = $2 returning owner, id'
 }
 // The subselects hide the arrays' lengths from the planner. Otherwise PostgreSQL would replan, which almost
-// doubles a small batch's time. Because of `limit`, the planner expects one key and uses the index. Without
-// `limit`, a batch would read the whole table if the table was small when the statement was prepared.
+// doubles a small batch's time. With `any`, PostgreSQL can only look up each key. With `plants.owner =
+// key.owner`, it would read the whole table if the table was small when the statement was prepared.
 const deleteMany = {
   name: 'plants-delete',
-  text: `delete from plants
-    using (
-      select * from unnest((select $1::text[]), (select $2::bigint[])) limit (select $3::bigint)
-    ) as key (owner, id)
-    where plants.owner = key.owner and plants.id = key.id returning plants.owner, plants.id`
+  text: `delete from plants using unnest((select $1::text[]), (select $2::bigint[])) as key (owner, id)
+    where plants.owner = any (array[key.owner]) and plants.id = key.id returning plants.owner, plants.id`
 }
 
 async function insertAll (database: Database, plants: PlantToStore[]): Promise<boolean[]> {
@@ -89,7 +86,7 @@ async function deleteAll (database: Database, keys: PlantKey[]): Promise<boolean
   const columns = [sorted.map(({ user }) => user), sorted.map(({ id }) => id)]
   const rows = keys.length === 1
     ? await database.write(deleteOne, columns.flat())
-    : await database.write(deleteMany, [...columns, keys.length])
+    : await database.write(deleteMany, columns)
   return outcomesOf(keys, rows)
 }
 
