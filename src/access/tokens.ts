@@ -53,7 +53,8 @@ export function createTokens (database: Database, maxQueued = Infinity) {
     async revoke ({ id, user }: { id?: string, user?: string }): Promise<number> {
       if (id === undefined) return (await database.write(revokeByUser, [user])).length
       if (!/^[0-9a-f]{16}$/.test(id)) return 0
-      return (await database.write(revokeById, [`\\x${id.padEnd(64, '0')}`, `\\x${id.padEnd(64, 'f')}`])).length
+      const [first, last] = ['0', 'f'].map((digit) => `\\x${id.padEnd(64, digit)}`)
+      return (await database.write(revokeById, [first, last])).length
     }
   }
 }

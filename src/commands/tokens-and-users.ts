@@ -77,8 +77,8 @@ const users = statement(`
     ) as change (username, kind, number, changed_at)
   group by username order by username`)
 const deleteTokens = statement('delete from tokens where username = $1 and revoked_at is not null')
-// Locks the rows in order, so that the statement rarely deadlocks with batches of the service. Use neither `in`
-// nor a join: if PostgreSQL expects few rows, it could run the subselect again for each row.
+// Locks the rows in order, so that the statement rarely deadlocks with batches of the service. Do not use `in`:
+// if PostgreSQL expects few rows, it could run the subselect again for each row.
 const deletes = ownedTables.map((table) => statement(`delete from ${table}
   where owner = $1 and id >= $2 and id <= (select max(id) from (
     select id from ${table} where owner = $1 and id >= $2 order by id limit ${chunk} for update
@@ -138,8 +138,8 @@ export const eraseUser = (config: Config, user: string, isConfirmed: boolean) =>
 async function deleteAll (database: Database, user: string): Promise<void> {
   for (const each of deletes) {
     let deleted: Row[]
-    // Each chunk starts at the last deleted id. While another session keeps an old snapshot, PostgreSQL cannot
-    // remove the deleted rows from the index, and a chunk would read all of them again.
+    // Each chunk starts at the last deleted id. While another session keeps an old snapshot, PostgreSQL keeps
+    // the deleted rows, and a chunk that started at the first id would read all of them again.
     let last: string | null | undefined = String(-(2n ** 63n))
     do {
       deleted = await database.write(each, [user, last])

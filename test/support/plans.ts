@@ -56,8 +56,8 @@ export function watchPlans (t: Test) {
 
 /** Counts the rows that the plan's nodes have read from tables of users, also rows that a filter removed. */
 function countRows (plan: Plan): number {
-  const { 'Actual Rows': rows, 'Actual Loops': loops, 'Rows Removed by Filter': removed = 0, Plans = [] } = plan
-  const { 'Relation Name': table = 'pg_', 'Node Type': type } = plan
+  const { 'Node Type': type, 'Relation Name': table = 'pg_', 'Actual Rows': rows, Plans = [] } = plan
+  const { 'Actual Loops': loops, 'Rows Removed by Filter': removed = 0 } = plan
   const isScan = type !== 'ModifyTable' && !table.startsWith('pg_')
   return (isScan ? (rows + removed) * loops : 0) + Plans.reduce((sum, each) => sum + countRows(each), 0)
 }
