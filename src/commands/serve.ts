@@ -7,7 +7,7 @@ import type { FastifyBaseLogger, FastifyInstance } from 'fastify'
 import manifest from '../../package.json' with { type: 'json' }
 import { buildApp } from '../app.ts'
 import type { Config } from '../config.ts'
-import { parseServers } from '../database/connector.ts'
+import { parseConnectionString } from '../database/connection-string.ts'
 import { openDatabase, type Database } from '../database/database.ts'
 import { migrate, serverStatement, supportedVersion, UnsupportedServer } from '../database/migrate.ts'
 import { durabilityEvents } from '../events.ts'
@@ -44,7 +44,7 @@ export async function serve (config: Config): Promise<void> {
       listenTextResolver: (url: string) => `listening on ${url}`
     }
     const early = listenOptions.reusePort ? undefined : await app.listen(listenOptions)
-    app.log.info({ servers: parseServers(url).urls.map((each) => new URL(each).host) }, 'database')
+    app.log.info({ servers: parseConnectionString(url).servers.map(({ name }) => name) }, 'database')
     handleSignals(app, config, lifecycle, () => opened.disposeAsync())
 
     const { postgresql, off } = await untilReady(database, url, config, app.log)

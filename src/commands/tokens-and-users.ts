@@ -77,8 +77,8 @@ const users = statement(`
     ) as change (username, kind, number, changed_at)
   group by username order by username`)
 const deleteTokens = statement('delete from tokens where username = $1 and revoked_at is not null')
-// Locks the rows in order, so that the statement rarely deadlocks with batches of the service. Do not use `in`:
-// if PostgreSQL expects few rows, it could run the subselect again for each row.
+// Locks the rows in order, so that the statement rarely deadlocks with batches of the service. With `in`,
+// PostgreSQL could run the subselect again for each row, if it expects few rows.
 const deletes = ownedTables.map((table) => statement(`delete from ${table}
   where owner = $1 and id >= $2 and id <= (select max(id) from (
     select id from ${table} where owner = $1 and id >= $2 order by id limit ${chunk} for update

@@ -4,7 +4,7 @@ import { setTimeout as delay } from 'node:timers/promises'
 import t from 'tap'
 import { migrate } from '../../src/database/migrate.ts'
 import { openDatabase } from '../../src/database/database.ts'
-import { createConnector, parseServers } from '../../src/database/connector.ts'
+import { createConnector } from '../../src/database/connector.ts'
 import { startPair } from '../system/faults/pair.ts'
 import { openProxy } from '../system/faults/proxy.ts'
 import { startApp } from '../support/app.ts'
@@ -21,27 +21,11 @@ const moss = { id: 2, name: 'Moss' }
 async function findPort (url: string): Promise<string> {
   const connection = await createConnector({ url, statementTimeoutMs: 1000 }).connect()
   connection.close()
-  return portOf(connection.url)
+  return portOf(`postgres://${connection.server.name}`)
 }
 
 const isReady = async () => (await app.inject('/readyz')).statusCode
 const portOf = (url: string) => new URL(url).port
-
-t.test('a connection string names one server or several', async (t) => {
-  for (const url of ['postgres://u:p%2Cq@one:5432/db?sslmode=disable', 'postgresql://one',
-    'postgres://[::1]:5432/db', 'postgres://u@/db?host=/run/postgresql']) {
-    t.strictSame(parseServers(url), { urls: [url], target: 'read-write' })
-  }
-  for (const [mode, rest] of [['prefer', ''], ['require', '&user=y'], ['verify-ca', '']]) {
-    const verifying = `postgres://h/d?sslmode=verify-full${rest}`
-    t.strictSame(parseServers(`postgres://h/d?sslmode=${mode}${rest}`).urls, [verifying])
-  }
-  const rest = '/db?port=5433&target_session_attrs=primary'
-  const urls = ['one:5432', 'two', '[::1]:5434'].map((host) => `postgres://u:p@${host}${rest}`)
-  t.strictSame(parseServers(`postgres://u:p@one:5432,two,[::1]:5434${rest}`), { urls, target: 'primary' })
-  t.throws(() => parseServers('postgres://u@/db?host=one,two'),
-    { message: 'expected several hosts only before the path, got "one,two"' })
-})
 
 t.test('the server that takes writes is found, and connections to other servers are closed', async (t) => {
   t.equal(await findPort(pair.url.replace('@', '@127.0.0.1:1,')), portOf(primaryUrl))

@@ -22,7 +22,8 @@ const folder = t.testdir({
   'old.ndjson': range(few).map((id) => `{"id":${id},"name":"Fern"}\n`).join('')
 })
 const plantsOf = (user: string, count: number) =>
-  `insert into plants (owner, id, name) select ${user}, n, 'Fern' from generate_series(0, ${count} - 1) as n`
+  `insert into plants (owner, id, name) select ${user}, n, 'Fern'
+  from generate_series(0, ${count} - 1) as n`
 const tokensOf = (user: string, count: number) => `insert into tokens (hash, username)
   select sha256((${user})::bytea), ${user} from generate_series(0, ${count} - 1) as n`
 const other = "'other ' || n"
@@ -33,7 +34,7 @@ const addUsers = [
 ]
 
 // A statement that was planned for an earlier state of the tables keeps its plan until they are analyzed.
-const scenarios = [
+const scenarios: Array<{ title: string, first: string[], later: string[], isPlannedFirst?: boolean }> = [
   { title: 'without statistics', first: [], later: addOthers },
   { title: 'with the statistics of users with one plant', first: [...addOthers, 'analyze'], later: [] },
   {

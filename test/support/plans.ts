@@ -37,14 +37,14 @@ export function watchPlans (t: Test) {
   const statements: Array<{ text: string, rowsRead: number }> = []
   const { connect } = pg.Client.prototype
   t.intercept(pg.Client.prototype, 'connect', {
-    value (this: pg.Client) {
+    value (this: pg.Client, ...args: unknown[]) {
       this.on('notice', ({ message = '' }) => {
         const json = /^duration: .* plan:\n(.*)$/s.exec(message)?.[1]
         if (json === undefined) return
         const { 'Query Text': text, Plan: plan } = JSON.parse(json)
         statements.push({ text, rowsRead: countRows(plan) })
       })
-      return connect.call(this)
+      return Reflect.apply(connect, this, args)
     }
   })
   return async function watch (act: () => Promise<unknown>): Promise<typeof statements> {

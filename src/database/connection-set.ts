@@ -1,0 +1,95 @@
+// Chooses an open connection for each statement.
+import pg from 'pg'
+import { connectionEvents, requestContext, statementEvents, type StatementEvent } from '../events.ts'
+import type { Connection, Row, Statement } from './connection.ts'
+import type { ManagedConnection } from './managed-connection.ts'
+import { toDatabaseError } from './pg-errors.ts'
+
+/** Called right before the statement is sent. */
+type OnSend = (connection: Connection) => void
+
+export class ConnectionSet {
+  readonly #all: ManagedConnection[]
+  /** The functions that repeat hedged statements, with the connections that run the statements. */
+  readonly #hedges = new Map<() => void, Connection>()
+  #running = 0
+  #closing: PromiseWithResolvers<void> | undefined
+
+  constructor (all: ManagedConnection[]) {
+    this.#all = all
+  }
+
+  /** Runs the statement on one of `own`. While none of them is usable, runs it on any connection of the set. */
+  async run (own: ManagedConnection[], statement: Statement, values: unknown[] = [], onSend?: OnSend) {
+    const event: StatementEvent =
+      { name: statement.name, startedAt: performance.now(), requestContext: requestContext.getStore() }
+    this.#running++
+    try {
+      if (this.#closing !== undefined) throw new Error('the service has closed the database')
+      // Do not always call `#choose`: its pause would hide this statement from the next call of `pending`.
+      const connection = leastBusy(own)?.usable() ?? await this.#choose(own)
+      onSend?.(connection)
+      const rows = await connection.run(statement, values)
+      statementEvents.publish(event)
+      return rows
+    } catch (error) {
+      statementEvents.publish({ ...event, error })
+      throw toDatabaseError(error)
+    } finally {
+      if (--this.#running === 0) this.#closing?.resolve()
+    }
+  }
+
+  async #choose (own: ManagedConnection[]): Promise<Connection> {
+    const usable = () => usableOf(own) ?? usableOf(this.#all)
+    const opening = leastBusy(own)
+    const found = await opening?.openedSoon() ?? usable()
+    if (found !== undefined) return found
+    try {
+      return await (opening ?? own[0] as ManagedConnection).opened()
+    } catch (error) {
+      // If the server responds, it may be able to run the statement on a connection that is only slow.
+      const slow = error instanceof pg.DatabaseError ? this.#all.find((each) => each.open())?.open() : undefined
+      const last = usable() ?? slow
+      if (last === undefined) throw error
+      return last
+    }
+  }
+
+  /** If the connection becomes unresponsive, repeats the statement on another one. The first success counts. */
+  runHedged (own: ManagedConnection[], statement: Statement, values: unknown[] = []): Promise<Row[]> {
+    const { promise, resolve, reject } = Promise.withResolvers<Row[]>()
+    const hedge = () => resolve(Promise.any([first, this.run(own, statement, values)])
+      .catch(({ errors: [error] }) => { throw error }))
+    const first = this.run(own, statement, values, (connection) => { this.#hedges.set(hedge, connection) })
+    first.then(resolve, reject).finally(() => this.#hedges.delete(hedge))
+    return promise
+  }
+
+  /** Call this every `checkMs`. */
+  check (): void {
+    for (const unresponsive of this.#all.map((each) => each.check())) {
+      if (unresponsive === undefined) continue
+      connectionEvents.publish({ event: 'timed_out' })
+      for (const [hedge, connection] of this.#hedges) {
+        if (connection === unresponsive && this.#hedges.delete(hedge)) hedge()
+      }
+    }
+  }
+
+  /** Waits for the statements that run. Rejects later statements. */
+  async close (): Promise<void> {
+    this.#closing = Promise.withResolvers()
+    if (this.#running > 0) await this.#closing.promise
+    await Promise.all(this.#all.map((each) => each.close()))
+  }
+}
+
+/** Returns undefined if no connection is usable or may be opened soon. */
+function leastBusy (connections: ManagedConnection[]): ManagedConnection | undefined {
+  const cost = (each: ManagedConnection) => each.pending() + (each.usable() ? 0 : 0.5)
+  return connections.filter((each) => each.isPromising())
+    .reduce<ManagedConnection | undefined>((best, each) => best && cost(best) <= cost(each) ? best : each, undefined)
+}
+
+const usableOf = (connections: ManagedConnection[]) => leastBusy(connections.filter((each) => each.usable()))?.usable()
