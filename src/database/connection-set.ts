@@ -66,11 +66,13 @@ export class ConnectionSet {
     return promise
   }
 
-  /** Call this every `checkMs`. */
+  /** Call this every `checkMs`. Replaces connections that have become unresponsive. */
   check (): void {
-    for (const unresponsive of this.#all.map((each) => each.check())) {
-      if (unresponsive === undefined) continue
+    for (const managed of this.#all.filter((each) => each.open()?.check())) {
       connectionEvents.publish({ event: 'timed_out' })
+      const unresponsive = managed.open()
+      // Do not wait for a statement: the new connection may find another server.
+      void managed.openedSoon()
       for (const [hedge, connection] of this.#hedges) {
         if (connection === unresponsive && this.#hedges.delete(hedge)) hedge()
       }

@@ -18,7 +18,7 @@ export type Target = 'read-write' | 'primary' | 'any'
 
 export const connectTimeoutMs = 3000
 export const urlForm = 'postgres://user:password@host:port/database, with % as %25, / as %2F, ? as %3F, ' +
-  '# as %23, @ as %40, [ as %5B and space as %20 in the password'
+  '# as %23, @ as %40, [ as %5B and space as %20 in user and password'
 
 const unitsInMs: Record<string, number> = { us: 0.001, ms: 1, s: 1e3, min: 6e4, h: 36e5, d: 864e5 }
 
@@ -72,7 +72,7 @@ const unexpected = (expected: string) => new Error(`expected ${expected}`)
 
 /** Throws errors that show nothing of the string but the names of known parameters. */
 export function parseConnectionString (string: string): { servers: Server[], target: Target } {
-  const [, scheme = '', body = ''] = /^(postgres(?:ql)?:\/\/)(\S*)$/.exec(string.trim()) ?? []
+  const [, scheme = '', body = ''] = /^(postgres(?:ql)?:\/\/)(\S+)$/.exec(string.trim()) ?? []
   const at = body.lastIndexOf('@')
   const [credentials, address] = [body.slice(0, Math.max(at, 0)), body.slice(at + 1)]
   const [hosts = ''] = address.split(/[/?#]/, 1)

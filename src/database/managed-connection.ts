@@ -111,11 +111,6 @@ export class ManagedConnection {
     }
   }
 
-  /** Call this every `checkMs`. Returns the connection if it has just become unresponsive. */
-  check (): Connection | undefined {
-    return this.open()?.check() ? this.#current : undefined
-  }
-
   /** Waits for statements that were sent. Opens no more connections. */
   async close (): Promise<void> {
     this.#retryAt = Infinity

@@ -96,7 +96,7 @@ function createIn (state: State, owner: string) {
     if (state !== 'opening') await attempt
     if (state === 'lost') opened[0]?.end()
     if (state === 'busy' || state === 'unresponsive') opened[0]?.run({ name: state }).catch(() => {})
-    if (state === 'unresponsive') place.managed.check()
+    if (state === 'unresponsive') place.managed.open()?.check()
   }
   return place
 }
