@@ -41,16 +41,17 @@ export class ConnectionSet {
   }
 
   async #choose (own: ManagedConnection[]): Promise<Connection> {
-    const usable = () => usableOf(own) ?? usableOf(this.#all)
+    const usable = (some: ManagedConnection[]) => leastBusy(some.filter((each) => each.usable()))?.usable()
+    const prompt = (some: ManagedConnection[]) => usable(some.filter((each) => !each.usable()?.isLate))
     const opening = leastBusy(own)
-    const found = await opening?.openedSoon() ?? usable()
+    const found = await opening?.openedSoon() ?? prompt(own) ?? prompt(this.#all)
     if (found !== undefined) return found
     try {
       return await (opening ?? own[0] as ManagedConnection).opened()
     } catch (error) {
-      // If the server responds, it may be able to run the statement on a connection that is only slow.
+      // If the server responds, even an unresponsive connection may only be slow.
       const slow = error instanceof pg.DatabaseError ? this.#all.find((each) => each.open())?.open() : undefined
-      const last = usable() ?? slow
+      const last = usable(own) ?? usable(this.#all) ?? slow
       if (last === undefined) throw error
       return last
     }
@@ -93,5 +94,3 @@ function leastBusy (connections: ManagedConnection[]): ManagedConnection | undef
   return connections.filter((each) => each.isPromising())
     .reduce<ManagedConnection | undefined>((best, each) => best && cost(best) <= cost(each) ? best : each, undefined)
 }
-
-const usableOf = (connections: ManagedConnection[]) => leastBusy(connections.filter((each) => each.usable()))?.usable()

@@ -27,8 +27,8 @@ export interface SessionOptions {
 
 export const checkMs = 100
 
-/** A connection with pending statements is unresponsive after this many checks without a result. */
-const maxChecks = 8
+/** A connection with pending statements is late, or unresponsive, after this many checks without a result. */
+const [lateChecks, maxChecks] = [2, 8]
 
 export class Connection {
   readonly server: Server
@@ -127,7 +127,11 @@ export class Connection {
     return this.#checksWithoutResult === maxChecks
   }
 
-  /** Whether pending statements got no result for `maxChecks`. The next result makes this false again. */
+  /** The next result makes this false again, as `isUnresponsive`. */
+  get isLate (): boolean {
+    return this.#checksWithoutResult >= lateChecks
+  }
+
   get isUnresponsive (): boolean {
     return this.#checksWithoutResult >= maxChecks
   }

@@ -166,6 +166,7 @@ test('while an attempt to connect hangs others are made, and a refused one does 
 
 test('the probe waits for no slow list, and fails only if no connection is open', async (t) => {
   const { proxy, database } = await openProxied(t)
+  await untilItSucceeds(() => database.probe())
   const client = await openSession(t, url, 'select pg_advisory_lock(1)')
   const list = database.read({ name: 'blocked', text: 'select pg_advisory_lock(1)' })
   const lookUp = database.readHedged(one)
