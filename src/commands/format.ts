@@ -1,4 +1,5 @@
 // Formats errors for an operator.
+import { urlForm } from '../database/connection-string.ts'
 
 /** Advice for the operator, by the error codes of Node, OpenSSL and PostgreSQL. */
 const remedies: Array<[codes: RegExp, advice: string]> = [
@@ -6,7 +7,9 @@ const remedies: Array<[codes: RegExp, advice: string]> = [
     'DATABASE_URL: …?sslmode=verify-full&sslrootcert=/path/to/ca.pem'],
   [/^Z_BUF_ERROR$/, 'The gzip file is truncated.'],
   [/^Z_DATA_ERROR$/, 'Expected a gzip file.'],
-  [/^42P01$/, 'Create the tables first: start the service, or run plant-store migrate.']
+  [/^42P01$/, 'Create the tables first: start the service, or run plant-store migrate.'],
+  [/^42501$/, 'docs/operating.md lists the privileges of the roles.'],
+  [/^28P01$/, `The form of DATABASE_URL is ${urlForm}.`]
 ]
 const adviceFor = (code = '') => remedies.find(([codes]) => codes.test(code))?.[1]
 

@@ -47,10 +47,11 @@ export async function serve (config: Config): Promise<void> {
     app.log.info({ servers: parseConnectionString(url).servers.map(({ name }) => name) }, 'database')
     handleSignals(app, config, lifecycle, () => opened.disposeAsync())
 
-    const { postgresql, off } = await untilReady(database, url, config, app.log)
+    const { postgresql, off, missing } = await untilReady(database, url, config, app.log)
     if (lifecycle.stopping) return
     durabilityEvents.publish({ off })
     if (off.length > 0) app.log.warn({ off }, 'a crash of the database may lose acknowledged writes')
+    if (missing.length > 0) app.log.warn({ missing }, 'the role lacks settings: see Pool in docs/scaling.md')
     // Clients of a shared port cannot choose a process, so each process listens only when it is ready.
     const address = early ?? await app.listen(listenOptions)
     if (embedded !== undefined) await printQuickStart(database, address)
@@ -65,16 +66,16 @@ export async function serve (config: Config): Promise<void> {
 /** Migrates and probes. Repeats this until it succeeds, because the database may start after the service. */
 async function untilReady (
   database: Database, url: string, config: Config, log: FastifyBaseLogger, pauseMs = 100
-): Promise<{ postgresql: string, off: string[] }> {
+): Promise<{ postgresql: string, off: string[], missing: string[] }> {
   try {
-    const [[version, encoding, off] = []] = await database.read(serverStatement)
+    const [[version, encoding, off, missing] = []] = await database.read(serverStatement)
     const postgresql = supportedVersion(version, encoding)
     if (config.MIGRATE === 'on') {
       const migrations = await migrate(url)
       if (migrations.length > 0) log.info({ migrations }, 'migrated')
     }
     await database.probe()
-    return { postgresql, off: off?.split(' ') ?? [] }
+    return { postgresql, off: off?.split(' ') ?? [], missing: missing?.split(' ') ?? [] }
   } catch (error) {
     if (error instanceof UnsupportedServer) throw error
     log.warn({ reason: formatError(error) }, `the database is not ready, next attempt in ${pauseMs} ms`)

@@ -7,14 +7,15 @@ import { openDatabase, ownedTables, tables, type Database, type Row } from '../d
 import { withDatabase } from './database.ts'
 
 const withOpenDatabase = (
-  config: Config, statementTimeoutMs: number, work: (database: Database) => Promise<void>
+  config: Config, applicationName: string, statementTimeoutMs: number,
+  work: (database: Database) => Promise<void>
 ): Promise<void> => withDatabase(config, async (url) => {
-  const database = openDatabase({ url, statementTimeoutMs })
+  const database = openDatabase({ url, applicationName, statementTimeoutMs })
   await work(database).finally(() => database.close())
 })
 
 const withTokens = (config: Config, work: (tokens: Tokens) => Promise<void>): Promise<void> =>
-  withOpenDatabase(config, config.STATEMENT_TIMEOUT, (database) => work(createTokens(database)))
+  withOpenDatabase(config, 'plant-store token', config.STATEMENT_TIMEOUT, (database) => work(createTokens(database)))
 
 export const createToken = (config: Config, token: NewToken) =>
   withTokens(config, async (tokens) => console.log(await tokens.create(token)))
@@ -91,14 +92,14 @@ const writers = statement(`select virtualtransaction from pg_locks
     and ($1::text[] is null or virtualtransaction = any ($1))`)
 
 export const listUsers = (config: Config) =>
-  withOpenDatabase(config, statementTimeoutMs, async (database) => {
+  withOpenDatabase(config, 'plant-store user', statementTimeoutMs, async (database) => {
     const heads = ['user', ...tables, 'newest change'].map((head) => head.toUpperCase())
     console.log(formatTable(heads, await database.readLong(users, [null]) as string[][]))
   })
 
 /** Asks for confirmation unless `isConfirmed`. If an erasure fails halfway, a second run completes it. */
 export const eraseUser = (config: Config, user: string, isConfirmed: boolean) =>
-  withOpenDatabase(config, statementTimeoutMs, async (database) => {
+  withOpenDatabase(config, 'plant-store user', statementTimeoutMs, async (database) => {
     const count = async () => {
       const [row] = await database.readLong(users, [user])
       const numbers = tables.map((_, index) => Number(row?.[index + 1] ?? 0))

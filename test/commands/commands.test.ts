@@ -272,7 +272,7 @@ t.test('user erase waits for open transactions, and fails if a token was created
     "begin; insert into plants (owner, id, name) values ('eve', 1, 'Fern')")
   const erased = run(['user', 'erase', 'eve', '--yes'])
   // Wait until the command has looked for open transactions.
-  const looked = `select from pg_stat_activity where application_name = 'plant-store'
+  const looked = `select from pg_stat_activity where application_name = 'plant-store user'
     and datname = current_database() and query like '%pg_locks%' and state = 'idle'
     and backend_start > (select min(xact_start) from pg_stat_activity where datname = current_database())`
   while ((await sql(url, looked)).length === 0) await nextTick()

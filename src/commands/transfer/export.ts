@@ -19,7 +19,7 @@ export async function exportPlants (
   if (file !== undefined && statSync(file, { throwIfNoEntry: false })?.isFile() === false) {
     throw new Error(`${file}: expected a new name, or a regular file to replace`)
   }
-  await runTransfer(config, async (transfer) => {
+  await runTransfer(config, 'export', async (transfer) => {
     const { client, signal } = transfer
     // The session's statement_timeout may be too short for an export, so turn this timeout off.
     await client.query('begin read only; set local statement_timeout = 0')

@@ -34,7 +34,7 @@ export async function importPlants (
   config: Config, user: string | undefined, file: string | undefined, options: ImportOptions
 ): Promise<void> {
   const { isCsv, isGzip } = findFormat(file, options.format)
-  await runTransfer(config, async (transfer) => {
+  await runTransfer(config, 'import', async (transfer) => {
     await using input = file === undefined ? undefined : await open(file)
     const { dev, ino } = fstatSync(input?.fd ?? 0, { bigint: true })
     await using rejects = options.skipErrors === undefined ? undefined : await open(options.skipErrors, 'a')

@@ -17,14 +17,14 @@ export interface Transfer {
 // The objects of a transfer are short-lived. V8's default flags would save little time and double the memory.
 for (const flag of ['--semi-space-growth-factor=1', '--heap-growing-percent=50']) setFlagsFromString(flag)
 
-export async function runTransfer (config: Config, run: (transfer: Transfer) => Promise<void>) {
+export async function runTransfer (config: Config, name: string, run: (transfer: Transfer) => Promise<void>) {
   const interruption = new AbortController()
   const { signal } = interruption
   const interrupt = () => interruption.abort()
   process.once('SIGINT', interrupt).once('SIGTERM', interrupt)
   await withDatabase(config, async (url) => {
     // The timeout is long, because an insert waits for any other transaction that creates the same plant.
-    const client = await openClient(url, { statement_timeout: 60_000 })
+    const client = await openClient(url, { application_name: `plant-store ${name}`, statement_timeout: 60_000 })
     signal.addEventListener('abort', () => { void client.end() })
     const transfer: Transfer = { client, signal, summary: () => '' }
     const error = await run(transfer).catch((error) => error)
