@@ -1,6 +1,8 @@
 // Opens the database that a command uses.
 import { resolve } from 'node:path'
 import type { Config } from '../config.ts'
+import type { ConnectionOptions } from '../database/connector.ts'
+import { openDatabase, type Database } from '../database/database.ts'
 
 /** Loads the embedded PostgreSQL server for development. Rejects in the container image, which lacks it. */
 export const loadEmbedded = () => import('../../dev/embedded-postgres.ts').catch(() => {
@@ -16,4 +18,18 @@ export async function withDatabase (config: Config, work: (url: string) => Promi
   console.error(`DATABASE_URL is not set: using the PostgreSQL server in ${resolve(config.DATA_DIR)}`)
   const { url, close } = await findRunning(config.DATA_DIR) ?? await startEmbedded(config.DATA_DIR)
   await work(url).finally(close)
+}
+
+const maxSilenceMs = 10_000
+
+/** For commands with long statements: ends all connections when the server has not responded for 10 s. */
+export function openWatched (options: ConnectionOptions): Database {
+  const database = openDatabase(options)
+  let respondedAt = performance.now()
+  const note = () => { respondedAt = performance.now() }
+  setInterval(() => {
+    if (performance.now() - respondedAt > maxSilenceMs) database.destroy()
+    database.readHedged({ name: '', text: 'select' }).then(note, () => {})
+  }, 1000).unref()
+  return database
 }

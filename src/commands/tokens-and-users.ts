@@ -3,14 +3,14 @@ import { createInterface } from 'node:readline/promises'
 import { setTimeout as delay } from 'node:timers/promises'
 import { createTokens, tokenState, type NewToken, type Tokens } from '../access/tokens.ts'
 import { maxRevocationMs, type Config } from '../config.ts'
-import { openDatabase, ownedTables, tables, type Database, type Row } from '../database/database.ts'
-import { withDatabase } from './database.ts'
+import { ownedTables, tables, type Database, type Row } from '../database/database.ts'
+import { openWatched, withDatabase } from './database.ts'
 
 const withOpenDatabase = (
   config: Config, applicationName: string, statementTimeoutMs: number,
   work: (database: Database) => Promise<void>
 ): Promise<void> => withDatabase(config, async (url) => {
-  const database = openDatabase({ url, applicationName, statementTimeoutMs })
+  const database = openWatched({ url, applicationName, statementTimeoutMs })
   await work(database).finally(() => database.close())
 })
 

@@ -57,6 +57,11 @@ export function openDatabase (options: ConnectionOptions) {
     async close (): Promise<void> {
       clearInterval(healthCheck)
       await set.close()
+    },
+
+    /** Ends all connections at once. Pending statements reject. */
+    destroy (): void {
+      for (const connection of all) connection.destroy()
     }
   }
 }

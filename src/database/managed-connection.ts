@@ -119,6 +119,10 @@ export class ManagedConnection {
     await this.#current?.closed
   }
 
+  destroy (): void {
+    for (const connection of this.#connections.keys()) connection.destroy()
+  }
+
   #closeCurrent (): void {
     if (this.#current === undefined) return
     if (this.#connections.has(this.#current)) this.#connections.set(this.#current, 'closing')

@@ -4,6 +4,7 @@ import { join, parse } from 'node:path'
 import type pg from 'pg'
 import { durabilitySettings } from '../events.ts'
 import { openClient } from './connector.ts'
+import { toDatabaseError } from './pg-errors.ts'
 
 const oldestMajorVersion = 15
 const dir = join(import.meta.dirname, '../../migrations')
@@ -63,7 +64,7 @@ export async function migrate (url: string): Promise<string[]> {
     const { runner } = await import('node-pg-migrate')
     // The library puts the stack trace of an error into the message of another one, so keep the error.
     let first: unknown
-    const note = (error: unknown) => { throw first ??= error }
+    const note = (error: unknown) => { throw first ??= toDatabaseError(error) }
     const ran = await runner({
       dbClient: Object.assign(Object.create(client) as pg.Client, {
         query: (text: string, values?: unknown[]) => client.query(text, values).catch(note)
@@ -83,7 +84,8 @@ export async function migrate (url: string): Promise<string[]> {
 }
 
 async function query (client: pg.Client, text: string): Promise<Array<Record<string, unknown>>> {
-  return (await client.query({ text, query_timeout: 5000 } as pg.QueryConfig)).rows
+  const result = client.query({ text, query_timeout: 5000 } as pg.QueryConfig)
+  return (await result.catch((error) => { throw toDatabaseError(error) })).rows
 }
 
 /** Returns the current schema, the first one of search_path that exists. */
