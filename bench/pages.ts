@@ -1,6 +1,6 @@
 // Measures requests for the first page of a user's plants and requests for the last page.
 import { round } from '../test/support/table.ts'
-import { writeCursor } from '../src/plants/routes.ts'
+import { writeCursor } from '../src/table-gateway/list-routes.ts'
 import { median, processor as total, run, type Duration } from './measure.ts'
 import { alongside, collector, withClient, type Contender, type Entry, type Postgres } from './running.ts'
 import { fill, plants } from './unbounded.ts'

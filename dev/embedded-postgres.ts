@@ -59,7 +59,9 @@ export async function findRunning (folder: string): Promise<RunningServer | unde
 
 function inOneLine (error: string): string {
   const line = error.trim().replaceAll(/\s+/g, ' ')
-  const hint = 'started by root, PostgreSQL runs as the user postgres'
+  const hint = process.getuid?.() === 0
+    ? 'started by root, PostgreSQL runs as the user postgres'
+    : 'set DATA_DIR to a folder that you may write to'
   return line.replace(/permission denied.*|EACCES$/i, `$& (${hint})`)
 }
 

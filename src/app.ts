@@ -11,12 +11,12 @@ import type { Database } from './database/database.ts'
 import { connectionEvents, systemEvents } from './events.ts'
 import { allowOrigins } from './http/cors.ts'
 import { readJsonBodies } from './http/json.ts'
-import { createRequestLog, newRequestId, registerErrorLog } from './http/log.ts'
-import { rejectMalformedRequests } from './http/request-checks.ts'
+import { createRequestLog, registerErrorLog } from './http/log.ts'
+import { maxPathLength, rejectMalformedRequests, rewriteUrl } from './http/request-checks.ts'
 import { handleError, setStandardHeaders } from './http/responses.ts'
 import { compileValidator } from './http/validation.ts'
-import type { Lifecycle } from './http/wire/closing.ts'
-import { handleClientError, manageConnections } from './http/wire/connections.ts'
+import { createAppServer } from './http/wire/app-server.ts'
+import type { Lifecycle } from './http/wire/server.ts'
 import { createPlants } from './plants/repository.ts'
 import { plantsRoutes } from './plants/routes.ts'
 import { MemoryBudget } from './scheduling/memory-budget.ts'
@@ -34,22 +34,17 @@ export interface AppOptions {
 const serverLimits = {
   // Must be at least `headersTimeout`: Node does not enforce a shorter `requestTimeout`.
   requestTimeout: 30_000,
-  // Closes a connection that has had no traffic for this long during a request.
-  connectionTimeout: 60_000,
-  // Longer than load balancers' idle timeouts, so that no balancer sends a request on a closing connection.
-  keepAliveTimeout: 75_000,
-  http: {
-    headersTimeout: 15_000,
-    connectionsCheckingInterval: 1_000,
-    // request-checks.ts rejects requests without a Host header. Node's own error response would have no body.
-    requireHostHeader: false,
-    // Joins two Host, Authorization or Content-Type headers into an invalid value. Node would use the first.
-    joinDuplicateHeaders: true,
-    // Gives a request without a body a stream that has already ended. A list request takes 5 % less time.
-    optimizeEmptyRequests: true
-  },
-  routerOptions: { maxParamLength: 1_000 }
+  headersTimeout: 15_000,
+  connectionsCheckingInterval: 1000,
+  // request-checks.ts rejects requests without a Host header. Node's own error response would have no body.
+  requireHostHeader: false,
+  // Joins two Host, Authorization or Content-Type headers into an invalid value. Node would use the first.
+  joinDuplicateHeaders: true,
+  // Gives a request without a body a stream that has already ended. A list request takes 5 % less time.
+  optimizeEmptyRequests: true
 }
+/** A connection may have no traffic for this long during a request. */
+const connectionTimeoutMs = 60_000
 
 /** Registers the routes of each domain. All these routes require a bearer token. Add new domains here. */
 function registerDomains (guarded: FastifyInstance, { config, database }: AppOptions, budget: MemoryBudget) {
@@ -59,12 +54,14 @@ function registerDomains (guarded: FastifyInstance, { config, database }: AppOpt
 /** Fastify runs hooks in the order of their registration, so the order of the calls below matters. */
 export async function buildApp (options: AppOptions, register = registerDomains) {
   const { config, database, lifecycle, logStream } = options
+  const serverOptions = { ...serverLimits, keepAliveTimeout: config.KEEP_ALIVE_TIMEOUT }
+  const server = createAppServer(lifecycle, config.MAX_CONNECTIONS, serverOptions, connectionTimeoutMs)
   const app = Fastify({
-    ...serverLimits,
+    ...server.options,
     // Serve requests even during a shutdown. By default, Fastify would reject them.
     return503OnClosing: false,
-    clientErrorHandler: handleClientError,
-    frameworkErrors: handleError,
+    rewriteUrl,
+    routerOptions: { maxParamLength: maxPathLength },
     logger: {
       level: config.LOG_LEVEL,
       stream: logStream,
@@ -72,7 +69,6 @@ export async function buildApp (options: AppOptions, register = registerDomains)
       formatters: { level: (level) => ({ level }) },
       timestamp: () => `,"time":"${new Date().toISOString()}"`
     },
-    genReqId: newRequestId,
     trustProxy: config.TRUSTED_PROXIES ?? false,
     logController: new LogController({ disableRequestLogging: true }),
     childLoggerFactory: createRequestLog,
@@ -115,7 +111,7 @@ export async function buildApp (options: AppOptions, register = registerDomains)
   rejectMalformedRequests(app, preflight)
   const budget = new MemoryBudget(config.MEMORY_BUDGET)
   readJsonBodies(app, budget)
-  manageConnections(app, lifecycle, config.MAX_CONNECTIONS)
+  server.attach(app)
 
   serveMetadata?.()
   await app.register(healthRoutes, { readiness })

@@ -1,6 +1,5 @@
 // Reads the settings from environment variables.
 import { isIPv4, isIPv6 } from 'node:net'
-import type { Rate } from './access/rate-limits.ts'
 import { connectTimeoutMs, parseConnectionString, urlForm } from './database/connection-string.ts'
 
 interface Setting<Value> {
@@ -59,6 +58,8 @@ const areNetworks = (text: string) => text.split(',').map((item) => item.trim())
   return ['loopback', 'linklocal', 'uniquelocal'].includes(item) || Number(bits) <= maxBits
 })
 
+export interface Rate { count: number, seconds: number }
+
 const rate = (meaning: string): Setting<Rate | undefined> => ({
   initial: undefined,
   values: '1 to 999999 a second or a minute, such as 100/s or 6000/m',
@@ -113,6 +114,8 @@ export const settings = {
     'the proxies that may set X-Forwarded-For', areNetworks),
   MAX_CONNECTIONS: number('4000', [1, 99_999],
     'the number of open client connections; further ones are closed at once'),
+  KEEP_ALIVE_TIMEOUT: duration('75s', '1h',
+    'how long a client connection may be idle; longer than the idle timeout of a load balancer', '1s'),
   BODY_LIMIT: number('131072', [1, 1_048_576], 'the largest request body, in bytes'),
   MEMORY_BUDGET: number('100663296', [16_777_216, 1_073_741_824],
     'bytes of memory for large request bodies, unsent pages of long lists and files of /docs together'),

@@ -43,7 +43,7 @@ export const errors = defineErrors({
   HTTP_MALFORMED: [40001, 'The request is not well-formed HTTP/1.1.'],
   URL_MALFORMED: [40002, 'The URL is malformed: write % as %25.'],
   HOST_INVALID: [40003, 'An HTTP/1.1 request needs one valid Host header.'],
-  CONTENT_TYPE_UNSUPPORTED: [40004, 'The body must be application/json in UTF-8.'],
+  CONTENT_TYPE_UNSUPPORTED: [40004, 'The body must be JSON in UTF-8, with `Content-Type: application/json`.'],
   CONTENT_ENCODING_UNSUPPORTED: [40005, 'The body must not have a content encoding: send it uncompressed.'],
   BODY_TOO_LARGE: [40006, 'The body is larger than this service accepts.'],
   BODY_NOT_UTF8: [40007, 'The body is not valid UTF-8.'],
@@ -57,7 +57,7 @@ export const errors = defineErrors({
   QUERY_PARAMETER_INVALID: [40016, 'A parameter in the query is unknown or has a wrong value.'],
   BODY_TOO_COMPLEX: [40017, 'The body must not have more than 100 values.'],
   HTTP_TOO_OLD: [40018, 'The response is too long for HTTP/1.0: use HTTP/1.1, or ask for fewer results.'],
-  TOKEN_MISSING: [40101, 'This operation needs an Authorization header with a bearer token.'],
+  TOKEN_MISSING: [40101, 'This operation needs the header `Authorization: Bearer <token>`.'],
   TOKEN_INVALID: [40102, 'The bearer token is not valid.', challenge(', error="invalid_token"')],
   TOKEN_READ_ONLY: [40301, 'The bearer token may only read.'],
   TOKEN_SCOPE_MISSING: [40302, 'The bearer token lacks the scope that this operation needs.'],
@@ -90,14 +90,27 @@ export const ErrorSchema = Type.Object({
   message: Type.String({ description: 'What is wrong, in words for people' })
 }, { $id: 'Error', description: 'The body of every response that is not a success' })
 
-/** The error that handlers throw. `cause` is for the log only: the client never gets it. */
+interface ErrorOptions {
+  /** Replaces the definition's message. */
+  message?: string
+  /** What the client can do. For the client only: the detail may contain text of the request. */
+  detail?: string | undefined
+  /** For the log only: the client never gets the cause. */
+  cause?: unknown
+}
+
+/** The error that handlers throw. */
 export class ApiError extends Error {
   readonly number: number
   readonly status: number
   readonly headers: Record<string, string>
+  /** The message without the detail. */
+  readonly logMessage: string
 
-  constructor (definition: ErrorDefinition, options: { message?: string, cause?: unknown } = {}) {
-    super(options.message ?? definition.message, { cause: options.cause })
+  constructor (definition: ErrorDefinition, options: ErrorOptions = {}) {
+    const { message = definition.message, detail, cause } = options
+    super(detail === undefined ? message : `${message.slice(0, -1)}: ${detail}.`, { cause })
+    this.logMessage = message
     this.name = definition.name
     this.number = definition.number
     this.status = statusOf(definition.number)

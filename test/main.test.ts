@@ -1,6 +1,7 @@
 // Runs the program for the lines that only a process reaches. test/system/program/ has its other tests.
 import { execFile, spawn } from 'node:child_process'
 import { EventEmitter, once } from 'node:events'
+import { existsSync } from 'node:fs'
 import { readdir, writeFile } from 'node:fs/promises'
 import { createServer, type AddressInfo } from 'node:net'
 import { setImmediate as nextTick, setTimeout } from 'node:timers/promises'
@@ -57,6 +58,10 @@ t.test('a start or migration that cannot succeed fails with one line', async (t)
     await t.rejects(serveHere(config), { message })
   }
   await t.rejects(migrate(old), { message: /^The encoding .* LATIN1/ })
+  const DATA_DIR = join(t.testdir(), 'data')
+  const inUse = /^listen EADDRINUSE.*\. Set PORT to a free port, or METRICS_PORT for the metrics\.\n$/
+  t.match(await run(['serve'], { DATABASE_URL: undefined, DATA_DIR, PORT }), { code: 1, stderr: inUse })
+  t.notOk(existsSync(DATA_DIR), 'the service looks at the port before it creates a database')
   t.strictSame(await sql(old, "select from pg_tables where schemaname = 'public'"), [])
 })
 
@@ -131,6 +136,8 @@ t.test('without DATABASE_URL the service brings its own PostgreSQL and a token',
   const DATA_DIR = await createDataDir(t)
   const environment = { DATABASE_URL: undefined, DATA_DIR, DRAIN_DELAY: '0' }
   const usesEmbedded = `DATABASE_URL is not set: using the PostgreSQL server in ${DATA_DIR}`
+  const unused = 'No service uses this folder now. If your service runs, give the command the DATA_DIR or ' +
+    'DATABASE_URL of the service.'
   const { child, exited } = await serve(t, environment)
   const config = readConfig({ DATA_DIR })
   const printed = t.capture(console, 'log')
@@ -142,7 +149,7 @@ t.test('without DATABASE_URL the service brings its own PostgreSQL and a token',
 
   await listTokens(config, { json: false })
   t.match(printed.args(), [[/^plant_/], [/^ID .*\n\w+ +demo .*\n\w+ +alice /]])
-  t.strictSame(notes.args(), [[usesEmbedded], [usesEmbedded]])
+  t.strictSame(notes.args(), [[usesEmbedded], [usesEmbedded], [unused]])
   t.notOk(isRunning(DATA_DIR))
 })
 

@@ -2,10 +2,9 @@
 import { isIPv6 } from 'node:net'
 import type { FastifyInstance, FastifyRequest } from 'fastify'
 import { LRUCache } from 'lru-cache'
+import type { Rate } from '../config.ts'
 import { ApiError, errors, retryAfter } from '../errors.ts'
 import { addressOf } from '../http/responses.ts'
-
-export interface Rate { count: number, seconds: number }
 
 const rateLimited = new ApiError(errors.RATE_LIMITED)
 const addressLimited = new ApiError(errors.ADDRESS_LIMITED)

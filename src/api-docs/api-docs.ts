@@ -1,7 +1,7 @@
 // Generates the OpenAPI document from the routes and serves it at /openapi.json. The root / links to it.
 import { readFile } from 'node:fs/promises'
 import swagger from '@fastify/swagger'
-import type { SchemaOptions } from '@sinclair/typebox'
+import { Type, type SchemaOptions } from '@sinclair/typebox'
 import type { FastifyInstance, FastifySchema, RouteOptions } from 'fastify'
 import manifest from '../../package.json' with { type: 'json' }
 import { scopeOf } from '../access/bearer.ts'
@@ -22,9 +22,11 @@ declare module 'fastify' {
 const bodyErrors =
   [errors.BODY_NOT_OBJECT, errors.FIELD_MISSING, errors.FIELD_INVALID, errors.INT64_OUT_OF_RANGE]
 
+const pathErrors = [errors.PATH_PARAMETER_INVALID, errors.URL_MALFORMED, errors.URL_TOO_LONG]
+
 // No operation on a resource has the last four errors.
 const specialErrors = [
-  ...bodyErrors, errors.PATH_PARAMETER_INVALID, errors.HTTP_TOO_OLD,
+  ...bodyErrors, ...pathErrors, errors.HTTP_TOO_OLD,
   errors.TOKEN_READ_ONLY, errors.TOKEN_SCOPE_MISSING,
   errors.PATH_UNKNOWN, errors.METHOD_NOT_ALLOWED, errors.METHOD_UNKNOWN, errors.STOPPING
 ]
@@ -37,9 +39,25 @@ const statusDescriptions: Record<number, string> = {
   503: 'The service cannot respond now. Retry after a pause.'
 }
 
-const headerDescriptions = {
+const errorHeaders = {
   'www-authenticate': 'The authentication scheme and, when a token was sent, what it lacks (RFC 6750)',
   'retry-after': 'The number of seconds to wait before the next try'
+}
+
+const describeHeader = (description: string, ...examples: string[]) =>
+  ({ type: 'string', description, examples })
+
+const commonHeaders = {
+  'x-request-id': describeHeader('The id of the request in the log of the service', 'wKxJx2QeVJ0P-7')
+}
+
+/** The headers of responses to a valid token, if the operator limits the requests of users. */
+const rateHeaders = {
+  ratelimit: describeHeader(
+    'If requests are limited: how many are left, and the seconds until one more', '"user";r=99;t=1'),
+  'ratelimit-policy': describeHeader(
+    'If requests are limited: how many you may send at once, and again after a pause of how many seconds',
+    '"user";q=100;w=1')
 }
 
 const bearer = { type: 'http', scheme: 'bearer' } as const
@@ -91,7 +109,9 @@ export async function registerApiDocs (
     return reply.type('application/json').send(document)
   })
 
-  app.get('/', async function showRoot ({ headers }, reply) {
+  // A client that resolves a `Link` wrongly may request `/?limit=20`. Reject such a request.
+  const querystring = Type.Object({}, { additionalProperties: false })
+  app.get('/', { schema: { querystring } }, async function showRoot ({ headers }, reply) {
     reply.header('vary', 'accept')
     if (docs && headers.accept?.includes('text/html')) return reply.redirect('./docs')
     return { ...docs && { docs: './docs' }, openapi: './openapi.json' }
@@ -105,7 +125,8 @@ function describeRoute ({ body, response, ...schema }: FastifySchema, route: Rou
   for (const [status, { headers, ...success }] of Object.entries(response as Record<string, SchemaOptions>)) {
     const content = { 'application/json': { schema: toReference(success), example: exampleOf(success) } }
     // The plugin omits the content if the type is `null`.
-    responses[status] = { type: success.type, description: success.description, headers, content }
+    const allHeaders = { ...headers, ...commonHeaders, ...rateHeaders }
+    responses[status] = { type: success.type, description: success.description, headers: allHeaders, content }
   }
   const scope = scopeOf(String(route.method), route.url)
   const possibleErrors = [
@@ -113,7 +134,7 @@ function describeRoute ({ body, response, ...schema }: FastifySchema, route: Rou
     ...scope.endsWith(':read') ? [] : [errors.TOKEN_READ_ONLY],
     scopeMissing(scope),
     ...body === undefined ? [] : bodyErrors,
-    ...schema.params === undefined ? [] : [errors.PATH_PARAMETER_INVALID],
+    ...schema.params === undefined ? [] : pathErrors,
     ...commonErrors
   ]
   for (const [status, definitions] of Map.groupBy(possibleErrors, ({ number }) => statusOf(number))) {
@@ -139,15 +160,16 @@ function exampleOf ({ examples, items, properties }: SchemaOptions): unknown {
 }
 
 function describeErrorResponse (description: string | undefined, definitions: ErrorDefinition[]) {
-  const headers = Object.entries(headerDescriptions).flatMap(([name, description]) => {
+  const headers = Object.entries(errorHeaders).flatMap(([name, description]) => {
     const examples = new Set(definitions.flatMap(({ headers }) => headers[name] ?? []))
-    return examples.size === 0 ? [] : [[name, { type: 'string', description, examples: [...examples] }]]
+    return examples.size === 0 ? [] : [[name, describeHeader(description, ...examples)]]
   })
+  const isLimited = definitions.includes(errors.RATE_LIMITED)
   const examples = Object.fromEntries(definitions.map(({ name, number, message }) =>
     [name, { summary: `${number} ${name}`, value: { error: number, message } }]))
   return {
     description: description ?? definitions[0]?.message,
-    ...headers.length > 0 && { headers: Object.fromEntries(headers) },
+    headers: { ...Object.fromEntries(headers), ...commonHeaders, ...isLimited && rateHeaders },
     content: { 'application/json': { schema: toReference(ErrorSchema), examples } }
   }
 }
@@ -162,7 +184,7 @@ const describeErrors = () => [
 
 function retryAdvice (definition: ErrorDefinition): string {
   const retryable = [errors.OVERLOADED, errors.REQUEST_TIMEOUT, errors.RATE_LIMITED, errors.ADDRESS_LIMITED,
-    errors.KEYS_UNAVAILABLE]
+    errors.KEYS_UNAVAILABLE, errors.STOPPING]
   if (retryable.includes(definition)) return 'yes'
   const isClientError = definition.number < 50000 || definition === errors.METHOD_UNKNOWN
   return isClientError ? 'no' : 'yes; a write may have happened'

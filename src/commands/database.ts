@@ -14,9 +14,14 @@ export const loadEmbedded = () => import('../../dev/embedded-postgres.ts').catch
 export async function withDatabase (config: Config, work: (url: string) => Promise<void>): Promise<void> {
   if (config.DATABASE_URL !== undefined) return work(config.DATABASE_URL)
   const { findRunning, startEmbedded } = await loadEmbedded()
+  const running = await findRunning(config.DATA_DIR)
   // Standard output is reserved for the command's result.
   console.error(`DATABASE_URL is not set: using the PostgreSQL server in ${resolve(config.DATA_DIR)}`)
-  const { url, close } = await findRunning(config.DATA_DIR) ?? await startEmbedded(config.DATA_DIR)
+  if (running === undefined) {
+    console.error('No service uses this folder now. If your service runs, give the command the DATA_DIR or ' +
+      'DATABASE_URL of the service.')
+  }
+  const { url, close } = running ?? await startEmbedded(config.DATA_DIR)
   await work(url).finally(close)
 }
 

@@ -1,6 +1,7 @@
 // The command `serve`: opens database and server, serves until a signal, and closes both.
 import { lookup } from 'node:dns/promises'
-import { Server } from 'node:net'
+import { once } from 'node:events'
+import { createServer } from 'node:net'
 import { setTimeout } from 'node:timers/promises'
 import closeWithGrace from 'close-with-grace'
 import type { FastifyBaseLogger, FastifyInstance } from 'fastify'
@@ -11,7 +12,7 @@ import { parseConnectionString } from '../database/connection-string.ts'
 import { openDatabase, type Database } from '../database/database.ts'
 import { migrate, serverStatement, supportedVersion, UnsupportedServer } from '../database/migrate.ts'
 import { durabilityEvents } from '../events.ts'
-import type { Lifecycle } from '../http/wire/closing.ts'
+import type { Lifecycle } from '../http/wire/server.ts'
 import { loadEmbedded } from './database.ts'
 import { formatError } from './format.ts'
 import { openLogStream } from './log-stream.ts'
@@ -23,9 +24,7 @@ export async function serve (config: Config): Promise<void> {
   try {
     // Resolve the name here. For localhost, Fastify would open a second server that buildApp does not set up.
     const { address: host } = await lookup(config.HOST, { order: 'ipv4first' })
-    const embedded = config.DATABASE_URL === undefined
-      ? await (await loadEmbedded()).startEmbedded(config.DATA_DIR)
-      : undefined
+    const embedded = config.DATABASE_URL === undefined ? await startDatabase(host, config) : undefined
     opened.defer(() => embedded?.close())
     const url = embedded?.url ?? config.DATABASE_URL as string
     const database = openDatabase({ url, statementTimeoutMs: config.STATEMENT_TIMEOUT })
@@ -54,13 +53,24 @@ export async function serve (config: Config): Promise<void> {
     if (missing.length > 0) app.log.warn({ missing }, 'the role lacks settings: see Pool in docs/scaling.md')
     // Clients of a shared port cannot choose a process, so each process listens only when it is ready.
     const address = early ?? await app.listen(listenOptions)
-    if (embedded !== undefined) await printQuickStart(database, address)
+    if (embedded !== undefined) await printQuickStart(database, address, config.DATA_DIR)
     lifecycle.starting = false
     app.log.info({ version: manifest.version, node: process.versions.node, postgresql }, 'ready')
   } catch (error) {
     await opened.disposeAsync()
     throw error
   }
+}
+
+/** First rejects if the port is taken: the first start of PostgreSQL takes seconds. */
+async function startDatabase (host: string, { PORT: port, REUSE_PORT, DATA_DIR }: Config) {
+  if (REUSE_PORT === 'off') {
+    const probe = createServer().listen({ host, port })
+    await once(probe, 'listening')
+    probe.close()
+    await once(probe, 'close')
+  }
+  return (await loadEmbedded()).startEmbedded(DATA_DIR)
 }
 
 /** Migrates and probes. Repeats this until it succeeds, because the database may start after the service. */
@@ -102,8 +112,8 @@ function handleSignals (
     lifecycle.forceCloseAt = performance.now() + config.SHUTDOWN_TIMEOUT * 0.85
     if (err) log.fatal({ err }, 'uncaught error')
     else log.info({ signal }, 'stopping')
-    // Other processes of the port take new connections. Unlike http's `close`, net's keeps idle connections.
-    if (config.REUSE_PORT === 'on') Server.prototype.close.call(app.server)
+    // Other processes of the port take new connections. Open connections stay.
+    if (config.REUSE_PORT === 'on') app.server.close()
     // Serve during this delay: load balancers still send requests until they notice that /readyz fails.
     if (signal === 'SIGTERM') await setTimeout(config.DRAIN_DELAY)
     await app.close()

@@ -2,7 +2,7 @@
 import { createInterface } from 'node:readline/promises'
 import { setTimeout as delay } from 'node:timers/promises'
 import { createTokens, tokenState, type NewToken, type Tokens } from '../access/tokens.ts'
-import { maxRevocationMs, type Config } from '../config.ts'
+import { maxRevocationMs, settings, type Config } from '../config.ts'
 import { ownedTables, tables, type Database, type Row } from '../database/database.ts'
 import { openWatched, withDatabase } from './database.ts'
 
@@ -47,10 +47,13 @@ export const revokeTokens = (config: Config, { id, user }: { id?: string, user?:
   })
 
 /** Prints to standard error. Standard output is the log, and the log must not contain a token. */
-export async function printQuickStart (database: Database, address: string): Promise<void> {
+export async function printQuickStart (database: Database, address: string, folder: string): Promise<void> {
   const tokens = createTokens(database)
-  const hasTokens = (await tokens.list()).length > 0
-  if (hasTokens) return console.error('To create a token: npx plant-store token create <user>')
+  if ((await tokens.list()).length > 0) {
+    // With another DATA_DIR, the command would use another database.
+    const setting = folder === settings.DATA_DIR.initial ? '' : `DATA_DIR=${quote(folder)} `
+    return console.error(`To create a token: ${setting}npx plant-store token create <user>`)
+  }
   const authorization = `-H 'Authorization: Bearer ${await tokens.create({ user: 'demo', readOnly: false })}'`
   const plant = '{"id": 1, "name": "Monstera deliciosa", "tag": "tropical"}'
   console.error(`Three commands to try, with a token for the user demo that is shown only once:
@@ -60,6 +63,9 @@ curl ${address}/plants ${authorization}
 curl -X DELETE ${address}/plants/1 ${authorization}
 `)
 }
+
+/** Quotes a word for a POSIX shell, if necessary. */
+const quote = (text: string) => /^[\w./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`
 
 /** Replaces STATEMENT_TIMEOUT, because counting the plants of all users may take minutes. */
 const statementTimeoutMs = 600_000

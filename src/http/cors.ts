@@ -14,18 +14,22 @@ export function allowOrigins (app: FastifyInstance, list: string): RespondToPref
     if (isAllowed(request)) {
       reply.header('access-control-allow-origin', request.headers.origin)
       reply.header('access-control-expose-headers',
-        'WWW-Authenticate, Retry-After, RateLimit, Link, X-Request-Id')
+        'WWW-Authenticate, Retry-After, RateLimit, RateLimit-Policy, Link, X-Request-Id')
     }
     done(null, payload)
   })
 
   return (request, reply, methods) => {
-    const { method, headers: { 'access-control-request-method': wanted } } = request
-    if (method !== 'OPTIONS' || wanted === undefined || !isAllowed(request)) return false
+    const {
+      'access-control-request-method': wanted, 'access-control-request-headers': headers = ''
+    } = request.headers
+    if (request.method !== 'OPTIONS' || wanted === undefined || !isAllowed(request)) return false
     reply.headers({
       'access-control-allow-methods': methods,
-      'access-control-allow-headers': 'authorization, content-type, traceparent',
-      'access-control-max-age': '7200'
+      // Allow every header: tools add headers of their own to the requests of a page, such as `baggage`.
+      'access-control-allow-headers': headers,
+      'access-control-max-age': '7200',
+      vary: 'access-control-request-headers'
     }).code(204).send()
     return true
   }

@@ -1,6 +1,5 @@
 // Reads JSON bodies, and keeps 64-bit integers exact.
 import { isUtf8 } from 'node:buffer'
-import { Readable } from 'node:stream'
 import type { FastifyInstance } from 'fastify'
 import { ApiError, errors, overloaded } from '../errors.ts'
 import { inlineBytes, type MemoryBudget } from '../scheduling/memory-budget.ts'
@@ -17,23 +16,37 @@ export const inInt64Range = (value: bigint) => BigInt.asIntN(64, value) === valu
 /** Accepts only `application/json`. If `budget` has no room for a body, rejects before reading the body. */
 export function readJsonBodies (app: FastifyInstance, budget: MemoryBudget): void {
   const limit = app.initialConfig.bodyLimit as number
-  app.addHook('preParsing', ({ method, headers, identity }, reply, payload, done) => {
+  app.addHook('preParsing', ({ method, headers, identity }, reply, _payload, done) => {
     const { 'content-type': type, 'content-encoding': encoding = 'identity' } = headers
+    const { 'transfer-encoding': coding, 'content-length': length = 0 } = headers
     if (type === undefined || method === 'GET' || method === 'HEAD') return done()
+    if (coding === undefined && Number(length) === 0) {
+      // Many clients send a type without a body. Fastify would reject types that have no parser.
+      headers['content-type'] = undefined
+      return done()
+    }
     if (otherCharset.test(type)) return done(new ApiError(errors.CONTENT_TYPE_UNSUPPORTED))
     if (!/^identity$/i.test(encoding)) return done(new ApiError(errors.CONTENT_ENCODING_UNSUPPORTED))
-    const { 'transfer-encoding': coding, 'content-length': length = 0 } = headers
     const bytes = coding === undefined ? Math.min(Number(length), limit) : limit
     // Reserve the memory until the response ends: the plant stays in memory until the database has stored it.
     if (bytes > inlineBytes && !budget.reserve(identity.user, bytes, reply.raw)) return done(overloaded)
-    // Without a body, the stream has already ended. Fastify would wait forever, so pass a new empty stream.
-    done(null, payload.readableEnded ? Readable.from([]) : payload)
+    done()
   })
   app.removeAllContentTypeParsers()
   app.addContentTypeParser('application/json', { parseAs: 'buffer' }, (request, body: Buffer, done) => {
     // Parse a small body without a promise: creating a promise takes longer than the parsing.
     if (body.length <= inlineBytes) return done(null, parseJsonBody(body))
     return userWork.turn(request.identity.user, body.length).then(() => parseJsonBody(body))
+  })
+  // For all other types. Some clients send an empty chunked body: only its end shows that there is no body.
+  app.addContentTypeParser('*', ({ headers }, payload, done) => {
+    const reject = () => done(new ApiError(errors.CONTENT_TYPE_UNSUPPORTED))
+    if (Number(headers['content-length']) > 0) return reject()
+    const accept = () => done(null)
+    payload.once('end', accept).once('data', () => {
+      payload.off('end', accept)
+      reject()
+    })
   })
 }
 
@@ -52,7 +65,10 @@ export function parseJson (text: string): unknown {
   try {
     return needsReviver.test(text) ? JSON.parse(text, revive) : JSON.parse(text)
   } catch (cause) {
-    throw cause instanceof ApiError ? cause : new ApiError(errors.BODY_NOT_JSON, { cause })
+    if (cause instanceof ApiError) throw cause
+    // V8 tells the position, or quotes some characters of the text, perhaps half of a surrogate pair.
+    const detail = (cause as SyntaxError).message.toWellFormed()
+    throw new ApiError(errors.BODY_NOT_JSON, { detail, cause })
   }
 }
 
@@ -83,10 +99,11 @@ function revive (key: string, value: unknown, { source } = { source: '' }): unkn
 
 /**
  * Returns a bigint for a 64-bit integer beyond ±2^53, and NaN for a fraction that JSON.parse rounded to an
- * integer. For other numbers returns `double`, the result of JSON.parse. `source` is the number's text.
+ * integer or to infinity. For other numbers returns `double`, the result of JSON.parse. `source` is the
+ * number's text.
  */
 function exactNumber (double: number, source: string): number | bigint {
-  if (!Number.isInteger(double)) return double
+  if (Number.isFinite(double) && !Number.isInteger(double)) return double
   const [mantissa = '', exponent = '0'] = source.split(/e/i)
   const [whole = '', fraction = ''] = mantissa.split('.')
   // The number is `digits` times ten to the power of `shift`.

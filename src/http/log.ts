@@ -69,16 +69,16 @@ class ErrorLog {
     entry.logged++
     this.#lines++
     const why = level === 'error' ? { err: error.cause ?? error } : { reason: reasonOf(error) }
-    log[level]({ error: error.number, status: error.status, ...why, ...client }, error.message)
+    log[level]({ error: error.number, status: error.status, ...why, ...client }, error.logMessage)
   }
 
   flush (): void {
     clearTimeout(this.#timer)
     this.#timer = undefined
     for (const { error, further } of this.#errors.values()) {
-      const { number, status, message } = error
+      const { number, status, logMessage } = error
       const summary = { error: number, status, reason: reasonOf(error), further }
-      if (further > 0) this.#log[levelOf(error)](summary, `and more: ${message}`)
+      if (further > 0) this.#log[levelOf(error)](summary, `and more: ${logMessage}`)
     }
     this.#lines = 0
     this.#errors.clear()

@@ -4,33 +4,72 @@ import type { FastifyInstance } from 'fastify'
 import { ApiError, errors, type ErrorDefinition } from '../errors.ts'
 import type { RespondToPreflight } from './cors.ts'
 
+/** In characters, without the query. */
+export const maxPathLength = 1000
+const knownMethods = new Set(METHODS)
+/** Requests that the router cannot handle. */
+const unroutable = new WeakMap<IncomingMessage, ErrorDefinition>()
+
+/** For Fastify's option `rewriteUrl`. Leads a request that the router cannot handle to a path that fails. */
+export function rewriteUrl (request: IncomingMessage): string {
+  // The origin may be part of the URL (RFC 9112, section 3.2.2).
+  const url = (request.url as string).replace(/^https?:\/\/[^/?#]+\/?/i, '/')
+  const error = unroutableError(request.method as string, url)
+  if (error === undefined) return url
+  unroutable.set(request, error)
+  // Node's parser also accepts methods of RTSP, for which the router would log a long warning.
+  if (error === errors.METHOD_UNKNOWN) request.method = 'GET'
+  return '/#'
+}
+
+function unroutableError (method: string, url: string): ErrorDefinition | undefined {
+  if (!knownMethods.has(method)) return errors.METHOD_UNKNOWN
+  if (!/^[/*]/.test(url)) return errors.PATH_UNKNOWN
+  if (url.length <= maxPathLength && !url.includes('%')) return
+  const path = url.replace(/\?.*/s, '')
+  if (path.length > maxPathLength) return errors.URL_TOO_LONG
+  try {
+    decodeURI(path)
+  } catch {
+    return errors.URL_MALFORMED
+  }
+}
+
+/**
+ * Whether the service must run no later request of the connection: the client wants to close the connection,
+ * or the service cannot know where this request ends, or whether HTTP follows.
+ */
+export function isLastRequest (request: IncomingMessage): boolean {
+  const { httpVersion, headers: { connection, upgrade, expect } } = request
+  return httpVersion !== '1.1' || upgrade !== undefined || hasBadFraming(request) ||
+    (connection !== undefined && /\bclose\b/i.test(connection)) ||
+    (expect !== undefined && !isContinue.test(expect))
+}
+
+const isContinue = /^100-continue$/i
+
 /** `app` must be the root instance. Call this before any route is registered. */
 export function rejectMalformedRequests (app: FastifyInstance, preflight?: RespondToPreflight): void {
-  // Run before Fastify's own listener, which responds to some malformed requests without running a hook.
-  app.server.prependListener('request', (request, response) => {
-    // Bad framing hides the end of the body, so close the connection after the response (RFC 9112, 6.1).
-    if (hasBadFraming(request)) response.shouldKeepAlive = false
-    // For RTSP methods, which Node's parser accepts, the router would log a long warning. Turn such a request
-    // into `GET #`, which `validateRequest` rejects.
-    if (!METHODS.includes(request.method as string)) Object.assign(request, { method: 'GET', url: '#' })
-    // The router finds only paths, but CONNECT names a host. No path allows CONNECT.
-    if (request.method === 'CONNECT') request.url = '/'
-  })
-
   const methods = new Map<string, string[]>()
   app.addHook('onRoute', ({ url, method }) => {
     methods.set(url, [methods.get(url) ?? [], method].flat().sort())
   })
+  const methodsOf = (path: string[]) =>
+    methods.entries().find(([url]) => matches(url.split('/'), path))?.[1].join(', ')
   app.addHook('onRequest', (request, reply, done) => {
     const error = validateRequest(request.raw)
     if (error !== undefined) return done(new ApiError(error))
     if (!request.is404) return done()
     const path = segmentsOf(request.url)
-    const allowed = methods.entries().find(([url]) => matches(url.split('/'), path))?.[1].join(', ')
-    if (allowed === undefined) return done(new ApiError(errors.PATH_UNKNOWN))
+    const allowed = methodsOf(path)
+    if (allowed === undefined) {
+      const hasSlash = path.length > 2 && path.at(-1) === '' && methodsOf(path.slice(0, -1)) !== undefined
+      const detail = hasSlash ? 'remove the slash at the end' : undefined
+      return done(new ApiError(errors.PATH_UNKNOWN, { detail }))
+    }
     if (preflight?.(request, reply, allowed)) return
     reply.header('allow', allowed)
-    done(new ApiError(errors.METHOD_NOT_ALLOWED))
+    done(new ApiError(errors.METHOD_NOT_ALLOWED, { detail: `use ${allowed}` }))
   })
 }
 
@@ -39,14 +78,14 @@ function validateRequest (request: IncomingMessage): ErrorDefinition | undefined
   const { httpVersion, url, headers: { host, expect } } = request
   if (httpVersion === '1.1') {
     if (host === undefined) return errors.HOST_INVALID
-    if (expect !== undefined && !/^100-continue$/i.test(expect)) return errors.EXPECTATION_UNKNOWN
+    if (expect !== undefined && !isContinue.test(expect)) return errors.EXPECTATION_UNKNOWN
   } else if (httpVersion !== '1.0') return errors.HTTP_MALFORMED
   if (hasBadFraming(request)) return errors.HTTP_MALFORMED
   // The router would treat `*` as `/`.
   if (url === '*') return errors.PATH_UNKNOWN
   if (host !== undefined && !isHost(host)) return errors.HOST_INVALID
   // The router would cut the path at `#`: /plants/1#2 would mean plant 1.
-  return (url as string).includes('#') ? errors.HTTP_MALFORMED : undefined
+  return url?.includes('#') ? unroutable.get(request) ?? errors.HTTP_MALFORMED : undefined
 }
 
 /** HTTP/1.0 has no transfer codings. In HTTP/1.1, Node decodes only `chunked`. Any other coding is bad. */
@@ -57,9 +96,8 @@ const hasBadFraming = ({ httpVersion, headers: { 'transfer-encoding': coding } }
 const isHost = (text: string) =>
   text === '' || (/^[\w.~!$&'()*+,;=:[\]%-]+$/.test(text) && URL.canParse(`http://${text}`))
 
-/** Returns the path's segments, without origin and query. Decodes percent escapes, as the router does. */
-const segmentsOf = (url: string) =>
-  decodeURI(url.replace(/^https?:\/\/[^/?]*/i, '').replace(/\?.*/, '') || '/').split('/')
+/** Returns the path's segments. Decodes percent escapes, as the router does. */
+const segmentsOf = (url: string) => decodeURI(url.replace(/\?.*/s, '')).split('/')
 
 const matches = (pattern: string[], path: string[]) => pattern.length === path.length &&
   pattern.every((part, index) => part === path[index] || (part.startsWith(':') && path[index] !== ''))

@@ -1,6 +1,6 @@
 // Sets the standard headers, and turns errors of routes, Fastify and Node's parser into responses.
-import { STATUS_CODES } from 'node:http'
-import { isIP } from 'node:net'
+import { STATUS_CODES, type ServerResponse } from 'node:http'
+import { isIP, type Socket } from 'node:net'
 import type { FastifyError, FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { ApiError, errors, type ErrorDefinition } from '../errors.ts'
 import { clientWork } from '../scheduling/tick-limiter.ts'
@@ -8,8 +8,6 @@ import { newRequestId } from './log.ts'
 
 // The error codes of Fastify, its plugins and Node's HTTP parser.
 const foreignErrors: Record<string, ErrorDefinition> = {
-  FST_ERR_BAD_URL: errors.URL_MALFORMED,
-  FST_ERR_MAX_PARAM_LENGTH: errors.URL_TOO_LONG,
   FST_ERR_CTP_BODY_TOO_LARGE: errors.BODY_TOO_LARGE,
   FST_ERR_CTP_INVALID_MEDIA_TYPE: errors.CONTENT_TYPE_UNSUPPORTED,
   FST_BEARER_AUTH_MISSING_AUTHORIZATION_HEADER: errors.TOKEN_MISSING,
@@ -21,18 +19,21 @@ const foreignErrors: Record<string, ErrorDefinition> = {
   HPE_CHUNK_EXTENSIONS_OVERFLOW: errors.BODY_TOO_LARGE
 }
 
-function toApiError (error: unknown, otherwise: ErrorDefinition): ApiError {
+function toApiError (app: FastifyInstance, error: unknown, otherwise: ErrorDefinition): ApiError {
   if (error instanceof ApiError) return error
   const { code = '', statusCode = 500 } = Object(error) as Partial<FastifyError>
   const known = isUnknownMethod(Object(error)) ? errors.METHOD_UNKNOWN : foreignErrors[code]
-  return new ApiError(known ?? (statusCode < 500 ? errors.HTTP_MALFORMED : otherwise), { cause: error })
+  const definition = known ?? (statusCode < 500 ? errors.HTTP_MALFORMED : otherwise)
+  const { bodyLimit } = app.initialConfig
+  const detail = definition === errors.BODY_TOO_LARGE ? `at most ${bodyLimit} bytes` : undefined
+  return new ApiError(definition, { detail, cause: error })
 }
 
 interface ParserError { code: string, bytesParsed: number, rawPacket: Buffer }
 
-/** Node's parser has the same error for a malformed request line and for an unknown method. */
+/** Node's parser has the same errors for a malformed request line and for an unknown method. */
 const isUnknownMethod = ({ code, bytesParsed, rawPacket }: ParserError) =>
-  code === 'HPE_INVALID_METHOD' && /^[\w-]+ \S+ HTTP\/1\.[01]\r\n/.test(
+  /^HPE_INVALID_(METHOD|CONSTANT)$/.test(code) && /^[\w-]+ \S+ HTTP\/1\.[01]\r\n/.test(
     rawPacket.toString('latin1', rawPacket.lastIndexOf('\n', bytesParsed) + 1))
 
 export function setStandardHeaders (app: FastifyInstance): void {
@@ -55,7 +56,9 @@ const errorCost = 8192
 export const requestCost = 32_768
 
 export function handleError (error: unknown, request: FastifyRequest, reply: FastifyReply): void {
-  const apiError = toApiError(error, errors.INTERNAL)
+  // `rejectRequest` has responded, because the body was late or malformed.
+  if (reply.sent) return
+  const apiError = toApiError(request.server, error, errors.INTERNAL)
   const { status, number, headers, message } = apiError
   const { method, routeOptions: { url: route, schema } } = request
   // No route without an operation id is shed, except for the files of the reference page.
@@ -66,9 +69,10 @@ export function handleError (error: unknown, request: FastifyRequest, reply: Fas
   const identity = request.identity ?? (apiError as Partial<FastifyRequest>).identity
   request.server.errorLog.record(apiError, kind, request.log,
     { method, route, user: identity?.user, tokenId: identity?.id, remoteAddress })
-  // Keep the connection: if Fastify closed it, a client that still sends the body would lose the response.
-  if (reply.hasHeader('connection') && reply.raw.shouldKeepAlive) reply.header('connection', 'keep-alive')
-  // Set all headers here: for a malformed URL, Fastify does not run the hook of `setStandardHeaders`.
+  // Fastify would close the connection after an error of the body. Leave that to wire/connection.ts.
+  if (reply.hasHeader('connection') && reply.raw.getHeader('connection') !== 'close') {
+    reply.header('connection', 'keep-alive')
+  }
   reply.code(status).headers({ ...headers, 'cache-control': 'no-store', 'x-request-id': request.id })
   // Set a serializer: otherwise Fastify would add a charset to the content type.
   reply.type('application/json').serializer(JSON.stringify)
@@ -77,21 +81,27 @@ export function handleError (error: unknown, request: FastifyRequest, reply: Fas
   clientWork.run(`error ${client}`, errorCost, () => { reply.send({ error: number, message }) })
 }
 
-/** Returns a complete HTTP response as text, for a request that never reaches Fastify. */
-export function rawErrorResponse (app: FastifyInstance, error: unknown, remoteAddress?: string): string {
-  const apiError = toApiError(error, errors.HTTP_MALFORMED)
-  const { status, number, headers, message } = apiError
-  const id = newRequestId()
+/** Sends the last response of a connection, for a request that never reaches Fastify as a whole. */
+export function rejectRequest (
+  app: FastifyInstance, error: unknown, socket: Socket, response?: ServerResponse
+): void {
+  const apiError = toApiError(app, error, errors.HTTP_MALFORMED)
+  const { status, number, message } = apiError
+  const [id, { remoteAddress }] = [newRequestId(), socket]
   app.errorLog.record(apiError, 'connection', app.log.child({ reqId: id }), { remoteAddress })
   const body = JSON.stringify({ error: number, message })
-  const lines = Object.entries({
-    ...headers,
+  const headers = {
+    ...apiError.headers,
     date: new Date().toUTCString(),
     'x-request-id': id,
     'cache-control': 'no-store',
     'content-type': 'application/json',
     'content-length': String(body.length),
     connection: 'close'
-  }).map(([name, value]) => `${name}: ${value}\r\n`)
-  return `HTTP/1.1 ${status} ${STATUS_CODES[status]}\r\n${lines.join('')}\r\n${body}`
+  }
+  if (response !== undefined) response.writeHead(status, headers).end(body)
+  else {
+    const lines = Object.entries(headers).map(([name, value]) => `${name}: ${value}\r\n`)
+    socket.write(`HTTP/1.1 ${status} ${STATUS_CODES[status]}\r\n${lines.join('')}\r\n${body}`)
+  }
 }

@@ -4,12 +4,13 @@ import { TypeCompiler, ValueErrorType, type ValueError } from '@sinclair/typebox
 import { ApiError, errors, type ErrorDefinition } from '../errors.ts'
 import { int64Range, inInt64Range } from './json.ts'
 
-/** What a value of each kind must be, in words for error messages. */
-const typeDescriptions: Record<string, string> = {}
+/** What a value of each kind must be, in words for error messages. A function gets the wrong value. */
+const typeDescriptions: Record<string, string | ((value: unknown) => string)> = {}
 
 /** Defines a type of values. `kind` is its name for TypeBox. Throws when another type has the same name. */
 export function defineType<Value> (
-  kind: string, description: string, schema: object, check: (value: unknown) => boolean
+  kind: string, description: string | ((value: unknown) => string), schema: object,
+  check: (value: unknown) => boolean
 ) {
   if (kind in typeDescriptions) throw new Error(`${kind}: the name is taken`)
   typeDescriptions[kind] = description
@@ -28,16 +29,23 @@ export const isInt64 = (value: unknown) => typeof value === 'string' && value.le
   /^(0|-?[1-9][0-9]*)$/.test(value) && (value.length <= 18 || inInt64Range(BigInt(value)))
 
 /** A 64-bit integer in a URL, as text. */
-export const Int64Text = defineType<string>('Int64Text', `a decimal integer ${int64Range}`,
+export const Int64Text = defineType<string>('Int64Text',
+  `a decimal integer ${int64Range}, without + or leading zeros`,
   { type: 'integer', format: 'int64' }, isInt64)
 
 /** A count in a query string, as text. */
-export const LimitText = defineType<string>('LimitText', 'a decimal integer from 0 to 2147483647',
+export const LimitText = defineType<string>('LimitText',
+  'a decimal integer from 0 to 2147483647, without + or leading zeros',
   { type: 'integer', format: 'int32', minimum: 0 },
   (value) => isInt64(value) && Number(value) >= 0 && Number(value) <= 2147483647)
 
 /** A string that PostgreSQL stores and returns unchanged. */
-export const UnicodeText = defineType<string>('UnicodeText', 'a string of Unicode characters without U+0000',
+export const UnicodeText = defineType<string>('UnicodeText',
+  (value) => {
+    if (typeof value !== 'string') return 'a string'
+    if (value.includes('\0')) return 'a string without U+0000'
+    return 'a string without lone surrogates (U+D800 to U+DFFF)'
+  },
   { type: 'string', pattern: '^[^\\u0000]*$' },
   (value) => typeof value === 'string' && !value.includes('\0') && value.isWellFormed())
 
@@ -54,9 +62,11 @@ export function compileValidator ({ schema, httpPart }: { schema: TSchema, httpP
 const toApiErrorByPart: Record<string, (error: ValueError) => ApiError> = {
   body (error) {
     const { path, schema, value } = error
-    if (path === '') return new ApiError(errors.BODY_NOT_OBJECT)
+    if (path === '') {
+      return new ApiError(errors.BODY_NOT_OBJECT, { detail: `its fields are ${fieldsOf(schema)}` })
+    }
     if (value === undefined) {
-      const expected = typeDescriptions[schema[Kind]]
+      const expected = describe(error)
       const hint = expected === undefined ? '' : `: expected ${expected}`
       return reject(errors.FIELD_MISSING, `${nameOf(error)} is missing${hint}.`)
     }
@@ -86,7 +96,15 @@ const reject = (definition: ErrorDefinition, message: string) => new ApiError(de
 /** Turns `/maker/name` into `maker.name`. */
 const nameOf = ({ path }: ValueError) => path.slice(1).replaceAll('/', '.')
 
-function requirementOf ({ schema, message }: ValueError): string {
+const fieldsOf = ({ properties = {}, required = [] }: TSchema) => Object.keys(properties)
+  .map((name) => required.includes(name) ? name : `${name} (optional)`).join(', ')
+
+function requirementOf (error: ValueError): string {
+  const description = describe(error)
+  return description === undefined ? `is not valid: ${error.message}` : `must be ${description}`
+}
+
+function describe ({ schema, value }: ValueError): string | undefined {
   const description = typeDescriptions[schema[Kind]]
-  return description === undefined ? `is not valid: ${message}` : `must be ${description}`
+  return typeof description === 'function' ? description(value) : description
 }

@@ -28,7 +28,7 @@ export interface BatcherOptions {
   name: string
   /** The most items per batch and the most batches in flight. */
   limits: { maxItems: number, maxInFlight: number }
-  /** Whether `singles` replaces `limits` at the moment. */
+  /** Whether `unbatched` replaces `limits` at the moment. */
   isOneByOne?: () => boolean
   maxQueued: number
   /** Whether to retry each item alone after a batch has failed with this error. */
@@ -36,7 +36,7 @@ export interface BatcherOptions {
 }
 
 /** Limits that turn batching off: one item per statement. */
-export const singles = { maxItems: 1, maxInFlight: 100 }
+export const unbatched = { maxItems: 1, maxInFlight: 100 }
 
 const maxQueueMs = 5000
 /** All expired items share this error if no batch succeeded while they were queued. */
@@ -85,13 +85,21 @@ export function createBatcher<Item extends Work, Result> (
     return promise
   }
 
+  /** Takes batches from the queue, and sends them. */
   function drain (): void {
     scheduled = undefined
-    const { maxItems, maxInFlight } = isOneByOne?.() ? singles : limits
+    const { maxItems, maxInFlight } = isOneByOne?.() ? unbatched : limits
     const counted = inFlight
     // While a batch is in flight, send only full batches: many small batches take more processor time.
     while (counted.batches === 0 || (counted.batches < maxInFlight && queue.size >= maxItems)) {
-      const batch = takeBatch(maxItems)
+      const batch: Entry[] = []
+      for (let left = maxBatchLength; batch.length < maxItems;) {
+        const entry = queue.next(batch.length === 0 ? Infinity : Math.max(1, left / sizeUnit))
+        if (entry === undefined) break
+        if (!mayRun(entry)) continue
+        batch.push(entry)
+        left -= entry.item.size ?? 0
+      }
       if (batch.length === 0) return
       counted.batches++
       void send(batch).then(() => {
@@ -100,19 +108,6 @@ export function createBatcher<Item extends Work, Result> (
         scheduled ??= setImmediate(drain)
       })
     }
-  }
-
-  function takeBatch (maxItems: number): Entry[] {
-    const batch: Entry[] = []
-    let left = maxBatchLength
-    while (batch.length < maxItems) {
-      const entry = queue.next(batch.length === 0 ? Infinity : Math.max(1, left / sizeUnit))
-      if (entry === undefined) break
-      if (!mayRun(entry)) continue
-      batch.push(entry)
-      left -= entry.item.size ?? 0
-    }
-    return batch
   }
 
   /** Call this right before a statement is sent. False: leave the entry to `reject` or `renew`. */

@@ -46,7 +46,7 @@ export class MemoryBudget {
 let timer: NodeJS.Timeout | undefined
 
 /** Collects garbage five seconds after the last call. Call this at the end of a peak. */
-export function collectSoon (): void {
+function collectSoon (): void {
   clearTimeout(timer)
   // With these options, a collection takes some 60 ms and returns memory to the system.
   const collect = () => { void globalThis.gc?.({ execution: 'async', flavor: 'last-resort' }) }

@@ -3,7 +3,7 @@ import { setImmediate, setTimeout as delay } from 'node:timers/promises'
 import type { FastifyPluginAsync } from 'fastify'
 import type { Database } from '../database/database.ts'
 import { ApiError, errors } from '../errors.ts'
-import type { Lifecycle } from '../http/wire/closing.ts'
+import type { Lifecycle } from '../http/wire/server.ts'
 
 // Shorter than one second, the usual timeout of clients that probe /readyz.
 const probeTimeoutMs = 800

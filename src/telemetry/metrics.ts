@@ -1,7 +1,7 @@
 // Measures requests, errors, statements, connections and tokens. Serves the metrics on a separate port.
 // Loaded only if METRICS_PORT is set.
 import { once } from 'node:events'
-import { createServer } from 'node:http'
+import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import {
   collectDefaultMetrics, Counter, Gauge, Histogram, Registry, type CollectFunction
@@ -17,8 +17,7 @@ import {
   batchEvents, connectionEvents, durabilityEvents, durabilitySettings, jwtEvents, jwtRejections, keyEvents,
   statementEvents, tokenEvents
 } from '../events.ts'
-import { serializePipelining } from '../http/wire/pipelining.ts'
-import { limitBodyPieces } from '../http/wire/reads.ts'
+import { createServer } from '../http/wire/server.ts'
 import { unreadyReasons, type Readiness } from './health.ts'
 
 /** In seconds. */
@@ -46,18 +45,16 @@ async function serveMetrics (app: FastifyInstance, { registry }: Metrics, config
   // Scrapes share a rendering for a second. After a failure, the next scrape renders again.
   const fetchMethod = async () => Buffer.from(await registry.metrics())
   const rendered = new LRUCache({ max: 1, ttl: 1000, fetchMethod })
-  const server = createServer(({ method, url }, response) => {
+  const run = ({ method, url }: IncomingMessage, response: ServerResponse) => {
     if (method !== 'GET' || url !== '/metrics') return response.writeHead(404).end()
-    // After this response, Node ignores the requests that a client has pipelined.
-    response.setHeader('connection', 'close')
     rendered.forceFetch('').then(
       (bytes) => response.writeHead(200, { 'content-type': registry.contentType }).end(bytes),
       (error) => response.writeHead(500).end(`${error}\n`))
-  })
-  // Node closes a connection after five seconds without traffic.
-  Object.assign(server, { timeout: 5000, maxConnections: 50 })
-  server.on('connection', serializePipelining)
-  limitBodyPieces(server)
+  }
+  // A connection has one response, so pipelined requests do not pile up.
+  const { server } = createServer({ run, isLast: () => true }, 50)
+  // Closes a connection after five seconds without traffic.
+  server.setTimeout(5000)
   // If the app cannot be built, this server must not keep the process alive.
   server.listen(config.METRICS_PORT, config.METRICS_HOST).unref()
   await once(server, 'listening')

@@ -6,6 +6,7 @@ import { createToken } from '../../src/access/tokens.ts'
 import { startApp } from '../support/app.ts'
 import { sql } from '../support/database.ts'
 import { isError } from '../support/error-response.ts'
+import { exchange } from '../support/raw.ts'
 import { guardedRoutes, openRoutes } from '../support/routes.ts'
 
 // Records every route: the channel `fastify.initialization` delivers an app before the app has routes.
@@ -15,7 +16,7 @@ subscribe('fastify.initialization', (message) => {
     for (const one of [method].flat()) routes.push([one as HTTPMethods, url])
   })
 })
-const { app, as, log, tokens, url: databaseUrl } = await startApp(t, { LOG_LEVEL: 'trace' })
+const { app, as, listen, log, tokens, url: databaseUrl } = await startApp(t, { LOG_LEVEL: 'trace' })
 
 const alice = await as('alice', { label: 'laptop' })
 await alice.create({ id: 1, name: 'Monstera' })
@@ -30,7 +31,7 @@ const secrets = [full, readOnly, expired, revoked, unknown, mistyped]
   .map((text) => text.replace('Bearer ', ''))
 
 const realm = 'Bearer realm="plants"'
-const missing = [40101, 'This operation needs an Authorization header with a bearer token.', realm] as const
+const missing = [40101, 'This operation needs the header `Authorization: Bearer <token>`.', realm] as const
 const invalid = [40102, 'The bearer token is not valid.', `${realm}, error="invalid_token"`] as const
 const forbidden = [40301, 'The bearer token may only read.', `${realm}, error="insufficient_scope"`] as const
 const malformedHeader = 'FST_BEARER_AUTH_INVALID_AUTHORIZATION_HEADER'
@@ -58,6 +59,17 @@ const requests = {
 
 const send = (operation: keyof typeof requests, authorization: string | undefined) => app.inject({
   ...requests[operation], headers: { ...authorization !== undefined && { authorization } }
+})
+
+t.test('a token of 16,000 characters is checked, and 17,000 are too many', async (t) => {
+  const address = await listen()
+  for (const [length, number, message] of [
+    [15_000, ...invalid], [16_000, ...invalid], [17_000, 43101, 'The headers are too large.']
+  ] as const) {
+    const request = ['GET /plants HTTP/1.1', 'Host: x', 'Connection: close',
+      `Authorization: Bearer ${'x'.repeat(length)}`, '', ''].join('\r\n')
+    isError(t, (await exchange(address, [request]))[0], number, message, `${length}`)
+  }
 })
 
 t.test('each operation rejects credentials that do not suffice, and the log has the reason', async (t) => {

@@ -1,7 +1,9 @@
 // Tests the reference page at /docs, and the document of an operation without errors of its own.
 import { connect } from 'node:net'
 import { Type } from '@sinclair/typebox'
+import { gunzipSync } from 'node:zlib'
 import t from 'tap'
+import { readScalar } from '../../dev/write-scalar.ts'
 import { startApp } from '../support/app.ts'
 
 const withoutDatabase = { DATABASE_URL: 'postgres://x@127.0.0.1:1/x' }
@@ -25,6 +27,46 @@ t.test('the files of the page have a strict policy and ETags', async (t) => {
   // nginx makes the ETag of a compressed response weak.
   const again = await app.inject({ url: `${url}?x`, headers: { 'if-none-match': `"x", W/${etag}` } })
   t.match(again, { statusCode: 304, body: '', headers: { etag } })
+})
+
+t.test('the files are compressed with gzip for clients that accept gzip', async (t) => {
+  for (const url of urls) {
+    const plain = await app.inject(url)
+    t.match(plain.headers, { 'content-encoding': undefined, vary: 'accept-encoding' }, url)
+    for (const accepted of ['gzip', 'br, GZIP;q=0.5', 'deflate,gzip ; q=1']) {
+      const packed = await app.inject({ url, headers: { 'accept-encoding': accepted } })
+      t.match(packed.headers, { 'content-encoding': 'gzip', vary: 'accept-encoding' }, accepted)
+      t.equal(packed.headers['content-length'], String(packed.rawPayload.length))
+      t.ok(gunzipSync(packed.rawPayload).equals(plain.rawPayload), url)
+      t.not(packed.headers.etag, plain.headers.etag)
+      const headers = { 'accept-encoding': accepted, 'if-none-match': packed.headers.etag }
+      t.match(await app.inject({ url, headers }), { statusCode: 304, body: '' })
+      const other = { 'if-none-match': packed.headers.etag }
+      t.match(await app.inject({ url, headers: other }), { statusCode: 200 }, 'another file')
+    }
+    for (const accepted of ['identity', 'br', 'xgzip', 'gzipx', 'gzip;q=0', 'gzip ; q=0.000, br']) {
+      const { headers } = await app.inject({ url, headers: { 'accept-encoding': accepted } })
+      t.equal(headers['content-encoding'], undefined, accepted)
+    }
+  }
+  const { rawPayload } = await app.inject({ url: '/docs/scalar.js', headers: { 'accept-encoding': 'gzip' } })
+  t.ok(rawPayload.length < 1_500_000, `${rawPayload.length}`)
+})
+
+t.test('the page begins with the introduction and the operations, as HTML', async (t) => {
+  const { body } = await app.inject('/docs')
+  for (const part of [
+    '<h1>Plant store</h1>', '<a href="openapi.json">', '<code>plant-store token create &lt;user></code>',
+    '<pre><code>curl "$BASE/plants" -H "Authorization: Bearer $TOKEN"',
+    '<li><code>DELETE /plants/{id}</code> Delete a plant</li>'
+  ]) t.match(body, part)
+  t.notMatch(body, /[`{}]{2}/, 'no Markdown and no placeholder is left')
+})
+
+t.test('the script is the one of the installed package, after its license: npm run scalar', async (t) => {
+  const { body } = await app.inject('/docs/scalar.js')
+  t.ok(body === await readScalar())
+  t.match(body, /^\/\*!\n@scalar\/api-reference\n\nMIT License\n/)
 })
 
 t.test('unread files of the reference page take part in the memory budget', async (t) => {

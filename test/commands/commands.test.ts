@@ -177,8 +177,13 @@ t.test('tokens are created, listed by age with their state, and revoked', async 
 t.test('the quick start shows no further token once there are tokens', async (t) => {
   await tokens.create({ user: 'alice', readOnly: false })
   const printed = t.capture(console, 'error')
-  await printQuickStart(database, 'http://127.0.0.1:3000')
-  t.strictSame(printed.args(), [['To create a token: npx plant-store token create <user>']])
+  for (const [folder, setting] of [
+    ['.data', ''], ['/srv/plants-2', 'DATA_DIR=/srv/plants-2 '],
+    ["my plants' data", "DATA_DIR='my plants'\\'' data' "]
+  ] as const) {
+    await printQuickStart(database, 'http://127.0.0.1:3000', folder)
+    t.strictSame(printed.args(), [[`To create a token: ${setting}npx plant-store token create <user>`]])
+  }
 })
 
 t.test('only migrate creates the tables, and a second migrate has nothing to do', async (t) => {

@@ -115,8 +115,8 @@ t.test('each field of a plant survives both formats', async (t) => {
   t.strictSame(textFields, fields, 'import and export expect only texts')
 })
 
-const unicode = 'a string of Unicode characters without U+0000.'
 const int64 = 'from -9223372036854775808 to 9223372036854775807.'
+const integer = `integer ${int64.slice(0, -1)}, without + or leading zeros.`
 
 t.test('a malformed file or an error of the database ends the import, and nothing is stored', async (t) => {
   // Rejects only the first weed, so a second attempt would store it.
@@ -128,8 +128,10 @@ t.test('a malformed file or an error of the database ends the import, and nothin
   const header = 'line 1: expected columns of id,name,tag, each once, got '
   const csv = 'expected at most 133120 bytes, and cells like "5"" pot"'
   const cases: Array<[name: string, content: string | Buffer, report: string[]]> = [
-    ['a.ndjson', `${lines(3)}nonsense\n`, ['line 4: The line is not valid JSON.', rejected]],
-    ['a.csv', 'id,name\n1,a\nx,b\n', [`line 3: id must be a decimal integer ${int64}`, rejected]],
+    ['a.ndjson', `${lines(3)}nonsense\n`, [
+      'line 4: The line is not valid JSON: Unexpected token \'o\', "nonsense" is not valid JSON.', rejected
+    ]],
+    ['a.csv', 'id,name\n1,a\nx,b\n', [`line 3: id must be a decimal ${integer}`, rejected]],
     ['b.csv', '1,Fern\n', [`${header}1,Fern`, failed]],
     ['c.csv', 'id,name,name\n1,a,b\n', [`${header}id,name,name`, failed]],
     ['d.csv', 'user,id,name\nbob,1,a\n', [`${header}user,id,name`, failed]],
@@ -155,8 +157,8 @@ t.test('each line has to follow the rules of POST', async (t) => {
   const rejects = join(folder, 'rules')
   const tables: Array<[name: string, head: string, table: Array<[line: string, reason: string]>]> = [
     ['rules.ndjson', '{"id":0,"name":"n","other":[1]}', [
-      ['[]', 'The line must be a JSON object.'],
-      ['{"id":2}', `name is missing: expected ${unicode}`],
+      ['[]', 'The line must be a JSON object: its fields are id, name, tag (optional).'],
+      ['{"id":2}', 'name is missing: expected a string.'],
       ['{"id":"1","name":""}', `id must be an integer ${int64}`],
       ['{"id":1,"name":"","__proto__":{}}', 'The line must not have a key "__proto__".'],
       ['{"id":1,"name":"\xff"}', 'The line is not valid UTF-8.'],
@@ -164,12 +166,12 @@ t.test('each line has to follow the rules of POST', async (t) => {
       ['{"id":1,"name":"Fern","user":"bob"}', 'user must be absent, or use --all.']
     ]],
     ['rules.csv', 'id,name,tag', [
-      ['1,,', `name is missing: expected ${unicode}`],
-      [',a,', `id is missing: expected a decimal integer ${int64}`],
+      ['1,,', 'name is missing: expected a string.'],
+      [',a,', `id is missing: expected a decimal ${integer}`],
       ['1,a', 'The line must have 3 cells.'],
-      ['+1,a,', `id must be a decimal integer ${int64}`],
+      ['+1,a,', `id must be a decimal ${integer}`],
       ['1,a,\xff', 'The line is not valid UTF-8.'],
-      ['1,a\0b,', `name must be ${unicode}`]
+      ['1,a\0b,', 'name must be a string without U+0000.']
     ]]
   ]
   for (const [name, head, table] of tables) {

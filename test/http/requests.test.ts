@@ -10,7 +10,8 @@ import { exchange, type RawResponse } from '../support/raw.ts'
 import { examplePaths } from '../support/routes.ts'
 
 const unknownPath: [number, string] = [40401, 'There is nothing at this path.']
-const wrongMethod: [number, string] = [40501, 'This path does not support this method.']
+const wrongMethod = (allow: string): [number, string] =>
+  [40501, `This path does not support this method: use ${allow}.`]
 
 const { app, as, log, url, listen } = await startApp(t)
 const address = await listen()
@@ -46,7 +47,8 @@ t.test('with default settings a response has exactly these headers and this body
     ['GET /plants', 200, '[{"name":"n"},{"name":"m"}]'],
     ['DELETE /plants/2', 204, ''],
     ['DELETE /plants/2', 404, '{"error":40402,"message":"You have no plant with this id."}'],
-    ['OPTIONS /plants', 405, '{"error":40501,"message":"This path does not support this method."}',
+    ['OPTIONS /plants', 405,
+      '{"error":40501,"message":"This path does not support this method: use GET, HEAD, POST."}',
       { allow: 'GET, HEAD, POST' }],
     ['hello', 400, '{"error":40001,"message":"The request is not well-formed HTTP/1.1."}']
   ]
@@ -65,7 +67,6 @@ t.test('a message that is not HTTP/1.1 is rejected, and its connection is closed
     'no request line': 'hello\r\n\r\n',
     'HTTP/0.9': 'GET /plants\r\n\r\n',
     'HTTP/2.0': request('GET /plants HTTP/2.0'),
-    'another protocol': request('DESCRIBE /plants RTSP/1.0'),
     'a fragment after the id': request('DELETE /plants/1#2 HTTP/1.1', ['Connection: close']),
     'an end within a header': request('GET /plants HTTP/1.1').slice(0, -10),
     'two framings': create(chunks, ['Content-Length: 30', chunked]),
@@ -98,13 +99,14 @@ t.test('a wrong URL, two credentials, two types and an absent body are rejected'
       [request(`GET /plants?${query} HTTP/1.1`),
         40016, 'This name is not a parameter here: use limit or after.']),
     [request('GET /plants?limit=1%zz HTTP/1.1'),
-      40016, 'limit must be a decimal integer from 0 to 2147483647, given once.'],
-    [request(`DELETE /plants/${'1'.repeat(1001)} HTTP/1.1`), 41401, 'The URL is too long.'],
-    [request(`GET /${'x'.repeat(15_000)} HTTP/1.1`), ...unknownPath],
+      40016, 'limit must be a decimal integer from 0 to 2147483647, without + or leading zeros, given once.'],
+    [request(`DELETE /plants/${'1'.repeat(993)} HTTP/1.1`), 41401, 'The URL is too long.'],
+    [request(`GET /${'x'.repeat(15_000)} HTTP/1.1`), 41401, 'The URL is too long.'],
+    [request(`GET /${'x'.repeat(999)} HTTP/1.1`), ...unknownPath],
     [request('GET /plants HTTP/1.1', [`Authorization: ${authorization}`]),
       40102, 'The bearer token is not valid.'],
     [create(body, ['Content-Type: text/plain', 'Content-Length: 19']),
-      40004, 'The body must be application/json in UTF-8.'],
+      40004, 'The body must be JSON in UTF-8, with `Content-Type: application/json`.'],
     [create('', []), ...noPlant]
   ]
   const responses = await exchange(address, [...cases.map(([text]) => text), last])
@@ -207,16 +209,27 @@ t.test('a path rejects other methods and lists its own in Allow, and other paths
     t.equal(responses.length, group.length + 1)
     for (const [index, { line, allow }] of group.entries()) {
       t.equal(responses[index]?.headers.allow, allow, line)
-      if (!heads.includes(index)) isError(t, responses[index], ...allow ? wrongMethod : unknownPath, line)
+      const error = allow === undefined ? unknownPath : wrongMethod(allow)
+      if (!heads.includes(index)) isError(t, responses[index], ...error, line)
     }
   }
-  const [connect] = await exchange(address, [request('CONNECT x:443 HTTP/1.1')])
-  isError(t, connect, ...wrongMethod)
-  t.match(connect?.headers, { allow: 'GET, HEAD', connection: 'close' })
   for (const path of ['/plants/?limit=1', 'http://x/livez/', '/plants/1/', '//']) {
     const [response] = await exchange(address, [request(`GET ${path} HTTP/1.1`), last])
-    isError(t, response, ...unknownPath, path)
+    isError(t, response, 40401, 'There is nothing at this path: remove the slash at the end.', path)
   }
+})
+
+t.test('a method that Node knows but the service does not gets 501', async (t) => {
+  for (const method of ['DESCRIBE', 'ANNOUNCE', 'SETUP', 'PLAY', 'PAUSE', 'TEARDOWN', 'GET_PARAMETER',
+    'SET_PARAMETER', 'REDIRECT', 'RECORD', 'FLUSH']) {
+    for (const protocol of ['HTTP/1.1', 'RTSP/1.0']) {
+      const [response] = await exchange(address, [request(`${method} /plants ${protocol}`), last])
+      isError(t, response, 50101, 'This service does not know this method.', method)
+    }
+  }
+  const [response] = await exchange(address, [request('CONNECT x:443 HTTP/1.1')])
+  isError(t, response, 50101, 'This service does not know this method.')
+  t.equal(response?.headers.connection, 'close')
 })
 
 t.test('an unknown method gets 501, and the connection is closed', async (t) => {
@@ -255,7 +268,7 @@ t.test('an HTTP/1.0 client gets no list that could be truncated unnoticed', asyn
   t.notMatch(log.join(''), '"level":"error"')
 })
 
-const exposed = 'WWW-Authenticate, Retry-After, RateLimit, Link, X-Request-Id'
+const exposed = 'WWW-Authenticate, Retry-After, RateLimit, RateLimit-Policy, Link, X-Request-Id'
 const corsHeaders = (headers: Record<string, unknown>) =>
   Object.fromEntries(Object.entries(headers).filter(([name]) => /^(access-control-|vary$)/.test(name)))
 
@@ -277,16 +290,19 @@ t.test('pages of listed origins may read every response, others none', async (t)
 })
 
 t.test('a preflight request of a listed origin gets the methods of its path', async (t) => {
-  const preflight = { origin: app1, 'access-control-request-method': 'DELETE' }
+  const wanted = 'authorization,baggage,content-type,sentry-trace,tracestate,x-requested-with'
+  const preflight = {
+    origin: app1, 'access-control-request-method': 'DELETE', 'access-control-request-headers': wanted
+  }
   for (const [url, methods] of Object.entries(examplePaths)) {
     const response = await pages.app.inject({ method: 'OPTIONS', url, headers: preflight })
     t.strictSame(corsHeaders(response.headers), {
       'access-control-allow-origin': app1,
       'access-control-allow-methods': methods,
-      'access-control-allow-headers': 'authorization, content-type, traceparent',
+      'access-control-allow-headers': wanted,
       'access-control-max-age': '7200',
       'access-control-expose-headers': exposed,
-      vary: 'origin'
+      vary: 'access-control-request-headers, origin'
     }, url)
     t.match(response, { statusCode: 204, body: '', headers: { 'cache-control': 'no-store' } })
   }
@@ -295,9 +311,10 @@ t.test('a preflight request of a listed origin gets the methods of its path', as
     { ...preflight, origin: `${app1}.evil.example` }
   ]) {
     const response = await pages.app.inject({ method: 'OPTIONS', url: '/plants', headers })
-    isError(t, response, ...wrongMethod, JSON.stringify(headers))
+    isError(t, response, ...wrongMethod('GET, HEAD, POST'), JSON.stringify(headers))
     t.notHas(response.headers, 'access-control-allow-methods')
   }
   isError(t, await pages.app.inject({ method: 'OPTIONS', url: '/x', headers: preflight }), ...unknownPath)
-  isError(t, await pages.app.inject({ method: 'PUT', url: '/plants', headers: preflight }), ...wrongMethod)
+  const put = await pages.app.inject({ method: 'PUT', url: '/plants', headers: preflight })
+  isError(t, put, ...wrongMethod('GET, HEAD, POST'))
 })

@@ -9,9 +9,11 @@ import { isError } from '../support/error-response.ts'
 
 const [smallest, largest] = [-(2n ** 63n), 2n ** 63n - 1n]
 const int64 = `from ${smallest} to ${largest}`
+const plain = 'without + or leading zeros'
+const wrongId = `The id in the path must be a decimal integer ${int64}, ${plain}.`
 const zeros = '0'.repeat(5000)
 
-const { as } = await startApp(t)
+const { app, as } = await startApp(t)
 const alice = await as('alice')
 
 t.test('every JSON notation of a 64-bit integer has its exact value', async (t) => {
@@ -29,7 +31,8 @@ t.test('every JSON notation of a 64-bit integer has its exact value', async (t) 
     [1e19, ['1e19', '10000000000000000000']],
     [Infinity, ['1e309', '1e999999999999999999999']],
     [0.5, ['0.5', '5e-1']],
-    [NaN, ['9007199254740993.5', '1.00000000000000000001', '123456789012345.000000000000001', `1.${zeros}1`]]
+    [NaN, ['9007199254740993.5', '1.00000000000000000001', '123456789012345.000000000000001', `1.${zeros}1`,
+      `${'9'.repeat(309)}.5`, `-1${zeros}1e-1`]]
   ] as const) {
     for (const source of sources) {
       t.strictSame(parseJsonBody(Buffer.from(`{"x":[5,"\\\\",{"id":${source}}],"y":7}`)),
@@ -43,8 +46,8 @@ t.test('the path of a delete needs a decimal 64-bit integer', async (t) => {
   await alice.create('{"id":5,"name":"n"}')
   for (const id of [
     '', '+5', '--5', '-', '%205', '5%20', '5%0A', '5%00', '-0', '00', '05', '5.0', '0x5', '%D9%A5', '5%2F',
-    '5%23', '*', '5%27%20or%201=1--', `${largest + 1n}`, `${smallest - 1n}`, '9'.repeat(1000), '%2535'
-  ]) isError(t, await alice.delete(id), 40015, `The id in the path must be a decimal integer ${int64}.`, id)
+    '5%23', '*', '5%27%20or%201=1--', `${largest + 1n}`, `${smallest - 1n}`, '9'.repeat(992), '%2535'
+  ]) isError(t, await alice.delete(id), 40015, wrongId, id)
   for (const id of [smallest, largest]) {
     isError(t, await alice.delete(id), 40402, 'You have no plant with this id.', `${id}`)
   }
@@ -56,7 +59,7 @@ t.test('a query has known parameters only, and limit once as a decimal int32', a
   for (const query of ['?', '?limit=1', '?limit=2147483647', '?l%69mit=%32', '?&&&']) {
     t.strictSame((await alice.list(query)).json(), [{ name: 'n' }], query)
   }
-  const limit = 'limit must be a decimal integer from 0 to 2147483647, given once.'
+  const limit = `limit must be a decimal integer from 0 to 2147483647, ${plain}, given once.`
   for (const query of [
     '', '=', '=1.0', '=1e1', '=-1', '=-0', '=%2B1', '=%201', '=1%20', '=01', '=0x1', '=2147483648', '=%D9%A5',
     '=1=1', '=1&limit=1', '=1&l%69mit=1'
@@ -68,6 +71,8 @@ t.test('a query has known parameters only, and limit once as a decimal int32', a
     isError(t, await alice.list(`?${query}`), 40016, `${name} is not a parameter here: use limit or after.`)
   }
   isError(t, await alice.delete('5?force=true'), 40016, 'force is not a parameter here: use none.')
+  const root = await app.inject('/?limit=10&after=MQ')
+  isError(t, root, 40016, 'limit is not a parameter here: use none.', 'the URL of a page, resolved wrongly')
 })
 
 t.test('the message names a field at any depth, and headers cannot have a schema', async (t) => {

@@ -2,14 +2,11 @@
 // in random orders of events.
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
-import { Socket } from 'node:net'
 import { PassThrough } from 'node:stream'
 import { setImmediate as nextTick } from 'node:timers/promises'
 import fc from 'fast-check'
-import Fastify from 'fastify'
 import t from 'tap'
-import { manageConnections } from '../../src/http/wire/connections.ts'
-import { createBatcher, singles, type Work } from '../../src/scheduling/batcher.ts'
+import { createBatcher, unbatched, type Work } from '../../src/scheduling/batcher.ts'
 import { FairQueue } from '../../src/scheduling/fair-queue.ts'
 import { MemoryBudget } from '../../src/scheduling/memory-budget.ts'
 import { TickLimiter } from '../../src/scheduling/tick-limiter.ts'
@@ -52,7 +49,7 @@ t.test('work beyond the budget of a tick waits for the next tick, and its keys t
   }
 })
 
-const openBatcher = (limits: typeof singles, run: (names: string[]) => Promise<string[]>) =>
+const openBatcher = (limits: typeof unbatched, run: (names: string[]) => Promise<string[]>) =>
   createBatcher<Work & { name: string }, string>((items) => run(items.map(({ name }) => name)),
     { name: 'test', limits, maxQueued: 100, isRetryable: () => true })
 
@@ -60,7 +57,7 @@ t.test('users share batches of a bounded size, and without batching no item wait
   const sizes = { m1: 131_072, m2: 131_072, n1: 1_000_000, a1: 0, a2: 0, a3: 0, a4: 0, b1: 0 }
   for (const [limits, atOnce, later] of [
     [{ maxItems: 4, maxInFlight: 1 }, ['a1 b1 a2 a3'], ['a4 m1', 'm2', 'n1']],
-    [singles, ['a1', 'b1', 'a2', 'a3', 'a4', 'm1', 'm2', 'n1'], []]
+    [unbatched, ['a1', 'b1', 'a2', 'a3', 'a4', 'm1', 'm2', 'n1'], []]
   ] as const) {
     const batches: string[] = []
     const batcher = openBatcher(limits, async (names) => {
@@ -147,15 +144,6 @@ t.test('the heap is collected five seconds after a burst of large bodies or 1,00
   advance(1)
   t.strictSame(calls.map(({ args }) => args), [[{ execution: 'async', flavor: 'last-resort' }]])
   await burst(1024, 5000, 1)
-  const app = Fastify()
-  manageConnections(app, { stopping: false }, 1001)
-  const sockets = Array.from({ length: 1001 }, () => new Socket())
-  for (const socket of sockets) app.server.emit('connection', socket)
-  for (const [closed, total] of [[999, 1], [1, 2], [1, 2]] as const) {
-    await Promise.all(sockets.splice(0, closed).map((socket) => once(socket.destroy(), 'close')))
-    advance(5000)
-    t.equal(calls.length, total)
-  }
 })
 
 t.test('every sequence of requests and reads gets what buckets of whole tokens would give', async (t) => {

@@ -5,9 +5,13 @@ import { readConfig } from '../../src/config.ts'
 import { openDatabase } from '../../src/database/database.ts'
 import { createDatabase } from './database.ts'
 
-/** Builds the app as the command `serve` does. Creates a database unless `environment` has DATABASE_URL. */
+/**
+ * Builds the app as the command `serve` does. Creates a database unless `environment` has DATABASE_URL.
+ * Clients send requests to `path`.
+ */
 export async function startApp (
-  t: Test, environment: Record<string, string> = {}, domains?: Parameters<typeof buildApp>[1]
+  t: Test, environment: Record<string, string> = {}, domains?: Parameters<typeof buildApp>[1],
+  path = '/plants'
 ) {
   const url = environment.DATABASE_URL ?? await createDatabase(t)
   const config = readConfig({ LOG_LEVEL: 'debug', ...environment, DATABASE_URL: url })
@@ -43,11 +47,11 @@ export async function startApp (
         /** Sends a string unchanged, and an object as JSON. */
         create (payload: object | string) {
           const headers = { authorization, 'content-type': 'application/json' }
-          return app.inject({ method: 'POST', url: '/plants', headers, payload })
+          return app.inject({ method: 'POST', url: path, headers, payload })
         },
-        list: (query = '') => app.inject({ url: `/plants${query}`, headers: { authorization } }),
+        list: (query = '') => app.inject({ url: `${path}${query}`, headers: { authorization } }),
         delete: (id: string | number | bigint) =>
-          app.inject({ method: 'DELETE', url: `/plants/${id}`, headers: { authorization } })
+          app.inject({ method: 'DELETE', url: `${path}/${id}`, headers: { authorization } })
       }
     }
   }

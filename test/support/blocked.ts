@@ -14,9 +14,10 @@ subscribe('tracing:fastify.request.handler:start', () => { handlers.emit('start'
  * queued. `unblock` releases the lock.
  */
 export async function startBlocked (
-  t: Test, environment: Record<string, string> = {}, lock = 'lock table plants in exclusive mode'
+  t: Test, environment: Record<string, string> = {}, lock = 'lock table plants in exclusive mode',
+  start = startApp
 ) {
-  const app = await startApp(t, environment)
+  const app = await start(t, environment)
   const alice = await app.as('alice')
   // After a list of over 100 ms, the service may read the user's next list on another connection.
   for (let since = -Infinity; performance.now() - since > 100;) {

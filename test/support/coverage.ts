@@ -9,7 +9,8 @@ process.env._TAPJS_PROCESSINFO_EXCLUDE_ = String(
   new RegExp(`^(node|tapmock):|^${root}\\/(node_modules\\/(?!@tapjs\\/mock\\/)|dev\\/|test\\/|\\.tap\\/)`))
 
 // These tests run without coverage, which saves a quarter of their time. Other tests cover the same lines.
-const unmeasured = ['access/credentials', 'access/unauthenticated', 'api-docs/openapi', 'plants/writes']
+const unmeasured =
+  ['access/credentials', 'access/unauthenticated', 'api-docs/openapi', 'table-gateway/writes']
 
 export default (file: string): string | null =>
   unmeasured.some((name) => file === `test/${name}.test.ts`) ? null : 'src/**/*.ts'

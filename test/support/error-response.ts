@@ -1,6 +1,17 @@
 import type { Test } from 'tap'
 
-export const noPlant = [40010, 'The body must be a JSON object.'] as const
+export const noPlant =
+  [40010, 'The body must be a JSON object: its fields are id, name, tag (optional).'] as const
+
+/** Returns the error for a body that is not JSON: the message ends with V8's words. */
+export function notJson (body: string): readonly [number: number, message: string] {
+  try {
+    JSON.parse(body)
+  } catch (error) {
+    return [40008, `The body is not valid JSON: ${(error as Error).message.toWellFormed()}.`]
+  }
+  throw new Error(`JSON: ${body}`)
+}
 
 /** A response of `app.inject` or of `exchange`. */
 interface Response { statusCode?: number, status?: number, headers: Record<string, unknown>, body: string }

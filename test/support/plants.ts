@@ -3,13 +3,13 @@ import { sql } from './database.ts'
 /** Returns the `after` parameter of the page that begins at `id`. */
 export const cursorAt = (id: bigint | number) => Buffer.from(String(id)).toString('base64url')
 
-/** Returns the Link header of a page. The next page begins at `id`. */
-export const linkTo = (limit: number | bigint, id: bigint | number) =>
-  `<?limit=${limit}&after=${cursorAt(id)}>; rel="next"`
+/** Returns the Link header of a page of the list `name`. The next page begins at `id`. */
+export const linkTo = (limit: number | bigint, id: bigint | number, name = 'plants') =>
+  `<${name}?limit=${limit}&after=${cursorAt(id)}>; rel="next"`
 
 /** Returns the query of the next page, or undefined if the response is the last page. */
 export const nextQuery = ({ headers: { link } }: { headers: Record<string, unknown> }) =>
-  link === undefined ? undefined : /^<(.*)>; rel="next"$/.exec(String(link))?.[1] as string
+  link === undefined ? undefined : /^<\w+(.*)>; rel="next"$/.exec(String(link))?.[1] as string
 
 export interface StoredPlant { id: bigint, name: string, tag?: string }
 

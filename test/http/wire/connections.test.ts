@@ -8,7 +8,7 @@ import { sql } from '../../support/database.ts'
 import { exchange, parseResponses } from '../../support/raw.ts'
 import { isError } from '../../support/error-response.ts'
 
-const tooLarge = [40006, 'The body is larger than this service accepts.'] as const
+const tooLarge = [40006, 'The body is larger than this service accepts: at most 1048576 bytes.'] as const
 
 const { app, as, url, listen, lifecycle, log, metricsUrl } =
   await startApp(t, { BODY_LIMIT: '1048576', METRICS_PORT: '0' })
@@ -102,7 +102,7 @@ t.test('a rejected connection is closed on both sides, also if the client goes o
   }
   const received = await Promise.all(
     ['garbage\r\n\r\n', connectMethod].map((fault) => trickle(fault, 'x', 'close')))
-  t.match(received, [/^HTTP\/1.1 400 /, /^HTTP\/1.1 405 /])
+  t.match(received, [/^HTTP\/1.1 400 /, /^HTTP\/1.1 501 /])
 })
 
 t.test('a client that disconnects at any point causes no error and no warning', async (t) => {
@@ -125,6 +125,12 @@ t.test('a client that disconnects at any point causes no error and no warning', 
   t.match(await series(), /^http_request_duration_seconds_count\{.*status="499"\} [1-9]/m)
   const lines = log.map((line) => JSON.parse(line))
   t.same(lines.filter(({ level }) => /warn|error|fatal/.test(level)), [])
+})
+
+t.test('an idle connection ends after KEEP_ALIVE_TIMEOUT', async (t) => {
+  const { listen } = await startApp(t, { DATABASE_URL: url, KEEP_ALIVE_TIMEOUT: '1s' })
+  const responses = await exchange(await listen(), [list(), list()])
+  t.match(responses, Array(2).fill({ status: 200, headers: { 'keep-alive': 'timeout=1' } }))
 })
 
 t.test('slow requests time out', async (t) => {

@@ -28,10 +28,12 @@ export function browserOf (file: Test) {
   file.teardown(async () => (await browser)?.close())
 
   /**
-   * `complaints` has the page's warnings and errors. With `home`, the URL of the service, the test process
-   * sends the page's requests, as a proxy that removes the path of `home`, and complains of other requests.
+   * `complaints` has the page's warnings and errors. With `home`, the page's URL of the service, the test
+   * process sends the page's requests to `service`, and complains of other requests.
    */
-  return async function openPage (t: Test, options: BrowserContextOptions = {}, home?: string) {
+  return async function openPage (
+    t: Test, options: BrowserContextOptions = {}, home?: string, service = home && new URL(home).origin
+  ) {
     if (found === undefined) throw new Error('There is no browser; the first lines of this run tell why.')
     browser ??= launch(JSON.parse(found))
     const page = await (await browser).newPage(options)
@@ -50,7 +52,7 @@ export function browserOf (file: Test) {
       try {
         const url = route.request().url()
         if (!url.startsWith(`${home}/`)) throw new Error(`requested ${url}`)
-        const response = await route.fetch({ url: url.replace(home, new URL(home).origin), maxRedirects: 0 })
+        const response = await route.fetch({ url: url.replace(home, service as string), maxRedirects: 0 })
         await route.fulfill({ response })
       } catch (error) {
         complaints.push((error as Error).message)
@@ -60,6 +62,13 @@ export function browserOf (file: Test) {
     return { page, complaints }
   }
 }
+
+export const screens = [[1280, 900, 'light'], [320, 640, 'dark']] as const
+
+export const widthOf = (page: Page) => page.evaluate('document.documentElement.scrollWidth')
+
+export const readStores = (page: Page) =>
+  page.evaluate('JSON.stringify([{ ...localStorage }, { ...sessionStorage }, document.cookie])')
 
 /** Returns the page's violations of WCAG 2.2, levels A and AA. */
 export async function findViolations (page: Page): Promise<string[]> {

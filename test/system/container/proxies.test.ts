@@ -123,6 +123,13 @@ for (const [name, { id, send, load, hasOwnPage, compressesAll }] of Object.entri
     t.match(headers['x-forwarded-for'], /^(?!1\.2\.3\.4$)\d+\.\d+\.\d+\.\d+$/)
   })
 
+  await t.test(`${name} forwards a request without its Upgrade`, async (t) => {
+    const upgrade = get('/').replace('Connection: close', 'Connection: upgrade, close\r\nUpgrade: foo')
+    const { status, body } = await send(upgrade)
+    t.equal(status, 200)
+    t.notOk('upgrade' in JSON.parse(body).headers, body)
+  })
+
   await t.test(`${name}'s own errors have the service's JSON shape`, async (t) => {
     const cases = [...ownErrors, ...hasOwnPage ? [] : malformed, ...name === 'nginx' ? nginxErrors : []]
     for (const [request, error, allow] of cases) {
@@ -135,6 +142,14 @@ for (const [name, { id, send, load, hasOwnPage, compressesAll }] of Object.entri
       t.match(JSON.parse(body), { error, message: /^[A-Z].*\.$/ }, line)
     }
     if (hasOwnPage) t.comment('this version of HAProxy responds in HTML to a request that it cannot parse')
+  })
+
+  // test/access/credentials.test.ts tests the same limit without a proxy.
+  await t.test(`a token of 16,000 characters passes ${name}, and 17,000 are too many`, async (t) => {
+    for (const [length, status] of [[15_000, 200], [16_000, 200], [17_000, 431]] as const) {
+      const response = await send(get('/', `Authorization: Bearer ${'x'.repeat(length)}\r\n`))
+      t.equal(response.status, status, `${length}`)
+    }
   })
 
   await t.test(`a list that breaks off behind ${name} also breaks off for the client`, async (t) => {

@@ -73,13 +73,14 @@ t.test('the release notes are a section of the changelog and the licenses of the
   await t.rejects(notesOf('0.0.1'), /CHANGELOG\.md has no section 0\.0\.1/)
 })
 
-t.test('the SBOM lists the run-time packages', async (t) => {
+t.test('the SBOM lists the run-time packages and the origin of the script of /docs', async (t) => {
   const sbom = JSON.parse(await run('node release/sbom.ts'))
   const listed = sbom.components
     .map(({ purl }: { purl: string }) => decodeURIComponent(purl).replace('pkg:npm/', ''))
   const runTime = packagesInImage
     .map(([path, { name = path.split('node_modules/').at(-1), version }]) => `${name}@${version}`)
-  t.strictSame([...new Set(listed)].sort(), [...new Set(runTime)].sort())
+  const scalar = `@scalar/fastify-api-reference@${manifest.devDependencies['@scalar/fastify-api-reference']}`
+  t.strictSame([...new Set(listed)].sort(), [...new Set([...runTime, scalar])].sort())
 })
 
 t.test('run-time packages have accepted licenses, and any other license fails the check', async (t) => {

@@ -1,7 +1,7 @@
 // Starts and kills the PostgreSQL server that a checkout brings.
 import { execFile, spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { mkdir, readdir, readFile, stat, writeFile } from 'node:fs/promises'
+import { chmod, mkdir, readdir, readFile, stat, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { setTimeout } from 'node:timers/promises'
 import { promisify } from 'node:util'
@@ -9,9 +9,10 @@ import t, { type Test } from 'tap'
 import { createDataDir, findServer, isRunning } from '../../support/embedded.ts'
 import { matchEach } from '../../support/match.ts'
 import { findChildren } from '../../support/processes.ts'
-import { unmeasured } from '../../support/program.ts'
+import { program, startedBy, unmeasured, withoutHooks } from '../../support/program.ts'
 
-const environmentOf = (DATA_DIR: string) => ({ DATABASE_URL: undefined, DATA_DIR, DRAIN_DELAY: '0' })
+const environmentOf = (DATA_DIR: string) =>
+  ({ DATABASE_URL: undefined, DATA_DIR, DRAIN_DELAY: '0', PORT: '0' })
 
 await t.test('after a first start was killed halfway, the next one succeeds', async (t) => {
   const DATA_DIR = await createDataDir(t)
@@ -59,6 +60,19 @@ await t.test('a DATA_DIR that PostgreSQL may not enter fails with one line', { s
   t.strictSame(await readdir(join(closed, 'data')), [])
 })
 
+await t.test('an ordinary user that may not write to DATA_DIR gets a line that says so', async (t) => {
+  const folder = await createDataDir(t)
+  await chmod(folder, 0o555)
+  const words = process.getuid?.() === 0
+    ? ['setpriv', '--reuid=65534', '--regid=65534', '--clear-groups', process.execPath, ...program]
+    : [process.execPath, ...program]
+  const DATA_DIR = join(folder, 'data')
+  const { run } = startedBy(['env', ...withoutHooks, ...words])
+  const { code, stderr } = await run(['serve'], environmentOf(DATA_DIR))
+  t.equal(code, 1)
+  t.match(stderr, /EACCES: permission denied, mkdir .* \(set DATA_DIR to a folder that you may write to\)\n$/)
+})
+
 // The following tests run in order. Each test continues with the data of the previous test.
 const DATA_DIR = await createDataDir(t)
 const environment = environmentOf(DATA_DIR)
@@ -97,7 +111,9 @@ await t.test('a stale server.json does not mislead the next start', async (t) =>
   t.notOk(isRunning(DATA_DIR))
   const notes = join(DATA_DIR, 'server.json')
   const { url } = JSON.parse(await readFile(notes, 'utf8'))
-  const stderr = `DATABASE_URL is not set: using the PostgreSQL server in ${DATA_DIR}\n`
+  const stderr = `DATABASE_URL is not set: using the PostgreSQL server in ${DATA_DIR}\n` +
+    'No service uses this folder now. If your service runs, give the command the DATA_DIR or DATABASE_URL ' +
+    'of the service.\n'
   for (const text of ['{', JSON.stringify({ url, ownerPid: process.pid })]) {
     await writeFile(notes, text)
     const listed = await unmeasured.run(['token', 'list', '--user', 'alice'], environment)

@@ -25,13 +25,14 @@ const maxValues = 100
 /** Returns the expected response to a create. On success, adds the plant to `plants`. */
 export function create (plants: Plants, request: CreateRequest): Verdict {
   const { contentType, contentEncoding, isChunked, body, query } = request
-  // A chunked body counts as not empty, because the service decides before the body arrives.
-  if (contentType === undefined) return { number: body.length === 0 && !isChunked ? 40010 : 40004 }
+  if (body.length === 0 && !isChunked) return { number: 40010 }
+  if (contentType === undefined) return { number: body.length === 0 ? 40010 : 40004 }
+  // The service checks these headers of a chunked body before it knows that the body is empty.
   if (!/^(utf-?8)?$/i.test(/charset=("?)([^;"]*)\1/i.exec(contentType)?.[2] ?? '')) return { number: 40004 }
   if (contentEncoding !== undefined && contentEncoding.toLowerCase() !== 'identity') return { number: 40005 }
+  if (body.length === 0) return { number: 40010 }
   if (!/^\s*application\/json\s*(;|$)/i.test(contentType)) return { number: 40004 }
   if (body.length > maxBodyBytes) return { number: 40006 }
-  if (body.length === 0) return { number: 40010 }
   const parsed = parse(body)
   if ('number' in parsed) return parsed
   const { value } = parsed
@@ -47,15 +48,20 @@ export function create (plants: Plants, request: CreateRequest): Verdict {
   return { status: 200, body: plant }
 }
 
+/** Returns the error of a path that the service does not look up. The path is encoded, and has no query. */
+export function checkPath (path: string): { number: number } | undefined {
+  if (path.length > 1000) return { number: 41401 }
+  return isDecodable(path) ? undefined : { number: 40002 }
+}
+
 /**
  * Returns the expected response to a delete. On success, removes the plant from `plants`. `id` is the path
  * segment before percent-decoding.
  */
 export function remove (plants: Plants, id: string, query: string): Verdict {
-  if (!isDecodable(id)) return { number: 40002 }
-  const decoded = decodeURIComponent(id)
-  if (decoded.length > 1000) return { number: 41401 }
-  const value = readId(decoded)
+  const pathError = checkPath(`/plants/${id}`)
+  if (pathError !== undefined) return pathError
+  const value = readId(decodeURIComponent(id))
   if (value === undefined) return { number: 40015 }
   if (parametersOf(query).length > 0) return { number: 40016 }
   return plants.delete(value) ? { status: 204 } : { number: 40402 }
@@ -79,7 +85,7 @@ export function list (plants: Plants, query = ''): Verdict {
   return {
     status: 200,
     body: sorted.slice(0, end).map(([, plant]) => plant),
-    link: next && `<?limit=${end}&after=${cursorAt(next[0])}>; rel="next"`
+    link: next && `<plants?limit=${end}&after=${cursorAt(next[0])}>; rel="next"`
   }
 }
 
@@ -89,7 +95,7 @@ const parametersOf = (query: string) => [...new URLSearchParams(`&${query}`)]
 
 const isLimit = (text: string) => String(Number(text) & (2 ** 31 - 1)) === text
 
-export function isDecodable (url: string): boolean {
+function isDecodable (url: string): boolean {
   try {
     decodeURIComponent(url)
     return true

@@ -1,5 +1,5 @@
 // Builds requests, and random parts of requests, for the fuzz cases.
-import type { NewPlant } from '../../../src/plants/plant.ts'
+import type { Plant } from '../../../src/plants/plant.ts'
 import type { Random } from '../faults/random.ts'
 import { largest, smallest, type Plants } from './oracle.ts'
 
@@ -56,7 +56,7 @@ export function plantText (random: Random): string {
     random.chance(0.5) ? `${random.pick(['e', 'E'])}${random.pick(['', '+', '-'])}${digits(2)}` : ''
   ].join('')
   // The type makes the compiler demand a value for each new field of a plant.
-  const values: Record<keyof NewPlant | 'x', string | undefined> = {
+  const values: Record<keyof Plant | 'id' | 'x', string | undefined> = {
     id: random.pick([
       number, number, number, `${edge}`, `${edge}.0`, `${edge}0e-1`, `${edge}.5`, `${edge}1`, '-0'
     ]),

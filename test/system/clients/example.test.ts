@@ -1,5 +1,4 @@
-// Opens the page at /docs and examples/browser/index.html in a real browser. The example and the service have
-// different origins.
+// Opens examples/browser/index.html in a real browser. The example and the service have different origins.
 import { createHash } from 'node:crypto'
 import { readFile } from 'node:fs/promises'
 import { text } from 'node:stream/consumers'
@@ -7,7 +6,7 @@ import type { Locator, Page } from 'playwright-core'
 import t from 'tap'
 import { startApp } from '../../support/app.ts'
 import { acceptingJwts, startKeyServer, startServer } from '../../support/identity-provider.ts'
-import { browserOf, findViolations, needsBrowser } from './browser.ts'
+import { browserOf, findViolations, needsBrowser, readStores, screens, widthOf } from './browser.ts'
 
 const openPage = browserOf(t)
 const html = await readFile('examples/browser/index.html')
@@ -20,10 +19,6 @@ const service = await listen()
 const tokenOf = ({ authorization }: { authorization: string }) => authorization.replace('Bearer ', '')
 const names = (page: Page) => page.locator('#list li span:first-child').allTextContents()
 const says = (page: Page, text: string | RegExp) => page.locator('#messages').getByText(text).waitFor()
-const widthOf = (page: Page) => page.evaluate('document.documentElement.scrollWidth')
-const readStores = (page: Page) =>
-  page.evaluate('JSON.stringify([{ ...localStorage }, { ...sessionStorage }, document.cookie])')
-const screens = [[1280, 900, 'light'], [320, 640, 'dark']] as const
 
 async function tabTo (target: Locator) {
   const { keyboard } = target.page()
@@ -83,6 +78,25 @@ t.test('the example works with the keyboard alone', needsBrowser, async (t) => {
   t.equal(await page.getByLabel('Token').inputValue(), '')
   t.notMatch(await readStores(page), tokenOf(alice))
   t.same(complaints, [])
+})
+
+t.test('a page may send headers of tools, and a delete with an empty body', needsBrowser, async (t) => {
+  const fred = await as('fred')
+  await fred.create({ id: 1, name: 'Monstera' })
+  const { page } = await openPage(t)
+  await page.goto(home)
+  const headers = {
+    authorization: fred.authorization,
+    baggage: 'a=b',
+    'sentry-trace': '1-2',
+    tracestate: 'a=1',
+    'x-requested-with': 'XMLHttpRequest'
+  }
+  const status = (path: string, options: object) =>
+    page.evaluate(`fetch(${JSON.stringify(service + path)}, ${JSON.stringify({ headers, ...options })})
+      .then(({ status }) => status)`)
+  t.equal(await status('/plants', {}), 200)
+  t.equal(await status('/plants/1', { method: 'DELETE', body: '' }), 204)
 })
 
 t.test('the example shows errors in words', needsBrowser, async (t) => {
@@ -146,60 +160,4 @@ t.test('in the example, a user signs in at a provider with PKCE', needsBrowser, 
   t.same(complaints, [])
   await page.goto(`${home}/?code=stolen&state=foreign`)
   await says(page, 'This page did not start this sign-in. Please sign in again.')
-})
-
-/** Scrolls /docs to a section that is not rendered. The page renders a section when it becomes visible. */
-const renderNext = `new Promise((resolve) => {
-  const section = document.querySelector('[data-placeholder=true]')
-  section?.scrollIntoView()
-  requestAnimationFrame(() => setTimeout(resolve, 0, section !== null))
-})`
-
-t.test('/docs fits each screen and meets WCAG AA', needsBrowser, async (t) => {
-  for (const [width, height, colorScheme] of screens) {
-    const { page, complaints } = await openPage(t, { colorScheme, viewport: { width, height } }, service)
-    await page.goto(`${service}/docs`)
-    await page.getByRole('heading', { name: 'Plant store' }).waitFor()
-    t.equal(await page.locator(`body.${colorScheme}-mode`).count(), 1)
-    while (await page.evaluate(renderNext));
-    await page.locator('.markdown pre button').last().waitFor()
-    t.same(await findViolations(page), [])
-    t.equal(await widthOf(page), width, 'no horizontal scrolling')
-    t.same(complaints, [], 'no console message, no violation of the policy, no foreign host')
-  }
-})
-
-/** Sends a request from /docs. */
-async function send (page: Page, operation: string, body?: string) {
-  const heading = page.getByRole('heading', { name: operation, exact: true })
-  await heading.scrollIntoViewIfNeeded()
-  await page.locator('section', { has: heading }).last().getByRole('button', { name: 'Test Request' }).click()
-  const dialog = page.getByRole('dialog')
-  if (body !== undefined) await dialog.locator('.cm-content[contenteditable=true]').last().fill(body)
-  const [response] = await Promise.all([
-    page.waitForResponse((response) => new URL(response.url()).pathname.includes('/plants')),
-    dialog.getByRole('button', { name: /^Send/ }).first().click()
-  ])
-  await dialog.getByText(`${response.status()} ${response.statusText()}`).first().waitFor()
-  await page.keyboard.press('Escape')
-  await dialog.waitFor({ state: 'hidden' })
-  return response
-}
-
-t.test('/docs works below the prefix of a proxy, and stores no token', needsBrowser, async (t) => {
-  const prefixed = `${service}/api`
-  const erin = await as('erin')
-  const { page, complaints } = await openPage(t, { viewport: { width: 1280, height: 900 } }, prefixed)
-  await page.goto(`${prefixed}/docs`)
-  await page.getByPlaceholder('Token').fill(tokenOf(erin))
-  await send(page, 'Create a plant', '{ "id": 9007199254740993, "name": "Monstera 🌿" }')
-  t.same(await (await send(page, 'List your plants')).json(), [{ name: 'Monstera 🌿' }])
-  t.equal((await erin.delete('9007199254740993')).statusCode, 204, 'the id was sent exactly')
-  await erin.create({ id: 42, name: 'Fern' })
-  t.equal((await send(page, 'Delete a plant')).status(), 204)
-  t.notMatch(await readStores(page), tokenOf(erin))
-  await page.reload()
-  await page.getByRole('heading', { name: 'Plant store' }).waitFor()
-  t.equal(await page.getByPlaceholder('Token').inputValue(), '', 'a reload forgets the token')
-  t.same(complaints, [])
 })

@@ -4,22 +4,22 @@ import type { Socket } from 'node:net'
 import t from 'tap'
 import type { Statement } from '../../src/database/database.ts'
 import { statementEvents } from '../../src/events.ts'
-import { startApp } from '../support/app.ts'
 import { startBlocked } from '../support/blocked.ts'
-import { createDatabase, openSession, sql, waitingForLocks } from '../support/database.ts'
+import { createLibrary, startLibrary, storeBooks } from '../support/books.ts'
+import { openSession, sql, waitingForLocks } from '../support/database.ts'
 import { isError } from '../support/error-response.ts'
-import { cursorAt, storePlants } from '../support/plants.ts'
+import { cursorAt } from '../support/plants.ts'
 
 const range = (length: number) => Array.from({ length }, (_, index) => index)
 
-const { app, as, database, listen, log, url } = await startApp(t)
+const { app, as, database, listen, log, url } = await startLibrary(t)
 const address = await listen()
-await storePlants(url, 'ivan', range(1000).map((index) => ({ id: BigInt(index), name: 'Ivy' })))
+await storeBooks(url, 'ivan', range(1000).map((index) => ({ id: BigInt(index), title: 'Ivy' })))
 
 t.test('a long list ends early when the database fails midway, and the service goes on', async (t) => {
   const { authorization, list } = await as('ivan')
   const failing = t.capture(database, 'readLong', () => Promise.reject(new Error('the connection is lost')))
-  const response = await fetch(`${address}/plants`, { headers: { authorization } })
+  const response = await fetch(`${address}/books`, { headers: { authorization } })
   t.equal(response.status, 200)
   await t.rejects(response.text(), { message: 'terminated' })
   failing.restore()
@@ -27,8 +27,8 @@ t.test('a long list ends early when the database fails midway, and the service g
 })
 
 t.test('a short list does not wait for a large one', async (t) => {
-  await storePlants(url, 'judy', [{ id: 1n, name: 'n'.repeat(20_000) }])
-  await storePlants(url, 'kim', [{ id: 1n, name: 'Ivy' }])
+  await storeBooks(url, 'judy', [{ id: 1n, title: 'n'.repeat(20_000) }])
+  await storeBooks(url, 'kim', [{ id: 1n, title: 'Ivy' }])
   const [judy, kim] = [await as('judy'), await as('kim')]
   const { readLong } = database
   const held = Promise.withResolvers<void>()
@@ -38,7 +38,7 @@ t.test('a short list does not wait for a large one', async (t) => {
     return readLong(statement, values)
   })
   const pairs = Array.from({ length: 20 }, () => ({ large: judy.list(), short: kim.list() }))
-  for (const { short } of pairs) t.strictSame((await short).json(), [{ name: 'Ivy' }])
+  for (const { short } of pairs) t.strictSame((await short).json(), [{ title: 'Ivy' }])
   held.resolve()
   for (const { large } of pairs) t.equal((await large).json().length, 1)
 })
@@ -46,9 +46,9 @@ t.test('a short list does not wait for a large one', async (t) => {
 t.test('a client that disconnects before a long list begins causes no warning and no error', async (t) => {
   const { authorization, list } = await as('ivan')
   const before = log.length
-  const client = await openSession(t, url, 'begin; lock table plants')
+  const client = await openSession(t, url, 'begin; lock table books')
   const accepted = once(app.server, 'connection') as Promise<[Socket]>
-  const reader = get(`${address}/plants`, { headers: { authorization }, agent: false }).on('error', () => {})
+  const reader = get(`${address}/books`, { headers: { authorization }, agent: false }).on('error', () => {})
   const [socket] = await accepted
   while ((await client.query(waitingForLocks)).rowCount === 0);
   const closed = new Promise((resolve) => socket.once('close', resolve))
@@ -64,25 +64,26 @@ t.test('a client that disconnects before a long list begins causes no warning an
 // Some names look like numbers, arrays, null or SQL parameters. Some names differ only in case or an accent.
 const usernames = ['1', '01', '1 ', 'a,b', '{a,b}', 'a"b', 'a\\', 'NULL', '{}', 'A', 'a', '$1']
 
-/** `place` chooses 0, 1, 20 or 700 small plants, or two small plants and a large one. */
-function plantsOf (user: string, place: number) {
+/** `place` chooses 0, 1, 20 or 700 small books, or two small books and a large one. */
+function booksOf (user: string, place: number) {
   const count = [0, 1, 20, 3, 700][place % 5] as number
   return range(count).map((id) => ({
-    name: place % 5 === 3 && id === 1 ? `${user} ${'n'.repeat(600)}` : `plant ${id}`,
-    ...(id + place) % 2 === 0 && { tag: user }
+    title: place % 5 === 3 && id === 1 ? `${user} ${'n'.repeat(600)}` : `book ${id}`,
+    ...(id + place) % 2 === 0 && { subTitle: user }
   }))
 }
 
 async function storeAll (url: string): Promise<void> {
   for (const [place, user] of usernames.entries()) {
-    await storePlants(url, user, plantsOf(user, place).map((plant, id) => ({ id: BigInt(id), ...plant })))
+    await storeBooks(url, user, booksOf(user, place).map((book, id) => ({ id: BigInt(id), ...book })))
   }
 }
 
 for (const [WRITE_BATCH, isJoined] of [['500', true], ['1', false]] as const) {
   const how = isJoined ? 'together' : 'one by one'
   t.test(`with WRITE_BATCH=${WRITE_BATCH} queued lists are read ${how} and never mixed`, async (t) => {
-    const { as, sendBlocked, unblock, url } = await startBlocked(t, { WRITE_BATCH }, 'lock table plants')
+    const { as, sendBlocked, unblock, url } =
+      await startBlocked(t, { WRITE_BATCH }, 'lock table books', startLibrary)
     await storeAll(url)
     const users = await Promise.all(usernames.map(async (name) => ({ name, ...await as(name) })))
     // Make the service cache the tokens, so that the lists below share statements.
@@ -94,7 +95,7 @@ for (const [WRITE_BATCH, isJoined] of [['500', true], ['1', false]] as const) {
       const after = from === 0 ? '' : `after=${cursorAt(from)}`
       return {
         send: () => list(limit === Infinity ? `?${after}` : `?limit=${limit}&${after}`),
-        expected: plantsOf(name, place).slice(from, from + limit)
+        expected: booksOf(name, place).slice(from, from + limit)
       }
     }))
     const responses = await sendBlocked(...lists.map(({ send }) => send))
@@ -102,26 +103,26 @@ for (const [WRITE_BATCH, isJoined] of [['500', true], ['1', false]] as const) {
     for (const [index, response] of (await Promise.all(responses)).entries()) {
       t.strictSame(response.json(), lists[index]?.expected, `list ${index}`)
     }
-    t.equal(statements.has('plants-pages'), isJoined)
+    t.equal(statements.has('books-pages'), isJoined)
   })
 }
 
 t.test('the lists of a user whose last list was slow are read alone, until one is fast', async (t) => {
-  const url = await createDatabase(t)
-  for (const user of ['ann', 'slow']) await storePlants(url, user, [{ id: 1n, name: 'Ivy' }])
+  const url = await createLibrary(t)
+  for (const user of ['ann', 'slow']) await storeBooks(url, user, [{ id: 1n, title: 'Ivy' }])
   const wait = (seconds: number) => sql(url, `create or replace function wait_for (owner text) returns bool
     language plpgsql volatile as
     $$ begin if owner = 'slow' then perform pg_sleep(${seconds}); end if; return true; end $$`)
   await wait(0.05)
-  await sql(url, `alter table plants rename to stored;
-    create view plants as select * from stored where wait_for(owner)`)
-  const { as, database } = await startApp(t, { DATABASE_URL: url })
+  await sql(url, `alter table books rename to stored;
+    create view books as select * from stored where wait_for(owner)`)
+  const { as, database } = await startLibrary(t, { DATABASE_URL: url })
   const users = await Promise.all(['ann', 'slow', 'zoe'].map((name) => as(name)))
   // Make the service cache the tokens, so that the lists share statements.
   await Promise.all(users.map((user) => user.delete(-1)))
   const [shared, alone] = [t.capture(database, 'read', database.read),
     t.capture(database, 'readLong', database.readLong)]
-  /** Lists the plants of all users. Returns the users and the maximum bytes of lists that were read alone. */
+  /** Lists the books of all users. Returns the users and the maximum bytes of lists that were read alone. */
   const listAll = async () => {
     const responses = await Promise.all(users.map((user) => user.list()))
     for (const { statusCode } of responses) t.equal(statusCode, 200)
@@ -137,14 +138,14 @@ t.test('the lists of a user whose last list was slow are read alone, until one i
 })
 
 t.test('when a statement for several lists reaches its time limit each list is read alone', async (t) => {
-  const url = await createDatabase(t)
+  const url = await createLibrary(t)
   await storeAll(url)
-  await storePlants(url, 'slow', [{ id: 1n, name: 'Ivy' }])
-  await sql(url, `alter table plants rename to stored;
+  await storeBooks(url, 'slow', [{ id: 1n, title: 'Ivy' }])
+  await sql(url, `alter table books rename to stored;
     create function wait_for (owner text) returns bool language plpgsql volatile as
       $$ begin if owner = 'slow' then perform pg_sleep(60); end if; return true; end $$;
-    create view plants as select * from stored where wait_for(owner)`)
-  const { as, database } = await startApp(t, { DATABASE_URL: url, STATEMENT_TIMEOUT: '500ms' })
+    create view books as select * from stored where wait_for(owner)`)
+  const { as, database } = await startLibrary(t, { DATABASE_URL: url, STATEMENT_TIMEOUT: '500ms' })
   const some = usernames.slice(0, 5)
   const users = await Promise.all([...some, 'slow'].map((name) => as(name)))
   // Make the service cache the tokens, so that the lists share statements.
@@ -153,11 +154,11 @@ t.test('when a statement for several lists reaches its time limit each list is r
   const lists = await Promise.all(users.map(async (user) => (await user.list()).json()))
   t.equal(shared().length, 1, 'no short list waits for a retry')
   t.match(lists.pop(), { error: 50304 })
-  t.strictSame(lists, some.map(plantsOf))
+  t.strictSame(lists, some.map(booksOf))
 })
 
 t.test('a user with a large first page has only long lists for 10 s', async (t) => {
-  await storePlants(url, 'lena', [{ id: 1n, name: 'n'.repeat(20_000) }])
+  await storeBooks(url, 'lena', [{ id: 1n, title: 'n'.repeat(20_000) }])
   const lena = await as('lena')
   const short = t.capture(database, 'read', database.read)
   const long = t.capture(database, 'readLong', database.readLong)
@@ -168,7 +169,7 @@ t.test('a user with a large first page has only long lists for 10 s', async (t) 
   t.same(await listed(), { short: 1, long: 2 }, 'only the last statement reads a large page')
   t.same(await listed(), { short: 0, long: 2 })
   await lena.delete(1)
-  await lena.create({ id: 2, name: 'Ivy' })
+  await lena.create({ id: 2, title: 'Ivy' })
   t.same(await listed(), { short: 0, long: 1 })
   const now = performance.now.bind(performance)
   t.intercept(performance, 'now', { value: () => now() + 10_000 })
@@ -178,20 +179,20 @@ t.test('a user with a large first page has only long lists for 10 s', async (t) 
 
 t.test('a long list that exceeds the memory budget is rejected, and a short one is not', async (t) => {
   // One user may reserve half of the memory budget: 32 long lists of 256 KiB.
-  const { as, listen, url } = await startApp(t, { MEMORY_BUDGET: '16777216' })
+  const { as, listen, url } = await startLibrary(t, { MEMORY_BUDGET: '16777216' })
   const address = await listen()
-  await sql(url, `insert into plants
+  await sql(url, `insert into books
     select 'alice', id, repeat('x', 10000) from generate_series(1, 1500) as id`)
   const { authorization, list } = await as('alice')
-  const readers = range(32).map(() => get(`${address}/plants`, { headers: { authorization } }))
+  const readers = range(32).map(() => get(`${address}/books`, { headers: { authorization } }))
   t.teardown(() => { for (const reader of readers) reader.destroy() })
   await Promise.all(readers.map(async (reader) => {
     const [response] = await once(reader, 'response')
     t.equal(response.statusCode, 200)
   }))
   isError(t, await list(), 50302, 'The service has more work than it can do.')
-  await sql(url, "insert into plants values ('bob', 1, 'Ivy')")
-  t.strictSame((await (await as('bob')).list()).json(), [{ name: 'Ivy' }])
+  await sql(url, "insert into books values ('bob', 1, 'Ivy')")
+  t.strictSame((await (await as('bob')).list()).json(), [{ title: 'Ivy' }])
   for (const reader of readers) reader.destroy()
   while ((await list('?limit=200')).statusCode === 503);
 })

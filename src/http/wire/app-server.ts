@@ -1,0 +1,63 @@
+// The server of the app. Responds to requests that never reach Fastify as a whole, and shuts down.
+import type { IncomingMessage, ServerOptions } from 'node:http'
+import type { DropArgument, Socket } from 'node:net'
+import type { FastifyInstance, FastifyServerOptions } from 'fastify'
+import { ApiError, errors } from '../../errors.ts'
+import { clientWork } from '../../scheduling/tick-limiter.ts'
+import { newRequestId } from '../log.ts'
+import { isLastRequest } from '../request-checks.ts'
+import { rejectRequest, requestCost } from '../responses.ts'
+import type { Reject } from './connection.ts'
+import { createServer, type Lifecycle } from './server.ts'
+
+/** Pass the `options` to Fastify, and the app to `attach`. `idleMs` limits a time without traffic. */
+export function createAppServer (
+  lifecycle: Lifecycle, maxConnections: number, nodeOptions: ServerOptions, idleMs: number
+) {
+  let app: FastifyInstance
+  let wire: ReturnType<typeof createServer>
+
+  const rejectionOf = (error: Error, socket: Socket): Reject => (done, response) => {
+    const reject = () => {
+      if (!socket.destroyed) rejectRequest(app, error, socket, response)
+      done()
+    }
+    // Without a response in flight, the client may be unauthenticated, so client addresses take turns.
+    if (response === undefined) clientWork.run(`malformed ${socket.remoteAddress}`, requestCost, reject)
+    else reject()
+  }
+
+  const options = {
+    serverFactory (run) {
+      const isLast = (request: IncomingMessage) => lifecycle.stopping || isLastRequest(request)
+      wire = createServer({ run, isLast }, maxConnections, nodeOptions)
+      return wire.server.setTimeout(idleMs)
+    },
+    clientErrorHandler (error: Error & { code?: string }, socket: Socket) {
+      const connection = wire.connections.get(socket)
+      if (error.code !== 'ERR_HTTP_REQUEST_TIMEOUT') connection?.fail(rejectionOf(error, socket))
+      else connection?.expire(rejectionOf(error, socket))
+    },
+    genReqId ({ socket }) {
+      const id = newRequestId()
+      const connection = wire.connections.get(socket)
+      // A request that a test injects has no connection.
+      if (connection !== undefined) connection.requestId = id
+      return id
+    }
+  } satisfies FastifyServerOptions
+
+  function attach (instance: FastifyInstance): void {
+    app = instance
+    app.addHook('preClose', () => wire.shutDown(app.log, lifecycle.forceCloseAt))
+    wire.server.on('connect', (_request, socket: Socket) => {
+      const rejection = rejectionOf(new ApiError(errors.METHOD_UNKNOWN), socket)
+      wire.connections.get(socket)?.refuseTunnel(rejection)
+    }).on('drop', (data?: DropArgument) => {
+      const error = new ApiError(errors.OVERLOADED, { cause: 'too many connections' })
+      app.errorLog.record(error, 'connection', app.log, { remoteAddress: data?.remoteAddress })
+    })
+  }
+
+  return { options, attach }
+}

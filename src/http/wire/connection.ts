@@ -1,0 +1,197 @@
+// The state of a client connection. Runs its requests one at a time (RFC 9112, section 9.3.2), and ends the
+// connection so that the client can read the last response.
+import { AsyncResource } from 'node:async_hooks'
+import type { IncomingMessage, ServerResponse } from 'node:http'
+import type { Socket } from 'node:net'
+
+export interface Behavior {
+  run: (request: IncomingMessage, response: ServerResponse) => void
+  /** Whether the service must run no later request of the connection. */
+  isLast: (request: IncomingMessage) => boolean
+}
+
+/** Sends the last response, then calls `done`. Without a `response` in flight, writes to the socket. */
+export type Reject = (done: () => void, response?: ServerResponse) => void
+
+/**
+ * - `open`: requests run in the order of their arrival.
+ * - `ending`: the requests that have arrived still run, and later ones are ignored. The last response closes
+ *   the connection.
+ * - `closing`: all requests have their responses. The service ignores all input.
+ *
+ * The state never returns to an earlier one.
+ */
+type State = 'open' | 'ending' | 'closing'
+
+const maxWaiting = 16
+/** Beyond this number, the connection does not linger: Node keeps the ignored requests in memory. */
+const maxIgnored = 100
+/** How long a closing connection may have no traffic, and how long it may exist at all. */
+const [lingerIdleMs, lingerMs] = [2000, 5000]
+
+export class ClientConnection {
+  readonly socket: Socket
+  /** Read at once: Node then knows the address even after the client has gone. */
+  readonly remoteAddress: string | undefined
+  /** The id of the request in flight, for the log. */
+  requestId = ''
+  readonly #behavior: Behavior
+  #state: State = 'open'
+  /** The response in flight. */
+  #response: ServerResponse | undefined
+  /** Whether a request has its response, but the rest of its body has not arrived. */
+  #isUnread = false
+  #waiting: Array<{ response: ServerResponse, start: () => void }> = []
+  #ignored = 0
+  /** Responds to malformed input. */
+  #reject: Reject | undefined
+
+  constructor (socket: Socket, behavior: Behavior) {
+    this.socket = socket
+    this.remoteAddress = socket.remoteAddress
+    this.#behavior = behavior
+    // Node calls `destroySoon` after a response with `Connection: close`. The original does not linger.
+    socket.destroySoon = () => this.#close()
+  }
+
+  /** Call this when the head of a request has arrived. */
+  arrive (request: IncomingMessage, response: ServerResponse): void {
+    if (this.#waiting.length === maxWaiting) this.end()
+    if (this.#state !== 'open') return this.#ignore(request)
+    if (this.#behavior.isLast(request)) {
+      this.#state = 'ending'
+      response.setHeader('connection', 'close')
+    }
+    const start = () => {
+      this.#response = response.on('close', this.#next)
+      this.#behavior.run(request, response)
+    }
+    if (this.#response === undefined) return start()
+    // Without `bind`, the request would run in the asynchronous context of the request before it.
+    this.#waiting.push({ response, start: AsyncResource.bind(start) })
+    this.#pauseSoon()
+  }
+
+  #ignore (request: IncomingMessage): void {
+    // Discard the body.
+    request.resume()
+    this.#ignored++
+    if (this.#state === 'closing' && this.#ignored > maxIgnored) this.socket.destroy()
+    this.#pauseSoon()
+  }
+
+  /** Does not read ahead of a response. Within the current chunk, Node would resume the socket. */
+  #pauseSoon (): void {
+    process.nextTick(() => { if (this.#response !== undefined) this.socket.pause() })
+  }
+
+  readonly #next = (): void => {
+    this.#isUnread = this.#response?.req.complete === false
+    this.#response = undefined
+    const next = this.#waiting.shift()
+    if (this.#waiting.length === 0 && this.socket.isPaused()) this.socket.resume()
+    if (this.#state === 'closing' || this.socket.destroyed) return
+    if (next !== undefined) next.start()
+    else if (this.#state === 'ending') this.#close()
+  }
+
+  /** Sends `100 Continue`. Further requests may follow the body. */
+  continue (response: ServerResponse): void {
+    if (this.#state === 'open') response.setHeader('connection', 'keep-alive')
+    response.writeContinue()
+  }
+
+  /** Makes the response to the last request that has arrived the last response of the connection. */
+  end (): void {
+    if (this.#state !== 'open') return
+    this.#state = 'ending'
+    const last = this.#waiting.at(-1)?.response ?? this.#response
+    if (last === undefined) this.#close()
+    else if (!last.headersSent) last.setHeader('connection', 'close')
+  }
+
+  /** `response`: the response in flight, if its request is malformed. */
+  #close (response?: ServerResponse): void {
+    if (this.#state === 'closing') return
+    this.#state = 'closing'
+    this.#waiting = []
+    if (this.#reject === undefined) this.#linger()
+    else this.#reject(() => this.#linger(), response)
+  }
+
+  /** Reads on after the last response: unread input would reset the connection. */
+  #linger (): void {
+    const { socket } = this
+    if (socket.destroyed) return
+    socket.end(() => { if (this.#ignored > maxIgnored) socket.destroy() })
+    socket.setTimeout(lingerIdleMs)
+    const timer = setTimeout(() => socket.destroy(), lingerMs)
+    socket.once('close', () => clearTimeout(timer))
+  }
+
+  /** Call this for malformed input. Calls `reject` once, when the requests before it have their responses. */
+  fail (reject: Reject): void {
+    const response = this.#response
+    if (this.#state === 'closing' || this.#reject !== undefined || !this.socket.writable) return
+    if (response?.req.complete) {
+      if (this.#dropIncomplete() || this.#state === 'open') this.#reject = reject
+      this.#state = 'ending'
+    } else if (this.#isUnread || (response && !needsBody(response))) this.end()
+    else {
+      this.#reject = reject
+      this.#close(response)
+    }
+  }
+
+  /** Call this for a late request. Node reports each request once. */
+  expire (reject: Reject): void {
+    if (this.#response?.req.complete) {
+      // The client is not to blame: because of the response before, Node may have stopped reading.
+      this.#dropIncomplete()
+      this.end()
+    } else this.fail(reject)
+  }
+
+  /** Returns whether the body of the last waiting request is incomplete. Such a request does not run. */
+  #dropIncomplete (): boolean {
+    const isIncomplete = this.#waiting.at(-1)?.response.req.complete === false
+    if (isIncomplete) this.#waiting.pop()
+    return isIncomplete
+  }
+
+  /** Call this for CONNECT. Node has detached its parser and its listeners from the socket. */
+  refuseTunnel (reject: Reject): void {
+    // An unhandled 'error' event would end the process.
+    this.socket.on('error', () => {})
+    // Without Node's listeners, a response in flight could stall.
+    if (this.#isIdle()) this.fail(reject)
+    else this.socket.destroy()
+  }
+
+  #isIdle (): boolean {
+    return this.#state === 'open' && this.#response === undefined && !this.#isUnread
+  }
+
+  /** Call this when the connection has had no traffic for the time of its timeout. */
+  timeOut (): void {
+    const isServiceSlow = this.#response?.req.complete === true && this.socket.writableLength === 0
+    if (!isServiceSlow) this.socket.destroy()
+  }
+
+  /** Call this for a shutdown. The requests that have arrived still run. */
+  stop (): void {
+    if (this.#isIdle()) this.socket.destroy()
+    this.end()
+    if (this.#state === 'ending') this.socket.setTimeout(lingerIdleMs)
+  }
+
+  /** Call this at the deadline of a shutdown. Returns whether the client still waits for a write. */
+  cut (): boolean {
+    this.socket.destroy()
+    return this.#response !== undefined && this.#response.req.complete && needsBody(this.#response)
+  }
+}
+
+/** Whether the response depends on the rest of the request's body. */
+const needsBody = ({ headersSent, req: { method } }: ServerResponse) =>
+  !headersSent && method !== 'GET' && method !== 'HEAD'

@@ -1,0 +1,71 @@
+// Node's HTTP server, with a state for each connection. Shuts down without cutting a response.
+import {
+  createServer as createNodeServer, type IncomingMessage, type ServerOptions, type ServerResponse
+} from 'node:http'
+import type { Socket } from 'node:net'
+import { setTimeout as delay } from 'node:timers/promises'
+import type { FastifyBaseLogger } from 'fastify'
+import { ClientConnection, type Behavior } from './connection.ts'
+
+export interface Lifecycle {
+  starting?: boolean
+  stopping: boolean
+  /** A time of `performance.now()`. At this time, a shutdown cuts what is unfinished. */
+  forceCloseAt?: number
+}
+
+/** `server` closes connections beyond `maxConnections` at once, and emits 'drop'. */
+export function createServer (behavior: Behavior, maxConnections: number, options: ServerOptions = {}) {
+  const connections = new Map<Socket, ClientConnection>()
+  const connectionOf = (socket: Socket) => connections.get(socket) as ClientConnection
+  const arrive = (request: IncomingMessage, response: ServerResponse) =>
+    connectionOf(request.socket).arrive(request, response)
+
+  const server = createNodeServer(options, arrive)
+    .on('connection', (socket) => {
+      connections.set(socket, new ClientConnection(socket, behavior))
+      socket.once('close', () => connections.delete(socket))
+    })
+    // Without these two listeners, Node itself would respond before the header checks.
+    .on('checkExpectation', arrive)
+    .on('checkContinue', (request, response) => {
+      const connection = connectionOf(request.socket)
+      // Without a 100, the next bytes could be the body or a new request (RFC 9110, section 10.1.1).
+      response.setHeader('connection', 'close')
+      // Send a 100 when the app starts to read the body, not when Node discards the body after the response.
+      request.once('resume', () => { if (!response.headersSent) connection.continue(response) })
+      connection.arrive(request, response)
+    })
+    .on('timeout', (socket) => connectionOf(socket).timeOut())
+  Object.assign(server, {
+    maxConnections,
+    // A client that has closed its sending side still gets its responses.
+    httpAllowHalfOpen: true,
+    // `close` calls this method. The original would destroy connections that are still sending a response.
+    closeIdleConnections: () => {}
+  })
+
+  return {
+    server,
+    connections: connections as ReadonlyMap<Socket, ClientConnection>,
+
+    /** Accepts no further connections, and ends the others. At `forceCloseAt`, cuts those that are left. */
+    async shutDown (log: FastifyBaseLogger, forceCloseAt = Infinity): Promise<void> {
+      server.close()
+      for (const connection of connections.values()) connection.stop()
+      const closed = Array.from(connections.keys(), (socket) =>
+        new Promise((resolve) => { socket.once('close', resolve) }))
+      const expired = forceCloseAt === Infinity
+        ? []
+        : [delay(forceCloseAt - performance.now(), undefined, { ref: false })]
+      await Promise.race([Promise.all(closed), ...expired])
+      let others = 0
+      for (const connection of connections.values()) {
+        const { requestId: reqId } = connection
+        if (connection.cut()) log.warn({ reqId }, 'the shutdown cuts a write: its outcome is unknown')
+        else others++
+      }
+      if (others > 0) log.warn({ connections: others }, 'the shutdown cuts unfinished reads and bodies')
+    }
+  }
+}
