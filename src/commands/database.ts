@@ -25,16 +25,18 @@ export async function withDatabase (config: Config, work: (url: string) => Promi
   await work(url).finally(close)
 }
 
-const maxSilenceMs = 10_000
+const [watchMs, maxSilenceMs] = [4000, 10_000]
 
-/** For commands with long statements: ends all connections when the server has not responded for 10 s. */
+/** For long statements, which have a long time limit: ends them soon if the server no longer responds. */
 export function openWatched (options: ConnectionOptions): Database {
   const database = openDatabase(options)
   let respondedAt = performance.now()
-  const note = () => { respondedAt = performance.now() }
   setInterval(() => {
-    if (performance.now() - respondedAt > maxSilenceMs) database.destroy()
-    database.readHedged({ name: '', text: 'select' }).then(note, () => {})
-  }, 1000).unref()
+    if (performance.now() - respondedAt > maxSilenceMs) {
+      database.destroy(new Error(`no response within ${maxSilenceMs} ms`))
+    }
+    database.readHedged({ name: '', text: 'select' })
+      .then(() => { respondedAt = performance.now() }, () => {})
+  }, watchMs).unref()
   return database
 }

@@ -144,9 +144,9 @@ export class Connection {
     setTimeout(() => this.destroy(), 1000).unref()
   }
 
-  destroy (): void {
+  destroy (reason?: Error): void {
     this.isOpen = false
-    this.#client.connection.stream.destroy()
+    this.#client.connection.stream.destroy(reason)
   }
 }
 

@@ -59,9 +59,9 @@ export function openDatabase (options: ConnectionOptions) {
       await set.close()
     },
 
-    /** Ends all connections at once. Pending statements reject. */
-    destroy (): void {
-      for (const connection of all) connection.destroy()
+    /** Ends all connections at once. Pending statements reject with `reason` as cause. */
+    destroy (reason: Error): void {
+      for (const connection of all) connection.destroy(reason)
     }
   }
 }

@@ -119,8 +119,8 @@ export class ManagedConnection {
     await this.#current?.closed
   }
 
-  destroy (): void {
-    for (const connection of this.#connections.keys()) connection.destroy()
+  destroy (reason: Error): void {
+    for (const connection of this.#connections.keys()) connection.destroy(reason)
   }
 
   #closeCurrent (): void {

@@ -6,13 +6,14 @@ import { setImmediate as nextTick } from 'node:timers/promises'
 import t from 'tap'
 import manifest from '../../package.json' with { type: 'json' }
 import { createTokens, isPrintable } from '../../src/access/tokens.ts'
-import { withDatabase } from '../../src/commands/database.ts'
+import { openWatched, withDatabase } from '../../src/commands/database.ts'
 import { formatError } from '../../src/commands/format.ts'
 import { eraseUser, printQuickStart } from '../../src/commands/tokens-and-users.ts'
 import { maxRevocationMs, readConfig } from '../../src/config.ts'
 import { openDatabase, tables } from '../../src/database/database.ts'
 import { ApiError, errors } from '../../src/errors.ts'
 import { createDatabase, openSession, sql } from '../support/database.ts'
+import { openProxy } from '../system/faults/proxy.ts'
 import { migrations } from '../support/migrations.ts'
 
 const url = await createDatabase(t)
@@ -270,6 +271,31 @@ t.test('user erase fails while something still creates plants of the user', asyn
   t.teardown(() => sql(url, 'drop function create_again cascade'))
   t.match(await run(['user', 'erase', 'dan', '--yes']),
     { code: 1, stderr: 'Something still creates plants or tokens of dan. Erase again.\n' })
+})
+
+t.test('a command ends its statements only if the server no longer responds', async (t) => {
+  const proxy = await openProxy(t, url)
+  const now = performance.now.bind(performance)
+  let passedMs = 0
+  t.intercept(performance, 'now', { value: () => now() + passedMs })
+  mock.timers.enable({ apis: ['setInterval'] })
+  t.teardown(() => mock.timers.reset())
+  const database = openWatched({ url: proxy.url, statementTimeoutMs: 60_000 })
+  t.teardown(database.close)
+  const slow = database.readLong({ name: '', text: 'select pg_sleep(60)' }).catch(({ cause }) => cause.message)
+  const pass = (ms: number) => {
+    passedMs += ms
+    mock.timers.tick(4000)
+  }
+  for (let watches = 0; watches < 4; watches++) {
+    pass(4000)
+    // The result of the watch comes first, because it uses the same connection.
+    await database.readHedged({ name: '', text: 'select' })
+  }
+  t.equal(database.pending().long_read, 1, 'a statement may take longer')
+  proxy.silence()
+  pass(10_001)
+  t.equal(await slow, 'no response within 10000 ms')
 })
 
 t.test('user erase waits for open transactions, and fails if a token was created meanwhile', async (t) => {

@@ -186,6 +186,27 @@ test('the probe waits for no slow list, and fails only if no connection is open'
   await untilItSucceeds(() => database.probe())
 })
 
+test('statements share the open connections while the server accepts no further ones', async (t) => {
+  const role = `limited_${process.pid}`
+  await sql(url, `create role ${role} login password 'secret' connection limit 1;
+    grant select on plants, tokens to ${role}`)
+  t.teardown(() => sql(url, `drop owned by ${role}; drop role ${role}`))
+  const proxy = await openProxy(t, Object.assign(new URL(url), { username: role, password: 'secret' }).href)
+  const database = openDatabase({ url: proxy.url, statementTimeoutMs })
+  t.teardown(database.close)
+  await untilItSucceeds(() => database.readHedged(one))
+  const runAll = () => Promise.all([
+    ...[database.read, database.readLong, database.readHedged, database.write, database.write].map((run) => run(one)),
+    database.probe()
+  ])
+  // The server rejects (53300), refuses, or ignores attempts to connect.
+  for (const mode of ['open', 'closed', 'silent'] as const) {
+    proxy.set(mode)
+    t.strictSame(await runAll(), [...Array(5).fill([['1']]), undefined], mode)
+    t.ok(proxy.connections().now >= 1)
+  }
+})
+
 test('a database that accepts connections and does not respond counts as unavailable', async (t) => {
   const proxy = await openProxy(t, url)
   proxy.set('silent')

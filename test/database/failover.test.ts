@@ -5,6 +5,7 @@ import t from 'tap'
 import { migrate } from '../../src/database/migrate.ts'
 import { openDatabase } from '../../src/database/database.ts'
 import { createConnector } from '../../src/database/connector.ts'
+import { systemEvents } from '../../src/events.ts'
 import { startPair } from '../system/faults/pair.ts'
 import { openProxy } from '../system/faults/proxy.ts'
 import { startApp } from '../support/app.ts'
@@ -102,30 +103,57 @@ t.test('while no server takes writes, requests are rejected and the service is n
   t.strictSame((await alice.list()).json(), [{ name: 'Fern' }, { name: 'Moss' }, { name: 'Ivy' }])
 })
 
-t.test('after the servers were rebuilt, their timelines begin again', async (t) => {
+t.test('of two systems, instances use only the first one, and the other one when the first is silent', async (t) => {
   const role = `rebuilt_${process.pid}`
   const createRole = `create role ${role} login password 'secret'`
   for (const server of [standbyUrl, serverUrl]) await sql(server, createRole)
   t.teardown(() => sql(serverUrl, `drop role ${role}`))
   const promoted = await openProxy(t, standbyUrl)
+  // This server is another system, such as a restored dump. Its timeline is an earlier one.
   const rebuilt = await openProxy(t, serverUrl)
-  rebuilt.set('closed')
-  const hosts = [promoted, rebuilt].map(({ url }) => new URL(url).host)
-  const url = `postgres://${role}:secret@${hosts}/postgres`
-  const database = openDatabase({ url, statementTimeoutMs: 1000 })
-  t.teardown(database.close)
+  const [first, second] = [promoted, rebuilt].map(({ url }) => new URL(url).host) as [string, string]
+  const url = `postgres://${role}:secret@${first},${second}/postgres`
+  const events: Array<[event: string, servers: string[]]> = []
+  const listen = ({ event, servers }: { event: string, servers: string[] }) => { events.push([event, servers]) }
+  systemEvents.subscribe(listen)
+  t.teardown(() => systemEvents.unsubscribe(listen))
+  const instances = [0, 1].map(() => openDatabase({ url, statementTimeoutMs: 1000 }))
+  for (const { close } of instances) t.teardown(close)
+
   const whichSystem = { name: 'system', text: 'select system_identifier from pg_control_system()' }
-  const systemOf = async (url: string) => [Object.values((await sql(url, whichSystem.text))[0] ?? {})]
-  t.strictSame(await database.read(whichSystem), await systemOf(standbyUrl))
+  /** Reads the system on several connections of each instance. */
+  const systems = async () => {
+    const reads = instances.flatMap(({ read, readLong, readHedged, write }) =>
+      [read, readLong, readHedged, write, write].map((run) => run(whichSystem).catch(() => undefined)))
+    return [...new Set((await Promise.all(reads)).map((rows) => rows?.[0]?.[0]))]
+  }
+  const systemOf = async (url: string) => [(await sql(url, whichSystem.text))[0]?.system_identifier]
+  const [original, other] = [await systemOf(standbyUrl), await systemOf(serverUrl)]
+  t.notSame(original, other)
+  t.strictSame(await systems(), original, 'the order of the servers decides')
+  t.strictSame(events.splice(0), [['ignored', [second]], ['ignored', [second]]], 'once for each instance')
+
   promoted.set('closed')
+  t.strictSame(await systems(), original, 'its connections are still open')
   promoted.cut()
-  rebuilt.set('open')
-  let system: unknown
-  while ((system = await database.read(whichSystem).catch(() => delay(10))) === undefined);
-  t.strictSame(system, await systemOf(serverUrl))
+  const since = performance.now()
+  let seen = await systems()
+  while (seen.includes(undefined)) {
+    t.notOk(seen.some((system) => system === original[0]))
+    await delay(10)
+    seen = await systems()
+  }
+  t.strictSame(seen, other)
+  t.ok(performance.now() - since > 2900, 'a restart of the first server must not change the system')
+  t.strictSame(events.splice(0), [['changed', [second]], ['changed', [second]]])
+  promoted.set('open')
+  promoted.forgetMost()
+  rebuilt.cut()
+  while ((seen = await systems()).includes(undefined)) await delay(10)
+  t.strictSame(seen, other, 'the system in use responds')
+
   // A managed server may not let the role read the timeline.
   await sql(standbyUrl, 'revoke execute on function pg_control_system from public')
-  promoted.set('open')
   const single = url.replace(/,[^/]*/, '')
   t.equal(await findPort(single), portOf(promoted.url), 'for one server, the timeline is not read')
 })
