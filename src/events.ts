@@ -27,10 +27,7 @@ export const batchEvents = events<{ name: string, items: number }>('batch')
 /** Published when a database connection opens, is lost, or is replaced as unresponsive (`timed_out`). */
 export const connectionEvents = events<{ event: 'opened' | 'lost' | 'timed_out' }>('connection')
 
-/**
- * Published when a server of DATABASE_URL is first seen that belongs to another database system, and before the
- * service changes to such servers.
- */
+/** Published when servers of another database system are first seen, and before the service uses them. */
 export const systemEvents = events<{ event: 'ignored' | 'changed', servers: string[] }>('system')
 
 /** While one of these settings of PostgreSQL is off, a crash may lose acknowledged writes. */

@@ -15,7 +15,8 @@ const withOpenDatabase = (
 })
 
 const withTokens = (config: Config, work: (tokens: Tokens) => Promise<void>): Promise<void> =>
-  withOpenDatabase(config, 'plant-store token', config.STATEMENT_TIMEOUT, (database) => work(createTokens(database)))
+  withOpenDatabase(config, 'plant-store token', config.STATEMENT_TIMEOUT,
+    (database) => work(createTokens(database)))
 
 export const createToken = (config: Config, token: NewToken) =>
   withTokens(config, async (tokens) => console.log(await tokens.create(token)))

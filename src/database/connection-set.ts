@@ -19,7 +19,7 @@ export class ConnectionSet {
     this.#all = all
   }
 
-  /** Runs the statement on one of `own`. While none of them is usable, runs it on any connection of the set. */
+  /** Runs the statement on one of `own`. While none of them is usable, any other connection runs it. */
   async run (own: ManagedConnection[], statement: Statement, values: unknown[] = [], onSend?: OnSend) {
     const event: StatementEvent =
       { name: statement.name, startedAt: performance.now(), requestContext: requestContext.getStore() }
@@ -40,24 +40,26 @@ export class ConnectionSet {
     }
   }
 
+  /** Waits for a new connection, but only for a moment if another connection is prompt. */
   async #choose (own: ManagedConnection[]): Promise<Connection> {
     const usable = (some: ManagedConnection[]) => leastBusy(some.filter((each) => each.usable()))?.usable()
-    const prompt = (some: ManagedConnection[]) => usable(some.filter((each) => !each.usable()?.isLate))
+    const prompt = (some: ManagedConnection[]) =>
+      usable(some.filter((each) => each.usable()?.isLate === false))
     const opening = leastBusy(own)
-    const found = await opening?.openedSoon() ?? prompt(own) ?? prompt(this.#all)
-    if (found !== undefined) return found
+    const connection = await opening?.openedSoon() ?? prompt(own) ?? prompt(this.#all)
+    if (connection !== undefined) return connection
     try {
       return await (opening ?? own[0] as ManagedConnection).opened()
     } catch (error) {
-      // If the server responds, even an unresponsive connection may only be slow.
-      const slow = error instanceof pg.DatabaseError ? this.#all.find((each) => each.open())?.open() : undefined
+      // If the server responds, an unresponsive connection may only be slow.
+      const slow = error instanceof pg.DatabaseError && this.#all.find((each) => each.open())?.open()
       const last = usable(own) ?? usable(this.#all) ?? slow
-      if (last === undefined) throw error
-      return last
+      if (last) return last
+      throw error
     }
   }
 
-  /** If the connection becomes unresponsive, repeats the statement on another one. The first success counts. */
+  /** If the connection becomes unresponsive, repeats the statement. The first success counts. */
   runHedged (own: ManagedConnection[], statement: Statement, values: unknown[] = []): Promise<Row[]> {
     const { promise, resolve, reject } = Promise.withResolvers<Row[]>()
     const hedge = () => resolve(Promise.any([first, this.run(own, statement, values)])
@@ -88,9 +90,10 @@ export class ConnectionSet {
   }
 }
 
-/** Returns undefined if no connection is usable or may be opened soon. */
-function leastBusy (connections: ManagedConnection[]): ManagedConnection | undefined {
-  const cost = (each: ManagedConnection) => each.pending() + (each.usable() ? 0 : 0.5)
-  return connections.filter((each) => each.isPromising())
-    .reduce<ManagedConnection | undefined>((best, each) => best && cost(best) <= cost(each) ? best : each, undefined)
-}
+/** Returns undefined if no connection is usable or may be so soon. */
+const leastBusy = (connections: ManagedConnection[]): ManagedConnection | undefined =>
+  connections.filter((each) => each.isPromising()).toSorted((one, other) => costOf(one) - costOf(other))[0]
+
+/** Of two connections without a statement, the open one costs less. A late one may wait for a lock. */
+const costOf = (connection: ManagedConnection) =>
+  connection.pending() + (connection.usable() ? 0 : 0.5) + (connection.usable()?.isLate ? 1e6 : 0)

@@ -20,9 +20,9 @@ export const connectTimeoutMs = 3000
 export const urlForm = 'postgres://user:password@host:port/database, with % as %25, / as %2F, ? as %3F, ' +
   '# as %23, @ as %40, [ as %5B and space as %20 in user and password'
 
-const unitsInMs: Record<string, number> = { us: 0.001, ms: 1, s: 1e3, min: 6e4, h: 36e5, d: 864e5 }
+const unitsInMs: Record<string, number> = { us: 1e-3, ms: 1, s: 1e3, min: 6e4, h: 36e5, d: 864e5 }
 
-/** Reads a duration as PostgreSQL does. Returns undefined for another text, or for a duration that is too long. */
+/** Reads a duration as PostgreSQL does. Returns undefined for another text, or if it is too long. */
 function toMs (text = ''): string | undefined {
   const [, digits, unit = 'ms'] = /^(\d+) ?(us|ms|s|min|h|d)?$/.exec(text) ?? []
   const ms = Math.round(Number(digits) * (unitsInMs[unit] as number))
@@ -149,9 +149,9 @@ function readTls ({ sslmode, sslnegotiation, sslcert, sslkey, sslrootcert }: Par
     const read = (path?: string) => path === undefined ? undefined : readFileSync(path)
     const ca = sslrootcert === 'system' ? getCACertificates('system') : read(sslrootcert)
     // pg treats `prefer`, `require` and `verify-ca` as `verify-full`, too.
-    const options = { rejectUnauthorized: sslmode !== 'no-verify', ca, cert: read(sslcert), key: read(sslkey) }
-    createSecureContext(options)
-    return options
+    const pair = { cert: read(sslcert), key: read(sslkey) }
+    createSecureContext(pair)
+    return { rejectUnauthorized: sslmode !== 'no-verify', ca, ...pair }
   } catch (error) {
     const names = files.map(([name]) => name).join(' and ')
     throw unexpected(`${names} to name readable PEM files (${(error as NodeJS.ErrnoException).code})`)

@@ -158,7 +158,7 @@ export function createClient ({ fields, mustBind }: Server, options: pg.ClientCo
   return client
 }
 
-/** pg uses channel binding if the server offers it. Otherwise ends the connection before pg sends a password. */
+/** pg uses channel binding if the server offers it. Otherwise, end the connection before pg logs in. */
 function requireBinding (connection: pg.Connection): void {
   let isBound = false
   connection.on('authenticationSASL', ({ mechanisms }) => {

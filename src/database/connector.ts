@@ -2,9 +2,9 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import pg from 'pg'
 import { ApiError, errors } from '../errors.ts'
-import { systemEvents } from '../events.ts'
 import { connectTimeoutMs, parseConnectionString, type Server, type Target } from './connection-string.ts'
 import { Connection, createClient, type SessionOptions } from './connection.ts'
+import { identityColumns, Systems, type Identity } from './systems.ts'
 
 export interface ConnectionOptions extends SessionOptions { url: string }
 
@@ -18,15 +18,6 @@ const unfitWhen: Record<Target, string> = {
 /** The pause before all servers are tried again. */
 const retryMs = 500
 
-// Each promotion starts a new timeline. If two servers accept writes, the primary has the later timeline.
-// Servers that were rebuilt, by pg_upgrade or from a dump, are a new system. Its timelines begin at 1.
-const [systemOf, timelineOf] = ['(select system_identifier from pg_control_system())',
-  "case when pg_is_in_recovery() then '' else left(pg_walfile_name(pg_current_wal_lsn()), 8) end"]
-
-/** This server does not fit, but it responds. */
-class UnfitServer extends Error {}
-class OtherSystem extends Error {}
-
 export function createConnector (options: ConnectionOptions) {
   const { servers, target } = parseConnectionString(options.url)
   const hasTimelines = servers.length > 1 && target !== 'any'
@@ -39,67 +30,26 @@ export function createConnector (options: ConnectionOptions) {
   const session = {
     name: 'session',
     text: `select ${unfitWhen[target]}, exists (select from pg_extension where extname = 'citus'),
-      ${hasTimelines ? `${systemOf}, ${timelineOf}` : "'', ''"},
+      ${hasTimelines ? identityColumns : "'', ''"},
       case when pg_backend_pid() = $1 then
         set_config('enable_seqscan', 'off', false) || set_config('enable_bitmapscan', 'off', false) end,
       case when pg_backend_pid() = $1 and version() like '%linux%' then
         set_config('client_connection_check_interval', '500', false) end`
   }
-  /** The open connections. */
-  const members = new Map<Connection, { system: string, timeline: string }>()
-  /** The newest timeline of each system. */
-  const newest = new Map<string, string>()
-  const newestOf = (system: string) => newest.get(system) ?? ''
-  /** The only system in use. Statements never go to two systems: they may have different plants. */
-  let current: string | undefined
-  /** Since when no server of this system responds. */
-  let silentSince: number | undefined
-  const ignored = new Set<string>()
+  const systems = new Systems()
   let isCitus = true
 
-  /** The nodes of Citus are different systems with the same plants. */
-  const isOther = (system: string) => current !== undefined && system !== current && !isCitus
-
-  /** Resolves to the system of the server. */
-  async function open (connection: Connection): Promise<string> {
+  async function open (connection: Connection): Promise<Identity> {
     const processId = await connection.connect()
     const [row] = await connection.run(session, [processId])
     const [isUnfit, hasCitus, system, timeline] = row as [string, string, string, string]
     isCitus = hasCitus === 't'
-    if (isOther(system)) throw ignore(connection.server)
-    if (isUnfit === 't') throw new UnfitServer('the server takes no writes')
-    members.set(connection, { system, timeline })
-    void connection.closed.then(() => members.delete(connection))
-    if (timeline > newestOf(system)) newest.set(system, timeline)
-    for (const [other, { system, timeline }] of members) if (timeline < newestOf(system)) other.close()
-    if (!connection.isOpen) throw new UnfitServer('another server has taken over from this one')
-    silentSince = undefined
-    return system
-  }
-
-  function ignore ({ name }: Server): OtherSystem {
-    if (!ignored.has(name)) systemEvents.publish({ event: 'ignored', servers: [name] })
-    ignored.add(name)
-    return new OtherSystem('the server belongs to another database system than the servers in use')
-  }
-
-  /** Call this after all attempts to connect have failed. Returns whether any system may be used now. */
-  function abandonSystem (causes: unknown[]): boolean {
-    const hasResponded = causes.some((cause) => cause instanceof UnfitServer || cause instanceof pg.DatabaseError)
-    const isConnected = members.keys().some(({ isOpen, isUnresponsive }) => isOpen && !isUnresponsive)
-    const isSilent = !hasResponded && !isConnected && causes.some((cause) => cause instanceof OtherSystem)
-    silentSince = isSilent ? silentSince ?? performance.now() : undefined
-    if (silentSince === undefined || performance.now() - silentSince < connectTimeoutMs) return false
-    systemEvents.publish({ event: 'changed', servers: [...ignored] })
-    for (const member of members.keys()) member.destroy()
-    ignored.clear()
-    current = silentSince = undefined
-    return true
+    return systems.admit(connection, { system, timeline, isCitus, takesWrites: isUnfit !== 't' })
   }
 
   /** Connects within 3 s. Closes connections to servers with an older timeline. */
   async function connect (): Promise<Connection> {
-    const opened: Array<{ connection: Connection, system: string }> = []
+    const opened: Array<[Connection, Identity]> = []
     const attempts: Array<Promise<Connection>> = []
     const expired = delay(connectTimeoutMs, undefined, { ref: false }).then(() => {
       throw new Error(`no connection within ${connectTimeoutMs} ms`)
@@ -109,7 +59,7 @@ export function createConnector (options: ConnectionOptions) {
     async function attempt (server: Server): Promise<Connection> {
       const connection = new Connection(server, options)
       try {
-        opened.push({ connection, system: await Promise.race([open(connection), expired]) })
+        opened.push([connection, await Promise.race([open(connection), expired])])
         return connection
       } catch (error) {
         connection.destroy()
@@ -125,20 +75,18 @@ export function createConnector (options: ConnectionOptions) {
       await Promise.any(attempts)
     } catch (error) {
       const causes = (error as AggregateError).errors.slice(-servers.length)
-      if (abandonSystem(causes)) return connect()
+      if (systems.abandon(causes)) return connect()
       throw servers.length === 1 ? causes[0] : new AggregateError(causes, 'no server takes writes')
     }
     // Another server may have a later timeline.
     const grace = delay(200, undefined, { ref: false })
     if (servers.length > 1) await Promise.race([Promise.allSettled(attempts), grace])
-    // The order of DATABASE_URL decides, so that instances that start together use the same system.
-    opened.sort((one, other) => servers.indexOf(one.connection.server) - servers.indexOf(other.connection.server))
-    current ??= opened[0]?.system
-    for (const { connection, system } of opened) if (isOther(system)) ignore(connection.server)
-    const best = opened.find(({ connection, system }) => connection.isOpen && !isOther(system))?.connection
+    // Instances that start together choose the same system, by the order in DATABASE_URL.
+    opened.sort(([one], [other]) => servers.indexOf(one.server) - servers.indexOf(other.server))
+    const best = systems.choose(opened)
     // The other attempts continue: one may find a later timeline.
     for (const late of attempts) late.then((other) => { if (other !== best) other.close() }, () => {})
-    if (best === undefined) throw new UnfitServer('another server has taken over')
+    if (best === undefined) throw new Error('another server has taken over')
     return best
   }
 

@@ -39,12 +39,13 @@ export function openDatabase (options: ConnectionOptions) {
     readLong: (statement: Statement, values?: unknown[]) => set.run(kinds.long_read, statement, values),
 
     /** For token look-ups. If the connection is unresponsive, sends the read again on a new connection. */
-    readHedged: (statement: Statement, values?: unknown[]) => set.runHedged(kinds.token, statement, values),
+    readHedged: (statement: Statement, values?: unknown[]) =>
+      set.runHedged(kinds.token, statement, values),
 
     /** Resolves after the commit. After DATABASE_UNAVAILABLE or DATABASE_SLOW, the commit is uncertain. */
     write: (statement: Statement, values?: unknown[]) => set.run(kinds.write, statement, values),
 
-    /** Opens a connection of each kind if possible. Rejects if a table is missing, or without a connection. */
+    /** Opens a connection of each kind if it can. Rejects if no connection opens, or a table is missing. */
     async probe (): Promise<void> {
       await Promise.all(Object.values(kinds).map(([first]) => first?.openedSoon()))
       await Promise.all(probes.map((probe) => set.run(all, probe)))

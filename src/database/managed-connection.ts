@@ -39,7 +39,7 @@ export class ManagedConnection {
     return this.#current?.isUnresponsive ? undefined : this.open()
   }
 
-  /** Whether there is a usable connection, or an attempt that is not slow, or a reason to begin an attempt. */
+  /** Whether a call of `openedSoon` may resolve to a connection. */
   isPromising (): boolean {
     return this.usable() !== undefined || (this.#attempt ? !this.#attempt.isSlow : this.#mayConnect())
   }
@@ -49,13 +49,13 @@ export class ManagedConnection {
     return this.usable()?.pending ?? this.#attempt?.waiting ?? 0
   }
 
-  /** Resolves to a usable connection. Opens one if needed. Resolves to undefined if that is slow or fails. */
+  /** Opens a connection unless one is usable. Resolves to undefined if this is slow or fails. */
   async openedSoon (): Promise<Connection | undefined> {
     if (this.usable() === undefined && this.isPromising()) await this.#waitFor(({ soon }) => soon)
     return this.usable()
   }
 
-  /** Resolves to an open connection. Opens one if needed. */
+  /** Opens a connection unless one is usable. */
   async opened (): Promise<Connection> {
     const usable = this.usable()
     if (usable !== undefined) return usable

@@ -21,8 +21,10 @@ export const serverStatement = {
   text: `select current_setting('server_version_num') as version,
       current_setting('server_encoding') as encoding,
       ${listNames(`setting = 'off' and name in ('${durabilitySettings.join("', '")}')`)} as off,
-      ${listNames(`setting = boot_val and (name in ('enable_seqscan', 'enable_bitmapscan', 'statement_timeout')
-        or name = 'client_connection_check_interval' and version() like '%linux%')`)} as missing
+      ${listNames(`setting = boot_val and (
+        name in ('enable_seqscan', 'enable_bitmapscan', 'statement_timeout')
+        or name = 'client_connection_check_interval' and version() like '%linux%'
+      )`)} as missing
     from pg_settings`
 }
 
@@ -64,10 +66,12 @@ export async function migrate (url: string): Promise<string[]> {
     const { runner } = await import('node-pg-migrate')
     // The library puts the stack trace of an error into the message of another one, so keep the error.
     let first: unknown
-    const note = (error: unknown) => { throw first ??= toDatabaseError(error) }
     const ran = await runner({
       dbClient: Object.assign(Object.create(client) as pg.Client, {
-        query: (text: string, values?: unknown[]) => client.query(text, values).catch(note)
+        query: (text: string, values?: unknown[]) => client.query(text, values).catch((error) => {
+          first ??= toDatabaseError(error)
+          throw error
+        })
       }),
       dir,
       migrationsSchema,
@@ -76,7 +80,7 @@ export async function migrate (url: string): Promise<string[]> {
       advisoryLockMode: 'wait',
       singleTransaction: true,
       log: () => {}
-    }).catch(note)
+    }).catch((error) => { throw first ?? error })
     return ran.map(({ name }) => name)
   } finally {
     await client.end()
@@ -97,8 +101,8 @@ async function findSchema (client: pg.Client): Promise<string> {
   if (current === null) throw new UnsupportedServer('No schema of search_path exists. Create one.')
   const visible = other === null || other === current ? [] : await readTable(client, other, migrationsTable)
   if (!visible.some(({ name }) => name === '0001_plants')) return current
-  throw new UnsupportedServer(`The tables are in the schema ${other}, but search_path begins with ${current}. ` +
-    'Set search_path to one of them.')
+  throw new UnsupportedServer(`The tables are in the schema ${other}, but search_path begins with ` +
+    `${current}. Set search_path to one of the two.`)
 }
 
 /** Returns all rows, or none if the table is missing. */

@@ -34,8 +34,8 @@ const createDeletes = ({ name }: Table) => ({
   },
 
   // The subselects hide the arrays' lengths from the planner. Otherwise PostgreSQL would replan, which almost
-  // doubles a small batch's time. With `any`, PostgreSQL can only look up each key. With an equality, it would
-  // read the whole table if the table was small when the statement was prepared.
+  // doubles a small batch's time. With `any`, PostgreSQL can only look up each key. With an equality, it
+  // would read the whole table if the table was small when the statement was prepared.
   deleteMany: {
     name: `${name}-delete`,
     text: `delete from ${name}

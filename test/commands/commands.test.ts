@@ -282,7 +282,8 @@ t.test('a command ends its statements only if the server no longer responds', as
   t.teardown(() => mock.timers.reset())
   const database = openWatched({ url: proxy.url, statementTimeoutMs: 60_000 })
   t.teardown(database.close)
-  const slow = database.readLong({ name: '', text: 'select pg_sleep(60)' }).catch(({ cause }) => cause.message)
+  const slow = database.readLong({ name: '', text: 'select pg_sleep(60)' })
+    .catch(({ cause }) => cause.message)
   const pass = (ms: number) => {
     passedMs += ms
     mock.timers.tick(4000)

@@ -107,7 +107,8 @@ test('a failed attempt to connect leaves no socket open and causes no unhandled 
   const proxy = await openProxy(t, url)
   // The server waits for a password. The client has none, so the client must close the socket.
   const { read } = openDatabase({ url: proxy.url.replace(/:[^:]*@/, '@'), statementTimeoutMs })
-  await t.rejects(read(one), { name: 'DATABASE_UNAVAILABLE', cause: { message: /password must be a string/ } })
+  const cause = { message: /password must be a string/ }
+  await t.rejects(read(one), { name: 'DATABASE_UNAVAILABLE', cause })
   while (proxy.connections().now > 0) await delay(10)
 })
 
@@ -195,10 +196,9 @@ test('statements share the open connections while the server accepts no further 
   const database = openDatabase({ url: proxy.url, statementTimeoutMs })
   t.teardown(database.close)
   await untilItSucceeds(() => database.readHedged(one))
-  const runAll = () => Promise.all([
-    ...[database.read, database.readLong, database.readHedged, database.write, database.write].map((run) => run(one)),
-    database.probe()
-  ])
+  const { read, readLong, readHedged, write, probe } = database
+  const runAll = () =>
+    Promise.all([...[read, readLong, readHedged, write, write].map((run) => run(one)), probe()])
   // The server rejects (53300), refuses, or ignores attempts to connect.
   for (const mode of ['open', 'closed', 'silent'] as const) {
     proxy.set(mode)

@@ -14,7 +14,7 @@ import { reportPlans, watchPlans } from '../support/plans.ts'
 
 const range = (length: number) => Array.from({ length }, (_, index) => index)
 const users = range(20).map((index) => `user ${index}`)
-/** Each of the first 20 users has `few` plants. The users large and erased have `many`, and others have one. */
+/** Each of the first 20 users has `few` plants. The users large and erased have `many`. Others have one. */
 const [few, many, others] = [20, 3000, 3000]
 
 const folder = t.testdir({

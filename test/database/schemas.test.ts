@@ -27,7 +27,7 @@ t.test('tables in a later schema of search_path are not hidden by new tables', a
   const error = await migrate(inPath('nowhere', 'empty', 'public')).catch((error) => error)
   t.type(error, UnsupportedServer)
   t.equal(error.message, 'The tables are in the schema public, but search_path begins with empty. ' +
-    'Set search_path to one of them.')
+    'Set search_path to one of the two.')
   t.strictSame(await tablesIn('empty'), ['other'])
   await t.rejects(migrate(inPath('nowhere')), { message: 'No schema of search_path exists. Create one.' })
   // The table of another program may have the same name.
@@ -36,7 +36,7 @@ t.test('tables in a later schema of search_path are not hidden by new tables', a
   t.strictSame(await tablesIn('empty'), [...all, 'other'].sort())
 })
 
-t.test('a role that may create tables only in its own schema migrates there, else gets one line', async (t) => {
+t.test('a role that may create tables only in its own schema migrates only there', async (t) => {
   const role = `limited_${randomBytes(4).toString('hex')}`
   await sql(url, `create role ${role} login password 'secret'; create schema ${role} authorization ${role}`)
   t.teardown(() => sql(url, `drop owned by ${role}; drop role ${role}`))

@@ -24,7 +24,8 @@ export async function runTransfer (config: Config, name: string, run: (transfer:
   process.once('SIGINT', interrupt).once('SIGTERM', interrupt)
   await withDatabase(config, async (url) => {
     // The timeout is long, because an insert waits for any other transaction that creates the same plant.
-    const client = await openClient(url, { application_name: `plant-store ${name}`, statement_timeout: 60_000 })
+    const options = { application_name: `plant-store ${name}`, statement_timeout: 60_000 }
+    const client = await openClient(url, options)
     signal.addEventListener('abort', () => { void client.end() })
     const transfer: Transfer = { client, signal, summary: () => '' }
     const error = await run(transfer).catch((error) => error)

@@ -9,9 +9,9 @@ import { unmeasured } from '../../support/program.ts'
 
 t.test('certificates and channel binding are checked', async (t) => {
   const { url, dataDir, command } = await makeServer(t)
-  const [certificate, key] = ['server.crt', 'server.key'].map((name) => join(dataDir, name)) as [string, string]
-  await promisify(execFile)('openssl', ['req', '-x509', '-newkey', 'rsa:2048', '-nodes', '-subj=/CN=localhost',
-    '-addext=subjectAltName=DNS:localhost', `-out=${certificate}`, `-keyout=${key}`])
+  const [certificate, key] = [join(dataDir, 'server.crt'), join(dataDir, 'server.key')]
+  await promisify(execFile)('openssl', ['req', '-x509', '-newkey', 'rsa:2048', '-nodes',
+    '-subj=/CN=localhost', '-addext=subjectAltName=DNS:localhost', `-out=${certificate}`, `-keyout=${key}`])
   for (const file of [certificate, key]) await chown(file, command.uid, command.gid)
   await appendFile(join(dataDir, 'postgresql.auto.conf'), 'ssl = on\n')
   await runServer(t, command)
@@ -29,6 +29,7 @@ t.test('certificates and channel binding are checked', async (t) => {
     ['localhost', 'sslmode=disable&channel_binding=require', fails(/the server offers no channel binding/)]
   ] as const) {
     const target = Object.assign(new URL(url), { hostname: host })
-    t.match(await unmeasured.run(['migrate'], { DATABASE_URL: `${target}?${parameters}` }), result, parameters)
+    const DATABASE_URL = `${target}?${parameters}`
+    t.match(await unmeasured.run(['migrate'], { DATABASE_URL }), result, parameters)
   }
 })
