@@ -99,8 +99,12 @@ export async function buildApp (options: AppOptions, register = registerDomains)
   if (config.OTEL_EXPORTER_OTLP_ENDPOINT !== undefined) {
     (await import('./telemetry/traces.ts')).openTraces(app, config)
   }
-  connectionEvents.subscribe(({ event }) => {
+  let isRefused = false
+  connectionEvents.subscribe(({ event, error: err }) => {
     if (event === 'timed_out') app.log.warn('the database was unresponsive: replacing a connection')
+    // The service also works with fewer connections, so no failed request would tell of the failure.
+    if (event === 'failed' && !isRefused) app.log.warn({ err }, 'a database connection could not be opened')
+    if (event === 'failed' || event === 'opened') isRefused = event === 'failed'
   })
   systemEvents.subscribe(({ event, servers }) => app.log.warn({ servers }, event === 'ignored'
     ? 'ignoring a server of another database system: see docs/scaling.md'

@@ -102,6 +102,7 @@ export class ManagedConnection {
       this.#current = connection
       return connection
     } catch (error) {
+      connectionEvents.publish({ event: 'failed', error })
       this.#lastError = error
       // Reject statements for 100 ms. Otherwise each statement would start a new attempt to connect.
       this.#retryAt = Math.max(this.#retryAt, performance.now() + 100)

@@ -13,7 +13,7 @@ import { must, runSteps, settlePromises, stopClock } from '../support/orders.ts'
 const advance = stopClock(t)
 const errorOf = (code: string) => Object.assign(new pg.DatabaseError(code, 0, 'error'), { code })
 
-/** Has the contract of `Connection`. The caller decides when a result arrives. */
+/** Has the contract of `Connection`. The test decides when a result arrives. */
 function scriptConnection (owner: string, onSend = (_name: string): void => {}) {
   const results: Array<PromiseWithResolvers<Row[]>> = []
   const end = Promise.withResolvers<void>()
@@ -170,7 +170,7 @@ type Step = typeof step extends fc.Arbitrary<infer Value> ? Value : never
 const errors: Record<string, Error | undefined> = { error: errorOf('23505'), fatal: errorOf('57P01') }
 
 t.test('in every order, each statement settles once, on a connection of its own if possible', async (t) => {
-  const events = { opened: 0, timed_out: 0, lost: 0 }
+  const events = { opened: 0, failed: 0, timed_out: 0, lost: 0 }
   const listen = ({ event }: { event: keyof typeof events }) => { events[event]++ }
   connectionEvents.subscribe(listen)
   t.teardown(() => connectionEvents.unsubscribe(listen))
@@ -179,8 +179,8 @@ t.test('in every order, each statement settles once, on a connection of its own 
     fc.scheduler(), fc.array(step, { minLength: 5, maxLength: 30 }),
     fc.infiniteStream(fc.constantFrom<Answer>('accepted', 'accepted', 'refused', '53300')),
     async (s, steps, nextAnswers) => {
-      Object.assign(events, { opened: 0, timed_out: 0, lost: 0 })
-      let [isClosing, isClosed, timedOut] = [false, false, 0]
+      Object.assign(events, { opened: 0, failed: 0, timed_out: 0, lost: 0 })
+      let [isClosing, isClosed, failed, timedOut] = [false, false, 0, 0]
       const statements: Array<Step & { sentTo: Scripted[], mayRepeat: boolean, isSettled: boolean }> = []
 
       function createPlace (owner: string) {
@@ -200,6 +200,7 @@ t.test('in every order, each statement settles once, on a connection of its own 
           place.isConnecting = false
           const answer = nextAnswers.next().value
           if (answer !== 'accepted') {
+            failed++
             retryAt = performance.now() + 100
             throw answer === '53300' ? errorOf(answer) : new Error(answer)
           }
@@ -286,7 +287,7 @@ t.test('in every order, each statement settles once, on a connection of its own 
       assert(isClosed && connections().every(({ isEnded }) => isEnded), 'everything ends')
       assert(statements.every(({ isSettled }) => isSettled), 'each statement settles')
       const lost = connections().filter(({ isClosedByOwner }) => !isClosedByOwner).length
-      assert.deepEqual(events, { opened: connections().length, timed_out: timedOut, lost })
+      assert.deepEqual(events, { opened: connections().length, failed, timed_out: timedOut, lost })
     }
   ), { numRuns: 250 })
 })
