@@ -55,7 +55,7 @@ for (const { title, first, later, isPlannedFirst = false } of scenarios) {
     const url = await createDatabase(t)
     for (const table of tables) await sql(url, `alter table ${table} set (autovacuum_enabled = off)`)
     for (const statement of first) await sql(url, statement)
-    await reportPlans(url)
+    await reportPlans((text) => sql(url, text), new URL(url).pathname.slice(1))
     const watch = watchPlans(t)
     const { app, as, tokens } = await startApp(t, { DATABASE_URL: url, TOKEN_CACHE_TTL: '0' })
     const clients = await Promise.all(users.map((user) => as(user)))

@@ -1,7 +1,6 @@
 // Counts the rows that statements read, by the plans that PostgreSQL reports after it has run a statement.
 import pg from 'pg'
 import type { Test } from 'tap'
-import { sql } from './database.ts'
 
 interface Plan {
   'Node Type': string
@@ -13,8 +12,8 @@ interface Plan {
   Plans?: Plan[]
 }
 
-/** Makes later sessions of the database send a notice with the plan of each statement. */
-export async function reportPlans (url: string): Promise<void> {
+/** Makes later sessions of the database send a notice with the plan of each statement. `run`: as superuser. */
+export async function reportPlans (run: (text: string) => Promise<unknown>, database: string): Promise<void> {
   const settings = {
     session_preload_libraries: 'auto_explain',
     'auto_explain.log_min_duration': '0',
@@ -23,9 +22,8 @@ export async function reportPlans (url: string): Promise<void> {
     'auto_explain.log_format': 'json',
     'auto_explain.log_level': 'notice'
   }
-  const database = new URL(url).pathname.slice(1)
   for (const [name, value] of Object.entries(settings)) {
-    await sql(url, `alter database ${database} set ${name} = '${value}'`)
+    await run(`alter database ${database} set ${name} = '${value}'`)
   }
 }
 
