@@ -1,5 +1,5 @@
 // Reads the connection string DATABASE_URL, and turns each of its servers into fields for pg.
-// pg's own parser accepts one host only, and ignores unknown parameters and the units of durations. If the
+// pg's own parser accepts only one host. It ignores unknown parameters and the units of durations. If the
 // string has a space or a lone `%`, it encodes the whole string again.
 import { readFileSync } from 'node:fs'
 import { createSecureContext, getCACertificates } from 'node:tls'
@@ -138,7 +138,7 @@ function toServer ({ host, hostname, port, pathname }: URL, parameters: Paramete
   }
 }
 
-/** Returns undefined if no parameter decides. Then pg reads PGSSLMODE. */
+/** Returns undefined if no parameter is about TLS. Then pg reads PGSSLMODE. */
 function readTls ({ sslmode, sslnegotiation, sslcert, sslkey, sslrootcert }: Parameters) {
   const isDirect = sslnegotiation === 'direct'
   if (sslmode === 'disable' && isDirect) throw unexpected('another sslmode with sslnegotiation=direct')
@@ -148,9 +148,9 @@ function readTls ({ sslmode, sslnegotiation, sslcert, sslkey, sslrootcert }: Par
   try {
     const read = (path?: string) => path === undefined ? undefined : readFileSync(path)
     const ca = sslrootcert === 'system' ? getCACertificates('system') : read(sslrootcert)
-    // pg treats `prefer`, `require` and `verify-ca` as `verify-full`, too.
     const pair = { cert: read(sslcert), key: read(sslkey) }
     createSecureContext(pair)
+    // The modes `prefer`, `require` and `verify-ca` mean `verify-full`, as in pg.
     return { rejectUnauthorized: sslmode !== 'no-verify', ca, ...pair }
   } catch (error) {
     const names = files.map(([name]) => name).join(' and ')
