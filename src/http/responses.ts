@@ -56,8 +56,6 @@ const errorCost = 8192
 export const requestCost = 32_768
 
 export function handleError (error: unknown, request: FastifyRequest, reply: FastifyReply): void {
-  // `rejectRequest` has responded, because the body was late or malformed.
-  if (reply.sent) return
   const apiError = toApiError(request.server, error, errors.INTERNAL)
   const { status, number, headers, message } = apiError
   const { method, routeOptions: { url: route, schema } } = request

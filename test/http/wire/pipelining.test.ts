@@ -157,20 +157,17 @@ t.test('the 17th request in one segment ends the connection', async (t) => {
 })
 
 t.test('a connection with over 100 ignored requests does not linger', async (t) => {
-  for (const [before, behind, executed] of [
-    [last, create(1).repeat(101), 1], ['', list().repeat(118), 17]
-  ] as const) {
+  for (const [before, behind] of [[18, 100], [0, 118]] as const) {
     const done = completed()
     const { client, socket } = await open()
-    client.on('error', () => {}).resume().write(before)
-    if (before !== '') await once(client, 'end')
-    client.write(behind)
+    client.on('error', () => {}).resume().write(list().repeat(before))
+    if (before > 0) await once(client, 'end')
+    client.write(list().repeat(behind))
     // The client does not close the connection.
     await once(socket, 'close')
-    t.equal(completed() - done, executed)
+    t.equal(completed() - done, 17)
     client.destroy()
   }
-  t.same(await sql(url, 'select from plants'), [])
 })
 
 t.test('any number of requests get a response when the client waits until they are read', async (t) => {
