@@ -12,7 +12,7 @@ interface Plan {
   Plans?: Plan[]
 }
 
-/** Makes later sessions of the database send a notice with the plan of each statement. `run`: as superuser. */
+/** Makes later sessions send a notice with the plan of each statement. `run` runs SQL as a superuser. */
 export async function reportPlans (run: (text: string) => Promise<unknown>, database: string): Promise<void> {
   const settings = {
     session_preload_libraries: 'auto_explain',
