@@ -83,11 +83,14 @@ export function createConnector (options: ConnectionOptions) {
     if (servers.length > 1) await Promise.race([Promise.allSettled(attempts), grace])
     // Instances that start together choose the same system, by the order in DATABASE_URL.
     opened.sort(([one], [other]) => servers.indexOf(one.server) - servers.indexOf(other.server))
-    const best = systems.choose(opened)
-    // The other attempts continue: one may find a later timeline.
-    for (const late of attempts) late.then((other) => { if (other !== best) other.close() }, () => {})
-    if (best === undefined) throw new Error('another server has taken over')
-    return best
+    let best: Connection | undefined
+    try {
+      best = systems.choose(opened)
+      return best
+    } finally {
+      // The other attempts continue: one may find a later timeline.
+      for (const late of attempts) late.then((other) => { if (other !== best) other.close() }, () => {})
+    }
   }
 
   /** `isDistributed`: whether the server has Citus. True until the first connection is open. */

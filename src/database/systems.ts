@@ -49,10 +49,12 @@ export class Systems {
   }
 
   /** Returns the first connection that may be used. The first call decides which system is in use. */
-  choose (opened: Array<[Connection, Identity]>): Connection | undefined {
+  choose (opened: Array<[Connection, Identity]>): Connection {
     this.#current ??= opened[0]?.[1].system
     for (const [connection, identity] of opened) if (this.#isOther(identity)) this.#ignore(connection)
-    return opened.find(([{ isOpen }, identity]) => isOpen && !this.#isOther(identity))?.[0]
+    const chosen = opened.find(([{ isOpen }, identity]) => isOpen && !this.#isOther(identity))
+    if (chosen === undefined) throw new UnfitServer('another server has taken over')
+    return chosen[0]
   }
 
   /**
