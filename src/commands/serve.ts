@@ -12,6 +12,7 @@ import type { Config } from '../config.ts'
 import { parseConnectionString } from '../database/connection-string.ts'
 import { openDatabase, type Database } from '../database/database.ts'
 import { migrate, serverStatement, supportedVersion, UnsupportedServer } from '../database/migrate.ts'
+import { tableNames } from '../domains.ts'
 import { givenSettings, isOldNode } from '../environment.ts'
 import { durabilityEvents } from '../events.ts'
 import type { Lifecycle } from '../http/wire/server.ts'
@@ -89,7 +90,7 @@ async function untilReady (
       const migrations = await migrate(url)
       if (migrations.length > 0) log.info({ migrations }, 'migrated')
     }
-    await database.probe()
+    await database.probe(tableNames)
     return { postgresql, off: off?.split(' ') ?? [], missing: missing?.split(' ') ?? [] }
   } catch (error) {
     if (error instanceof UnsupportedServer) throw error

@@ -11,7 +11,8 @@ import { formatError } from '../../src/commands/format.ts'
 import { printQuickStart } from '../../src/commands/tokens.ts'
 import { eraseUser } from '../../src/commands/users.ts'
 import { maxRevocationMs, readConfig } from '../../src/config.ts'
-import { openDatabase, tables } from '../../src/database/database.ts'
+import { openDatabase } from '../../src/database/database.ts'
+import { tableNames } from '../../src/domains.ts'
 import { ApiError, errors } from '../../src/errors.ts'
 import { createDatabase, openSession, sql } from '../support/database.ts'
 import { openProxy } from '../system/faults/proxy.ts'
@@ -300,8 +301,8 @@ const plantsOf = async (user: string) =>
 
 t.test('the commands know every table with data of users', async (t) => {
   const found = await sql(url, 'select relname as name from pg_stat_user_tables order by relname')
-  t.strictSame(found.map(({ name }) => name), ['migrations', ...tables].sort(),
-    'add a table with an owner to `ownedTables`')
+  t.strictSame(found.map(({ name }) => name), ['migrations', ...tableNames].sort(),
+    'src/domains.ts has each table')
 })
 
 t.test('user list counts the plants and tokens of each user', async (t) => {
@@ -381,7 +382,7 @@ const openWriter = (t: Test, user: string) => openSession(t, url, `
   set application_name = 'an operator';
   begin; insert into plants (owner, id, name) values ('${user}', 9, 'Fern')`)
 const namesWriter = (user: string) => new RegExp('^Waiting for the transaction of an operator, ' +
-  `process \\d+, since \\d{4}-\\d\\d-\\d\\dT[\\d:.]{12}Z: it may create plants of ${user}\\.\n`)
+  `process \\d+, since \\d{4}-\\d\\d-\\d\\dT[\\d:.]{12}Z: it may create data of ${user}\\.\n`)
 
 /** Waits until \`user erase\` has looked for open transactions \`times\` times. */
 async function looksForWriters (times: number): Promise<void> {

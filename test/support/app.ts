@@ -3,6 +3,7 @@ import { createTokens, type NewToken } from '../../src/access/tokens.ts'
 import { buildApp } from '../../src/app.ts'
 import { readConfig } from '../../src/config.ts'
 import { openDatabase } from '../../src/database/database.ts'
+import type { Domain } from '../../src/domains.ts'
 import { createDatabase } from './database.ts'
 
 /**
@@ -10,7 +11,7 @@ import { createDatabase } from './database.ts'
  * Clients send requests to `path`.
  */
 export async function startApp (
-  t: Test, environment: Record<string, string> = {}, domains?: Parameters<typeof buildApp>[1],
+  t: Test, environment: Record<string, string> = {}, domains?: Domain[],
   path = '/plants'
 ) {
   const url = environment.DATABASE_URL ?? await createDatabase(t)

@@ -10,7 +10,7 @@ import '../../../src/app.ts'
 import manifest from '../../../package.json' with { type: 'json' }
 import lock from '../../../package-lock.json' with { type: 'json' }
 import { places } from '../../../release/version.ts'
-import { ownedTables } from '../../../src/database/database.ts'
+import { ownedTables, tableNames } from '../../../src/domains.ts'
 import { catalogue } from '../../../src/errors.ts'
 import { withoutHooks } from '../../support/program.ts'
 import { examplePaths, guardedRoutes } from '../../support/routes.ts'
@@ -233,12 +233,12 @@ t.test('the runbook of each alert is a section of docs/monitoring.md', async (t)
 })
 
 t.test('deployments and documents name each table with an owner, and alerts watch each domain', async (t) => {
-  const grant = `grant select, insert, update, delete on ${[...ownedTables, 'tokens'].join(', ')}\``
+  const grant = `grant select, insert, update, delete on ${tableNames.join(', ')}\``
   t.match(await read('docs/operating.md'), grant)
   const identity = await read('docs/identity.md')
   for (const route of Object.keys(guardedRoutes)) t.match(identity, `\`${route.split('/')[1]}:read\``)
   const citus = await read('deploy/compose/citus.yml')
-  for (const table of ownedTables) t.match(citus, `create_distributed_table('${table}', 'owner')`)
+  for (const { name } of ownedTables) t.match(citus, `create_distributed_table('${name}', 'owner')`)
   for (const file of ['alerts.yml', 'grafana/plant-store.json']) {
     for (const pattern of await find(`deploy/observability/${file}`, /route=~\\?"(.*?)\\?"/g)) {
       for (const route of Object.keys(guardedRoutes)) t.match(route, new RegExp(`^(${pattern})$`))
