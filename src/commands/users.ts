@@ -20,7 +20,8 @@ const statement = (text: string) => ({ name: '', text })
 const toJson = (time: string) => `to_char(${time} at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')`
 /** Counts what each user has, or what the user $1 has. */
 const users = `
-  select username, ${tableNames.map((kind) => `coalesce(sum(number) filter (where kind = '${kind}'), 0)`).join()},
+  select username,
+    ${tableNames.map((kind) => `coalesce(sum(number) filter (where kind = '${kind}'), 0)`).join()},
     ${toJson('max(changed_at)')} from (
       ${owned.map((name) => `select owner, '${name}', count(*), max(created_at) from ${name}
         where $1::text is null or owner = $1 group by owner union all`).join(' ')}

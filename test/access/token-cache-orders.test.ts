@@ -176,7 +176,7 @@ t.test('unknown tokens neither delay nor shed the look-up of a known token', asy
 
 t.test('with TOKEN_CACHE_TTL=0 a request that checks its token again notices a revocation', async (t) => {
   let renewed = false
-  const { app, as, tokens } = await startApp(t, { TOKEN_CACHE_TTL: '0' }, [{ tables: [], register (guarded) {
+  const { app, as, tokens } = await startApp(t, { TOKEN_CACHE_TTL: '0' }, async (guarded) => {
     guarded.get('/renewals', { schema: { operationId: 'renewTwice' } }, async ({ identity }) => {
       const { validUntil } = identity
       await identity.renew()
@@ -184,7 +184,7 @@ t.test('with TOKEN_CACHE_TTL=0 a request that checks its token again notices a r
       await tokens.revoke({ user: identity.user })
       await identity.renew()
     })
-  } }])
+  })
   const { authorization } = await as('alice')
   const response = await app.inject({ url: '/renewals', headers: { authorization } })
   isError(t, response, 40102, 'The bearer token is not valid.')

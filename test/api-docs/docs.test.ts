@@ -108,10 +108,10 @@ t.test('HEAD requests for the reference page leave no work that delays later one
 })
 
 t.test('without the page, the document still describes all operations', async (t) => {
-  const { app } = await startApp(t, { ...withoutDatabase, DOCS: 'off' }, [{ tables: [], register (guarded) {
+  const { app } = await startApp(t, { ...withoutDatabase, DOCS: 'off' }, async (guarded) => {
     const schema = { tags: ['Pots'], operationId: 'listPots', response: { 200: Type.Array(Type.String()) } }
     guarded.get('/pots', { schema }, async () => [])
-  } }])
+  })
   for (const url of [...urls, '/docs/']) t.equal((await app.inject(url)).json().error, 40401, url)
   const { responses } = (await app.inject('/openapi.json')).json().paths['/pots'].get
   t.match(responses[200].content['application/json'].schema, { type: 'array', items: { type: 'string' } })

@@ -12,7 +12,7 @@ import { printQuickStart } from '../../src/commands/tokens.ts'
 import { eraseUser } from '../../src/commands/users.ts'
 import { maxRevocationMs, readConfig } from '../../src/config.ts'
 import { openDatabase } from '../../src/database/database.ts'
-import { tableNames } from '../../src/domains.ts'
+import { ownedTables, tableNames } from '../../src/domains.ts'
 import { ApiError, errors } from '../../src/errors.ts'
 import { createDatabase, openSession, sql } from '../support/database.ts'
 import { openProxy } from '../system/faults/proxy.ts'
@@ -72,11 +72,13 @@ t.test('bad arguments get one line and exit code 2, and without arguments the pr
     [['token', 'create', ' a'], `command-argument value ' a' is invalid for argument 'user'. ${clear}`],
     [['token', 'list', '--unused', '90'], "option '--unused <duration>' argument '90' is invalid. " +
       'Expected a duration such as 90d, 12h or 30s.'],
-    [['user', 'erase', 'bob'], 'user erase deletes all plants and tokens of bob. Add --yes to confirm.'],
+    [['user', 'erase', 'bob'], 'user erase deletes all rows and tokens of bob. Add --yes to confirm.'],
     [['import'], noUser],
     [['import', 'a\nb'], noUser],
     [['export', '--all', 'alice', 'plants.csv'], noUser],
-    [['import', 'alice', '--chunk', '0'], "option '--chunk <plants>' argument '0' is invalid. " +
+    [['export', 'alice', '--table', 'tokens'],
+      `--table: expected ${ownedTables.map(({ name }) => name).join(' or ')}`],
+    [['import', 'alice', '--chunk', '0'], "option '--chunk <rows>' argument '0' is invalid. " +
       'Expected a whole number from 1 to 999999999.'],
     [['import', 'alice', 'plants.txt'],
       'plants.txt: expected --format, or a name that ends in .ndjson, .csv, .ndjson.gz or .csv.gz'],

@@ -3,11 +3,12 @@
 import { join } from 'node:path'
 import t from 'tap'
 import { eraseUser, listUsers } from '../../src/commands/users.ts'
-import { exportPlants } from '../../src/commands/transfer/export.ts'
-import { importPlants } from '../../src/commands/transfer/import.ts'
+import { exportRows } from '../../src/commands/transfer/export.ts'
+import { importRows } from '../../src/commands/transfer/import.ts'
 import { readConfig } from '../../src/config.ts'
 import { migrate } from '../../src/database/migrate.ts'
 import { tableNames } from '../../src/domains.ts'
+import { plantsTable } from '../../src/plants/plant.ts'
 import { startApp } from '../support/app.ts'
 import { createDatabase, sql } from '../support/database.ts'
 import { reportPlans, watchPlans } from '../support/plans.ts'
@@ -66,7 +67,8 @@ for (const { title, first, later, isPlannedFirst = false } of scenarios) {
     t.capture(console, 'error')
 
     const ids = range(100).map((index) => 10_000 + index)
-    const importFile = (file: string) => importPlants(config, users[1], join(folder, file), { dryRun: false })
+    const importFile = (file: string) =>
+      importRows(config, plantsTable, users[1], join(folder, file), { dryRun: false })
     const revokeFirst = async () => tokens.revoke({ id: (await tokens.list(users[0]))[0]?.id as string })
     /** How many rows each act may read. A request also looks up its token. */
     const requests: Array<[name: string, maxRows: number, act: () => Promise<unknown>]> = [
@@ -84,7 +86,7 @@ for (const { title, first, later, isPlannedFirst = false } of scenarios) {
     const commands: typeof requests = [
       ['import', few, () => importFile('new.ndjson')],
       ['import of existing plants', few, () => importFile('old.ndjson')],
-      ['export', few, () => exportPlants(config, users[0], join(folder, 'out.ndjson'), {})],
+      ['export', few, () => exportRows(config, plantsTable, users[0], join(folder, 'out.ndjson'), {})],
       ['token list', 1, () => tokens.list(users[0])],
       ['token revoke', 2, revokeFirst],
       ['token revoke --user', 1, () => tokens.revoke({ user: users[1] })],

@@ -7,7 +7,7 @@ import { join } from 'node:path'
 import pg from 'pg'
 import t, { type Test } from 'tap'
 import { startRecordingUses } from '../../src/access/token-uses.ts'
-import { importPlants } from '../../src/commands/transfer/import.ts'
+import { importRows } from '../../src/commands/transfer/import.ts'
 import { readConfig } from '../../src/config.ts'
 import { openDatabase } from '../../src/database/database.ts'
 import { migrate, serverStatement, UnsupportedServer } from '../../src/database/migrate.ts'
@@ -161,7 +161,7 @@ t.test('on Citus, an import skips plants that exist, and counts what it creates'
     ['one', '1 created, 0 existing, 0 rejected'], ['all', '2 created, 1 existing, 0 rejected'],
     ['unsorted', '1 created, 1 existing, 0 rejected'], ['all', '0 created, 3 existing, 0 rejected']
   ]) {
-    await importPlants(config, 'ann', join(folder, `${name}.ndjson`), { dryRun: false })
+    await importRows(config, plantsTable, 'ann', join(folder, `${name}.ndjson`), { dryRun: false })
     t.strictSame(printed.args().splice(0), [[summary]])
   }
 })

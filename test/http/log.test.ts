@@ -34,11 +34,11 @@ t.test('a rejected request is logged with its user and the id of its response', 
 })
 
 t.test('the error of a library is 400 or 500 by its status', async (t) => {
-  const { as, app } = await startApp(t, {}, [{ tables: [], register (guarded) {
+  const { as, app } = await startApp(t, {}, async (guarded) => {
     guarded.get<{ Params: { status: number } }>('/errors/:status', ({ params: { status } }) => {
       throw Object.assign(new Error('private'), { statusCode: Number(status) })
     })
-  } }])
+  })
   const { authorization } = await as('alice')
   for (const [status, error] of [[418, 40001], [502, 50001]]) {
     const failed = await app.inject({ url: `/errors/${status}`, headers: { authorization } })

@@ -63,11 +63,8 @@ const bookRoutes: FastifyPluginAsyncTypebox<{ books: Books }> = async (app, { bo
   })
 }
 
-const library: Domain = {
-  tables: [booksTable],
-  register (app, database, config, budget) {
-    app.register(bookRoutes, { books: createGateway<Book>(database, booksTable, config, budget) })
-  }
+const registerBooks: Domain['register'] = (app, database, config, budget) => {
+  app.register(bookRoutes, { books: createGateway<Book>(database, booksTable, config, budget) })
 }
 
 /** Creates a database with the table of books. */
@@ -82,7 +79,7 @@ export async function createLibrary (t: Test): Promise<string> {
 /** Like `startApp`, with books instead of plants. */
 export async function startLibrary (t: Test, environment: Record<string, string> = {}) {
   const DATABASE_URL = environment.DATABASE_URL ?? await createLibrary(t)
-  return startApp(t, { ...environment, DATABASE_URL }, [library], '/books')
+  return startApp(t, { ...environment, DATABASE_URL }, registerBooks, '/books')
 }
 
 export interface StoredBook { id: bigint, title: string, subTitle?: string }
