@@ -2,15 +2,20 @@
 import { createInterface } from 'node:readline/promises'
 import { setTimeout as delay } from 'node:timers/promises'
 import { createTokens } from '../access/tokens.ts'
-import { maxRevocationMs, type Config } from '../config.ts'
+import { maxStatementTimeout, maxTokenCacheTtl, type Config } from '../config.ts'
+import { connectTimeoutMs } from '../database/connection-string.ts'
 import { openClient } from '../database/connector.ts'
 import type { Database, Row } from '../database/database.ts'
 import { ownedTables, tableNames } from '../domains.ts'
+import { parseDuration } from '../setting-types.ts'
 import { withOpenDatabase } from './database.ts'
 import { countOf, formatTable } from './format.ts'
 
 /** Replaces STATEMENT_TIMEOUT, because counting the rows of all users may take minutes. */
 const statementTimeoutMs = 600_000
+/** The longest time that a revoked token has effects: see "After a revocation" in docs/reliability.md. */
+const maxRevocationMs =
+  parseDuration(maxTokenCacheTtl) + connectTimeoutMs + parseDuration(maxStatementTimeout) + 2000
 /** How many rows one statement deletes. A longer statement would delay the requests of other users. */
 const chunk = 1000
 const options = { applicationName: 'plant-store user', statementTimeoutMs }

@@ -16,7 +16,7 @@ class OtherSystem extends Error {}
 export interface Identity {
   system: string
   timeline: string
-  /** The nodes of Citus are several systems with the same plants. */
+  /** The nodes of Citus are several systems with the same tables. */
   isCitus: boolean
   takesWrites: boolean
 }
@@ -25,7 +25,7 @@ export class Systems {
   /** The open connections. */
   readonly #members = new Map<Connection, Identity>()
   readonly #newestTimelines = new Map<string, string>()
-  /** The only system in use. Another system may have other plants. */
+  /** The only system in use. Another system may have other rows. */
   #current: string | undefined
   /** Since when no server of this system responds. */
   #silentSince = Infinity

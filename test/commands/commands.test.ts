@@ -10,10 +10,11 @@ import { openWatched, withDatabase } from '../../src/commands/database.ts'
 import { formatError } from '../../src/commands/format.ts'
 import { printQuickStart } from '../../src/commands/tokens.ts'
 import { eraseUser } from '../../src/commands/users.ts'
-import { maxRevocationMs, readConfig } from '../../src/config.ts'
+import { readConfig } from '../../src/config.ts'
 import { openDatabase } from '../../src/database/database.ts'
 import { ownedTables, tableNames } from '../../src/domains.ts'
 import { ApiError, errors } from '../../src/errors.ts'
+import { plantsTable } from '../../src/plants/plant.ts'
 import { createDatabase, openSession, sql } from '../support/database.ts'
 import { openProxy } from '../system/faults/proxy.ts'
 import { migrations } from '../support/migrations.ts'
@@ -280,7 +281,7 @@ t.test('the quick start shows no further token once there are tokens', async (t)
     ['.data', ''], ['/srv/plants-2', 'DATA_DIR=/srv/plants-2 '],
     ["my plants' data", "DATA_DIR='my plants'\\'' data' "]
   ] as const) {
-    await printQuickStart(database, 'http://127.0.0.1:3000', folder)
+    await printQuickStart(database, plantsTable, 'http://127.0.0.1:3000', folder)
     t.strictSame(printed.args(), [[`To create a token: ${setting}npx plant-store token create <user>`]])
   }
 })
@@ -337,7 +338,7 @@ t.test('user erase deletes what a user has, and what instances create before the
   t.equal(await waiting, 'Waiting 15 s for requests with the revoked tokens.')
   t.strictSame(await plantsOf('ann'), [])
   await addPlants('ann', 1)
-  mock.timers.tick(maxRevocationMs - 1)
+  mock.timers.tick(14_999)
   t.strictSame(await plantsOf('ann'), [1])
   mock.timers.tick(1)
   await erased
