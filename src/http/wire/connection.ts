@@ -10,8 +10,8 @@ export interface Behavior {
   isLast: (request: IncomingMessage) => boolean
 }
 
-/** Sends the last response, then calls `done`. Without a `response` in flight, writes to the socket. */
-export type Reject = (done: () => void, response?: ServerResponse) => void
+/** Writes an error response to the socket, then calls `done`. No other response is in flight. */
+export type Reject = (done: () => void) => void
 
 /**
  * - `open`: requests run in the order of their arrival.
@@ -39,8 +39,8 @@ export class ClientConnection {
   #state: State = 'open'
   /** The response in flight. */
   #response: ServerResponse | undefined
-  /** Whether a request has its response, but the rest of its body has not arrived. */
-  #isUnread = false
+  /** The last request that got its response before its body had arrived. */
+  #unread: IncomingMessage | undefined
   #waiting: Array<{ response: ServerResponse, start: () => void }> = []
   #ignored = 0
   /** Responds to malformed input. */
@@ -50,8 +50,9 @@ export class ClientConnection {
     this.socket = socket
     this.remoteAddress = socket.remoteAddress
     this.#behavior = behavior
-    // Node calls `destroySoon` after a response with `Connection: close`. The original does not linger.
-    socket.destroySoon = () => this.#close()
+    // Node calls this method after a response with `Connection: close`, or with the last response if the client
+    // has ended its side. The original does not linger.
+    socket.destroySoon = () => this.end()
   }
 
   /** Call this when the head of a request has arrived. */
@@ -82,22 +83,30 @@ export class ClientConnection {
 
   /** Does not read ahead of a response. Within the current chunk, Node would resume the socket. */
   #pauseSoon (): void {
-    process.nextTick(() => { if (this.#response !== undefined) this.socket.pause() })
+    process.nextTick(() => { if (this.#response?.req.complete) this.socket.pause() })
   }
 
   readonly #next = (): void => {
-    this.#isUnread = this.#response?.req.complete === false
+    const response = this.#response as ServerResponse
     this.#response = undefined
+    this.#unread = response.req.complete ? undefined : response.req
+    const isLast = response.getHeader('connection') === 'close'
+    if (isLast) this.#waiting = []
     const next = this.#waiting.shift()
     if (this.#waiting.length === 0 && this.socket.isPaused()) this.socket.resume()
     if (this.#state === 'closing' || this.socket.destroyed) return
     if (next !== undefined) next.start()
+    else if (this.#reject !== undefined && !isLast) this.#rejectWith(this.#reject)
     else if (this.#state === 'ending') this.#close()
   }
 
-  /** Sends `100 Continue`. Further requests may follow the body. */
+  /** Call this when Node starts to read the body of a request with `Expect: 100-continue`. */
   continue (response: ServerResponse): void {
-    if (this.#state === 'open') response.setHeader('connection', 'keep-alive')
+    // Node also reads the bodies of ignored requests, and the rest of a body after the response.
+    if (response !== this.#response || response.headersSent) return
+    // Further requests may follow the body.
+    const isLast = this.#state === 'ending' && this.#waiting.length === 0 && this.#reject === undefined
+    if (!isLast) response.setHeader('connection', 'keep-alive')
     response.writeContinue()
   }
 
@@ -105,51 +114,60 @@ export class ClientConnection {
   end (): void {
     if (this.#state !== 'open') return
     this.#state = 'ending'
-    const last = this.#waiting.at(-1)?.response ?? this.#response
+    const last = this.#last()
     if (last === undefined) this.#close()
     else if (!last.headersSent) last.setHeader('connection', 'close')
   }
 
-  /** `response`: the response in flight, if its request is malformed. */
-  #close (response?: ServerResponse): void {
-    if (this.#state === 'closing') return
+  /** Returns the response to the last request that has arrived, if that response is not complete. */
+  #last (): ServerResponse | undefined {
+    return this.#waiting.at(-1)?.response ?? this.#response
+  }
+
+  /** Whether the last request that has arrived is incomplete, and has no complete response. */
+  get isIncomplete (): boolean {
+    return this.#last()?.req.complete === false
+  }
+
+  #rejectWith (reject: Reject): void {
     this.#state = 'closing'
-    this.#waiting = []
-    if (this.#reject === undefined) this.#linger()
-    else this.#reject(() => this.#linger(), response)
+    // `reject` may take some time. If the client ended its side meanwhile, Node would end the socket.
+    this.socket.pause()
+    reject(() => this.#close())
   }
 
   /** Reads on after the last response: unread input would reset the connection. */
-  #linger (): void {
+  #close (): void {
+    this.#state = 'closing'
     const { socket } = this
     if (socket.destroyed) return
-    socket.end(() => { if (this.#ignored > maxIgnored) socket.destroy() })
+    socket.resume().end(() => { if (this.#ignored > maxIgnored) socket.destroy() })
     socket.setTimeout(lingerIdleMs)
     const timer = setTimeout(() => socket.destroy(), lingerMs)
     socket.once('close', () => clearTimeout(timer))
   }
 
-  /** Call this for malformed input. Calls `reject` once, when the requests before it have their responses. */
-  fail (reject: Reject): void {
+  /** Call this for malformed input. Calls `reject` if no request in flight gets the error as its response. */
+  fail (error: Error, reject: Reject): void {
     const response = this.#response
     if (this.#state === 'closing' || this.#reject !== undefined || !this.socket.writable) return
     if (response?.req.complete) {
       if (this.#dropIncomplete() || this.#state === 'open') this.#reject = reject
       this.#state = 'ending'
-    } else if (this.#isUnread || (response && !needsBody(response))) this.end()
-    else {
-      this.#reject = reject
-      this.#close(response)
-    }
+    } else if (response !== undefined) {
+      this.end()
+      failBody(response.req, error)
+    } else if (this.#isUnread()) this.end()
+    else this.#rejectWith(reject)
   }
 
   /** Call this for a late request. Node reports each request once. */
-  expire (reject: Reject): void {
+  expire (error: Error, reject: Reject): void {
     if (this.#response?.req.complete) {
       // The client is not to blame: because of the response before, Node may have stopped reading.
       this.#dropIncomplete()
       this.end()
-    } else this.fail(reject)
+    } else this.fail(error, reject)
   }
 
   /** Returns whether the body of the last waiting request is incomplete. Such a request does not run. */
@@ -164,12 +182,17 @@ export class ClientConnection {
     // An unhandled 'error' event would end the process.
     this.socket.on('error', () => {})
     // Without Node's listeners, a response in flight could stall.
-    if (this.#isIdle()) this.fail(reject)
+    if (this.#isIdle()) this.#rejectWith(reject)
     else this.socket.destroy()
   }
 
   #isIdle (): boolean {
-    return this.#state === 'open' && this.#response === undefined && !this.#isUnread
+    return this.#state === 'open' && this.#response === undefined && !this.#isUnread()
+  }
+
+  /** Whether the rest of the body of a request with a response has not arrived. */
+  #isUnread (): boolean {
+    return this.#unread?.complete === false
   }
 
   /** Call this when the connection has had no traffic for the time of its timeout. */
@@ -180,7 +203,6 @@ export class ClientConnection {
 
   /** Call this for a shutdown. The requests that have arrived still run. */
   stop (): void {
-    if (this.#isIdle()) this.socket.destroy()
     this.end()
     if (this.#state === 'ending') this.socket.setTimeout(lingerIdleMs)
   }
@@ -190,6 +212,13 @@ export class ClientConnection {
     this.socket.destroy()
     return this.#response !== undefined && this.#response.req.complete && needsBody(this.#response)
   }
+}
+
+/** Passes the error to the reader of the body, as soon as there is one. */
+function failBody (request: IncomingMessage, error: Error): void {
+  const fail = () => { if (request.listenerCount('error') > 0) request.emit('error', error) }
+  if (request.readableFlowing) fail()
+  else request.once('resume', fail)
 }
 
 /** Whether the response depends on the rest of the request's body. */
