@@ -10,7 +10,7 @@ import type { Pause, Stream } from './stream.ts'
 
 /** Some part of a response must arrive within this time, also on a busy machine. */
 const patienceMs = 10_000
-/** When a stream takes longer, because the machine is busy, timeouts of the service may end the connection. */
+/** On a busy machine, a stream takes longer. Then timeouts of the service may end the connection. */
 const lateMs = 2000
 
 /**
