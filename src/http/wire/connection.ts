@@ -3,6 +3,7 @@
 import { AsyncResource } from 'node:async_hooks'
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
+import { linger, lingerIdleMs } from './linger.ts'
 
 export interface Behavior {
   run: (request: IncomingMessage, response: ServerResponse) => void
@@ -14,20 +15,16 @@ export interface Behavior {
 export type Reject = (done: () => void) => void
 
 /**
+ * The states follow each other in this order:
  * - `open`: requests run in the order of their arrival.
- * - `ending`: the requests that have arrived still run, and later ones are ignored. The last response closes
- *   the connection.
+ * - `ending`: the requests that have arrived still run. Later ones are ignored.
  * - `closing`: all requests have their responses. The service ignores all input.
- *
- * The state never returns to an earlier one.
  */
 type State = 'open' | 'ending' | 'closing'
 
 const maxWaiting = 16
 /** Beyond this number, the connection does not linger: Node keeps the ignored requests in memory. */
 const maxIgnored = 100
-/** How long a closing connection may have no traffic, and how long it may exist at all. */
-const [lingerIdleMs, lingerMs] = [2000, 5000]
 
 export class ClientConnection {
   readonly socket: Socket
@@ -50,8 +47,7 @@ export class ClientConnection {
     this.socket = socket
     this.remoteAddress = socket.remoteAddress
     this.#behavior = behavior
-    // Node calls this method after a response with `Connection: close`, or with the last response if the client
-    // has ended its side. The original does not linger.
+    // Node calls this method after the last response. The original does not linger.
     socket.destroySoon = () => this.end()
   }
 
@@ -102,7 +98,7 @@ export class ClientConnection {
 
   /** Call this when Node starts to read the body of a request with `Expect: 100-continue`. */
   continue (response: ServerResponse): void {
-    // Node also reads the bodies of ignored requests, and the rest of a body after the response.
+    // Node also discards the bodies of ignored requests, and the rest of a body after the response.
     if (response !== this.#response || response.headersSent) return
     // Further requests may follow the body.
     const isLast = this.#state === 'ending' && this.#waiting.length === 0 && this.#reject === undefined
@@ -131,20 +127,15 @@ export class ClientConnection {
 
   #rejectWith (reject: Reject): void {
     this.#state = 'closing'
-    // `reject` may take some time. If the client ended its side meanwhile, Node would end the socket.
+    // If the client ended its side before `reject` responds, Node would end the socket.
     this.socket.pause()
     reject(() => this.#close())
   }
 
-  /** Reads on after the last response: unread input would reset the connection. */
   #close (): void {
     this.#state = 'closing'
-    const { socket } = this
-    if (socket.destroyed) return
-    socket.resume().end(() => { if (this.#ignored > maxIgnored) socket.destroy() })
-    socket.setTimeout(lingerIdleMs)
-    const timer = setTimeout(() => socket.destroy(), lingerMs)
-    socket.once('close', () => clearTimeout(timer))
+    if (this.#ignored > maxIgnored) this.socket.end(() => this.socket.destroy())
+    else if (!this.socket.destroyed) linger(this.socket)
   }
 
   /** Call this for malformed input. Calls `reject` if no request in flight gets the error as its response. */
@@ -152,12 +143,14 @@ export class ClientConnection {
     const response = this.#response
     if (this.#state === 'closing' || this.#reject !== undefined || !this.socket.writable) return
     if (response?.req.complete) {
-      if (this.#dropIncomplete() || this.#state === 'open') this.#reject = reject
+      // A request with an incomplete body does not run.
+      const isDropped = this.isIncomplete && this.#waiting.pop() !== undefined
+      if (isDropped || this.#state === 'open') this.#reject = reject
       this.#state = 'ending'
     } else if (response !== undefined) {
       this.end()
       failBody(response.req, error)
-    } else if (this.#isUnread()) this.end()
+    } else if (this.#unread?.complete === false) this.end()
     else this.#rejectWith(reject)
   }
 
@@ -165,16 +158,9 @@ export class ClientConnection {
   expire (error: Error, reject: Reject): void {
     if (this.#response?.req.complete) {
       // The client is not to blame: because of the response before, Node may have stopped reading.
-      this.#dropIncomplete()
+      if (this.isIncomplete) this.#waiting.pop()
       this.end()
     } else this.fail(error, reject)
-  }
-
-  /** Returns whether the body of the last waiting request is incomplete. Such a request does not run. */
-  #dropIncomplete (): boolean {
-    const isIncomplete = this.#waiting.at(-1)?.response.req.complete === false
-    if (isIncomplete) this.#waiting.pop()
-    return isIncomplete
   }
 
   /** Call this for CONNECT. Node has detached its parser and its listeners from the socket. */
@@ -182,17 +168,8 @@ export class ClientConnection {
     // An unhandled 'error' event would end the process.
     this.socket.on('error', () => {})
     // Without Node's listeners, a response in flight could stall.
-    if (this.#isIdle()) this.#rejectWith(reject)
+    if (this.#state === 'open' && this.#response === undefined) this.#rejectWith(reject)
     else this.socket.destroy()
-  }
-
-  #isIdle (): boolean {
-    return this.#state === 'open' && this.#response === undefined && !this.#isUnread()
-  }
-
-  /** Whether the rest of the body of a request with a response has not arrived. */
-  #isUnread (): boolean {
-    return this.#unread?.complete === false
   }
 
   /** Call this when the connection has had no traffic for the time of its timeout. */
@@ -210,7 +187,8 @@ export class ClientConnection {
   /** Call this at the deadline of a shutdown. Returns whether the client still waits for a write. */
   cut (): boolean {
     this.socket.destroy()
-    return this.#response !== undefined && this.#response.req.complete && needsBody(this.#response)
+    const { req: { complete = false, method = 'GET' } = {}, headersSent } = this.#response ?? {}
+    return complete && !headersSent && method !== 'GET' && method !== 'HEAD'
   }
 }
 
@@ -220,7 +198,3 @@ function failBody (request: IncomingMessage, error: Error): void {
   if (request.readableFlowing) fail()
   else request.once('resume', fail)
 }
-
-/** Whether the response depends on the rest of the request's body. */
-const needsBody = ({ headersSent, req: { method } }: ServerResponse) =>
-  !headersSent && method !== 'GET' && method !== 'HEAD'
