@@ -178,7 +178,7 @@ export class ClientConnection {
     if (!isServiceSlow) this.socket.destroy()
   }
 
-  /** Call this for a shutdown. The requests that have arrived still run. */
+  /** Call this for a shutdown. Fastify then closes the connection with the next response. */
   stop (): void {
     this.end()
     if (this.#state === 'ending') this.socket.setTimeout(lingerIdleMs)
