@@ -42,7 +42,9 @@ back_up () {
   part=$file.$HOSTNAME.part
   if make "$part" && sync "$part" && mv "$part" "$file"; then
     echo "stored $file"
-    backups | sort --reverse | tail --lines="+$((keep + 1))" | xargs --no-run-if-empty rm --force
+    # A wrong clock may have left backups from the future. They must not replace this backup.
+    backups ! -newer "$file" ! -path "$file" | sort --reverse | tail --lines="+$keep" |
+      xargs --no-run-if-empty rm --force
     prune
   else
     rm -f "$part"
