@@ -152,8 +152,8 @@ await t.test('a killed backup leaves the others unchanged, and its part is delet
 await t.test('a restore into a running service can be ended, and then changes nothing', async (t) => {
   await keep(5, 'Ash')
   const held = project.sql('begin; lock plants; select pg_sleep(600)').catch(() => {})
-  const locks = (which: string) => project.sql(`select count(*) from pg_locks join pg_stat_activity using (pid)
-    where relation = 'plants'::regclass and ${which}`)
+  const locks = (which: string) => project.sql(`select count(*)
+    from pg_locks join pg_stat_activity using (pid) where relation = 'plants'::regclass and ${which}`)
   await until(() => locks("mode = 'AccessExclusiveLock'"), (count) => count !== '0')
   const restore = follow('Restore into a running service', await newest('plants'))
   await until(() => locks("application_name = 'pg_restore'"), (count) => count !== '0')
