@@ -4,7 +4,8 @@ import type pg from 'pg'
 import { ApiError, errors } from '../errors.ts'
 import { connectTimeoutMs, parseConnectionString, type Server, type Target } from './connection-string.ts'
 import { Connection, createClient, type SessionOptions } from './connection.ts'
-import { identityColumns, Systems, UnfitServer } from './systems.ts'
+import { UnfitServer } from './pg-errors.ts'
+import { identityColumns, Systems } from './systems.ts'
 
 export interface ConnectionOptions extends SessionOptions { url: string }
 

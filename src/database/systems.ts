@@ -1,11 +1,8 @@
 // Decides which servers of DATABASE_URL are used: servers of one database system, with the newest timeline.
-import pg from 'pg'
 import { systemEvents } from '../events.ts'
 import { connectTimeoutMs } from './connection-string.ts'
 import type { Connection } from './connection.ts'
-
-/** The server responds, but must not be used. */
-export class UnfitServer extends Error {}
+import { hasResponded, UnfitServer } from './pg-errors.ts'
 
 export interface Identity {
   /** Servers that were rebuilt, by pg_upgrade or from a dump, are a new system, whose timelines begin at 1. */
@@ -60,9 +57,8 @@ export class Systems {
       this.#silentSince = Infinity
       return chosen
     }
-    const responds = errors.some((error) => error instanceof UnfitServer || error instanceof pg.DatabaseError)
     const old = [...this.#members.keys()].filter((each) => this.#isOfCurrent(each))
-    const isSilent = !responds && old.every(({ isUnresponsive }) => isUnresponsive)
+    const isSilent = !errors.some(hasResponded) && old.every(({ isUnresponsive }) => isUnresponsive)
     this.#silentSince = isSilent ? Math.min(this.#silentSince, performance.now()) : Infinity
     // Most servers that restart are back earlier.
     if (performance.now() - this.#silentSince < connectTimeoutMs) {

@@ -3,7 +3,8 @@
 import pg from 'pg'
 import t from 'tap'
 import type { Connection } from '../../src/database/connection.ts'
-import { Systems, UnfitServer } from '../../src/database/systems.ts'
+import { UnfitServer } from '../../src/database/pg-errors.ts'
+import { Systems } from '../../src/database/systems.ts'
 
 /** Adds a connection to a server. */
 function add (systems: Systems, system: string, { timeline = '1', isCitus = false } = {}): Connection {
