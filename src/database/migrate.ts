@@ -100,8 +100,8 @@ async function findSchema (client: pg.Client): Promise<string> {
   if (current === null) throw new UnsupportedServer('No schema of search_path exists. Create one.')
   if (used === null || used === current) return current
   // New tables would hide these.
-  throw new UnsupportedServer(`The tables are in the schema ${used}, but search_path begins with ${current}. ` +
-    'Set search_path to one of the two.')
+  throw new UnsupportedServer(`The tables are in the schema ${used}, but search_path begins with ` +
+    `${current}. Set search_path to one of the two.`)
 }
 
 /** Returns all rows, or none if the table is missing. */

@@ -1,4 +1,4 @@
-// Decides which servers of DATABASE_URL are used: servers of one database system, with the newest timeline.
+// Decides which servers of DATABASE_URL are used: servers of one system, with the newest timeline.
 import { systemEvents } from '../events.ts'
 import { connectTimeoutMs } from './connection-string.ts'
 import type { Connection } from './connection.ts'

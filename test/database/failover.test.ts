@@ -131,7 +131,7 @@ t.test('of two systems, all instances use the first one, until no server of it r
   const [original, other] = [await systemOf(standbyUrl), await systemOf(serverUrl)]
   t.notSame(original, other)
   t.strictSame(await systems(), original, 'the order of the servers decides')
-  t.strictSame(events.splice(0), Array(2).fill({ event: 'ignored', server: second }), 'once for each instance')
+  t.strictSame(events.splice(0), Array(2).fill({ event: 'ignored', server: second }), 'once an instance')
 
   promoted.set('closed')
   t.strictSame(await systems(), original, 'its connections are still open')
