@@ -23,7 +23,7 @@ export function createConnector (options: ConnectionOptions) {
   const { servers, target } = parseConnectionString(options.url)
   const hasTimelines = servers.length > 1 && target !== 'any'
   // Allow only index scans. A prepared statement keeps its plan until PostgreSQL analyzes the table. A plan
-  // for a small table would read the whole table, even after thousands of plants were added.
+  // for a small table would read the whole table, even after thousands of rows were added.
   // With the last column, PostgreSQL soon notices a closed connection, and does not run statements that
   // it has already received. Only servers on Linux can do so.
   // If $1 is not the id of the process, a pooler may run the next statement in another session, so change no

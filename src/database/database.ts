@@ -8,13 +8,9 @@ export type { Row, Statement }
 
 export type Database = ReturnType<typeof openDatabase>
 
-/** The tables with rows of users. Each has the key (owner, id) and the column created_at. */
-export const ownedTables = ['plants']
-export const tables = [...ownedTables, 'tokens']
-
-// Even on Citus, PostgreSQL runs these statements without contacting another node.
-const probes = tables.map((table) =>
-  ({ name: 'probe', preparedAs: `probe-${table}`, text: `select from ${table} where false` }))
+// Even on Citus, PostgreSQL runs this statement without contacting another node.
+const probeOf = (table: string) =>
+  ({ name: 'probe', preparedAs: `probe-${table}`, text: `select from ${table} where false` })
 
 /**
  * Each statement is a transaction of its own. Methods reject with pg's error if the statement is at fault,
@@ -54,9 +50,9 @@ export function openDatabase (options: ConnectionOptions) {
     },
 
     /** Rejects if no connection opens, or a table is missing. */
-    async probe (): Promise<void> {
+    async probe (tables: string[]): Promise<void> {
       // A slow list must not delay the probe.
-      await Promise.all(probes.map((probe) => set.runHedged('token', probe)))
+      await Promise.all(tables.map((table) => set.runHedged('token', probeOf(table))))
     },
 
     /** Returns how many statements wait for a connection or a result, by kind. */

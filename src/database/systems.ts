@@ -9,7 +9,7 @@ export interface Identity {
   system: string
   /** Each promotion starts a new one. If two servers accept writes, the primary has the later timeline. */
   timeline: string
-  /** The nodes of Citus are several systems with the same plants. */
+  /** The nodes of Citus are several systems with the same tables. */
   isCitus: boolean
 }
 
@@ -21,7 +21,7 @@ export class Systems {
   /** The open connections. */
   readonly #members = new Map<Connection, Identity>()
   readonly #newestTimelines = new Map<string, string>()
-  /** The only system in use. Another system may have other plants. */
+  /** The only system in use. Another system may have other rows. */
   #current: string | undefined
   /** Since when only servers of other systems respond. */
   #silentSince = Infinity

@@ -183,24 +183,24 @@ test('while an attempt to connect hangs others are made, and a refused one does 
 
 test('the probe waits for no slow list, and fails only if no connection is open', async (t) => {
   const { proxy, database } = await openProxied(t)
-  await untilItSucceeds(() => database.probe())
+  await untilItSucceeds(() => database.probe(['plants']))
   const client = await openSession(t, url, 'select pg_advisory_lock(1)')
   const list = database.read({ name: 'blocked', text: 'select pg_advisory_lock(1)' })
   const lookUp = database.readHedged(one)
   t.match(database.pending(), { read: 1, token: 1 })
   t.strictSame(await lookUp, [['1']], 'a token look-up waits for no slow list, either')
-  await untilItSucceeds(() => database.probe())
+  await untilItSucceeds(() => database.probe(['plants']))
   await client.query('select pg_advisory_unlock(1)')
   await list
   proxy.set('closed')
   await t.rejects(database.read(end))
   t.strictSame(await database.read(one), [['1']], 'the connection of another kind runs the statement')
-  await database.probe()
+  await database.probe(['plants'])
   proxy.cut()
   while (proxy.connections().now > 0) await delay(10)
-  await t.rejects(database.probe(), { name: 'DATABASE_UNAVAILABLE', cause: { code: 'ECONNRESET' } })
+  await t.rejects(database.probe(['plants']), { name: 'DATABASE_UNAVAILABLE', cause: { code: 'ECONNRESET' } })
   proxy.set('open')
-  await untilItSucceeds(() => database.probe())
+  await untilItSucceeds(() => database.probe(['plants']))
 })
 
 test('statements share the open connections while the server accepts no further ones', async (t) => {
@@ -214,7 +214,7 @@ test('statements share the open connections while the server accepts no further 
   await untilItSucceeds(() => database.readHedged(one))
   const { read, readLong, readHedged, write, probe } = database
   const runAll = () =>
-    Promise.all([...[read, readLong, readHedged, write, write].map((run) => run(one)), probe()])
+    Promise.all([...[read, readLong, readHedged, write, write].map((run) => run(one)), probe(['plants'])])
   // The server rejects (53300), refuses, or ignores attempts to connect.
   for (const mode of ['open', 'closed', 'silent'] as const) {
     proxy.set(mode)

@@ -13,7 +13,7 @@ export interface Transfer {
   signal: AbortSignal
   /** The last line of the report. Empty when there is nothing to report. */
   summary: () => string
-  /** Undefined if the progress line would mix with the plants on the terminal. */
+  /** Undefined if the progress line would mix with the rows on the terminal. */
   progress?: () => Progress
 }
 
