@@ -26,8 +26,8 @@ const mayBeDuplicate = ['23505', 'XX000']
 export const createChecked = `create temp table checked (
     owner text collate "C", id bigint, primary key (owner, id)
   ) on commit drop`
-// Because of `distinct`, PostgreSQL looks up each key, whatever the statistics say. It could turn a plain join
-// around, and read the lines again for each row. Citus needs a subquery on a local table.
+// Because of `distinct`, PostgreSQL looks up each key, whatever the statistics say. It could turn a plain
+// join around, and read the lines again for each row. Citus needs a subquery on a local table.
 const addStored = ({ name }: Table) => `insert into checked
   select stored.* from (select owner, id from staged) as line cross join lateral (
     select distinct owner, id from ${name} where owner = line.owner and id = line.id
