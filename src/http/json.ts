@@ -28,7 +28,7 @@ export function readJsonBodies (app: FastifyInstance, budget: MemoryBudget): voi
     if (otherCharset.test(type)) return done(new ApiError(errors.CONTENT_TYPE_UNSUPPORTED))
     if (!/^identity$/i.test(encoding)) return done(new ApiError(errors.CONTENT_ENCODING_UNSUPPORTED))
     const bytes = coding === undefined ? Math.min(Number(length), limit) : limit
-    // Reserve the memory until the response ends: the plant stays in memory until the database has stored it.
+    // Reserve the memory until the response ends: the body stays in memory until the database has stored it.
     if (bytes > inlineBytes && !budget.reserve(identity.user, bytes, reply.raw)) return done(overloaded)
     done()
   })
