@@ -5,7 +5,7 @@ import { join } from 'node:path'
 import t from 'tap'
 import '../../../src/app.ts'
 import manifest from '../../../package.json' with { type: 'json' }
-import { maxRevocationMs, settings } from '../../../src/config.ts'
+import { settings } from '../../../src/config.ts'
 import { catalogue, statusOf } from '../../../src/errors.ts'
 import { maxPathLength } from '../../../src/http/request-checks.ts'
 
@@ -122,7 +122,6 @@ t.test('the documents have the defaults and limits of the source', async (t) => 
   t.ok(given > 4)
 
   const has = (path: string, text: string) => t.match(textOf(path).replaceAll(/\s+/g, ' '), text, path)
-  has('docs/data.md', `it waits ${maxRevocationMs / 1000} s`)
   for (const path of ['docs/api.md', 'docs/reliability.md', 'CHANGELOG.md']) {
     has(path, `${maxPathLength.toLocaleString('en')} characters`)
   }
