@@ -8,6 +8,7 @@ import manifest from '../../../package.json' with { type: 'json' }
 import { settings } from '../../../src/config.ts'
 import { catalogue, statusOf } from '../../../src/errors.ts'
 import { maxPathLength } from '../../../src/http/request-checks.ts'
+import { attacks } from '../faults/attack-table.ts'
 
 type Texts = Array<[path: string, text: string]>
 
@@ -108,7 +109,7 @@ t.test('the documents name each command and option of the program', async (t) =>
   t.strictSame(options.filter((name) => !words.has(name)), [])
 })
 
-t.test('the documents have the defaults and limits of the source', async (t) => {
+t.test('the documents have the defaults of settings', async (t) => {
   const inCompose = source.matchAll(/\$\{(\w+):-(\d+)\}/g)
   const defaults = new Map<string, string | undefined>(inCompose.map(([, name = '', value]) => [name, value]))
   for (const [name, { initial }] of Object.entries(settings)) defaults.set(name, initial)
@@ -120,11 +121,34 @@ t.test('the documents have the defaults and limits of the source', async (t) => 
     }
   }
   t.ok(given > 4)
+})
 
+t.test('the documents have the limits and versions of the source', async (t) => {
   const has = (path: string, text: string) => t.match(textOf(path).replaceAll(/\s+/g, ' '), text, path)
+  /** Returns what the first group of the pattern matches in the source. */
+  const from = (path: string, pattern: RegExp) => pattern.exec(textOf(path))?.[1] as string
   for (const path of ['docs/api.md', 'docs/reliability.md', 'CHANGELOG.md']) {
     has(path, `${maxPathLength.toLocaleString('en')} characters`)
   }
+  has('docs/reliability.md', `runs ${attacks.length} attacks against one instance, and ` +
+    `${attacks.filter(({ onlyDirect }) => !onlyDirect).length} of them with`)
+  for (const header of from('src/http/cors.ts', /expose-headers',\n +'(.*)'/).split(', ')) {
+    has('docs/operating.md', `\`${header}\``)
+  }
+  const grace = from('deploy/service.yml', /stop_grace_period: (\d+)s/)
+  const kubernetes = from('deploy/kubernetes/base/deployment.yaml', /terminationGracePeriodSeconds: (\d+)/)
+  has('docs/operating.md', `these Compose files ${grace} s, the Kubernetes files ${kubernetes} s`)
+  const connections = from('deploy/haproxy.cfg', /CONNECTIONS_PER_ADDRESS-(\d+)/)
+  const requests = Number(from('deploy/haproxy.cfg', /REQUESTS_PER_10_SECONDS-(\d+)/)) / 10
+  has('docs/operating.md', `a client address to ${connections} connections and ${requests} requests a second`)
+  has('deploy/nginx.conf', `limit_conn connections ${connections};`)
+  has('deploy/nginx.conf', `rate=${requests}r/s;`)
+
+  const haproxy = from('deploy/compose/rolling.yml', /haproxy:([\d.]+)/)
+  const nginx = from('test/system/container/proxies.test.ts', /nginx:([\d.]+)/)
+  has('docs/operating.md', `| HAProxy ${haproxy}, nginx ${nginx} |`)
+  has('docs/operating.md', `| PgBouncer ${from('deploy/compose/pgbouncer.yml', /pgbouncer:v(\d+\.\d+)/)} |`)
+  has('docs/operating.md', `| Node ${from('.github/workflows/ci.yml', /node: \[(.*)\]/)} |`)
   const [, oldest = ''] = /\^(24\.\S+)/.exec(manifest.engines.node) ?? []
   has('SECURITY.md', `Use Node 26, or Node ${oldest} or later`)
   t.strictSame(unknown(documents, /Node 26, or Node (24\.\d+\.\d+)/g, (version) => version === oldest), [])
