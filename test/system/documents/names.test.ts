@@ -63,6 +63,12 @@ t.test('each variable, option and file in the documents exists', async (t) => {
     new RegExp(`--${name}\\b`).test(source + docker) || source.includes(` ${name}: { type: `)
   t.strictSame(unknown(commands, /(?<![\w-])--([a-z][a-z-]+)/g, isOption), [])
 
+  // `externalTrafficPolicy` is a field of Kubernetes.
+  const sentences = map(documents, (text) => text.replaceAll(/^```.*?^```/gms, ''))
+  const identifier = /(?<=`)(?:\w+\.)*([a-z]+[A-Z]\w*)(?=[`(.])/g
+  t.strictSame(unknown(sentences, identifier, (name) =>
+    source.includes(name) || name === 'externalTrafficPolicy'), [])
+
   const folders = 'src|test|deploy|docs|bench|dev|lint|release|examples|migrations|\\.github'
   const file = new RegExp(`(?<![\\w./$}-])(?:${folders})/[\\w./@-]*\\w(?![\\w<])`, 'g')
   // The operator adds files to deploy/ca.
