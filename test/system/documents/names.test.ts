@@ -115,6 +115,14 @@ t.test('the documents name each command and option of the program', async (t) =>
   t.strictSame(options.filter((name) => !words.has(name)), [])
 })
 
+t.test('each decision record has a number of its own', async (t) => {
+  const records = documents.flatMap(([path, text]) => /design\/(\d+)-/.test(path) ? [{ path, text }] : [])
+  const numbers = records.map(({ path }) => path.match(/\d+/)?.[0] as string)
+  t.equal(new Set(numbers).size, numbers.length)
+  for (const [index, { path, text }] of records.entries()) t.ok(text.startsWith(`# ${numbers[index]} `), path)
+  t.strictSame(unknown(current, /\brecord (\d{3})\b/gi, (number) => numbers.includes(number)), [])
+})
+
 t.test('the documents have the defaults of settings', async (t) => {
   const inCompose = source.matchAll(/\$\{(\w+):-(\d+)\}/g)
   const defaults = new Map<string, string | undefined>(inCompose.map(([, name = '', value]) => [name, value]))
