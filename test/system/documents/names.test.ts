@@ -115,6 +115,16 @@ t.test('the documents name each command and option of the program', async (t) =>
   t.strictSame(options.filter((name) => !words.has(name)), [])
 })
 
+t.test('docs/reliability.md names the suites of each push and of each night', async (t) => {
+  const [, push = '', night = ''] =
+    /^\[Each push\](.*?)^\[Each night\](.*)/ms.exec(textOf('docs/reliability.md')) ?? []
+  const scriptsIn = (text: string) =>
+    [...new Set(text.match(/(?<=npm (?:run )?)(?:check|fuzz|test[\w:]*)|fresh(?=\.sh)/g))]
+      .map((name) => name.replace(/^fresh$/, 'test:fresh')).sort()
+  t.strictSame(scriptsIn(push), scriptsIn(textOf('.github/workflows/ci.yml')))
+  t.strictSame(scriptsIn(night), scriptsIn(textOf('.github/workflows/nightly.yml')))
+})
+
 t.test('each decision record has a number of its own', async (t) => {
   const records = documents.flatMap(([path, text]) => /design\/(\d+)-/.test(path) ? [{ path, text }] : [])
   const numbers = records.map(({ path }) => path.match(/\d+/)?.[0] as string)
