@@ -96,7 +96,7 @@ export async function buildApp (options: AppOptions, domains: Domain[] = allDoma
     if (event === 'failed' && !isRefused) app.log.warn({ err }, 'a database connection could not be opened')
     if (event === 'failed' || event === 'opened') isRefused = event === 'failed'
   })
-  systemEvents.subscribe(({ event, servers }) => app.log.warn({ servers }, event === 'ignored'
+  systemEvents.subscribe(({ event, server }) => app.log.warn({ server }, event === 'ignored'
     ? 'ignoring a server of another database system: see docs/scaling.md'
     : 'no server of the database system in use responds: changing to another system'))
   app.setErrorHandler(handleError)

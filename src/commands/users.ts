@@ -112,7 +112,9 @@ async function readUsers (url: string, signal: AbortSignal, user?: string): Prom
   try {
     // Set the limit in the transaction: a pooler loses the settings of a session.
     await client.query(`begin read only; set local statement_timeout = ${statementTimeoutMs}`)
-    return (await client.query({ text: users, values: [user], rowMode: 'array' })).rows
+    const { rows } = await client.query({ text: users, values: [user], rowMode: 'array' })
+    await client.query('commit')
+    return rows
   } finally {
     await client.end()
   }

@@ -40,13 +40,14 @@ export function readJsonBodies (app: FastifyInstance, budget: MemoryBudget): voi
   })
   // For all other types. Some clients send an empty chunked body: only its end shows that there is no body.
   app.addContentTypeParser('*', ({ headers }, payload, done) => {
-    const reject = () => done(new ApiError(errors.CONTENT_TYPE_UNSUPPORTED))
-    if (Number(headers['content-length']) > 0) return reject()
-    const accept = () => done(null)
-    payload.once('end', accept).once('data', () => {
-      payload.off('end', accept)
-      reject()
-    })
+    const settle = (error: Error | null) => {
+      payload.off('end', accept).off('data', reject).off('error', settle)
+      done(error)
+    }
+    const accept = () => settle(null)
+    const reject = () => settle(new ApiError(errors.CONTENT_TYPE_UNSUPPORTED))
+    if (Number(headers['content-length']) > 0) reject()
+    else payload.on('end', accept).on('data', reject).on('error', settle)
   })
 }
 
@@ -59,8 +60,8 @@ export function parseJsonBody (bytes: Buffer): unknown {
 
 /** Parses like `parseJsonBody`. `text` is not empty. */
 export function parseJson (text: string): unknown {
-  // A text has at most as many values as characters.
-  if (text.length > maxValues && countValues(text) > maxValues) throw new ApiError(errors.BODY_TOO_COMPLEX)
+  // A text has at most one value more than characters, if it is not JSON.
+  if (text.length >= maxValues && countValues(text) > maxValues) throw new ApiError(errors.BODY_TOO_COMPLEX)
   if (text.startsWith('\uFEFF')) text = text.slice(1)
   try {
     return needsReviver.test(text) ? JSON.parse(text, revive) : JSON.parse(text)
@@ -78,13 +79,18 @@ const needsReviver = /(?<!\d)\d{16}|\d[.eE]|\\u|__proto__/
 
 const [comma, brace, bracket, quote, backslash] = Buffer.from(',{["\\')
 
-/** Estimates the number of values: counts commas and opening brackets outside strings. Stops at the limit. */
+const isEmpty = /\s*[}\]]/y
+
+/** Counts the values of JSON: the whole, the first of each object and array, and one after each comma. */
 function countValues (text: string): number {
-  let values = 0
+  let values = 1
   for (let at = 0; at < text.length && values <= maxValues; at++) {
     const code = text.charCodeAt(at)
-    if (code === comma || code === brace || code === bracket) values++
-    else if (code === quote) {
+    if (code === comma) values++
+    else if (code === brace || code === bracket) {
+      isEmpty.lastIndex = at + 1
+      if (!isEmpty.test(text)) values++
+    } else if (code === quote) {
       while (++at < text.length && text.charCodeAt(at) !== quote) if (text.charCodeAt(at) === backslash) at++
     }
   }

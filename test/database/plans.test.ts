@@ -43,6 +43,13 @@ const scenarios: Array<{ title: string, first: string[], later: string[], isPlan
     first: [plantsOf("'huge'", many), 'analyze'],
     later: addOthers
   },
+  {
+    // The planner expects no rows in as many pages.
+    title: 'with the statistics of an import that was rolled back',
+    first: [plantsOf("'huge'", many), 'delete from plants', 'vacuum (truncate off, analyze)'],
+    later: addOthers,
+    isPlannedFirst: true
+  },
   ...[0, 1, 2].map((count) => ({
     title: `with a plan for ${count} plants`,
     first: [plantsOf("'tiny'", count), tokensOf("'tiny ' || n", count), 'vacuum analyze'],
@@ -67,8 +74,8 @@ for (const { title, first, later, isPlannedFirst = false } of scenarios) {
     t.capture(console, 'error')
 
     const ids = range(100).map((index) => 10_000 + index)
-    const importFile = (file: string) =>
-      importRows(config, plantsTable, users[1], join(folder, file), { dryRun: false })
+    const importFile = (file: string, dryRun = false) =>
+      importRows(config, plantsTable, users[1], join(folder, file), { dryRun })
     const revokeFirst = async () => tokens.revoke({ id: (await tokens.list(users[0]))[0]?.id as string })
     /** How many rows each act may read. A request also looks up its token. */
     const requests: Array<[name: string, maxRows: number, act: () => Promise<unknown>]> = [
@@ -86,6 +93,8 @@ for (const { title, first, later, isPlannedFirst = false } of scenarios) {
     const commands: typeof requests = [
       ['import', few, () => importFile('new.ndjson')],
       ['import of existing plants', few, () => importFile('old.ndjson')],
+      // It reads the lines twice.
+      ['dry run', 3 * few, () => importFile('old.ndjson', true)],
       ['export', few, () => exportRows(config, plantsTable, users[0], join(folder, 'out.ndjson'), {})],
       ['token list', 1, () => tokens.list(users[0])],
       ['token revoke', 2, revokeFirst],

@@ -81,7 +81,8 @@ t.test('every statement on plants concerns one user, unless the service can do w
   for (const [name, text] of texts) {
     if (!owned.test(text)) continue
     t.notMatch(text, /\btokens\b/, `${name} does not join plants and tokens`)
-    // These statements serve several users. On Citus the service sends them only if WRITE_BATCH is set.
+    // These statements serve several users. On Citus the service sends a delete only if WRITE_BATCH is set,
+    // and never the pages.
     if (/-(delete|pages)$/.test(name)) continue
     const ofOneUser = /\bowner = \$\d|insert into \w+ \(owner, [^)]*\)\s+values \(\$1, |\w where false$/
     t.match(text, ofOneUser, `${name} names one owner, inserts values or reads nothing`)
@@ -185,6 +186,19 @@ t.test('on Citus, the first creates of a process share statements only if WRITE_
     const [row] = await sql(url, 'select count(distinct xmin::text)::int as statements from plants')
     t.equal(row?.statements as number < 20, WRITE_BATCH !== undefined, `${row?.statements} statements`)
   }
+})
+
+t.test('on Citus, no statement reads the lists of several users', async (t) => {
+  const { as } = await startApp(t, { DATABASE_URL: await createCitus(t), WRITE_BATCH: '500' })
+  const users = await Promise.all(range(20).map((number) => as(`user ${number}`)))
+  // Make the service cache the tokens, so that the lists could share statements.
+  await Promise.all(users.map((user) => user.delete(1)))
+  const names = new Set<string>()
+  const note = ({ name }: StatementEvent) => { names.add(name) }
+  statementEvents.subscribe(note)
+  await Promise.all(users.map((user) => user.list()))
+  statementEvents.unsubscribe(note)
+  t.strictSame([...names].filter((name) => owned.test(name)), ['plants-page'])
 })
 
 t.test('the errors of a lost worker concern its users alone, and the service stays ready', async (t) => {

@@ -25,11 +25,13 @@ const mayBeDuplicate = ['23505', 'XX000']
 /** The keys that exist for a dry run: keys of stored rows, and keys of earlier lines. */
 export const createChecked = `create temp table checked (
     owner text collate "C", id bigint, primary key (owner, id)
-  ) on commit drop; set local enable_hashjoin = off; set local enable_mergejoin = off`
-// Without hash and merge joins, PostgreSQL looks up each key in the index, whatever the statistics say. Citus
-// accepts a join of a distributed table only with a subquery on a local table.
-const addStored = ({ name }: Table) => `insert into checked select ${name}.owner, ${name}.id
-  from ${name} join (select owner, id from staged) as line using (owner, id) on conflict do nothing`
+  ) on commit drop`
+// Because of `distinct`, PostgreSQL looks up each key, whatever the statistics say. It could turn a plain
+// join around, and read the lines again for each row. Citus needs a subquery on a local table.
+const addStored = ({ name }: Table) => `insert into checked
+  select stored.* from (select owner, id from staged) as line cross join lateral (
+    select distinct owner, id from ${name} where owner = line.owner and id = line.id
+  ) as stored on conflict do nothing`
 const addLines = 'insert into checked select owner, id from staged on conflict do nothing'
 
 /** A batch with more characters is sent at once. */
