@@ -48,7 +48,7 @@ await t.test('a stop ends the service gracefully, and a new start finds the plan
   t.strictSame(await send(), [{ name: 'Ivy' }])
 })
 
-await t.test('an orphan of a killed health check does not restart the database, which stops in time', async (t) => {
+await t.test('an orphan process does not restart the database, which stops in time', async (t) => {
   const orphan = await project.inside('database', 'sh', '-c', 'sh -c "echo \\$\\$; sleep 1; exit 2" & exit')
   const isGone = () => project.inside('database', 'sh', '-c', `[ -e /proc/${orphan} ] || echo gone`)
   await until(isGone, (text) => text === 'gone')
