@@ -81,8 +81,8 @@ t.test('every statement on plants concerns one user, unless the service can do w
   for (const [name, text] of texts) {
     if (!owned.test(text)) continue
     t.notMatch(text, /\btokens\b/, `${name} does not join plants and tokens`)
-    // These statements serve several users. On Citus the service sends a delete only if WRITE_BATCH is set, and
-    // never the pages.
+    // These statements serve several users. On Citus the service sends a delete only if WRITE_BATCH is set,
+    // and never the pages.
     if (/-(delete|pages)$/.test(name)) continue
     const ofOneUser = /\bowner = \$\d|insert into \w+ \(owner, [^)]*\)\s+values \(\$1, |\w where false$/
     t.match(text, ofOneUser, `${name} names one owner, inserts values or reads nothing`)
