@@ -428,6 +428,23 @@ t.test('a command ends its statements only if the server no longer responds', as
   t.ok(signal.aborted)
 })
 
+t.test('a server that accepts no further connection counts as responding', async (t) => {
+  const role = `limited_${process.pid}`
+  await sql(url, `create role ${role} login password 'secret' connection limit 1`)
+  t.teardown(() => sql(url, `drop role ${role}`))
+  const limited = Object.assign(new URL(url), { username: role, password: 'secret' }).href
+  await openSession(t, limited)
+  mock.timers.enable({ apis: ['setInterval'] })
+  t.teardown(() => mock.timers.reset())
+  const { database, signal } = openWatched(limited, { statementTimeoutMs: 60_000 })
+  t.teardown(database.close)
+  for (let watches = 0; watches < 8; watches++) {
+    mock.timers.tick(2000)
+    await t.rejects(database.readHedged({ name: '', text: 'select' }), { cause: { code: '53300' } })
+  }
+  t.notOk(signal.aborted)
+})
+
 t.test('user erase waits for open transactions, and fails if a token was created meanwhile', async (t) => {
   await addPlants('eve', 2)
   const operator = await openWriter(t, 'eve')
