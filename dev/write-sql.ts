@@ -28,7 +28,7 @@ function * describe (table: Table): Generator<[use: string, statement: Statement
     largePage, [alice, firstId, '2000', '131072', lastId]]
   yield ['Finds the end of a long list: the first row after $3 rows.', end, [alice, '1', '2']]
   yield ['Deletes one row.', deleteOne, [alice, '1']]
-  yield ['Deletes a batch.', deleteMany, [`array[${alice}, ${bob}]`, 'array[2, 1]', '2']]
+  yield ['Deletes a batch.', deleteMany, [`array[${alice}, ${bob}]`, 'array[2, 1]']]
 }
 
 const head = `-- The statements on rows of users, as the service sends them. Written by npm run sql.

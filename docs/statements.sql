@@ -94,12 +94,10 @@ execute "plants-delete-one" ('alice', 1);
 -- Deletes a batch.
 prepare "plants-delete" as
 delete from plants
-using (
-  select * from unnest((select $1::text[]), (select $2::bigint[])) limit (select $3::bigint)
-) as key (owner, id)
-where plants.owner = key.owner and plants.id = key.id
+using unnest((select $1::text[]), (select $2::bigint[])) as key (owner, id)
+where plants.owner = any (array[key.owner]) and plants.id = key.id
 returning plants.owner, plants.id;
 
-execute "plants-delete" (array['alice', 'bob'], array[2, 1], 2);
+execute "plants-delete" (array['alice', 'bob'], array[2, 1]);
 
 rollback;

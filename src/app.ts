@@ -8,7 +8,7 @@ import { createTokens } from './access/tokens.ts'
 import { registerApiDocs } from './api-docs/api-docs.ts'
 import type { Config } from './config.ts'
 import type { Database } from './database/database.ts'
-import { connectionEvents } from './events.ts'
+import { connectionEvents, systemEvents } from './events.ts'
 import { allowOrigins } from './http/cors.ts'
 import { readJsonBodies } from './http/json.ts'
 import { createRequestLog, currentTime, registerErrorLog } from './http/log.ts'
@@ -95,9 +95,16 @@ export async function buildApp (options: AppOptions, register = registerDomains)
   if (config.OTEL_EXPORTER_OTLP_ENDPOINT !== undefined) {
     (await import('./telemetry/traces.ts')).openTraces(app, config)
   }
-  connectionEvents.subscribe(({ event }) => {
+  let isRefused = false
+  connectionEvents.subscribe(({ event, error: err }) => {
     if (event === 'timed_out') app.log.warn('the database was unresponsive: replacing a connection')
+    // The service also works with fewer connections, so no failed request would tell of the failure.
+    if (event === 'failed' && !isRefused) app.log.warn({ err }, 'a database connection could not be opened')
+    if (event === 'failed' || event === 'opened') isRefused = event === 'failed'
   })
+  systemEvents.subscribe(({ event, servers }) => app.log.warn({ servers }, event === 'ignored'
+    ? 'ignoring a server of another database system: see docs/scaling.md'
+    : 'no server of the database system in use responds: changing to another system'))
   app.setErrorHandler(handleError)
   setStandardHeaders(app)
   const preflight = config.CORS_ORIGIN === undefined ? undefined : allowOrigins(app, config.CORS_ORIGIN)

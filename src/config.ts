@@ -1,6 +1,6 @@
 // Reads the settings from environment variables.
 import { isIPv4, isIPv6 } from 'node:net'
-import { connectTimeoutMs, parseServers, urlForm } from './database/connector.ts'
+import { connectTimeoutMs, parseConnectionString, urlForm } from './database/connection-string.ts'
 import {
   duration, listOf, number, oneOf, parseDuration, text, type Setting, type ValuesOf
 } from './setting-types.ts'
@@ -55,7 +55,7 @@ export const settings = {
     values: urlForm,
     meaning: 'the database, on one host or on several separated by commas; ' +
       'required unless the optional dependencies are installed, which bring a server',
-    parse: (url) => parseServers(url) && url
+    parse: (url) => parseConnectionString(url) && url
   } as Setting<string | undefined>,
   DATA_DIR: text('.data', 'a folder', 'the data of the server that starts when DATABASE_URL is not set'),
   MIGRATE: oneOf('on', ['on', 'off'], 'whether the service migrates the database when it starts'),

@@ -24,8 +24,14 @@ export const statementEvents = events<StatementEvent>('statement')
 /** Published when a batch is sent. */
 export const batchEvents = events<{ name: string, items: number }>('batch')
 
-/** Published when a database connection opens, is lost, or is replaced as unresponsive (`timed_out`). */
-export const connectionEvents = events<{ event: 'opened' | 'lost' | 'timed_out' }>('connection')
+export const connectionOutcomes = ['opened', 'failed', 'lost', 'timed_out'] as const
+
+/** Published when a database connection opens, fails to open, is lost, or is unresponsive (`timed_out`). */
+export const connectionEvents =
+  events<{ event: (typeof connectionOutcomes)[number], error?: unknown }>('connection')
+
+/** Published when servers of another database system are first seen, and before the service uses them. */
+export const systemEvents = events<{ event: 'ignored' | 'changed', servers: string[] }>('system')
 
 /** While one of these settings of PostgreSQL is off, a crash may lose acknowledged writes. */
 export const durabilitySettings = ['fsync', 'full_page_writes', 'synchronous_commit'] as const

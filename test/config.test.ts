@@ -2,6 +2,7 @@ import { readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import t from 'tap'
 import { readConfig, settings, type Config } from '../src/config.ts'
+import { urlForm } from '../src/database/connection-string.ts'
 
 const same = (texts: string[]) => Object.fromEntries(texts.map((text) => [text, text]))
 const texts = (good: string[], ...bad: string[]) => ({ good: same(good), bad: ['', ...bad] })
@@ -24,15 +25,14 @@ const values: Record<keyof Config, { good: Record<string, unknown>, bad: string[
   DATABASE_URL: {
     good: same([
       'postgres://localhost/plants', 'postgres://%2Ftmp/d', 'postgres:///d', 'postgres://u:p%2Fw@h/d',
-      'postgres://h:5432/d?user=u@h', 'postgres://h/d?sslmode=disable',
-      'postgres://h/d?sslrootcert=/ca.pem&options=-c%20jit%3Doff'
+      'postgres://h:5432/d?user=u%40h', 'postgres://h/d?sslmode=disable', 'postgres://h/d\n'
     ]),
     bad: [
       '', 'mysql://localhost/plants', 'postgres://', 'Postgres://localhost', 'postgres://u:p/w@h/d',
       'postgres://h:port/d', 'postgres://h/d?port=99999', 'postgres://u:1?2@h/d', 'postgres://u:1#2@h/d',
       'postgres://u:p?w@h/d?sslmode=disable', 'postgres://h/d?sslmode=', 'postgres://h/d?replication=true',
       'postgres://h/d?statement_timeout=9', 'postgres://h/d?query_timeout=9', 'postgres://h/d?ssl=true',
-      'postgres://h/d#x'
+      'postgres://h/d#x', 'postgres://h/d?user=u@h'
     ]
   },
   DATA_DIR: texts(['data', '/var/lib/plants']),
@@ -107,25 +107,12 @@ t.test('the table in docs/operating.md has every setting with its default', asyn
   }).join('\n'))
 })
 
-const wrongUrl =
-  'DATABASE_URL: expected postgres://user:password@host:port/database, with / as %2F and ' +
-  '? as %3F in the password'
-
 t.test('each invalid value gets a line with the accepted values, and no line has a password', async (t) => {
   const faults: Array<[environment: Record<string, string>, message: string | RegExp]> = [
     [{ PORT: '65536', MIGRATE: 'yes', PATH: '/bin', PORTS: 'x' },
       'PORT: expected 0 to 65535, got "65536"\nMIGRATE: expected on, off, got "yes"'],
     [{ DRAIN_DELAY: '10' }, 'DRAIN_DELAY: expected 0 to 1h with a unit, such as 500ms or 3s, got "10"'],
-    [{ DATABASE_URL: 'postgres://u:p@one,two:99999/plants' },
-      'DATABASE_URL: expected a host and a port up to 65535, got "two:99999"'],
-    [{ DATABASE_URL: 'postgres://u:secret@h/d?sslmod=verify-full' },
-      /^DATABASE_URL: expected only the parameters application_name, .*, user, got "sslmod"$/],
-    [{ DATABASE_URL: 'postgres://u:secret@h/d?sslmode=verify_full' }, 'DATABASE_URL: expected sslmode to ' +
-      'be one of disable, prefer, require, verify-ca, verify-full, no-verify, got "verify_full"'],
-    [{ DATABASE_URL: 'postgres://u:se/cr?et@h/d' }, `${wrongUrl}, got "postgres://…@h/d"`],
-    [{ DATABASE_URL: 'mysql://u:secret@h/d?password=secret' }, `${wrongUrl}, got "mysql://…@h/d?…"`],
-    [{ DATABASE_URL: 'postgres://u:secret@h/d?target_session_attrs=standby' },
-      'DATABASE_URL: expected target_session_attrs to be one of read-write, primary, any, got "standby"'],
+    [{ DATABASE_URL: 'postgres://u:se/cr?et@h/d' }, `DATABASE_URL: expected ${urlForm}`],
     [{ DRAIN_DELAY: '20s', PORT: 'x' }, 'PORT: expected 0 to 65535, got "x"\n' +
       'SHUTDOWN_TIMEOUT: expected more than DRAIN_DELAY (20000ms), got 9000ms'],
     [{ USER_BURST: '5' }, 'USER_BURST: expected USER_RATE to be set, too'],

@@ -73,8 +73,12 @@ export function createTokens (database: Database, maxQueued = Infinity) {
       (await database.read(selectTokens, [user, id])).map(toToken),
 
     /** Resolves to the number of tokens that this call revoked. */
-    revoke: async (by: { id?: string, user?: string }) =>
-      (await database.write(revoke, [by.id, by.user])).length
+    async revoke ({ id, user }: { id?: string, user?: string }): Promise<number> {
+      if (id === undefined) return (await database.write(revokeByUser, [user])).length
+      if (!/^[0-9a-f]{16}$/.test(id)) return 0
+      const [first, last] = ['0', 'f'].map((digit) => `\\x${id.padEnd(64, digit)}`)
+      return (await database.write(revokeById, [first, last])).length
+    }
   }
 }
 
@@ -92,11 +96,10 @@ const selectTokens = {
   text: `select ${columns}, extract(epoch from last_used_at) from tokens
     where ($1::text is null or username = $1) and ($2::text is null or id = $2) order by created_at, id`
 }
-const revoke = {
-  name: 'tokens-revoke',
-  text: `update tokens set revoked_at = now()
-    where (id = $1 or username = $2) and revoked_at is null returning id`
-}
+const revoke = 'update tokens set revoked_at = now() where revoked_at is null'
+const revokeByUser = { name: 'tokens-revoke-by-user', text: `${revoke} and username = $1 returning id` }
+// The id of a token is the start of its hash, which has an index.
+const revokeById = { name: 'tokens-revoke-by-id', text: `${revoke} and hash between $1 and $2 returning id` }
 
 function toToken ([id, user, label, readOnly, created, expires, revoked, lastUsed]: Row): Token {
   const toDate = (seconds?: string | null) => seconds ? new Date(Number(seconds) * 1000) : undefined

@@ -1,6 +1,7 @@
 // Opens the database that a command uses.
 import { resolve } from 'node:path'
 import type { Config } from '../config.ts'
+import type { SessionOptions } from '../database/connection.ts'
 import { openDatabase, type Database } from '../database/database.ts'
 
 /** Loads the embedded PostgreSQL server for development. Rejects in the container image, which lacks it. */
@@ -24,10 +25,32 @@ export async function withDatabase (config: Config, work: (url: string) => Promi
   await work(url).finally(close)
 }
 
-/** Calls `work` with the open database and its URL, and closes the database. */
+const [watchMs, maxSilenceMs] = [4000, 10_000]
+
+/** Opens a database. If the server no longer responds, ends long statements, and aborts the signal. */
+export function openWatched (
+  url: string, options: SessionOptions
+): { database: Database, signal: AbortSignal } {
+  const database = openDatabase({ url, ...options })
+  const controller = new AbortController()
+  let respondedAt = performance.now()
+  setInterval(() => {
+    if (performance.now() - respondedAt > maxSilenceMs) {
+      const reason = new Error(`no response within ${maxSilenceMs} ms`)
+      controller.abort(reason)
+      database.destroy(reason)
+    }
+    database.readHedged({ name: '', text: 'select' })
+      .then(() => { respondedAt = performance.now() }, () => {})
+  }, watchMs).unref()
+  return { database, signal: controller.signal }
+}
+
+/** Calls `work` with the open database, its URL and the signal of `openWatched`, and closes the database. */
 export const withOpenDatabase = (
-  config: Config, statementTimeoutMs: number, work: (database: Database, url: string) => Promise<void>
+  config: Config, options: SessionOptions,
+  work: (database: Database, url: string, signal: AbortSignal) => Promise<void>
 ): Promise<void> => withDatabase(config, async (url) => {
-  const database = openDatabase({ url, statementTimeoutMs })
-  await work(database, url).finally(() => database.close())
+  const { database, signal } = openWatched(url, options)
+  await work(database, url, signal).finally(() => database.close())
 })

@@ -1,5 +1,6 @@
 // Formats errors and tables for an operator.
 import { escapeInvisible } from '../access/tokens.ts'
+import { urlForm } from '../database/connection-string.ts'
 
 /** Advice for the operator, by the error codes of Node, OpenSSL and PostgreSQL. */
 const remedies: Array<[codes: RegExp, advice: string]> = [
@@ -9,7 +10,9 @@ const remedies: Array<[codes: RegExp, advice: string]> = [
   [/^Z_BUF_ERROR$/, 'The gzip file is truncated.'],
   [/^Z_DATA_ERROR$/, 'The file is no gzip file, is damaged, or has other data after its end.'],
   [/^42P01$/, 'Create the tables first: start the service, or run plant-store migrate.'],
-  [/^42703$/, 'Migrate the tables first: start the newest version, or run its plant-store migrate.']
+  [/^42703$/, 'Migrate the tables first: start the newest version, or run its plant-store migrate.'],
+  [/^42501$/, 'docs/operating.md lists the privileges of the roles.'],
+  [/^28P01$/, `The form of DATABASE_URL is ${urlForm}.`]
 ]
 const adviceFor = (code = '') => remedies.find(([codes]) => codes.test(code))?.[1]
 

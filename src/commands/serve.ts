@@ -9,7 +9,7 @@ import manifest from '../../package.json' with { type: 'json' }
 import { startRecordingUses } from '../access/token-uses.ts'
 import { buildApp } from '../app.ts'
 import type { Config } from '../config.ts'
-import { parseServers } from '../database/connector.ts'
+import { parseConnectionString } from '../database/connection-string.ts'
 import { openDatabase, type Database } from '../database/database.ts'
 import { migrate, serverStatement, supportedVersion, UnsupportedServer } from '../database/migrate.ts'
 import { givenSettings, isOldNode } from '../environment.ts'
@@ -48,13 +48,14 @@ export async function serve (config: Config): Promise<void> {
       listenTextResolver: (url: string) => `listening on ${url}`
     }
     const early = listenOptions.reusePort ? undefined : await app.listen(listenOptions)
-    app.log.info({ servers: parseServers(url).urls.map((each) => new URL(each).host) }, 'database')
+    app.log.info({ servers: parseConnectionString(url).servers.map(({ name }) => name) }, 'database')
     handleSignals(app, config, lifecycle, () => opened.disposeAsync())
 
-    const { postgresql, off } = await untilReady(database, url, config, app.log)
+    const { postgresql, off, missing } = await untilReady(database, url, config, app.log)
     if (lifecycle.stopping) return
     durabilityEvents.publish({ off })
     if (off.length > 0) app.log.warn({ off }, 'a crash of the database may lose acknowledged writes')
+    if (missing.length > 0) app.log.warn({ missing }, 'the role lacks settings: see Pool in docs/scaling.md')
     // Clients of a shared port cannot choose a process, so each process listens only when it is ready.
     const address = early ?? await app.listen(listenOptions)
     if (embedded !== undefined) await printQuickStart(database, address, config.DATA_DIR)
@@ -80,16 +81,16 @@ async function startDatabase (host: string, { PORT: port, REUSE_PORT, DATA_DIR }
 /** Migrates and probes. Repeats this until it succeeds, because the database may start after the service. */
 async function untilReady (
   database: Database, url: string, config: Config, log: FastifyBaseLogger, pauseMs = 100
-): Promise<{ postgresql: string, off: string[] }> {
+): Promise<{ postgresql: string, off: string[], missing: string[] }> {
   try {
-    const [[version, encoding, off] = []] = await database.read(serverStatement)
+    const [[version, encoding, off, missing] = []] = await database.read(serverStatement)
     const postgresql = supportedVersion(version, encoding)
     if (config.MIGRATE === 'on') {
       const migrations = await migrate(url)
       if (migrations.length > 0) log.info({ migrations }, 'migrated')
     }
     await database.probe()
-    return { postgresql, off: off?.split(' ') ?? [] }
+    return { postgresql, off: off?.split(' ') ?? [], missing: missing?.split(' ') ?? [] }
   } catch (error) {
     if (error instanceof UnsupportedServer) throw error
     log.warn({ reason: formatError(error) }, `the database is not ready, next attempt in ${pauseMs} ms`)

@@ -11,7 +11,9 @@ import { withOpenDatabase } from './database.ts'
 import { formatTable } from './format.ts'
 
 const withTokens = (config: Config, work: (tokens: Tokens) => Promise<void>): Promise<void> =>
-  withOpenDatabase(config, config.STATEMENT_TIMEOUT, (database) => work(createTokens(database)))
+  withOpenDatabase(config, {
+    applicationName: 'plant-store token', statementTimeoutMs: config.STATEMENT_TIMEOUT
+  }, (database) => work(createTokens(database)))
 
 export const createToken = (config: Config, token: NewToken) =>
   withTokens(config, async (tokens) => console.log(await tokens.create(token)))

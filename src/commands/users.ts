@@ -4,14 +4,15 @@ import { setTimeout as delay } from 'node:timers/promises'
 import { createTokens } from '../access/tokens.ts'
 import { maxRevocationMs, type Config } from '../config.ts'
 import { openClient } from '../database/connector.ts'
-import { ownedTables, tables, type Database } from '../database/database.ts'
-import { withDatabase, withOpenDatabase } from './database.ts'
+import { ownedTables, tables, type Database, type Row } from '../database/database.ts'
+import { withOpenDatabase } from './database.ts'
 import { countOf, formatTable } from './format.ts'
 
 /** Replaces STATEMENT_TIMEOUT, because counting the plants of all users may take minutes. */
 const statementTimeoutMs = 600_000
 /** How many rows one statement deletes. A longer statement would delay the requests of other users. */
 const chunk = 1000
+const options = { applicationName: 'plant-store user', statementTimeoutMs }
 
 const statement = (text: string) => ({ name: '', text })
 const toJson = (time: string) => `to_char(${time} at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')`
@@ -27,9 +28,12 @@ const users = `
   group by username order by username`
 const deleteTokens =
   statement('delete from tokens where username = $1 and revoked_at is not null returning id')
-// Locks the rows in order, so that the statement rarely deadlocks with batches of the service.
-const deletes = ownedTables.map((table) => statement(`delete from ${table} where owner = $1
-  and id in (select id from ${table} where owner = $1 order by id limit ${chunk} for update) returning id`))
+// Locks the rows in order, so that the statement rarely deadlocks with batches of the service. With `in`,
+// PostgreSQL could run the subselect again for each row, if it expects few rows.
+const deletes = ownedTables.map((table) => statement(`delete from ${table}
+  where owner = $1 and id >= $2 and id <= (select max(id) from (
+    select id from ${table} where owner = $1 and id >= $2 order by id limit ${chunk} for update
+  ) as chunk) returning id`))
 
 // Selects the transactions that write to these tables, or those of $1 that still do.
 const writers = statement(`select distinct virtualtransaction, case
@@ -42,16 +46,16 @@ const writers = statement(`select distinct virtualtransaction, case
     and database = (select oid from pg_database where datname = current_database())
     and ($1::text[] is null or virtualtransaction = any ($1))`)
 
-export const listUsers = (config: Config) => withDatabase(config, async (url) => {
+export const listUsers = (config: Config) => withOpenDatabase(config, options, async (_, url, signal) => {
   const heads = ['user', ...tables, 'newest change'].map((head) => head.toUpperCase())
-  console.log(formatTable(heads, await readUsers(url)))
+  console.log(formatTable(heads, await readUsers(url, signal)))
 })
 
 /** Asks for confirmation unless `isConfirmed`. If an erasure fails halfway, a second run completes it. */
 export const eraseUser = (config: Config, user: string, isConfirmed: boolean) =>
-  withOpenDatabase(config, statementTimeoutMs, async (database, url) => {
+  withOpenDatabase(config, options, async (database, url, signal) => {
     const count = async () => {
-      const [row] = await readUsers(url, user)
+      const [row] = await readUsers(url, signal, user)
       return tables.map((_, index) => Number(row?.[index + 1] ?? 0))
     }
     let before = await count()
@@ -94,8 +98,9 @@ export const eraseUser = (config: Config, user: string, isConfirmed: boolean) =>
   })
 
 /** Resolves to the numbers of all users, or of one user. */
-async function readUsers (url: string, user?: string): Promise<string[][]> {
-  const client = await openClient(url, { application_name: 'plant-store user' })
+async function readUsers (url: string, signal: AbortSignal, user?: string): Promise<string[][]> {
+  const client = await openClient(url, { application_name: options.applicationName })
+  signal.addEventListener('abort', () => client.connection.stream.destroy(signal.reason))
   try {
     // Set the limit in the transaction: a pooler loses the settings of a session.
     await client.query(`begin read only; set local statement_timeout = ${statementTimeoutMs}`)
@@ -121,11 +126,15 @@ async function waitForWriters (database: Database, user: string): Promise<void> 
 async function deleteAll (database: Database, user: string): Promise<number[]> {
   const numbers = []
   for (const each of deletes) {
-    let [number, deleted] = [0, 0]
+    let [number, deleted]: [number, Row[]] = [0, []]
+    // Each chunk starts at the last deleted id. While another session keeps an old snapshot, PostgreSQL keeps
+    // the deleted rows, and a chunk that started at the first id would read all of them again.
+    let last: string | null | undefined = String(-(2n ** 63n))
     do {
-      deleted = (await database.write(each, [user])).length
-      number += deleted
-    } while (deleted === chunk)
+      deleted = await database.write(each, [user, last])
+      last = deleted.at(-1)?.[0]
+      number += deleted.length
+    } while (deleted.length === chunk)
     numbers.push(number)
   }
   return numbers

@@ -1,6 +1,7 @@
 // A pipelined connection: sends a statement without waiting for the results of earlier statements.
 import pg from 'pg'
-import { isFatal, isNotPrepared, isReadTimeout } from './pg-errors.ts'
+import type { Server } from './connection-string.ts'
+import { isFatal, isNotPrepared, isReadTimeout, isStalePlan } from './pg-errors.ts'
 
 // This file replaces two private methods of pg, to save time. pg's `Connection.describe` requests the columns
 // of every statement. pg's `Query.handleDataRow` makes each row an object.
@@ -17,19 +18,20 @@ export interface Statement {
   text: string
 }
 
-export interface ConnectionOptions {
-  url: string
+export interface SessionOptions {
   /** 0 leaves the limit to the database role. */
   statementTimeoutMs: number
+  /** PostgreSQL shows this name, unless the connection string has another one. */
+  applicationName?: string
 }
 
 export const checkMs = 100
 
-/** A connection with pending statements is unresponsive after this many checks without a result. */
-const maxChecks = 8
+/** A connection with pending statements is late, or unresponsive, after this many checks without a result. */
+const [lateChecks, maxChecks] = [2, 8]
 
 export class Connection {
-  readonly url: string
+  readonly server: Server
   readonly closed: Promise<void>
   isOpen = true
   /** The number of statements that were sent and have no result yet. */
@@ -37,18 +39,19 @@ export class Connection {
   readonly #client: pg.Client
   #checksWithoutResult = 0
   #isReadOnly = false
-  /** The last error of each statement, by `preparedAs`. A success removes the error. */
+  /** A part of the names of prepared statements. Grows when the server has no valid plan for a statement. */
+  #generation = 0
+  /** The last error of each prepared statement, by its name. A success removes the error. */
   readonly #preparationErrors = new Map<string, Error>()
   #timeout: Error | undefined
 
-  constructor ({ url, statementTimeoutMs }: ConnectionOptions) {
-    this.url = url
-    this.#client = new pg.Client({
-      connectionString: url,
+  constructor (server: Server, { statementTimeoutMs, applicationName = 'plant-store' }: SessionOptions) {
+    this.server = server
+    this.#client = createClient(server, {
       pipeline: true,
       keepAlive: true,
       keepAliveInitialDelayMillis: 10_000,
-      application_name: 'plant-store',
+      application_name: applicationName,
       statement_timeout: statementTimeoutMs,
       // Ends an unresponsive connection. Must exceed `statement_timeout`, which ends only a slow statement.
       query_timeout: (statementTimeoutMs === 0 ? 5000 : statementTimeoutMs) + 1000
@@ -59,16 +62,21 @@ export class Connection {
     this.#client.on('error', () => this.destroy())
   }
 
-  /** If the returned promise rejects, call `destroy`. */
-  async connect (): Promise<void> {
+  /** Resolves to the process id of the session. A pooler invents one. If this rejects, call `destroy`. */
+  async connect (): Promise<number> {
+    const { connection } = this.#client
+    let processId = 0
+    connection.once('backendKeyData', ({ processID }) => { processId = processID })
     await this.#client.connect()
-    this.#client.connection.on('parameterStatus', ({ parameterName: name, parameterValue: value }) => {
+    connection.on('parameterStatus', ({ parameterName: name, parameterValue: value }) => {
       this.#isReadOnly ||= name === 'default_transaction_read_only' && value === 'on'
       if (this.#isReadOnly) this.close()
     })
+    return processId
   }
 
-  run ({ name, preparedAs = name, text }: Statement, values: unknown[]): Promise<Row[]> {
+  /** If PostgreSQL rejects the statement because its plan is stale, sends the statement once more. */
+  run (statement: Statement, values: unknown[], isRetry = false): Promise<Row[]> {
     const { stream } = this.#client.connection
     // While results are pending, send all statements of one iteration of the event loop in one write.
     if (this.pending > 0 && stream.writableCorked === 0) {
@@ -78,37 +86,53 @@ export class Connection {
     // No statement is pending that an earlier failed preparation could concern.
     if (this.pending === 0) this.#preparationErrors.clear()
     this.pending++
+    const generation = this.#generation
+    const name = `${generation || ''}${statement.preparedAs ?? statement.name}`
     return new Promise((resolve, reject) => {
       const rows: Row[] = []
-      const query = new pg.Query(text, values, (error) => {
+      const query = new pg.Query(statement.text, values, (error) => {
         this.pending--
         this.#checksWithoutResult = 0
-        if (!this.isOpen || isFatal(error)) this.close()
-        if (error) reject(this.#causeOf(error, preparedAs))
-        // Another server may have become the primary, so this result may be out of date.
-        else if (this.#isReadOnly) reject(new Error('the server has become read-only'))
-        else {
-          this.#preparationErrors.delete(preparedAs)
-          resolve(rows)
+        const cause = error && this.#causeOf(error, name)
+        const isStale = cause && !isRetry && isStalePlan(cause)
+        if (isStale) {
+          this.#generation = Math.max(this.#generation, generation + 1)
+          resolve(this.run(statement, values, true))
         }
+        if (!this.isOpen || isFatal(error)) this.close()
+        if (isStale) return
+        if (cause) return reject(cause)
+        // Another server may have become the primary, so this result may be out of date.
+        if (this.#isReadOnly) return reject(new Error('the server has become read-only'))
+        this.#preparationErrors.delete(name)
+        resolve(rows)
       })
       const handleDataRow = ({ fields }: { fields: Row }) => { rows.push(fields) }
-      this.#client.query(Object.assign(query, { name: preparedAs, handleDataRow }))
+      this.#client.query(Object.assign(query, { name, handleDataRow }))
     })
   }
 
   /** Returns the first error. After a failed preparation or a timeout, later errors are only effects. */
-  #causeOf (error: Error, preparedAs: string): Error {
+  #causeOf (error: Error, name: string): Error {
     if (isReadTimeout(error)) this.#timeout = error
     if (this.#timeout !== undefined) return this.#timeout
-    if (isNotPrepared(error)) return this.#preparationErrors.get(preparedAs) ?? error
-    this.#preparationErrors.set(preparedAs, error)
+    if (isNotPrepared(error)) return this.#preparationErrors.get(name) ?? error
+    this.#preparationErrors.set(name, error)
     return error
   }
 
-  /** Call this every `checkMs`. Returns whether pending statements got no result for `maxChecks`. */
+  /** Call this every `checkMs`. Returns true once, when the connection becomes unresponsive. */
   check (): boolean {
     this.#checksWithoutResult = this.pending === 0 ? 0 : this.#checksWithoutResult + 1
+    return this.#checksWithoutResult === maxChecks
+  }
+
+  /** The next result makes this false again, as `isUnresponsive`. */
+  get isLate (): boolean {
+    return this.#checksWithoutResult >= lateChecks
+  }
+
+  get isUnresponsive (): boolean {
     return this.#checksWithoutResult >= maxChecks
   }
 
@@ -120,8 +144,29 @@ export class Connection {
     setTimeout(() => this.destroy(), 1000).unref()
   }
 
-  destroy (): void {
+  destroy (reason?: Error): void {
     this.isOpen = false
-    this.#client.connection.stream.destroy()
+    this.#client.connection.stream.destroy(reason)
+  }
+}
+
+/** Creates a client for the server. The connection string may replace an option. */
+export function createClient ({ fields, mustBind }: Server, options: pg.ClientConfig): pg.Client {
+  const given = Object.entries(fields()).filter(([, value]) => value !== undefined)
+  const client = new pg.Client({ ...options, ...Object.fromEntries(given) })
+  if (mustBind) requireBinding(client.connection)
+  return client
+}
+
+/** pg uses channel binding if the server offers it. Otherwise, end the connection before pg logs in. */
+function requireBinding (connection: pg.Connection): void {
+  let isBound = false
+  connection.on('authenticationSASL', ({ mechanisms }) => {
+    isBound = mechanisms.includes('SCRAM-SHA-256-PLUS')
+  })
+  for (const kind of ['SASL', 'CleartextPassword', 'MD5Password', 'Ok']) {
+    connection.on(`authentication${kind}`, () => {
+      if (!isBound) connection.stream.destroy(new Error('the server offers no channel binding'))
+    })
   }
 }

@@ -1,6 +1,7 @@
 // Runs single statements. Reads, long reads, token look-ups and writes have separate connections.
-import { createConnector } from './connector.ts'
-import { checkMs, type ConnectionOptions, type Row, type Statement } from './connection.ts'
+import { checkMs, type Row, type Statement } from './connection.ts'
+import { ConnectionSet } from './connection-set.ts'
+import { createConnector, type ConnectionOptions } from './connector.ts'
 import { ManagedConnection } from './managed-connection.ts'
 
 export type { Row, Statement }
@@ -21,30 +22,28 @@ const probes = tables.map((table) =>
  */
 export function openDatabase (options: ConnectionOptions) {
   const { connect, isDistributed } = createConnector(options)
+  const create = (count: number) => Array.from({ length: count }, () => new ManagedConnection(connect))
   // Each kind of read has one connection: pools take twice the processor time. Writes have several: a commit
   // or a lock delays later writes on its connection. See docs/design/001-one-pipelined-connection.md.
-  const reads = new ManagedConnection(connect)
-  const longReads = new ManagedConnection(connect)
-  const tokens = new ManagedConnection(connect)
-  const writes = Array.from({ length: 4 }, () => new ManagedConnection(connect))
-  const connections = [reads, longReads, tokens, ...writes]
-  const healthCheck = setInterval(() => {
-    for (const connection of connections) connection.check()
-  }, checkMs).unref()
+  const kinds = { read: create(1), long_read: create(1), token: create(1), write: create(4) }
+  const all = Object.values(kinds).flat()
+  const set = new ConnectionSet(all)
+  const healthCheck = setInterval(() => set.check(), checkMs).unref()
 
   return {
     isDistributed,
 
-    read: reads.run.bind(reads),
+    read: (statement: Statement, values?: unknown[]) => set.run(kinds.read, statement, values),
 
     /** For reads that may take long. Short reads use another connection. */
-    readLong: longReads.run.bind(longReads),
+    readLong: (statement: Statement, values?: unknown[]) => set.run(kinds.long_read, statement, values),
 
     /** For token look-ups. If the connection is unresponsive, sends the read again on a new connection. */
-    readHedged: tokens.runHedged.bind(tokens),
+    readHedged: (statement: Statement, values?: unknown[]) =>
+      set.runHedged(kinds.token, statement, values),
 
     /** Resolves after the commit. After DATABASE_UNAVAILABLE or DATABASE_SLOW, the commit is uncertain. */
-    write: (statement: Statement, values?: unknown[]) => leastBusy(writes).run(statement, values),
+    write: (statement: Statement, values?: unknown[]) => set.run(kinds.write, statement, values),
 
     /** For background jobs. Opens a connection for the statement, which so can delay no request. */
     async writeAside (statement: Statement, values: unknown[]): Promise<void> {
@@ -57,29 +56,24 @@ export function openDatabase (options: ConnectionOptions) {
       }
     },
 
-    /** Rejects if a table is missing, or if a kind of statement gets no connection. */
+    /** Opens a connection of each kind if it can. Rejects if no connection opens, or a table is missing. */
     async probe (): Promise<void> {
-      const idle = leastBusy([...writes, reads])
-      await Promise.all([
-        ...[reads, longReads, tokens, leastBusy(writes)].map((connection) => connection.opened()),
-        ...probes.map((probe) => idle.run(probe))
-      ])
+      await Promise.all(Object.values(kinds).map(([first]) => first?.openedSoon()))
+      await Promise.all(probes.map((probe) => set.run(all, probe)))
     },
 
     /** Returns how many statements wait for a connection or a result, by kind. */
-    pending: () => ({
-      read: reads.pending(),
-      long_read: longReads.pending(),
-      token: tokens.pending(),
-      write: writes.reduce((sum, connection) => sum + connection.pending(), 0)
-    }),
+    pending: () => Object.fromEntries(Object.entries(kinds).map(([kind, connections]) =>
+      [kind, connections.reduce((sum, each) => sum + each.pending(), 0)])),
 
     async close (): Promise<void> {
       clearInterval(healthCheck)
-      await Promise.all(connections.map((connection) => connection.close()))
+      await set.close()
+    },
+
+    /** Ends all connections at once. Pending statements reject with `reason` as cause. */
+    destroy (reason: Error): void {
+      for (const connection of all) connection.destroy(reason)
     }
   }
 }
-
-const leastBusy = (connections: ManagedConnection[]) =>
-  connections.reduce((best, one) => one.pending() < best.pending() ? one : best)

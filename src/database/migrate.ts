@@ -4,17 +4,28 @@ import { join, parse } from 'node:path'
 import type pg from 'pg'
 import { durabilitySettings } from '../events.ts'
 import { openClient } from './connector.ts'
+import { toDatabaseError } from './pg-errors.ts'
 
 const oldestMajorVersion = 15
 const dir = join(import.meta.dirname, '../../migrations')
 const migrationsTable = 'migrations'
 
-/** Reads the version as a number (180004 is 18.4), the encoding, and the durability settings that are off. */
+const listNames = (condition: string) => `string_agg(name, ' ' order by name) filter (where ${condition})`
+
+/**
+ * Reads the version as a number (180004 is 18.4), the encoding, the durability settings that are off, and the
+ * settings that a session lacks behind a pooler.
+ */
 export const serverStatement = {
   name: 'server',
   text: `select current_setting('server_version_num') as version,
-      current_setting('server_encoding') as encoding, string_agg(name, ' ' order by name) as off
-    from pg_settings where setting = 'off' and name in ('${durabilitySettings.join("', '")}')`
+      current_setting('server_encoding') as encoding,
+      ${listNames(`setting = 'off' and name in ('${durabilitySettings.join("', '")}')`)} as off,
+      ${listNames(`setting = boot_val and (
+        name in ('enable_seqscan', 'enable_bitmapscan', 'statement_timeout')
+        or name = 'client_connection_check_interval' and version() like '%linux%'
+      )`)} as missing
+    from pg_settings`
 }
 
 /** After this error do not retry: the operator must act first. */
@@ -33,12 +44,17 @@ export function supportedVersion (number: unknown, encoding: unknown): string {
 
 /** Runs all missing migrations in one transaction, and returns their names. Waits for other instances. */
 export async function migrate (url: string): Promise<string[]> {
-  const timeoutsMs = { lock_timeout: 30_000, statement_timeout: 600_000, query_timeout: 600_000 }
-  const client = await openClient(url, timeoutsMs)
+  const client = await openClient(url, {
+    application_name: 'plant-store migrate',
+    lock_timeout: 30_000,
+    statement_timeout: 600_000,
+    query_timeout: 600_000
+  })
   try {
     const [server] = await query(client, serverStatement.text)
     supportedVersion(server?.version, server?.encoding)
-    const done = await readTable(client, migrationsTable)
+    const migrationsSchema = await findSchema(client)
+    const done = await readTable(client, migrationsSchema, migrationsTable)
     if ((await readMigrations()).every((name) => done.some((row) => row.name === name))) return []
     // A worker of Citus gets its tables from the coordinator, the node of group 0.
     const [node] = await readTable(client, 'pg_dist_local_group')
@@ -48,15 +64,23 @@ export async function migrate (url: string): Promise<string[]> {
     }
     // Load the library on demand, to save start time and 10 MiB of memory.
     const { runner } = await import('node-pg-migrate')
+    // The library puts the stack trace of an error into the message of another one, so keep the error.
+    let first: unknown
     const ran = await runner({
-      dbClient: client,
+      dbClient: Object.assign(Object.create(client) as pg.Client, {
+        query: (text: string, values?: unknown[]) => client.query(text, values).catch((error) => {
+          first ??= toDatabaseError(error)
+          throw error
+        })
+      }),
       dir,
+      migrationsSchema,
       migrationsTable,
       direction: 'up',
       advisoryLockMode: 'wait',
       singleTransaction: true,
       log: () => {}
-    })
+    }).catch((error) => { throw first ?? error })
     return ran.map(({ name }) => name)
   } finally {
     await client.end()
@@ -64,13 +88,28 @@ export async function migrate (url: string): Promise<string[]> {
 }
 
 async function query (client: pg.Client, text: string): Promise<Array<Record<string, unknown>>> {
-  return (await client.query({ text, query_timeout: 5000 } as pg.QueryConfig)).rows
+  const result = client.query({ text, query_timeout: 5000 } as pg.QueryConfig)
+  return (await result.catch((error) => { throw toDatabaseError(error) })).rows
+}
+
+/** Returns the current schema, the first one of search_path that exists. */
+async function findSchema (client: pg.Client): Promise<string> {
+  const [found] = await query(client, `select current_schema() as current, (select nspname from pg_class
+    join pg_namespace on pg_namespace.oid = relnamespace
+    where pg_class.oid = to_regclass('${migrationsTable}')) as other`)
+  const { current, other } = found as { current: string | null, other: string | null }
+  if (current === null) throw new UnsupportedServer('No schema of search_path exists. Create one.')
+  const visible = other === null || other === current ? [] : await readTable(client, other, migrationsTable)
+  if (!visible.some(({ name }) => name === '0001_plants')) return current
+  throw new UnsupportedServer(`The tables are in the schema ${other}, but search_path begins with ` +
+    `${current}. Set search_path to one of the two.`)
 }
 
 /** Returns all rows, or none if the table is missing. */
-async function readTable (client: pg.Client, table: string): Promise<Array<Record<string, unknown>>> {
-  const [found] = await query(client, `select to_regclass('${table}') as name`)
-  return found?.name === null ? [] : await query(client, `table ${table}`)
+async function readTable (client: pg.Client, ...nameParts: string[]) {
+  const name = nameParts.map(client.escapeIdentifier).join('.')
+  const [found] = await query(client, `select to_regclass(${client.escapeLiteral(name)}) as name`)
+  return found?.name === null ? [] : await query(client, `table ${name}`)
 }
 
 const readMigrations = async () => (await readdir(dir)).map((file) => parse(file).name).toSorted()

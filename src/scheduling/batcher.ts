@@ -1,5 +1,5 @@
 // Queues items with fair shares for users, and sends queued items together in one statement.
-import { clientClosedRequest, overloaded } from '../errors.ts'
+import { ApiError, clientClosedRequest, errors, overloaded } from '../errors.ts'
 import { batchEvents, requestContext } from '../events.ts'
 import { FairQueue } from './fair-queue.ts'
 
@@ -39,6 +39,8 @@ export interface BatcherOptions {
 export const unbatched = { maxItems: 1, maxInFlight: 100 }
 
 const maxQueueMs = 5000
+/** All expired items share this error if no batch succeeded while they were queued. */
+const slow = new ApiError(errors.DATABASE_SLOW)
 /** How often the batcher looks for expired items and stalled batches. */
 const checkMs = 100
 // If no batch finishes during this many checks, the batches in flight no longer count toward `maxInFlight`.
@@ -62,12 +64,13 @@ export function createBatcher<Item extends Work, Result> (
   const queue = new FairQueue<Entry>()
   /** Batches that count toward `maxInFlight`, and checks since one ended. A stall replaces the object. */
   let inFlight = { batches: 0, stalledChecks: 0 }
+  let succeededAt = -Infinity
   let scheduled: NodeJS.Immediate | undefined
   let timer: NodeJS.Timeout | undefined
 
   /**
-   * Rejects with OVERLOADED if the queue is full or the item expires. The rejected item was not sent. In a
-   * full queue, the newest entry of the user with the most entries makes room.
+   * Rejects with OVERLOADED or DATABASE_SLOW if the queue is full or the item expires. The rejected item was
+   * not sent. In a full queue, the newest entry of the user with the most entries makes room.
    */
   function add (item: Item): Promise<Result> {
     const { user, size = 0, queuedAt = performance.now() } = item
@@ -133,6 +136,7 @@ export function createBatcher<Item extends Work, Result> (
       const contexts = batch.map(({ context }) => context)
       const items = batch.map(({ item }) => item)
       const results = await requestContext.run(contexts, () => run(items, isRetry))
+      succeededAt = performance.now()
       batch.forEach(({ resolve }, index) => resolve(results[index] as Result))
     } catch (error) {
       if (batch.length === 1 || !isRetryable(error)) for (const { reject } of batch) reject(error)
@@ -146,7 +150,9 @@ export function createBatcher<Item extends Work, Result> (
   }
 
   function check (): void {
-    for (const { reject } of queue.takeExpired(performance.now() - maxQueueMs)) reject(overloaded)
+    for (const { item, reject } of queue.takeExpired(performance.now() - maxQueueMs)) {
+      reject(item.queuedAt as number > succeededAt ? slow : overloaded)
+    }
     if (inFlight.batches > 0 && ++inFlight.stalledChecks > maxStalledChecks) {
       inFlight = { batches: 0, stalledChecks: 0 }
       drain()

@@ -37,7 +37,7 @@ export function createGateway<Row extends object> (
     const columns = [sorted.map(({ user }) => user), sorted.map(({ id }) => id)]
     const deleted = keys.length === 1
       ? await database.write(statements.deleteOne, columns.flat())
-      : await database.write(statements.deleteMany, [...columns, keys.length])
+      : await database.write(statements.deleteMany, columns)
     return outcomesOf(keys, deleted)
   }
 

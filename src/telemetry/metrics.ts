@@ -14,8 +14,8 @@ import type { Database } from '../database/database.ts'
 import { newestMigration } from '../database/migrate.ts'
 import { catalogue } from '../errors.ts'
 import {
-  batchEvents, connectionEvents, durabilityEvents, durabilitySettings, jwtEvents, jwtRejections, keyEvents,
-  statementEvents, tokenEvents
+  batchEvents, connectionEvents, connectionOutcomes, durabilityEvents, durabilitySettings, jwtEvents,
+  jwtRejections, keyEvents, statementEvents, tokenEvents
 } from '../events.ts'
 import { createServer } from '../http/wire/server.ts'
 import { unreadyReasons, type Readiness } from './health.ts'
@@ -152,7 +152,8 @@ function measureDatabase (database: Database, { counter, gauge, histogram }: Met
     [1, 2, 5, 10, 20, 50, 100, 200, 500], 'batch')
   batchEvents.subscribe(({ name, items }) => batches.observe({ batch: name }, items))
   const connections = counter('plant_store_database_connections_total',
-    'Database connections that were opened, were lost or timed out', 'event', ['opened', 'lost', 'timed_out'])
+    'Database connections that opened, could not be opened, were lost or timed out',
+    'event', connectionOutcomes)
   connectionEvents.subscribe(({ event }) => connections.inc({ event }))
   const tokens = counter('plant_store_token_cache_requests_total',
     'Look-ups in the token cache, by result', 'result', ['hit', 'miss'])

@@ -6,7 +6,7 @@ import { setImmediate as nextTick } from 'node:timers/promises'
 import t, { type Test } from 'tap'
 import manifest from '../../package.json' with { type: 'json' }
 import { createToken, createTokens, hashToken, isPrintable, isUnambiguous } from '../../src/access/tokens.ts'
-import { withDatabase } from '../../src/commands/database.ts'
+import { openWatched, withDatabase } from '../../src/commands/database.ts'
 import { formatError } from '../../src/commands/format.ts'
 import { printQuickStart } from '../../src/commands/tokens.ts'
 import { eraseUser } from '../../src/commands/users.ts'
@@ -14,6 +14,7 @@ import { maxRevocationMs, readConfig } from '../../src/config.ts'
 import { openDatabase, tables } from '../../src/database/database.ts'
 import { ApiError, errors } from '../../src/errors.ts'
 import { createDatabase, openSession, sql } from '../support/database.ts'
+import { openProxy } from '../system/faults/proxy.ts'
 import { migrations } from '../support/migrations.ts'
 
 const url = await createDatabase(t)
@@ -387,12 +388,39 @@ async function looksForWriters (times: number): Promise<void> {
   const looks = new Set<number>()
   while (looks.size < times) {
     const [look] = await sql(url, `select query_start as time from pg_stat_activity where state = 'idle'
-      and application_name = 'plant-store' and datname = current_database() and query like '%pg_locks%'
+      and application_name = 'plant-store user' and datname = current_database() and query like '%pg_locks%'
       and backend_start > (select min(xact_start) from pg_stat_activity where datname = current_database())`)
     if (look !== undefined) looks.add(Number(look.time))
     await nextTick()
   }
 }
+
+t.test('a command ends its statements only if the server no longer responds', async (t) => {
+  const proxy = await openProxy(t, url)
+  const now = performance.now.bind(performance)
+  let passedMs = 0
+  t.intercept(performance, 'now', { value: () => now() + passedMs })
+  mock.timers.enable({ apis: ['setInterval'] })
+  t.teardown(() => mock.timers.reset())
+  const { database, signal } = openWatched(proxy.url, { statementTimeoutMs: 60_000 })
+  t.teardown(database.close)
+  const slow = database.readLong({ name: '', text: 'select pg_sleep(60)' })
+    .catch(({ cause }) => cause.message)
+  const pass = (ms: number) => {
+    passedMs += ms
+    mock.timers.tick(4000)
+  }
+  for (let watches = 0; watches < 4; watches++) {
+    pass(4000)
+    // The result of the watch comes first, because it uses the same connection.
+    await database.readHedged({ name: '', text: 'select' })
+  }
+  t.equal(database.pending().long_read, 1, 'a statement may take longer')
+  proxy.silence()
+  pass(10_001)
+  t.equal(await slow, 'no response within 10000 ms')
+  t.ok(signal.aborted)
+})
 
 t.test('user erase waits for open transactions, and fails if a token was created meanwhile', async (t) => {
   await addPlants('eve', 2)

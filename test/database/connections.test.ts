@@ -7,6 +7,7 @@ import t, { type Test } from 'tap'
 import { createToken } from '../../src/access/tokens.ts'
 import { createConnector, openClient } from '../../src/database/connector.ts'
 import { openDatabase } from '../../src/database/database.ts'
+import { ConnectionSet } from '../../src/database/connection-set.ts'
 import { ManagedConnection } from '../../src/database/managed-connection.ts'
 import { toDatabaseError, wasRolledBack } from '../../src/database/pg-errors.ts'
 import { ApiError } from '../../src/errors.ts'
@@ -104,15 +105,11 @@ const test = (title: string, run: (t: Test) => Promise<void>) => t.test(title, o
 
 test('a failed attempt to connect leaves no socket open and causes no unhandled error', async (t) => {
   const proxy = await openProxy(t, url)
-  for (const [url, cause] of [
-    // The server waits for a password. The client has none, so the client must close the socket.
-    [proxy.url.replace(/:[^:]*@/, '@'), { message: /password must be a string/ }],
-    [`${proxy.url}?sslmode=verify-full&sslrootcert=nowhere.pem`, { code: 'ENOENT' }]
-  ] as const) {
-    const { read } = openDatabase({ url, statementTimeoutMs })
-    await t.rejects(read(one), { name: 'DATABASE_UNAVAILABLE', cause })
-    while (proxy.connections().now > 0) await delay(10)
-  }
+  // The server waits for a password. The client has none, so the client must close the socket.
+  const { read } = openDatabase({ url: proxy.url.replace(/:[^:]*@/, '@'), statementTimeoutMs })
+  const cause = { message: /password must be a string/ }
+  await t.rejects(read(one), { name: 'DATABASE_UNAVAILABLE', cause })
+  while (proxy.connections().now > 0) await delay(10)
 })
 
 test('a lost connection of a command causes no unhandled error', async (t) => {
@@ -124,6 +121,7 @@ test('a lost connection of a command causes no unhandled error', async (t) => {
 
 test('while three connections are closing, no fourth is opened', async (t) => {
   const managed = new ManagedConnection(createConnector({ url, statementTimeoutMs }).connect)
+  const set = new ConnectionSet([managed])
   const closing = []
   for (let count = 0; count < 3; count++) {
     const connection = await managed.opened()
@@ -132,12 +130,12 @@ test('while three connections are closing, no fourth is opened', async (t) => {
     connection.close()
     closing.push(connection)
   }
-  await t.rejects(managed.run(one, []),
+  await t.rejects(set.run([managed], one),
     { name: 'DATABASE_UNAVAILABLE', cause: { message: '3 earlier connections are still closing' } })
   for (const connection of closing) connection.destroy()
   await Promise.all(closing.map(({ closed }) => closed))
-  t.strictSame(await managed.run(one, []), [['1']])
-  await managed.close()
+  t.strictSame(await set.run([managed], one), [['1']])
+  await set.close()
 })
 
 test('a connection is unresponsive after eight checks, and closes only after its statements', async (t) => {
@@ -145,11 +143,12 @@ test('a connection is unresponsive after eight checks, and closes only after its
   const countChecks = () => Array.from({ length: 9 }, () => connection.check())
   t.strictSame(countChecks(), Array(9).fill(false), 'an idle connection stays open')
   const pending = connection.run(one, [])
-  t.strictSame(countChecks(), [...Array(7).fill(false), true, true])
+  t.strictSame(countChecks(), [...Array(7).fill(false), true, false], 'one check reports the change')
+  t.equal(connection.isUnresponsive, true)
   const slow = { name: 'slow', text: "select current_setting('statement_timeout') from pg_sleep(1.5)" }
   const limit = connection.run(slow, [])
   await pending
-  t.equal(connection.check(), false, 'each result starts the count anew')
+  t.equal(connection.isUnresponsive, false, 'each result starts the count anew')
   connection.close()
   t.strictSame(await limit, [['0']], 'the time limit of the role applies')
   await connection.closed
@@ -166,8 +165,9 @@ test('while an attempt to connect hangs others are made, and a refused one does 
   t.strictSame(await rows, [['1']])
 })
 
-test('the probe waits for no slow list, and fails while lists have no connection', async (t) => {
+test('the probe waits for no slow list, and fails only if no connection is open', async (t) => {
   const { proxy, database } = await openProxied(t)
+  await untilItSucceeds(() => database.probe())
   const client = await openSession(t, url, 'select pg_advisory_lock(1)')
   const list = database.read({ name: 'blocked', text: 'select pg_advisory_lock(1)' })
   const lookUp = database.readHedged(one)
@@ -178,11 +178,33 @@ test('the probe waits for no slow list, and fails while lists have no connection
   await list
   proxy.set('closed')
   await t.rejects(database.read(end))
-  while (await database.read(one).then(() => true, () => false)) await delay(10)
-  t.strictSame(await database.write({ name: 'two', text: 'select 2' }), [['2']])
-  await t.rejects(database.probe(), { code: 'ECONNRESET' })
+  t.strictSame(await database.read(one), [['1']], 'the connection of another kind runs the statement')
+  await database.probe()
+  proxy.cut()
+  while (proxy.connections().now > 0) await delay(10)
+  await t.rejects(database.probe(), { name: 'DATABASE_UNAVAILABLE', cause: { code: 'ECONNRESET' } })
   proxy.set('open')
   await untilItSucceeds(() => database.probe())
+})
+
+test('statements share the open connections while the server accepts no further ones', async (t) => {
+  const role = `limited_${process.pid}`
+  await sql(url, `create role ${role} login password 'secret' connection limit 1;
+    grant select on plants, tokens to ${role}`)
+  t.teardown(() => sql(url, `drop owned by ${role}; drop role ${role}`))
+  const proxy = await openProxy(t, Object.assign(new URL(url), { username: role, password: 'secret' }).href)
+  const database = openDatabase({ url: proxy.url, statementTimeoutMs })
+  t.teardown(database.close)
+  await untilItSucceeds(() => database.readHedged(one))
+  const { read, readLong, readHedged, write, probe } = database
+  const runAll = () =>
+    Promise.all([...[read, readLong, readHedged, write, write].map((run) => run(one)), probe()])
+  // The server rejects (53300), refuses, or ignores attempts to connect.
+  for (const mode of ['open', 'closed', 'silent'] as const) {
+    proxy.set(mode)
+    t.strictSame(await runAll(), [...Array(5).fill([['1']]), undefined], mode)
+    t.ok(proxy.connections().now >= 1)
+  }
 })
 
 test('a database that accepts connections and does not respond counts as unavailable', async (t) => {
@@ -194,8 +216,11 @@ test('a database that accepts connections and does not respond counts as unavail
   for (const response of responses) isError(t, response, 50301, 'The database cannot be reached.')
   t.match(responses[0].headers, { 'retry-after': '1', 'www-authenticate': undefined })
   const failures = log.map((line) => JSON.parse(line)).filter(({ level, err }) => err && level !== 'debug')
-  matchEach(t, failures.map(({ err }) => err.message),
-    ['no response within 800 ms', 'no connection within 3000 ms'])
+  matchEach(t, failures.map(({ msg, err }) => `${msg}: ${err.message}`), [
+    'not ready: no response within 800 ms',
+    'a database connection could not be opened: no connection within 3000 ms',
+    /: no connection within 3000 ms$/
+  ])
 })
 
 test('errors about the server are distinguished from errors about the statement', async (t) => {

@@ -4,7 +4,8 @@ import { setTimeout as delay } from 'node:timers/promises'
 import t from 'tap'
 import { migrate } from '../../src/database/migrate.ts'
 import { openDatabase } from '../../src/database/database.ts'
-import { createConnector, parseServers } from '../../src/database/connector.ts'
+import { createConnector } from '../../src/database/connector.ts'
+import { systemEvents } from '../../src/events.ts'
 import { startPair } from '../system/faults/pair.ts'
 import { openProxy } from '../system/faults/proxy.ts'
 import { startApp } from '../support/app.ts'
@@ -21,27 +22,11 @@ const moss = { id: 2, name: 'Moss' }
 async function findPort (url: string): Promise<string> {
   const connection = await createConnector({ url, statementTimeoutMs: 1000 }).connect()
   connection.close()
-  return portOf(connection.url)
+  return portOf(`postgres://${connection.server.name}`)
 }
 
 const isReady = async () => (await app.inject('/readyz')).statusCode
 const portOf = (url: string) => new URL(url).port
-
-t.test('a connection string names one server or several', async (t) => {
-  for (const url of ['postgres://u:p%2Cq@one:5432/db?sslmode=disable', 'postgresql://one',
-    'postgres://[::1]:5432/db', 'postgres://u@/db?host=/run/postgresql']) {
-    t.strictSame(parseServers(url), { urls: [url], target: 'read-write' })
-  }
-  for (const [mode, rest] of [['prefer', ''], ['require', '&user=y'], ['verify-ca', '']]) {
-    const verifying = `postgres://h/d?sslmode=verify-full${rest}`
-    t.strictSame(parseServers(`postgres://h/d?sslmode=${mode}${rest}`).urls, [verifying])
-  }
-  const rest = '/db?port=5433&target_session_attrs=primary'
-  const urls = ['one:5432', 'two', '[::1]:5434'].map((host) => `postgres://u:p@${host}${rest}`)
-  t.strictSame(parseServers(`postgres://u:p@one:5432,two,[::1]:5434${rest}`), { urls, target: 'primary' })
-  t.throws(() => parseServers('postgres://u@/db?host=one,two'),
-    { message: 'expected several hosts only before the path, got "one,two"' })
-})
 
 t.test('the server that takes writes is found, and connections to other servers are closed', async (t) => {
   t.equal(await findPort(pair.url.replace('@', '@127.0.0.1:1,')), portOf(primaryUrl))
@@ -118,30 +103,58 @@ t.test('while no server takes writes, requests are rejected and the service is n
   t.strictSame((await alice.list()).json(), [{ name: 'Fern' }, { name: 'Moss' }, { name: 'Ivy' }])
 })
 
-t.test('after the servers were rebuilt, their timelines begin again', async (t) => {
+t.test('of two systems, all instances use the first one, until no server of it responds', async (t) => {
   const role = `rebuilt_${process.pid}`
   const createRole = `create role ${role} login password 'secret'`
   for (const server of [standbyUrl, serverUrl]) await sql(server, createRole)
   t.teardown(() => sql(serverUrl, `drop role ${role}`))
   const promoted = await openProxy(t, standbyUrl)
+  // This server is another system, such as a restored dump. Its timeline is an earlier one.
   const rebuilt = await openProxy(t, serverUrl)
-  rebuilt.set('closed')
-  const hosts = [promoted, rebuilt].map(({ url }) => new URL(url).host)
-  const url = `postgres://${role}:secret@${hosts}/postgres`
-  const database = openDatabase({ url, statementTimeoutMs: 1000 })
-  t.teardown(database.close)
+  const [first, second] = [promoted, rebuilt].map(({ url }) => new URL(url).host) as [string, string]
+  const url = `postgres://${role}:secret@${first},${second}/postgres`
+  type Event = { event: string, servers: string[] }
+  const events: Array<[event: string, servers: string[]]> = []
+  const listen = ({ event, servers }: Event) => { events.push([event, servers]) }
+  systemEvents.subscribe(listen)
+  t.teardown(() => systemEvents.unsubscribe(listen))
+  const instances = [0, 1].map(() => openDatabase({ url, statementTimeoutMs: 1000 }))
+  for (const { close } of instances) t.teardown(close)
+
   const whichSystem = { name: 'system', text: 'select system_identifier from pg_control_system()' }
-  const systemOf = async (url: string) => [Object.values((await sql(url, whichSystem.text))[0] ?? {})]
-  t.strictSame(await database.read(whichSystem), await systemOf(standbyUrl))
+  /** Reads the system on several connections of each instance. */
+  const systems = async () => {
+    const reads = instances.flatMap(({ read, readLong, readHedged, write }) =>
+      [read, readLong, readHedged, write, write].map((run) => run(whichSystem).catch(() => undefined)))
+    return [...new Set((await Promise.all(reads)).map((rows) => rows?.[0]?.[0]))]
+  }
+  const systemOf = async (url: string) => [(await sql(url, whichSystem.text))[0]?.system_identifier]
+  const [original, other] = [await systemOf(standbyUrl), await systemOf(serverUrl)]
+  t.notSame(original, other)
+  t.strictSame(await systems(), original, 'the order of the servers decides')
+  t.strictSame(events.splice(0), [['ignored', [second]], ['ignored', [second]]], 'once for each instance')
+
   promoted.set('closed')
+  t.strictSame(await systems(), original, 'its connections are still open')
   promoted.cut()
-  rebuilt.set('open')
-  let system: unknown
-  while ((system = await database.read(whichSystem).catch(() => delay(10))) === undefined);
-  t.strictSame(system, await systemOf(serverUrl))
+  const since = performance.now()
+  let seen = await systems()
+  while (seen.includes(undefined)) {
+    t.notOk(seen.some((system) => system === original[0]))
+    await delay(10)
+    seen = await systems()
+  }
+  t.strictSame(seen, other)
+  t.ok(performance.now() - since > 2900, 'a restart of the first server must not change the system')
+  t.strictSame(events.splice(0), [['changed', [second]], ['changed', [second]]])
+  promoted.set('open')
+  promoted.forgetMost()
+  rebuilt.cut()
+  while ((seen = await systems()).includes(undefined)) await delay(10)
+  t.strictSame(seen, other, 'the system in use responds')
+
   // A managed server may not let the role read the timeline.
   await sql(standbyUrl, 'revoke execute on function pg_control_system from public')
-  promoted.set('open')
   const single = url.replace(/,[^/]*/, '')
   t.equal(await findPort(single), portOf(promoted.url), 'for one server, the timeline is not read')
 })

@@ -55,6 +55,7 @@ t.test('in every order, each item succeeds or fails once, and users share fairly
         return counted.size
       }
 
+      let succeededAt = -Infinity
       /** How many items have left the queue since the last batch. */
       let taken = 0
       const batcher = createBatcher<Item, Item>(async (sent, isRetry) => {
@@ -82,6 +83,7 @@ t.test('in every order, each item succeeds or fails once, and users share fairly
           else item.error = error
         }
         if (error !== undefined) throw error
+        succeededAt = performance.now()
         return sent
       }, {
         name: 'test',
@@ -141,7 +143,10 @@ t.test('in every order, each item succeeds or fails once, and users share fairly
         } catch (error) {
           must(item.successes === undefined, 'a rejected item has no effect')
           if (error === clientClosedRequest) must(item.isGone === true, 'the response is closed')
-          else if (error !== overloaded) {
+          else if ((error as Error).name === 'DATABASE_SLOW') {
+            const isSlow = item.queuedAt as number > succeededAt
+            must(item.place === 'expired' && isSlow, 'the database has returned nothing since')
+          } else if (error !== overloaded) {
             const isOwn = error === item.error && (item.fate === 'bad' || item.error?.message !== 'bad')
             must(isOwn, 'a bad item fails no other item')
           } else if (item.place !== 'expired') {

@@ -11,7 +11,7 @@ import { FairQueue } from '../../src/scheduling/fair-queue.ts'
 import { MemoryBudget } from '../../src/scheduling/memory-budget.ts'
 import { TickLimiter } from '../../src/scheduling/tick-limiter.ts'
 import { createTokenBuckets } from '../../src/access/rate-limits.ts'
-import { stopClock } from '../support/orders.ts'
+import { settlePromises, stopClock } from '../support/orders.ts'
 
 t.test('users get the same cost in a round, and the largest user loses the newest entry', async (t) => {
   const queue = new FairQueue<string>()
@@ -71,6 +71,24 @@ t.test('users share batches of a bounded size, and without batching no item wait
     t.strictSame(batches, atOnce)
     t.strictSame(await Promise.all(results), Object.keys(sizes), 'each item gets its result')
     t.strictSame(batches, [...atOnce, ...later])
+  }
+})
+
+t.test('an item expires as DATABASE_SLOW if nothing has succeeded meanwhile', async (t) => {
+  const advance = stopClock(t)
+  for (const [successMs, error] of [[Infinity, 'DATABASE_SLOW'], [4800, 'OVERLOADED']] as const) {
+    const batches: Array<() => void> = []
+    const batcher = openBatcher({ maxItems: 1, maxInFlight: 1 }, (names) =>
+      new Promise((resolve) => batches.push(() => resolve(names))))
+    // Because of the stall, the batcher sends one item a second. The last items expire.
+    const items = ['a', 'b', 'c', 'd', 'e', 'f', 'g', 'h', 'i'].map((name) =>
+      batcher.add({ user: name, identity: undefined, name }).catch((error: Error) => error.name))
+    for (let ms = 0; ms <= 5200; ms += 100) {
+      if (ms === successMs) batches[0]?.()
+      advance(100)
+      await settlePromises()
+    }
+    t.equal(await items.at(-1), error)
   }
 })
 

@@ -57,6 +57,7 @@ t.test('metrics count requests, errors, tokens and statements', async (t) => {
     'http_request_duration_seconds_count{method="POST",route="/plants",status="503"}': 0,
     'plant_store_overload_refusals_total{kind="createPlant"}': 0,
     'plant_store_credentials_refused_total{reason="revoked"}': 0,
+    'plant_store_database_connections_total{event="failed"}': 0,
     'plant_store_database_connections_total{event="timed_out"}': 0,
     [`plant_store_build_info{version="${manifest.version}",schema="${migrations.at(-1)}"}`]: 1
   })

@@ -55,7 +55,7 @@ t.test('migrate waits for another migration and reports a lost connection in one
   const waiting = unmeasured.run(['migrate'], { DATABASE_URL })
   const end = `select pg_terminate_backend(pid) from (${waitingForLocks}) as waiting`
   while ((await other.query(end)).rowCount === 0) await setTimeout(10)
-  const stderr = 'terminating connection due to administrator command\n'
+  const stderr = 'The database cannot be reached. terminating connection due to administrator command\n'
   t.strictSame(await waiting, { code: 1, stdout: '', stderr })
   t.strictSame(await tablesOf(DATABASE_URL), [])
 })

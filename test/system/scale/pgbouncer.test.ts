@@ -3,17 +3,22 @@
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import t from 'tap'
+import { tables } from '../../../src/database/database.ts'
 import { migrate } from '../../../src/database/migrate.ts'
 import { run, waitForStatus } from '../container/support.ts'
 import { counted } from '../faults/storm.ts'
 import { startWriters } from '../faults/writers.ts'
+import { startApp } from '../../support/app.ts'
 import { openSession, sql } from '../../support/database.ts'
 import { migrations } from '../../support/migrations.ts'
+import { reportPlans, watchPlans } from '../../support/plans.ts'
 import { unmeasured } from '../../support/program.ts'
 import { missing, startProject } from './support.ts'
 
+const skip = await missing('postgres:18', 'edoburu/pgbouncer:v1.24.1-p1')
+
 t.test('the service works through PgBouncer in transaction mode without further settings', {
-  skip: await missing('postgres:18', 'edoburu/pgbouncer:v1.24.1-p1')
+  skip
 }, async (t) => {
   const project = await startProject(t, 'pgbouncer', { DATABASE_PASSWORD: 'p/a?s\'s"w#o\\r$d' })
   const url = await project.databaseUrl('pool')
@@ -49,4 +54,51 @@ t.test('the service works through PgBouncer in transaction mode without further 
 
   await project.sql('create database other owner plant_store', 'postgres')
   t.strictSame(await migrate(url.replace(/plant_store$/, 'other')), migrations)
+})
+
+t.test('through PgBouncer, statements use the index on every server connection', { skip }, async (t) => {
+  const project = await startProject(t, 'pgbouncer')
+  const restartPool = async () => {
+    await run('restart', await project.container('pool'))
+    return project.databaseUrl('pool')
+  }
+  for (const table of tables) await project.sql(`alter table ${table} set (autovacuum_enabled = off)`)
+  await project.sql('vacuum analyze')
+  await reportPlans(project.sql, 'plant_store')
+  const url = await restartPool()
+
+  const watch = watchPlans(t)
+  const { as } = await startApp(t, { DATABASE_URL: url })
+  const users = await Promise.all(Array.from({ length: 20 }, (_, index) => as(`user ${index}`)))
+  const act = () => Promise.all(users.map(async (user) => {
+    const responses = [await user.create({ id: 1, name: 'Fern' }), await user.list(), await user.delete(1)]
+    return responses.map(({ statusCode }) => statusCode)
+  }))
+  // PostgreSQL plans the statements for an empty table, and keeps the plans.
+  for (let round = 0; round < 20; round++) await act()
+  await project.sql(`insert into plants (owner, id, name)
+    select 'other ' || n, n, 'Fern' from generate_series(1, 20000) as n`)
+  let statusCodes: number[][] = []
+  const statements = await watch(async () => { statusCodes = await act() })
+  t.strictSame(statusCodes, users.map(() => [200, 200, 204]))
+  const most = Math.max(...statements.map(({ rowsRead }) => rowsRead))
+  t.ok(most <= 2 * users.length, `no statement reads more than ${most} rows`)
+
+  // Five transactions at the same time use the five server connections of the pool.
+  const sessions = await Promise.all(Array.from({ length: 5 }, () => openSession(t, url, 'begin')))
+  const settings = {
+    enable_seqscan: 'off',
+    enable_bitmapscan: 'off',
+    statement_timeout: '5s',
+    client_connection_check_interval: '500ms'
+  }
+  const columns = Object.keys(settings).map((name) => `current_setting('${name}') as ${name}`)
+  for (const session of sessions) {
+    t.strictSame((await session.query(`select ${columns}`)).rows, [settings])
+    await session.end()
+  }
+
+  await project.sql('alter role plant_store reset enable_seqscan')
+  const { logged } = await unmeasured.serve(t, { DATABASE_URL: await restartPool(), MIGRATE: 'off' })
+  t.match(await logged('the role lacks settings'), { missing: ['enable_seqscan'] })
 })

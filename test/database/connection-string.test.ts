@@ -1,0 +1,182 @@
+// Tests how DATABASE_URL is read. test/system/program/tls.test.ts connects with certificates.
+import assert from 'node:assert/strict'
+import { writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import fc from 'fast-check'
+import t from 'tap'
+import { parseConnectionString, urlForm } from '../../src/database/connection-string.ts'
+import { openClient } from '../../src/database/connector.ts'
+import { openDatabase } from '../../src/database/database.ts'
+import { createDatabase } from '../support/database.ts'
+
+const fieldsOf = (url: string) => parseConnectionString(url).servers[0]?.fields()
+
+const errorOf = (url: string): string => {
+  try {
+    parseConnectionString(url)
+    return 'accepted'
+  } catch (error) {
+    return (error as Error).message
+  }
+}
+const form = `expected ${urlForm}`
+const places = 'expected a host and a port up to 65535 for each server'
+
+t.test('every part of a connection string is decoded once', async (t) => {
+  for (const [url, fields] of [
+    ['postgres://plant%20store:a%2525%2Fb%40c%3F@h%2Dost:6543/my%2Fdb',
+      { user: 'plant store', password: 'a%25/b@c?', host: 'h-ost', port: 6543, database: 'my/db' }],
+    ['postgresql://u:a:b+c=&[d]é@h', { user: 'u', password: 'a:b+c=&[d]é', host: 'h', database: '' }],
+    [' postgres://u:p@one/db\n', { user: 'u', password: 'p', host: 'one', database: 'db' }],
+    ['postgres://[::1]:5432/db', { host: '::1', port: 5432 }],
+    ['postgres://u@/db?host=/run/postgresql&port=5433', { user: 'u', host: '/run/postgresql', port: 5433 }],
+    ['postgres://u:p@%2Frun%2Fpostgresql/db', { host: '/run/postgresql', user: 'u' }],
+    ['postgres:///db?user=x%40y&password=a%2Bb', { host: '', user: 'x@y', password: 'a+b' }],
+    ['postgres://h/d?application_name=garden&options=-c%20search_path%3Dgarden',
+      { application_name: 'garden', options: '-c search_path=garden' }]
+  ] as const) {
+    t.match(fieldsOf(url), fields, url)
+  }
+})
+
+t.test('durations have the meaning that PostgreSQL gives them', async (t) => {
+  for (const [text, ms] of [
+    ['5s', '5000'], ['5%20s', '5000'], ['10min', '600000'], ['250', '250'], ['250ms', '250'], ['0', '0'],
+    ['1h', '3600000'], ['1d', '86400000'], ['1500us', '2']
+  ] as const) {
+    const parameters = ['lock_timeout', 'idle_in_transaction_session_timeout']
+    const url = `postgres://h/d?${parameters.map((name) => `${name}=${text}`).join('&')}`
+    t.match(fieldsOf(url), Object.fromEntries(parameters.map((name) => [name, ms])), text)
+  }
+  // PostgreSQL shows how it understands the same texts.
+  const url = await createDatabase(t)
+  for (const text of ['5s', '5 s', '10min', '250', '0', '1500us']) {
+    const client = await openClient(`${url}?lock_timeout=${encodeURIComponent(text)}`, {})
+    const { rows: [sent] } = await client.query('show lock_timeout')
+    await client.query(`set lock_timeout = '${text}'`)
+    t.strictSame((await client.query('show lock_timeout')).rows[0], sent)
+    await client.end()
+  }
+  const wrong = 'to be milliseconds, or a number with us, ms, s, min, h or d'
+  for (const text of ['', '5m', '1.5s', '-1', '25d', '5S', 'soon']) {
+    t.equal(errorOf(`postgres://h/d?lock_timeout=${text}`), `expected lock_timeout ${wrong}`, text)
+  }
+})
+
+t.test('a connection string names one server or several', async (t) => {
+  const { servers, target } = parseConnectionString(
+    'postgres://u:p@one:5432,two,[::1]:5434/db?port=5433&target_session_attrs=primary')
+  t.equal(target, 'primary')
+  t.strictSame(servers.map(({ name }) => name), ['one:5432', 'two', '[::1]:5434'])
+  t.match(servers.map(({ fields }) => fields()), ['one', 'two', '::1'].map((host) =>
+    ({ host, port: 5433, user: 'u', password: 'p', database: 'db' })))
+  t.equal(parseConnectionString('postgres://h/d').target, 'read-write')
+  t.equal(parseConnectionString('postgres://u@/d?host=/run/pg').servers[0]?.name, '/run/pg')
+})
+
+t.test('the connection strings of providers are accepted', async (t) => {
+  const verified = { rejectUnauthorized: true, ca: undefined, cert: undefined, key: undefined }
+  for (const [parameters, fields, mustBind = false] of [
+    ['', { ssl: undefined, connectionTimeoutMillis: 3000, enableChannelBinding: false }],
+    ['?sslmode=disable', { ssl: false }],
+    ['?sslmode=prefer', { ssl: verified }],
+    ['?sslmode=require&channel_binding=require', { ssl: verified, enableChannelBinding: true }, true],
+    ['?sslmode=require&channel_binding=prefer', { ssl: verified, enableChannelBinding: true }],
+    ['?sslmode=verify-ca&channel_binding=disable', { ssl: verified, enableChannelBinding: false }],
+    ['?sslmode=no-verify', { ssl: { ...verified, rejectUnauthorized: false } }],
+    ['?sslnegotiation=direct', { ssl: verified, sslnegotiation: 'direct' }],
+    ['?sslmode=verify-full&sslrootcert=system', { ssl: { ...verified, ca: Array } }],
+    ['?connect_timeout=300', { connectionTimeoutMillis: 3000 }],
+    ['?connect_timeout=0', { connectionTimeoutMillis: 3000 }],
+    ['?connect_timeout=2', { connectionTimeoutMillis: 2000 }]
+  ] as const) {
+    const url = `postgres://u:p@h/d${parameters}`
+    t.match(fieldsOf(url), fields, url)
+    t.equal(parseConnectionString(url).servers[0]?.mustBind, mustBind)
+  }
+})
+
+t.test('a wrong parameter, host or certificate is named, without its value', async (t) => {
+  const dir = t.testdir({ 'wrong.pem': 'secret' })
+  const accepted = 'application_name, channel_binding, connect_timeout, host, ' +
+    'idle_in_transaction_session_timeout, lock_timeout, options, password, port, sslcert, sslkey, sslmode, ' +
+    'sslnegotiation, sslrootcert, target_session_attrs, user'
+  for (const [url, message] of [
+    ['', form],
+    ['mysql://u:secret@h/d', form],
+    ['postgres://u:secret@h/d#secret', form],
+    ['postgres://u:secret@h/100%', form],
+    ['postgres://u:secret@h/d?user=secret@h', form],
+    ['postgres://u:secret', places],
+    ['postgres://u:secret@one,two:99999/d', places],
+    ['postgres://u:secret@one,,two/d', places],
+    ['postgres://h/d?sslmode=secret', 'expected sslmode to be one of disable, prefer, require, verify-ca, ' +
+      'verify-full, no-verify'],
+    ['postgres://h/d?port=65536', 'expected port to be a port up to 65535'],
+    ['postgres://h/d?host=', 'expected host to be a text'],
+    ['postgres://h/d?connect_timeout=1s', 'expected connect_timeout to be a number of seconds'],
+    ['postgres://h/d?statement_timeout=1', `expected only the parameters ${accepted}, got statement_timeout`],
+    ['postgres://h/d?secret=1', `expected only the parameters ${accepted}, got another name`],
+    ['postgres://h/d?__proto__=1', `expected only the parameters ${accepted}, got another name`],
+    ['postgres://h/d?sslmode=disable&sslnegotiation=direct',
+      'expected another sslmode with sslnegotiation=direct'],
+    ['postgres://h/d?sslrootcert=/secret', 'expected sslrootcert to name readable PEM files (ENOENT)'],
+    [`postgres://h/d?sslcert=${dir}/wrong.pem&sslkey=${dir}/wrong.pem`,
+      'expected sslcert and sslkey to name readable PEM files (ERR_OSSL_PEM_NO_START_LINE)']
+  ] as const) {
+    t.equal(errorOf(url), message, url)
+  }
+})
+
+t.test('certificates are read again for each connection', async (t) => {
+  const file = join(t.testdir({ 'ca.pem': 'one' }), 'ca.pem')
+  const [server] = parseConnectionString(`postgres://h/d?sslrootcert=${file}`).servers
+  const readCa = () => String((server?.fields().ssl as { ca: Buffer }).ca)
+  t.equal(readCa(), 'one')
+  await writeFile(file, 'two')
+  t.equal(readCa(), 'two')
+})
+
+/** Texts like the output of `openssl rand -base64`, any texts, and texts with the delimiters of URLs. */
+const password = fc.oneof(
+  fc.uint8Array({ minLength: 12, maxLength: 40 }).map((bytes) => Buffer.from(bytes).toString('base64')),
+  fc.string({ unit: 'binary', minLength: 8 }).filter((text) => text.isWellFormed()),
+  fc.string({ unit: fc.constantFrom(...'%/?#@[] :,&=+Zq7'), minLength: 8 })
+)
+
+/** The characters that the error advises to escape, with their escapes. */
+const escapes = new Map([...urlForm.matchAll(/(\S+) as (%\w\w)/g)]
+  .map(([, name = '', escape = '']) => [name === 'space' ? ' ' : name, escape]))
+
+t.test('a password is read exactly, or the error shows nothing of it', async (t) => {
+  t.strictSame([...escapes.keys()].sort(), [...' #%/?@['])
+  fc.assert(fc.property(password, (password) => {
+    /** Returns the password that is read, or the error. */
+    function read (written: string): string | undefined {
+      const url = `postgres://user:${written}@host:5433/database?sslmode=disable`
+      const error = errorOf(url)
+      if (error !== 'accepted') return error
+      const { user, host, port, database, password } = parseConnectionString(url).servers[0]?.fields() ?? {}
+      assert.deepEqual([user, host, port, database], ['user', 'host', 5433, 'database'])
+      return password as string
+    }
+    assert.equal(read(encodeURIComponent(password)), password)
+    const advised = password.replaceAll(/[ #%/?@[]/g, (character) => escapes.get(character) as string)
+    if (!/\s/.test(advised)) assert.equal(read(advised), password)
+    const raw = read(password)
+    if (raw !== form) assert.equal(raw, decodeURIComponent(password))
+    // Without a host, the password may look like one.
+    const error = errorOf(`postgres://user:${password}`)
+    assert.ok([form, places, 'accepted'].includes(error) || error.endsWith('got another name'), error)
+  }), { numRuns: 2000 })
+})
+
+t.test('channel_binding=require connects to no server without TLS', async (t) => {
+  const url = `${await createDatabase(t)}?channel_binding=require`
+  const cause = { message: 'the server offers no channel binding' }
+  const rejection = { name: 'DATABASE_UNAVAILABLE', cause }
+  await t.rejects(openClient(url, {}), rejection)
+  const database = openDatabase({ url, statementTimeoutMs: 1000 })
+  t.teardown(database.close)
+  await t.rejects(database.read({ name: 'one', text: 'select 1' }), rejection)
+})
