@@ -5,7 +5,7 @@ import type { Statement } from '../src/database/database.ts'
 import { firstId } from '../src/table-gateway/pages.ts'
 import { createStatements } from '../src/table-gateway/statements.ts'
 import type { Table } from '../src/table-gateway/table.ts'
-import { ownedTables } from '../src/tables.ts'
+import { ownedTables } from '../src/domains.ts'
 
 const [alice, bob] = ["'alice'", "'bob'"]
 const lastId = '9223372036854775807'

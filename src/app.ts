@@ -1,6 +1,6 @@
 // Builds the app with metrics and traces. commands/serve.ts opens the database, listens, and handles signals.
 import { Type } from '@sinclair/typebox'
-import Fastify, { LogController, type FastifyInstance } from 'fastify'
+import Fastify, { LogController } from 'fastify'
 import { createBearer, requireScope } from './access/bearer.ts'
 import { limitFailedAuth, limitUsers } from './access/rate-limits.ts'
 import { createAuthenticator } from './access/token-cache.ts'
@@ -8,6 +8,7 @@ import { createTokens } from './access/tokens.ts'
 import { registerApiDocs } from './api-docs/api-docs.ts'
 import type { Config } from './config.ts'
 import type { Database } from './database/database.ts'
+import { domains as allDomains, tableNames, type Domain } from './domains.ts'
 import { connectionEvents, systemEvents } from './events.ts'
 import { allowOrigins } from './http/cors.ts'
 import { readJsonBodies } from './http/json.ts'
@@ -18,8 +19,6 @@ import { handleError, setStandardHeaders } from './http/responses.ts'
 import { compileValidator } from './http/validation.ts'
 import { createAppServer } from './http/wire/app-server.ts'
 import type { Lifecycle } from './http/wire/server.ts'
-import { createPlants } from './plants/repository.ts'
-import { plantsRoutes } from './plants/routes.ts'
 import { MemoryBudget } from './scheduling/memory-budget.ts'
 import { createReadiness, healthRoutes, probePaths } from './telemetry/health.ts'
 
@@ -47,13 +46,8 @@ const serverLimits = {
 /** A connection may have no traffic for this long during a request. */
 const connectionTimeoutMs = 60_000
 
-/** Registers the routes of each domain. All these routes require a bearer token. Add new domains here. */
-function registerDomains (guarded: FastifyInstance, { config, database }: AppOptions, budget: MemoryBudget) {
-  guarded.register(plantsRoutes, { plants: createPlants(database, config, budget) })
-}
-
 /** Fastify runs hooks in the order of their registration, so the order of the calls below matters. */
-export async function buildApp (options: AppOptions, register = registerDomains) {
+export async function buildApp (options: AppOptions, domains: Domain[] = allDomains) {
   const { config, database, lifecycle, logStream } = options
   const serverOptions = { ...serverLimits, keepAliveTimeout: config.KEEP_ALIVE_TIMEOUT }
   const server = createAppServer(lifecycle, config.MAX_CONNECTIONS, serverOptions, connectionTimeoutMs)
@@ -86,7 +80,7 @@ export async function buildApp (options: AppOptions, register = registerDomains)
   const limitGuesses = config.FAILED_AUTH_RATE && limitFailedAuth(config.FAILED_AUTH_RATE)
   const requireToken = createBearer(app, authenticator, probePaths, limitGuesses)
 
-  const readiness = createReadiness(database, lifecycle)
+  const readiness = createReadiness(() => database.probe(tableNames), lifecycle)
   registerErrorLog(app)
   logRequests(app, config.LOG_REQUESTS)
   if (config.METRICS_PORT !== undefined) {
@@ -102,7 +96,7 @@ export async function buildApp (options: AppOptions, register = registerDomains)
     if (event === 'failed' && !isRefused) app.log.warn({ err }, 'a database connection could not be opened')
     if (event === 'failed' || event === 'opened') isRefused = event === 'failed'
   })
-  systemEvents.subscribe(({ event, servers }) => app.log.warn({ servers }, event === 'ignored'
+  systemEvents.subscribe(({ event, server }) => app.log.warn({ server }, event === 'ignored'
     ? 'ignoring a server of another database system: see docs/scaling.md'
     : 'no server of the database system in use responds: changing to another system'))
   app.setErrorHandler(handleError)
@@ -123,7 +117,7 @@ export async function buildApp (options: AppOptions, register = registerDomains)
     const querystring = Type.Object({}, { additionalProperties: false })
     guarded.addHook('onRoute', (route) => { route.schema = { querystring, ...route.schema } })
     guarded.addHook('onRequest', requireScope)
-    register(guarded, options, budget)
+    for (const { register } of domains) register(guarded, database, config, budget)
   })
   return app
 }

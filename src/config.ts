@@ -1,9 +1,7 @@
 // Reads the settings from environment variables.
 import { isIPv4, isIPv6 } from 'node:net'
-import { connectTimeoutMs, parseConnectionString, urlForm } from './database/connection-string.ts'
-import {
-  duration, listOf, number, oneOf, parseDuration, text, type Setting, type ValuesOf
-} from './setting-types.ts'
+import { parseConnectionString, urlForm } from './database/connection-string.ts'
+import { duration, listOf, number, oneOf, text, type Setting, type ValuesOf } from './setting-types.ts'
 
 // For TRUSTED_PROXIES. Rejects a number of proxies, which Fastify would accept: with a number, a client that
 // bypasses the proxies could forge its own address.
@@ -29,10 +27,8 @@ const rate = (meaning: string): Setting<Rate | undefined> => ({
 const areOrigins = (text: string) => text.split(',').map((item) => item.trim()).every((item) =>
   /^https?:[^*]+$/.test(item) && URL.canParse(item) && new URL(item).origin === item)
 
-const [maxTokenCacheTtl, maxStatementTimeout] = ['4s', '6s']
-/** The longest time that a revoked token has effects: see "After a revocation" in docs/reliability.md. */
-export const maxRevocationMs =
-  parseDuration(maxTokenCacheTtl) + connectTimeoutMs + parseDuration(maxStatementTimeout) + 2000
+// The command `user erase` adds these to the time for which it waits.
+export const [maxTokenCacheTtl, maxStatementTimeout] = ['4s', '6s']
 
 /** Accepts https, and http on this machine. Without https, a network attacker could replace the keys. */
 export function isSecureUrl (text: string): boolean {

@@ -6,9 +6,8 @@ import manifest from '../package.json' with { type: 'json' }
 import { isPrintable, isUnambiguous } from './access/tokens.ts'
 import { withDatabase } from './commands/database.ts'
 import { formatError, hideTokens, UsageError } from './commands/format.ts'
-import type { ImportOptions, importPlants } from './commands/transfer/import.ts'
+import type { ImportOptions, importRows } from './commands/transfer/import.ts'
 import { createToken, listTokens, revokeTokens, showToken } from './commands/tokens.ts'
-import { eraseUser, listUsers } from './commands/users.ts'
 import { readConfig as readSettings } from './config.ts'
 import { migrate } from './database/migrate.ts'
 import { findMisspelledSettings } from './environment.ts'
@@ -81,7 +80,7 @@ token.command('create')
   .argument('<user>', 'the user of the token', newUser)
   .option('--expires <when>', 'such as 90d, 12h, 30s or 2027-01-01 (UTC); never by default', expiry)
   .option('--label <text>', 'a note for operators', printable)
-  .option('--read-only', 'the token may only list plants', false)
+  .option('--read-only', 'the token may only read', false)
   .action((user: string, options: { expires?: Date, label?: string, readOnly: boolean }) =>
     createToken(readConfig(), { user, ...options }))
 
@@ -107,33 +106,36 @@ token.command('revoke')
     program.error('error: expected either the id of a token or --user')
   })
 
+// Load the code of the domains on demand, too.
+const loadUsers = () => import('./commands/users.ts')
 const user = program.command('user').description('list and erase users')
 
 user.command('list')
-  .description('list the users with the numbers of their plants and tokens, and their newest change')
-  .action(() => listUsers(readConfig()))
+  .description('list the users with the numbers of their rows and tokens, and their newest change')
+  .action(async () => (await loadUsers()).listUsers(readConfig()))
 
 user.command('erase')
-  .description('revoke the tokens of a user, and delete all plants and tokens')
+  .description('revoke the tokens of a user, and delete all rows and tokens')
   .argument('<user>', 'the user to erase', printable)
   .option('--yes', 'erase without a question', false)
-  .action((user: string, { yes }: { yes: boolean }) => {
+  .action(async (user: string, { yes }: { yes: boolean }) => {
     if (!yes && !process.stdin.isTTY) {
-      program.error(`error: user erase deletes all plants and tokens of ${user}. Add --yes to confirm.`)
+      program.error(`error: user erase deletes all rows and tokens of ${user}. Add --yes to confirm.`)
     }
-    return eraseUser(readConfig(), user, yes)
+    await (await loadUsers()).eraseUser(readConfig(), user, yes)
   })
 
-type TransferOptions = ImportOptions & { all: boolean }
+type TransferOptions = ImportOptions & { all: boolean, table?: string }
 
 /** `load` imports the code of the command when the command runs. */
-const transfer = (name: string, description: string, load: () => Promise<typeof importPlants>) =>
+const transfer = (name: string, description: string, load: () => Promise<typeof importRows>) =>
   program.command(name)
     .description(description)
     .usage(`[options] <user> [file]\n       plant-store ${name} [options] --all [file]`)
     .argument('[user]', 'the user, unless --all is given')
     .argument('[file]', 'instead of standard input or output')
-    .option('--all', 'the plants of all users: each line names its user', false)
+    .option('--all', 'the rows of all users: each line names its user', false)
+    .option('--table <table>', 'the table, by default the first one that user list shows')
     .addOption(new Option('--format <format>', 'by default the file name tells it; without a file ndjson')
       .choices(['ndjson', 'csv', 'ndjson.gz', 'csv.gz']))
     .action(async (first: string | undefined, second: string | undefined, options: TransferOptions) => {
@@ -142,19 +144,23 @@ const transfer = (name: string, description: string, load: () => Promise<typeof 
       if (options.all ? second !== undefined : !isPrintable(first ?? '')) {
         program.error('error: expected either --all or a user of 1 to 255 printable characters')
       }
-      await (await load())(readConfig(), user, file, options)
+      const { ownedTables } = await import('./domains.ts')
+      const names = ownedTables.map(({ name }) => name)
+      const table = ownedTables[options.table === undefined ? 0 : names.indexOf(options.table)]
+      if (table === undefined) return program.error(`error: --table: expected ${names.join(' or ')}`)
+      await (await load())(readConfig(), table, user, file, options)
     })
 
-transfer('import', 'create the plants of a file; plants that exist stay as they are',
-  async () => (await import('./commands/transfer/import.ts')).importPlants)
-  .option('--chunk <plants>', 'commit after so many plants, instead of all or none', positiveInteger)
-  .option('--rate <plants>', 'create at most so many plants a second', positiveInteger)
+transfer('import', 'create the rows of a file; rows that exist stay as they are',
+  async () => (await import('./commands/transfer/import.ts')).importRows)
+  .option('--chunk <rows>', 'commit after so many rows, instead of all or none', positiveInteger)
+  .option('--rate <rows>', 'create at most so many rows a second', positiveInteger)
   .option('--empty <columns>', 'in these columns of a CSV file, such as name, an empty cell is an empty text')
   .option('--skip-errors <file>', 'write rejected lines to a file and continue')
   .option('--dry-run', 'check and count, and store nothing', false)
 
-transfer('export', 'write the plants of one moment',
-  async () => (await import('./commands/transfer/export.ts')).exportPlants)
+transfer('export', 'write the rows of one moment',
+  async () => (await import('./commands/transfer/export.ts')).exportRows)
 
 // Do not use commander's `isDefault`: `serve` would take a misspelled command as an argument.
 const [command = 'serve', ...words] = process.argv.slice(2)

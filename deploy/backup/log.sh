@@ -30,6 +30,7 @@ store () {
 
 fetch () {
   # For PostgreSQL, exit codes up to 125 mean the end of the archive. A higher code ends the recovery.
+  [ -e "$1/." ] || exit 126
   [ -e "$1/$2.gz" ] || exit 1
   gunzip --stdout "$1/$2.gz" > "$3" || exit 126
 }
@@ -53,8 +54,9 @@ recover () {
   else
     set --
   fi
-  base=$(find /archive -mindepth 2 -maxdepth 2 -name 'base-????????T??????Z.tar.gz' "$@" -printf '%f %p\n' |
-    sort | tail --lines=1 | cut --delimiter=' ' --fields=2)
+  # A wrong clock may have left base backups from the future.
+  base=$(find /archive -mindepth 2 -maxdepth 2 -name 'base-????????T??????Z.tar.gz' \
+    ! -newermt now "$@" -printf '%f %p\n' | sort | tail --lines=1 | cut --delimiter=' ' --fields=2)
   [ -n "$base" ] || fail "There is no base backup${moment:+ that was complete at $moment}."
   folder=$(dirname "$base")
   timeline=$(find "$folder" -maxdepth 1 -name '????????.history.gz' "$@" -printf '0x%.8f\n' |

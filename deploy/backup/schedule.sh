@@ -1,6 +1,7 @@
 # Makes backups on a schedule, verifies them and deletes old ones. dump.sh and base.sh include this file. They
 # set `kind` (for the metrics), `hours` (between two backups), `keep` (how many), and `prefix` and `suffix`
-# (around the time in a backup's name). They define `make`, which makes and verifies a backup. They may define:
+# (around the time in a backup's name). They define `make`, which makes and verifies a backup. They may
+# define:
 locate () { folder=/backups; } # sets the folder of the backups
 each_minute () { :; }
 prune () { :; } # runs after each backup
@@ -42,7 +43,9 @@ back_up () {
   part=$file.$HOSTNAME.part
   if make "$part" && sync "$part" && mv "$part" "$file"; then
     echo "stored $file"
-    backups | sort --reverse | tail --lines="+$((keep + 1))" | xargs --no-run-if-empty rm --force
+    # A wrong clock may have left backups from the future. They must not replace this backup.
+    backups ! -newer "$file" ! -path "$file" | sort --reverse | tail --lines="+$keep" |
+      xargs --no-run-if-empty rm --force
     prune
   else
     rm -f "$part"

@@ -3,6 +3,7 @@
 #   server.sh serve     starts PostgreSQL, as the primary or as its standby
 #   server.sh ready     is the health check
 #   server.sh promote   makes this server the primary
+#   server.sh alone     lets commits on this primary not wait for the standby
 #   server.sh rebuild   replaces the data of this server with a copy of the primary
 set -euo pipefail
 self=$HOSTNAME
@@ -27,6 +28,7 @@ name_primary () {
   local own
   own=$(own_timeline)
   [[ $timeline > $own ]] || timeline=${own:-00000001}
+  rm -f /cluster/standby
   echo "$timeline $self" > /cluster/new
   sync /cluster/new
   mv /cluster/new /cluster/primary
@@ -86,18 +88,44 @@ ready () {
   pg_isready --host=127.0.0.1 --username=postgres --quiet
   # An old primary that was frozen or cut off ends here. Its container starts again, and finds itself fenced.
   is_standby || is_primary || [ "$primary" != "$peer" ] || kill -QUIT 1
-  [ ! -e /tmp/ready ] || exit 0
   if is_standby; then
-    [ "$(query --command='select status from pg_stat_wal_receiver')" = streaming ]
-    # From now on, commits wait for this standby, unless SYNC is empty.
-    query --host="$peer" --command="alter system set synchronous_standby_names = '${SYNC:+$self}'" \
-      --command='select pg_reload_conf()' > /dev/null
-  else
+    join
+  elif [ ! -e /tmp/ready ]; then
     export PGOPTIONS='-c synchronous_commit=local' # the standby may be away
     query --set=password="$POSTGRES_PASSWORD" <<< "alter role postgres password :'password'"
     sh /database-ready.sh
+    touch /tmp/ready
   fi
-  touch /tmp/ready
+}
+
+# /cluster/standby names the standby that commits wait for. Only this standby has all acknowledged writes.
+is_synchronous () { [ -z "$SYNC" ] || [ "$(cat /cluster/standby 2> /dev/null)" = "$self" ]; }
+wait_for () {
+  query "${@:2}" --command="alter system set synchronous_standby_names = '$1'" \
+    --command='select pg_reload_conf()' > /dev/null
+}
+
+# Makes commits wait for this standby, unless SYNC is empty. Fails until they do.
+join () {
+  [ "$(query --command='select status from pg_stat_wal_receiver')" = streaming ]
+  if [ "$(query --host="$peer" --command='show synchronous_standby_names')" != "${SYNC:+$self}" ]; then
+    rm -f /cluster/standby
+    wait_for "${SYNC:+$self}" --host="$peer"
+    [ -z "$SYNC" ] # the next check continues, because the primary reloads its settings later
+  elif ! is_synchronous; then
+    [ "$(query --host="$peer" --command="select sync_state from pg_stat_replication
+      where application_name = '$self'")" = sync ]
+    # This commit ends when the standby has all earlier commits.
+    query --host="$peer" --command="select pg_logical_emit_message(true, 'plant_store', 'join')" > /dev/null
+    echo "$self" > /cluster/standby
+  fi
+}
+
+alone () {
+  ! is_standby && is_primary || fail "$self is not the primary."
+  rm -f /cluster/standby
+  sync /cluster
+  wait_for ''
 }
 
 promote () {
@@ -106,6 +134,8 @@ promote () {
   pg_isready --host="$peer" --username=postgres --quiet || state=$?
   [ "$state" -ge 2 ] || fail "$peer still runs. Stop it first: docker compose kill $peer"
   if is_standby; then
+    is_synchronous || [ "${1-}" = despite-loss ] ||
+      fail "$self may lack acknowledged writes. If $peer is lost for good, add despite-loss."
     [ "$(query --command='select pg_promote()')" = t ] || fail "PostgreSQL did not promote $self."
     is_primary || name_primary
   elif is_primary; then

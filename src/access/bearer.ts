@@ -89,7 +89,7 @@ export function createBearer (
   }
 }
 
-/** Returns the scope that a JWT needs, such as `plants:write` for a DELETE of `/plants/:id`. */
+/** Returns the scope that a JWT needs, such as `books:write` for a DELETE of `/books/:id`. */
 export const scopeOf = (method: string, url: string) =>
   `${url.split('/')[1]}:${method === 'GET' || method === 'HEAD' ? 'read' : 'write'}`
 

@@ -3,6 +3,7 @@ import { resolve } from 'node:path'
 import type { Config } from '../config.ts'
 import type { SessionOptions } from '../database/connection.ts'
 import { openDatabase, type Database } from '../database/database.ts'
+import { hasResponded } from '../database/pg-errors.ts'
 
 /** Loads the embedded PostgreSQL server for development. Rejects in the container image, which lacks it. */
 export const loadEmbedded = () => import('../../dev/embedded-postgres.ts').catch(() => {
@@ -25,23 +26,25 @@ export async function withDatabase (config: Config, work: (url: string) => Promi
   await work(url).finally(close)
 }
 
-const [watchMs, maxSilenceMs] = [4000, 10_000]
+const [watchMs, maxUnanswered] = [2000, 5]
 
-/** Opens a database. If the server no longer responds, ends long statements, and aborts the signal. */
+/** Opens a database. If the server no longer responds, ends all statements, and aborts the signal. */
 export function openWatched (
   url: string, options: SessionOptions
 ): { database: Database, signal: AbortSignal } {
   const database = openDatabase({ url, ...options })
   const controller = new AbortController()
-  let respondedAt = performance.now()
+  // Do not measure the time: Ctrl-Z may stop this process for minutes.
+  let unanswered = 0
   setInterval(() => {
-    if (performance.now() - respondedAt > maxSilenceMs) {
-      const reason = new Error(`no response within ${maxSilenceMs} ms`)
+    if (unanswered++ >= maxUnanswered) {
+      const reason = new Error(`no response within ${maxUnanswered * watchMs} ms`)
       controller.abort(reason)
       database.destroy(reason)
     }
+    // A server that accepts no further connection may still run the statements of the command.
     database.readHedged({ name: '', text: 'select' })
-      .then(() => { respondedAt = performance.now() }, () => {})
+      .then(() => { unanswered = 0 }, (error) => { if (hasResponded(error)) unanswered = 0 })
   }, watchMs).unref()
   return { database, signal: controller.signal }
 }

@@ -12,9 +12,11 @@ import type { Config } from '../config.ts'
 import { parseConnectionString } from '../database/connection-string.ts'
 import { openDatabase, type Database } from '../database/database.ts'
 import { migrate, serverStatement, supportedVersion, UnsupportedServer } from '../database/migrate.ts'
+import { ownedTables, tableNames } from '../domains.ts'
 import { givenSettings, isOldNode } from '../environment.ts'
 import { durabilityEvents } from '../events.ts'
 import type { Lifecycle } from '../http/wire/server.ts'
+import type { Table } from '../table-gateway/table.ts'
 import { loadEmbedded } from './database.ts'
 import { formatError } from './format.ts'
 import { openLogStream } from './log-stream.ts'
@@ -58,7 +60,9 @@ export async function serve (config: Config): Promise<void> {
     if (missing.length > 0) app.log.warn({ missing }, 'the role lacks settings: see Pool in docs/scaling.md')
     // Clients of a shared port cannot choose a process, so each process listens only when it is ready.
     const address = early ?? await app.listen(listenOptions)
-    if (embedded !== undefined) await printQuickStart(database, address, config.DATA_DIR)
+    if (embedded !== undefined) {
+      await printQuickStart(database, ownedTables[0] as Table, address, config.DATA_DIR)
+    }
     lifecycle.starting = false
     app.log.info({ version: manifest.version, node, postgresql, settings: givenSettings() }, 'ready')
   } catch (error) {
@@ -89,7 +93,7 @@ async function untilReady (
       const migrations = await migrate(url)
       if (migrations.length > 0) log.info({ migrations }, 'migrated')
     }
-    await database.probe()
+    await database.probe(tableNames)
     return { postgresql, off: off?.split(' ') ?? [], missing: missing?.split(' ') ?? [] }
   } catch (error) {
     if (error instanceof UnsupportedServer) throw error

@@ -7,6 +7,7 @@ import {
 } from '../access/tokens.ts'
 import { settings, type Config } from '../config.ts'
 import type { Database } from '../database/database.ts'
+import type { Table } from '../table-gateway/table.ts'
 import { withOpenDatabase } from './database.ts'
 import { formatTable } from './format.ts'
 
@@ -93,8 +94,13 @@ function printTokens (tokens: Token[], json: boolean): void {
   console.log(json ? JSON.stringify(rows, null, 2) : formatTable(heads, rows.map(Object.values<string>)))
 }
 
-/** Prints to standard error. Standard output is the log, and the log must not contain a token. */
-export async function printQuickStart (database: Database, address: string, folder: string): Promise<void> {
+/**
+ * Prints commands for the routes of `table`. Prints to standard error: standard output is the log, which must
+ * not contain a token.
+ */
+export async function printQuickStart (
+  database: Database, { name, schema }: Table, address: string, folder: string
+): Promise<void> {
   const tokens = createTokens(database)
   if ((await tokens.list()).length > 0) {
     // With another DATA_DIR, the command would use another database.
@@ -102,12 +108,13 @@ export async function printQuickStart (database: Database, address: string, fold
     return console.error(`To create a token: ${setting}npx plant-store token create <user>`)
   }
   const authorization = `-H 'Authorization: Bearer ${await tokens.create({ user: 'demo', readOnly: false })}'`
-  const plant = '{"id": 1, "name": "Monstera deliciosa", "tag": "tropical"}'
+  const examples = Object.entries(schema.properties).map(([field, { examples }]) => [field, examples[0]])
+  const row = quote(JSON.stringify({ ...Object.fromEntries(examples), id: 1 }))
   console.error(`Three commands to try, with a token for the user demo that is shown only once:
 
-curl -X POST ${address}/plants ${authorization} -H 'Content-Type: application/json' -d '${plant}'
-curl ${address}/plants ${authorization}
-curl -X DELETE ${address}/plants/1 ${authorization}
+curl -X POST ${address}/${name} ${authorization} -H 'Content-Type: application/json' -d ${row}
+curl ${address}/${name} ${authorization}
+curl -X DELETE ${address}/${name}/1 ${authorization}
 `)
 }
 

@@ -2,25 +2,33 @@
 import { createInterface } from 'node:readline/promises'
 import { setTimeout as delay } from 'node:timers/promises'
 import { createTokens } from '../access/tokens.ts'
-import { maxRevocationMs, type Config } from '../config.ts'
+import { maxStatementTimeout, maxTokenCacheTtl, type Config } from '../config.ts'
+import { connectTimeoutMs } from '../database/connection-string.ts'
 import { openClient } from '../database/connector.ts'
-import { ownedTables, tables, type Database, type Row } from '../database/database.ts'
+import type { Database, Row } from '../database/database.ts'
+import { ownedTables, tableNames } from '../domains.ts'
+import { parseDuration } from '../setting-types.ts'
 import { withOpenDatabase } from './database.ts'
 import { countOf, formatTable } from './format.ts'
 
-/** Replaces STATEMENT_TIMEOUT, because counting the plants of all users may take minutes. */
+/** Replaces STATEMENT_TIMEOUT, because counting the rows of all users may take minutes. */
 const statementTimeoutMs = 600_000
+/** The longest time that a revoked token has effects: see "After a revocation" in docs/reliability.md. */
+const maxRevocationMs =
+  parseDuration(maxTokenCacheTtl) + connectTimeoutMs + parseDuration(maxStatementTimeout) + 2000
 /** How many rows one statement deletes. A longer statement would delay the requests of other users. */
 const chunk = 1000
 const options = { applicationName: 'plant-store user', statementTimeoutMs }
 
+const owned = ownedTables.map(({ name }) => name)
 const statement = (text: string) => ({ name: '', text })
 const toJson = (time: string) => `to_char(${time} at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')`
 /** Counts what each user has, or what the user $1 has. */
 const users = `
-  select username, ${tables.map((kind) => `coalesce(sum(number) filter (where kind = '${kind}'), 0)`).join()},
+  select username,
+    ${tableNames.map((kind) => `coalesce(sum(number) filter (where kind = '${kind}'), 0)`).join()},
     ${toJson('max(changed_at)')} from (
-      ${ownedTables.map((table) => `select owner, '${table}', count(*), max(created_at) from ${table}
+      ${owned.map((name) => `select owner, '${name}', count(*), max(created_at) from ${name}
         where $1::text is null or owner = $1 group by owner union all`).join(' ')}
       select username collate "C", 'tokens', count(*), greatest(max(created_at), max(revoked_at))
       from tokens where $1 is null or username = $1 group by username
@@ -30,9 +38,9 @@ const deleteTokens =
   statement('delete from tokens where username = $1 and revoked_at is not null returning id')
 // Locks the rows in order, so that the statement rarely deadlocks with batches of the service. With `in`,
 // PostgreSQL could run the subselect again for each row, if it expects few rows.
-const deletes = ownedTables.map((table) => statement(`delete from ${table}
+const deletes = owned.map((name) => statement(`delete from ${name}
   where owner = $1 and id >= $2 and id <= (select max(id) from (
-    select id from ${table} where owner = $1 and id >= $2 order by id limit ${chunk} for update
+    select id from ${name} where owner = $1 and id >= $2 order by id limit ${chunk} for update
   ) as chunk) returning id`))
 
 // Selects the transactions that write to these tables, or those of $1 that still do.
@@ -42,12 +50,12 @@ const writers = statement(`select distinct virtualtransaction, case
         pid, coalesce(${toJson('xact_start')}, '?'))
     end
   from pg_locks left join pg_stat_activity using (pid)
-  where relation = any ('{${ownedTables.join()}}'::regclass[]) and mode = 'RowExclusiveLock'
+  where relation = any ('{${owned.join()}}'::regclass[]) and mode = 'RowExclusiveLock'
     and database = (select oid from pg_database where datname = current_database())
     and ($1::text[] is null or virtualtransaction = any ($1))`)
 
 export const listUsers = (config: Config) => withOpenDatabase(config, options, async (_, url, signal) => {
-  const heads = ['user', ...tables, 'newest change'].map((head) => head.toUpperCase())
+  const heads = ['user', ...tableNames, 'newest change'].map((head) => head.toUpperCase())
   console.log(formatTable(heads, await readUsers(url, signal)))
 })
 
@@ -56,17 +64,17 @@ export const eraseUser = (config: Config, user: string, isConfirmed: boolean) =>
   withOpenDatabase(config, options, async (database, url, signal) => {
     const count = async () => {
       const [row] = await readUsers(url, signal, user)
-      return tables.map((_, index) => Number(row?.[index + 1] ?? 0))
+      return tableNames.map((_, index) => Number(row?.[index + 1] ?? 0))
     }
     let before = await count()
     const isUnknown = () => before.every((number) => number === 0)
     if (isUnknown()) {
-      // An open transaction, such as an import, may have created the first plants of the user.
+      // An open transaction, such as an import, may have created the first rows of the user.
       await waitForWriters(database, user)
       before = await count()
     }
     if (isUnknown()) {
-      const kinds = tables.join(' or ')
+      const kinds = tableNames.join(' or ')
       throw new Error(`There are no ${kinds} of ${user}. The command user list shows all users.`)
     }
     if (!isConfirmed) {
@@ -90,7 +98,7 @@ export const eraseUser = (config: Config, user: string, isConfirmed: boolean) =>
     console.log(`Erased ${formatNumbers(erased)} of ${user}.`)
     console.log(`Left: ${formatNumbers(after)} of ${user}. Backups and logs are not erased.`)
     if (after.some((number) => number > 0)) {
-      throw new Error(`Something still creates ${tables.join(' or ')} of ${user}. Erase again.`)
+      throw new Error(`Something still creates ${tableNames.join(' or ')} of ${user}. Erase again.`)
     }
     if (config.JWT_ISSUER !== undefined && user.startsWith(`${config.JWT_ISSUER}|`)) {
       console.log('The identity provider can still issue tokens for this user.')
@@ -104,18 +112,20 @@ async function readUsers (url: string, signal: AbortSignal, user?: string): Prom
   try {
     // Set the limit in the transaction: a pooler loses the settings of a session.
     await client.query(`begin read only; set local statement_timeout = ${statementTimeoutMs}`)
-    return (await client.query({ text: users, values: [user], rowMode: 'array' })).rows
+    const { rows } = await client.query({ text: users, values: [user], rowMode: 'array' })
+    await client.query('commit')
+    return rows
   } finally {
     await client.end()
   }
 }
 
-/** Waits for the transactions that write plants now. Names each that does not end soon. */
+/** Waits for the transactions that write rows of users now. Names each that does not end soon. */
 async function waitForWriters (database: Database, user: string): Promise<void> {
   let writing = await database.readLong(writers, [null])
   for (let round = 0; writing.length > 0; round++) {
     if (round === 1) {
-      for (const [, name] of writing) console.error(`Waiting for ${name}: it may create plants of ${user}.`)
+      for (const [, name] of writing) console.error(`Waiting for ${name}: it may create data of ${user}.`)
     }
     await delay(100)
     writing = await database.readLong(writers, [writing.map(([transaction]) => transaction)])
@@ -140,6 +150,6 @@ async function deleteAll (database: Database, user: string): Promise<number[]> {
   return numbers
 }
 
-/** Takes a number for each of `tables`. */
+/** Takes a number for each of `tableNames`. */
 const formatNumbers = (numbers: number[]) => new Intl.ListFormat('en').format(
-  numbers.map((number, index) => countOf(number, tables[index] as string)))
+  numbers.map((number, index) => countOf(number, tableNames[index] as string)))

@@ -8,26 +8,35 @@ import { toDatabaseError } from './pg-errors.ts'
 /** Called right before the statement is sent. */
 type OnSend = (connection: Connection) => void
 
-export class ConnectionSet {
+/** Each kind of statement has connections of its own. */
+export class ConnectionSet<Kind extends string> {
+  readonly #kinds: Record<Kind, ManagedConnection[]>
   readonly #all: ManagedConnection[]
+  /** How many statements wait for a connection or a result. */
+  readonly pending: Record<Kind, number>
   /** The functions that repeat hedged statements, with the connections that run the statements. */
   readonly #hedges = new Map<() => void, Connection>()
-  #running = 0
   #closing: PromiseWithResolvers<void> | undefined
 
-  constructor (all: ManagedConnection[]) {
-    this.#all = all
+  constructor (kinds: Record<Kind, ManagedConnection[]>) {
+    this.#kinds = kinds
+    this.#all = Object.values<ManagedConnection[]>(kinds).flat()
+    this.pending = Object.fromEntries(Object.keys(kinds).map((kind) => [kind, 0])) as Record<Kind, number>
   }
 
-  /** Runs the statement on one of `own`. While none of them is usable, any other connection runs it. */
-  async run (own: ManagedConnection[], statement: Statement, values: unknown[] = [], onSend?: OnSend) {
+  /** While no connection of the kind responds, any other connection runs the statement. */
+  async run (kind: Kind, statement: Statement, values: unknown[] = [], onSend?: OnSend): Promise<Row[]> {
     const event: StatementEvent =
       { name: statement.name, startedAt: performance.now(), requestContext: requestContext.getStore() }
-    this.#running++
+    this.pending[kind]++
     try {
       if (this.#closing !== undefined) throw new Error('the service has closed the database')
-      // Do not always call `#choose`: its pause would hide this statement from the next call of `pending`.
-      const connection = leastBusy(own)?.usable() ?? await this.#choose(own)
+      const own = this.#kinds[kind]
+      const first = prompt(own)
+      // If all are busy, open one more for later statements.
+      if (first?.pending !== 0) void own.find(isDown)?.openedSoon()
+      // Do not always await: the next statement must see that this connection is busy.
+      const connection = first ?? await this.#wait(own)
       onSend?.(connection)
       const rows = await connection.run(statement, values)
       statementEvents.publish(event)
@@ -36,35 +45,32 @@ export class ConnectionSet {
       statementEvents.publish({ ...event, error })
       throw toDatabaseError(error)
     } finally {
-      if (--this.#running === 0) this.#closing?.resolve()
+      this.pending[kind]--
+      if (this.#isIdle()) this.#closing?.resolve()
     }
   }
 
-  /** Waits for a new connection, but only for a moment if another connection is prompt. */
-  async #choose (own: ManagedConnection[]): Promise<Connection> {
-    const usable = (some: ManagedConnection[]) => leastBusy(some.filter((each) => each.usable()))?.usable()
-    const prompt = (some: ManagedConnection[]) =>
-      usable(some.filter((each) => each.usable()?.isLate === false))
-    const opening = leastBusy(own)
-    const connection = await opening?.openedSoon() ?? prompt(own) ?? prompt(this.#all)
-    if (connection !== undefined) return connection
-    try {
-      return await (opening ?? own[0] as ManagedConnection).opened()
-    } catch (error) {
+  /** Waits for a new connection, but only for a moment if another connection responds. */
+  async #wait (own: ManagedConnection[]): Promise<Connection> {
+    const down = own.find(isDown)
+    const found = await down?.openedSoon() ?? prompt(own) ?? prompt(this.#all)
+    if (found !== undefined) return found
+    if (down === undefined) return usable(own) as Connection
+    return down.opened().catch((error) => {
       // If the server responds, an unresponsive connection may only be slow.
-      const slow = error instanceof pg.DatabaseError && this.#all.find((each) => each.open())?.open()
+      const slow = error instanceof pg.DatabaseError && leastBusy(this.#all.map((each) => each.open()))
       const last = usable(own) ?? usable(this.#all) ?? slow
       if (last) return last
       throw error
-    }
+    })
   }
 
   /** If the connection becomes unresponsive, repeats the statement. The first success counts. */
-  runHedged (own: ManagedConnection[], statement: Statement, values: unknown[] = []): Promise<Row[]> {
+  runHedged (kind: Kind, statement: Statement, values: unknown[] = []): Promise<Row[]> {
     const { promise, resolve, reject } = Promise.withResolvers<Row[]>()
-    const hedge = () => resolve(Promise.any([first, this.run(own, statement, values)])
+    const hedge = () => resolve(Promise.any([first, this.run(kind, statement, values)])
       .catch(({ errors: [error] }) => { throw error }))
-    const first = this.run(own, statement, values, (connection) => { this.#hedges.set(hedge, connection) })
+    const first = this.run(kind, statement, values, (connection) => { this.#hedges.set(hedge, connection) })
     first.then(resolve, reject).finally(() => this.#hedges.delete(hedge))
     return promise
   }
@@ -85,15 +91,30 @@ export class ConnectionSet {
   /** Waits for the statements that run. Rejects later statements. */
   async close (): Promise<void> {
     this.#closing = Promise.withResolvers()
-    if (this.#running > 0) await this.#closing.promise
+    if (!this.#isIdle()) await this.#closing.promise
     await Promise.all(this.#all.map((each) => each.close()))
+  }
+
+  /** Ends all connections at once. Pending statements reject with `reason` as cause. */
+  destroy (reason: Error): void {
+    for (const managed of this.#all) managed.destroy(reason)
+  }
+
+  #isIdle (): boolean {
+    return Object.values(this.pending).every((count) => count === 0)
   }
 }
 
-/** Returns undefined if no connection is usable or may be so soon. */
-const leastBusy = (connections: ManagedConnection[]): ManagedConnection | undefined =>
-  connections.filter((each) => each.isPromising()).toSorted((one, other) => costOf(one) - costOf(other))[0]
+const isDown = (managed: ManagedConnection) => managed.usable() === undefined
 
-/** Of two connections without a statement, the open one costs less. A late one may wait for a lock. */
-const costOf = (connection: ManagedConnection) =>
-  connection.pending() + (connection.usable() ? 0 : 0.5) + (connection.usable()?.isLate ? 1e6 : 0)
+/** A late connection comes last, because it may wait for a lock. */
+const leastBusy = (connections: Array<Connection | undefined>): Connection | undefined =>
+  connections.filter((each) => each !== undefined)
+    .toSorted((one, other) => Number(one.isLate) - Number(other.isLate) || one.pending - other.pending)[0]
+
+const usable = (some: ManagedConnection[]) => leastBusy(some.map((each) => each.usable()))
+
+function prompt (some: ManagedConnection[]): Connection | undefined {
+  const connection = usable(some)
+  return connection?.isLate ? undefined : connection
+}

@@ -1,6 +1,6 @@
 // Reads the connection string DATABASE_URL, and turns each of its servers into fields for pg.
-// pg's own parser accepts only one host. It ignores unknown parameters and the units of durations. If the
-// string has a space or a lone `%`, it encodes the whole string again.
+// pg's own parser accepts only one host, and ignores unknown parameters. If the string has a space or a lone
+// `%`, it encodes the whole string again.
 import { readFileSync } from 'node:fs'
 import { createSecureContext, getCACertificates } from 'node:tls'
 import type pg from 'pg'
@@ -20,16 +20,6 @@ export const connectTimeoutMs = 3000
 export const urlForm = 'postgres://user:password@host:port/database, with % as %25, / as %2F, ? as %3F, ' +
   '# as %23, @ as %40, [ as %5B and space as %20 in user and password'
 
-const unitsInMs: Record<string, number> = { us: 1e-3, ms: 1, s: 1e3, min: 6e4, h: 36e5, d: 864e5 }
-
-/** Reads a duration as PostgreSQL does. Returns undefined for another text, or if it is too long. */
-function toMs (text = ''): string | undefined {
-  const [, digits, unit = 'ms'] = /^(\d+) ?(us|ms|s|min|h|d)?$/.exec(text) ?? []
-  const ms = Math.round(Number(digits) * (unitsInMs[unit] as number))
-  // Not a number: pg would not send 0, which turns a timeout off.
-  return ms < 2 ** 31 ? String(ms) : undefined
-}
-
 interface Parameter { values: string, isValid: (value: string) => boolean }
 
 const text: Parameter = { values: 'a text', isValid: Boolean }
@@ -37,18 +27,12 @@ const oneOf = (...values: string[]): Parameter =>
   ({ values: `one of ${values.join(', ')}`, isValid: (value) => values.includes(value) })
 const integer = (values: string, max: number): Parameter =>
   ({ values, isValid: (value) => /^\d+$/.test(value) && Number(value) <= max })
-const duration: Parameter = {
-  values: 'milliseconds, or a number with us, ms, s, min, h or d',
-  isValid: (value) => toMs(value) !== undefined
-}
 
 const accepted = {
   application_name: text,
   channel_binding: oneOf('disable', 'prefer', 'require'),
   connect_timeout: integer('a number of seconds', 999_999),
   host: text,
-  idle_in_transaction_session_timeout: duration,
-  lock_timeout: duration,
   options: text,
   password: text,
   port: integer('a port up to 65535', 65_535),
@@ -64,9 +48,9 @@ type Parameters = Partial<Record<keyof typeof accepted, string>>
 
 // Parameters of libpq and of other drivers. Errors show no other names: they may be a part of a password.
 const rejected = ('binary client_encoding connection_limit dbname fallback_application_name gssencmode ' +
-  'hostaddr keepalives keepalives_idle load_balance_hosts passfile pgbouncer pool_timeout query_timeout ' +
-  'replication require_auth schema service ssl sslaccept sslcrl sslpassword sslsni statement_timeout supa ' +
-  'uselibpqcompat').split(' ')
+  'hostaddr idle_in_transaction_session_timeout keepalives keepalives_idle load_balance_hosts lock_timeout ' +
+  'passfile pgbouncer pool_timeout query_timeout replication require_auth schema service ssl sslaccept ' +
+  'sslcrl sslpassword sslsni statement_timeout supa uselibpqcompat').split(' ')
 
 const unexpected = (expected: string) => new Error(`expected ${expected}`)
 
@@ -123,8 +107,6 @@ function toServer ({ host, hostname, port, pathname }: URL, parameters: Paramete
     database: decode(pathname.slice(1)),
     enableChannelBinding: binding !== 'disable',
     host: parameters.host ?? decode(hostname).replace(/^\[(.*)\]$/, '$1'),
-    idle_in_transaction_session_timeout: toMs(parameters.idle_in_transaction_session_timeout),
-    lock_timeout: toMs(parameters.lock_timeout),
     options: parameters.options,
     password: parameters.password,
     port: Number(parameters.port ?? port),

@@ -1,10 +1,11 @@
 // Connects to the server that accepts writes. A connection string names one server or several.
 import { setTimeout as delay } from 'node:timers/promises'
-import pg from 'pg'
+import type pg from 'pg'
 import { ApiError, errors } from '../errors.ts'
 import { connectTimeoutMs, parseConnectionString, type Server, type Target } from './connection-string.ts'
 import { Connection, createClient, type SessionOptions } from './connection.ts'
-import { identityColumns, Systems, type Identity } from './systems.ts'
+import { UnfitServer } from './pg-errors.ts'
+import { identityColumns, Systems } from './systems.ts'
 
 export interface ConnectionOptions extends SessionOptions { url: string }
 
@@ -22,7 +23,7 @@ export function createConnector (options: ConnectionOptions) {
   const { servers, target } = parseConnectionString(options.url)
   const hasTimelines = servers.length > 1 && target !== 'any'
   // Allow only index scans. A prepared statement keeps its plan until PostgreSQL analyzes the table. A plan
-  // for a small table would read the whole table, even after thousands of plants were added.
+  // for a small table would read the whole table, even after thousands of rows were added.
   // With the last column, PostgreSQL soon notices a closed connection, and does not run statements that
   // it has already received. Only servers on Linux can do so.
   // If $1 is not the id of the process, a pooler may run the next statement in another session, so change no
@@ -39,18 +40,22 @@ export function createConnector (options: ConnectionOptions) {
   const systems = new Systems()
   let isCitus = true
 
-  async function open (connection: Connection): Promise<Identity> {
+  async function open (connection: Connection): Promise<void> {
     const processId = await connection.connect()
     const [row] = await connection.run(session, [processId])
     const [isUnfit, hasCitus, system, timeline] = row as [string, string, string, string]
+    if (isUnfit === 't') throw new UnfitServer('the server takes no writes')
     isCitus = hasCitus === 't'
-    return systems.admit(connection, { system, timeline, isCitus, takesWrites: isUnfit !== 't' })
+    systems.add(connection, { system, timeline, isCitus })
+    if (!connection.isOpen) throw new UnfitServer('another server has taken over from this one')
   }
 
   /** Connects within 3 s. Closes connections to servers with an older timeline. */
   async function connect (): Promise<Connection> {
-    const opened: Array<[Connection, Identity]> = []
+    const opened: Connection[] = []
     const attempts: Array<Promise<Connection>> = []
+    /** The last error of each server. */
+    const errors = new Map<Server, unknown>()
     const expired = delay(connectTimeoutMs, undefined, { ref: false }).then(() => {
       throw new Error(`no connection within ${connectTimeoutMs} ms`)
     })
@@ -59,10 +64,12 @@ export function createConnector (options: ConnectionOptions) {
     async function attempt (server: Server): Promise<Connection> {
       const connection = new Connection(server, options)
       try {
-        opened.push([connection, await Promise.race([open(connection), expired])])
+        await Promise.race([open(connection), expired])
+        opened.push(connection)
         return connection
       } catch (error) {
         connection.destroy()
+        errors.set(server, error)
         throw error
       }
     }
@@ -73,19 +80,18 @@ export function createConnector (options: ConnectionOptions) {
         await Promise.race([Promise.any(attempts), delay(retryMs, undefined, { ref: false })])
       }
       await Promise.any(attempts)
-    } catch (error) {
-      const causes = (error as AggregateError).errors.slice(-servers.length)
-      if (systems.abandon(causes)) return connect()
-      throw servers.length === 1 ? causes[0] : new AggregateError(causes, 'no server takes writes')
+    } catch {
+      const [first, ...others] = errors.values()
+      throw others.length === 0 ? first : new AggregateError([first, ...others], 'no server takes writes')
     }
     // Another server may have a later timeline.
     const grace = delay(200, undefined, { ref: false })
     if (servers.length > 1) await Promise.race([Promise.allSettled(attempts), grace])
     // Instances that start together choose the same system, by the order in DATABASE_URL.
-    opened.sort(([one], [other]) => servers.indexOf(one.server) - servers.indexOf(other.server))
+    opened.sort((one, other) => servers.indexOf(one.server) - servers.indexOf(other.server))
     let best: Connection | undefined
     try {
-      best = systems.choose(opened)
+      best = systems.choose(opened, [...errors.values()])
       return best
     } finally {
       // The other attempts continue: one may find a later timeline.

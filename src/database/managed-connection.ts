@@ -7,20 +7,13 @@ const maxOpen = 3
 /** Most attempts to connect take some 20 ms. After this time, an attempt is slow. */
 const slowMs = 200
 
-interface Attempt {
-  connection: Promise<Connection>
-  /** Resolves when the attempt has ended or is slow. */
-  soon: Promise<void>
-  isSlow: boolean
-  /** How many statements wait for the attempt. */
-  waiting: number
-}
-
 export class ManagedConnection {
   readonly #connect: () => Promise<Connection>
   /** The latest connection. An unresponsive one stays open until another one replaces it. */
   #current: Connection | undefined
-  #attempt: Attempt | undefined
+  #attempt: Promise<Connection> | undefined
+  /** Resolves when the latest attempt has ended or is slow. */
+  #soon: Promise<unknown> = Promise.resolve()
   #lastError: unknown
   #retryAt = 0
   /** All connections that have not ended. A connection counts as lost unless this service closes it. */
@@ -39,54 +32,23 @@ export class ManagedConnection {
     return this.#current?.isUnresponsive ? undefined : this.open()
   }
 
-  /** Whether a call of `openedSoon` may resolve to a connection. */
-  isPromising (): boolean {
-    return this.usable() !== undefined || (this.#attempt ? !this.#attempt.isSlow : this.#mayConnect())
-  }
-
-  /** Returns how many statements wait for a connection or a result. Ignores closing connections. */
-  pending (): number {
-    return this.usable()?.pending ?? this.#attempt?.waiting ?? 0
-  }
-
-  /** Opens a connection unless one is usable. Resolves to undefined if this is slow or fails. */
-  async openedSoon (): Promise<Connection | undefined> {
-    if (this.usable() === undefined && this.isPromising()) await this.#waitFor(({ soon }) => soon)
-    return this.usable()
-  }
-
   /** Opens a connection unless one is usable. */
   async opened (): Promise<Connection> {
-    const usable = this.usable()
-    if (usable !== undefined) return usable
-    if (this.#attempt || this.#mayConnect()) return this.#waitFor(({ connection }) => connection)
-    if (this.#connections.size < maxOpen) throw this.#lastError
-    const unresponsive = this.open()
-    if (unresponsive !== undefined) return unresponsive
-    throw new Error(`${maxOpen} earlier connections are still closing`)
+    const ready = this.usable() ?? this.#attempt
+    if (ready !== undefined) return ready
+    if (performance.now() < this.#retryAt) throw this.#lastError
+    if (this.#connections.size >= maxOpen) throw new Error(`${maxOpen} earlier connections are still closing`)
+    this.#attempt = this.#replace()
+    const slow = new Promise((resolve) => { setTimeout(resolve, slowMs).unref() })
+    this.#soon = Promise.race([this.#attempt, slow]).catch(() => {})
+    return this.#attempt
   }
 
-  #mayConnect (): boolean {
-    return performance.now() >= this.#retryAt && this.#connections.size < maxOpen
-  }
-
-  async #waitFor<Result> (result: (attempt: Attempt) => Promise<Result>): Promise<Result> {
-    const attempt = this.#attempt ??= this.#startAttempt()
-    attempt.waiting++
-    return result(attempt).finally(() => { attempt.waiting-- })
-  }
-
-  #startAttempt (): Attempt {
-    const connection = this.#replace()
-    const { promise: soon, resolve } = Promise.withResolvers<void>()
-    const attempt = { connection, soon, isSlow: false, waiting: 0 }
-    const end = () => {
-      attempt.isSlow = true
-      resolve()
-    }
-    connection.then(end, end)
-    setTimeout(end, slowMs).unref()
-    return attempt
+  /** Like `opened`, but resolves to undefined if the attempt fails or is slow. */
+  async openedSoon (): Promise<Connection | undefined> {
+    this.opened().catch(() => {})
+    await this.#soon
+    return this.usable()
   }
 
   async #replace (): Promise<Connection> {
@@ -115,7 +77,7 @@ export class ManagedConnection {
   /** Waits for statements that were sent. Opens no more connections. */
   async close (): Promise<void> {
     this.#retryAt = Infinity
-    await this.#attempt?.connection.catch(() => {})
+    await this.#attempt?.catch(() => {})
     this.#closeCurrent()
     await this.#current?.closed
   }

@@ -95,13 +95,12 @@ async function query (client: pg.Client, text: string): Promise<Array<Record<str
 /** Returns the current schema, the first one of search_path that exists. */
 async function findSchema (client: pg.Client): Promise<string> {
   const [found] = await query(client, `select current_schema() as current, (select nspname from pg_class
-    join pg_namespace on pg_namespace.oid = relnamespace
-    where pg_class.oid = to_regclass('${migrationsTable}')) as other`)
-  const { current, other } = found as { current: string | null, other: string | null }
+    join pg_namespace on pg_namespace.oid = relnamespace where pg_class.oid = to_regclass('plants')) as used`)
+  const { current, used } = found as { current: string | null, used: string | null }
   if (current === null) throw new UnsupportedServer('No schema of search_path exists. Create one.')
-  const visible = other === null || other === current ? [] : await readTable(client, other, migrationsTable)
-  if (!visible.some(({ name }) => name === '0001_plants')) return current
-  throw new UnsupportedServer(`The tables are in the schema ${other}, but search_path begins with ` +
+  if (used === null || used === current) return current
+  // New tables would hide these.
+  throw new UnsupportedServer(`The tables are in the schema ${used}, but search_path begins with ` +
     `${current}. Set search_path to one of the two.`)
 }
 

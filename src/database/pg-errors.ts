@@ -18,6 +18,16 @@ const numbered: Record<string, ErrorDefinition> =
 
 const sqlStateOf = (error: unknown) => error instanceof pg.DatabaseError ? error.code as string : ''
 
+/** The server responds, but must not be used. */
+export class UnfitServer extends Error {}
+
+/** Whether one of the servers has responded, although with an error. */
+export function hasResponded (error: unknown): boolean {
+  const { cause, errors = [] } = error as Partial<AggregateError>
+  return error instanceof UnfitServer || error instanceof pg.DatabaseError ||
+    [cause, ...errors].some((inner) => inner !== undefined && hasResponded(inner))
+}
+
 /** Whether the connection must be replaced: the server closes the connection or has become read-only. */
 export const isFatal = (error: unknown): boolean => /^(57P|25006)/.test(sqlStateOf(error))
 

@@ -28,7 +28,7 @@ export function readJsonBodies (app: FastifyInstance, budget: MemoryBudget): voi
     if (otherCharset.test(type)) return done(new ApiError(errors.CONTENT_TYPE_UNSUPPORTED))
     if (!/^identity$/i.test(encoding)) return done(new ApiError(errors.CONTENT_ENCODING_UNSUPPORTED))
     const bytes = coding === undefined ? Math.min(Number(length), limit) : limit
-    // Reserve the memory until the response ends: the plant stays in memory until the database has stored it.
+    // Reserve the memory until the response ends: the body stays in memory until the database has stored it.
     if (bytes > inlineBytes && !budget.reserve(identity.user, bytes, reply.raw)) return done(overloaded)
     done()
   })
@@ -59,8 +59,8 @@ export function parseJsonBody (bytes: Buffer): unknown {
 
 /** Parses like `parseJsonBody`. `text` is not empty. */
 export function parseJson (text: string): unknown {
-  // A text has at most as many values as characters.
-  if (text.length > maxValues && countValues(text) > maxValues) throw new ApiError(errors.BODY_TOO_COMPLEX)
+  // A text has at most one value more than characters, if it is not JSON.
+  if (text.length >= maxValues && countValues(text) > maxValues) throw new ApiError(errors.BODY_TOO_COMPLEX)
   if (text.startsWith('\uFEFF')) text = text.slice(1)
   try {
     return needsReviver.test(text) ? JSON.parse(text, revive) : JSON.parse(text)
@@ -78,13 +78,18 @@ const needsReviver = /(?<!\d)\d{16}|\d[.eE]|\\u|__proto__/
 
 const [comma, brace, bracket, quote, backslash] = Buffer.from(',{["\\')
 
-/** Estimates the number of values: counts commas and opening brackets outside strings. Stops at the limit. */
+const isEmpty = /\s*[}\]]/y
+
+/** Counts the values of JSON: the whole, the first of each object and array, and one after each comma. */
 function countValues (text: string): number {
-  let values = 0
+  let values = 1
   for (let at = 0; at < text.length && values <= maxValues; at++) {
     const code = text.charCodeAt(at)
-    if (code === comma || code === brace || code === bracket) values++
-    else if (code === quote) {
+    if (code === comma) values++
+    else if (code === brace || code === bracket) {
+      isEmpty.lastIndex = at + 1
+      if (!isEmpty.test(text)) values++
+    } else if (code === quote) {
       while (++at < text.length && text.charCodeAt(at) !== quote) if (text.charCodeAt(at) === backslash) at++
     }
   }

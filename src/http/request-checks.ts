@@ -84,7 +84,7 @@ function validateRequest (request: IncomingMessage): ErrorDefinition | undefined
   // The router would treat `*` as `/`.
   if (url === '*') return errors.PATH_UNKNOWN
   if (host !== undefined && !isHost(host)) return errors.HOST_INVALID
-  // The router would cut the path at `#`: /plants/1#2 would mean plant 1.
+  // The router would cut the path at `#`: /books/1#2 would mean book 1.
   return url?.includes('#') ? unroutable.get(request) ?? errors.HTTP_MALFORMED : undefined
 }
 

@@ -1,7 +1,7 @@
 // A plant: its schemas in requests and responses, and its table.
 import { Type, type Static } from '@sinclair/typebox'
 import { Int64, Int64Text, UnicodeText } from '../http/validation.ts'
-import { defineTable, type RowKey } from '../table-gateway/table.ts'
+import { defineTable } from '../table-gateway/table.ts'
 
 const properties = {
   name: UnicodeText({ description: 'The name of the plant', examples: ['Monstera deliciosa'] }),
@@ -21,9 +21,3 @@ export const PlantParamsSchema = Type.Object({
 })
 
 export const plantsTable = defineTable<Plant>('plants', NewPlantSchema, { name: 'text', tag: 'text' })
-
-// src/commands/ uses these names.
-export { byKey, type RowKey as PlantKey } from '../table-gateway/table.ts'
-export interface PlantToStore extends RowKey { plant: Plant }
-export const { fields, textFields } = plantsTable
-export const columnList = plantsTable.columns.map((column) => `, ${column}`).join('')

@@ -8,6 +8,9 @@ export type Statements = ReturnType<typeof createStatements>
 export const createStatements = (table: Table) =>
   ({ insert: createInsert(table), ...createDeletes(table), ...createReads(table) })
 
+const selectList = ({ columns, selected }: Table) => columns
+  .map((column, index) => column === selected[index] ? column : `${selected[index]} as ${column}`).join(', ')
+
 const range = (length: number) => Array.from({ length }, (_, index) => index)
 
 /** The returned function has a statement for each number of rows. */
@@ -77,9 +80,8 @@ ${pageOf(table, 'owner = list.owner and id >= list.first', 'list.size', String(i
  * per column. If the arrays exceed `maxBytes` or a text exceeds 256 bytes, all arrays are null: `largePage`
  * reads such pages. See docs/design/004-lists-in-pages.md.
  */
-function pageOf (
-  { name, columns, textColumns, selected }: Table, condition: string, size: string, maxBytes: string
-): string {
+function pageOf (table: Table, condition: string, size: string, maxBytes: string): string {
+  const { name, columns, textColumns } = table
   const bytes = columns.map((column) => `octet_length(${column})`).join(' + ')
   const sizes = textColumns.map((column) => `octet_length(${column})`)
   const arrays = columns.map((column) =>
@@ -93,7 +95,7 @@ from (
   select count(*) as count, max(id) as last_id, bool_or(is_large) as has_large,
     ${arrays.join(',\n    ')}
   from (
-    select id, ${selected.join(', ')}, greatest(${['0', ...sizes].join(', ')}) > 256 as is_large
+    select id, ${selectList(table)}, greatest(${['0', ...sizes].join(', ')}) > 256 as is_large
     from ${name} where ${condition} order by id limit ${size}
   ) as item
 ) as page`
@@ -103,11 +105,12 @@ from (
  * Ends the page before the row that would bring the page's JSON over $4 bytes. The condition on
  * `bytes_before` needs only stored lengths. So PostgreSQL reads no large texts of rows after the page.
  */
-function largePageOf ({ name, columns, textColumns, selected }: Table): string {
+function largePageOf (table: Table): string {
+  const { name, columns, textColumns } = table
   const sumOf = (texts: string[]) =>
     ['0', ...texts.map((text) => `coalesce(octet_length(${text}), 0)`)].join(' + ')
   return `with item as (
-  select id, ${selected.join(', ')},
+  select id, ${selectList(table)},
     ${sumOf(textColumns)} as bytes
   from ${name} where owner = $1 and id between $2 and $5 order by id limit $3
 ), stored as (

@@ -10,10 +10,12 @@ export interface Table<Field extends string = string> {
   schema: TObject
   fields: Field[]
   textFields: Field[]
+  /** The fields with a number or a boolean as value. The values of all others are strings. */
+  scalarFields: Field[]
   /** The columns of the fields. They follow the key columns in a statement. */
   columns: string[]
   textColumns: string[]
-  /** The select expressions of the columns. Each has the name of its column. */
+  /** For each column, an expression that selects the value of the field. */
   selected: string[]
 }
 
@@ -22,7 +24,7 @@ const toColumn = (field: string) => field.replaceAll(/[A-Z]/g, (letter) => `_${l
 
 // Lists and exports return a time in the form of `Date.prototype.toJSON`, which is the form of requests.
 const toSelected = (column: string, type: SqlType) => type === 'timestamptz'
-  ? `to_char(${column} at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') as ${column}`
+  ? `to_char(${column} at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')`
   : column
 
 /** `types` has the SQL type of each field, as in the migration. */
@@ -36,6 +38,7 @@ export function defineTable<Row extends object> (
     schema,
     fields,
     textFields,
+    scalarFields: fields.filter((field) => !['text', 'timestamptz'].includes(types[field])),
     columns: fields.map(toColumn),
     textColumns: textFields.map(toColumn),
     selected: fields.map((field) => toSelected(toColumn(field), types[field]))

@@ -1,7 +1,6 @@
 // Serves the liveness and readiness probes, /livez and /readyz.
 import { setImmediate, setTimeout as delay } from 'node:timers/promises'
 import type { FastifyPluginAsync } from 'fastify'
-import type { Database } from '../database/database.ts'
 import { ApiError, errors } from '../errors.ts'
 import type { Lifecycle } from '../http/wire/server.ts'
 
@@ -13,8 +12,8 @@ export const unreadyReasons = ['starting', 'stopping', 'database'] as const
 /** Resolves to undefined if the service is ready, and otherwise to the reason why not. */
 export type Readiness = () => Promise<{ name: (typeof unreadyReasons)[number], error: ApiError } | undefined>
 
-/** Concurrent calls share a database probe. Otherwise requests to /readyz could overload the database. */
-export function createReadiness (database: Database, lifecycle: Lifecycle): Readiness {
+/** Concurrent calls share a call of `probe`. Otherwise requests to /readyz could overload the database. */
+export function createReadiness (probe: () => Promise<void>, lifecycle: Lifecycle): Readiness {
   let probing: Promise<unknown> | undefined
   const expire = async () => {
     await delay(probeTimeoutMs, undefined, { ref: false })
@@ -28,7 +27,7 @@ export function createReadiness (database: Database, lifecycle: Lifecycle): Read
     // Do not probe yet. Before the migration ends, the old tables could make the probe succeed.
     if (lifecycle.starting) return { name: 'starting', error: new ApiError(errors.DATABASE_UNAVAILABLE) }
     try {
-      probing ??= Promise.race([database.probe(), expire()]).finally(() => { probing = undefined })
+      probing ??= Promise.race([probe(), expire()]).finally(() => { probing = undefined })
       await probing
     } catch (cause) {
       return { name: 'database', error: new ApiError(errors.DATABASE_UNAVAILABLE, { cause }) }

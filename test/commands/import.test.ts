@@ -77,7 +77,7 @@ t.test('a plant is not larger than a body, so that an import accepts what an exp
   const csv = (count: number) => `id,name\n1,"${'\u0001""'.repeat(count)}"\n`
   // As JSON, each repetition has 8 bytes, and the rest has 11.
   t.strictSame(await importFile('fay', 'large.csv', csv(124)),
-    ends(1, 'line 2: The plant must not have more than 1000 bytes as JSON.',
+    ends(1, 'line 2: The fields must not have more than 1000 bytes as JSON.',
       '0 created, 0 existing, 1 rejected'))
   t.strictSame(await importFile('fay', 'large.csv', csv(123)), created(1))
   await sql(url, "delete from plants where owner <> 'fay'")

@@ -4,9 +4,10 @@ import { mock } from 'node:test'
 import { setTimeout as delay } from 'node:timers/promises'
 import { stripVTControlCharacters } from 'node:util'
 import t, { type Test } from 'tap'
-import { exportPlants } from '../../src/commands/transfer/export.ts'
-import { importPlants } from '../../src/commands/transfer/import.ts'
+import { exportRows } from '../../src/commands/transfer/export.ts'
+import { importRows } from '../../src/commands/transfer/import.ts'
 import { formatProgress } from '../../src/commands/transfer/progress.ts'
+import { plantsTable } from '../../src/plants/plant.ts'
 import { openSession, sql, waitingForLocks } from '../support/database.ts'
 import { ndjson } from '../support/transfer.ts'
 import { created, ends, openTransfers } from '../support/transfers.ts'
@@ -37,13 +38,14 @@ async function blockPlants (t: Test) {
 
 t.test('the line tells bytes, plants, their rate, and how much time is left', async (t) => {
   for (const [progress, seconds, text] of [
-    [{ bytes: 0, plants: 0 }, 1, '0.0 MB, 0 plants, 0 a second'],
-    [{ bytes: 250_000, totalBytes: 1_000_000, plants: 1500 }, 10,
+    [{ kind: 'plants', bytes: 0, rows: 0 }, 1, '0.0 MB, 0 plants, 0 a second'],
+    [{ kind: 'plants', bytes: 250_000, totalBytes: 1_000_000, rows: 1500 }, 10,
       '0.3 of 1.0 MB, 1,500 plants, 150 a second, 30 s left'],
-    [{ bytes: 2e6, plants: 1000, totalPlants: 100_000 }, 10,
+    [{ kind: 'plants', bytes: 2e6, rows: 1000, totalRows: 100_000 }, 10,
       '2.0 MB, 1,000 plants, 100 a second, 17 min left'],
     // The total is an estimate.
-    [{ bytes: 2e6, plants: 1001, totalPlants: 1000 }, 10, '2.0 MB, 1,001 plants, 100 a second']
+    [{ kind: 'plants', bytes: 2e6, rows: 1001, totalRows: 1000 }, 10,
+      '2.0 MB, 1,001 plants, 100 a second']
   ] as const) t.equal(formatProgress(progress, seconds), text)
 })
 
@@ -67,7 +69,7 @@ t.test('an export shows the plants, and the time that is left if their number is
     await sql(url, statistics)
     const stdout = new PassThrough()
     t.intercept(process, 'stdout', { value: stdout })
-    const exported = ended(() => exportPlants(config, user, undefined, {}))
+    const exported = ended(() => exportRows(config, plantsTable, user, undefined, {}))
     while (stdout.writableLength === 0) await delay(10)
     const shown = stripVTControlCharacters(look())
     t.match(shown, /^0\.\d MB, [\d,]+ plants, [\d,]+ a second/)
@@ -88,8 +90,8 @@ t.test('there is no line without a terminal, or if the plants go to the terminal
     t.intercept(process, 'stdout', { value: stdout })
     t.intercept(process, 'stdin', { value: stdin })
     const done = ended(() => terminal === 'stdin'
-      ? importPlants(config, 'bob', undefined, { dryRun: false })
-      : exportPlants(config, 'ann', undefined, {}))
+      ? importRows(config, plantsTable, 'bob', undefined, { dryRun: false })
+      : exportRows(config, plantsTable, 'ann', undefined, {}))
     await blocked()
     look()
     await unblock()

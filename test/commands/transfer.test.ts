@@ -6,11 +6,13 @@ import { promisify } from 'node:util'
 import { gunzipSync, gzipSync } from 'node:zlib'
 import fc from 'fast-check'
 import t from 'tap'
-import { exportPlants } from '../../src/commands/transfer/export.ts'
+import { exportRows } from '../../src/commands/transfer/export.ts'
 import { findFormat, readCsv, readNdjson } from '../../src/commands/transfer/files.ts'
-import { importPlants } from '../../src/commands/transfer/import.ts'
-import { fields, NewPlantSchema, textFields } from '../../src/plants/plant.ts'
+import { importRows } from '../../src/commands/transfer/import.ts'
+import { ownedTables } from '../../src/domains.ts'
+import { plantsTable } from '../../src/plants/plant.ts'
 import { anyText } from '../support/any-text.ts'
+import { booksTable, createLibrary } from '../support/books.ts'
 import { sql } from '../support/database.ts'
 import { matchEach } from '../support/match.ts'
 import { naughty } from '../support/naughty.ts'
@@ -70,16 +72,41 @@ t.test('every format takes and returns every text, with a byte order mark and CR
   t.strictSame(await stored('mixed'), plants, 'inserted, because one plant exists')
 })
 
-t.test('each field of a plant survives both formats', async (t) => {
-  const properties = Object.entries(NewPlantSchema.properties)
-  const plant = Object.fromEntries(properties.map(([name, { examples }]) => [name, examples?.[0]]))
-  const line = `${JSON.stringify(plant)}\n`
-  await importFile('all fields', 'fields.ndjson', line)
-  await exportFile('all fields', 'fields.csv')
-  await importFile('again', 'again.csv', await readFile(join(folder, 'fields.csv')))
-  await exportFile('again', 'again.ndjson')
-  t.equal(await readFile(join(folder, 'again.ndjson'), 'utf8'), line)
-  t.strictSame(textFields, fields, 'import and export expect only texts')
+t.test('both formats keep each field of each table, whatever its type', async (t) => {
+  const library = await createLibrary(t)
+  for (const table of [...ownedTables, booksTable]) {
+    const { folder, importFile, exportFile } = await openTransfers(t, { DATABASE_URL: library }, table)
+    const { properties, required = [] } = table.schema
+    const rowOf = (id: number, fields: string[]) =>
+      Object.fromEntries([['id', id], ...fields.map((field) => [field, properties[field]?.examples[0]])])
+    const rows = [rowOf(1, table.fields), rowOf(2, table.fields.filter((field) => required.includes(field)))]
+    const lines = rows.map((row) => `${JSON.stringify(row)}\n`).join('')
+    t.strictSame(await importFile('first', 'fields.ndjson', lines), created(2))
+    for (const user of ['first', undefined]) {
+      await exportFile(user, 'fields.csv')
+      await sql(library, `delete from ${table.name}`)
+      const csv = await readFile(join(folder, 'fields.csv'))
+      t.strictSame(await importFile(user, 'again.csv', csv), created(2))
+      await exportFile('first', 'again.ndjson')
+      t.equal(await readFile(join(folder, 'again.ndjson'), 'utf8'), lines)
+    }
+  }
+})
+
+t.test('a cell of CSV with a number or a boolean follows the rules of JSON', async (t) => {
+  const { importFile, exportFile, folder } =
+    await openTransfers(t, { DATABASE_URL: await createLibrary(t) }, booksTable)
+  const row = { id: 1, subTitle: 'true', title: '1', weight: 1e-7, pages: 0, isLent: false }
+  const csv = 'id,subTitle,title,weight,pages,isLent\n1,true,1,1E-7,0,false\n'
+  t.strictSame(await importFile('ann', 'ok.csv', csv), created(1))
+  await exportFile('ann', 'ok.ndjson')
+  t.strictSame(JSON.parse(await readFile(join(folder, 'ok.ndjson'), 'utf8')), row)
+  for (const [field, cell] of [
+    ['pages', '0x10'], ['pages', '01'], ['pages', '1.5'], ['weight', 'NaN'], ['isLent', 't'], ['isLent', '1']
+  ]) {
+    const { report } = await importFile('bob', 'bad.csv', `id,title,${field}\n1,a,${cell}\n`)
+    t.match(report[0], `line 2: ${field} is not valid: Expected `, `${field} ${cell}`)
+  }
 })
 
 const int64 = 'from -9223372036854775808 to 9223372036854775807.'
@@ -126,7 +153,7 @@ t.test('a malformed file or an error of the database ends the import, and nothin
     t.strictSame(await importFile('bad', name, content), ends(1, ...report), name)
   }
   t.strictSame(await stored('bad'), [])
-  const missing = () => importPlants(config, 'bad', 'no.ndjson', { dryRun: false })
+  const missing = () => importRows(config, plantsTable, 'bad', 'no.ndjson', { dryRun: false })
   t.strictSame(await ended(missing), ends(1, "ENOENT: no such file or directory, open 'no.ndjson'"))
 })
 
@@ -281,17 +308,21 @@ async function * split (bytes: Buffer, sizes: number[]): AsyncGenerator<Buffer> 
   }
 }
 
-for (const [format, readLines] of [['csv', readCsv], ['ndjson', readNdjson]] as const) {
+const readers = {
+  csv: (chunks: AsyncIterable<Buffer>) => readCsv(chunks, 1_000_000, plantsTable, 'csv'),
+  ndjson: (chunks: AsyncIterable<Buffer>) => readNdjson(chunks, 1_000_000)
+}
+for (const [format, readLines] of Object.entries(readers)) {
   t.test(`the ${format} that export writes has every value`, async (t) => {
     t.capture(console, 'error')
     const path = join(folder, `plants.${format}`)
     await fc.assert(fc.asyncProperty(plants, sizes, fc.boolean(), async (plants, sizes, hasMark) => {
       await sql(DATABASE_URL, 'delete from plants where owner = $1', [format])
       await storePlants(DATABASE_URL, format, plants)
-      await exportPlants(config, format, path, {})
+      await exportRows(config, plantsTable, format, path, {})
       const bytes = Buffer.concat([Buffer.from(hasMark ? '\uFEFF' : ''), await readFile(path)])
       const read = []
-      for await (const some of readLines(split(bytes, sizes), 1_000_000, format)) {
+      for await (const some of readLines(split(bytes, sizes))) {
         for (const line of some) read.push(line.parse() as Record<string, unknown>)
       }
       const inOrder = plants.toSorted((one, other) => one.id < other.id ? -1 : 1)

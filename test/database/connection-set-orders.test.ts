@@ -75,6 +75,7 @@ type Scripted = ReturnType<typeof scriptConnection>
 
 const states = ['new', 'paused', 'opening', 'idle', 'busy', 'late', 'unresponsive', 'lost'] as const
 type State = (typeof states)[number]
+type Managed = ManagedConnection
 /** How the server treats attempts to connect. 53300 means that the server has no free slot. */
 const answers = ['accepted', 'ignored', 'refused', '53300'] as const
 type Answer = (typeof answers)[number]
@@ -115,10 +116,11 @@ async function runIn (first: State, second: State, other: State, answer: Answer)
   await Promise.all(places.filter((_, index) => all[index] !== 'opening').map(({ enter }) => enter()))
   for (const place of places) Object.assign(place, { answer })
 
-  const set = new ConnectionSet(places.map(({ managed }) => managed))
+  const [one, two, three] = places.map(({ managed }) => managed) as [Managed, Managed, Managed]
+  const set = new ConnectionSet({ own: [one, two], other: [three] })
   const sentTo = () => places.flatMap(({ opened }) => opened).filter(({ sent }) => sent.includes('one'))
     .map(({ owner }) => owner)
-  const outcome = set.run(places.slice(0, 2).map(({ managed }) => managed), { name: 'one', text: '' })
+  const outcome = set.run('own', { name: 'one', text: '' })
     .then(([row]) => row?.[0], ({ cause }) => cause)
   const atOnce = sentTo()
   await settlePromises()
@@ -141,7 +143,7 @@ t.test('no statement fails that an open connection could have run', async () => 
           const own: State[] = [first, second]
           const isPrompt = (state: State) => state === 'idle' || state === 'busy'
           const isUsable = (state: State) => isPrompt(state) || state === 'late'
-          const mayConnect = own.some((state) => ['new', 'lost', 'unresponsive'].includes(state))
+          const mayConnect = /new|lost|unresponsive/.test(own.find((state) => !isUsable(state)) ?? '')
           if (own.includes('idle')) assert.equal(atOnce.length, 1, `sent at once: ${what}`)
           if ([...own, other].some(isPrompt)) assert.equal(soon.length, 1, `sent within 200 ms: ${what}`)
           if (own.some(isPrompt)) assert.notEqual(sentTo[0], '2', `sent on a connection of its own: ${what}`)
@@ -213,8 +215,9 @@ t.test('in every order, each statement settles once, on a connection of its own 
         return place
       }
       const places = ['write one', 'write two', 'read'].map(createPlace)
-      const set = new ConnectionSet(places.map(({ managed }) => managed))
       const ownOf = (isRead: boolean) => places.filter(({ owner }) => (owner === 'read') === isRead)
+      const managedOf = (isRead: boolean) => ownOf(isRead).map(({ managed }) => managed)
+      const set = new ConnectionSet({ read: managedOf(true), write: managedOf(false) })
       const isNoneUsable = (some = places) => some.every(({ usable }) => usable() === undefined)
       const connections = () => places.flatMap(({ opened }) => opened)
 
@@ -238,7 +241,7 @@ t.test('in every order, each statement settles once, on a connection of its own 
         const own = ownOf(step.isRead)
         const isIdle = own.some(({ usable }) => usable()?.pending === 0)
         const send = step.act === 'hedge' ? set.runHedged : set.run
-        const result = send.call(set, own.map(({ managed }) => managed), { name, text: '' })
+        const result = send.call(set, step.isRead ? 'read' : 'write', { name, text: '' })
         must(!isIdle || statement.sentTo.length === 1, 'a statement is sent at once on an idle connection')
         try {
           const [row] = await result
@@ -283,14 +286,17 @@ t.test('in every order, each statement settles once, on a connection of its own 
         const isWaiting = statements.some(({ sentTo, isSettled }) => sentTo.length === 0 && !isSettled)
         const isConnecting = places.some((place) => place.isConnecting)
         must(!isWaiting || isConnecting, 'no statement waits without a reason')
-        for (const { opened, managed, usable } of places) {
-          must(managed.pending() >= (usable()?.pending ?? 0), 'pending() counts')
+        const pending = statements.filter(({ isSettled }) => !isSettled).length
+        // A repeated statement counts twice.
+        must(set.pending.read + set.pending.write >= pending, 'pending counts')
+        for (const { opened } of places) {
           must(opened.slice(0, -1).every(({ isOpen }) => !isOpen), 'a replaced connection is closed')
           must(isClosing || !opened.at(-1)?.isClosedByOwner, 'only a replaced connection is closed')
         }
       })
       assert(isClosed && connections().every(({ isEnded }) => isEnded), 'everything ends')
       assert(statements.every(({ isSettled }) => isSettled), 'each statement settles')
+      assert.deepEqual(set.pending, { read: 0, write: 0 })
       const lost = connections().filter(({ isClosedByOwner }) => !isClosedByOwner).length
       assert.deepEqual(events, { opened: connections().length, failed, timed_out: timedOut, lost })
     }

@@ -3,11 +3,12 @@
 import { join } from 'node:path'
 import t from 'tap'
 import { eraseUser, listUsers } from '../../src/commands/users.ts'
-import { exportPlants } from '../../src/commands/transfer/export.ts'
-import { importPlants } from '../../src/commands/transfer/import.ts'
+import { exportRows } from '../../src/commands/transfer/export.ts'
+import { importRows } from '../../src/commands/transfer/import.ts'
 import { readConfig } from '../../src/config.ts'
-import { ownedTables, tables } from '../../src/database/database.ts'
 import { migrate } from '../../src/database/migrate.ts'
+import { tableNames } from '../../src/domains.ts'
+import { plantsTable } from '../../src/plants/plant.ts'
 import { startApp } from '../support/app.ts'
 import { createDatabase, sql } from '../support/database.ts'
 import { reportPlans, watchPlans } from '../support/plans.ts'
@@ -42,6 +43,13 @@ const scenarios: Array<{ title: string, first: string[], later: string[], isPlan
     first: [plantsOf("'huge'", many), 'analyze'],
     later: addOthers
   },
+  {
+    // The planner expects no rows in as many pages.
+    title: 'with the statistics of an import that was rolled back',
+    first: [plantsOf("'huge'", many), 'delete from plants', 'vacuum (truncate off, analyze)'],
+    later: addOthers,
+    isPlannedFirst: true
+  },
   ...[0, 1, 2].map((count) => ({
     title: `with a plan for ${count} plants`,
     first: [plantsOf("'tiny'", count), tokensOf("'tiny ' || n", count), 'vacuum analyze'],
@@ -53,7 +61,7 @@ const scenarios: Array<{ title: string, first: string[], later: string[], isPlan
 for (const { title, first, later, isPlannedFirst = false } of scenarios) {
   await t.test(`${title}, each statement reads few rows`, async (t) => {
     const url = await createDatabase(t)
-    for (const table of tables) await sql(url, `alter table ${table} set (autovacuum_enabled = off)`)
+    for (const table of tableNames) await sql(url, `alter table ${table} set (autovacuum_enabled = off)`)
     for (const statement of first) await sql(url, statement)
     await reportPlans((text) => sql(url, text), new URL(url).pathname.slice(1))
     const watch = watchPlans(t)
@@ -66,7 +74,8 @@ for (const { title, first, later, isPlannedFirst = false } of scenarios) {
     t.capture(console, 'error')
 
     const ids = range(100).map((index) => 10_000 + index)
-    const importFile = (file: string) => importPlants(config, users[1], join(folder, file), { dryRun: false })
+    const importFile = (file: string, dryRun = false) =>
+      importRows(config, plantsTable, users[1], join(folder, file), { dryRun })
     const revokeFirst = async () => tokens.revoke({ id: (await tokens.list(users[0]))[0]?.id as string })
     /** How many rows each act may read. A request also looks up its token. */
     const requests: Array<[name: string, maxRows: number, act: () => Promise<unknown>]> = [
@@ -84,7 +93,9 @@ for (const { title, first, later, isPlannedFirst = false } of scenarios) {
     const commands: typeof requests = [
       ['import', few, () => importFile('new.ndjson')],
       ['import of existing plants', few, () => importFile('old.ndjson')],
-      ['export', few, () => exportPlants(config, users[0], join(folder, 'out.ndjson'), {})],
+      // It reads the lines twice.
+      ['dry run', 3 * few, () => importFile('old.ndjson', true)],
+      ['export', few, () => exportRows(config, plantsTable, users[0], join(folder, 'out.ndjson'), {})],
       ['token list', 1, () => tokens.list(users[0])],
       ['token revoke', 2, revokeFirst],
       ['token revoke --user', 1, () => tokens.revoke({ user: users[1] })],
@@ -103,7 +114,7 @@ for (const { title, first, later, isPlannedFirst = false } of scenarios) {
       const rows = statements.reduce((sum, { rowsRead }) => sum + rowsRead, 0)
       if (!t.ok(rows <= maxRows, `${name}: ${rows} rows`)) t.comment(JSON.stringify(statements))
     }
-    const left = await sql(url, `select from ${ownedTables[0]} where owner = 'erased'`)
+    const left = await sql(url, "select from plants where owner = 'erased'")
     t.equal(left.length, 0)
   })
 }

@@ -7,10 +7,11 @@ import { join } from 'node:path'
 import pg from 'pg'
 import t, { type Test } from 'tap'
 import { startRecordingUses } from '../../src/access/token-uses.ts'
-import { importPlants } from '../../src/commands/transfer/import.ts'
+import { importRows } from '../../src/commands/transfer/import.ts'
 import { readConfig } from '../../src/config.ts'
-import { openDatabase, ownedTables } from '../../src/database/database.ts'
+import { openDatabase } from '../../src/database/database.ts'
 import { migrate, serverStatement, UnsupportedServer } from '../../src/database/migrate.ts'
+import { ownedTables } from '../../src/domains.ts'
 import { statementEvents, type StatementEvent } from '../../src/events.ts'
 import { plantsTable } from '../../src/plants/plant.ts'
 import { createPlants } from '../../src/plants/repository.ts'
@@ -25,7 +26,8 @@ const root = new URL('../../', import.meta.url)
 const range = (length: number) => Array.from({ length }, (_, index) => index)
 
 /** Matches a table with the data of users. */
-const owned = new RegExp(`\\b(${ownedTables.join('|')})\\b`)
+const ownedNames = ownedTables.map(({ name }) => name)
+const owned = new RegExp(`\\b(${ownedNames.join('|')})\\b`)
 
 /** Makes the service send each of its statements. PostgreSQL plans the statements for small tables. */
 async function sendAll (t: Test) {
@@ -83,14 +85,14 @@ t.test('every statement on plants concerns one user, unless the service can do w
   const sessions = "select from pg_stat_activity where application_name = 'plant-store'"
   while ((await sql(url, `${sessions} and datname = current_database()`)).length > 0);
   const scanned = 'select relname from pg_stat_user_tables where seq_scan > 0 and relname = any ($1)'
-  t.strictSame(await sql(url, scanned, [ownedTables]), [], 'no statement reads a whole table')
+  t.strictSame(await sql(url, scanned, [ownedNames]), [], 'no statement reads a whole table')
 })
 
 t.test('the key of each table with an owner begins with the owner, in the collation "C"', async (t) => {
   const keys = await sql(await createDatabase(t), `select conrelid::regclass::text as name
     from pg_constraint join pg_attribute on attrelid = conrelid and attnum = conkey[1]
     where contype = 'p' and attname = 'owner' and attcollation = '"C"'::regcollation order by name`)
-  t.strictSame(keys.map(({ name }) => name), ownedTables.toSorted())
+  t.strictSame(keys.map(({ name }) => name), ownedNames.toSorted())
 })
 
 t.test('migrate rejects a worker of Citus and names the coordinator', async (t) => {
@@ -159,7 +161,7 @@ t.test('on Citus, an import skips plants that exist, and counts what it creates'
     ['one', '1 created, 0 existing, 0 rejected'], ['all', '2 created, 1 existing, 0 rejected'],
     ['unsorted', '1 created, 1 existing, 0 rejected'], ['all', '0 created, 3 existing, 0 rejected']
   ]) {
-    await importPlants(config, 'ann', join(folder, `${name}.ndjson`), { dryRun: false })
+    await importRows(config, plantsTable, 'ann', join(folder, `${name}.ndjson`), { dryRun: false })
     t.strictSame(printed.args().splice(0), [[summary]])
   }
 })

@@ -3,12 +3,11 @@
 import pg from 'pg'
 import t from 'tap'
 import type { Connection } from '../../src/database/connection.ts'
-import { Systems, type Identity } from '../../src/database/systems.ts'
+import { UnfitServer } from '../../src/database/pg-errors.ts'
+import { Systems } from '../../src/database/systems.ts'
 
-type Admitted = [Connection, Identity]
-
-/** Admits a connection to a server, and returns the connection with the server's identity. */
-function admit (systems: Systems, system: string, { timeline = '1', isCitus = false } = {}): Admitted {
+/** Adds a connection to a server. */
+function add (systems: Systems, system: string, { timeline = '1', isCitus = false } = {}): Connection {
   const connection = {
     server: { name: system },
     isOpen: true,
@@ -17,31 +16,32 @@ function admit (systems: Systems, system: string, { timeline = '1', isCitus = fa
     close () { connection.isOpen = false },
     destroy () { connection.isOpen = false }
   } as unknown as Connection
-  const identity = { system, timeline, isCitus, takesWrites: true }
-  return [connection, systems.admit(connection, identity)]
+  systems.add(connection, { system, timeline, isCitus })
+  return connection
 }
+
+const isOther = { message: 'the server belongs to another database system than the servers in use' }
 
 t.test('the first choice decides for attempts that began earlier', async (t) => {
   const systems = new Systems()
-  const [one, two, other] = [admit(systems, 'one'), admit(systems, 'one'), admit(systems, 'other')]
-  t.equal(systems.choose([one, other]), one[0])
-  t.equal(systems.choose([other, two]), two[0])
-  t.throws(() => systems.choose([other]), { message: 'another server has taken over' })
-  t.throws(() => admit(systems, 'other'), { message: /^the server belongs to another database system/ })
+  const [one, two, other] = [add(systems, 'one'), add(systems, 'one'), add(systems, 'other')]
+  t.equal(systems.choose([one, other], []), one)
+  t.equal(systems.choose([other, two], []), two)
+  t.throws(() => systems.choose([other], []), isOther)
 })
 
 t.test('a connection to an older timeline is not chosen, even if it opened first', async (t) => {
   const systems = new Systems()
-  const [old, promoted] = [admit(systems, 'one'), admit(systems, 'one', { timeline: '2' })]
-  t.equal(systems.choose([old, promoted]), promoted[0])
-  t.throws(() => systems.choose([old]), { message: 'another server has taken over' })
+  const [old, promoted] = [add(systems, 'one'), add(systems, 'one', { timeline: '2' })]
+  t.equal(systems.choose([old, promoted], []), promoted)
+  t.throws(() => systems.choose([old], []), { message: 'another server has taken over' })
 })
 
 t.test('the nodes of Citus are one database', async (t) => {
   const systems = new Systems()
   for (const node of ['coordinator', 'worker']) {
-    const admitted = admit(systems, node, { isCitus: true })
-    t.equal(systems.choose([admitted]), admitted[0])
+    const connection = add(systems, node, { isCitus: true })
+    t.equal(systems.choose([connection], []), connection)
   }
 })
 
@@ -50,25 +50,21 @@ t.test('the system changes if only another system responds for 3 s, and connecti
   let passedMs = 0
   t.intercept(performance, 'now', { value: () => now() + passedMs })
   const systems = new Systems()
-  const [first, identity] = admit(systems, 'one')
-  systems.choose([[first, identity]])
-  const other = t.throws(() => admit(systems, 'other'))
+  const [first, other] = [add(systems, 'one'), add(systems, 'other')]
+  systems.choose([first], [])
   const refused = new Error('connect ECONNREFUSED')
-  const readOnly = t.throws(() => systems.admit(first, { ...identity, takesWrites: false }))
-  /** Whether the system changes, 3 s after the first of two such failures. */
-  const changes = (...causes: unknown[]) => {
-    systems.abandon(causes)
+  /** Chooses now and after 3 s. */
+  const chooseTwice = (...errors: unknown[]) => {
+    t.throws(() => systems.choose([other], errors), isOther)
     passedMs += 3000
-    return systems.abandon(causes)
+    return systems.choose([other], errors)
   }
-  t.notOk(changes(refused, other), 'a connection is open')
+  t.throws(() => chooseTwice(refused), isOther, 'a connection is open')
   Object.assign(first, { isUnresponsive: true })
-  t.notOk(changes(refused, refused))
-  t.notOk(changes(readOnly, other), 'a standby responds')
-  t.notOk(changes(new pg.DatabaseError('starting up', 0, 'error'), other), 'a starting server responds')
+  for (const error of [new UnfitServer('a standby'), new pg.DatabaseError('starting up', 0, 'error')]) {
+    t.throws(() => chooseTwice(error), isOther, error.message)
+  }
   t.equal(first.isOpen, true)
-  t.ok(changes(refused, other))
+  t.equal(chooseTwice(refused), other)
   t.equal(first.isOpen, false)
-  const second = admit(systems, 'other')
-  t.equal(systems.choose([second]), second[0])
 })

@@ -44,8 +44,9 @@ t.test('a body that is not a plant is rejected with the number of its error', as
     ['{"id":1,"name":"n","tag":"\\ud83d"}', 40012,
       'tag must be a string without lone surrogates (U+D800 to U+DFFF).'],
     ['{"id":9223372036854775808,"name":"n"}', 40013, `id must be ${id.slice(11)}`],
-    [`{"id":1,"name":"n","x":[${Array(98).fill(1).join()}]}`, 40017,
-      'The body must not have more than 100 values.'],
+    ...[Array(97).fill(1).join(), Array(97).fill('[ ]').join(), '[['.repeat(48) + 1 + ']]'.repeat(48)].map(
+      (values): (typeof cases)[0] => [`{"id":1,"name":"n","x":[${values}]}`, 40017,
+        'The body must not have more than 100 values.']),
     [Buffer.from('{"id":1,"name":"é"}', 'latin1'), 40007, 'The body is not valid UTF-8.'],
     [good.padEnd(128 * 1024 + 1), ...tooLarge], [`{"id":1,"name":"${'é'.repeat(64 * 1024)}"}`, ...tooLarge]
   ]
@@ -56,6 +57,10 @@ t.test('a body that is not a plant is rejected with the number of its error', as
   t.match(log.join(''), '"msg":"The body is not valid JSON."')
   t.notMatch(log.join(''), '🌵', 'the log has no text of the client')
   t.equal((await send(good.padEnd(128 * 1024))).statusCode, 200, 'a body of exactly BODY_LIMIT bytes')
+  for (const [index, value] of [1, '[]', '{\n}', '",[{"'].entries()) {
+    const body = `{"id":${index + 2},"name":"n","x":[${Array(96).fill(value).join(', ')}]}`
+    t.equal((await send(body)).statusCode, 200, `a body of exactly 100 values, such as ${value}`)
+  }
 })
 
 t.test('the most expensive bodies get the same responses as cheap ones', async (t) => {
@@ -75,7 +80,7 @@ t.test('the last of several duplicate keys wins, and unknown fields are ignored'
     ...[
       '"Id":7', '"owner":"bob"', '"constructor":{"prototype":{"tag":"t"}}', '"hasOwnProperty":1',
       '"__proto__x":1', '"x":"\\"__proto__\\":1"', '"x":1e999', '"x":"\\ud800"', '"toJSON":"x"',
-      `"x":[${'1,'.repeat(95)}1]`, `"x":${'['.repeat(90)}${']'.repeat(90)}`, `"x":"${'[{,'.repeat(10_000)}"`
+      `"x":[${'1,'.repeat(94)}1]`, `"x":${'['.repeat(90)}${']'.repeat(90)}`, `"x":"${'[{,'.repeat(10_000)}"`
     ].map((field, index) => `{"id":${index + 2},${field},"name":"last","tag":""}`)
   ]
   for (const body of bodies) t.equal((await send(body)).body, '{"name":"last","tag":""}', body.slice(0, 60))

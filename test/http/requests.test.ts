@@ -159,7 +159,7 @@ t.test('a client that expects 100 Continue gets an error of its headers at once'
 })
 
 t.test('a rejected request gets no 100 Continue while its error response waits for its turn', async (t) => {
-  // More connections than error responses in a tick. The service reads few first requests in a tick.
+  // More connections than error responses in a tick.
   const connections = 60
   const until = log.length + connections
   const untilAllResponded = async () => { while (log.length < until) await new Promise(setImmediate) }

@@ -3,14 +3,15 @@ import { createTokens, type NewToken } from '../../src/access/tokens.ts'
 import { buildApp } from '../../src/app.ts'
 import { readConfig } from '../../src/config.ts'
 import { openDatabase } from '../../src/database/database.ts'
+import type { Domain } from '../../src/domains.ts'
 import { createDatabase } from './database.ts'
 
 /**
  * Builds the app as the command `serve` does. Creates a database unless `environment` has DATABASE_URL.
- * Clients send requests to `path`.
+ * `register` replaces the routes of the domains. Clients send requests to `path`.
  */
 export async function startApp (
-  t: Test, environment: Record<string, string> = {}, domains?: Parameters<typeof buildApp>[1],
+  t: Test, environment: Record<string, string> = {}, register?: Domain['register'],
   path = '/plants'
 ) {
   const url = environment.DATABASE_URL ?? await createDatabase(t)
@@ -19,7 +20,8 @@ export async function startApp (
   const lifecycle = { stopping: false }
   const log: string[] = []
   const logStream = { write: (line: string) => { log.push(line) } }
-  const app = await buildApp({ config, database, lifecycle, logStream }, domains)
+  const app = await buildApp({ config, database, lifecycle, logStream },
+    register && [{ tables: [], register }])
   t.teardown(async () => {
     await app.close()
     await database.close()

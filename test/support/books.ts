@@ -2,7 +2,7 @@
 import type { FastifyPluginAsyncTypebox } from '@fastify/type-provider-typebox'
 import { Type, type Static } from '@sinclair/typebox'
 import type { Test } from 'tap'
-import type { buildApp } from '../../src/app.ts'
+import type { Domain } from '../../src/domains.ts'
 import { ApiError, defineErrors } from '../../src/errors.ts'
 import { defineType, Int64, Int64Text, UnicodeText } from '../../src/http/validation.ts'
 import { createGateway } from '../../src/table-gateway/gateway.ts'
@@ -63,8 +63,8 @@ const bookRoutes: FastifyPluginAsyncTypebox<{ books: Books }> = async (app, { bo
   })
 }
 
-const registerBooks: Parameters<typeof buildApp>[1] = (guarded, { config, database }, budget) => {
-  guarded.register(bookRoutes, { books: createGateway<Book>(database, booksTable, config, budget) })
+const registerBooks: Domain['register'] = (app, database, config, budget) => {
+  app.register(bookRoutes, { books: createGateway<Book>(database, booksTable, config, budget) })
 }
 
 /** Creates a database with the table of books. */

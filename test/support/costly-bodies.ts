@@ -64,6 +64,6 @@ export const costlyBodies: Record<string, CostlyBody> = {
   ],
   'almost too many long texts': [`{"x":[${Array(98).fill(`"${'\\u0041'.repeat(200)}"`).join()}]}`, ...noId],
   'almost too many brackets around a long text': [
-    `{"x":0.5,"y":${'['.repeat(98)}"${'x'.repeat(size - 3000)}"${']'.repeat(98)}}`, ...noId
+    `{"x":0.5,"y":${'['.repeat(97)}"${'x'.repeat(size - 3000)}"${']'.repeat(97)}}`, ...noId
   ]
 }

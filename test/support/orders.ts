@@ -40,6 +40,6 @@ export async function runSteps<Step> (
     mock.timers.tick(0)
     await settlePromises()
     await check()
-    assert.deepEqual(brokenRules, [])
+    assert.deepEqual([...brokenRules], [])
   }
 }

@@ -4,17 +4,21 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type { Test } from 'tap'
 import { formatError } from '../../src/commands/format.ts'
-import { exportPlants } from '../../src/commands/transfer/export.ts'
-import { importPlants, type ImportOptions } from '../../src/commands/transfer/import.ts'
+import { exportRows } from '../../src/commands/transfer/export.ts'
+import { importRows, type ImportOptions } from '../../src/commands/transfer/import.ts'
 import { readConfig } from '../../src/config.ts'
+import { plantsTable } from '../../src/plants/plant.ts'
+import type { Table } from '../../src/table-gateway/table.ts'
 import { createDatabase, sql } from './database.ts'
 
 export const ends = (code: number, ...report: string[]) => ({ code, report })
 export const created = (count: number) => ends(0, `${count} created, 0 existing, 0 rejected`)
 
-/** Creates a database, and a folder for files. */
-export async function openTransfers (t: Test, environment: Record<string, string> = {}) {
-  const url = await createDatabase(t)
+/** Creates a folder for files, and a database unless `environment` has DATABASE_URL. */
+export async function openTransfers (
+  t: Test, environment: Record<string, string> = {}, table: Table = plantsTable
+) {
+  const url = environment.DATABASE_URL ?? await createDatabase(t)
   const config = readConfig({ DATABASE_URL: url, ...environment })
   // An export flushes its file. TMPDIR may be in memory, where that takes no time.
   const folder = await mkdtemp(join(tmpdir(), 'transfer-'))
@@ -46,11 +50,11 @@ export async function openTransfers (t: Test, environment: Record<string, string
       user: string | undefined, name: string, content: string | Buffer, options: Partial<ImportOptions> = {}
     ) {
       const path = await file(name, content)
-      return ended(() => importPlants(config, user, path, { dryRun: false, ...options }))
+      return ended(() => importRows(config, table, user, path, { dryRun: false, ...options }))
     },
 
     exportFile: (user: string | undefined, name: string, options: { format?: string } = {}) =>
-      ended(() => exportPlants(config, user, join(folder, name), options)),
+      ended(() => exportRows(config, table, user, join(folder, name), options)),
 
     stored: (user: string) =>
       sql(url, 'select id::text, name, tag from plants where owner = $1 order by plants.id', [user])

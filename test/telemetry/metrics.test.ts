@@ -4,7 +4,7 @@ import { setImmediate, setTimeout as delay } from 'node:timers/promises'
 import t from 'tap'
 import manifest from '../../package.json' with { type: 'json' }
 import { createToken } from '../../src/access/tokens.ts'
-import { ownedTables } from '../../src/database/database.ts'
+import { tableNames } from '../../src/domains.ts'
 import { readConfig } from '../../src/config.ts'
 import { ApiError, catalogue, errors } from '../../src/errors.ts'
 import { createReadiness, type Readiness } from '../../src/telemetry/health.ts'
@@ -164,10 +164,10 @@ t.test('each error response is counted once, also below Fastify', async (t) => {
 
 t.test('concurrent probes share one statement, and a blocked event loop does no harm', async (t) => {
   let probes = 0
-  const readiness = createReadiness({ ...database, probe: async () => { probes++ } }, { stopping: false })
+  const readiness = createReadiness(async () => { probes++ }, { stopping: false })
   t.strictSame(await Promise.all([readiness(), readiness(), readiness()]), [undefined, undefined, undefined])
   t.equal(probes, 1)
-  const probing = createReadiness(database, { stopping: false })()
+  const probing = createReadiness(() => database.probe(tableNames), { stopping: false })()
   await setImmediate()
   Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 3000)
   t.equal(await probing, undefined, 'the response arrived while the event loop was blocked')
@@ -181,7 +181,7 @@ t.test('readiness needs each table and a running service, and the log has each c
     return log.splice(0).map((line) => JSON.parse(line))
   }
   await linesAt(200)
-  for (const table of ['tokens', ...ownedTables]) {
+  for (const table of tableNames) {
     await sql(url, `alter table ${table} rename to elsewhere`)
     const [notReady, ...further] = await linesAt(503)
     const message = new RegExp(`relation "${table}" does not exist|no response within`)

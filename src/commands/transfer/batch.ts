@@ -1,51 +1,62 @@
-// A batch of imported plants, and the statements that store the batch.
+// A batch of imported rows, and the statements that store the batch.
 import { finished } from 'node:stream/promises'
 import pg from 'pg'
 import { from } from 'pg-copy-streams'
-import { byKey, columnList, fields, type PlantKey, type PlantToStore } from '../../plants/plant.ts'
+import { byKey, type NewRow, type RowKey, type Table } from '../../table-gateway/table.ts'
 
-const columns = `owner, id${columnList}`
+/** The values of a row, by the names of the fields. */
+export type Fields = Record<string, string | number | boolean | undefined>
+
+const columnsOf = ({ columns }: Table) => ['owner', 'id', ...columns].join(', ')
 // One query string saves two round trips.
-const copy = `savepoint before_copy; copy plants (${columns}) from stdin; release before_copy`
-const stage = `create temp table if not exists staged on commit drop as select ${columns} from plants
-  with no data; truncate staged; copy staged from stdin`
+const copyTo = (table: Table) =>
+  `savepoint before_copy; copy ${table.name} (${columnsOf(table)}) from stdin; release before_copy`
+const stageFor = (table: Table) => `create temp table if not exists staged on commit drop as
+  select ${columnsOf(table)} from ${table.name} with no data; truncate staged; copy staged from stdin`
 // PostgreSQL inserts the rows in the order of `byKey`. If lines repeat a key, it stores the first line. Count
 // the returned rows: on Citus the statement's own row count is the number of staged rows.
-const insert = `with created as (
-    insert into plants (${columns}) select * from staged order by owner, id, ctid
+const insertInto = (table: Table) => `with created as (
+    insert into ${table.name} (${columnsOf(table)}) select * from staged order by owner, id, ctid
     on conflict do nothing returning 1
   ) select count(*) from created`
 // unique_violation. For COPY, the coordinator of Citus reports an error of a worker as internal_error.
 const mayBeDuplicate = ['23505', 'XX000']
 
-/** The keys that exist for a dry run: keys of stored plants, and keys of earlier lines. */
+/** The keys that exist for a dry run: keys of stored rows, and keys of earlier lines. */
 export const createChecked = `create temp table checked (
     owner text collate "C", id bigint, primary key (owner, id)
-  ) on commit drop; set local enable_hashjoin = off; set local enable_mergejoin = off`
-// Without hash and merge joins, PostgreSQL looks up each key in the index, whatever the statistics say. Citus
-// accepts a join of a distributed table only with a subquery on a local table.
-const addStored = `insert into checked select plants.owner, plants.id
-  from plants join (select owner, id from staged) as line using (owner, id) on conflict do nothing`
+  ) on commit drop`
+// Because of `distinct`, PostgreSQL looks up each key, whatever the statistics say. It could turn a plain
+// join around, and read the lines again for each row. Citus needs a subquery on a local table.
+const addStored = ({ name }: Table) => `insert into checked
+  select stored.* from (select owner, id from staged) as line cross join lateral (
+    select distinct owner, id from ${name} where owner = line.owner and id = line.id
+  ) as stored on conflict do nothing`
 const addLines = 'insert into checked select owner, id from staged on conflict do nothing'
 
 /** A batch with more characters is sent at once. */
 const maxLength = 2 ** 19
 
-/** Plants as lines of COPY's text format. The garbage collector would take longer with objects. */
+/** Rows as lines of COPY's text format. The garbage collector would take longer with objects. */
 export class Batch {
   size = 0
-  /** Whether the plants have the order of `byKey`. */
+  /** Whether the rows have the order of `byKey`. */
   isSorted = true
   #length = 0
-  #last: PlantKey | undefined
+  #last: RowKey | undefined
   #lines: string[] = []
+  readonly #fields: string[]
   readonly #encoded: Buffer[] = []
 
-  add (added: PlantToStore): void {
+  constructor ({ fields }: Table) {
+    this.#fields = fields
+  }
+
+  add (added: NewRow<Fields>): void {
     this.isSorted &&= this.#last === undefined || byKey(this.#last, added) <= 0
     this.#last = added
-    const { user, id, plant } = added
-    const line = toLine([user, id, ...fields.map((field) => plant[field])])
+    const { user, id, row } = added
+    const line = toLine([user, id, ...this.#fields.map((field) => row[field])])
     this.#lines.push(line)
     this.#length += line.length
     this.size++
@@ -67,12 +78,12 @@ export class Batch {
 }
 
 /**
- * Takes half of the time of `insertAll`. Returns false, and stores nothing, if one plant exists. After some
+ * Takes half of the time of `insertAll`. Returns false, and stores nothing, if one row exists. After some
  * other errors on Citus, also returns false: `insertAll` will fail for the same reason.
  */
-export async function copyAll (client: pg.Client, lines: Buffer): Promise<boolean> {
+export async function copyAll (client: pg.Client, table: Table, lines: Buffer): Promise<boolean> {
   try {
-    await finished(client.query(from(copy)).end(lines))
+    await finished(client.query(from(copyTo(table))).end(lines))
     return true
   } catch (error) {
     if (!(error instanceof pg.DatabaseError && mayBeDuplicate.includes(error.code as string))) throw error
@@ -81,27 +92,29 @@ export async function copyAll (client: pg.Client, lines: Buffer): Promise<boolea
   }
 }
 
-const stageAll = (client: pg.Client, lines: Buffer) => finished(client.query(from(stage)).end(lines))
+const stageAll = (client: pg.Client, table: Table, lines: Buffer) =>
+  finished(client.query(from(stageFor(table))).end(lines))
 
-/** Returns the number of plants that did not exist. */
-export async function insertAll (client: pg.Client, lines: Buffer): Promise<number> {
-  await stageAll(client, lines)
-  const { rows: [row] } = await client.query(insert)
+/** Returns the number of rows that did not exist. */
+export async function insertAll (client: pg.Client, table: Table, lines: Buffer): Promise<number> {
+  await stageAll(client, table, lines)
+  const { rows: [row] } = await client.query(insertInto(table))
   return Number(row.count)
 }
 
-/** Returns the same number, but neither stores nor locks a plant. Needs the table of `createChecked`. */
-export async function checkAll (client: pg.Client, lines: Buffer): Promise<number> {
-  await stageAll(client, lines)
-  await client.query(addStored)
+/** Returns the same number, but neither stores nor locks a row. Needs the table of `createChecked`. */
+export async function checkAll (client: pg.Client, table: Table, lines: Buffer): Promise<number> {
+  await stageAll(client, table, lines)
+  await client.query(addStored(table))
   return (await client.query(addLines)).rowCount as number
 }
 
 const escapes: Record<string, string> = { '\\': '\\\\', '\t': '\\t', '\n': '\\n', '\r': '\\r' }
 
-const toLine = (cells: Array<string | undefined>) => `${cells.map(toText).join('\t')}\n`
+const toLine = (cells: Array<Fields[string]>) => `${cells.map(toText).join('\t')}\n`
 
-function toText (cell: string | undefined): string {
+function toText (cell: Fields[string]): string {
   if (cell === undefined) return '\\N'
+  if (typeof cell !== 'string') return String(cell)
   return /[\\\t\n\r]/.test(cell) ? cell.replaceAll(/[\\\t\n\r]/g, (found) => escapes[found] as string) : cell
 }

@@ -1,30 +1,29 @@
-// Checks the lines of an import by the rules of POST /plants.
+// Checks the lines of an import by the schema of the table, as a create does.
 import { Type } from '@sinclair/typebox'
 import { isPrintable } from '../../access/tokens.ts'
-import { compileValidator } from '../../http/validation.ts'
-import {
-  fields, NewPlantSchema, PlantParamsSchema, type Plant, type PlantToStore
-} from '../../plants/plant.ts'
+import { compileValidator, Int64Text, UnicodeText } from '../../http/validation.ts'
+import type { NewRow, Table } from '../../table-gateway/table.ts'
+import type { Fields } from './batch.ts'
 import { invalid, type Line } from './files.ts'
 
-/** The returned function throws an ApiError for an invalid line. `maxBytes` limits a plant as JSON. */
+/** The returned function throws an ApiError for an invalid line. `maxBytes` limits the fields as JSON. */
 export function createCheck (
-  isCsv: boolean, user: string | undefined, maxBytes: number
-): (line: Line) => PlantToStore {
-  const { properties } = NewPlantSchema
-  const owner = user === undefined && { user: properties.name }
-  const schema = Type.Object({ ...owner, ...properties, ...isCsv && PlantParamsSchema.properties })
+  { schema: { properties }, fields }: Table, isCsv: boolean, user: string | undefined, maxBytes: number
+): (line: Line) => NewRow<Fields> {
+  const owner = user === undefined && { user: UnicodeText({ description: 'The user' }) }
+  const id = isCsv && { id: Int64Text({ description: 'The id' }) }
+  const schema = Type.Object({ ...owner, ...properties, ...id })
   const validate = compileValidator({ schema, httpPart: 'body' })
   return (line) => {
-    const { value: plant, error } = validate(line.parse()) as
-      { value: Plant & Omit<PlantToStore, 'plant'>, error?: Error }
+    const { value: row, error } = validate(line.parse()) as
+      { value: Fields & { user: string }, error?: Error }
     if (error !== undefined) throw error
-    if (user && 'user' in plant) throw invalid('user must be absent, or use --all.')
-    if (!user && !isPrintable(plant.user)) throw invalid('user must be 1 to 255 printable characters.')
+    if (user && 'user' in row) throw invalid('user must be absent, or use --all.')
+    if (!user && !isPrintable(row.user)) throw invalid('user must be 1 to 255 printable characters.')
     // In JSON, a character of a CSV file may take six bytes. Lists and exports rely on the limit.
-    if (line.text.length * 6 > maxBytes && Buffer.byteLength(JSON.stringify(plant, fields)) > maxBytes) {
-      throw invalid(`The plant must not have more than ${maxBytes} bytes as JSON.`)
+    if (line.text.length * 6 > maxBytes && Buffer.byteLength(JSON.stringify(row, fields)) > maxBytes) {
+      throw invalid(`The fields must not have more than ${maxBytes} bytes as JSON.`)
     }
-    return { user: user ?? plant.user, id: String(plant.id), plant }
+    return { user: user ?? row.user, id: String(row.id), row }
   }
 }

@@ -1,4 +1,4 @@
-// The command `export`: writes plants to a file.
+// The command `export`: writes the rows of a table to a file.
 import { randomUUID } from 'node:crypto'
 import { createWriteStream, statSync } from 'node:fs'
 import { rename, rm } from 'node:fs/promises'
@@ -7,13 +7,14 @@ import { createGzip } from 'node:zlib'
 import pg from 'pg'
 import { to } from 'pg-copy-streams'
 import type { Config } from '../../config.ts'
-import { fields } from '../../plants/plant.ts'
+import type { Table } from '../../table-gateway/table.ts'
 import { findFormat } from './files.ts'
 import { runTransfer, type Transfer } from './transfer.ts'
 
-/** Writes to standard output if there is no `file`. Exports the plants of all users if there is no `user`. */
-export async function exportPlants (
-  config: Config, user: string | undefined, file: string | undefined, { format }: { format?: string }
+/** Writes to standard output if there is no `file`. Exports the rows of all users if there is no `user`. */
+export async function exportRows (
+  config: Config, table: Table, user: string | undefined, file: string | undefined,
+  { format }: { format?: string }
 ): Promise<void> {
   const { isCsv, isGzip } = findFormat(file, format)
   if (file !== undefined && statSync(file, { throwIfNoEntry: false })?.isFile() === false) {
@@ -24,9 +25,9 @@ export async function exportPlants (
     // The role's statement_timeout may be too short for an export, so turn this timeout off.
     await client.query('begin read only; set local statement_timeout = 0')
     const isShown = process.stderr.isTTY && (file !== undefined || !process.stdout.isTTY)
-    const count = isShown ? [await countPlants(transfer, user)] : []
-    const rows = client.query(to(copyStatement(isCsv, user)))
-    const convert = isCsv ? [] : [(chunks: AsyncIterable<Buffer>) => toNdjson(chunks, user)]
+    const count = isShown ? [await countRows(transfer, table, user)] : []
+    const rows = client.query(to(copyStatement(table, isCsv, user)))
+    const convert = isCsv ? [] : [(chunks: AsyncIterable<Buffer>) => toNdjson(chunks, table, user)]
     // Rename the file to its final name only when the file is complete. Do not open an existing file.
     const part = `${file}.${randomUUID()}.part`
     const options = { flags: 'wx', mode: 0o600, flush: true }
@@ -48,30 +49,34 @@ export async function exportPlants (
 }
 
 /** Starts the progress line. Pass all lines of the file through the returned function. */
-async function countPlants (transfer: Transfer, user?: string) {
-  // Counting the plants of all users could take long. Use PostgreSQL's estimate, which is -1 if unknown.
+async function countRows (transfer: Transfer, { name }: Table, user?: string) {
+  // Counting the rows of all users could take long. Use PostgreSQL's estimate, which is -1 if unknown.
   const { rows: [row] } = await transfer.client.query(user === undefined
-    ? "select nullif(reltuples, -1) as total from pg_class where oid = 'plants'::regclass"
-    : `select count(*) as total from plants where owner = ${pg.escapeLiteral(user)}`)
-  let [bytes, plants] = [0, 0]
-  transfer.progress = () => ({ bytes, plants, totalPlants: Number(row.total) || undefined })
+    ? `select nullif(reltuples, -1) as total from pg_class where oid = '${name}'::regclass`
+    : `select count(*) as total from ${name} where owner = ${pg.escapeLiteral(user)}`)
+  let [bytes, rows] = [0, 0]
+  transfer.progress = () => ({ kind: name, bytes, rows, totalRows: Number(row.total) || undefined })
   return async function * (chunks: AsyncIterable<Buffer>): AsyncGenerator<Buffer> {
     for await (const chunk of chunks) {
       bytes += chunk.length
       // The number of a line feed: with a string, `indexOf` takes twice as long.
-      for (let at = -1; (at = chunk.indexOf(0x0A, at + 1)) !== -1;) plants++
+      for (let at = -1; (at = chunk.indexOf(0x0A, at + 1)) !== -1;) rows++
       yield chunk
     }
   }
 }
 
-function copyStatement (isCsv: boolean, user?: string): string {
+function copyStatement (table: Table, isCsv: boolean, user?: string): string {
+  const { name, fields, scalarFields, columns, selected } = table
   const [owner, condition] = user === undefined
     ? ['owner as "user", ', 'true']
     : ['', `owner = ${pg.escapeLiteral(user)}`]
+  // COPY would write a boolean as `t` or `f`.
+  const values = fields.map((field, index) =>
+    scalarFields.includes(field) ? `to_json(${columns[index]})` : selected[index])
   // The quotes keep the upper-case letters of a field in the header.
-  const columns = fields.map((field) => `, ${field} as "${field}"`).join('')
-  return `copy (select ${owner}id${columns} from plants where ${condition} order by owner, id)
+  const list = fields.map((field, index) => `, ${values[index]} as "${field}"`).join('')
+  return `copy (select ${owner}id${list} from ${name} where ${condition} order by owner, id)
     to stdout ${isCsv ? '(format csv, header)' : ''}`
 }
 
@@ -86,12 +91,15 @@ function escape (found: string): string {
 }
 
 /** Turns COPY's text format into JSON. PostgreSQL would take longer. */
-async function * toNdjson (chunks: AsyncIterable<Buffer>, user?: string): AsyncGenerator<Buffer> {
+async function * toNdjson (
+  chunks: AsyncIterable<Buffer>, { fields, scalarFields }: Table, user?: string
+): AsyncGenerator<Buffer> {
   const keys = [...user === undefined ? ['user'] : [], 'id', ...fields]
   const line = new RegExp(`${keys.map(() => '([^\\t\\n]*)').join('\\t')}\\n`, 'g')
-  const members = keys.map((key, index) => key === 'id' ? `"id":$${index + 1}` : `"${key}":"$${index + 1}"`)
+  const members = keys.map((key, index) =>
+    ['id', ...scalarFields].includes(key) ? `"${key}":$${index + 1}` : `"${key}":"$${index + 1}"`)
   const json = `{${members.join()}}\n`
-  const absent = new RegExp(`,"(?:${fields.join('|')})":"\\\\N"`, 'g')
+  const absent = new RegExp(`,"(?:${fields.join('|')})":"?\\\\N"?`, 'g')
   let rest = ''
   for await (const chunk of chunks) {
     // Each byte becomes a character. So the bytes of UTF-8 stay unchanged.

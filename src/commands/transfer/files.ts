@@ -2,7 +2,7 @@
 import { isUtf8 } from 'node:buffer'
 import { ApiError, errors } from '../../errors.ts'
 import { parseJson } from '../../http/json.ts'
-import { fields } from '../../plants/plant.ts'
+import type { Table } from '../../table-gateway/table.ts'
 import { UsageError } from '../format.ts'
 
 export interface Line {
@@ -42,7 +42,7 @@ export async function * readNdjson (chunks: AsyncIterable<Buffer>, maxBytes: num
  * columns `emptyTexts`, an empty cell is an empty text, not an absent value.
  */
 export async function * readCsv (
-  chunks: AsyncIterable<Buffer>, maxBytes: number, user?: string, emptyTexts: string[] = []
+  chunks: AsyncIterable<Buffer>, maxBytes: number, table: Table, user?: string, emptyTexts: string[] = []
 ) {
   let columns: string[] = []
   // The record that is being read. A record continues on the next line while its number of quotes is odd.
@@ -61,8 +61,8 @@ export async function * readCsv (
       record = record.replace(/\r$/, '')
       const cells = toCells(record)
       if (cells === undefined) throw malformed()
-      const parse = () => toObject(columns, cells, isValid, emptyTexts)
-      if (columns.length === 0) columns = checkHeader(cells.map((name = '') => name), user)
+      const parse = () => toObject(columns, cells, isValid, table, emptyTexts)
+      if (columns.length === 0) columns = checkHeader(cells.map((name = '') => name), table, user)
       else yield { number, text: record, parse }
     }
   }
@@ -91,7 +91,7 @@ function toCells (record: string): Array<string | undefined> | undefined {
   }
 }
 
-function checkHeader (columns: string[], user?: string): string[] {
+function checkHeader (columns: string[], { fields }: Table, user?: string): string[] {
   const known = [...user === undefined ? ['user'] : [], 'id', ...fields]
   if (columns.every((name, index) => known.includes(name) && columns.indexOf(name) === index)) return columns
   const got = columns.join()
@@ -99,14 +99,19 @@ function checkHeader (columns: string[], user?: string): string[] {
     (got.length > 100 ? `${got.slice(0, 100)}…` : got))
 }
 
+/** Matches a number or a boolean in JSON. */
+const scalar = /^(?:true|false|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[Ee][+-]?\d+)?)$/
+
 function toObject (
-  columns: string[], cells: Array<string | undefined>, isValid: boolean, emptyTexts: string[]
+  columns: string[], cells: Array<string | undefined>, isValid: boolean, { scalarFields }: Table,
+  emptyTexts: string[]
 ): unknown {
   if (!isValid) throw new ApiError(errors.BODY_NOT_UTF8)
   if (cells.length !== columns.length) throw invalid(`The line must have ${columns.length} cells.`)
   const object: Record<string, unknown> = {}
   for (const [index, name] of columns.entries()) {
-    object[name] = cells[index] ?? (emptyTexts.includes(name) ? '' : undefined)
+    const cell = cells[index] ?? (emptyTexts.includes(name) ? '' : undefined)
+    object[name] = cell && scalarFields.includes(name) && scalar.test(cell) ? JSON.parse(cell) : cell
   }
   return object
 }

@@ -1,12 +1,12 @@
-// The command `import`: checks the lines of a file and creates their plants.
+// The command `import`: checks the lines of a file and creates their rows.
 import { fstatSync } from 'node:fs'
 import { open } from 'node:fs/promises'
 import { pipeline } from 'node:stream/promises'
 import type { Config } from '../../config.ts'
 import { ApiError } from '../../errors.ts'
-import { textFields, type PlantToStore } from '../../plants/plant.ts'
+import type { NewRow, Table } from '../../table-gateway/table.ts'
 import { UsageError } from '../format.ts'
-import { Batch } from './batch.ts'
+import { Batch, type Fields } from './batch.ts'
 import { createCheck } from './check.ts'
 import { findFormat, readCsv, readNdjson, type Line } from './files.ts'
 import { gunzip } from './gunzip.ts'
@@ -24,13 +24,13 @@ export interface ImportOptions extends StoreOptions {
 const extraBytes = 2048
 
 /** Reads standard input if there is no `file`. If there is no `user`, each line names its user. */
-export async function importPlants (
-  config: Config, user: string | undefined, file: string | undefined, options: ImportOptions
+export async function importRows (
+  config: Config, table: Table, user: string | undefined, file: string | undefined, options: ImportOptions
 ): Promise<void> {
   const { isCsv, isGzip } = findFormat(file, options.format)
   const emptyTexts = options.empty?.split(',') ?? []
-  if (!emptyTexts.every((name) => isCsv && textFields.some((field) => field === name))) {
-    throw new UsageError(`--empty: expected a CSV file, and columns of ${textFields.join()}`)
+  if (!emptyTexts.every((name) => isCsv && table.textFields.includes(name))) {
+    throw new UsageError(`--empty: expected a CSV file, and columns of ${table.textFields.join()}`)
   }
   await runTransfer(config, 'import', async (transfer) => {
     await using input = file === undefined ? undefined : await open(file)
@@ -44,12 +44,13 @@ export async function importPlants (
     }
     if (output?.isFile()) await rejects?.truncate()
     const source = input?.createReadStream() ?? process.stdin
-    const store = createStore(transfer, options)
+    const store = createStore(table, transfer, options)
     let rejected = 0
     transfer.summary = () => store.summary(rejected)
     if (file !== undefined || !process.stdin.isTTY) {
       const totalBytes = Number(size) || undefined
-      transfer.progress = () => ({ bytes: source.bytesRead, totalBytes, plants: store.plants() })
+      transfer.progress = () =>
+        ({ kind: table.name, bytes: source.bytesRead, totalBytes, rows: store.rows() })
     }
 
     async function reject ({ number, text }: Line, error: ApiError): Promise<void> {
@@ -59,22 +60,22 @@ export async function importPlants (
       await rejects.appendFile(`${JSON.stringify({ line: number, reason, text })}\n`)
     }
 
-    const check = createCheck(isCsv, user, config.BODY_LIMIT)
+    const check = createCheck(table, isCsv, user, config.BODY_LIMIT)
     const maxLineBytes = config.BODY_LIMIT + extraBytes
     const read = (chunks: AsyncIterable<Buffer>) =>
-      isCsv ? readCsv(chunks, maxLineBytes, user, emptyTexts) : readNdjson(chunks, maxLineBytes)
-    const storeAll = (chunks: AsyncIterable<Buffer>) => storeLines(read(chunks), check, store, reject)
+      isCsv ? readCsv(chunks, maxLineBytes, table, user, emptyTexts) : readNdjson(chunks, maxLineBytes)
+    const storeAll = (chunks: AsyncIterable<Buffer>) => storeLines(table, read(chunks), check, store, reject)
     await pipeline(source, ...isGzip ? [gunzip] : [], storeAll, { signal: transfer.signal })
     if (rejected > 0) process.exitCode = 3
   })
 }
 
-/** Stores the plants of the lines that `check` accepts. `reject` throws to end the import. */
+/** Stores the rows of the lines that `check` accepts. `reject` throws to end the import. */
 async function storeLines (
-  lines: AsyncIterable<Iterable<Line>>, check: (line: Line) => PlantToStore,
+  table: Table, lines: AsyncIterable<Iterable<Line>>, check: (line: Line) => NewRow<Fields>,
   store: ReturnType<typeof createStore>, reject: (line: Line, error: ApiError) => Promise<void>
 ): Promise<void> {
-  let batch = new Batch()
+  let batch = new Batch(table)
   for await (const some of lines) {
     for (const line of some) {
       try {
@@ -86,7 +87,7 @@ async function storeLines (
       }
       if (!store.isFull(batch)) continue
       await store.send(batch, line.number)
-      batch = new Batch()
+      batch = new Batch(table)
     }
     batch.encode()
   }

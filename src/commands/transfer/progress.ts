@@ -2,12 +2,14 @@
 import { clearLine, cursorTo } from 'node:readline'
 
 export interface Progress {
+  /** What the rows are, such as `plants`. */
+  kind: string
   bytes: number
   /** Undefined if unknown. */
   totalBytes?: number
-  plants: number
+  rows: number
   /** Undefined if unknown. May be an estimate. */
-  totalPlants?: number
+  totalRows?: number
 }
 
 /** Returns a function that removes the line. Shows nothing if standard error is no terminal. */
@@ -33,13 +35,13 @@ export function showProgress (transfer: { progress?: () => Progress }): () => vo
 }
 
 export function formatProgress (
-  { bytes, totalBytes, plants, totalPlants }: Progress, seconds: number
+  { kind, bytes, totalBytes, rows, totalRows }: Progress, seconds: number
 ): string {
-  const share = totalBytes === undefined ? plants / (totalPlants ?? Infinity) : bytes / totalBytes
+  const share = totalBytes === undefined ? rows / (totalRows ?? Infinity) : bytes / totalBytes
   const megabytes = (bytes: number) => (bytes / 1e6).toFixed(1)
   const size = totalBytes === undefined ? megabytes(bytes) : `${megabytes(bytes)} of ${megabytes(totalBytes)}`
   const left = share > 0 && share <= 1 ? `, ${formatDuration(seconds / share - seconds)} left` : ''
-  return `${size} MB, ${integer.format(plants)} plants, ${integer.format(plants / seconds)} a second${left}`
+  return `${size} MB, ${integer.format(rows)} ${kind}, ${integer.format(rows / seconds)} a second${left}`
 }
 
 const integer = new Intl.NumberFormat('en', { maximumFractionDigits: 0 })

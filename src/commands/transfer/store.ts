@@ -1,37 +1,38 @@
 // Stores the batches of an import: in transactions of the given size, and at most at the given rate.
 import { setTimeout as delay } from 'node:timers/promises'
+import type { Table } from '../../table-gateway/table.ts'
 import { checkAll, copyAll, createChecked, insertAll, type Batch } from './batch.ts'
 import type { Transfer } from './transfer.ts'
 
 export interface StoreOptions {
-  /** The most plants in a transaction. */
+  /** The most rows in a transaction. */
   chunk?: number
-  /** The most plants in a second. */
+  /** The most rows in a second. */
   rate?: number
-  /** Counts the plants that the import would create, but stores nothing. */
+  /** Counts the rows that the import would create, but stores nothing. */
   dryRun: boolean
 }
 
 /** With a low rate, an import sends so many batches a second. */
 const batchesPerSecond = 10
 // Set the limit in the transaction: a pooler loses the settings of a session. The limit is long, because an
-// insert waits for any other transaction that creates the same plant.
+// insert waits for any other transaction that creates the same row.
 const begin = 'begin; set local statement_timeout = 60000'
 
 export function createStore (
-  { client, signal }: Pick<Transfer, 'client' | 'signal'>,
+  table: Table, { client, signal }: Pick<Transfer, 'client' | 'signal'>,
   { rate = Infinity, chunk = Infinity, dryRun }: StoreOptions
 ) {
   let [created, existing, uncommitted] = [0, 0, 0]
   let committed = { created, existing }
   let note = ''
   let stored: Promise<void> = Promise.resolve()
-  /** False after a batch with plants that exist. The next batch probably has such plants, too. */
+  /** False after a batch with rows that exist. The next batch probably has such rows, too. */
   let mayCopy = true
   /** When the rate allows the next batch. */
   let nextAt = 0
 
-  /** Does not wait until the plants are stored, so that the import reads the next lines meanwhile. */
+  /** Does not wait until the rows are stored, so that the import reads the next lines meanwhile. */
   async function send (batch: Batch): Promise<void> {
     await stored
     const pause = nextAt - performance.now()
@@ -45,8 +46,8 @@ export function createStore (
 
   async function store (batch: Batch): Promise<void> {
     const lines = batch.lines()
-    const isCopied = mayCopy && !dryRun && batch.isSorted && await copyAll(client, lines)
-    const count = isCopied ? batch.size : await (dryRun ? checkAll : insertAll)(client, lines)
+    const isCopied = mayCopy && !dryRun && batch.isSorted && await copyAll(client, table, lines)
+    const count = isCopied ? batch.size : await (dryRun ? checkAll : insertAll)(client, table, lines)
     mayCopy = count === batch.size
     created += count
     existing += batch.size - count
@@ -66,7 +67,7 @@ export function createStore (
     isFull: (batch: Batch) =>
       batch.isLarge() || batch.size >= Math.min(chunk - uncommitted, rate / batchesPerSecond),
 
-    /** `lineNumber` is the line of the batch's last plant. */
+    /** `lineNumber` is the line of the batch's last row. */
     async send (batch: Batch, lineNumber: number): Promise<void> {
       await send(batch)
       if (uncommitted === chunk) await commit(`; stored up to line ${lineNumber}`)
@@ -78,8 +79,8 @@ export function createStore (
       await commit('')
     },
 
-    /** How many plants the database has received, perhaps without a commit. */
-    plants: () => created + existing,
+    /** How many rows the database has received, perhaps without a commit. */
+    rows: () => created + existing,
 
     summary: (rejected: number) => `${committed.created} created, ${committed.existing} existing, ` +
       `${rejected} rejected${dryRun ? '; nothing is stored' : note}`

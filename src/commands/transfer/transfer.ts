@@ -3,17 +3,17 @@ import { setFlagsFromString } from 'node:v8'
 import type { Client } from 'pg'
 import type { Config } from '../../config.ts'
 import { openClient } from '../../database/connector.ts'
-import { withDatabase } from '../database.ts'
+import { withOpenDatabase } from '../database.ts'
 import { formatError } from '../format.ts'
 import { showProgress, type Progress } from './progress.ts'
 
 export interface Transfer {
   client: Client
-  /** Aborts on SIGINT or SIGTERM. The abort also ends the database connection. */
+  /** Aborts on SIGINT or SIGTERM, or if the server no longer responds. This ends the connection, too. */
   signal: AbortSignal
   /** The last line of the report. Empty when there is nothing to report. */
   summary: () => string
-  /** Undefined if the progress line would mix with the plants on the terminal. */
+  /** Undefined if the progress line would mix with the rows on the terminal. */
   progress?: () => Progress
 }
 
@@ -21,12 +21,13 @@ export interface Transfer {
 for (const flag of ['--semi-space-growth-factor=1', '--heap-growing-percent=50']) setFlagsFromString(flag)
 
 /** `name` is the command. PostgreSQL shows it as the name of the application. */
-export const runTransfer = (config: Config, name: string, run: (transfer: Transfer) => Promise<void>) =>
-  withDatabase(config, async (url) => {
-    const client = await openClient(url, { application_name: `plant-store ${name}` })
+export function runTransfer (config: Config, name: string, run: (transfer: Transfer) => Promise<void>) {
+  const applicationName = `plant-store ${name}`
+  return withOpenDatabase(config, { applicationName, statementTimeoutMs: 0 }, async (_, url, silence) => {
+    const client = await openClient(url, { application_name: applicationName })
     const interruption = new AbortController()
-    const { signal } = interruption
-    const interrupt = () => interruption.abort()
+    const signal = AbortSignal.any([interruption.signal, silence])
+    const interrupt = () => interruption.abort(new Error('interrupted'))
     process.once('SIGINT', interrupt).once('SIGTERM', interrupt)
     const disconnect = () => { client.connection.stream.destroy() }
     // A frozen server would never confirm the end of the connection.
@@ -38,8 +39,8 @@ export const runTransfer = (config: Config, name: string, run: (transfer: Transf
     process.off('SIGINT', interrupt).off('SIGTERM', interrupt)
     if (error !== undefined) {
       // 130 is the usual exit code after SIGINT.
-      process.exitCode = signal.aborted ? 130 : 1
-      console.error(signal.aborted ? 'interrupted' : formatError(error))
+      process.exitCode = interruption.signal.aborted ? 130 : 1
+      console.error(formatError(signal.reason ?? error))
     }
     if (transfer.summary() !== '') console.error(transfer.summary())
     const timer = setTimeout(disconnect, 1000)
@@ -48,3 +49,4 @@ export const runTransfer = (config: Config, name: string, run: (transfer: Transf
     // If the reader of a pipe has stopped, the pending write would keep the process alive.
     if (signal.aborted) process.exit()
   })
+}

@@ -88,6 +88,26 @@ t.test('Ctrl-C ends an import whose database is frozen, and the report is right'
   }
 })
 
+t.test('without a signal, an import or export ends if its database is frozen', async (t) => {
+  const url = await createDatabase(t)
+  await sql(url, `insert into plants (owner, id, name)
+    select 'ann', n, repeat('n', 999) from generate_series(1, 99999) n`)
+  await Promise.all(([
+    [['import', 'eve', '--rate', '100'], '0 created, 0 existing, 0 rejected\n'], [['export', 'ann'], '']
+  ] as const).map(async ([words, summary]) => {
+    const proxy = await openProxy(t, url)
+    proxy.slow(10)
+    const { child, ended } = unmeasured.start([...words], { DATABASE_URL: proxy.url })
+    child.stdin.on('error', () => {}).write(ndjson(9999))
+    await until(url, `exists (select from pg_stat_activity where application_name = 'plant-store ${words[0]}'
+      and datname = current_database() and query like '%copy%')`)
+    proxy.set('silent')
+    proxy.silence()
+    t.match(await ended, { code: 1, stderr: `no response within 10000 ms\n${summary}` })
+    proxy.cut()
+  }))
+})
+
 t.test('SIGTERM ends an export whose database is frozen, or whose output nobody reads', async (t) => {
   const url = await createDatabase(t)
   await sql(url, `insert into plants (owner, id, name)

@@ -1,6 +1,8 @@
+import { readFile } from 'node:fs/promises'
 import { setTimeout } from 'node:timers/promises'
 import t, { type Test } from 'tap'
 import { migrate } from '../../../src/database/migrate.ts'
+import { tableNames } from '../../../src/domains.ts'
 import { createDatabase, openSession, sql, waitingForLocks } from '../../support/database.ts'
 import { matchEach } from '../../support/match.ts'
 import { migrations } from '../../support/migrations.ts'
@@ -58,4 +60,23 @@ t.test('migrate waits for another migration and reports a lost connection in one
   const stderr = 'The database cannot be reached. terminating connection due to administrator command\n'
   t.strictSame(await waiting, { code: 1, stdout: '', stderr })
   t.strictSame(await tablesOf(DATABASE_URL), [])
+})
+
+t.test('the documented privileges suffice for a service whose role does not migrate', async (t) => {
+  const DATABASE_URL = await createEmpty(t)
+  const text = await readFile(new URL('../../../docs/operating.md', import.meta.url), 'utf8')
+  const [, grant = ''] = /```sql\n(alter default privileges .*?)```/s.exec(text) ?? []
+  const role = new URL(DATABASE_URL).pathname.slice(1)
+  await sql(DATABASE_URL, `create role ${role} login password 'secret'; ${grant.replace('service', role)}`)
+  t.teardown(() => sql(DATABASE_URL, `drop owned by ${role}; drop role ${role}`))
+  await migrate(DATABASE_URL)
+  for (const table of tableNames) {
+    for (const privilege of ['select', 'insert', 'update', 'delete']) {
+      const [row] = await sql(DATABASE_URL, 'select has_table_privilege($1, $2, $3) as may',
+        [role, table, privilege])
+      t.ok(row?.may, `${privilege} on ${table}`)
+    }
+  }
+  const url = Object.assign(new URL(DATABASE_URL), { username: role, password: 'secret' }).href
+  await unmeasured.serve(t, { DATABASE_URL: url, MIGRATE: 'off' }, 'ready')
 })

@@ -30,6 +30,7 @@ await mkdir(archive)
 await follow('Archive every write')
 await ready()
 await until(() => archived(base), ({ length }) => length === 1)
+await follow('Save the revocations')
 
 const times: string[] = []
 
@@ -149,6 +150,10 @@ await t.test('a damaged file in the archive does not shorten the recovery unnoti
   await t.rejects(follow('Recover to a point in time', { UNTIL: '' }), /changed nothing/)
   await writeFile(file, whole)
   await recover()
+  const fetch = (from: string) => project.inside('database', 'sh', '-c',
+    `sh /backup/log.sh fetch ${from} 0 /tmp/0; echo $?`)
+  t.equal(await fetch(`/archive/${system}`), '1', 'the end of the archive')
+  t.equal(await fetch('/archive/0'), '126', 'the archive is gone')
   t.equal(await plants(), 'Fern,Oak,Elm,Ash,Fig')
 })
 

@@ -41,10 +41,14 @@ await t.test('after a restore into a running service, revoked tokens and erased 
   t.equal(await project.sql("select count(*) from tokens where username = 'dave'"), '0')
   t.strictSame(await Promise.all([alices, bobs, daves].map(status)), [200, 401, 401])
 
+  await t.rejects(follow('Revoke and erase again', { BACKUPS: folder }), /revoked\.txt/, 'another folder')
   await follow('Revoke and erase again')
   t.equal(await status(alices), 200, 'a repetition changes nothing')
   await follow('Revoke all tokens')
   await until(() => status(alices), (code) => code === 401)
+  await follow('Restore into a running service', await newest('plants'))
+  await follow('Revoke and erase again')
+  t.equal(await status(alices), 401, 'the list has all tokens')
 })
 
 await t.test('the schedule keeps its newest backups, and they can be restored', async (t) => {
@@ -78,8 +82,9 @@ await t.test('the schedule lists revoked tokens, and a restore removes none from
 })
 
 /** Runs shell lines in a container of the service `backup`, with `path` as its folder /backups. */
-const inBackup = (path: string, lines: string) => project.compose('run', '-T', '--rm', '--no-deps',
-  '--volume', `${path}:/backups`, '--entrypoint', 'sh', 'backup', '-c', lines)
+const inBackup = async (path: string, lines: string) => (await project.sh(
+  'docker compose run -T --rm --no-deps --entrypoint sh backup -c "$LINES"', { BACKUPS: path, LINES: lines }
+)).trim()
 
 await t.test('wrong numbers end the schedule with a clear message, and delete nothing', async (t) => {
   const before = await readdir(backups)
@@ -101,12 +106,25 @@ await t.test('the schedule is unhealthy without a recent backup', async (t) => {
   const age = async (time: string) => {
     const path = join(folder, time.replaceAll(' ', '-'))
     await mkdir(path)
-    return inBackup(path, `touch --date='${time}' /backups/scheduled-20270131T140500Z.dump
-      sh /backup/dump.sh healthy; echo $?`)
+    return inBackup(path, `touch --date='${time}' /backups/scheduled-20270131T140500Z.dump &&
+      { sh /backup/dump.sh healthy; echo $?; }`)
   }
   t.equal(await age('40 hours ago'), '0')
   t.equal(await age('49 hours ago'), '1')
-  t.equal(await age('in 300 hours'), '1', 'a wrong clock has left a backup from the future')
+  t.equal(await age('300 hours'), '1', 'a wrong clock has left a backup from the future')
+})
+
+await t.test('backups from the future neither replace new ones nor are deleted', async (t) => {
+  const path = join(folder, 'future')
+  await mkdir(path)
+  for (const year of [2001, 2002, 2098, 2099]) {
+    const file = join(path, `scheduled-${year}0131T140500Z.dump`)
+    await writeFile(file, '')
+    await utimes(file, new Date(`${year}`), new Date(`${year}`))
+  }
+  t.match(await inBackup(path, 'sh /backup/dump.sh once'), /^stored /)
+  const years = (await readdir(path)).map((name) => name.slice(10, 14)).sort()
+  t.strictSame(years, ['2002', `${new Date().getUTCFullYear()}`, '2098', '2099'])
 })
 
 await t.test('a killed backup leaves the others unchanged, and its part is deleted later', async (t) => {
@@ -129,6 +147,22 @@ await t.test('a killed backup leaves the others unchanged, and its part is delet
   await utimes(join(backups, part as string), 0, 0)
   await once()
   t.strictSame(await parts(), [])
+})
+
+await t.test('a restore into a running service can be ended, and then changes nothing', async (t) => {
+  await keep(5, 'Ash')
+  const held = project.sql('begin; lock plants; select pg_sleep(600)').catch(() => {})
+  const locks = (which: string) => project.sql(`select count(*)
+    from pg_locks join pg_stat_activity using (pid) where relation = 'plants'::regclass and ${which}`)
+  await until(() => locks("mode = 'AccessExclusiveLock'"), (count) => count !== '0')
+  const restore = follow('Restore into a running service', await newest('plants'))
+  await until(() => locks("application_name = 'pg_restore'"), (count) => count !== '0')
+  await follow('Restore into a running service', {}, 1)
+  await t.rejects(restore, /terminating connection/)
+  await project.sql("select pg_terminate_backend(pid) from pg_locks where mode = 'AccessExclusiveLock'")
+  await held
+  t.match(await plants(), /Ash/)
+  await project.sql('delete from plants where id = 5')
 })
 
 await t.test('a failed backup leaves the other backups unchanged', async (t) => {

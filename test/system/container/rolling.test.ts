@@ -68,7 +68,7 @@ await t.test('the runbook\'s commands reach every instance', async (t) => {
   }
   const [look = ''] = runbook['When something is wrong'] ?? []
   const shown = await project.sh(look)
-  for (const instance of instances) t.match(shown, new RegExp(`^${instance}[-_]1 +\\| \\{`, 'm'), instance)
+  for (const instance of instances) t.match(shown, new RegExp(`${instance}[-_]1 +\\|`), instance)
 })
 
 await t.test('without the database, the proxy forwards the responses of the instances', async t => {

@@ -19,7 +19,7 @@ await keep(1, 'Fern')
 async function rotate (OLD_USER: string, NEW_USER: string, NEW_PASSWORD: string) {
   await follow('Rotate the database password', { NEW_USER, NEW_PASSWORD })
   Object.assign(project.env, { DATABASE_USER: NEW_USER, DATABASE_PASSWORD: NEW_PASSWORD })
-  await follow('Rotate the database password', { OLD_USER }, 1)
+  await follow('Rotate the database password', { OLD_USER, NEW_USER }, 1)
   await ready()
 }
 
@@ -56,6 +56,10 @@ await t.test('after a second rotation, a restart of the database lets no locked 
 await t.test('a rotation to a role that exists, and a login of the superuser, are rejected', async (t) => {
   const again = { NEW_USER: 'plant_store_2', NEW_PASSWORD: 'again' }
   await t.rejects(follow('Rotate the database password', again), /already exists/)
+  await t.rejects(follow('Rotate the database password', { NEW_USER: 'plant_store_4' }), /NEW_PASSWORD/)
+  const same = { OLD_USER: 'plant_store_3', NEW_USER: 'plant_store_3' }
+  await t.rejects(follow('Rotate the database password', same, 1), { code: 1 })
+  t.equal(await logIn('plant_store_3', 'third'), undefined)
   const check = project.compose('exec', '-T', '-e', 'DATABASE_USER=postgres', 'database', 'sh', '-c',
     'rm /tmp/has-password; sh /database-ready.sh')
   await t.rejects(check, /DATABASE_USER must not be the superuser/)

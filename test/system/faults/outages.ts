@@ -27,7 +27,8 @@ export async function outages (
   const [token = ''] = await createUsers(postgres.url, [role])
   const run = (text: string) => sql(postgres.url, text)
   // This role must not be a superuser: PostgreSQL ignores `connection limit` for superusers.
-  await run(`create role ${role} login password '${role}'; grant all on plants, tokens to ${role}`)
+  await run(`create role ${role} login password '${role}';
+    grant all on all tables in schema public to ${role}`)
   const limitConnections = (limit: number) => run(`alter role ${role} connection limit ${limit}`)
   const terminate = () =>
     run(`select pg_terminate_backend(pid) from pg_stat_activity where usename = '${role}'`)

@@ -124,9 +124,9 @@ function parse (bytes: Buffer): { value: unknown } | { number: number } {
   }
 }
 
-/** Estimates the number of values: counts the characters `,`, `[` and `{` outside strings. */
+/** Counts the values: the whole, one after each comma, and the first of each array and object. */
 const countValues = (text: string) =>
-  text.replaceAll(/"(\\.|[^\\"])*"?/gs, '').match(/[,[{]/g)?.length ?? 0
+  1 + (text.replaceAll(/"(\\.|[^\\"])*"?/gs, '0').match(/,|[[{](?!\s*[\]}])/g)?.length ?? 0)
 
 /** Returns the value of a JSON number, or undefined if the value is not an integer. */
 export function readInteger (source: string): bigint | undefined {

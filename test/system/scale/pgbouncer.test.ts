@@ -3,7 +3,7 @@
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import t from 'tap'
-import { tables } from '../../../src/database/database.ts'
+import { tableNames } from '../../../src/domains.ts'
 import { migrate } from '../../../src/database/migrate.ts'
 import { run, waitForStatus } from '../container/support.ts'
 import { counted } from '../faults/storm.ts'
@@ -62,7 +62,7 @@ t.test('through PgBouncer, statements use the index on every server connection',
     await run('restart', await project.container('pool'))
     return project.databaseUrl('pool')
   }
-  for (const table of tables) await project.sql(`alter table ${table} set (autovacuum_enabled = off)`)
+  for (const table of tableNames) await project.sql(`alter table ${table} set (autovacuum_enabled = off)`)
   await project.sql('vacuum analyze')
   await reportPlans(project.sql, 'plant_store')
   const url = await restartPool()

@@ -1,7 +1,9 @@
 // Loses and rebuilds the servers of deploy/compose/failover.yml with the commands of docs/runbook.md.
+import { readdir, readFile } from 'node:fs/promises'
+import { join } from 'node:path'
 import t from 'tap'
 import { runbook } from '../container/operator.ts'
-import { run, until, urlOf, waitForStatus } from '../container/support.ts'
+import { root, run, until, urlOf, waitForStatus } from '../container/support.ts'
 import { counted } from '../faults/storm.ts'
 import { startWriters } from '../faults/writers.ts'
 import { sql } from '../../support/database.ts'
@@ -11,9 +13,10 @@ const skip = await missing('postgres:17-trixie')
 const exchanged = { one: 'two', two: 'one' }
 
 /** Runs the commands of a section of the runbook. `names` replace the names of the servers. */
-async function follow (project: Project, section: string, names: Record<string, string> = {}) {
-  const lines = runbook[section]?.[0] as string
-  return project.sh(lines.replaceAll(/\b(?:one|two)\b/g, (name) => names[name] ?? name))
+async function follow (project: Project, section: string, names: Record<string, string> = {}, cwd?: string) {
+  const lines = (runbook[section]?.[0] as string)
+    .replaceAll(/\b(?:one|two)\b|(?<=exec -T )database\b/g, (name) => names[name] ?? name)
+  return project.sh(lines, {}, cwd)
 }
 
 const query = ({ inside }: Project, server: string, text: string) =>
@@ -138,4 +141,56 @@ await t.test('an old primary is fenced, and only a person can go back to it', { 
   await follow(project, 'Rebuild a server', exchanged)
   await project.healthy('two')
   await isSynchronous(project, 'one')
+})
+
+await t.test('a standby that commits did not wait for is not promoted unnoticed', { skip }, async (t) => {
+  const project = await startProject(t, 'failover')
+  const { create, list } = await openUser(project)
+  const two = await project.container('two')
+  const goOn = () => follow(project, 'Go on without the standby', exchanged)
+  await t.rejects(command(project, 'two', 'alone'), /two is not the primary/)
+
+  await run('pause', two)
+  await goOn()
+  t.equal(await create(1), 200)
+  await run('unpause', two)
+  await isSynchronous(project, 'one')
+  const names = () => project.inside('one', 'cat', '/cluster/standby').catch(() => '')
+  await until(names, (name) => name === 'two')
+
+  await project.compose('stop', 'two')
+  await goOn()
+  t.equal(await create(2), 200)
+  await project.compose('kill', 'one')
+  await project.compose('start', 'two')
+  await until(() => query(project, 'two', 'select 1').catch(() => ''), (result) => result === '1')
+  await t.rejects(command(project, 'two', 'promote'), /two may lack acknowledged writes/)
+  await follow(project, 'If the new primary is lost, too', exchanged)
+  for (const instance of await project.containers('plant-store')) {
+    await waitForStatus(`${await urlOf(instance)}/readyz`, 200)
+  }
+  t.strictSame(await list(), [{ name: '1' }])
+})
+
+await t.test('backups of the primary are made and restored after a failover', { skip }, async (t) => {
+  const project = await startProject(t, 'failover')
+  const folder = t.testdir({ 'backup.yml': 'services: { backup: { image: "postgres:17-trixie" } }' })
+  const { create, list } = await openUser(project)
+  t.equal(await create(1), 200)
+  await follow(project, 'Fail over')
+  await until(() => create(2), (status) => status === 200)
+  project.env.COMPOSE_FILE += `:${join(root, 'deploy/compose/backup.yml')}:${join(folder, 'backup.yml')}`
+  const text = await readFile(join(root, 'docs/runbook.md'), 'utf8')
+  const [, DATABASE_URL] = /`DATABASE_URL=(.*one,two.*)`/.exec(text) ?? []
+  Object.assign(project.env, { DATABASE_URL, BACKUPS: join(folder, 'scheduled') })
+  const onTwo = (section: string) => follow(project, section, { database: 'two' }, folder)
+  await onTwo('Back up')
+  await project.compose('run', '-T', '--rm', '--no-deps', 'backup', 'once')
+  for (const name of ['backups', 'scheduled']) {
+    t.equal(await create(3), 200)
+    const files = await readdir(join(folder, name))
+    project.env.BACKUP = join(folder, name, files.find((file) => file.endsWith('.dump')) as string)
+    await onTwo('Restore into a running service')
+    t.strictSame(await list(), [{ name: '1' }, { name: '2' }], name)
+  }
 })
