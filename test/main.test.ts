@@ -71,11 +71,13 @@ t.test('a shared port, debug logging by SIGUSR2, and the end by a second signal'
     DATABASE_URL,
     REUSE_PORT: 'on',
     METRICS_PORT: '0',
+    STATEMENT_TIMEOUT: '0',
     DRAIN_DELAY: '59s',
     SHUTDOWN_TIMEOUT: '1m'
   })
   const { host, username, password } = new URL(DATABASE_URL)
   t.match(await service.logged('database'), { servers: [host] })
+  t.match(await service.logged('the role lacks settings'), { missing: ['statement_timeout'] })
   const [server] = await sql(DATABASE_URL, 'show server_version')
   const { postgresql, ...versions } = await service.logged('ready')
   t.match(versions, { version: manifest.version, node: process.versions.node })
@@ -121,10 +123,10 @@ t.test('a start waits for the database; a signal or an uncaught error ends it', 
   await stopped.logged('stopping')
   await rename(`${name}_later`, name)
   await service.logged('ready')
-  // The probe, the last step of a start, opens four connections. Wait for both processes.
+  // The probe, the last step of a start, opens a second connection. Wait for both processes.
   const connections = `select from pg_stat_activity
     where application_name = 'plant-store' and datname = current_database()`
-  while ((await sql(DATABASE_URL, connections)).length < 8) await setTimeout(10)
+  while ((await sql(DATABASE_URL, connections)).length < 4) await setTimeout(10)
   service.child.kill('SIGWINCH')
   t.strictSame(await service.exited, [1, null])
   const err = { message: 'a test error', stack: /broken\.mjs/ }

@@ -25,13 +25,19 @@ export class ConnectionSet<Kind extends string> {
   }
 
   /** While no connection of the kind responds, any other connection runs the statement. */
-  async run (kind: Kind, statement: Statement, values: unknown[] = [], onSend?: OnSend): Promise<Row[]> {
+  run (kind: Kind, statement: Statement, values: unknown[] = [], onSend?: OnSend): Promise<Row[]> {
+    this.pending[kind]++
+    return this.#run(this.#kinds[kind], statement, values, onSend).finally(() => {
+      this.pending[kind]--
+      if (this.#isIdle()) this.#closing?.resolve()
+    })
+  }
+
+  async #run (own: ManagedConnection[], statement: Statement, values: unknown[], onSend?: OnSend) {
     const event: StatementEvent =
       { name: statement.name, startedAt: performance.now(), requestContext: requestContext.getStore() }
-    this.pending[kind]++
     try {
       if (this.#closing !== undefined) throw new Error('the service has closed the database')
-      const own = this.#kinds[kind]
       const first = prompt(own)
       // If all are busy, open one more for later statements.
       if (first?.pending !== 0) void own.find(isDown)?.openedSoon()
@@ -44,9 +50,6 @@ export class ConnectionSet<Kind extends string> {
     } catch (error) {
       statementEvents.publish({ ...event, error })
       throw toDatabaseError(error)
-    } finally {
-      this.pending[kind]--
-      if (this.#isIdle()) this.#closing?.resolve()
     }
   }
 

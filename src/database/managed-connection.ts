@@ -38,7 +38,7 @@ export class ManagedConnection {
     if (ready !== undefined) return ready
     if (performance.now() < this.#retryAt) throw this.#lastError
     if (this.#connections.size >= maxOpen) throw new Error(`${maxOpen} earlier connections are still closing`)
-    this.#attempt = this.#replace()
+    this.#attempt = this.#replace().finally(() => { this.#attempt = undefined })
     const slow = new Promise((resolve) => { setTimeout(resolve, slowMs).unref() })
     this.#soon = Promise.race([this.#attempt, slow]).catch(() => {})
     return this.#attempt
@@ -69,8 +69,6 @@ export class ManagedConnection {
       // Reject statements for 100 ms. Otherwise each statement would start a new attempt to connect.
       this.#retryAt = Math.max(this.#retryAt, performance.now() + 100)
       throw error
-    } finally {
-      this.#attempt = undefined
     }
   }
 

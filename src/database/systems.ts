@@ -5,7 +5,7 @@ import type { Connection } from './connection.ts'
 import { hasResponded, UnfitServer } from './pg-errors.ts'
 
 export interface Identity {
-  /** Servers that were rebuilt, by pg_upgrade or from a dump, are a new system, whose timelines begin at 1. */
+  /** Servers that were rebuilt, by pg_upgrade or from a dump, are a new system. Its timelines begin at 1. */
   system: string
   /** Each promotion starts a new one. If two servers accept writes, the primary has the later timeline. */
   timeline: string

@@ -40,13 +40,14 @@ export function readJsonBodies (app: FastifyInstance, budget: MemoryBudget): voi
   })
   // For all other types. Some clients send an empty chunked body: only its end shows that there is no body.
   app.addContentTypeParser('*', ({ headers }, payload, done) => {
-    const reject = () => done(new ApiError(errors.CONTENT_TYPE_UNSUPPORTED))
-    if (Number(headers['content-length']) > 0) return reject()
-    const accept = () => done(null)
-    payload.once('end', accept).once('data', () => {
-      payload.off('end', accept)
-      reject()
-    })
+    const settle = (error: Error | null) => {
+      payload.off('end', accept).off('data', reject).off('error', settle)
+      done(error)
+    }
+    const accept = () => settle(null)
+    const reject = () => settle(new ApiError(errors.CONTENT_TYPE_UNSUPPORTED))
+    if (Number(headers['content-length']) > 0) reject()
+    else payload.on('end', accept).on('data', reject).on('error', settle)
   })
 }
 

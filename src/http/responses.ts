@@ -1,5 +1,5 @@
 // Sets the standard headers, and turns errors of routes, Fastify and Node's parser into responses.
-import { STATUS_CODES, type ServerResponse } from 'node:http'
+import { STATUS_CODES } from 'node:http'
 import { isIP, type Socket } from 'node:net'
 import type { FastifyError, FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { ApiError, errors, type ErrorDefinition } from '../errors.ts'
@@ -19,7 +19,7 @@ const foreignErrors: Record<string, ErrorDefinition> = {
   HPE_CHUNK_EXTENSIONS_OVERFLOW: errors.BODY_TOO_LARGE
 }
 
-function toApiError (app: FastifyInstance, error: unknown, otherwise: ErrorDefinition): ApiError {
+export function toApiError (app: FastifyInstance, error: unknown, otherwise: ErrorDefinition): ApiError {
   if (error instanceof ApiError) return error
   const { code = '', statusCode = 500 } = Object(error) as Partial<FastifyError>
   const known = isUnknownMethod(Object(error)) ? errors.METHOD_UNKNOWN : foreignErrors[code]
@@ -93,17 +93,14 @@ export function handleError (error: unknown, request: FastifyRequest, reply: Fas
   clientWork.run(`error ${client}`, errorCost, () => { reply.send({ error: number, message }) })
 }
 
-/** Sends the last response of a connection, for a request that never reaches Fastify as a whole. */
-export function rejectRequest (
-  app: FastifyInstance, error: unknown, socket: Socket, response?: ServerResponse
-): void {
-  const apiError = toApiError(app, error, errors.HTTP_MALFORMED)
-  const { status, number, message } = apiError
+/** Writes the last response of a connection, for a request that does not reach Fastify. */
+export function rejectRequest (app: FastifyInstance, error: ApiError, socket: Socket): void {
+  const { status, number, message } = error
   const [id, { remoteAddress }] = [newRequestId(), socket]
-  app.errorLog.record(apiError, 'connection', app.log.child({ reqId: id }), { remoteAddress })
+  app.errorLog.record(error, 'connection', app.log.child({ reqId: id }), { remoteAddress })
   const body = JSON.stringify({ error: number, message })
   const headers = {
-    ...apiError.headers,
+    ...error.headers,
     date: new Date().toUTCString(),
     'x-request-id': id,
     'cache-control': 'no-store',
@@ -111,9 +108,6 @@ export function rejectRequest (
     'content-length': String(body.length),
     connection: 'close'
   }
-  if (response !== undefined) response.writeHead(status, headers).end(body)
-  else {
-    const lines = Object.entries(headers).map(([name, value]) => `${name}: ${value}\r\n`)
-    socket.write(`HTTP/1.1 ${status} ${STATUS_CODES[status]}\r\n${lines.join('')}\r\n${body}`)
-  }
+  const lines = Object.entries(headers).map(([name, value]) => `${name}: ${value}\r\n`)
+  socket.write(`HTTP/1.1 ${status} ${STATUS_CODES[status]}\r\n${lines.join('')}\r\n${body}`)
 }

@@ -37,7 +37,9 @@ export function createLists<Row> (
   /** Users with a slow first page, or with one that is too large for a short list, in the last 10 s. */
   const isolatedUsers = new LRUCache<string, 'slow' | 'large'>({ max: 10_000, ttl: 10_000 })
 
-  const shortLists = createBatcher(readShort, { ...batch, name: `${table.name}_list` })
+  // From a statement for several lists, Citus would also return an empty page of each shard without the list.
+  const shortLists = createBatcher(readShort,
+    { ...batch, isOneByOne: database.isDistributed, name: `${table.name}_list` })
   const slowLists = oneByOne('slow_list', readSlow, batch.maxQueued)
   // No queue limit: the memory budget limits the long lists, and each queues one page at a time.
   const longLists = oneByOne('long_list', pages.readPage)

@@ -106,10 +106,15 @@ t.test('every response has the headers that the document lists, and only params 
 })
 
 t.test('docs/api.md has a row for every operation and for every field of a new plant', async (t) => {
+  const common = /^\| Operation .* than (.*) and 5xx \|$/m.exec(page)?.[1]?.split(', ') as string[]
   for (const [path, methods] of paths) {
-    for (const method of Object.keys(methods)) {
+    for (const [method, { responses }] of Object.entries(methods)) {
       const example = `${method.toUpperCase()} ${path.replaceAll(/\{\w+\}/g, '\\d+')}`
-      t.match(page, new RegExp(`^\\|.*\`${example}\\b`, 'm'), example)
+      const [row, statuses] = new RegExp(`^\\|.*\`${example}\\b.*\\| (.*) \\|$`, 'm').exec(page) ?? []
+      const [success, ...errors] = Object.keys(responses).filter((status) => !/^5/.test(status))
+      t.match(row, `| ${success}`, example)
+      t.equal(statuses, errors.filter((status) => !common.includes(status)).join(', '), example)
+      t.ok(common.every((status) => errors.includes(status)), example)
     }
   }
   for (const field of Object.keys(document.components.schemas.NewPlant.properties)) {

@@ -41,6 +41,15 @@ t.test('after a pause, --rate does not catch up', async (t) => {
   t.ok(performance.now() - resumedAt >= 100, 'the third batch follows 100 ms after the second')
 })
 
+t.test('an import reports why its connection was lost between two statements', async (t) => {
+  const imported = importFile('hal', 'lost.ndjson', ndjson(2), { rate: 1, chunk: 2 })
+  const importer = "state = 'idle in transaction' and application_name = 'plant-store import'"
+  const end = `select pg_terminate_backend(pid) from pg_stat_activity where ${importer}`
+  while ((await sql(url, end)).length === 0) await delay(10)
+  t.strictSame(await imported,
+    ends(1, 'terminating connection due to administrator command', '0 created, 0 existing, 0 rejected'))
+})
+
 t.test('gzip files may have zeros between and after their members', async (t) => {
   const members = [2, 3].flatMap((count) => [gzipSync(ndjson(count)), Buffer.alloc(99_999)])
   t.strictSame(await importFile('cat', 'zeros.ndjson.gz', Buffer.concat(members)),

@@ -18,6 +18,7 @@ import { matchEach } from '../support/match.ts'
 import { naughty } from '../support/naughty.ts'
 import { storePlants } from '../support/plants.ts'
 import { asShipped, program, start } from '../support/program.ts'
+import { exampleOf } from '../support/tables.ts'
 import { created, ends, openTransfers } from '../support/transfers.ts'
 
 const transfers = await openTransfers(t)
@@ -76,10 +77,8 @@ t.test('both formats keep each field of each table, whatever its type', async (t
   const library = await createLibrary(t)
   for (const table of [...ownedTables, booksTable]) {
     const { folder, importFile, exportFile } = await openTransfers(t, { DATABASE_URL: library }, table)
-    const { properties, required = [] } = table.schema
-    const rowOf = (id: number, fields: string[]) =>
-      Object.fromEntries([['id', id], ...fields.map((field) => [field, properties[field]?.examples[0]])])
-    const rows = [rowOf(1, table.fields), rowOf(2, table.fields.filter((field) => required.includes(field)))]
+    const required = table.fields.filter((field) => table.schema.required?.includes(field))
+    const rows = [exampleOf(table, 1), exampleOf(table, 2, required)]
     const lines = rows.map((row) => `${JSON.stringify(row)}\n`).join('')
     t.strictSame(await importFile('first', 'fields.ndjson', lines), created(2))
     for (const user of ['first', undefined]) {

@@ -1,5 +1,5 @@
-// Tests connections to real servers and to proxies with faults. managed-connection-orders.test.ts runs the
-// events of a connection in random orders.
+// Tests connections to real servers and to proxies with faults. connection-set-orders.test.ts runs the
+// events of connections in random orders.
 import { Socket } from 'node:net'
 import { setTimeout as delay } from 'node:timers/promises'
 import pg from 'pg'

@@ -22,6 +22,14 @@ t.test('each schema gets tables of its own', async (t) => {
   }
 })
 
+t.test('a missing earlier migration is named', async (t) => {
+  await sql(url, 'create schema gap')
+  const target = inPath('gap')
+  await migrate(target)
+  await sql(url, "delete from gap.migrations where name = '0002_tokens'")
+  await t.rejects(migrate(target), { message: /^Not run migration 0002_tokens is preceding already run/ })
+})
+
 t.test('tables in a later schema of search_path are not hidden by new tables', async (t) => {
   await sql(url, 'create schema empty; create table empty.other ()')
   const error = await migrate(inPath('nowhere', 'empty', 'public')).catch((error) => error)

@@ -20,6 +20,7 @@ import { createStatements } from '../../src/table-gateway/statements.ts'
 import { startApp } from '../support/app.ts'
 import { createDatabase, openSession, sql } from '../support/database.ts'
 import { identityOf } from '../support/identity.ts'
+import { exampleOf } from '../support/tables.ts'
 import { migrations } from '../support/migrations.ts'
 
 const root = new URL('../../', import.meta.url)
@@ -33,16 +34,20 @@ const owned = new RegExp(`\\b(${ownedNames.join('|')})\\b`)
 async function sendAll (t: Test) {
   const { app, as, database, tokens, url } = await startApp(t)
   const stop = startRecordingUses(database, app.log)
-  const alice = await as('alice')
-  for (const id of [0, 1]) await alice.create({ id, name: 'Fern' })
-  await sql(url, 'vacuum analyze')
-  await Promise.all(range(600).map((id) => alice.create({ id, name: 'Fern', tag: 'x'.repeat(id) })))
-  await alice.list()
-  await alice.list('?limit=599')
-  const bob = await as('bob')
-  await Promise.all(range(20).map(() => bob.list()))
-  await alice.delete(0)
-  await Promise.all(range(600).map((id) => alice.delete(id)))
+  for (const table of ownedTables) {
+    const alice = await as('alice', {}, `/${table.name}`)
+    for (const id of [0, 1]) await alice.create(exampleOf(table, id))
+    await sql(url, 'vacuum analyze')
+    const [field = ''] = table.textFields
+    await Promise.all(range(600).map((id) =>
+      alice.create({ ...exampleOf(table, id), [field]: 'x'.repeat(id) })))
+    await alice.list()
+    await alice.list('?limit=599')
+    const bob = await as('bob', {}, `/${table.name}`)
+    await Promise.all(range(20).map(() => bob.list()))
+    await alice.delete(0)
+    await Promise.all(range(600).map((id) => alice.delete(id)))
+  }
   await app.inject('/readyz')
   await database.read(serverStatement)
   const [token] = await tokens.list()
@@ -68,14 +73,17 @@ t.test('every statement on plants concerns one user, unless the service can do w
   const files = glob('src/**/*.ts', { cwd: root })
   const sources = await Array.fromAsync(files, (file) => readFile(new URL(file, root), 'utf8'))
   const literal = sources.join().matchAll(/\b(?:name: '|preparedAs: `)([\w-]+)(?:',|-\$\{\w+\}`,)\s+text:/g)
-  const { insert, ...others } = createStatements(plantsTable)
-  const built = [insert(1), ...Object.values(others)].map(({ name }) => name)
+  const built = ownedTables.flatMap((table) => {
+    const { insert, ...others } = createStatements(table)
+    return [insert(1), ...Object.values(others)].map(({ name }) => name)
+  })
   t.strictSame([...sent].sort(), [...literal.map(([, name]) => name), ...built].sort(), 'all were sent')
   for (const [name, text] of texts) {
     if (!owned.test(text)) continue
     t.notMatch(text, /\btokens\b/, `${name} does not join plants and tokens`)
-    // These statements serve several users. On Citus the service sends them only if WRITE_BATCH is set.
-    if (['plants-delete', 'plants-pages'].includes(name)) continue
+    // These statements serve several users. On Citus the service sends a delete only if WRITE_BATCH is set,
+    // and never the pages.
+    if (/-(delete|pages)$/.test(name)) continue
     const ofOneUser = /\bowner = \$\d|insert into \w+ \(owner, [^)]*\)\s+values \(\$1, |\w where false$/
     t.match(text, ofOneUser, `${name} names one owner, inserts values or reads nothing`)
     t.notMatch(text, /insert[^]*select/, `${name} inserts no rows of a select`)
@@ -178,6 +186,19 @@ t.test('on Citus, the first creates of a process share statements only if WRITE_
     const [row] = await sql(url, 'select count(distinct xmin::text)::int as statements from plants')
     t.equal(row?.statements as number < 20, WRITE_BATCH !== undefined, `${row?.statements} statements`)
   }
+})
+
+t.test('on Citus, no statement reads the lists of several users', async (t) => {
+  const { as } = await startApp(t, { DATABASE_URL: await createCitus(t), WRITE_BATCH: '500' })
+  const users = await Promise.all(range(20).map((number) => as(`user ${number}`)))
+  // Make the service cache the tokens, so that the lists could share statements.
+  await Promise.all(users.map((user) => user.delete(1)))
+  const names = new Set<string>()
+  const note = ({ name }: StatementEvent) => { names.add(name) }
+  statementEvents.subscribe(note)
+  await Promise.all(users.map((user) => user.list()))
+  statementEvents.unsubscribe(note)
+  t.strictSame([...names].filter((name) => owned.test(name)), ['plants-page'])
 })
 
 t.test('the errors of a lost worker concern its users alone, and the service stays ready', async (t) => {

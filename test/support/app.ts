@@ -42,18 +42,18 @@ export async function startApp (
     },
     listen: () => app.listen({ host: '127.0.0.1', port: 0 }),
     /** Creates a token for the user. Returns functions that send requests with the token. */
-    async as (user: string, token: Partial<NewToken> = {}) {
+    async as (user: string, token: Partial<NewToken> = {}, url = path) {
       const authorization = `Bearer ${await tokens.create({ user, readOnly: false, ...token })}`
       return {
         authorization,
         /** Sends a string unchanged, and an object as JSON. */
         create (payload: object | string) {
           const headers = { authorization, 'content-type': 'application/json' }
-          return app.inject({ method: 'POST', url: path, headers, payload })
+          return app.inject({ method: 'POST', url, headers, payload })
         },
-        list: (query = '') => app.inject({ url: `${path}${query}`, headers: { authorization } }),
+        list: (query = '') => app.inject({ url: `${url}${query}`, headers: { authorization } }),
         delete: (id: string | number | bigint) =>
-          app.inject({ method: 'DELETE', url: `${path}/${id}`, headers: { authorization } })
+          app.inject({ method: 'DELETE', url: `${url}/${id}`, headers: { authorization } })
       }
     }
   }

@@ -1,6 +1,6 @@
 // Runs an import or export: opens a connection, handles signals, and reports to standard error.
 import { setFlagsFromString } from 'node:v8'
-import type { Client } from 'pg'
+import pg from 'pg'
 import type { Config } from '../../config.ts'
 import { openClient } from '../../database/connector.ts'
 import { withOpenDatabase } from '../database.ts'
@@ -8,7 +8,7 @@ import { formatError } from '../format.ts'
 import { showProgress, type Progress } from './progress.ts'
 
 export interface Transfer {
-  client: Client
+  client: pg.Client
   /** Aborts on SIGINT or SIGTERM, or if the server no longer responds. This ends the connection, too. */
   signal: AbortSignal
   /** The last line of the report. Empty when there is nothing to report. */
@@ -34,7 +34,11 @@ export function runTransfer (config: Config, name: string, run: (transfer: Trans
     signal.addEventListener('abort', disconnect)
     const transfer: Transfer = { client, signal, summary: () => '' }
     const hideProgress = showProgress(transfer)
-    const error = await run(transfer).catch((error) => error)
+    // The error of the next statement would not tell why the connection was lost.
+    let lost: Error | undefined
+    client.once('error', (error) => { lost = error })
+    const error = await run(transfer).catch((error) =>
+      error instanceof pg.DatabaseError ? error : lost ?? error)
     hideProgress()
     process.off('SIGINT', interrupt).off('SIGTERM', interrupt)
     if (error !== undefined) {

@@ -6,7 +6,7 @@ import { ApiError, errors } from '../../errors.ts'
 import { clientWork } from '../../scheduling/tick-limiter.ts'
 import { newRequestId } from '../log.ts'
 import { isLastRequest } from '../request-checks.ts'
-import { rejectRequest, requestCost } from '../responses.ts'
+import { rejectRequest, requestCost, toApiError } from '../responses.ts'
 import type { Reject } from './connection.ts'
 import { createServer, type Lifecycle } from './server.ts'
 
@@ -17,14 +17,12 @@ export function createAppServer (
   let app: FastifyInstance
   let wire: ReturnType<typeof createServer>
 
-  const rejectionOf = (error: Error, socket: Socket): Reject => (done, response) => {
-    const reject = () => {
-      if (!socket.destroyed) rejectRequest(app, error, socket, response)
+  const rejectionOf = (error: ApiError, socket: Socket): Reject => (done) => {
+    // The client may be unauthenticated, so client addresses take turns.
+    clientWork.run(`malformed ${socket.remoteAddress}`, requestCost, () => {
+      if (!socket.destroyed) rejectRequest(app, error, socket)
       done()
-    }
-    // Without a response in flight, the client may be unauthenticated, so client addresses take turns.
-    if (response === undefined) clientWork.run(`malformed ${socket.remoteAddress}`, requestCost, reject)
-    else reject()
+    })
   }
 
   const options = {
@@ -35,8 +33,10 @@ export function createAppServer (
     },
     clientErrorHandler (error: Error & { code?: string }, socket: Socket) {
       const connection = wire.connections.get(socket)
-      if (error.code !== 'ERR_HTTP_REQUEST_TIMEOUT') connection?.fail(rejectionOf(error, socket))
-      else connection?.expire(rejectionOf(error, socket))
+      const apiError = toApiError(app, error, errors.HTTP_MALFORMED)
+      const rejection = rejectionOf(apiError, socket)
+      if (error.code === 'ERR_HTTP_REQUEST_TIMEOUT') connection?.expire(apiError, rejection)
+      else connection?.fail(apiError, rejection)
     },
     genReqId ({ socket }) {
       const id = newRequestId()

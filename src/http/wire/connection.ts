@@ -3,6 +3,7 @@
 import { AsyncResource } from 'node:async_hooks'
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
+import { linger, lingerIdleMs } from './linger.ts'
 
 export interface Behavior {
   run: (request: IncomingMessage, response: ServerResponse) => void
@@ -10,24 +11,20 @@ export interface Behavior {
   isLast: (request: IncomingMessage) => boolean
 }
 
-/** Sends the last response, then calls `done`. Without a `response` in flight, writes to the socket. */
-export type Reject = (done: () => void, response?: ServerResponse) => void
+/** Writes an error response to the socket, then calls `done`. No other response is in flight. */
+export type Reject = (done: () => void) => void
 
 /**
+ * The states follow each other in this order:
  * - `open`: requests run in the order of their arrival.
- * - `ending`: the requests that have arrived still run, and later ones are ignored. The last response closes
- *   the connection.
+ * - `ending`: the requests that have arrived still run. Later ones are ignored.
  * - `closing`: all requests have their responses. The service ignores all input.
- *
- * The state never returns to an earlier one.
  */
 type State = 'open' | 'ending' | 'closing'
 
 const maxWaiting = 16
 /** Beyond this number, the connection does not linger: Node keeps the ignored requests in memory. */
 const maxIgnored = 100
-/** How long a closing connection may have no traffic, and how long it may exist at all. */
-const [lingerIdleMs, lingerMs] = [2000, 5000]
 
 export class ClientConnection {
   readonly socket: Socket
@@ -39,8 +36,8 @@ export class ClientConnection {
   #state: State = 'open'
   /** The response in flight. */
   #response: ServerResponse | undefined
-  /** Whether a request has its response, but the rest of its body has not arrived. */
-  #isUnread = false
+  /** The last request that got its response before its body had arrived. */
+  #unread: IncomingMessage | undefined
   #waiting: Array<{ response: ServerResponse, start: () => void }> = []
   #ignored = 0
   /** Responds to malformed input. */
@@ -50,8 +47,8 @@ export class ClientConnection {
     this.socket = socket
     this.remoteAddress = socket.remoteAddress
     this.#behavior = behavior
-    // Node calls `destroySoon` after a response with `Connection: close`. The original does not linger.
-    socket.destroySoon = () => this.#close()
+    // Node calls this method after the last response. The original does not linger.
+    socket.destroySoon = () => this.end()
   }
 
   /** Call this when the head of a request has arrived. */
@@ -82,22 +79,30 @@ export class ClientConnection {
 
   /** Does not read ahead of a response. Within the current chunk, Node would resume the socket. */
   #pauseSoon (): void {
-    process.nextTick(() => { if (this.#response !== undefined) this.socket.pause() })
+    process.nextTick(() => { if (this.#response?.req.complete) this.socket.pause() })
   }
 
   readonly #next = (): void => {
-    this.#isUnread = this.#response?.req.complete === false
+    const response = this.#response as ServerResponse
     this.#response = undefined
+    this.#unread = response.req.complete ? undefined : response.req
+    const isLast = response.getHeader('connection') === 'close'
+    if (isLast) this.#waiting = []
     const next = this.#waiting.shift()
     if (this.#waiting.length === 0 && this.socket.isPaused()) this.socket.resume()
     if (this.#state === 'closing' || this.socket.destroyed) return
     if (next !== undefined) next.start()
+    else if (this.#reject !== undefined && !isLast) this.#rejectWith(this.#reject)
     else if (this.#state === 'ending') this.#close()
   }
 
-  /** Sends `100 Continue`. Further requests may follow the body. */
+  /** Call this when Node starts to read the body of a request with `Expect: 100-continue`. */
   continue (response: ServerResponse): void {
-    if (this.#state === 'open') response.setHeader('connection', 'keep-alive')
+    // Node also discards the bodies of ignored requests, and the rest of a body after the response.
+    if (response !== this.#response || response.headersSent) return
+    // Further requests may follow the body.
+    const isLast = this.#state === 'ending' && this.#waiting.length === 0 && this.#reject === undefined
+    if (!isLast) response.setHeader('connection', 'keep-alive')
     response.writeContinue()
   }
 
@@ -105,58 +110,57 @@ export class ClientConnection {
   end (): void {
     if (this.#state !== 'open') return
     this.#state = 'ending'
-    const last = this.#waiting.at(-1)?.response ?? this.#response
+    const last = this.#last()
     if (last === undefined) this.#close()
     else if (!last.headersSent) last.setHeader('connection', 'close')
   }
 
-  /** `response`: the response in flight, if its request is malformed. */
-  #close (response?: ServerResponse): void {
-    if (this.#state === 'closing') return
+  /** Returns the response to the last request that has arrived, if that response is not complete. */
+  #last (): ServerResponse | undefined {
+    return this.#waiting.at(-1)?.response ?? this.#response
+  }
+
+  /** Whether the last request that has arrived is incomplete, and has no complete response. */
+  get isIncomplete (): boolean {
+    return this.#last()?.req.complete === false
+  }
+
+  #rejectWith (reject: Reject): void {
     this.#state = 'closing'
-    this.#waiting = []
-    if (this.#reject === undefined) this.#linger()
-    else this.#reject(() => this.#linger(), response)
+    // If the client ended its side before `reject` responds, Node would end the socket.
+    this.socket.pause()
+    reject(() => this.#close())
   }
 
-  /** Reads on after the last response: unread input would reset the connection. */
-  #linger (): void {
-    const { socket } = this
-    if (socket.destroyed) return
-    socket.end(() => { if (this.#ignored > maxIgnored) socket.destroy() })
-    socket.setTimeout(lingerIdleMs)
-    const timer = setTimeout(() => socket.destroy(), lingerMs)
-    socket.once('close', () => clearTimeout(timer))
+  #close (): void {
+    this.#state = 'closing'
+    if (this.#ignored > maxIgnored) this.socket.end(() => this.socket.destroy())
+    else if (!this.socket.destroyed) linger(this.socket)
   }
 
-  /** Call this for malformed input. Calls `reject` once, when the requests before it have their responses. */
-  fail (reject: Reject): void {
+  /** Call this for malformed input. Calls `reject` if no request in flight gets the error as its response. */
+  fail (error: Error, reject: Reject): void {
     const response = this.#response
     if (this.#state === 'closing' || this.#reject !== undefined || !this.socket.writable) return
     if (response?.req.complete) {
-      if (this.#dropIncomplete() || this.#state === 'open') this.#reject = reject
+      // A request with an incomplete body does not run.
+      const isDropped = this.isIncomplete && this.#waiting.pop() !== undefined
+      if (isDropped || this.#state === 'open') this.#reject = reject
       this.#state = 'ending'
-    } else if (this.#isUnread || (response && !needsBody(response))) this.end()
-    else {
-      this.#reject = reject
-      this.#close(response)
-    }
+    } else if (response !== undefined) {
+      this.end()
+      failBody(response.req, error)
+    } else if (this.#unread?.complete === false) this.end()
+    else this.#rejectWith(reject)
   }
 
   /** Call this for a late request. Node reports each request once. */
-  expire (reject: Reject): void {
+  expire (error: Error, reject: Reject): void {
     if (this.#response?.req.complete) {
       // The client is not to blame: because of the response before, Node may have stopped reading.
-      this.#dropIncomplete()
+      if (this.isIncomplete) this.#waiting.pop()
       this.end()
-    } else this.fail(reject)
-  }
-
-  /** Returns whether the body of the last waiting request is incomplete. Such a request does not run. */
-  #dropIncomplete (): boolean {
-    const isIncomplete = this.#waiting.at(-1)?.response.req.complete === false
-    if (isIncomplete) this.#waiting.pop()
-    return isIncomplete
+    } else this.fail(error, reject)
   }
 
   /** Call this for CONNECT. Node has detached its parser and its listeners from the socket. */
@@ -164,12 +168,8 @@ export class ClientConnection {
     // An unhandled 'error' event would end the process.
     this.socket.on('error', () => {})
     // Without Node's listeners, a response in flight could stall.
-    if (this.#isIdle()) this.fail(reject)
+    if (this.#state === 'open' && this.#response === undefined) this.#rejectWith(reject)
     else this.socket.destroy()
-  }
-
-  #isIdle (): boolean {
-    return this.#state === 'open' && this.#response === undefined && !this.#isUnread
   }
 
   /** Call this when the connection has had no traffic for the time of its timeout. */
@@ -178,9 +178,8 @@ export class ClientConnection {
     if (!isServiceSlow) this.socket.destroy()
   }
 
-  /** Call this for a shutdown. The requests that have arrived still run. */
+  /** Call this for a shutdown. Fastify then closes the connection with the next response. */
   stop (): void {
-    if (this.#isIdle()) this.socket.destroy()
     this.end()
     if (this.#state === 'ending') this.socket.setTimeout(lingerIdleMs)
   }
@@ -188,10 +187,14 @@ export class ClientConnection {
   /** Call this at the deadline of a shutdown. Returns whether the client still waits for a write. */
   cut (): boolean {
     this.socket.destroy()
-    return this.#response !== undefined && this.#response.req.complete && needsBody(this.#response)
+    const { req: { complete = false, method = 'GET' } = {}, headersSent } = this.#response ?? {}
+    return complete && !headersSent && method !== 'GET' && method !== 'HEAD'
   }
 }
 
-/** Whether the response depends on the rest of the request's body. */
-const needsBody = ({ headersSent, req: { method } }: ServerResponse) =>
-  !headersSent && method !== 'GET' && method !== 'HEAD'
+/** Passes the error to the reader of the body, as soon as there is one. */
+function failBody (request: IncomingMessage, error: Error): void {
+  const fail = () => { if (request.listenerCount('error') > 0) request.emit('error', error) }
+  if (request.readableFlowing) fail()
+  else request.once('resume', fail)
+}

@@ -23,8 +23,13 @@ export function createServer (behavior: Behavior, maxConnections: number, option
 
   const server = createNodeServer(options, arrive)
     .on('connection', (socket) => {
-      connections.set(socket, new ClientConnection(socket, behavior))
+      const connection = new ClientConnection(socket, behavior)
+      connections.set(socket, connection)
       socket.once('close', () => connections.delete(socket))
+      // Node reports an incomplete request at the end of the input, but not a request with `Upgrade`.
+      socket.once('end', () => {
+        if (connection.isIncomplete) server.emit('clientError', new Error('incomplete request'), socket)
+      })
     })
     // Without these two listeners, Node itself would respond before the header checks.
     .on('checkExpectation', arrive)
@@ -32,8 +37,7 @@ export function createServer (behavior: Behavior, maxConnections: number, option
       const connection = connectionOf(request.socket)
       // Without a 100, the next bytes could be the body or a new request (RFC 9110, section 10.1.1).
       response.setHeader('connection', 'close')
-      // Send a 100 when the app starts to read the body, not when Node discards the body after the response.
-      request.once('resume', () => { if (!response.headersSent) connection.continue(response) })
+      request.once('resume', () => connection.continue(response))
       connection.arrive(request, response)
     })
     .on('timeout', (socket) => connectionOf(socket).timeOut())

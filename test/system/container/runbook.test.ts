@@ -1,6 +1,6 @@
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { chmod, mkdir, readFile, rm, writeFile } from 'node:fs/promises'
+import { chmod, mkdir, readdir, readFile, rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { gunzipSync } from 'node:zlib'
 import t from 'tap'
@@ -77,6 +77,7 @@ await t.test('a leaked token is revoked, and the plants that it created are dele
   t.equal(await send(good, 'POST', '', fern), 200)
   t.equal(await send(leaked, 'POST', '', fern), 400, 'the id is taken')
   t.equal(await send(leaked, 'POST', '', evil), 200)
+  await follow('Back up')
   t.equal(await send(leaked, 'DELETE', '/1'), 204)
 
   await writeFile(join(folder, 'token.txt'), `${leaked}\n`)
@@ -88,6 +89,8 @@ await t.test('a leaked token is revoked, and the plants that it created are dele
   t.match(await step(2), /22 .* Evil "ivy"/)
   const left = await project.sql('select string_agg(name, \',\' order by id) from plants where id > 20')
   t.equal(left, 'Good fern')
+  const [backup = ''] = await readdir(join(folder, 'backups'))
+  t.match(await step(3, { BACKUP: `backups/${backup}` }), /^alice\t1\tFern\t/m, 'the deleted plant')
   await until(() => send(leaked, 'GET'), (status) => status === 401)
   t.equal(await send(good, 'DELETE', '/21'), 204)
 })

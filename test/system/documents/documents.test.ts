@@ -48,8 +48,9 @@ t.test('every link leads to a file or a heading of the project, and every npm sc
   const headingsOf = (text: string) => [...text.matchAll(/^#+ (.*)/gm)]
     .map(([, heading = '']) => heading.toLowerCase().replaceAll(/[^\w\- ]/g, '').replaceAll(' ', '-'))
   const broken: string[] = []
-  for (const [index, document] of documents.entries()) {
-    for (const [, path = '', anchor] of texts[index]?.matchAll(/\]\((?!https?:)([^)#]*)#?([^)]*)\)/g) ?? []) {
+  for (const document of [...documents, 'CHANGELOG.md', 'src/api-docs/description.md']) {
+    const links = (await read(document)).matchAll(/\]\((?!https?:)([^)#]*)#?([^)]*)\)/g)
+    for (const [, path = '', anchor] of links) {
       const target = path === '' ? document : join(dirname(document), path)
       const exists = anchor
         ? read(target).then((text) => headingsOf(text).includes(anchor))

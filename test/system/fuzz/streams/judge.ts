@@ -2,7 +2,7 @@
 import type { RawResponse } from '../../../support/raw.ts'
 import { checkError } from '../checks.ts'
 import type { Plants } from '../oracle.ts'
-import { elementsOf, parseRequests, type Parsed, type Request } from './parse.ts'
+import { elementsOf, parseRequests, type Parsed, type Request, type Tail } from './parse.ts'
 import { closeRuleOf, type Outcome, type Predictor } from './predict.ts'
 
 export interface Observation {
@@ -17,6 +17,8 @@ export interface Observation {
   endedFirst: boolean
   /** Whether CONNECT arrived while a response was in flight. Then the service may cut the connection. */
   isCutByConnect: boolean
+  /** Whether the stream took so long that a timeout of the service may have ended the connection. */
+  isLate: boolean
   /** Whether the service shuts down. Then it may end the connection after any response. */
   inShutdown: boolean
 }
@@ -114,7 +116,7 @@ function judgeEnd (
   if (mayEndBefore(requests, answered)) return
   const missing = requests[answered]
   if (missing !== undefined) throw new Error(`no response to request ${answered}, ${nameOf(missing)}`)
-  if (tail.kind === 'malformed' && responses === answered) throw new Error('no response to malformed input')
+  if (mustReportError(tail) && responses === answered) throw new Error('no response to malformed input')
   if (tail.kind === 'clean' && endedFirst) throw new Error('the service ended an idle connection')
 }
 
@@ -169,6 +171,10 @@ const mayEndBefore = (requests: Request[], index: number) =>
   index > 0 && closeRuleOf(requests[index - 1] as Request) === 'may'
 
 export const closes = ({ headers: { connection = '' } }: RawResponse) => connection.toLowerCase() === 'close'
+
+/** Node's parser ignores errors in the body of a request with `Upgrade`. Such a request times out. */
+export const mustReportError = ({ kind, head }: Tail) =>
+  kind === 'malformed' && head?.headers.some(([name]) => name === 'upgrade') !== true
 
 export const expectsContinue = ({ version, headers }: Request) =>
   version === '1.1' && elementsOf(headers, 'expect').includes('100-continue')

@@ -3,13 +3,15 @@ import { once } from 'node:events'
 import { connect, type Socket } from 'node:net'
 import { setTimeout as delay } from 'node:timers/promises'
 import { ResponseReader, type RawResponse } from '../../../support/raw.ts'
-import { closes, expectsContinue, type Observation } from './judge.ts'
+import { closes, expectsContinue, mustReportError, type Observation } from './judge.ts'
 import { parseRequests } from './parse.ts'
 import type { Segment } from './render.ts'
 import type { Pause, Stream } from './stream.ts'
 
-/** The service must respond within this time, also on a busy machine. */
+/** Some part of a response must arrive within this time, also on a busy machine. */
 const patienceMs = 10_000
+/** On a busy machine, a stream takes longer. Then timeouts of the service may end the connection. */
+const lateMs = 2000
 
 /**
  * Sends the segments. Rejects if the service hangs. With `shutdown`, the client leaves its side of the
@@ -18,6 +20,7 @@ const patienceMs = 10_000
 export async function play (
   address: string, segments: Segment[], stream: Stream, shutdown?: Promise<unknown>
 ): Promise<Observation> {
+  const start = performance.now()
   const client = new StreamClient(address, stream.reader === 'slow')
   try {
     let [hasLeft, isCutByConnect] = [false, false]
@@ -36,7 +39,14 @@ export async function play (
     if (stream.end === 'reset') client.socket.resetAndDestroy()
     const { sent, responses, isMidway } = client
     return {
-      sent, responses, isMidway, hasLeft, endedFirst, isCutByConnect, inShutdown: shutdown !== undefined
+      sent,
+      responses,
+      isMidway,
+      hasLeft,
+      endedFirst,
+      isCutByConnect,
+      isLate: performance.now() - start > lateMs,
+      inShutdown: shutdown !== undefined
     }
   } finally {
     client.socket.destroy()
@@ -123,8 +133,8 @@ class StreamClient {
   /** Waits until `isTrue` or the end of the connection. */
   async #until (what: string, isTrue: () => boolean): Promise<void> {
     this.socket.resume()
-    const deadline = AbortSignal.timeout(patienceMs)
     while (!this.hasEnded && !isTrue()) {
+      const deadline = AbortSignal.timeout(patienceMs)
       await once(this.socket, 'changed', { signal: deadline }).catch(() => {})
       if (this.#failure !== undefined) throw this.#failure
       if (deadline.aborted) {
@@ -142,7 +152,7 @@ class StreamClient {
   #hasResponses (): boolean {
     const { requests, tail } = this.#parsed
     const finals = this.#finals()
-    if (finals < requests.length + Number(tail.kind === 'malformed')) return false
+    if (finals < requests.length + Number(mustReportError(tail))) return false
     return tail.kind !== 'incomplete' || tail.head === undefined || !expectsContinue(tail.head) ||
       finals > requests.length || this.responses.at(-1)?.status === 100
   }
