@@ -49,6 +49,14 @@ export const UnicodeText = defineType<string>('UnicodeText',
   { type: 'string', pattern: '^[^\\u0000]*$' },
   (value) => typeof value === 'string' && !value.includes('\0') && value.isWellFormed())
 
+/** PostgreSQL has no year 0. */
+const isTime = (value: unknown) =>
+  typeof value === 'string' && /^(?!0000)\d{4}-/.test(value) && new Date(value).toJSON() === value
+
+/** A time in UTC, in the form of `Date.prototype.toJSON`. The column has the type `timestamptz`. */
+export const Time = defineType<string>('Time', 'a time such as 2026-05-01T08:30:00.000Z',
+  { type: 'string', format: 'date-time' }, isTime)
+
 /** Converts no values. Ajv would accept 5 as a name. TypeBox's Fastify compiler would accept 1.5 as an id. */
 export function compileValidator ({ schema, httpPart }: { schema: TSchema, httpPart: string }) {
   const toApiError = toApiErrorByPart[httpPart]

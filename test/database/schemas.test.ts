@@ -2,6 +2,7 @@
 import { randomBytes } from 'node:crypto'
 import t from 'tap'
 import { migrate, UnsupportedServer } from '../../src/database/migrate.ts'
+import { tableNames } from '../../src/domains.ts'
 import { createDatabase, sql } from '../support/database.ts'
 import { migrations } from '../support/migrations.ts'
 
@@ -10,7 +11,7 @@ const inPath = (...schemas: string[]) => `${url}?options=${encodeURIComponent(`-
 const tablesIn = async (schema: string) =>
   (await sql(url, 'select tablename from pg_tables where schemaname = $1 order by 1', [schema]))
     .map(({ tablename }) => tablename)
-const all = ['migrations', 'plants', 'tokens']
+const all = ['migrations', ...tableNames].sort()
 
 t.test('each schema gets tables of its own', async (t) => {
   await sql(url, 'create schema "Garden"')
@@ -48,7 +49,7 @@ t.test('a role that may create tables only in its own schema migrates only there
   const role = `limited_${randomBytes(4).toString('hex')}`
   await sql(url, `create role ${role} login password 'secret'; create schema ${role} authorization ${role}`)
   t.teardown(() => sql(url, `drop owned by ${role}; drop role ${role}`))
-  await sql(url, 'drop table public.plants, public.tokens, public.migrations')
+  await sql(url, `drop table ${all.join()}`)
   const limited = Object.assign(new URL(url), { username: role, password: 'secret' }).href
   t.strictSame(await migrate(limited), migrations)
   t.strictSame([await tablesIn(role), await tablesIn('public')], [all, []])

@@ -4,7 +4,7 @@ import { Type, type Static } from '@sinclair/typebox'
 import type { Test } from 'tap'
 import type { Domain } from '../../src/domains.ts'
 import { ApiError, defineErrors } from '../../src/errors.ts'
-import { defineType, Int64, Int64Text, UnicodeText } from '../../src/http/validation.ts'
+import { Int64, Int64Text, Time, UnicodeText } from '../../src/http/validation.ts'
 import { createGateway } from '../../src/table-gateway/gateway.ts'
 import {
   listErrors, listOf, ListQuerySchema, rangeOf, sendList
@@ -12,11 +12,6 @@ import {
 import { defineTable } from '../../src/table-gateway/table.ts'
 import { startApp } from './app.ts'
 import { createDatabase, sql } from './database.ts'
-
-/** PostgreSQL has no year 0. */
-const isTime = (value: unknown) =>
-  typeof value === 'string' && /^(?!0000)\d{4}-/.test(value) && new Date(value).toJSON() === value
-const Time = defineType<string>('Time', 'a time such as 2026-05-01T08:30:00.000Z', { type: 'string' }, isTime)
 
 const properties = {
   title: UnicodeText({ description: 'The title of the book', examples: ['Flora'] }),

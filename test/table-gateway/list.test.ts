@@ -26,6 +26,13 @@ t.test('a long list ends early when the database fails midway, and the service g
   t.equal((await list('?limit=1')).statusCode, 200)
 })
 
+t.test('a HEAD request for a long list reads only the first page', async (t) => {
+  const { authorization } = await as('ivan')
+  const long = t.capture(database, 'readLong', database.readLong)
+  const { statusCode, body } = await app.inject({ method: 'HEAD', url: '/books', headers: { authorization } })
+  t.strictSame([statusCode, body, long().length], [200, '', 0])
+})
+
 t.test('a short list does not wait for a large one', async (t) => {
   await storeBooks(url, 'judy', [{ id: 1n, title: 'n'.repeat(20_000) }])
   await storeBooks(url, 'kim', [{ id: 1n, title: 'Ivy' }])

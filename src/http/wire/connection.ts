@@ -1,5 +1,4 @@
-// The state of a client connection. Runs its requests one at a time (RFC 9112, section 9.3.2), and ends the
-// connection so that the client can read the last response.
+// The state of a client connection. Runs the requests one at a time (RFC 9112, section 9.3.2).
 import { AsyncResource } from 'node:async_hooks'
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
@@ -40,6 +39,7 @@ export class ClientConnection {
   #unread: IncomingMessage | undefined
   #waiting: Array<{ response: ServerResponse, start: () => void }> = []
   #ignored = 0
+  #hasFailed = false
   /** Responds to malformed input. */
   #reject: Reject | undefined
 
@@ -138,12 +138,12 @@ export class ClientConnection {
     else if (!this.socket.destroyed) linger(this.socket)
   }
 
-  /** Call this for malformed input. Calls `reject` if no request in flight gets the error as its response. */
+  /** Call this for malformed input. Calls `reject` unless the error belongs to the request in flight. */
   fail (error: Error, reject: Reject): void {
     const response = this.#response
-    if (this.#state === 'closing' || this.#reject !== undefined || !this.socket.writable) return
+    if (this.#state === 'closing' || this.#hasFailed || !this.socket.writable) return
+    this.#hasFailed = true
     if (response?.req.complete) {
-      // A request with an incomplete body does not run.
       const isDropped = this.isIncomplete && this.#waiting.pop() !== undefined
       if (isDropped || this.#state === 'open') this.#reject = reject
       this.#state = 'ending'

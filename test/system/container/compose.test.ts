@@ -1,5 +1,5 @@
 import t from 'tap'
-import { buildImage, openProject, run } from './support.ts'
+import { buildImage, openProject, run, until } from './support.ts'
 
 await buildImage()
 const project = await openProject(t)
@@ -46,6 +46,18 @@ await t.test('a stop ends the service gracefully, and a new start finds the plan
   await project.compose('up', '--detach')
   await project.ready()
   t.strictSame(await send(), [{ name: 'Ivy' }])
+})
+
+await t.test('an orphan process does not restart the database, which stops in time', async (t) => {
+  const orphan = await project.inside('database', 'sh', '-c', 'sh -c "echo \\$\\$; sleep 1; exit 2" & exit')
+  const isGone = () => project.inside('database', 'sh', '-c', `[ -e /proc/${orphan} ] || echo gone`)
+  await until(isGone, (text) => text === 'gone')
+  await project.compose('stop', 'database')
+  const log = await project.compose('logs', '--no-color', 'database')
+  t.notMatch(log, /terminating any other active server processes/)
+  t.match(log, /database system is shut down\n*$/)
+  await project.compose('start', 'database')
+  await project.ready()
 })
 
 await t.test('a changed DATABASE_PASSWORD applies to the service and the database', async t => {

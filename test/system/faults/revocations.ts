@@ -69,7 +69,7 @@ function report (instances: Instance[], rounds: Round[], effects: Effect[]): Rep
       `${kind} of ${user}, ${instance.name}, ${rounded(lateMs)} ms after the revocation`)
   const withEffects = new Set(late.map(({ user }) => user)).size
   const failed = rounds.filter(({ erasure: { code, stdout }, left }) =>
-    code !== 0 || !stdout.includes('Left: 0 plants and 0 tokens') || left.some((count) => count !== 0))
+    code !== 0 || !stdout.includes('Left: 0 plants') || left.some((count) => count !== 0))
   return {
     title: 'Revocations',
     head: ['last effect after the revocation, ms', ...instances.map(({ name }) => name)],

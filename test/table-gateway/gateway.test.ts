@@ -1,0 +1,79 @@
+// Tests which statements a gateway sends for its requests.
+import { PassThrough } from 'node:stream'
+import t, { type Test } from 'tap'
+import { openDatabase } from '../../src/database/database.ts'
+import { batchEvents } from '../../src/events.ts'
+import { MemoryBudget } from '../../src/scheduling/memory-budget.ts'
+import { createGateway } from '../../src/table-gateway/gateway.ts'
+import { booksTable, createLibrary, storeBooks, type Book } from '../support/books.ts'
+import { sql } from '../support/database.ts'
+import { identityOf } from '../support/identity.ts'
+
+const range = (length: number) => Array.from({ length }, (_, index) => index)
+const [ann, bob] = [identityOf('ann'), identityOf('bob')]
+
+async function openBooks (t: Test, memoryBudget = 100_000_000) {
+  const url = await createLibrary(t)
+  const database = openDatabase({ url, statementTimeoutMs: 60_000 })
+  t.teardown(database.close)
+  // Before the first connection is open, a gateway sends each request alone: the database may be Citus.
+  await database.read({ name: '', text: 'select' })
+  const config = { WRITE_BATCH: undefined, MAX_QUEUED: 1000, BODY_LIMIT: 1000 }
+  const books = createGateway<Book>(database, booksTable, config, new MemoryBudget(memoryBudget))
+  const list = (identity = ann, limit = Infinity) => books.list(identity, { limit }, new PassThrough())
+  return { books, database, list, url }
+}
+
+t.test('a statement has one of 32 numbers of rows, and one delete a statement of its own', async (t) => {
+  const { books, database, url } = await openBooks(t)
+  const sent = t.capture(database, 'write', database.write)
+  const names = () => sent().map(({ args: [{ name, preparedAs = name }] }) => preparedAs)
+  for (const count of [1, 7, 8, 9, 33]) {
+    const results = await Promise.all(range(count).map((id) =>
+      books.create(ann, { id: 100 * count + id, title: 'Ivy' })))
+    t.strictSame(results, Array(count).fill(true))
+  }
+  t.strictSame(names(), [1, 7, 8, 10, 40].map((rows) => `books-insert-${rows}`))
+  t.equal((await sql(url, 'select from books')).length, 58)
+  t.equal(await books.delete(ann, '100'), true)
+  t.strictSame(await Promise.all(['100', '700'].map((id) => books.delete(ann, id))), [false, true])
+  t.strictSame(names(), ['books-delete-one', 'books-delete'])
+})
+
+t.test('a short list needs no memory budget, and a long list is rejected without', async (t) => {
+  const { list, url } = await openBooks(t, 0)
+  await storeBooks(url, 'ann', range(100).map((id) => ({ id: BigInt(id), title: 'Ivy' })))
+  await storeBooks(url, 'bob', range(101).map((id) => ({ id: BigInt(id), title: 'Ivy' })))
+  t.equal((await list()).rows instanceof Array, true)
+  t.match(await list(bob, 100), { nextId: '100' })
+  await t.rejects(list(bob), { name: 'OVERLOADED' })
+})
+
+t.test('a queued list of a user with a large page shares no statement', async (t) => {
+  const { database, list, url } = await openBooks(t)
+  await storeBooks(url, 'ann', [{ id: 1n, title: 'n'.repeat(20_000) }])
+  const shared = t.capture(database, 'read', database.read)
+  await Promise.all(range(100).map(() => list()))
+  // Two statements with 32 lists each are in flight when the first result shows the large page.
+  t.equal(shared().length, 2)
+})
+
+t.test('each kind of batch has a name that begins with the table', async (t) => {
+  const { books, list, url } = await openBooks(t)
+  await storeBooks(url, 'ann', range(2200).map((id) => ({ id: BigInt(id), title: 'Ivy' })))
+  const seen = new Set<string>()
+  const note = ({ name }: { name: string }) => { seen.add(name) }
+  batchEvents.subscribe(note)
+  t.teardown(() => batchEvents.unsubscribe(note))
+  await books.create(ann, { id: -1, title: 'Fern' })
+  await books.delete(ann, '-1')
+  await list(ann, 2150)
+  await sql(url, `alter table books rename to stored;
+    create function wait () returns bool language plpgsql volatile as
+      $$ begin perform pg_sleep(0.05); return true; end $$;
+    create view books as select * from stored where wait()`)
+  await storeBooks(url, 'bob', [{ id: 1n, title: 'Moss' }])
+  for (let slow = 0; slow < 2; slow++) await list(bob)
+  const kinds = ['create', 'delete', 'list', 'list_end', 'long_list', 'slow_list']
+  t.strictSame([...seen].sort(), kinds.map((kind) => `books_${kind}`))
+})
