@@ -43,25 +43,22 @@ export async function slowest (
   const sections: string[] = []
   let firstId = 1_000_000
   for (const load of loads) {
-    const columns: Array<{ title: string, mean: Divided, cold: number }> = []
-    for (const [index, contender] of contenders.entries()) {
+    for (const contender of contenders) {
       const measure = (isWarm: boolean) => {
         firstId += 1_000_000_000
         const order = { load, pauseMs: pausesMs[load] ?? 0, firstId }
-        return run(postgres, contender, generator, order, { isWarm, isService: index === 0 })
+        const isService = contender === contenders[0]
+        return run(postgres, contender, generator, order, { isWarm, isService })
       }
       const warm = await measure(true)
       const fresh = await measure(false)
-      for (const [title, { requests, callbacks }] of Object.entries({ warmed: warm, 'first 10 s': fresh })) {
-        const p99 = quantile(requests.map(({ total }) => total), 0.99)
-        const cold = Math.max(0, 1 - warm.callbacks / callbacks)
-        columns.push({ title: `${contender.title}, ${title}: all`, mean: meanOf(requests, 1), cold })
-        columns.push({ title: `slowest, from ${round(p99)} ms`, mean: meanOf(requests, 0.01), cold })
-      }
+      sections.push(`### ${load}, ${contender.title}\n\n${show(warm, fresh)}`)
     }
-    sections.push(`### ${load}\n\n${show(columns)}`)
   }
-  return sections.join('\n\n')
+  return `Shares of the time of all requests and of the slowest hundredth, in %, and the 99th percentile in ms if
+the part took no time.
+
+${sections.join('\n\n')}`
 }
 
 async function run (
@@ -88,14 +85,22 @@ async function run (
   return { requests, callbacks: busy / requests.length }
 }
 
-function show (columns: Array<{ title: string, mean: Divided, cold: number }>): string {
-  const share = (mean: Divided, ms: number) => round(ms / mean.total * 100)
-  const rows = (Object.keys(parts) as Part[]).map((part) =>
-    [parts[part], ...columns.map(({ mean }) => share(mean, mean[part] ?? 0))])
-  return table(['', ...columns.map(({ title }) => title)], [
-    ['mean, ms', ...columns.map(({ mean }) => round(mean.total))],
-    ...rows.filter(([, ...cells]) => cells.some((cell) => cell !== '0')),
-    ['of the callbacks: code not yet optimized',
-      ...columns.map(({ mean, cold }) => share(mean, ((mean.own ?? 0) + (mean.others ?? 0)) * cold))]
+function show (warm: Run, fresh: Run): string {
+  const runs = [warm, fresh]
+  const p99 = (requests: Divided[], part?: Part) => quantile(requests.map((request) =>
+    request.total - (part === undefined ? 0 : request[part] ?? 0)), 0.99)
+  const means = runs.map(({ requests }) => [meanOf(requests, 1), meanOf(requests, 0.01)] as const)
+  const share = (mean: Divided, ms = 0) => round(ms / mean.total * 100)
+  const rows = (Object.keys(parts) as Part[]).map((part) => [parts[part], ...runs.flatMap(({ requests }, run) =>
+    [...(means[run] ?? []).map((mean) => share(mean, mean[part])), round(p99(requests, part))])])
+  /** The part of the callbacks' time that a warmed program does not need. */
+  const cold = Math.max(0, 1 - warm.callbacks / fresh.callbacks)
+  const head = ['warmed', 'first 10 s'].flatMap((run) => [`${run}: all`, 'slowest', 'p99 without'])
+  return table(['', ...head], [
+    ['whole request, ms', ...runs.flatMap(({ requests }, run) =>
+      [...(means[run] ?? []).map(({ total }) => round(total)), round(p99(requests))])],
+    ...rows.filter(([, all]) => all !== '0'),
+    ['of the callbacks: code not yet optimized', '', '', '', ...(means[1] ?? []).map((mean) =>
+      share(mean, ((mean.own ?? 0) + (mean.others ?? 0)) * cold)), '']
   ])
 }
