@@ -71,8 +71,8 @@ export const settings = {
     'bytes of memory for large request bodies, unsent pages of long lists and files of /docs together'),
   TOKEN_CACHE_TTL: duration('3s', maxTokenCacheTtl, 'how long a token is cached; 0 turns the cache off'),
   WRITE_BATCH: number(undefined, [1, 9999],
-    'how many creates, deletes or lists may share a statement (lists 32, the others 512 at most); ' +
-    '1 turns batching off'),
+    'how many creates, deletes or lists may share a statement (lists 32, the others 512 at most; ' +
+    'on Citus, lists never); 1 turns batching off'),
   MAX_QUEUED: number('4000', [1, 9999],
     'how many requests of a kind may wait for the database before others are rejected'),
   USER_RATE: rate('how many requests a user may send; further ones get 429; no limit by default'),

@@ -157,6 +157,17 @@ t.test('no statement fails that an open connection could have run', async () => 
   }
 })
 
+t.test('a close waits for an attempt to connect that fails, and no later attempt follows', async (t) => {
+  const { promise, reject } = Promise.withResolvers<Connection>()
+  const managed = new ManagedConnection(() => promise)
+  const opening = managed.openedSoon()
+  const closed = managed.close()
+  reject(new Error('refused'))
+  await closed
+  t.equal(await opening, undefined)
+  await t.rejects(managed.opened(), { message: 'refused' })
+})
+
 const outcome = fc.constantFrom('rows', 'rows', 'rows', 'error', 'fatal')
 const step = fc.record({
   act: fc.constantFrom('run', 'run', 'run', 'hedge', 'hedge', 'check', 'check', 'lose', 'pause', 'pause'),
