@@ -55,8 +55,8 @@ export async function slowest (
       sections.push(`### ${load}, ${contender.title}\n\n${show(warm, fresh)}`)
     }
   }
-  return `Shares of the time of all requests and of the slowest hundredth, in %, and the 99th percentile in ms if
-the part took no time.
+  return `Shares of the time of all requests and of the slowest hundredth, in %. "p99 without" is the 99th
+percentile in ms if the part took no time. The load is a third of the full rate.
 
 ${sections.join('\n\n')}`
 }
@@ -91,8 +91,9 @@ function show (warm: Run, fresh: Run): string {
     request.total - (part === undefined ? 0 : request[part] ?? 0)), 0.99)
   const means = runs.map(({ requests }) => [meanOf(requests, 1), meanOf(requests, 0.01)] as const)
   const share = (mean: Divided, ms = 0) => round(ms / mean.total * 100)
-  const rows = (Object.keys(parts) as Part[]).map((part) => [parts[part], ...runs.flatMap(({ requests }, run) =>
-    [...(means[run] ?? []).map((mean) => share(mean, mean[part])), round(p99(requests, part))])])
+  const cellsOf = (part: Part) => runs.flatMap(({ requests }, run) =>
+    [...(means[run] ?? []).map((mean) => share(mean, mean[part])), round(p99(requests, part))])
+  const rows = (Object.keys(parts) as Part[]).map((part) => [parts[part], ...cellsOf(part)])
   /** The part of the callbacks' time that a warmed program does not need. */
   const cold = Math.max(0, 1 - warm.callbacks / fresh.callbacks)
   const head = ['warmed', 'first 10 s'].flatMap((run) => [`${run}: all`, 'slowest', 'p99 without'])
