@@ -1,4 +1,6 @@
--- Makes wrk send one load: wrk -s load.lua URL -- <list|create|delete|mix> <tokens file> <first id> <threads>
+-- Makes wrk send one load:
+-- wrk -s load.lua URL -- <list|create|delete|mix> <tokens file> <first id> <threads> <pause>
+-- Before each request, a connection pauses for a random time: <pause> ms on average. 0 is full load.
 -- The users of tokens 1 to 1000 only list their 20 plants. The users of tokens 1001 to 2000 only create and
 -- delete plants.
 
@@ -52,6 +54,11 @@ function init (args)
     if user == 2000 then break end
   end
   request = ({ list = list, create = create, delete = delete, mix = mix })[load]
+  local pause = tonumber(args[5])
+  -- wrk looks for this function after init. Exponential pauses make the requests independent of each other.
+  if pause > 0 then
+    delay = function () return math.floor(0.5 - pause * math.log(1 - math.random())) end
+  end
 end
 
 function done (summary, latency)

@@ -1,8 +1,9 @@
 // npm run bench -- [--seconds 5] [--rounds 5] [--only <parts>] [--large]
 // <parts> is a comma-separated list. By default, the benchmark runs these parts:
-// list, create, delete, mix, single, unbounded, pages, start, watched, jwt, transfer
+// latency, fresh, slowest, list, create, delete, mix, single, unbounded, pages, start, watched, jwt, transfer
 // --large also measures a store of 10,000,000 plants.
 // To compare this version with another checkout: BEFORE=<checkout> npm run bench -- --only before
+// With BEFORE, the parts latency and fresh measure only these two versions, and write no file.
 import { once } from 'node:events'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
@@ -13,6 +14,7 @@ import {
   before, contenders, fillCompileCache, found, perCore, service, watched, yardstick
 } from './contenders.ts'
 import { jwts } from './jwt.ts'
+import { describeLatency, measureFresh, measurePauses, measureWarm } from './latency.ts'
 import { large } from './large.ts'
 import { loads, type Load } from './measure.ts'
 import { writePlot, writeSection } from './report.ts'
@@ -20,6 +22,7 @@ import {
   alongside, createDatabase, interrupt, startPostgres, withClient, type Contender, type Entry
 } from './running.ts'
 import { pages } from './pages.ts'
+import { slowest } from './slowest/slowest.ts'
 import { starts } from './starts.ts'
 import { compare, latencyTable, processorTable, throughput } from './throughput.ts'
 import { transfers } from './transfers.ts'
@@ -31,7 +34,8 @@ const { values } = parseArgs({
     rounds: { type: 'string', default: '5' },
     only: {
       type: 'string',
-      default: 'list,create,delete,mix,single,unbounded,pages,start,watched,jwt,transfer'
+      default: 'latency,fresh,slowest,list,create,delete,mix,' +
+        'single,unbounded,pages,start,watched,jwt,transfer'
     },
     large: { type: 'boolean', default: false }
   }
@@ -55,6 +59,28 @@ const bare = { name: 'bare', title: 'pgbench' }
 const all = contenders()
 fillCompileCache(service)
 for (const { name } of [...all, bare]) await createDatabase(postgres.url(name))
+
+if (parts.includes('latency') || parts.includes('fresh')) {
+  const { BEFORE } = process.env
+  const chosen = BEFORE === undefined ? all.filter((each) => each !== perCore) : [service, before(BEFORE)]
+  if (BEFORE !== undefined) await createDatabase(postgres.url('before'))
+  const pauses = await measurePauses(postgres, service)
+  const write = BEFORE === undefined ? writeSection : console.log
+  if (parts.includes('latency')) {
+    const results = await measureWarm(postgres, chosen, pauses, duration)
+    write('Latency', describeLatency(results, service.title))
+  }
+  if (parts.includes('fresh')) {
+    const results = await measureFresh(postgres, chosen, pauses, duration.rounds)
+    write('Latency after a start', describeLatency(results, service.title))
+  }
+}
+
+if (parts.includes('slowest')) {
+  const [, pauses = {}] = await measurePauses(postgres, service)
+  const chosen = [service, ...all.filter(({ name }) => name === 'floor')]
+  writeSection('The slowest hundredth', await slowest(postgres, chosen, ['mix', 'create'], pauses))
+}
 
 const measured = loads.filter((load) => parts.includes(load))
 if (measured.length > 0) {

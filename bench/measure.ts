@@ -28,6 +28,8 @@ export interface Duration { seconds: number, rounds: number }
 interface Options {
   connections: number
   seconds: number
+  /** How long a connection pauses before a request, in ms on average. By default, it does not pause. */
+  pauseMs?: number | undefined
   /** The first id that the load deletes. The load creates plants with much larger ids. */
   firstId: number
 }
@@ -78,12 +80,12 @@ export async function run (program: string, args: string[], { pids, postgres }: 
 
 /** Sends a load with wrk. Rejects if no response arrives, or if any request fails or gets an error status. */
 export async function wrk (entry: Entry, load: Load, options: Options): Promise<Figures> {
-  const { connections, seconds, firstId } = options
+  const { connections, seconds, pauseMs = 0, firstId } = options
   const threads = String(Math.min(2, connections))
   const script = join(import.meta.dirname, 'load.lua')
   const { output, processor } = await run('wrk', [
     '-t', threads, '-c', `${connections}`, '-d', `${seconds}s`, '-s', script, entry.url, '--', load,
-    entry.tokensFile ?? tokensFile, `${firstId}`, threads
+    entry.tokensFile ?? tokensFile, `${firstId}`, threads, `${pauseMs}`
   ], entry)
   const { requests, duration, failed, p50, p99 } = JSON.parse(output.trim().split('\n').at(-1) ?? '')
   if (failed > 0 || requests === 0) throw new Error(`${failed} of ${requests} requests failed\n${output}`)

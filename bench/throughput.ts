@@ -13,7 +13,7 @@ export interface Result { title: string, rounds: Map<Load, Figures[]> }
 type Refill = (database: pg.Client, firstId: number, deletable: number) => Promise<void>
 
 /** The loads create and delete only plants with larger ids than this. All other plants have smaller ids. */
-const movingIds = 1_000_000
+export const movingIds = 1_000_000
 const titles = { list: 'list 20', create: 'create', delete: 'delete', mix: '80/15/5 mix' }
 
 async function settle (database: pg.Client) {
@@ -47,16 +47,23 @@ async function count (database: pg.Client): Promise<{ kept: number, moved: numbe
   return counted
 }
 
-interface Options extends Duration { loads: Load[], connections: number, refill?: Refill }
+interface Options extends Duration {
+  loads: Load[]
+  connections: number
+  /** By default, connections do not pause. */
+  pauseMs?: Partial<Record<Load, number>>
+  warmUpSeconds?: number
+  refill?: Refill
+}
 
 export async function throughput (entries: Entry[], options: Options): Promise<Result[]> {
-  const { rounds, refill = thousandUsers() } = options
+  const { rounds, warmUpSeconds = Math.min(2, options.seconds), refill = thousandUsers() } = options
   const runs = entries.map((entry) =>
     ({ entry, past: { list: [], create: [], delete: [], mix: [] } as Record<Load, Figures[]> }))
   let firstId = movingIds
   // The figures of turn 0, the warm-up, are discarded.
   for (let turn = 0; turn <= rounds; turn++) {
-    const seconds = turn === 0 ? Math.min(2, options.seconds) : options.seconds
+    const seconds = turn === 0 ? warmUpSeconds : options.seconds
     for (const load of options.loads) {
       for (const { entry, past } of runs) {
         // Use new ids. With the same ids, a late request of the previous run could change this run's plants.
@@ -65,7 +72,8 @@ export async function throughput (entries: Entry[], options: Options): Promise<R
         // Store enough plants: at the highest rate so far, the load would delete a third of them.
         const fastest = Math.max(20_000, ...past[load].map(({ perSecond }) => perSecond))
         await refill(entry.database, firstId, Math.ceil(fastest * seconds * share * 3))
-        const figures = await checked(entry, load, { ...options, seconds, firstId })
+        const pauseMs = options.pauseMs?.[load]
+        const figures = await checked(entry, load, { ...options, seconds, pauseMs, firstId })
         console.log(`${turn}/${rounds} ${load.padEnd(7)} ${entry.title.padEnd(42)} ${line(figures)}`)
         past[load].push(figures)
       }
@@ -75,12 +83,14 @@ export async function throughput (entries: Entry[], options: Options): Promise<R
     ({ title, rounds: new Map(options.loads.map((load) => [load, past[load].slice(1)])) }))
 }
 
-const line = ({ perSecond, p50, p99, own, postgres }: Figures) => `${perSecond.toFixed(0).padStart(6)}/s` +
-  `  p50 ${round(p50)} ms  p99 ${round(p99)} ms  ${round(own)} + ${round(postgres)} µs`
+export const line = ({ perSecond, p50, p99, own, postgres }: Figures) =>
+  `${perSecond.toFixed(0).padStart(6)}/s  p50 ${round(p50)} ms  p99 ${round(p99)} ms  ` +
+    `${round(own)} + ${round(postgres)} µs`
 
 /** Measures a run and checks that the number of changed rows matches the number of requests. */
-async function checked (
-  entry: Entry, load: Load, options: { connections: number, seconds: number, firstId: number }
+export async function checked (
+  entry: Entry, load: Load,
+  options: { connections: number, seconds: number, pauseMs?: number | undefined, firstId: number }
 ): Promise<Figures> {
   const before = await count(entry.database)
   const figures = await (entry.pids.length === 0 ? pgbench : wrk)(entry, load, options)

@@ -63,6 +63,8 @@ export async function serve (config: Config): Promise<void> {
     if (embedded !== undefined) {
       await printQuickStart(database, ownedTables[0] as Table, address, config.DATA_DIR)
     }
+    // Collect the garbage of the start now. Otherwise, V8 would do so during the first requests.
+    globalThis.gc?.()
     lifecycle.starting = false
     app.log.info({ version: manifest.version, node, postgresql, settings: givenSettings() }, 'ready')
   } catch (error) {

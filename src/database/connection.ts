@@ -1,7 +1,7 @@
 // A pipelined connection: sends a statement without waiting for the results of earlier statements.
 import pg from 'pg'
 import type { Server } from './connection-string.ts'
-import { isFatal, isNotPrepared, isReadTimeout, isStalePlan } from './pg-errors.ts'
+import { isFatal, isNotPrepared, isStalePlan, ReadTimeout } from './pg-errors.ts'
 
 // This file replaces two private methods of pg, to save time. pg's `Connection.describe` requests the columns
 // of every statement. pg's `Query.handleDataRow` makes each row an object.
@@ -43,7 +43,8 @@ export class Connection {
   #generation = 0
   /** The last error of each prepared statement, by its name. A success removes the error. */
   readonly #preparationErrors = new Map<string, Error>()
-  #timeout: Error | undefined
+  /** Restarts with each result. See docs/design/037-latency.md. */
+  readonly #readTimer: NodeJS.Timeout
 
   constructor (server: Server, { statementTimeoutMs, applicationName = 'plant-store' }: SessionOptions) {
     this.server = server
@@ -52,10 +53,12 @@ export class Connection {
       keepAlive: true,
       keepAliveInitialDelayMillis: 10_000,
       application_name: applicationName,
-      statement_timeout: statementTimeoutMs,
-      // Ends an unresponsive connection. Must exceed `statement_timeout`, which ends only a slow statement.
-      query_timeout: (statementTimeoutMs === 0 ? 5000 : statementTimeoutMs) + 1000
+      statement_timeout: statementTimeoutMs
     })
+    // Ends an unresponsive connection. Must exceed `statement_timeout`, which ends only a slow statement.
+    // pg's `query_timeout` would make a timer for each statement.
+    this.#readTimer = setTimeout(() => { if (this.pending > 0) this.destroy(new ReadTimeout()) },
+      (statementTimeoutMs === 0 ? 5000 : statementTimeoutMs) + 1000).unref()
     Object.assign(this.#client.connection, { describe: () => {} })
     this.closed = new Promise((resolve) => this.#client.once('end', resolve))
     // An unhandled 'error' event would crash the process.
@@ -83,8 +86,11 @@ export class Connection {
       stream.cork()
       setImmediate(() => stream.uncork())
     }
-    // No statement is pending that an earlier failed preparation could concern.
-    if (this.pending === 0) this.#preparationErrors.clear()
+    if (this.pending === 0) {
+      // No statement is pending that an earlier failed preparation could concern.
+      this.#preparationErrors.clear()
+      this.#readTimer.refresh()
+    }
     this.pending++
     const generation = this.#generation
     const name = `${generation || ''}${statement.preparedAs ?? statement.name}`
@@ -93,6 +99,7 @@ export class Connection {
       const query = new pg.Query(statement.text, values, (error) => {
         this.pending--
         this.#checksWithoutResult = 0
+        this.#readTimer.refresh()
         const cause = error && this.#causeOf(error, name)
         const isStale = cause && !isRetry && isStalePlan(cause)
         if (isStale) {
@@ -112,10 +119,8 @@ export class Connection {
     })
   }
 
-  /** Returns the first error. After a failed preparation or a timeout, later errors are only effects. */
+  /** Returns the first error. After a failed preparation, later errors are only effects. */
   #causeOf (error: Error, name: string): Error {
-    if (isReadTimeout(error)) this.#timeout = error
-    if (this.#timeout !== undefined) return this.#timeout
     if (isNotPrepared(error)) return this.#preparationErrors.get(name) ?? error
     this.#preparationErrors.set(name, error)
     return error

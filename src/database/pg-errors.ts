@@ -31,7 +31,10 @@ export function hasResponded (error: unknown): boolean {
 /** Whether the connection must be replaced: the server closes the connection or has become read-only. */
 export const isFatal = (error: unknown): boolean => /^(57P|25006)/.test(sqlStateOf(error))
 
-export const isReadTimeout = (error: unknown): boolean => (error as Error).message === 'Query read timeout'
+/** A connection was ended because it returned no result in time. */
+export class ReadTimeout extends Error {
+  override message = 'no result in time'
+}
 
 export const isNotPrepared = (error: unknown): boolean => sqlStateOf(error) === '26000'
 
@@ -43,7 +46,7 @@ export const isStalePlan = (error: unknown): boolean =>
 export function toDatabaseError (cause: unknown): unknown {
   const state = sqlStateOf(cause)
   if (state !== '' && !unavailable.test(state)) return cause
-  const otherwise = isReadTimeout(cause) ? errors.DATABASE_SLOW : errors.DATABASE_UNAVAILABLE
+  const otherwise = cause instanceof ReadTimeout ? errors.DATABASE_SLOW : errors.DATABASE_UNAVAILABLE
   return new ApiError(numbered[state] ?? otherwise, { cause })
 }
 
