@@ -84,10 +84,10 @@ export function createConnector (options: ConnectionOptions) {
       const [first, ...others] = errors.values()
       throw others.length === 0 ? first : new AggregateError([first, ...others], 'no server takes writes')
     }
-    // Another server may have a later timeline.
-    const grace = delay(200, undefined, { ref: false })
+    // Another server may have a later timeline. The first choice waits for all attempts: instances that start
+    // together must choose the same system, by the order in DATABASE_URL.
+    const grace = delay(systems.hasChosen ? 200 : connectTimeoutMs, undefined, { ref: false })
     if (servers.length > 1) await Promise.race([Promise.allSettled(attempts), grace])
-    // Instances that start together choose the same system, by the order in DATABASE_URL.
     opened.sort((one, other) => servers.indexOf(one.server) - servers.indexOf(other.server))
     let best: Connection | undefined
     try {

@@ -27,6 +27,10 @@ export class Systems {
   #silentSince = Infinity
   readonly #ignored = new Set<string>()
 
+  get hasChosen (): boolean {
+    return this.#current !== undefined
+  }
+
   /** Closes connections to servers with an older timeline, perhaps the new connection. */
   add (connection: Connection, identity: Identity): void {
     this.#members.set(connection, identity)
