@@ -43,8 +43,9 @@ export async function measureWarm (
 ): Promise<Result[][]> {
   const results: Result[][] = []
   await alongside(postgres, contenders, async (entries) => {
-    for (const pauseMs of pauses) {
-      results.push(await throughput(entries, { loads, connections, pauseMs, warmUpSeconds, ...duration }))
+    for (const [index, pauseMs] of pauses.entries()) {
+      const options = { loads, connections, pauseMs, ...duration }
+      results.push(await throughput(entries, index === 0 ? { ...options, warmUpSeconds } : options))
     }
   })
   return results
