@@ -84,7 +84,8 @@ async function measureStart (
   const { pids, url: address } = stack.use(await start(contender, url))
   const { title, tokensFile } = contender
   const entry: Entry = { title, pids, url: address, database, postgres: postgres.pid, tokensFile }
-  return checked(entry, load, { connections, seconds: freshSeconds, pauseMs, firstId })
+  // The stack ends the contender when this function returns.
+  return await checked(entry, load, { connections, seconds: freshSeconds, pauseMs, firstId })
 }
 
 const range = (values: number[]) => `${round(Math.min(...values))}–${round(Math.max(...values))}`
