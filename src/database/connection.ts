@@ -34,8 +34,6 @@ export class Connection {
   readonly server: Server
   readonly closed: Promise<void>
   isOpen = true
-  /** The number of statements that were sent and have no result yet. */
-  pending = 0
   readonly #client: pg.Client
   #checksWithoutResult = 0
   #isReadOnly = false
@@ -43,8 +41,8 @@ export class Connection {
   #generation = 0
   /** The last error of each prepared statement, by its name. A success removes the error. */
   readonly #preparationErrors = new Map<string, Error>()
-  /** Restarts with each result. See docs/design/037-latency.md. */
-  readonly #readTimer: NodeJS.Timeout
+  /** When each pending statement was sent. Results arrive in the same order. */
+  readonly #sentAt: number[] = []
 
   constructor (server: Server, { statementTimeoutMs, applicationName = 'plant-store' }: SessionOptions) {
     this.server = server
@@ -55,14 +53,22 @@ export class Connection {
       application_name: applicationName,
       statement_timeout: statementTimeoutMs
     })
-    // Ends an unresponsive connection. Must exceed `statement_timeout`, which ends only a slow statement.
-    // pg's `query_timeout` would make a timer for each statement.
-    this.#readTimer = setTimeout(() => { if (this.pending > 0) this.destroy(new ReadTimeout()) },
-      (statementTimeoutMs === 0 ? 5000 : statementTimeoutMs) + 1000).unref()
     Object.assign(this.#client.connection, { describe: () => {} })
     this.closed = new Promise((resolve) => this.#client.once('end', resolve))
     // An unhandled 'error' event would crash the process.
     this.#client.on('error', () => this.destroy())
+    // Must exceed `statement_timeout`, which ends only a slow statement.
+    const maxMs = (statementTimeoutMs === 0 ? 5000 : statementTimeoutMs) + 1000
+    // pg's `query_timeout` would make a timer for each statement: see docs/design/037-latency.md.
+    const timer = setInterval(() => {
+      if (performance.now() - (this.#sentAt[0] ?? Infinity) > maxMs) this.destroy(new ReadTimeout())
+    }, checkMs).unref()
+    void this.closed.then(() => clearInterval(timer))
+  }
+
+  /** The number of statements that were sent and have no result yet. */
+  get pending (): number {
+    return this.#sentAt.length
   }
 
   /** Resolves to the process id of the session. A pooler invents one. If this rejects, call `destroy`. */
@@ -86,20 +92,16 @@ export class Connection {
       stream.cork()
       setImmediate(() => stream.uncork())
     }
-    if (this.pending === 0) {
-      // No statement is pending that an earlier failed preparation could concern.
-      this.#preparationErrors.clear()
-      this.#readTimer.refresh()
-    }
-    this.pending++
+    // No statement is pending that an earlier failed preparation could concern.
+    if (this.pending === 0) this.#preparationErrors.clear()
+    this.#sentAt.push(performance.now())
     const generation = this.#generation
     const name = `${generation || ''}${statement.preparedAs ?? statement.name}`
     return new Promise((resolve, reject) => {
       const rows: Row[] = []
       const query = new pg.Query(statement.text, values, (error) => {
-        this.pending--
         this.#checksWithoutResult = 0
-        this.#readTimer.refresh()
+        this.#sentAt.shift()
         const cause = error && this.#causeOf(error, name)
         const isStale = cause && !isRetry && isStalePlan(cause)
         if (isStale) {

@@ -171,14 +171,19 @@ t.test('a rejected request gets no 100 Continue while its error response waits f
 })
 
 t.test('the service sends 100 Continue when it is about to read the body', async (t) => {
-  const accepted = once(app.server, 'connection') as Promise<[Socket]>
-  const untilContinue = async () => {
-    const [socket] = await accepted
-    while (socket.bytesWritten === 0) await new Promise(setImmediate)
+  async function send (expecting: string, body: string) {
+    const accepted = once(app.server, 'connection') as Promise<[Socket]>
+    const untilContinue = async () => {
+      const [socket] = await accepted
+      while (socket.bytesWritten === 0) await new Promise(setImmediate)
+    }
+    return outcomes(await exchange(address, [expecting, untilContinue, body, last]))
   }
-  const expecting = create('', ['Content-Length: 19', 'Expect: 100-Continue'])
-  const responses = await exchange(address, [expecting, untilContinue, body, last])
-  t.strictSame(outcomes(responses), [[100, undefined], [200, 'keep-alive'], [200, 'close']])
+  const headers = ['Content-Length: 19', 'Expect: 100-Continue']
+  const expecting = create('', headers)
+  t.strictSame(await send(expecting, body), [[100, undefined], [200, 'keep-alive'], [200, 'close']])
+  const closing = create('', [...headers, 'Connection: close'])
+  t.strictSame(await send(closing, body.replace(/\d/, '9')), [[100, undefined], [200, 'close']])
   const [old] = await exchange(address, [expecting.replace('1.1', '1.0') + body])
   t.equal(old?.status, 400, 'not to HTTP/1.0')
 })

@@ -115,6 +115,19 @@ t.test('a retry is sent after the check of its token, unless its response has cl
   t.strictSame(batches, ['a1 b1 a2', 'b1', 'a1'])
 })
 
+t.test('an item expires in the queue even while its token is checked', async (t) => {
+  const advance = stopClock(t)
+  const checked = Promise.withResolvers<void>()
+  const identity = { user: 'a', validUntil: 0, renew: () => checked.promise }
+  const batcher = openBatcher({ maxItems: 1, maxInFlight: 1 }, async (names) => names)
+  const late = batcher.add({ user: 'a', name: 'a1', identity })
+  await settlePromises()
+  advance(5001)
+  identity.validUntil = Infinity
+  checked.resolve()
+  await t.rejects(late, { name: 'OVERLOADED' })
+})
+
 t.test('a user gets at most half of the free memory, until the response ends or is cut', async (t) => {
   const budget = new MemoryBudget(120)
   const [open, ended, cut] = [new PassThrough(), new PassThrough(), new PassThrough()]

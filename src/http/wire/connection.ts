@@ -187,10 +187,12 @@ export class ClientConnection {
   /** Call this at the deadline of a shutdown. Returns whether the client still waits for a write. */
   cut (): boolean {
     this.socket.destroy()
-    const { req: { complete = false, method = 'GET' } = {}, headersSent } = this.#response ?? {}
-    return complete && !headersSent && method !== 'GET' && method !== 'HEAD'
+    const response = this.#response
+    return response?.req.complete === true && !response.headersSent && isWrite(response.req)
   }
 }
+
+const isWrite = ({ method = '' }: IncomingMessage) => method !== 'GET' && method !== 'HEAD'
 
 /** Passes the error to the reader of the body, as soon as there is one. */
 function failBody (request: IncomingMessage, error: Error): void {
