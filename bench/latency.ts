@@ -43,8 +43,9 @@ export async function measureWarm (
 ): Promise<Result[][]> {
   const results: Result[][] = []
   await alongside(postgres, contenders, async (entries) => {
-    for (const pauseMs of pauses) {
-      results.push(await throughput(entries, { loads, connections, pauseMs, warmUpSeconds, ...duration }))
+    for (const [index, pauseMs] of pauses.entries()) {
+      const options = { loads, connections, pauseMs, ...duration }
+      results.push(await throughput(entries, index === 0 ? { ...options, warmUpSeconds } : options))
     }
   })
   return results
@@ -83,7 +84,8 @@ async function measureStart (
   const { pids, url: address } = stack.use(await start(contender, url))
   const { title, tokensFile } = contender
   const entry: Entry = { title, pids, url: address, database, postgres: postgres.pid, tokensFile }
-  return checked(entry, load, { connections, seconds: freshSeconds, pauseMs, firstId })
+  // The stack ends the contender when this function returns.
+  return await checked(entry, load, { connections, seconds: freshSeconds, pauseMs, firstId })
 }
 
 const range = (values: number[]) => `${round(Math.min(...values))}–${round(Math.max(...values))}`
