@@ -59,7 +59,8 @@ t.test('each variable, option and file in the documents exists', async (t) => {
   // The options of this project's programs. Sentences also name options of Docker's commands, and records name
   // rejected options of Node.
   const notRecords = code.filter(([path]) => !path.startsWith('docs/design/'))
-  const commands = map(notRecords, (text) => linesOf(text, /^((npx )?plant-store|npm run|--)/))
+  const commands = map(notRecords, (text) =>
+    linesOf(text, /^((npx )?plant-store|npm run|--)/))
   const docker = code.map(([, text]) => linesOf(text, /^docker /)).join('\n')
   const isOption = (name: string) =>
     new RegExp(`--${name}\\b`).test(source + docker) || source.includes(` ${name}: { type: `)
