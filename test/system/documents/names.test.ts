@@ -56,8 +56,8 @@ t.test('each error number in the documents is an error of the service or of a pr
 t.test('each variable, option and file in the documents exists', async (t) => {
   t.strictSame(unknown(code, /\b[A-Z][A-Z\d]*_[A-Z\d_]+\b/g, (name) => source.includes(name)), [])
 
-  // The options of this project's programs. Sentences also name options of Docker's commands, and records name
-  // rejected options of Node.
+  // The options of this project's programs. Sentences also name options of Docker's commands, and records
+  // name rejected options of Node.
   const notRecords = code.filter(([path]) => !path.startsWith('docs/design/'))
   const commands = map(notRecords, (text) =>
     linesOf(text, /^((npx )?plant-store|npm run|--)/))
