@@ -112,8 +112,13 @@ const isDown = (managed: ManagedConnection) => managed.usable() === undefined
 
 /** A late connection comes last, because it may wait for a lock. */
 const leastBusy = (connections: Array<Connection | undefined>): Connection | undefined =>
-  connections.filter((each) => each !== undefined)
-    .toSorted((one, other) => Number(one.isLate) - Number(other.isLate) || one.pending - other.pending)[0]
+  connections.reduce((best, one) => {
+    if (best === undefined) return one
+    return one !== undefined && isLessBusy(one, best) ? one : best
+  }, undefined)
+
+const isLessBusy = (one: Connection, other: Connection): boolean =>
+  one.isLate === other.isLate ? one.pending < other.pending : other.isLate
 
 const usable = (some: ManagedConnection[]) => leastBusy(some.map((each) => each.usable()))
 

@@ -415,6 +415,10 @@ t.test('a command ends its statements only if the server no longer responds', as
   t.teardown(database.close)
   const slow = database.readLong({ name: '', text: 'select pg_sleep(60)' })
     .catch(({ cause }) => cause.message)
+  // The watch ends open connections, so wait for the connection of the statement.
+  const running = `select from pg_stat_activity
+    where query = 'select pg_sleep(60)' and state = 'active' and datname = current_database()`
+  while ((await sql(url, running)).length === 0) await nextTick()
   const watch = () => mock.timers.tick(2000)
   for (let watches = 0; watches < 8; watches++) {
     watch()
