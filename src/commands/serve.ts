@@ -96,6 +96,7 @@ async function untilReady (
       if (migrations.length > 0) log.info({ migrations }, 'migrated')
     }
     await database.probe(tableNames)
+    await database.open()
     return { postgresql, off: off?.split(' ') ?? [], missing: missing?.split(' ') ?? [] }
   } catch (error) {
     if (error instanceof UnsupportedServer) throw error

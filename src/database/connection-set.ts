@@ -1,12 +1,9 @@
 // Chooses an open connection for each statement.
 import pg from 'pg'
-import { connectionEvents, requestContext, statementEvents, type StatementEvent } from '../events.ts'
+import { requestContext, statementEvents } from '../events.ts'
 import type { Connection, Row, Statement } from './connection.ts'
 import type { ManagedConnection } from './managed-connection.ts'
 import { toDatabaseError } from './pg-errors.ts'
-
-/** Called right before the statement is sent. */
-type OnSend = (connection: Connection) => void
 
 /** Each kind of statement has connections of its own. */
 export class ConnectionSet<Kind extends string> {
@@ -14,9 +11,6 @@ export class ConnectionSet<Kind extends string> {
   readonly #all: ManagedConnection[]
   /** How many statements wait for a connection or a result. */
   readonly pending: Record<Kind, number>
-  /** The functions that repeat hedged statements, with the connections that run the statements. */
-  readonly #hedges = new Map<() => void, Connection>()
-  #closing: PromiseWithResolvers<void> | undefined
 
   constructor (kinds: Record<Kind, ManagedConnection[]>) {
     this.#kinds = kinds
@@ -25,76 +19,65 @@ export class ConnectionSet<Kind extends string> {
   }
 
   /** While no connection of the kind responds, any other connection runs the statement. */
-  run (kind: Kind, statement: Statement, values: unknown[] = [], onSend?: OnSend): Promise<Row[]> {
+  async run (
+    kind: Kind, statement: Statement, values: unknown[] = [], onUnresponsive?: () => void
+  ): Promise<Row[]> {
+    const startedAt = performance.now()
+    let error: unknown
     this.pending[kind]++
-    return this.#run(this.#kinds[kind], statement, values, onSend).finally(() => {
-      this.pending[kind]--
-      if (this.#isIdle()) this.#closing?.resolve()
-    })
-  }
-
-  async #run (own: ManagedConnection[], statement: Statement, values: unknown[], onSend?: OnSend) {
-    const event: StatementEvent =
-      { name: statement.name, startedAt: performance.now(), requestContext: requestContext.getStore() }
     try {
-      if (this.#closing !== undefined) throw new Error('the service has closed the database')
-      const first = prompt(own)
-      // If all are busy, open one more for later statements.
-      if (first?.pending !== 0) void own.find(isDown)?.openedSoon()
       // Do not always await: the next statement must see that this connection is busy.
-      const connection = first ?? await this.#wait(own)
-      onSend?.(connection)
-      const rows = await connection.run(statement, values)
-      statementEvents.publish(event)
-      return rows
-    } catch (error) {
-      statementEvents.publish({ ...event, error })
-      throw toDatabaseError(error)
+      const connection = this.#choose(kind) ?? await this.#wait(kind)
+      return await connection.run(statement, values, onUnresponsive)
+    } catch (cause) {
+      error = cause
+      throw toDatabaseError(cause)
+    } finally {
+      this.pending[kind]--
+      if (statementEvents.hasSubscribers) {
+        const context = requestContext.getStore()
+        statementEvents.publish({ name: statement.name, startedAt, error, requestContext: context })
+      }
     }
   }
 
-  /** Waits for a new connection, but only for a moment if another connection responds. */
-  async #wait (own: ManagedConnection[]): Promise<Connection> {
-    const down = own.find(isDown)
-    const found = await down?.openedSoon() ?? prompt(own) ?? prompt(this.#all)
-    if (found !== undefined) return found
-    if (down === undefined) return usable(own) as Connection
-    return down.opened().catch((error) => {
-      // If the server responds, an unresponsive connection may only be slow.
-      const slow = error instanceof pg.DatabaseError && leastBusy(this.#all.map((each) => each.open()))
-      const last = usable(own) ?? usable(this.#all) ?? slow
-      if (last) return last
-      throw error
-    })
+  /** Returns undefined if no connection responds. */
+  #choose (kind: Kind): Connection | undefined {
+    const own = this.#kinds[kind]
+    const best = leastBusy(own)
+    // If all are busy, open one more for later statements.
+    if (best?.pending !== 0) own.find(({ isDown }) => isDown)?.open().catch(() => {})
+    const chosen = best?.isLate === false ? best : leastBusy(this.#all)
+    return chosen?.isUnresponsive ? undefined : chosen
+  }
+
+  async #wait (kind: Kind): Promise<Connection> {
+    const [first] = this.#kinds[kind] as [ManagedConnection]
+    const error = await first.open().catch((error) => error)
+    // If the server rejects only new connections, an unresponsive connection may only be slow.
+    const connection = this.#choose(kind) ?? (error instanceof pg.DatabaseError && leastBusy(this.#all))
+    if (connection) return connection
+    throw error ?? new Error('the new connection is lost')
   }
 
   /** If the connection becomes unresponsive, repeats the statement. The first success counts. */
   runHedged (kind: Kind, statement: Statement, values: unknown[] = []): Promise<Row[]> {
     const { promise, resolve, reject } = Promise.withResolvers<Row[]>()
-    const hedge = () => resolve(Promise.any([first, this.run(kind, statement, values)])
-      .catch(({ errors: [error] }) => { throw error }))
-    const first = this.run(kind, statement, values, (connection) => { this.#hedges.set(hedge, connection) })
-    first.then(resolve, reject).finally(() => this.#hedges.delete(hedge))
+    const first = this.run(kind, statement, values, () => {
+      resolve(Promise.any([first, this.run(kind, statement, values)])
+        .catch(({ errors: [error] }) => { throw error }))
+    })
+    first.then(resolve, reject)
     return promise
   }
 
-  /** Call this every `checkMs`. Replaces connections that have become unresponsive. */
-  check (): void {
-    for (const managed of this.#all.filter((each) => each.open()?.check())) {
-      connectionEvents.publish({ event: 'timed_out' })
-      const unresponsive = managed.open()
-      // Do not wait for a statement: the new connection may find another server.
-      void managed.openedSoon()
-      for (const [hedge, connection] of this.#hedges) {
-        if (connection === unresponsive && this.#hedges.delete(hedge)) hedge()
-      }
-    }
+  /** Opens a connection of each kind, so that the first statements need not wait. Failures do not matter. */
+  async open (): Promise<void> {
+    await Promise.allSettled(Object.values<ManagedConnection[]>(this.#kinds).map(([first]) => first?.open()))
   }
 
-  /** Waits for the statements that run. Rejects later statements. */
+  /** Waits for the statements that were sent. Rejects later statements. */
   async close (): Promise<void> {
-    this.#closing = Promise.withResolvers()
-    if (!this.#isIdle()) await this.#closing.promise
     await Promise.all(this.#all.map((each) => each.close()))
   }
 
@@ -102,27 +85,17 @@ export class ConnectionSet<Kind extends string> {
   destroy (reason: Error): void {
     for (const managed of this.#all) managed.destroy(reason)
   }
-
-  #isIdle (): boolean {
-    return Object.values(this.pending).every((count) => count === 0)
-  }
 }
 
-const isDown = (managed: ManagedConnection) => managed.usable() === undefined
+/** Late connections come last because they may wait for a lock, and unresponsive ones after them. */
+const delayOf = ({ isLate, isUnresponsive }: Connection) => Number(isLate) + Number(isUnresponsive)
 
-/** A late connection comes last, because it may wait for a lock. */
-const leastBusy = (connections: Array<Connection | undefined>): Connection | undefined =>
-  connections.reduce((best, one) => {
-    if (best === undefined) return one
-    return one !== undefined && isLessBusy(one, best) ? one : best
-  }, undefined)
-
-const isLessBusy = (one: Connection, other: Connection): boolean =>
-  one.isLate === other.isLate ? one.pending < other.pending : other.isLate
-
-const usable = (some: ManagedConnection[]) => leastBusy(some.map((each) => each.usable()))
-
-function prompt (some: ManagedConnection[]): Connection | undefined {
-  const connection = usable(some)
-  return connection?.isLate ? undefined : connection
+function leastBusy (some: ManagedConnection[]): Connection | undefined {
+  let best: Connection | undefined
+  for (const { current } of some) {
+    if (current === undefined) continue
+    const difference = best === undefined ? -1 : delayOf(current) - delayOf(best) || current.pending - best.pending
+    if (difference < 0) best = current
+  }
+  return best
 }

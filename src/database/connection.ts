@@ -1,7 +1,9 @@
 // A pipelined connection: sends a statement without waiting for the results of earlier statements.
 import pg from 'pg'
+import { ApiError, errors } from '../errors.ts'
+import { createClient } from './client.ts'
 import type { Server } from './connection-string.ts'
-import { isFatal, isNotPrepared, isStalePlan, ReadTimeout } from './pg-errors.ts'
+import { isFatal, isNotPrepared, isStalePlan } from './pg-errors.ts'
 
 // This file replaces two private methods of pg, to save time. pg's `Connection.describe` requests the columns
 // of every statement. pg's `Query.handleDataRow` makes each row an object.
@@ -25,24 +27,39 @@ export interface SessionOptions {
   applicationName?: string
 }
 
-export const checkMs = 100
+const checkMs = 100
 
 /** A connection with pending statements is late, or unresponsive, after this many checks without a result. */
 const [lateChecks, maxChecks] = [2, 8]
+
+/** A statement that was sent and has no result yet. */
+class PendingQuery extends pg.Query {
+  readonly sentAt = performance.now()
+  readonly found: Row[] = []
+  onUnresponsive: (() => void) | undefined
+
+  handleDataRow ({ fields }: { fields: Row }): void {
+    this.found.push(fields)
+  }
+}
 
 export class Connection {
   readonly server: Server
   readonly closed: Promise<void>
   isOpen = true
+  /** Called when the connection becomes unresponsive. */
+  onUnresponsive: () => void = () => {}
   readonly #client: pg.Client
+  /** Must exceed `statement_timeout`, which ends only a slow statement. */
+  readonly #maxMs: number
   #checksWithoutResult = 0
   #isReadOnly = false
   /** A part of the names of prepared statements. Grows when the server has no valid plan for a statement. */
   #generation = 0
   /** The last error of each prepared statement, by its name. A success removes the error. */
   readonly #preparationErrors = new Map<string, Error>()
-  /** When each pending statement was sent. Results arrive in the same order. */
-  readonly #sentAt: number[] = []
+  /** Results arrive in the order of the statements. */
+  readonly #pending: PendingQuery[] = []
 
   constructor (server: Server, { statementTimeoutMs, applicationName = 'plant-store' }: SessionOptions) {
     this.server = server
@@ -57,18 +74,14 @@ export class Connection {
     this.closed = new Promise((resolve) => this.#client.once('end', resolve))
     // An unhandled 'error' event would crash the process.
     this.#client.on('error', () => this.destroy())
-    // Must exceed `statement_timeout`, which ends only a slow statement.
-    const maxMs = (statementTimeoutMs === 0 ? 5000 : statementTimeoutMs) + 1000
-    // pg's `query_timeout` would make a timer for each statement: see docs/design/037-latency.md.
-    const timer = setInterval(() => {
-      if (performance.now() - (this.#sentAt[0] ?? Infinity) > maxMs) this.destroy(new ReadTimeout())
-    }, checkMs).unref()
+    this.#maxMs = (statementTimeoutMs === 0 ? 5000 : statementTimeoutMs) + 1000
+    const timer = setInterval(() => this.check(), checkMs).unref()
     void this.closed.then(() => clearInterval(timer))
   }
 
   /** The number of statements that were sent and have no result yet. */
   get pending (): number {
-    return this.#sentAt.length
+    return this.#pending.length
   }
 
   /** Resolves to the process id of the session. A pooler invents one. If this rejects, call `destroy`. */
@@ -84,8 +97,13 @@ export class Connection {
     return processId
   }
 
-  /** If PostgreSQL rejects the statement because its plan is stale, sends the statement once more. */
-  run (statement: Statement, values: unknown[], isRetry = false): Promise<Row[]> {
+  /**
+   * If PostgreSQL rejects the statement because its plan is stale, sends the statement once more.
+   * `onUnresponsive` is called at most once: when the connection becomes unresponsive before the result.
+   */
+  run (
+    statement: Statement, values: unknown[], onUnresponsive?: () => void, isRetry = false
+  ): Promise<Row[]> {
     const { stream } = this.#client.connection
     // While results are pending, send all statements of one iteration of the event loop in one write.
     if (this.pending > 0 && stream.writableCorked === 0) {
@@ -94,19 +112,17 @@ export class Connection {
     }
     // No statement is pending that an earlier failed preparation could concern.
     if (this.pending === 0) this.#preparationErrors.clear()
-    this.#sentAt.push(performance.now())
     const generation = this.#generation
     const name = `${generation || ''}${statement.preparedAs ?? statement.name}`
     return new Promise((resolve, reject) => {
-      const rows: Row[] = []
-      const query = new pg.Query(statement.text, values, (error) => {
+      const query = new PendingQuery({ name, text: statement.text, values }, (error) => {
         this.#checksWithoutResult = 0
-        this.#sentAt.shift()
+        this.#pending.shift()
         const cause = error && this.#causeOf(error, name)
         const isStale = cause && !isRetry && isStalePlan(cause)
         if (isStale) {
           this.#generation = Math.max(this.#generation, generation + 1)
-          resolve(this.run(statement, values, true))
+          resolve(this.run(statement, values, query.onUnresponsive, true))
         }
         if (!this.isOpen || isFatal(error)) this.close()
         if (isStale) return
@@ -114,10 +130,11 @@ export class Connection {
         // Another server may have become the primary, so this result may be out of date.
         if (this.#isReadOnly) return reject(new Error('the server has become read-only'))
         this.#preparationErrors.delete(name)
-        resolve(rows)
+        resolve(query.found)
       })
-      const handleDataRow = ({ fields }: { fields: Row }) => { rows.push(fields) }
-      this.#client.query(Object.assign(query, { name, handleDataRow }))
+      query.onUnresponsive = onUnresponsive
+      this.#pending.push(query)
+      this.#client.query(query)
     })
   }
 
@@ -128,10 +145,22 @@ export class Connection {
     return error
   }
 
-  /** Call this every `checkMs`. Returns true once, when the connection becomes unresponsive. */
-  check (): boolean {
-    this.#checksWithoutResult = this.pending === 0 ? 0 : this.#checksWithoutResult + 1
-    return this.#checksWithoutResult === maxChecks
+  /**
+   * Runs every `checkMs`. pg's `query_timeout` would make a timer for each statement: see
+   * docs/design/037-latency.md.
+   */
+  check (): void {
+    const [oldest] = this.#pending
+    this.#checksWithoutResult = oldest === undefined ? 0 : this.#checksWithoutResult + 1
+    if (oldest !== undefined && performance.now() - oldest.sentAt > this.#maxMs) {
+      this.destroy(new ApiError(errors.DATABASE_SLOW, { cause: new Error('no result in time') }))
+    }
+    if (this.#checksWithoutResult !== maxChecks) return
+    this.onUnresponsive()
+    for (const query of this.#pending) {
+      query.onUnresponsive?.()
+      query.onUnresponsive = undefined
+    }
   }
 
   /** The next result makes this false again, as `isUnresponsive`. */
@@ -154,26 +183,5 @@ export class Connection {
   destroy (reason?: Error): void {
     this.isOpen = false
     this.#client.connection.stream.destroy(reason)
-  }
-}
-
-/** Creates a client for the server. The connection string may replace an option. */
-export function createClient ({ fields, mustBind }: Server, options: pg.ClientConfig): pg.Client {
-  const given = Object.entries(fields()).filter(([, value]) => value !== undefined)
-  const client = new pg.Client({ ...options, ...Object.fromEntries(given) })
-  if (mustBind) requireBinding(client.connection)
-  return client
-}
-
-/** pg uses channel binding if the server offers it. Otherwise, end the connection before pg logs in. */
-function requireBinding (connection: pg.Connection): void {
-  let isBound = false
-  connection.on('authenticationSASL', ({ mechanisms }) => {
-    isBound = mechanisms.includes('SCRAM-SHA-256-PLUS')
-  })
-  for (const kind of ['SASL', 'CleartextPassword', 'MD5Password', 'Ok']) {
-    connection.on(`authentication${kind}`, () => {
-      if (!isBound) connection.stream.destroy(new Error('the server offers no channel binding'))
-    })
   }
 }

@@ -2,8 +2,9 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import type pg from 'pg'
 import { ApiError, errors } from '../errors.ts'
+import { createClient } from './client.ts'
 import { connectTimeoutMs, parseConnectionString, type Server, type Target } from './connection-string.ts'
-import { Connection, createClient, type SessionOptions } from './connection.ts'
+import { Connection, type SessionOptions } from './connection.ts'
 import { UnfitServer } from './pg-errors.ts'
 import { identityColumns, Systems } from './systems.ts'
 

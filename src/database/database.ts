@@ -1,5 +1,5 @@
 // Runs single statements. Reads, long reads, token look-ups and writes have separate connections.
-import { checkMs, type Row, type Statement } from './connection.ts'
+import type { Row, Statement } from './connection.ts'
 import { ConnectionSet } from './connection-set.ts'
 import { createConnector, type ConnectionOptions } from './connector.ts'
 import { ManagedConnection } from './managed-connection.ts'
@@ -21,8 +21,7 @@ export function openDatabase (options: ConnectionOptions) {
   const create = (count: number) => Array.from({ length: count }, () => new ManagedConnection(connect))
   // Each kind of read has one connection: pools take twice the processor time. Writes have several: a commit
   // or a lock delays later writes on its connection. See docs/design/001-one-pipelined-connection.md.
-  const set = new ConnectionSet({ read: create(1), long_read: create(1), token: create(1), write: create(4) })
-  const healthCheck = setInterval(() => set.check(), checkMs).unref()
+  const set = new ConnectionSet({ read: create(1), long_read: create(1), write: create(4), token: create(1) })
 
   return {
     isDistributed,
@@ -58,10 +57,10 @@ export function openDatabase (options: ConnectionOptions) {
     /** Returns how many statements wait for a connection or a result, by kind. */
     pending: () => set.pending,
 
-    async close (): Promise<void> {
-      clearInterval(healthCheck)
-      await set.close()
-    },
+    /** Opens a connection of each kind, so that the first requests need not wait. Never rejects. */
+    open: () => set.open(),
+
+    close: () => set.close(),
 
     /** Ends all connections at once. Pending statements reject with `reason` as cause. */
     destroy: (reason: Error) => set.destroy(reason)

@@ -31,23 +31,17 @@ export function hasResponded (error: unknown): boolean {
 /** Whether the connection must be replaced: the server closes the connection or has become read-only. */
 export const isFatal = (error: unknown): boolean => /^(57P|25006)/.test(sqlStateOf(error))
 
-/** A connection was ended because it returned no result in time. */
-export class ReadTimeout extends Error {
-  override message = 'no result in time'
-}
-
 export const isNotPrepared = (error: unknown): boolean => sqlStateOf(error) === '26000'
 
 /** Whether the server has no valid plan for a statement. If so, the server has not run the statement. */
 export const isStalePlan = (error: unknown): boolean =>
   isNotPrepared(error) || (error as pg.DatabaseError).routine === 'RevalidateCachedQuery'
 
-/** If the statement is at fault, returns the error. Otherwise returns a 503 that has the error as cause. */
+/** If the statement is at fault, returns the error. Otherwise returns a 503, with other errors as cause. */
 export function toDatabaseError (cause: unknown): unknown {
   const state = sqlStateOf(cause)
-  if (state !== '' && !unavailable.test(state)) return cause
-  const otherwise = cause instanceof ReadTimeout ? errors.DATABASE_SLOW : errors.DATABASE_UNAVAILABLE
-  return new ApiError(numbered[state] ?? otherwise, { cause })
+  if (cause instanceof ApiError || (state !== '' && !unavailable.test(state))) return cause
+  return new ApiError(numbered[state] ?? errors.DATABASE_UNAVAILABLE, { cause })
 }
 
 /** Whether the server has confirmed a roll-back: the statement is at fault, or had a deadlock or timeout. */

@@ -5,6 +5,7 @@ import { setTimeout as delay } from 'node:timers/promises'
 import pg from 'pg'
 import t, { type Test } from 'tap'
 import { createToken } from '../../src/access/tokens.ts'
+import type { Connection } from '../../src/database/connection.ts'
 import { createConnector, openClient } from '../../src/database/connector.ts'
 import { openDatabase } from '../../src/database/database.ts'
 import { ConnectionSet } from '../../src/database/connection-set.ts'
@@ -83,6 +84,8 @@ t.test('a lost or unresponsive connection is replaced, but a lagging event loop 
   proxy.cut()
   while (!events.includes('lost')) await delay(10)
   for (const read of [database.read, database.readHedged]) t.strictSame(await read(one), [['1']])
+  // The look-up ran on the connection for reads, while its own connection was opened.
+  while (events.length < 3) await delay(10)
   const late = database.read(one)
   // Block the event loop for 1.5 s.
   Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 1500)
@@ -140,7 +143,8 @@ test('while three connections are closing, no fourth is opened', async (t) => {
   const set = new ConnectionSet({ own: [managed] })
   const closing = []
   for (let count = 0; count < 3; count++) {
-    const connection = await managed.opened()
+    await managed.open()
+    const connection = managed.current as Connection
     // The connection stays open until this statement has ended.
     connection.run({ name: 'slow', text: 'select pg_sleep(60)' }, []).catch(() => {})
     connection.close()
@@ -156,11 +160,16 @@ test('while three connections are closing, no fourth is opened', async (t) => {
 
 test('a connection is unresponsive after eight checks, and closes only after its statements', async (t) => {
   const connection = await createConnector({ url, statementTimeoutMs: 0 }).connect()
-  const countChecks = () => Array.from({ length: 9 }, () => connection.check())
-  t.strictSame(countChecks(), Array(9).fill(false), 'an idle connection stays open')
-  const pending = connection.run(one, [])
-  t.strictSame(countChecks(), [...Array(7).fill(false), true, false], 'one check reports the change')
-  t.equal(connection.isUnresponsive, true)
+  const calls: string[] = []
+  const checkOften = (count: number) => { while (count-- > 0) connection.check() }
+  connection.onUnresponsive = () => { calls.push('connection') }
+  checkOften(9)
+  t.strictSame(calls, [], 'an idle connection stays open')
+  const pending = connection.run(one, [], () => { calls.push('statement') })
+  checkOften(7)
+  t.strictSame([connection.isUnresponsive, calls], [false, []])
+  checkOften(2)
+  t.strictSame([connection.isUnresponsive, calls], [true, ['connection', 'statement']], 'each is called once')
   const slow = { name: 'slow', text: "select current_setting('statement_timeout') from pg_sleep(1.5)" }
   const limit = connection.run(slow, [])
   await pending
@@ -172,9 +181,11 @@ test('a connection is unresponsive after eight checks, and closes only after its
 
 test('while an attempt to connect hangs others are made, and a refused one does not end them', async (t) => {
   const { proxy, database } = await openProxied(t)
+  await t.rejects(database.read(end))
+  while (proxy.connections().now > 0) await delay(10)
   proxy.set('silent')
-  const rows = database.readLong(one, [])
-  while (proxy.connections().now === 1) await delay(10)
+  const rows = database.read(one)
+  while (proxy.connections().now === 0) await delay(10)
   proxy.set('closed')
   await delay(700)
   proxy.set('open')
