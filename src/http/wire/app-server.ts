@@ -7,7 +7,7 @@ import { clientWork } from '../../scheduling/tick-limiter.ts'
 import { newRequestId } from '../log.ts'
 import { isLastRequest } from '../request-checks.ts'
 import { rejectRequest, requestCost, toApiError } from '../responses.ts'
-import type { Reject } from './connection.ts'
+import type { Reject } from './client-connection.ts'
 import { createServer, type Lifecycle } from './server.ts'
 
 /** Pass the `options` to Fastify, and the app to `attach`. `idleMs` limits a time without traffic. */
