@@ -140,10 +140,12 @@ export class ClientConnection {
     if (this.#state === 'closing' || this.#hasFailed || !this.socket.writable) return
     this.#hasFailed = true
     if (response?.req.complete) {
+      // The error is behind this request. Complete requests still get their responses.
       const isDropped = this.isIncomplete && this.#waiting.pop() !== undefined
       if (isDropped || this.#state === 'open') this.#reject = reject
       this.#state = 'ending'
     } else if (response !== undefined) {
+      // The error is in the body of this request.
       this.end()
       failBody(response.req, error)
     } else if (this.#unread?.complete === false) this.end()
@@ -181,7 +183,7 @@ export class ClientConnection {
   }
 
   /** Call this at the deadline of a shutdown. Returns whether the client still waits for a write. */
-  cut (): boolean {
+  forceClose (): boolean {
     this.socket.destroy()
     const response = this.#response
     return response?.req.complete === true && !response.headersSent && !reads.has(response.req.method)

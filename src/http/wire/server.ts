@@ -63,7 +63,7 @@ export function createServer (behavior: Behavior, maxConnections: number, option
       let others = 0
       for (const connection of connections.values()) {
         const { requestId: reqId } = connection
-        if (connection.cut()) log.warn({ reqId }, 'the shutdown cuts a write: its outcome is unknown')
+        if (connection.forceClose()) log.warn({ reqId }, 'the shutdown cuts a write: its outcome is unknown')
         else others++
       }
       if (others > 0) log.warn({ connections: others }, 'the shutdown cuts unfinished reads and bodies')
