@@ -5,7 +5,7 @@ import t, { type Test } from 'tap'
 import { startRecordingUses } from '../../src/access/token-uses.ts'
 import { createToken, hashToken } from '../../src/access/tokens.ts'
 import { openDatabase } from '../../src/database/database.ts'
-import { tokenUseEvents } from '../../src/events.ts'
+import { connectionEvents, tokenUseEvents } from '../../src/events.ts'
 import { startApp } from '../support/app.ts'
 import { openSession, sql } from '../support/database.ts'
 
@@ -119,7 +119,11 @@ t.test('a role that may only read gets one warning, and longer and longer pauses
   const { as, stop, url, used, warnings, writes } = await start(t, role)
   await sql(url, `grant select on tokens to ${role}`)
   const alice = await as('alice')
+  let connections = 0
+  connectionEvents.subscribe(({ event }) => { if (event === 'opened') connections++ })
   t.equal((await alice.list()).statusCode, 200)
+  // The list may run on the connection for look-ups, while the one for lists is opened.
+  while (connections < 2) await nextTick()
   let attempts = 0
   async function passMinutes (minutes: number, isAttempt: boolean): Promise<void> {
     mock.timers.tick(minutes * 60_000)
