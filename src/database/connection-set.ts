@@ -94,8 +94,9 @@ function leastBusy (some: ManagedConnection[]): Connection | undefined {
   let best: Connection | undefined
   for (const { current } of some) {
     if (current === undefined) continue
-    const difference = best === undefined ? -1 : delayOf(current) - delayOf(best) || current.pending - best.pending
-    if (difference < 0) best = current
+    if (best === undefined || (delayOf(current) - delayOf(best) || current.pending - best.pending) < 0) {
+      best = current
+    }
   }
   return best
 }

@@ -65,8 +65,6 @@ export class Connection {
     this.server = server
     this.#client = createClient(server, {
       pipeline: true,
-      keepAlive: true,
-      keepAliveInitialDelayMillis: 10_000,
       application_name: applicationName,
       statement_timeout: statementTimeoutMs
     })

@@ -1,4 +1,5 @@
 // Stores the batches of an import: in transactions of the given size, and at most at the given rate.
+import type { Socket } from 'node:net'
 import { setTimeout as delay } from 'node:timers/promises'
 import type { Table } from '../../table-gateway/table.ts'
 import { checkAll, copyAll, createChecked, insertAll, type Batch } from './batch.ts'
@@ -16,8 +17,15 @@ export interface StoreOptions {
 /** With a low rate, an import sends so many batches a second. */
 const batchesPerSecond = 10
 // Set the limit in the transaction: a pooler loses the settings of a session. The limit is long, because an
-// insert waits for any other transaction that creates the same row.
-const begin = 'begin; set local statement_timeout = 60000'
+// insert waits for any other transaction that creates the same row. If the network drops the connection in
+// the middle of a COPY, this limit does not end the session. The keepalive probes end it after 60 s.
+const begin = 'begin; set local statement_timeout = 60000; set local tcp_keepalives_idle = 20; ' +
+  'set local tcp_keepalives_interval = 5; set local tcp_keepalives_count = 8'
+/**
+ * If no byte arrives for so long, the network has dropped the connection. The server ends a statement after
+ * 60 s. PgBouncer ends a wait for a server connection after 120 s.
+ */
+const maxSilenceMs = 130_000
 
 export function createStore (
   table: Table, { client, signal }: Pick<Transfer, 'client' | 'signal'>,
@@ -32,14 +40,21 @@ export function createStore (
   /** When the rate allows the next batch. */
   let nextAt = 0
 
+  /** Emits 'timeout' on the socket if the server is silent. Between statements, the server sends nothing. */
+  async function answered<Result> (work: Promise<Result>): Promise<Result> {
+    const socket = client.connection.stream as Socket
+    socket.setTimeout(maxSilenceMs)
+    return work.finally(() => socket.setTimeout(0))
+  }
+
   /** Does not wait until the rows are stored, so that the import reads the next lines meanwhile. */
   async function send (batch: Batch): Promise<void> {
     await stored
     const pause = nextAt - performance.now()
     if (pause > 0) await delay(Math.ceil(pause), undefined, { signal })
-    if (uncommitted === 0) await client.query(dryRun ? `${begin}; ${createChecked}` : begin)
+    if (uncommitted === 0) await answered(client.query(dryRun ? `${begin}; ${createChecked}` : begin))
     nextAt = performance.now() + batch.size * 1000 / rate
-    stored = store(batch)
+    stored = answered(store(batch))
     stored.catch(() => {})
     uncommitted += batch.size
   }
@@ -57,7 +72,7 @@ export function createStore (
   async function commit (noteAfter: string): Promise<void> {
     await stored
     note = '; the outcome of the last commit is unknown: import again'
-    if (uncommitted > 0) await client.query('commit')
+    if (uncommitted > 0) await answered(client.query('commit'))
     note = noteAfter
     uncommitted = 0
     committed = { created, existing }

@@ -32,6 +32,7 @@ export function runTransfer (config: Config, name: string, run: (transfer: Trans
     const disconnect = () => { client.connection.stream.destroy() }
     // A frozen server would never confirm the end of the connection.
     signal.addEventListener('abort', disconnect)
+    client.connection.stream.on('timeout', disconnect)
     const transfer: Transfer = { client, signal, summary: () => '' }
     const hideProgress = showProgress(transfer)
     // The error of the next statement would not tell why the connection was lost.
