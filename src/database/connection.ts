@@ -34,6 +34,8 @@ const [lateChecks, maxChecks] = [2, 8]
 
 /** A statement that was sent and has no result yet. */
 class PendingQuery extends pg.Query {
+  /** The name of the prepared statement. */
+  declare name: string
   readonly sentAt = performance.now()
   readonly found: Row[] = []
   onUnresponsive: (() => void) | undefined
@@ -113,7 +115,8 @@ export class Connection {
     const generation = this.#generation
     const name = `${generation || ''}${statement.preparedAs ?? statement.name}`
     return new Promise((resolve, reject) => {
-      const query = new PendingQuery({ name, text: statement.text, values }, (error) => {
+      // With an object instead of the first two arguments, this constructor takes eight times as long.
+      const query = new PendingQuery(statement.text, values, (error) => {
         this.#checksWithoutResult = 0
         this.#pending.shift()
         const cause = error && this.#causeOf(error, name)
@@ -130,6 +133,7 @@ export class Connection {
         this.#preparationErrors.delete(name)
         resolve(query.found)
       })
+      query.name = name
       query.onUnresponsive = onUnresponsive
       this.#pending.push(query)
       this.#client.query(query)
