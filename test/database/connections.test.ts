@@ -214,6 +214,13 @@ test('the probe waits for no slow list, and fails only if no connection is open'
   await untilItSucceeds(() => database.probe(['plants']))
 })
 
+test('each kind of statement gets its connection before its first statement', async (t) => {
+  const { proxy, database } = await openProxied(t)
+  while (proxy.connections().now < 4) await database.open()
+  await Promise.all([database.write(one), database.readLong(one), database.readHedged(one)])
+  t.equal(proxy.connections().now, 4)
+})
+
 test('statements share the open connections while the server accepts no further ones', async (t) => {
   const role = `limited_${process.pid}`
   await sql(url, `create role ${role} login password 'secret' connection limit 1;
@@ -223,6 +230,7 @@ test('statements share the open connections while the server accepts no further 
   const database = openDatabase({ url: proxy.url, statementTimeoutMs })
   t.teardown(database.close)
   await untilItSucceeds(() => database.readHedged(one))
+  await database.open()
   const { read, readLong, readHedged, write, probe } = database
   const runAll = () =>
     Promise.all([...[read, readLong, readHedged, write, write].map((run) => run(one)), probe(['plants'])])
