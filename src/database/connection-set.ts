@@ -61,14 +61,13 @@ export class ConnectionSet<Kind extends string> {
   }
 
   /** If the connection becomes unresponsive, repeats the statement. The first success counts. */
-  runHedged (kind: Kind, statement: Statement, values: unknown[] = []): Promise<Row[]> {
-    const { promise, resolve, reject } = Promise.withResolvers<Row[]>()
-    const first = this.run(kind, statement, values, () => {
-      resolve(Promise.any([first, this.run(kind, statement, values)])
-        .catch(({ errors: [error] }) => { throw error }))
-    })
-    first.then(resolve, reject)
-    return promise
+  async runHedged (kind: Kind, statement: Statement, values: unknown[] = []): Promise<Row[]> {
+    const unresponsive = Promise.withResolvers<undefined>()
+    const first = this.run(kind, statement, values, () => unresponsive.resolve(undefined))
+    const rows = await Promise.race([first, unresponsive.promise])
+    if (rows !== undefined) return rows
+    return Promise.any([first, this.run(kind, statement, values)])
+      .catch(({ errors: [error] }) => { throw error })
   }
 
   /** Opens a connection of each kind, so that the first statements need not wait. Failures do not matter. */

@@ -401,7 +401,8 @@ async function looksForWriters (times: number): Promise<void> {
   while (looks.size < times) {
     const [look] = await sql(url, `select query_start as time from pg_stat_activity where state = 'idle'
       and application_name = 'plant-store user' and datname = current_database() and query like '%pg_locks%'
-      and backend_start > (select min(xact_start) from pg_stat_activity where datname = current_database())`)
+      and backend_start > (select min(xact_start) from pg_stat_activity where datname = current_database())
+      order by query_start desc limit 1`)
     if (look !== undefined) looks.add(Number(look.time))
     await nextTick()
   }
