@@ -23,22 +23,23 @@ export class ConnectionSet<Kind extends string> {
     kind: Kind, statement: Statement, values: unknown[] = [], onUnresponsive?: () => void
   ): Promise<Row[]> {
     const startedAt = performance.now()
-    let error: unknown
     this.pending[kind]++
     try {
       // Do not always await: the next statement must see that this connection is busy.
       const connection = this.#choose(kind) ?? await this.#wait(kind)
-      return await connection.run(statement, values, onUnresponsive)
-    } catch (cause) {
-      error = cause
-      throw toDatabaseError(cause)
-    } finally {
-      this.pending[kind]--
-      if (statementEvents.hasSubscribers) {
-        const context = requestContext.getStore()
-        statementEvents.publish({ name: statement.name, startedAt, error, requestContext: context })
-      }
+      const rows = await connection.run(statement, values, onUnresponsive)
+      this.#end(kind, statement.name, startedAt)
+      return rows
+    } catch (error) {
+      this.#end(kind, statement.name, startedAt, error)
+      throw toDatabaseError(error)
     }
+  }
+
+  #end (kind: Kind, name: string, startedAt: number, error?: unknown): void {
+    this.pending[kind]--
+    if (!statementEvents.hasSubscribers) return
+    statementEvents.publish({ name, startedAt, error, requestContext: requestContext.getStore() })
   }
 
   /** Returns undefined if no connection responds. */

@@ -47,7 +47,6 @@ export class ManagedConnection {
         if (connection === this.#current) connectionEvents.publish({ event: 'lost' })
       })
       connection.onUnresponsive = () => {
-        if (connection !== this.current) return
         connectionEvents.publish({ event: 'timed_out' })
         // Do not wait for a statement: the new connection may find another server.
         this.open().catch(() => {})

@@ -37,7 +37,7 @@ function scriptConnection (owner: string, onSend = (_name: string): void => {}) 
       connection.isLate = results.length > 0
       connection.isUnresponsive = isLate && results.length > 0
       if (!connection.isUnresponsive || isUnresponsive) return
-      connection.onUnresponsive()
+      if (connection.isOpen) connection.onUnresponsive()
       for (const result of results) {
         result.onUnresponsive?.()
         result.onUnresponsive = undefined

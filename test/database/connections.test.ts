@@ -176,6 +176,7 @@ test('a connection is unresponsive after eight checks, and closes only after its
   t.equal(connection.isUnresponsive, false, 'each result starts the count anew')
   connection.close()
   t.strictSame(await limit, [['0']], 'the time limit of the role applies')
+  t.strictSame(calls, ['connection', 'statement'], 'a connection that closes is not replaced again')
   await connection.closed
 })
 
