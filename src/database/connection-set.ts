@@ -42,22 +42,26 @@ export class ConnectionSet<Kind extends string> {
     statementEvents.publish({ name, startedAt, error, requestContext: requestContext.getStore() })
   }
 
-  /** Returns undefined if no connection responds. */
+  /** Returns undefined if all connections are late, and a new one may help. */
   #choose (kind: Kind): Connection | undefined {
     const own = this.#kinds[kind]
     const best = leastBusy(own)
+    if (best?.pending === 0) return best
     // If all are busy, open one more for later statements.
-    if (best?.pending !== 0) own.find(({ isDown }) => isDown)?.open().catch(() => {})
-    const chosen = best?.isLate === false ? best : leastBusy(this.#all)
-    return chosen?.isUnresponsive ? undefined : chosen
+    const down = own.find(isDown)
+    down?.open().catch(() => {})
+    if (best?.isLate === false) return best
+    const other = leastBusy(this.#all)
+    if (other?.isLate === false) return other
+    return down === undefined ? best : undefined
   }
 
   async #wait (kind: Kind): Promise<Connection> {
-    const [first] = this.#kinds[kind] as [ManagedConnection]
-    const error = await first.open().catch((error) => error)
+    const error = await this.#kinds[kind].find(isDown)?.open().catch((error) => error)
+    const connection = this.#choose(kind) ?? leastBusy(this.#all)
     // If the server rejects only new connections, an unresponsive connection may only be slow.
-    const connection = this.#choose(kind) ?? (error instanceof pg.DatabaseError && leastBusy(this.#all))
-    if (connection) return connection
+    const isUsable = connection?.isUnresponsive === false || error instanceof pg.DatabaseError
+    if (connection !== undefined && isUsable) return connection
     throw error ?? new Error('the new connection is lost')
   }
 
@@ -86,6 +90,8 @@ export class ConnectionSet<Kind extends string> {
     for (const managed of this.#all) managed.destroy(reason)
   }
 }
+
+const isDown = (managed: ManagedConnection) => managed.isDown
 
 /** Late connections come last because they may wait for a lock, and unresponsive ones after them. */
 const delayOf = ({ isLate, isUnresponsive }: Connection) => Number(isLate) + Number(isUnresponsive)

@@ -50,7 +50,7 @@ export class Connection {
   readonly closed: Promise<void>
   isOpen = true
   /** Called when the connection becomes unresponsive while it is open. */
-  onUnresponsive: () => void = () => {}
+  onUnresponsive: (() => void) | undefined
   readonly #client: pg.Client
   /** Must exceed `statement_timeout`, which ends only a slow statement. */
   readonly #maxMs: number
@@ -158,7 +158,7 @@ export class Connection {
       this.destroy(new ApiError(errors.DATABASE_SLOW, { cause: new Error('no result in time') }))
     }
     if (this.#checksWithoutResult !== maxChecks) return
-    if (this.isOpen) this.onUnresponsive()
+    if (this.isOpen) this.onUnresponsive?.()
     for (const query of this.#pending) {
       query.onUnresponsive?.()
       query.onUnresponsive = undefined
