@@ -41,10 +41,11 @@ export function createPageReader<Row> (
     const columns = (['user', 'from', 'maxRows'] as const).map((name) => lists.map((list) => list[name]))
     const pages: Array<Page<Row> | undefined> = []
     let beganAt = 0
-    for (const [n, ...row] of await database.read(statements.pages, columns)) {
-      pages[Number(n) - 1] = toPage(lists[Number(n) - 1] as PageRequest, row, beganAt)
+    for (const row of await database.read(statements.pages, columns)) {
+      const index = Number(row[0]) - 1
+      pages[index] = toPage(lists[index] as PageRequest, row.slice(1), beganAt)
       // The server reads one page after the other, so a page begins when the previous page ends.
-      beganAt = Number(row[2])
+      beganAt = Number(row[3])
     }
     return pages
   }
