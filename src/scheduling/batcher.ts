@@ -105,7 +105,7 @@ export function createBatcher<Item extends Work, Result> (
       void send(batch).then(() => {
         counted.batches--
         counted.stalledChecks = 0
-        scheduled ??= setImmediate(drain)
+        if (queue.size > 0) scheduled ??= setImmediate(drain)
       })
     }
   }
