@@ -3,12 +3,27 @@ import type { IncomingMessage, ServerOptions } from 'node:http'
 import type { DropArgument, Socket } from 'node:net'
 import type { FastifyInstance, FastifyServerOptions } from 'fastify'
 import { ApiError, errors } from '../../errors.ts'
+import { inlineBytes } from '../../scheduling/memory-budget.ts'
 import { clientWork } from '../../scheduling/tick-limiter.ts'
+import { maxBodyBytes } from '../json.ts'
 import { newRequestId } from '../log.ts'
 import { isLastRequest } from '../request-checks.ts'
 import { rejectRequest, requestCost, toApiError } from '../responses.ts'
-import type { Reject } from './client-connection.ts'
+import type { Behavior, Reject } from './client-connection.ts'
 import { createServer, type Lifecycle } from './server.ts'
+
+/** Cost in the tick limiter: 16 requests with large bodies start in a tick. */
+const startCost = 8192
+
+/** Large bodies of a thousand connections may arrive in one tick, so their clients take turns. */
+const largeInTurn = (run: Behavior['run']): Behavior['run'] => (request, response) => {
+  const { headers } = request
+  if (maxBodyBytes(headers) <= inlineBytes) return run(request, response)
+  // The token is not checked yet. Behind a proxy, all clients have one address.
+  clientWork.run(`body ${headers.authorization}`, startCost, () => {
+    if (!request.socket.destroyed) run(request, response)
+  })
+}
 
 /** Pass the `options` to Fastify, and the app to `attach`. `idleMs` limits a time without traffic. */
 export function createAppServer (
@@ -28,7 +43,7 @@ export function createAppServer (
   const options = {
     serverFactory (run) {
       const isLast = (request: IncomingMessage) => lifecycle.stopping || isLastRequest(request)
-      httpServer = createServer({ run, isLast }, maxConnections, nodeOptions)
+      httpServer = createServer({ run: largeInTurn(run), isLast }, maxConnections, nodeOptions)
       return httpServer.server.setTimeout(idleMs)
     },
     clientErrorHandler (error: Error & { code?: string }, socket: Socket) {
