@@ -97,12 +97,12 @@ export function createPageReader<Row> (
 
 /** Sets one field of all rows after the other, because this takes a third of the time of row after row. */
 function toRows (
-  [first = '', ...others]: string[], [values, ...rest]: Array<unknown[] | null>, count: number
+  fields: string[], columns: Array<unknown[] | null>, count: number
 ): Array<Record<string, unknown>> {
-  const toRow = (value: unknown): Record<string, unknown> => ({ [first]: value ?? undefined })
-  const rows = (values ?? []).slice(0, count).map(toRow)
-  for (const [index, field] of others.entries()) {
-    rows.forEach((row, position) => { row[field] = rest[index]?.[position] ?? undefined })
+  const rows: Array<Record<string, unknown>> = []
+  while (rows.length < count) rows.push({})
+  for (const [index, field] of fields.entries()) {
+    rows.forEach((row, position) => { row[field] = columns[index]?.[position] ?? undefined })
   }
   return rows
 }
