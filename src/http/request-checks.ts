@@ -92,16 +92,9 @@ function validateRequest (request: IncomingMessage): ErrorDefinition | undefined
 const hasBadFraming = ({ httpVersion, headers: { 'transfer-encoding': coding } }: IncomingMessage) =>
   coding !== undefined && (httpVersion === '1.0' || !/^chunked$/i.test(coding))
 
-/** The last valid Host header. Most requests have the same, and `canParse` takes a microsecond. */
-let knownHost = ''
-
 /** Checks a Host header. Also rejects two Host headers, which Node joins with ", ". */
-function isHost (text: string): boolean {
-  if (text === '' || text === knownHost) return true
-  const isValid = /^[\w.~!$&'()*+,;=:[\]%-]+$/.test(text) && URL.canParse(`http://${text}`)
-  if (isValid) knownHost = text
-  return isValid
-}
+const isHost = (text: string) =>
+  text === '' || (/^[\w.~!$&'()*+,;=:[\]%-]+$/.test(text) && URL.canParse(`http://${text}`))
 
 /** Returns the path's segments. Decodes percent escapes, as the router does. */
 const segmentsOf = (url: string) => decodeURI(url.replace(/\?.*/s, '')).split('/')
