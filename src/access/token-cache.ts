@@ -9,45 +9,30 @@ interface Entry { access: Token & Access, refreshAt: number, expiresAt: number }
 
 /** Accepts a cached token for `ttlMs` after the start of its look-up. */
 export function createAuthenticator (tokens: Tokens, ttlMs: number): Authenticator {
-  const cache = new LRUCache<string, Entry>({ max: 10_000 })
-  /** The look-ups in flight. Concurrent requests with the same token share one look-up. */
-  const lookUps = new Map<string, Promise<Entry>>()
-  const refreshIntervalMs = ttlMs / 12
-  /** The tokens to refresh at the end of the current interval. These refreshes share a statement. */
-  let due: string[] = []
-
-  function lookUp (text: string): Promise<Entry> {
-    const started = lookUps.get(text) ?? find(text)
-    lookUps.set(text, started)
-    return started
-  }
-
-  async function find (text: string): Promise<Entry> {
-    try {
+  const cache = new LRUCache<string, Entry>({
+    max: 10_000,
+    // Keep the entry when its refresh fails. Finish a look-up even when its entry is evicted.
+    noDeleteOnFetchRejection: true,
+    ignoreFetchAbort: true,
+    fetchMethod: async (text, known) => {
       const askedAt = performance.now()
-      const token = await tokens.find(text, cache.peek(text)?.access)
+      const token = await tokens.find(text, known?.access)
       if (token === undefined) throw rejections.unknown
       const leftMs = (token.expires?.getTime() ?? Infinity) - Date.now()
       // With a TTL below a second, a checked request may still wait a second for its statement.
       const validUntil = Math.min(askedAt + Math.max(ttlMs, 1000), performance.now() + leftMs)
       const access = { ...token, validUntil, renew: renewal(check, text) }
-      const entry = { access, refreshAt: askedAt + 2 / 3 * ttlMs, expiresAt: askedAt + ttlMs }
-      cache.set(text, entry)
-      return entry
-    } finally {
-      lookUps.delete(text)
+      return { access, refreshAt: askedAt + 2 / 3 * ttlMs, expiresAt: askedAt + ttlMs }
     }
-  }
+  })
+  const refreshIntervalMs = ttlMs / 12
+  const lookUp = (text: string) => cache.forceFetch(text, { forceRefresh: true })
 
   function refreshSoon (text: string, entry: Entry, now: number): void {
     // Refresh an entry only once. If the refresh fails, the entry expires.
     entry.refreshAt = Infinity
-    if (due.push(text) === 1) setTimeout(refresh, refreshIntervalMs - now % refreshIntervalMs).unref()
-  }
-
-  function refresh (): void {
-    for (const text of due) lookUp(text).catch(() => {})
-    due = []
+    // Start the refresh at the end of the current interval. All refreshes of an interval share a statement.
+    setTimeout(() => { lookUp(text).catch(() => {}) }, refreshIntervalMs - now % refreshIntervalMs).unref()
   }
 
   async function check (text: string): Promise<Access> {
