@@ -18,8 +18,8 @@ function * describe (table: Table): Generator<[use: string, statement: Statement
   })
   const rowsOf = (...keys: string[]) => keys.flatMap((key) => [key, ...values])
   yield ['Creates one row.', insert(1), rowsOf(`${alice}, 1`)]
-  yield ['Creates a batch. Copies of the last row fill the batch up to one of 32 sizes.',
-    insert(4), rowsOf(`${alice}, 2`, `${alice}, 3`, `${bob}, 1`, `${bob}, 1`)]
+  yield ['Creates a batch. A batch has one of 32 sizes: copies of the last row fill up a larger batch.',
+    insert(4), rowsOf(`${alice}, 2`, `${alice}, 3`, `${bob}, 1`, `${bob}, 2`)]
   yield ['Reads the first page of one list, or a page of a long list. $3: rows, $4: bytes.',
     page, [alice, firstId, '101', '65536', lastId]]
   yield ['Reads the first pages of several lists.',
@@ -47,7 +47,7 @@ ${text};
 execute "${preparedAs}" (${example.join(', ')});
 `
   })
-  return `${head}${parts.join('')}\nrollback;\n`
+  return `${head}${parts.join('')}\ndeallocate all;\nrollback;\n`
 }
 
 if (import.meta.main) await writeFile('docs/statements.sql', writeStatements(ownedTables))

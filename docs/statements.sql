@@ -10,13 +10,13 @@ on conflict do nothing returning owner, id;
 
 execute "plants-insert-1" ('alice', 1, 'Monstera deliciosa', 'tropical');
 
--- Creates a batch. Copies of the last row fill the batch up to one of 32 sizes.
+-- Creates a batch. A batch has one of 32 sizes: copies of the last row fill up a larger batch.
 prepare "plants-insert-4" as
 insert into plants (owner, id, name, tag)
 values ($1, $2, $3, $4), ($5, $6, $7, $8), ($9, $10, $11, $12), ($13, $14, $15, $16)
 on conflict do nothing returning owner, id;
 
-execute "plants-insert-4" ('alice', 2, 'Monstera deliciosa', 'tropical', 'alice', 3, 'Monstera deliciosa', 'tropical', 'bob', 1, 'Monstera deliciosa', 'tropical', 'bob', 1, 'Monstera deliciosa', 'tropical');
+execute "plants-insert-4" ('alice', 2, 'Monstera deliciosa', 'tropical', 'alice', 3, 'Monstera deliciosa', 'tropical', 'bob', 1, 'Monstera deliciosa', 'tropical', 'bob', 2, 'Monstera deliciosa', 'tropical');
 
 -- Reads the first page of one list, or a page of a long list. $3: rows, $4: bytes.
 prepare "plants-page" as
@@ -100,4 +100,5 @@ returning plants.owner, plants.id;
 
 execute "plants-delete" (array['alice', 'bob'], array[2, 1]);
 
+deallocate all;
 rollback;

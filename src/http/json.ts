@@ -1,5 +1,6 @@
 // Reads JSON bodies, and keeps 64-bit integers exact.
 import { isUtf8 } from 'node:buffer'
+import type { IncomingHttpHeaders } from 'node:http'
 import type { FastifyInstance } from 'fastify'
 import { ApiError, errors, overloaded } from '../errors.ts'
 import { inlineBytes, type MemoryBudget } from '../scheduling/memory-budget.ts'
@@ -13,21 +14,25 @@ const otherCharset = /;\s*charset\s*=(?!\s*"?utf-?8(?:["\s;]|$))/i
 export const int64Range = `from ${-(2n ** 63n)} to ${2n ** 63n - 1n}`
 export const inInt64Range = (value: bigint) => BigInt.asIntN(64, value) === value
 
+/** Returns the length of the body, or Infinity if the client does not announce the length. */
+export const maxBodyBytes = (
+  { 'transfer-encoding': coding, 'content-length': length = '0' }: IncomingHttpHeaders
+): number => coding === undefined ? Number(length) : Infinity
+
 /** Accepts only `application/json`. If `budget` has no room for a body, rejects before reading the body. */
 export function readJsonBodies (app: FastifyInstance, budget: MemoryBudget): void {
   const limit = app.initialConfig.bodyLimit as number
   app.addHook('preParsing', ({ method, headers, identity }, reply, _payload, done) => {
     const { 'content-type': type, 'content-encoding': encoding = 'identity' } = headers
-    const { 'transfer-encoding': coding, 'content-length': length = 0 } = headers
     if (type === undefined || method === 'GET' || method === 'HEAD') return done()
-    if (coding === undefined && Number(length) === 0) {
+    const bytes = Math.min(maxBodyBytes(headers), limit)
+    if (bytes === 0) {
       // Many clients send a type without a body. Fastify would reject types that have no parser.
       headers['content-type'] = undefined
       return done()
     }
     if (otherCharset.test(type)) return done(new ApiError(errors.CONTENT_TYPE_UNSUPPORTED))
     if (!/^identity$/i.test(encoding)) return done(new ApiError(errors.CONTENT_ENCODING_UNSUPPORTED))
-    const bytes = coding === undefined ? Math.min(Number(length), limit) : limit
     // Reserve the memory until the response ends: the body stays in memory until the database has stored it.
     if (bytes > inlineBytes && !budget.reserve(identity.user, bytes, reply.raw)) return done(overloaded)
     done()
@@ -77,22 +82,14 @@ export function parseJson (text: string): unknown {
 // Only such a body needs the reviver, with which parsing takes seven times as long.
 const needsReviver = /(?<!\d)\d{16}|\d[.eE]|\\u|__proto__/
 
-const [comma, brace, bracket, quote, backslash] = Buffer.from(',{["\\')
-
-const isEmpty = /\s*[}\]]/y
+// A string, an empty object or array, or a character that begins a further value.
+const tokens = /"[^"\\]*(?:\\.[^"\\]*)*"?|[[{]\s*[}\]]|[,{[]/gs
 
 /** Counts the values of JSON: the whole, the first of each object and array, and one after each comma. */
 function countValues (text: string): number {
   let values = 1
-  for (let at = 0; at < text.length && values <= maxValues; at++) {
-    const code = text.charCodeAt(at)
-    if (code === comma) values++
-    else if (code === brace || code === bracket) {
-      isEmpty.lastIndex = at + 1
-      if (!isEmpty.test(text)) values++
-    } else if (code === quote) {
-      while (++at < text.length && text.charCodeAt(at) !== quote) if (text.charCodeAt(at) === backslash) at++
-    }
+  for (const [token] of text.matchAll(tokens)) {
+    if (/^[,{[]$/.test(token) && ++values > maxValues) break
   }
   return values
 }

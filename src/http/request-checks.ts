@@ -41,9 +41,9 @@ function unroutableError (method: string, url: string): ErrorDefinition | undefi
  */
 export function isLastRequest (request: IncomingMessage): boolean {
   const { httpVersion, headers: { connection, upgrade, expect } } = request
-  return httpVersion !== '1.1' || upgrade !== undefined || hasBadFraming(request) ||
-    (connection !== undefined && /\bclose\b/i.test(connection)) ||
-    (expect !== undefined && !isContinue.test(expect))
+  // Behind a request with Expect, the next bytes may be the body or a new request (RFC 9110, section 10.1.1).
+  return httpVersion !== '1.1' || upgrade !== undefined || expect !== undefined || hasBadFraming(request) ||
+    (connection !== undefined && /\bclose\b/i.test(connection))
 }
 
 const isContinue = /^100-continue$/i

@@ -81,7 +81,7 @@ export function handleError (error: unknown, request: FastifyRequest, reply: Fas
   // An error about a revoked or expired token carries the token's identity.
   const fields = describeRequest(request, request.identity ?? (apiError as Partial<FastifyRequest>).identity)
   request.hasErrorLine = request.server.errorLog.record(apiError, kind, request.log, fields)
-  // Fastify would close the connection after an error of the body. Leave that to wire/connection.ts.
+  // Fastify would close the connection after an error of the body. Leave that to wire/client-connection.ts.
   if (reply.hasHeader('connection') && reply.raw.getHeader('connection') !== 'close') {
     reply.header('connection', 'keep-alive')
   }

@@ -1,5 +1,5 @@
 // Tests the limits on connections, unfinished bodies and unread responses.
-import { once } from 'node:events'
+import { on, once } from 'node:events'
 import type { ServerResponse } from 'node:http'
 import { connect, type Socket } from 'node:net'
 import { buffer } from 'node:stream/consumers'
@@ -7,6 +7,7 @@ import { setImmediate as nextTick } from 'node:timers/promises'
 import t, { type Test } from 'tap'
 import { startApp } from '../support/app.ts'
 import { createToken } from '../../src/access/tokens.ts'
+import { clientWork } from '../../src/scheduling/tick-limiter.ts'
 import { openSession, sql } from '../support/database.ts'
 import { startBlocked } from '../support/blocked.ts'
 import { exchange, parseResponses } from '../support/raw.ts'
@@ -213,4 +214,47 @@ t.test('error responses and files of /docs are spread over several ticks', async
     }))
     t.ok(Math.max(...ticks.values()) <= most, [...ticks.values()].join())
   }
+})
+
+t.test('requests with large bodies start in turns, and not after the client has left', async (t) => {
+  const { app, as, listen } = await startApp(t)
+  const address = await listen()
+  const [alice, bob] = await Promise.all([as('alice'), as('bob')])
+
+  /** Sends a large create on each connection, all in one tick. Resolves when all have arrived. */
+  async function createAtOnce (users: Array<typeof alice>): Promise<[Socket[], Socket[]]> {
+    const clients = users.map(() => open(t, address))
+    // Node accepts one connection a tick.
+    const accepted = (await all('connection', users.length)) as Socket[]
+    const arrived = all('request', users.length)
+    for (const [index, { authorization }] of users.entries()) {
+      clients[index]?.write('POST /plants HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n' +
+        `Authorization: ${authorization}\r\nContent-Length: 20000\r\n\r\n${'x'.repeat(20_000)}`)
+    }
+    await arrived
+    return [clients, accepted]
+  }
+
+  /** Resolves to the first arguments of the next `count` events. */
+  async function all (event: string, count: number): Promise<unknown[]> {
+    const found: unknown[] = []
+    for await (const [first] of on(app.server, event)) if (found.push(first) === count) break
+    return found
+  }
+
+  const idOf = (response: string) => Number(/^x-request-id: .*-(\d+)/m.exec(response)?.[1])
+  const [clients] = await createAtOnce([...Array(60).fill(alice), bob])
+  const ids = await Promise.all(clients.map(async (socket) => idOf(String(await once(socket, 'data')))))
+  const later = ids.filter((id) => id > (ids.at(-1) as number)).length
+  t.ok(later > 10, `${later} requests started after bob's`)
+
+  const lastId = async () =>
+    Number(/-(\d+)$/.exec(String((await app.inject('/livez')).headers['x-request-id']))?.[1])
+  const before = await lastId()
+  const [, accepted] = await createAtOnce(Array(60).fill(alice))
+  for (const socket of accepted) socket.destroy()
+  // This turn comes after the turns of the requests.
+  await clientWork.turn(`body ${alice.authorization}`, 1)
+  const started = await lastId() - before - 1
+  t.ok(started < 50, `${started} requests started`)
 })

@@ -3,19 +3,34 @@ import type { IncomingMessage, ServerOptions } from 'node:http'
 import type { DropArgument, Socket } from 'node:net'
 import type { FastifyInstance, FastifyServerOptions } from 'fastify'
 import { ApiError, errors } from '../../errors.ts'
+import { inlineBytes } from '../../scheduling/memory-budget.ts'
 import { clientWork } from '../../scheduling/tick-limiter.ts'
+import { maxBodyBytes } from '../json.ts'
 import { newRequestId } from '../log.ts'
 import { isLastRequest } from '../request-checks.ts'
 import { rejectRequest, requestCost, toApiError } from '../responses.ts'
-import type { Reject } from './connection.ts'
+import type { Behavior, Reject } from './client-connection.ts'
 import { createServer, type Lifecycle } from './server.ts'
+
+/** Cost in the tick limiter: 16 requests with large bodies start in a tick. */
+const startCost = 8192
+
+/** Large bodies of a thousand connections may arrive in one tick, so their clients take turns. */
+const largeInTurn = (run: Behavior['run']): Behavior['run'] => (request, response) => {
+  const { headers } = request
+  if (maxBodyBytes(headers) <= inlineBytes) return run(request, response)
+  // The token is not checked yet. Behind a proxy, all clients have one address.
+  clientWork.run(`body ${headers.authorization}`, startCost, () => {
+    if (!request.socket.destroyed) run(request, response)
+  })
+}
 
 /** Pass the `options` to Fastify, and the app to `attach`. `idleMs` limits a time without traffic. */
 export function createAppServer (
   lifecycle: Lifecycle, maxConnections: number, nodeOptions: ServerOptions, idleMs: number
 ) {
   let app: FastifyInstance
-  let wire: ReturnType<typeof createServer>
+  let httpServer: ReturnType<typeof createServer>
 
   const rejectionOf = (error: ApiError, socket: Socket): Reject => (done) => {
     // The client may be unauthenticated, so client addresses take turns.
@@ -28,11 +43,11 @@ export function createAppServer (
   const options = {
     serverFactory (run) {
       const isLast = (request: IncomingMessage) => lifecycle.stopping || isLastRequest(request)
-      wire = createServer({ run, isLast }, maxConnections, nodeOptions)
-      return wire.server.setTimeout(idleMs)
+      httpServer = createServer({ run: largeInTurn(run), isLast }, maxConnections, nodeOptions)
+      return httpServer.server.setTimeout(idleMs)
     },
     clientErrorHandler (error: Error & { code?: string }, socket: Socket) {
-      const connection = wire.connections.get(socket)
+      const connection = httpServer.connections.get(socket)
       const apiError = toApiError(app, error, errors.HTTP_MALFORMED)
       const rejection = rejectionOf(apiError, socket)
       if (error.code === 'ERR_HTTP_REQUEST_TIMEOUT') connection?.expire(apiError, rejection)
@@ -40,7 +55,7 @@ export function createAppServer (
     },
     genReqId ({ socket }) {
       const id = newRequestId()
-      const connection = wire.connections.get(socket)
+      const connection = httpServer.connections.get(socket)
       // A request that a test injects has no connection.
       if (connection !== undefined) connection.requestId = id
       return id
@@ -49,10 +64,10 @@ export function createAppServer (
 
   function attach (instance: FastifyInstance): void {
     app = instance
-    app.addHook('preClose', () => wire.shutDown(app.log, lifecycle.forceCloseAt))
-    wire.server.on('connect', (_request, socket: Socket) => {
+    app.addHook('preClose', () => httpServer.shutDown(app.log, lifecycle.forceCloseAt))
+    httpServer.server.on('connect', (_request, socket: Socket) => {
       const rejection = rejectionOf(new ApiError(errors.METHOD_UNKNOWN), socket)
-      wire.connections.get(socket)?.refuseTunnel(rejection)
+      httpServer.connections.get(socket)?.refuseTunnel(rejection)
     }).on('drop', (data?: DropArgument) => {
       const error = new ApiError(errors.OVERLOADED, { cause: 'too many connections' })
       app.errorLog.record(error, 'connection', app.log, { remoteAddress: data?.remoteAddress })

@@ -5,7 +5,7 @@ import {
 import type { Socket } from 'node:net'
 import { setTimeout as delay } from 'node:timers/promises'
 import type { FastifyBaseLogger } from 'fastify'
-import { ClientConnection, type Behavior } from './connection.ts'
+import { ClientConnection, type Behavior } from './client-connection.ts'
 
 export interface Lifecycle {
   starting?: boolean
@@ -34,11 +34,8 @@ export function createServer (behavior: Behavior, maxConnections: number, option
     // Without these two listeners, Node itself would respond before the header checks.
     .on('checkExpectation', arrive)
     .on('checkContinue', (request, response) => {
-      const connection = connectionOf(request.socket)
-      // Without a 100, the next bytes could be the body or a new request (RFC 9110, section 10.1.1).
-      response.setHeader('connection', 'close')
-      request.once('resume', () => connection.continue(response))
-      connection.arrive(request, response)
+      request.once('resume', () => connectionOf(request.socket).continue(response))
+      arrive(request, response)
     })
     .on('timeout', (socket) => connectionOf(socket).timeOut())
   Object.assign(server, {
@@ -66,7 +63,7 @@ export function createServer (behavior: Behavior, maxConnections: number, option
       let others = 0
       for (const connection of connections.values()) {
         const { requestId: reqId } = connection
-        if (connection.cut()) log.warn({ reqId }, 'the shutdown cuts a write: its outcome is unknown')
+        if (connection.forceClose()) log.warn({ reqId }, 'the shutdown cuts a write: its outcome is unknown')
         else others++
       }
       if (others > 0) log.warn({ connections: others }, 'the shutdown cuts unfinished reads and bodies')

@@ -77,7 +77,7 @@ export class ClientConnection {
     this.#pauseSoon()
   }
 
-  /** Does not read ahead of a response. Within the current chunk, Node would resume the socket. */
+  /** Stops reading while a response is in flight. Within the current chunk, Node would resume the socket. */
   #pauseSoon (): void {
     process.nextTick(() => { if (this.#response?.req.complete) this.socket.pause() })
   }
@@ -99,11 +99,7 @@ export class ClientConnection {
   /** Call this when Node starts to read the body of a request with `Expect: 100-continue`. */
   continue (response: ServerResponse): void {
     // Node also discards the bodies of ignored requests, and the rest of a body after the response.
-    if (response !== this.#response || response.headersSent) return
-    // Further requests may follow the body.
-    const isLast = this.#state === 'ending' && this.#waiting.length === 0 && this.#reject === undefined
-    if (!isLast) response.setHeader('connection', 'keep-alive')
-    response.writeContinue()
+    if (response === this.#response && !response.headersSent) response.writeContinue()
   }
 
   /** Makes the response to the last request that has arrived the last response of the connection. */
@@ -144,10 +140,12 @@ export class ClientConnection {
     if (this.#state === 'closing' || this.#hasFailed || !this.socket.writable) return
     this.#hasFailed = true
     if (response?.req.complete) {
+      // The error is behind this request. Complete requests still get their responses.
       const isDropped = this.isIncomplete && this.#waiting.pop() !== undefined
       if (isDropped || this.#state === 'open') this.#reject = reject
       this.#state = 'ending'
     } else if (response !== undefined) {
+      // The error is in the body of this request.
       this.end()
       failBody(response.req, error)
     } else if (this.#unread?.complete === false) this.end()
@@ -185,14 +183,14 @@ export class ClientConnection {
   }
 
   /** Call this at the deadline of a shutdown. Returns whether the client still waits for a write. */
-  cut (): boolean {
+  forceClose (): boolean {
     this.socket.destroy()
     const response = this.#response
-    return response?.req.complete === true && !response.headersSent && isWrite(response.req)
+    return response?.req.complete === true && !response.headersSent && !reads.has(response.req.method)
   }
 }
 
-const isWrite = ({ method = '' }: IncomingMessage) => method !== 'GET' && method !== 'HEAD'
+const reads = new Set<string | undefined>(['GET', 'HEAD'])
 
 /** Passes the error to the reader of the body, as soon as there is one. */
 function failBody (request: IncomingMessage, error: Error): void {
