@@ -14,6 +14,7 @@ t.test('docs/statements.sql has the statements of each table: npm run sql', asyn
 })
 
 t.test('the examples run on tables of any SQL types, and change nothing', async (t) => {
+  t.match(writeStatements([booksTable]), /\bsub_title, title, last_read_at\b/, 'columns are in snake case')
   const client = await openSession(t, await createLibrary(t))
   for (const table of [...ownedTables, booksTable]) {
     const results = await client.query(writeStatements([table])) as unknown as QueryResult[]
