@@ -40,12 +40,12 @@ export function createPageReader<Row> (
     if (lists.length === 1) return [await readSmallPage(database.read, lists[0] as PageRequest)]
     const columns = (['user', 'from', 'maxRows'] as const).map((name) => lists.map((list) => list[name]))
     const pages: Array<Page<Row> | undefined> = []
-    let beganAt = 0
+    let before = 0
     for (const row of await database.read(statements.pages, columns)) {
       const index = Number(row[0]) - 1
-      pages[index] = toPage(lists[index] as PageRequest, row.slice(1), beganAt)
+      pages[index] = toPage(lists[index] as PageRequest, row.slice(1), before)
       // The server reads one page after the other, so a page begins when the previous page ends.
-      beganAt = Number(row[3])
+      before = Number(row[3])
     }
     return pages
   }
@@ -71,7 +71,7 @@ export function createPageReader<Row> (
 
   /** Returns undefined if the page has rows but no arrays: the page was too large for the statement. */
   function toPage (
-    { limit, to }: PageRequest, [total, last, endedAt, ...columns]: ResultRow, beganAt = 0
+    { limit, to }: PageRequest, [total, last, seconds, ...columns]: ResultRow, before = 0
   ): Page<Row> | undefined {
     if (total !== '0' && columns[0] == null) return undefined
     const hasMore = Number(total) > limit
@@ -80,7 +80,7 @@ export function createPageReader<Row> (
     const isEnd = hasMore || last == null || last === lastId
     return {
       count,
-      seconds: Number(endedAt) - beganAt,
+      seconds: Number(seconds) - before,
       bytes: arrays.reduce((sum, json) => sum + (json?.length ?? 0), 0),
       next: isEnd ? undefined : { from: (BigInt(last) + 1n).toString(), limit: limit - count, to },
       nextId: hasMore ? last as string : undefined,
