@@ -21,7 +21,7 @@ execute "plants-insert-4" ('alice', 2, 'Monstera deliciosa', 'tropical', 'alice'
 -- Reads the first page of one list, or a page of a long list. $3: rows, $4: bytes.
 prepare "plants-page" as
 select count, case when count = $3 then last_id end as last_id,
-  date_part('epoch', clock_timestamp() - statement_timestamp()) as ended_at,
+  date_part('epoch', clock_timestamp() - statement_timestamp()) as seconds,
   case when not has_large and octet_length(name) + octet_length(tag) <= $4 then name end,
   case when not has_large and octet_length(name) + octet_length(tag) <= $4 then tag end
 from (
@@ -40,10 +40,10 @@ execute "plants-page" ('alice', -9223372036854775808, 101, 65536, 92233720368547
 prepare "plants-pages" as
 select n, page.*
 from unnest((select $1::text[]), (select $2::bigint[]), (select $3::bigint[]))
-  with ordinality as list (owner, first, size, n)
+  with ordinality as list (owner, first, max_rows, n)
 cross join lateral (
-select count, case when count = list.size then last_id end as last_id,
-  date_part('epoch', clock_timestamp() - statement_timestamp()) as ended_at,
+select count, case when count = list.max_rows then last_id end as last_id,
+  date_part('epoch', clock_timestamp() - statement_timestamp()) as seconds,
   case when not has_large and octet_length(name) + octet_length(tag) <= 16384 then name end,
   case when not has_large and octet_length(name) + octet_length(tag) <= 16384 then tag end
 from (
@@ -52,7 +52,7 @@ from (
     json_agg(case when not is_large then tag end order by id)::text as tag
   from (
     select id, name, tag, greatest(0, octet_length(name), octet_length(tag)) > 256 as is_large
-    from plants where owner = list.owner and id >= list.first order by id limit list.size
+    from plants where owner = list.owner and id >= list.first order by id limit list.max_rows
   ) as item
 ) as page
 ) as page;

@@ -116,7 +116,7 @@ export async function buildApp (options: AppOptions, domains: Domain[] = allDoma
     // Unless a route has a schema for its query, the route accepts no parameters.
     const querystring = Type.Object({}, { additionalProperties: false })
     guarded.addHook('onRoute', (route) => { route.schema = { querystring, ...route.schema } })
-    guarded.addHook('onRequest', requireScope)
+    guarded.addHook('onRoute', requireScope)
     for (const { register } of domains) register(guarded, database, config, budget)
   })
   return app

@@ -19,8 +19,8 @@ export interface Domain {
 export const domains: Domain[] = [
   {
     tables: [plantsTable],
-    register (app, ...parts) {
-      app.register(plantsRoutes, { plants: createPlants(...parts) })
+    register (app, database, config, budget) {
+      app.register(plantsRoutes, { plants: createPlants(database, config, budget) })
     }
   }
 ]

@@ -1,6 +1,6 @@
 // Checks the bearer token of each request, and the scope or write access that a route needs.
 import bearerAuth from '@fastify/bearer-auth'
-import type { FastifyInstance, onRequestHookHandler } from 'fastify'
+import type { FastifyInstance, onRequestHookHandler, onRouteHookHandler } from 'fastify'
 import { ApiError, errors, scopeMissing } from '../errors.ts'
 import { jwtRejections, type JwtRejection } from '../events.ts'
 import { addressOf, requestCost } from '../http/responses.ts'
@@ -35,6 +35,8 @@ export const renewal = (check: Authenticator['check'], token: string) => async f
 export const rejections = Object.fromEntries(['unknown', ...jwtRejections].map((cause) =>
   [cause, new ApiError(errors.TOKEN_INVALID, { cause })])) as Record<'unknown' | JwtRejection, ApiError>
 
+const scheme = /^bearer +/i
+
 declare module 'fastify' {
   interface FastifyRequest {
     /** Null until the request's token is found valid. */
@@ -54,8 +56,10 @@ export function createBearer (
   app.decorateRequest('identity', null, [])
 
   app.addHook('onRequest', (request, _reply, done) => {
-    const [, token = ''] = /^bearer +(.*)$/i.exec(request.headers.authorization ?? '') ?? []
-    const access = cached(token)
+    const { authorization = '' } = request.headers
+    // Without the arrays of `exec`, which each request would leave to the garbage collection.
+    const token = authorization.replace(scheme, '')
+    const access = token === authorization ? undefined : cached(token)
     if (access !== undefined) {
       request.identity = access
       return done()
@@ -89,13 +93,19 @@ export function createBearer (
   }
 }
 
-/** Returns the scope that a JWT needs, such as `books:write` for a DELETE of `/books/:id`. */
-export const scopeOf = (method: string, url: string) =>
-  `${url.split('/')[1]}:${method === 'GET' || method === 'HEAD' ? 'read' : 'write'}`
+const isRead = (method: string) => method === 'GET' || method === 'HEAD'
 
-/** Rejects JWTs without the route's scope, and read-only tokens on write routes. Needs the identity. */
-export const requireScope: onRequestHookHandler = ({ identity, method, routeOptions }, _reply, done) => {
-  const scope = scopeOf(method, routeOptions.url as string)
-  if (identity.readOnly && scope.endsWith(':write')) return done(new ApiError(errors.TOKEN_READ_ONLY))
-  done(identity.scopes?.has(scope) === false ? new ApiError(scopeMissing(scope)) : undefined)
+/** Returns the scope that a JWT needs, such as `books:write` for a DELETE of `/books/:id`. */
+export const scopeOf = (method: string | string[], url: string) =>
+  `${url.split('/')[1]}:${[method].flat().every(isRead) ? 'read' : 'write'}`
+
+/** Makes a route reject JWTs without its scope, and read-only tokens if it writes. Needs the identity. */
+export const requireScope: onRouteHookHandler = (route) => {
+  const scope = scopeOf(route.method, route.url)
+  const isWrite = scope.endsWith(':write')
+  const check: onRequestHookHandler = ({ identity }, _reply, done) => {
+    if (identity.readOnly && isWrite) return done(new ApiError(errors.TOKEN_READ_ONLY))
+    done(identity.scopes?.has(scope) === false ? new ApiError(scopeMissing(scope)) : undefined)
+  }
+  route.onRequest = [route.onRequest ?? [], check].flat()
 }

@@ -128,7 +128,7 @@ function describeRoute ({ body, response, ...schema }: FastifySchema, route: Rou
     const allHeaders = { ...headers, ...commonHeaders, ...rateHeaders }
     responses[status] = { type: success.type, description: success.description, headers: allHeaders, content }
   }
-  const scope = scopeOf(String(route.method), route.url)
+  const scope = scopeOf(route.method, route.url)
   const possibleErrors = [
     ...route.config?.errors ?? [],
     ...scope.endsWith(':read') ? [] : [errors.TOKEN_READ_ONLY],

@@ -26,7 +26,7 @@ export async function openLogStream () {
 
   process.once('exit', flush)
   return {
-    /** Writes the lines of each iteration of the event loop together: a write takes longer than a line. */
+    /** Writes the lines of each tick together: a write takes longer than a line. */
     write (line: string): void {
       text += line
       lines++

@@ -1,4 +1,4 @@
-// Creates, deletes and lists plants in the database. docs/statements.sql has the SQL.
+// Creates, deletes and lists plants in the database. docs/statements.sql has the SQL of the gateway.
 import type { Database } from '../database/database.ts'
 import type { MemoryBudget } from '../scheduling/memory-budget.ts'
 import type { GatewayConfig } from '../table-gateway/batch-options.ts'

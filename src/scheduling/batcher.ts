@@ -80,7 +80,7 @@ export function createBatcher<Item extends Work, Result> (
     queue.add(user, entry, 1 + Math.floor(size / sizeUnit), queuedAt)
     if (queue.size > maxQueued) queue.evictFromLargest(user).reject(overloaded)
     timer ??= setInterval(check, checkMs).unref()
-    // Items that arrive in one iteration of the event loop start together.
+    // Items that arrive in one tick start together.
     scheduled ??= setImmediate(drain)
     return promise
   }
@@ -105,7 +105,7 @@ export function createBatcher<Item extends Work, Result> (
       void send(batch).then(() => {
         counted.batches--
         counted.stalledChecks = 0
-        scheduled ??= setImmediate(drain)
+        if (queue.size > 0) scheduled ??= setImmediate(drain)
       })
     }
   }

@@ -2,7 +2,7 @@
 // garbage after a peak of memory, because an idle V8 collects nothing.
 import { finished, type Writable } from 'node:stream'
 
-/** The budget ignores bodies and lists up to this size: the number of connections limits their memory. */
+/** Bodies and shared first pages up to this size need no reservation: MAX_CONNECTIONS limits them. */
 export const inlineBytes = 16_384
 
 /** A peak of more bytes leaves enough garbage for a collection. */

@@ -57,20 +57,21 @@ export function sendList<Row> (
     const segment = request.routeOptions.url?.split('/').at(-1)
     reply.header('link', `<${segment}?limit=${request.query.limit}&after=${writeCursor(nextId)}>; rel="next"`)
   }
+  // The rows have only fields of the schema. JSON.stringify makes a seventh of the garbage that Fastify's
+  // serializer makes.
+  reply.type('application/json').serializer(JSON.stringify)
   if (!isLong) return rows
-  reply.type('application/json')
   // For a HEAD request, Fastify would read the whole stream and discard the data.
-  return (request.method === 'HEAD' ? Readable.from([]) : streamOf(toJson(rows, reply))) as never
+  return (request.method === 'HEAD' ? Readable.from([]) : streamOf(toJson(rows))) as never
 }
 
 /** Yields the JSON of a long list, page by page. */
-async function * toJson<Row> (pages: AsyncIterable<Page<Row>>, reply: FastifyReply) {
-  const serialize = reply.getSerializationFunction('200') as unknown as (rows: Row[]) => string
+async function * toJson<Row> (pages: AsyncIterable<Page<Row>>) {
   let separator = '['
   for await (const page of pages) {
     // If this page is empty, the previous page was the last page with rows.
     if (page.count === 0) break
-    yield separator + serialize(page.toRows()).slice(1, -1)
+    yield separator + JSON.stringify(page.toRows()).slice(1, -1)
     separator = ','
   }
   yield ']'

@@ -66,7 +66,8 @@ export function createLists<Row> (
     const maxRows = limit === 0 ? 0 : Math.min(maxFirstPageRows, limit + 1)
     const request = { identity, response, user, from, limit, maxRows, maxBytes: maxFirstPageBytes }
     let page = isolatedUsers.has(user) ? undefined : await shortLists.add(request)
-    // No page: the user is slow, perhaps only since the list was queued, or the shared statement failed.
+    // There is no page if the user is isolated, perhaps only since the list was queued, or if the shared
+    // statement failed.
     if (page === undefined && isolatedUsers.get(user) !== 'large') page = await slowLists.add(request)
     if (page !== undefined && page.next === undefined) return { rows: page.toRows(), nextId: page.nextId }
 
@@ -86,9 +87,8 @@ export function createLists<Row> (
   }
 
   /**
-   * Returns the id of the first row after the limit, and ends the list before this row.
-   * If only `limit` ended the list, a row created meanwhile could move the last row past the limit. The
-   * next list begins after that row, so neither list would have it.
+   * Returns the id of the first row after the limit. Ends the list before this row, not after `limit` rows:
+   * a row that is created meanwhile would move the last row past the limit, and the next list would skip it.
    */
   async function findEnd (request: ListRequest, next: Cursor): Promise<string | undefined> {
     let end: string | undefined = next.from
@@ -133,18 +133,18 @@ export function createLists<Row> (
     const shared = isRetry ? [] : lists.filter(({ user }) => !isolatedUsers.has(user))
     if (shared.length === 0) return []
     const found = await pages.readFirstPages(shared)
-    for (const [index, { user }] of shared.entries()) isolate(user, found[index])
+    for (const [index, { user }] of shared.entries()) recordFirstPage(user, found[index])
     return lists.map((list) => found[shared.indexOf(list)])
   }
 
   async function readSlow (list: ListRequest) {
     const page = await pages.readSmallPage(database.readLong, { ...list, maxBytes: inlineBytes })
-    isolate(list.user, page)
+    recordFirstPage(list.user, page)
     return page
   }
 
   /** Isolates a user with a large or slow first page. A fast first page ends the isolation of a slow user. */
-  function isolate (user: string, firstPage: Page<Row> | undefined): void {
+  function recordFirstPage (user: string, firstPage: Page<Row> | undefined): void {
     if (firstPage === undefined) isolatedUsers.set(user, 'large')
     else if (firstPage.seconds > slowSeconds) isolatedUsers.set(user, 'slow')
     else isolatedUsers.delete(user)

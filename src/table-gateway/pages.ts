@@ -40,11 +40,12 @@ export function createPageReader<Row> (
     if (lists.length === 1) return [await readSmallPage(database.read, lists[0] as PageRequest)]
     const columns = (['user', 'from', 'maxRows'] as const).map((name) => lists.map((list) => list[name]))
     const pages: Array<Page<Row> | undefined> = []
-    let beganAt = 0
-    for (const [n, ...row] of await database.read(statements.pages, columns)) {
-      pages[Number(n) - 1] = toPage(lists[Number(n) - 1] as PageRequest, row, beganAt)
+    let before = 0
+    for (const row of await database.read(statements.pages, columns)) {
+      const index = Number(row[0]) - 1
+      pages[index] = toPage(lists[index] as PageRequest, row.slice(1), before)
       // The server reads one page after the other, so a page begins when the previous page ends.
-      beganAt = Number(row[2])
+      before = Number(row[3])
     }
     return pages
   }
@@ -70,7 +71,7 @@ export function createPageReader<Row> (
 
   /** Returns undefined if the page has rows but no arrays: the page was too large for the statement. */
   function toPage (
-    { limit, to }: PageRequest, [total, last, endedAt, ...columns]: ResultRow, beganAt = 0
+    { limit, to }: PageRequest, [total, last, seconds, ...columns]: ResultRow, before = 0
   ): Page<Row> | undefined {
     if (total !== '0' && columns[0] == null) return undefined
     const hasMore = Number(total) > limit
@@ -79,7 +80,7 @@ export function createPageReader<Row> (
     const isEnd = hasMore || last == null || last === lastId
     return {
       count,
-      seconds: Number(endedAt) - beganAt,
+      seconds: Number(seconds) - before,
       bytes: arrays.reduce((sum, json) => sum + (json?.length ?? 0), 0),
       next: isEnd ? undefined : { from: (BigInt(last) + 1n).toString(), limit: limit - count, to },
       nextId: hasMore ? last as string : undefined,
@@ -96,12 +97,12 @@ export function createPageReader<Row> (
 
 /** Sets one field of all rows after the other, because this takes a third of the time of row after row. */
 function toRows (
-  [first = '', ...others]: string[], [values, ...rest]: Array<unknown[] | null>, count: number
+  fields: string[], columns: Array<unknown[] | null>, count: number
 ): Array<Record<string, unknown>> {
-  const toRow = (value: unknown): Record<string, unknown> => ({ [first]: value ?? undefined })
-  const rows = (values ?? []).slice(0, count).map(toRow)
-  for (const [index, field] of others.entries()) {
-    rows.forEach((row, position) => { row[field] = rest[index]?.[position] ?? undefined })
+  const rows: Array<Record<string, unknown>> = []
+  while (rows.length < count) rows.push({})
+  for (const [index, field] of fields.entries()) {
+    rows.forEach((row, position) => { row[field] = columns[index]?.[position] ?? undefined })
   }
   return rows
 }

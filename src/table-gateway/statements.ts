@@ -60,9 +60,9 @@ const createReads = (table: Table) => ({
     name: `${table.name}-pages`,
     text: `select n, page.*
 from unnest((select $1::text[]), (select $2::bigint[]), (select $3::bigint[]))
-  with ordinality as list (owner, first, size, n)
+  with ordinality as list (owner, first, max_rows, n)
 cross join lateral (
-${pageOf(table, 'owner = list.owner and id >= list.first', 'list.size', String(inlineBytes))}
+${pageOf(table, 'owner = list.owner and id >= list.first', 'list.max_rows', String(inlineBytes))}
 ) as page`
   },
 
@@ -80,7 +80,7 @@ ${pageOf(table, 'owner = list.owner and id >= list.first', 'list.size', String(i
  * per column. If the arrays exceed `maxBytes` or a text exceeds 256 bytes, all arrays are null: `largePage`
  * reads such pages. See docs/design/004-lists-in-pages.md.
  */
-function pageOf (table: Table, condition: string, size: string, maxBytes: string): string {
+function pageOf (table: Table, condition: string, maxRows: string, maxBytes: string): string {
   const { name, columns, textColumns } = table
   const bytes = columns.map((column) => `octet_length(${column})`).join(' + ')
   const sizes = textColumns.map((column) => `octet_length(${column})`)
@@ -88,15 +88,15 @@ function pageOf (table: Table, condition: string, size: string, maxBytes: string
     `json_agg(case when not is_large then ${column} end order by id)::text as ${column}`)
   const smallArrays = columns.map((column) =>
     `case when not has_large and ${bytes} <= ${maxBytes} then ${column} end`)
-  return `select count, case when count = ${size} then last_id end as last_id,
-  date_part('epoch', clock_timestamp() - statement_timestamp()) as ended_at,
+  return `select count, case when count = ${maxRows} then last_id end as last_id,
+  date_part('epoch', clock_timestamp() - statement_timestamp()) as seconds,
   ${smallArrays.join(',\n  ')}
 from (
   select count(*) as count, max(id) as last_id, bool_or(is_large) as has_large,
     ${arrays.join(',\n    ')}
   from (
     select id, ${selectList(table)}, greatest(${['0', ...sizes].join(', ')}) > 256 as is_large
-    from ${name} where ${condition} order by id limit ${size}
+    from ${name} where ${condition} order by id limit ${maxRows}
   ) as item
 ) as page`
 }

@@ -31,7 +31,8 @@ const toSelected = (column: string, type: SqlType) => type === 'timestamptz'
 export function defineTable<Row extends object> (
   name: string, schema: TObject, types: Record<keyof Row & string, SqlType>
 ): Table<keyof Row & string> {
-  const fields = Object.keys(types) as Array<keyof Row & string>
+  // In the order of the schema, which is the order of the fields in responses.
+  const fields = Object.keys(schema.properties).filter((field) => field in types) as Array<keyof Row & string>
   const textFields = fields.filter((field) => types[field] === 'text')
   return {
     name,

@@ -75,6 +75,10 @@ t.test('errors have the number and the headers that the document lists', async (
     ['delete', '/plants/{id}', '/plants/1', { ...json, 'content-type': 'text/plain' }, '1'],
     ['delete', '/plants/{id}', '/plants/1', { authorization: readOnly }]
   ] as const
+  const sent = new Set<string>(requests.map(([method, path]) => `${method} ${path}`))
+  for (const [path, methods] of paths) {
+    for (const method of Object.keys(methods)) t.ok(sent.has(`${method} ${path}`), `${method} ${path}`)
+  }
   for (const [method, path, url, headers, payload] of requests) {
     const response = await app.inject({ method, url, headers, payload })
     const { error } = response.json()

@@ -7,11 +7,13 @@ import { exportRows } from '../../src/commands/transfer/export.ts'
 import { importRows } from '../../src/commands/transfer/import.ts'
 import { readConfig } from '../../src/config.ts'
 import { migrate } from '../../src/database/migrate.ts'
-import { tableNames } from '../../src/domains.ts'
+import { ownedTables, tableNames } from '../../src/domains.ts'
+import { statementEvents } from '../../src/events.ts'
 import { plantsTable } from '../../src/plants/plant.ts'
 import { startApp } from '../support/app.ts'
 import { createDatabase, sql } from '../support/database.ts'
 import { reportPlans, watchPlans } from '../support/plans.ts'
+import { findStatements } from '../support/tables.ts'
 
 const range = (length: number) => Array.from({ length }, (_, index) => index)
 const users = range(20).map((index) => `user ${index}`)
@@ -31,7 +33,8 @@ const other = "'other ' || n"
 const addOthers = [plantsOf(other, others), tokensOf(other, others)]
 const addUsers = [
   ...users.map((user) => plantsOf(`'${user}'`, few)),
-  ...['large', 'erased'].map((user) => plantsOf(`'${user}'`, many))
+  ...['large', 'erased'].map((user) => plantsOf(`'${user}'`, many)),
+  "insert into plants (owner, id, name) values ('wide', 1, repeat('n', 20000))"
 ]
 
 // A statement that was planned for an earlier state of the tables keeps its plan until they are analyzed.
@@ -58,6 +61,9 @@ const scenarios: Array<{ title: string, first: string[], later: string[], isPlan
   }))
 ]
 
+const statements = await findStatements()
+const ofDomain = new RegExp(`^(${ownedTables.map(({ name }) => name).join('|')})-`)
+
 for (const { title, first, later, isPlannedFirst = false } of scenarios) {
   await t.test(`${title}, each statement reads few rows`, async (t) => {
     const url = await createDatabase(t)
@@ -68,7 +74,7 @@ for (const { title, first, later, isPlannedFirst = false } of scenarios) {
     const { app, as, tokens } = await startApp(t, { DATABASE_URL: url, TOKEN_CACHE_TTL: '0' })
     const clients = await Promise.all(users.map((user) => as(user)))
     const [client] = clients as [typeof clients[0]]
-    const large = await as('large')
+    const [large, wide] = [await as('large'), await as('wide')]
     const config = readConfig({ DATABASE_URL: url })
     t.capture(console, 'log')
     t.capture(console, 'error')
@@ -88,6 +94,8 @@ for (const { title, first, later, isPlannedFirst = false } of scenarios) {
       ['page', 3, () => large.list('?limit=1')],
       ['pages', 300, () => large.list('?limit=250')],
       ['long list', 1.1 * many, () => large.list()],
+      ['end of a page', 1.1 * many, () => large.list('?limit=2300')],
+      ['large text', 4, () => wide.list()],
       ['probe', 0, () => app.inject('/readyz')]
     ]
     const commands: typeof requests = [
@@ -109,11 +117,17 @@ for (const { title, first, later, isPlannedFirst = false } of scenarios) {
     const repeated = isPlannedFirst ? range(8).flatMap(() => requests) : []
     for (const [,, act] of repeated) await act()
     for (const statement of [...later, ...addUsers]) await sql(url, statement)
+    const sent = new Set<string>()
+    const note = ({ name }: { name: string }) => { sent.add(name) }
+    statementEvents.subscribe(note)
+    t.teardown(() => statementEvents.unsubscribe(note))
     for (const [name, maxRows, act] of [...requests, ...commands]) {
-      const statements = await watch(act)
-      const rows = statements.reduce((sum, { rowsRead }) => sum + rowsRead, 0)
-      if (!t.ok(rows <= maxRows, `${name}: ${rows} rows`)) t.comment(JSON.stringify(statements))
+      const reports = await watch(act)
+      const rows = reports.reduce((sum, { rowsRead }) => sum + rowsRead, 0)
+      if (!t.ok(rows <= maxRows, `${name}: ${rows} rows`)) t.comment(JSON.stringify(reports))
     }
+    const missing = statements.filter((name) => ofDomain.test(name) && !sent.has(name))
+    t.strictSame(missing, [], 'each statement of a domain was sent')
     const left = await sql(url, "select from plants where owner = 'erased'")
     t.equal(left.length, 0)
   })

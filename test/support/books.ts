@@ -58,7 +58,7 @@ const bookRoutes: FastifyPluginAsyncTypebox<{ books: Books }> = async (app, { bo
   })
 }
 
-const registerBooks: Domain['register'] = (app, database, config, budget) => {
+export const registerBooks: Domain['register'] = (app, database, config, budget) => {
   app.register(bookRoutes, { books: createGateway<Book>(database, booksTable, config, budget) })
 }
 

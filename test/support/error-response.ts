@@ -1,7 +1,11 @@
+import type { TObject } from '@sinclair/typebox'
 import type { Test } from 'tap'
+import { NewPlantSchema } from '../../src/plants/plant.ts'
 
+const { properties, required = [] }: TObject = NewPlantSchema
+const fields = Object.keys(properties).map((name) => required.includes(name) ? name : `${name} (optional)`)
 export const noPlant =
-  [40010, 'The body must be a JSON object: its fields are id, name, tag (optional).'] as const
+  [40010, `The body must be a JSON object: its fields are ${fields.join(', ')}.`] as const
 
 /** Returns the error for a body that is not JSON: the message ends with V8's words. */
 export function notJson (body: string): readonly [number: number, message: string] {

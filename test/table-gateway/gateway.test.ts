@@ -41,12 +41,24 @@ t.test('a statement has one of 32 numbers of rows, and one delete a statement of
 })
 
 t.test('a short list needs no memory budget, and a long list is rejected without', async (t) => {
-  const { list, url } = await openBooks(t, 0)
+  // A list with two pages of 128 KiB in memory leaves as much to other users.
+  const { list, url } = await openBooks(t, 4 * 131_072 - 1)
   await storeBooks(url, 'ann', range(100).map((id) => ({ id: BigInt(id), title: 'Ivy' })))
   await storeBooks(url, 'bob', range(101).map((id) => ({ id: BigInt(id), title: 'Ivy' })))
   t.equal((await list()).rows instanceof Array, true)
   t.match(await list(bob, 100), { nextId: '100' })
   await t.rejects(list(bob), { name: 'OVERLOADED' })
+})
+
+t.test('a page that fails after its reader has gone causes no unhandled rejection', async (t) => {
+  const { database, list, url } = await openBooks(t)
+  await storeBooks(url, 'ann', range(1000).map((id) => ({ id: BigInt(id), title: 'Ivy' })))
+  const pages = (await list()).rows as AsyncGenerator
+  t.capture(database, 'readLong', () => Promise.reject(new Error('the connection is lost')))
+  await pages.next()
+  await pages.return(undefined)
+  // An unhandled rejection would fail this test before the next statement has its result.
+  t.equal((await list(ann, 1)).nextId, '1')
 })
 
 t.test('a queued list of a user with a large page shares no statement', async (t) => {

@@ -27,10 +27,14 @@ t.test('a long list ends early when the database fails midway, and the service g
 })
 
 t.test('a HEAD request for a long list reads only the first page', async (t) => {
-  const { authorization } = await as('ivan')
+  const { authorization, list } = await as('ivan')
+  const before = log.length
   const long = t.capture(database, 'readLong', database.readLong)
   const { statusCode, body } = await app.inject({ method: 'HEAD', url: '/books', headers: { authorization } })
+  // Fastify would read on after the response, and log that the client has gone.
+  await list('?limit=1')
   t.strictSame([statusCode, body, long().length], [200, '', 0])
+  t.notMatch(log.slice(before).join(), 'Error on Stream')
 })
 
 t.test('a short list does not wait for a large one', async (t) => {
@@ -124,7 +128,7 @@ t.test('the lists of a user whose last list was slow are read alone, until one i
   await sql(url, `alter table books rename to stored;
     create view books as select * from stored where wait_for(owner)`)
   const { as, database } = await startLibrary(t, { DATABASE_URL: url })
-  const users = await Promise.all(['ann', 'slow', 'zoe'].map((name) => as(name)))
+  const users = await Promise.all(['slow', 'ann', 'zoe'].map((name) => as(name)))
   // Make the service cache the tokens, so that the lists share statements.
   await Promise.all(users.map((user) => user.delete(-1)))
   const [shared, alone] = [t.capture(database, 'read', database.read),

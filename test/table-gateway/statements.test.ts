@@ -14,12 +14,13 @@ t.test('docs/statements.sql has the statements of each table: npm run sql', asyn
 })
 
 t.test('the examples run on tables of any SQL types, and change nothing', async (t) => {
+  t.match(writeStatements([booksTable]), /\btitle, sub_title, last_read_at\b/, 'columns are in snake case')
   const client = await openSession(t, await createLibrary(t))
   for (const table of [...ownedTables, booksTable]) {
     const results = await client.query(writeStatements([table])) as unknown as QueryResult[]
     const rows = results.flatMap(({ command, rows }) => /SELECT|INSERT|DELETE/.test(command) ? [rows] : [])
     const row = (owner: string, id: number) => ({ owner, id: String(id) })
-    const page = (count: number) => ({ count: String(count), last_id: null, ended_at: Number })
+    const page = (count: number) => ({ count: String(count), last_id: null, seconds: Number })
     matchEach(t, rows, [
       [row('alice', 1)], [row('alice', 2), row('alice', 3), row('bob', 1), row('bob', 2)],
       [page(3)], [{ n: '1', ...page(3) }, { n: '2', ...page(2) }], [{ count: '3' }], [{ id: '3' }],

@@ -63,7 +63,7 @@ async function statementsFor (WRITE_BATCH: number, books: Array<Book & { id: num
     isDistributed: () => false,
     async write (_statement: unknown, values: string[]) {
       const rows = range(values.length / width).map((row) => values.slice(width * row, width * (row + 1)))
-      statements.push(rows.map(([, id,, title]) => `${id} ${title}`))
+      statements.push(rows.map(([, id, title]) => `${id} ${title}`))
       mostInFlight = Math.max(mostInFlight, ++inFlight)
       await nextTick()
       inFlight--

@@ -25,7 +25,7 @@ export function acceptJwts (app: FastifyInstance, settings: Config, own: Authent
   app.addHook('onClose', async () => keys.close())
   const scopes = new Set<string>()
   app.addHook('onRoute', ({ method, url, schema }) => {
-    if (schema?.operationId !== undefined) for (const each of [method].flat()) scopes.add(scopeOf(each, url))
+    if (schema?.operationId !== undefined) scopes.add(scopeOf(method, url))
   })
   const jwts = createJwtAuthenticator(keys, settings, scopes)
   const authenticator: Authenticator = {

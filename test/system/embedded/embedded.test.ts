@@ -6,10 +6,12 @@ import { join } from 'node:path'
 import { setTimeout } from 'node:timers/promises'
 import { promisify } from 'node:util'
 import t, { type Test } from 'tap'
+import { plantsTable } from '../../../src/plants/plant.ts'
 import { createDataDir, findServer, isRunning } from '../../support/embedded.ts'
 import { matchEach } from '../../support/match.ts'
 import { findChildren } from '../../support/processes.ts'
 import { program, startedBy, unmeasured, withoutHooks } from '../../support/program.ts'
+import { exampleOf } from '../../support/tables.ts'
 
 const environmentOf = (DATA_DIR: string) =>
   ({ DATABASE_URL: undefined, DATA_DIR, DRAIN_DELAY: '0', PORT: '0' })
@@ -42,7 +44,8 @@ await t.test('of two first starts, one serves and the other fails with one line'
   }
   const commands = service.stderr().match(/^curl .*/gm) as string[]
   const script = commands.map((line) => `${line} --silent --show-error --fail; echo`).join('\n')
-  const plant = '{"name":"Monstera deliciosa","tag":"tropical"}'
+  const { id, ...fields } = exampleOf(plantsTable, 1)
+  const plant = JSON.stringify(fields)
   t.equal((await promisify(execFile)('sh', ['-ec', script])).stdout, `${plant}\n[${plant}]\n\n`)
   service.child.kill('SIGTERM')
   t.strictSame(await service.exited, [0, null])

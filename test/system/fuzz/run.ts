@@ -10,10 +10,11 @@ import { exchange, type ExchangeOptions, type RawResponse } from '../../support/
 import { examplePaths } from '../../support/routes.ts'
 import { complaintsOf, explain, expectOnly } from './checks.ts'
 import { mutate } from './mutate.ts'
-import { checkPath, create, cursorAt, list, remove, type Plants } from './oracle.ts'
+import { checkPath, create, cursorAt, list, remove } from './oracle.ts'
 import {
   anyId, anyQuery, anyRequest, edges, escapeUrl, head, plantText, post, split, type Worker
 } from './requests.ts'
+import { readPlants } from './streams/store.ts'
 
 type Send = (bytes: Buffer, options?: ExchangeOptions & { inOnePiece?: boolean }) => Promise<RawResponse[]>
 
@@ -71,18 +72,12 @@ export async function fuzz (scope: Scope, databaseUrl: string, seed: number, cou
     } catch (error) {
       const input = JSON.stringify(Buffer.concat(sent).toString('latin1').slice(0, 1500))
       report.violations.push(`case ${index}, ${kind.name}: ${(error as Error).message}\n  ${input}`)
-      worker.plants = await readPlants(worker.user)
+      worker.plants = await readPlants(client, worker.user)
     }
     if (worker.plants.size > 25) {
       await client.query('delete from plants where owner = $1', [worker.user])
       worker.plants.clear()
     }
-  }
-
-  async function readPlants (user: string): Promise<Plants> {
-    const { rows } = await client.query<{ id: string, name: string, tag: string | null }>(
-      'select id, name, tag from plants where owner = $1', [user])
-    return new Map(rows.map(({ id, name, tag }) => [BigInt(id), { name, ...tag !== null && { tag } }]))
   }
 
   async function creates (random: Random, { authorization, plants }: Worker, send: Send): Promise<string[]> {
@@ -191,7 +186,7 @@ export async function fuzz (scope: Scope, databaseUrl: string, seed: number, cou
     const bytes = mutate(random, Buffer.concat(requests), other)
     const before = worker.plants
     const responses = await send(bytes)
-    worker.plants = await readPlants(worker.user)
+    worker.plants = await readPlants(client, worker.user)
     explain(bytes, responses, before, worker.plants)
     return responses.map(({ status }) => String(status))
   }

@@ -28,7 +28,8 @@ export interface Parsed { requests: Request[], tail: Tail }
 const maxHeadBytes = 16 * 1024
 const maxHeaders = 1000
 const token = String.raw`[!#$%&'*+.^_\`|~\w-]+`
-const requestLine = new RegExp(String.raw`^(${token}) +([!-~]+) +HTTP/(\d\.\d)$`)
+// HTTP/0.9 has no version in the line. Node's parser accepts this line, and the service rejects the request.
+const requestLine = new RegExp(String.raw`^(${token}) +([!-~]+)(?: +HTTP/(\d\.\d))?$`)
 const fieldLine = new RegExp(String.raw`^(${token}):[ \t]*([\t -~\x80-\xFF]*)$`)
 const quoted = String.raw`"(?:[\t !#-[\]-~\x80-\xFF]|\\[\t -~\x80-\xFF])*"`
 const chunkLine = new RegExp(`([\\da-f]+)(?:;${token}(?:=(?:${token}|${quoted}))?)*\\r\\n`, 'iy')
@@ -53,9 +54,9 @@ export function parseRequests (bytes: Buffer): Parsed {
 
 function parseHead (text: string): Request | undefined {
   const [first = '', ...lines] = text.split('\r\n')
-  const [, method, target, version] = requestLine.exec(first) ?? []
+  const [, method, target, version = '0.9'] = requestLine.exec(first) ?? []
   const headers = parseFields(lines)
-  if (method === undefined || target === undefined || version === undefined || headers === undefined ||
+  if (method === undefined || target === undefined || headers === undefined ||
     text.length > maxHeadBytes || headers.length > maxHeaders) return undefined
   const valuesOf = (wanted: string) => headers.filter(([name]) => name === wanted).map(([, value]) => value)
   const [lengths, codings] = [valuesOf('content-length'), valuesOf('transfer-encoding')]

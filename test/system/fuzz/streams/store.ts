@@ -1,5 +1,6 @@
 // The users and plants of the streams.
 import pg from 'pg'
+import { plantsTable } from '../../../../src/plants/plant.ts'
 import { createUsers } from '../../faults/postgres.ts'
 import { sql } from '../../../support/database.ts'
 import type { Program, Scope } from '../../../support/program.ts'
@@ -36,12 +37,19 @@ export function openStore (scope: Scope, url: string) {
       }
     },
 
-    async readPlants (user: string): Promise<Plants> {
-      const { rows } = await pool.query<{ id: string, name: string, tag: string | null }>(
-        'select id, name, tag from plants where owner = $1', [user])
-      return new Map(rows.map(({ id, name, tag }) => [BigInt(id), { name, ...tag !== null && { tag } }]))
-    }
+    readPlants: (user: string) => readPlants(pool, user)
   }
+}
+
+/** Returns the stored plants of the user, with the fields as the service lists them. */
+export async function readPlants (pool: pg.Pool, user: string): Promise<Plants> {
+  const { rows } = await pool.query<string[]>({
+    text: `select id, ${plantsTable.selected} from plants where owner = $1`, values: [user], rowMode: 'array'
+  })
+  return new Map(rows.map(([id = '', ...values]) => {
+    const fields = plantsTable.fields.map((field, index) => [field, values[index]])
+    return [BigInt(id), Object.fromEntries(fields.filter(([, value]) => value !== null))]
+  }))
 }
 
 /** Reads files. Stores and reads a list that exceeds the socket buffers. */
