@@ -186,6 +186,11 @@ for (const [name, { id, send, load, hasOwnPage, compressesAll }] of Object.entri
 await t.test('HAProxy limits the requests and connections of an address', async (t) => {
   const { id, send } =
     await startHaproxy(false, '--env=REQUESTS_PER_10_SECONDS=20', '--env=CONNECTIONS_PER_ADDRESS=5')
+  // The head of a body of which five a second may pass.
+  const large = 'POST /plants HTTP/1.1\r\nHost: x\r\nContent-Length: 140000\r\n\r\n'
+  let sent = 0
+  await until(() => { sent++; return send(large) }, ({ status }) => status === 429)
+  t.ok(sent > 5 && sent < 15, `${sent} large bodies`)
   const { status, headers, body } = await until(() => send(get('/')), ({ status }) => status !== 200)
   t.equal(status, 429)
   t.equal(JSON.parse(body).error, 42991)
