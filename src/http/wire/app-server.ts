@@ -4,7 +4,7 @@ import type { DropArgument, Socket } from 'node:net'
 import type { FastifyInstance, FastifyServerOptions } from 'fastify'
 import { ApiError, errors } from '../../errors.ts'
 import { inlineBytes } from '../../scheduling/memory-budget.ts'
-import { clientWork } from '../../scheduling/tick-limiter.ts'
+import { clientWork, TickLimiter } from '../../scheduling/tick-limiter.ts'
 import { maxBodyBytes } from '../json.ts'
 import { newRequestId } from '../log.ts'
 import { isLastRequest } from '../request-checks.ts'
@@ -12,7 +12,9 @@ import { rejectRequest, requestCost, toApiError } from '../responses.ts'
 import type { Behavior, Reject } from './client-connection.ts'
 import { createServer, type Lifecycle } from './server.ts'
 
-/** Cost in the tick limiter: 16 requests with large bodies start in a tick. */
+/** A separate limiter, so that probes and error responses do not wait behind large bodies. */
+const largeBodies = new TickLimiter()
+/** 16 requests with large bodies start in a tick. */
 const startCost = 8192
 
 /** Large bodies of a thousand connections may arrive in one tick, so their clients take turns. */
@@ -20,7 +22,8 @@ const largeInTurn = (run: Behavior['run']): Behavior['run'] => (request, respons
   const { headers } = request
   if (maxBodyBytes(headers) <= inlineBytes) return run(request, response)
   // The token is not checked yet. Behind a proxy, all clients have one address.
-  clientWork.run(`body ${headers.authorization}`, startCost, () => {
+  const [token = ''] = /\S+$/.exec(headers.authorization ?? '') ?? []
+  largeBodies.run(token, startCost, () => {
     if (!request.socket.destroyed) run(request, response)
   })
 }

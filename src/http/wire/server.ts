@@ -34,7 +34,8 @@ export function createServer (behavior: Behavior, maxConnections: number, option
     // Without these two listeners, Node itself would respond before the header checks.
     .on('checkExpectation', arrive)
     .on('checkContinue', (request, response) => {
-      request.once('resume', () => connectionOf(request.socket).continue(response))
+      const connection = connectionOf(request.socket)
+      request.once('resume', () => connection.continue(response))
       arrive(request, response)
     })
     .on('timeout', (socket) => connectionOf(socket).timeOut())
