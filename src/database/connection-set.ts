@@ -42,23 +42,28 @@ export class ConnectionSet<Kind extends string> {
     statementEvents.publish({ name, startedAt, error, requestContext: requestContext.getStore() })
   }
 
-  /** Returns undefined if all connections are late, and a new one may help. */
+  /** Returns undefined if all connections of the kind are late, and a new one may help. */
   #choose (kind: Kind): Connection | undefined {
     const own = this.#kinds[kind]
     const best = leastBusy(own)
     if (best?.pending === 0) return best
     // If all are busy, open one more for later statements.
-    const down = own.find(isDown)
+    const down = toOpen(own)
     down?.open().catch(() => {})
     if (best?.isLate === false) return best
-    const other = leastBusy(this.#all)
-    if (other?.isLate === false) return other
-    return down === undefined ? best : undefined
+    return down === undefined ? promptOf(this.#all) ?? best : undefined
   }
 
+  /** Waits for a new connection, but only for a moment if a connection of another kind responds. */
   async #wait (kind: Kind): Promise<Connection> {
-    const error = await this.#kinds[kind].find(isDown)?.open().catch((error) => error)
-    const connection = this.#choose(kind) ?? leastBusy(this.#all)
+    const own = this.#kinds[kind]
+    const down = toOpen(own)
+    await down?.openSoon()
+    const prompt = promptOf(own) ?? promptOf(this.#all)
+    if (prompt !== undefined) return prompt
+    const error = await down?.open().catch((error) => error)
+    const best = leastBusy(own)
+    const connection = best?.isUnresponsive === false ? best : leastBusy(this.#all)
     // If the server rejects only new connections, an unresponsive connection may only be slow.
     const isUsable = connection?.isUnresponsive === false || error instanceof pg.DatabaseError
     if (connection !== undefined && isUsable) return connection
@@ -91,7 +96,8 @@ export class ConnectionSet<Kind extends string> {
   }
 }
 
-const isDown = (managed: ManagedConnection) => managed.isDown
+const toOpen = (some: ManagedConnection[]) =>
+  some.find(({ mayOpen }) => mayOpen) ?? some.find(({ isDown }) => isDown)
 
 /** Late connections come last because they may wait for a lock, and unresponsive ones after them. */
 const delayOf = ({ isLate, isUnresponsive }: Connection) => Number(isLate) + Number(isUnresponsive)
@@ -105,4 +111,9 @@ function leastBusy (some: ManagedConnection[]): Connection | undefined {
     }
   }
   return best
+}
+
+function promptOf (some: ManagedConnection[]): Connection | undefined {
+  const connection = leastBusy(some)
+  return connection?.isLate ? undefined : connection
 }

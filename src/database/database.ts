@@ -14,7 +14,7 @@ const probeOf = (table: string) =>
 
 /**
  * Each statement is a transaction of its own. Methods reject with pg's error if the statement is at fault,
- * otherwise with a 503. Repositories, not this module, limit the number of pending statements.
+ * otherwise with a 503. Batchers, not this module, limit the number of pending statements.
  */
 export function openDatabase (options: ConnectionOptions) {
   const { connect, isDistributed } = createConnector(options)

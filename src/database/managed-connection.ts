@@ -4,12 +4,16 @@ import type { Connection } from './connection.ts'
 
 /** The limit includes closing connections. Otherwise slow closes could use up the server's connections. */
 const maxOpen = 3
+/** Most attempts to connect take some 20 ms. After this time, an attempt is slow. */
+const slowMs = 200
 
 export class ManagedConnection {
   readonly #connect: () => Promise<Connection>
   /** The latest connection. An unresponsive one stays open until another one replaces it. */
   #current: Connection | undefined
   #attempt: Promise<void> | undefined
+  /** Resolves when the latest attempt has ended or is slow. */
+  #soon: Promise<unknown> = Promise.resolve()
   #lastError: unknown
   #retryAt = 0
   /** All connections that have not ended. */
@@ -29,13 +33,27 @@ export class ManagedConnection {
     return this.current?.isUnresponsive ?? true
   }
 
+  /** Whether `open` waits for an attempt, and does not reject at once. */
+  get mayOpen (): boolean {
+    const mayStart = performance.now() >= this.#retryAt && this.#connections.size < maxOpen
+    return this.isDown && (mayStart || this.#attempt !== undefined)
+  }
+
   /** Opens a connection if `isDown`. Concurrent calls share an attempt. */
   async open (): Promise<void> {
     if (!this.isDown || this.#attempt !== undefined) return this.#attempt
     if (performance.now() < this.#retryAt) throw this.#lastError
     if (this.#connections.size >= maxOpen) throw new Error(`${maxOpen} earlier connections are still closing`)
     this.#attempt = this.#replace().finally(() => { this.#attempt = undefined })
+    const slow = new Promise((resolve) => { setTimeout(resolve, slowMs).unref() })
+    this.#soon = Promise.race([this.#attempt, slow]).catch(() => {})
     return this.#attempt
+  }
+
+  /** Like `open`, but does not wait for a slow attempt, and never rejects. */
+  async openSoon (): Promise<void> {
+    this.open().catch(() => {})
+    await this.#soon
   }
 
   async #replace (): Promise<void> {

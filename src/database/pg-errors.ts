@@ -13,7 +13,7 @@ const unavailable = new RegExp('^(' + [
 ].join('|') + ')')
 
 /** SQLSTATEs that match `unavailable` but become a more specific error than DATABASE_UNAVAILABLE. */
-const numbered: Record<string, ErrorDefinition> =
+const specificErrors: Record<string, ErrorDefinition> =
   { '55P03': errors.DATABASE_SLOW, 57014: errors.DATABASE_SLOW, 53100: errors.DATABASE_FULL }
 
 const sqlStateOf = (error: unknown) => error instanceof pg.DatabaseError ? error.code as string : ''
@@ -41,7 +41,7 @@ export const isStalePlan = (error: unknown): boolean =>
 export function toDatabaseError (cause: unknown): unknown {
   const state = sqlStateOf(cause)
   if (cause instanceof ApiError || (state !== '' && !unavailable.test(state))) return cause
-  return new ApiError(numbered[state] ?? errors.DATABASE_UNAVAILABLE, { cause })
+  return new ApiError(specificErrors[state] ?? errors.DATABASE_UNAVAILABLE, { cause })
 }
 
 /** Whether the server has confirmed a roll-back: the statement is at fault, or had a deadlock or timeout. */

@@ -19,12 +19,12 @@ export const identityColumns = `(select system_identifier from pg_control_system
 
 export class Systems {
   /** The open connections. */
-  readonly #members = new Map<Connection, Identity>()
+  readonly #connections = new Map<Connection, Identity>()
   readonly #newestTimelines = new Map<string, string>()
   /** The only system in use. Another system may have other rows. */
   #current: string | undefined
   /** Since when only servers of other systems respond. */
-  #silentSince = Infinity
+  #unresponsiveSince = Infinity
   readonly #ignored = new Set<string>()
 
   get hasChosen (): boolean {
@@ -33,13 +33,13 @@ export class Systems {
 
   /** Closes connections to servers with an older timeline, perhaps the new connection. */
   add (connection: Connection, identity: Identity): void {
-    this.#members.set(connection, identity)
-    void connection.closed.then(() => this.#members.delete(connection))
+    this.#connections.set(connection, identity)
+    void connection.closed.then(() => this.#connections.delete(connection))
     const newest = this.#newestTimelines
     const { system, timeline } = identity
     if (timeline > (newest.get(system) ?? '')) newest.set(system, timeline)
-    for (const [member, { system, timeline }] of this.#members) {
-      if (timeline < (newest.get(system) ?? '')) member.close()
+    for (const [other, { system, timeline }] of this.#connections) {
+      if (timeline < (newest.get(system) ?? '')) other.close()
     }
   }
 
@@ -51,32 +51,34 @@ export class Systems {
     const open = added.filter(({ isOpen }) => isOpen)
     const [first] = open
     if (first === undefined) throw new UnfitServer('another server has taken over')
-    this.#current ??= this.#members.get(first)?.system
-    for (const { server: { name } } of open.filter((each) => !this.#isOfCurrent(each))) {
+    this.#current ??= this.#connections.get(first)?.system
+    for (const { server: { name } } of open.filter((each) => !this.#isInUse(each))) {
       if (!this.#ignored.has(name)) systemEvents.publish({ event: 'ignored', server: name })
       this.#ignored.add(name)
     }
-    const chosen = open.find((each) => this.#isOfCurrent(each))
+    const chosen = open.find((each) => this.#isInUse(each))
     if (chosen !== undefined) {
-      this.#silentSince = Infinity
+      this.#unresponsiveSince = Infinity
       return chosen
     }
-    const old = [...this.#members.keys()].filter((each) => this.#isOfCurrent(each))
-    const isSilent = !errors.some(hasResponded) && old.every(({ isUnresponsive }) => isUnresponsive)
-    this.#silentSince = isSilent ? Math.min(this.#silentSince, performance.now()) : Infinity
+    const old = [...this.#connections.keys()].filter((each) => this.#isInUse(each))
+    const areUnresponsive = !errors.some(hasResponded) && old.every(({ isUnresponsive }) => isUnresponsive)
+    this.#unresponsiveSince = areUnresponsive
+      ? Math.min(this.#unresponsiveSince, performance.now())
+      : Infinity
     // Most servers that restart are back earlier.
-    if (performance.now() - this.#silentSince < connectTimeoutMs) {
+    if (performance.now() - this.#unresponsiveSince < connectTimeoutMs) {
       throw new Error('the server belongs to another database system than the servers in use')
     }
     systemEvents.publish({ event: 'changed', server: first.server.name })
     for (const connection of old) connection.destroy()
-    this.#current = this.#members.get(first)?.system
+    this.#current = this.#connections.get(first)?.system
     this.#ignored.clear()
     return first
   }
 
-  #isOfCurrent (connection: Connection): boolean {
-    const identity = this.#members.get(connection)
+  #isInUse (connection: Connection): boolean {
+    const identity = this.#connections.get(connection)
     return identity?.isCitus || identity?.system === this.#current
   }
 }

@@ -118,8 +118,10 @@ function createIn (state: State, owner: string) {
 async function runIn (first: State, second: State, other: State, answer: Answer) {
   const all = [first, second, other]
   const places = all.map((state, index) => createIn(state, String(index)))
-  // After a refused attempt, the next 100 ms are a pause.
-  await Promise.all(places.map(({ enter }) => enter()))
+  // An attempt is slow after 200 ms. After a refused attempt, the next 100 ms are a pause.
+  await Promise.all(places.filter((_, index) => all[index] === 'opening').map(({ enter }) => enter()))
+  advance(200)
+  await Promise.all(places.filter((_, index) => all[index] !== 'opening').map(({ enter }) => enter()))
   for (const place of places) Object.assign(place, { answer })
 
   const [one, two, three] = places.map(({ managed }) => managed) as [Managed, Managed, Managed]
@@ -130,10 +132,13 @@ async function runIn (first: State, second: State, other: State, answer: Answer)
     .then(([row]) => row?.[0], ({ cause }) => cause)
   const atOnce = sentTo()
   await settlePromises()
+  advance(200)
+  await settlePromises()
+  const soon = sentTo()
   advance(3000)
   await settlePromises()
   for (const each of places.flatMap(({ opened }) => opened)) while (each.pending > 0) each.settle()
-  return { atOnce, sentTo: sentTo(), outcome: await outcome }
+  return { atOnce, soon, sentTo: sentTo(), outcome: await outcome }
 }
 
 t.test('no statement fails that an open connection could have run', async () => {
@@ -141,15 +146,17 @@ t.test('no statement fails that an open connection could have run', async () => 
     for (const second of states) {
       for (const other of states) {
         for (const answer of answers) {
-          const { atOnce, sentTo, outcome } = await runIn(first, second, other, answer)
+          const { atOnce, soon, sentTo, outcome } = await runIn(first, second, other, answer)
           const what = `${first}, ${second}, other ${other}, ${answer}: ${outcome}`
           const own: State[] = [first, second]
           const isPrompt = (state: State) => state === 'idle' || state === 'busy'
           const isUsable = (state: State) => isPrompt(state) || state === 'late'
-          const mayConnect = /new|lost|unresponsive/.test(own.find((state) => !isUsable(state)) ?? '')
-          if ([...own, other].some(isPrompt)) assert.equal(atOnce.length, 1, `sent at once: ${what}`)
-          if (![...own, other].some(isPrompt) && mayConnect && answer === 'accepted') {
-            assert.equal(atOnce.length, 0, `waits for the new connection: ${what}`)
+          const mayConnect = /new|lost|unresponsive/
+            .test(own.find((state) => !isUsable(state) && state !== 'paused') ?? '')
+          if (own.some(isPrompt)) assert.equal(atOnce.length, 1, `sent at once: ${what}`)
+          if ([...own, other].some(isPrompt)) assert.equal(soon.length, 1, `sent within 200 ms: ${what}`)
+          if (!own.some(isPrompt) && mayConnect && answer === 'accepted') {
+            assert.notEqual(sentTo[0], '2', `waits for the new connection: ${what}`)
           }
           if (own.some(isPrompt)) assert.notEqual(sentTo[0], '2', `sent on a connection of its own: ${what}`)
           // If the server rejects only new connections, it may answer on a slow one.

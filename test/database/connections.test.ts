@@ -117,6 +117,14 @@ t.test('a database that accepts connections and does not respond counts as unava
   ])
 })
 
+t.test('a look-up is repeated on a new connection, not on another silenced one', async (t) => {
+  const { proxy, database } = await openProxied(t, 5000)
+  await database.open()
+  proxy.silence()
+  t.strictSame(await database.readHedged(one), [['1']])
+  proxy.cut()
+})
+
 // The other tests mostly wait, so run them in parallel. After 60 s, PostgreSQL itself closes a connection.
 t.jobs = 4
 const options = { buffered: true, timeout: 50_000 }

@@ -29,10 +29,11 @@ export function runTransfer (config: Config, name: string, run: (transfer: Trans
     const signal = AbortSignal.any([interruption.signal, silence])
     const interrupt = () => interruption.abort(new Error('interrupted'))
     process.once('SIGINT', interrupt).once('SIGTERM', interrupt)
-    const disconnect = () => { client.connection.stream.destroy() }
+    const { stream } = client.connection
+    const disconnect = () => { stream.destroy() }
     // A frozen server would never confirm the end of the connection.
     signal.addEventListener('abort', disconnect)
-    client.connection.stream.on('timeout', disconnect)
+    stream.on('timeout', () => { stream.destroy(new Error('no response from the database')) })
     const transfer: Transfer = { client, signal, summary: () => '' }
     const hideProgress = showProgress(transfer)
     // The error of the next statement would not tell why the connection was lost.
