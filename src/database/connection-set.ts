@@ -57,17 +57,17 @@ export class ConnectionSet<Kind extends string> {
   /** Waits for a new connection, but only for a moment if a connection of another kind responds. */
   async #wait (kind: Kind): Promise<Connection> {
     const own = this.#kinds[kind]
-    const down = toOpen(own)
-    await down?.openSoon()
+    const down = toOpen(own) as ManagedConnection
+    await down.openSoon()
     const prompt = promptOf(own) ?? promptOf(this.#all)
     if (prompt !== undefined) return prompt
-    const error = await down?.open().catch((error) => error)
+    const error = await down.open().then(() => new Error('the new connection is lost'), (error) => error)
     const best = leastBusy(own)
     const connection = best?.isUnresponsive === false ? best : leastBusy(this.#all)
     // If the server rejects only new connections, an unresponsive connection may only be slow.
     const isUsable = connection?.isUnresponsive === false || error instanceof pg.DatabaseError
     if (connection !== undefined && isUsable) return connection
-    throw error ?? new Error('the new connection is lost')
+    throw error
   }
 
   /** If the connection becomes unresponsive, repeats the statement. The first success counts. */
