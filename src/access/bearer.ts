@@ -3,6 +3,7 @@ import bearerAuth from '@fastify/bearer-auth'
 import type { FastifyInstance, onRequestHookHandler, onRouteHookHandler } from 'fastify'
 import { ApiError, errors, scopeMissing } from '../errors.ts'
 import { jwtRejections, type JwtRejection } from '../events.ts'
+import { isRead } from '../http/request-checks.ts'
 import { addressOf, requestCost } from '../http/responses.ts'
 import type { Identity } from '../scheduling/batcher.ts'
 import { clientWork } from '../scheduling/tick-limiter.ts'
@@ -35,8 +36,6 @@ export const renewal = (check: Authenticator['check'], token: string) => async f
 export const rejections = Object.fromEntries(['unknown', ...jwtRejections].map((cause) =>
   [cause, new ApiError(errors.TOKEN_INVALID, { cause })])) as Record<'unknown' | JwtRejection, ApiError>
 
-const scheme = /^bearer +/i
-
 declare module 'fastify' {
   interface FastifyRequest {
     /** Null until the request's token is found valid. */
@@ -56,10 +55,8 @@ export function createBearer (
   app.decorateRequest('identity', null, [])
 
   app.addHook('onRequest', (request, _reply, done) => {
-    const { authorization = '' } = request.headers
-    // Without the arrays of `exec`, which each request would leave to the garbage collection.
-    const token = authorization.replace(scheme, '')
-    const access = token === authorization ? undefined : cached(token)
+    const [, token = ''] = /^bearer +(.*)$/i.exec(request.headers.authorization ?? '') ?? []
+    const access = cached(token)
     if (access !== undefined) {
       request.identity = access
       return done()
@@ -92,8 +89,6 @@ export function createBearer (
       request.identity === null ? verify(request, reply, done) : done())
   }
 }
-
-const isRead = (method: string) => method === 'GET' || method === 'HEAD'
 
 /** Returns the scope that a JWT needs, such as `books:write` for a DELETE of `/books/:id`. */
 export const scopeOf = (method: string | string[], url: string) =>

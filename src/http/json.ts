@@ -5,6 +5,7 @@ import type { FastifyInstance } from 'fastify'
 import { ApiError, errors, overloaded } from '../errors.ts'
 import { inlineBytes, type MemoryBudget } from '../scheduling/memory-budget.ts'
 import { userWork } from '../scheduling/tick-limiter.ts'
+import { isRead } from './request-checks.ts'
 
 /** The most values in a body. Parsing 128 KiB of small objects would block the event loop for 40 ms. */
 const maxValues = 100
@@ -24,7 +25,7 @@ export function readJsonBodies (app: FastifyInstance, budget: MemoryBudget): voi
   const limit = app.initialConfig.bodyLimit as number
   app.addHook('preParsing', ({ method, headers, identity }, reply, _payload, done) => {
     const { 'content-type': type, 'content-encoding': encoding = 'identity' } = headers
-    if (type === undefined || method === 'GET' || method === 'HEAD') return done()
+    if (type === undefined || isRead(method)) return done()
     const bytes = Math.min(maxBodyBytes(headers), limit)
     if (bytes === 0) {
       // Many clients send a type without a body. Fastify would reject types that have no parser.

@@ -7,6 +7,9 @@ import type { RespondToPreflight } from './cors.ts'
 /** In characters, without the query. */
 export const maxPathLength = 1000
 const knownMethods = new Set(METHODS)
+
+export const isRead = (method: string | undefined) => method === 'GET' || method === 'HEAD'
+
 /** Requests that the router cannot handle. */
 const unroutable = new WeakMap<IncomingMessage, ErrorDefinition>()
 

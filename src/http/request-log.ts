@@ -1,5 +1,6 @@
 // Logs requests, so that an operator can tell who did what.
 import type { FastifyInstance } from 'fastify'
+import { isRead } from './request-checks.ts'
 import { describeRequest } from './responses.ts'
 
 declare module 'fastify' {
@@ -14,7 +15,7 @@ export function logRequests (app: FastifyInstance, which: string): void {
   app.decorateRequest('hasErrorLine', false)
   app.addHook('onRequest', (request, reply, done) => {
     const { method, log } = request
-    const isSelected = which === 'all' || (which === 'writes' && method !== 'GET' && method !== 'HEAD')
+    const isSelected = which === 'all' || (which === 'writes' && !isRead(method))
     if (!isSelected && log.level !== 'debug' && log.level !== 'trace') return done()
     // Not `onResponse`: Fastify skips this hook if the client leaves before the end of the response.
     reply.raw.on('close', () => {

@@ -14,10 +14,9 @@ export class FairQueue<Item> {
 
   /** `queuedAt` is a time of `performance.now()`. By default the entry never expires. */
   add (user: string, item: Item, cost = 1, queuedAt = Infinity): void {
-    const entry = { item, cost, queuedAt }
-    const queue = this.#users.get(user)
-    if (queue === undefined) this.#users.set(user, { user, entries: [entry], deficit: 1 })
-    else queue.entries.push(entry)
+    let queue = this.#users.get(user)
+    if (queue === undefined) this.#users.set(user, queue = { user, entries: [], deficit: 1 })
+    queue.entries.push({ item, cost, queuedAt })
     this.size++
   }
 

@@ -27,11 +27,8 @@ export function createGateway<Row extends object> (
     const count = roundUpRows(rows.length)
     // Fill up with copies of the last row. `on conflict do nothing` skips all but the first row of a key.
     while (sorted.length < count) sorted.push(sorted.at(-1) as typeof sorted[0])
-    const values: unknown[] = []
-    for (const { user, id, row } of sorted) {
-      values.push(user, id)
-      for (const field of table.fields) values.push(row[field])
-    }
+    const values = sorted.flatMap(({ user, id, row }) =>
+      [user, id, ...table.fields.map((field) => row[field])])
     return outcomesOf(rows, await database.write(statements.insert(count), values))
   }
 

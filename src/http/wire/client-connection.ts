@@ -2,6 +2,7 @@
 import { AsyncResource } from 'node:async_hooks'
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
+import { isRead } from '../request-checks.ts'
 import { linger, lingerIdleMs } from './linger.ts'
 
 export interface Behavior {
@@ -186,11 +187,9 @@ export class ClientConnection {
   forceClose (): boolean {
     this.socket.destroy()
     const response = this.#response
-    return response?.req.complete === true && !response.headersSent && !reads.has(response.req.method)
+    return response?.req.complete === true && !response.headersSent && !isRead(response.req.method)
   }
 }
-
-const reads = new Set<string | undefined>(['GET', 'HEAD'])
 
 /** Passes the error to the reader of the body, as soon as there is one. */
 function failBody (request: IncomingMessage, error: Error): void {
