@@ -77,10 +77,10 @@ await t.test('a recovery that cannot succeed changes nothing', async (t) => {
 
   await project.compose('stop')
   const name = `${project.env.COMPOSE_PROJECT_NAME}-killed`
-  const killed = recovery('--name', name)
+  const killed = t.rejects(recovery('--name', name))
   await until(() => run('logs', name).catch(() => ''), (log) => log.includes('Recovers all writes'))
   await run('kill', name)
-  await t.rejects(killed)
+  await killed
   await project.compose('up', '--detach')
   await ready()
   t.equal(await plants(), before, 'a recovery that is killed changes nothing')
