@@ -41,17 +41,21 @@ await t.test('files are imported and exported in containers', async (t) => {
 await t.test('Ctrl-C ends an import in a container, which then stores nothing', async (t) => {
   await writeFile(join(folder, 'plants.csv'), 'id,name\n4,Ash\n')
   const held = project.sql('begin; lock plants; select pg_sleep(600)').catch(() => {})
-  const count = (which: string) => project.sql(`select count(*) from pg_locks where ${which}`)
+  const count = (which: string) => project.sql(`select count(*)
+    from pg_locks join pg_stat_activity using (pid) where ${which}`)
   await until(() => count("mode = 'AccessExclusiveLock'"), (number) => number !== '0')
-  const options = { cwd: folder, env: project.env, stdio: 'ignore' as const }
+  // The probes of the service wait for the lock, too.
+  const importWaits = () => count("not granted and application_name = 'plant-store import'")
+  const options = { cwd: folder, env: project.env, stdio: 'ignore' as const, detached: true }
   const child = spawn('sh', ['-c', `exec ${command(/plants.csv$/)}`], options)
   const exited = once(child, 'exit')
-  await until(() => count('not granted'), (number) => number !== '0')
-  child.kill('SIGINT')
+  await until(importWaits, (number) => number !== '0')
+  // A terminal signals the whole group.
+  process.kill(-(child.pid as number), 'SIGINT')
   await exited
   await project.sql("select pg_terminate_backend(pid) from pg_locks where mode = 'AccessExclusiveLock'")
   await held
-  await until(() => count('not granted'), (number) => number === '0')
+  await until(importWaits, (number) => number === '0')
   t.equal(await project.sql('select count(*) from plants where id = 4'), '0')
 })
 
