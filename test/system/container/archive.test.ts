@@ -59,6 +59,7 @@ await t.test('a repeated recovery returns to what there was at a moment, on any 
 await t.test('a recovery that cannot succeed changes nothing', async (t) => {
   const before = await plants()
   await project.compose('stop')
+  t.equal(await project.exitCode('archive'), '143', 'the schedule ends at SIGTERM, and need not be killed')
   const cases: Array<[string, RegExp]> = [
     [new Date().toISOString(), /ended before configured recovery target.*changed nothing/s],
     ['2099-01-01', /is in the future/],

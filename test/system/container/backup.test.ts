@@ -174,10 +174,11 @@ await t.test('a failed backup leaves the other backups unchanged', async (t) => 
   await t.rejects(failed, /2 older ones are unchanged/)
   await project.sql('alter role plant_store login')
   t.strictSame(await readdir(backups), before)
-  await project.compose('stop', 'database')
+  await project.compose('stop', 'backup', 'database')
+  t.equal(await project.exitCode('backup'), '143', 'the schedule ends at SIGTERM, and need not be killed')
   await t.rejects(follow('Back up'))
   t.strictSame((await readdir(backups)).filter((name) => !name.endsWith('.part')), before)
-  await project.compose('start', 'database')
+  await project.compose('start', 'database', 'backup')
   await ready()
 })
 

@@ -134,6 +134,9 @@ export async function openProject (t: Test, ...overlays: string[]) {
     compose,
     containers,
     container,
+    /** Returns the exit code of a stopped service. The code 137 means that Docker has killed the service. */
+    exitCode: async (service: string) =>
+      run('inspect', '--format={{.State.ExitCode}}', await compose('ps', '--all', '--quiet', service)),
     url,
     ready: async (service?: string) => waitForStatus(`${await url(service)}/readyz`, 200),
     /** Returns a database URL with the container's address. The host reaches this address only on Linux. */
