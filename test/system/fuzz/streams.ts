@@ -76,7 +76,7 @@ const serviceSessions = `select from pg_stat_activity
   where application_name = 'plant-store' and datname = current_database()`
 
 /** The service replaces database connections that wait for a lock, or for a busy machine. */
-const isAboutDatabase = (complaint: string) => complaint.includes('unresponsive')
+const isAboutDatabase = (complaint: string) => /unresponsive|no connection within/.test(complaint)
 
 /** Returns false without a judgment if the machine is so busy that the service reaches its deadline. */
 async function runShutdown (
