@@ -22,8 +22,7 @@ const largeInTurn = (run: Behavior['run']): Behavior['run'] => (request, respons
   const { headers } = request
   if (maxBodyBytes(headers) <= inlineBytes) return run(request, response)
   // The token is not checked yet. Behind a proxy, all clients have one address.
-  const [token = ''] = /\S+$/.exec(headers.authorization ?? '') ?? []
-  largeBodies.run(token, startCost, () => {
+  largeBodies.run(headers.authorization ?? '', startCost, () => {
     if (!request.socket.destroyed) run(request, response)
   })
 }
