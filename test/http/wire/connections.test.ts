@@ -100,6 +100,12 @@ t.test('a rejected connection is closed on both sides, also if the client goes o
     t.equal(socket.errored, null)
     client.destroy()
   }
+  const { client, socket } = await open()
+  client.write(connectMethod)
+  await once(client.resume(), 'end')
+  // Node emits this event after 2 s without traffic.
+  socket.emit('timeout')
+  t.ok(socket.destroyed)
   const received = await Promise.all(
     ['garbage\r\n\r\n', connectMethod].map((fault) => trickle(fault, 'x', 'close')))
   t.match(received, [/^HTTP\/1.1 400 /, /^HTTP\/1.1 501 /])
