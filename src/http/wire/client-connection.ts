@@ -30,7 +30,7 @@ export class ClientConnection {
   readonly socket: Socket
   /** Read at once: Node then knows the address even after the client has gone. */
   readonly remoteAddress: string | undefined
-  /** The id of the request in flight, for the log. */
+  /** The id of the request in flight, for the log. Empty while the request waits for its turn. */
   requestId = ''
   readonly #behavior: Behavior
   #state: State = 'open'
@@ -60,6 +60,7 @@ export class ClientConnection {
       response.setHeader('connection', 'close')
     }
     const start = () => {
+      this.requestId = ''
       this.#response = response.on('close', this.#next)
       this.#behavior.run(request, response)
     }
@@ -187,8 +188,8 @@ export class ClientConnection {
   /** Call this at the deadline of a shutdown. Returns whether the client still waits for a write. */
   forceClose (): boolean {
     this.socket.destroy()
-    const response = this.#response
-    return response?.req.complete === true && !response.headersSent && !isRead(response.req.method)
+    const { req, headersSent } = this.#response ?? {}
+    return this.requestId !== '' && req?.complete === true && !headersSent && !isRead(req.method)
   }
 }
 
