@@ -266,5 +266,5 @@ t.test('requests with large bodies start in turns, and not after the client has 
   await app.close()
   const cut = log.map((line) => JSON.parse(line)).filter(({ msg }) => msg.startsWith('the shutdown cuts'))
   t.match(cut.at(-1), { connections: Number }, 'the shutdown cuts requests that wait for their turn')
-  t.ok(cut.slice(0, -1).every(({ reqId }) => reqId !== ''), 'such requests are no writes of uncertain outcome')
+  t.ok(cut.slice(0, -1).every(({ reqId }) => reqId !== ''), 'they are no uncertain writes')
 })
