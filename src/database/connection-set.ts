@@ -2,7 +2,7 @@
 import { requestContext, statementEvents } from '../events.ts'
 import type { Connection, Row, Statement } from './connection.ts'
 import type { ManagedConnection } from './managed-connection.ts'
-import { isFull, toDatabaseError } from './pg-errors.ts'
+import { isFull, toConnectError, toDatabaseError } from './pg-errors.ts'
 
 /** Each kind of statement has connections of its own. */
 export class ConnectionSet<Kind extends string> {
@@ -65,7 +65,7 @@ export class ConnectionSet<Kind extends string> {
     const connection = best?.isUnresponsive === false ? best : leastBusy(this.#all)
     const isUsable = connection?.isUnresponsive === false || isFull(error)
     if (connection !== undefined && isUsable) return connection
-    throw error
+    throw toConnectError(error)
   }
 
   /** If the connection becomes unresponsive, repeats the statement. The first success counts. */

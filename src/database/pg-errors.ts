@@ -57,6 +57,12 @@ export function toDatabaseError (cause: unknown): unknown {
   return new ApiError(specificErrors[state] ?? errors.DATABASE_UNAVAILABLE, { cause })
 }
 
+/** Always returns a 503: no statement was sent that could be at fault. */
+export function toConnectError (cause: unknown): ApiError {
+  const error = toDatabaseError(cause)
+  return error instanceof ApiError ? error : new ApiError(errors.DATABASE_UNAVAILABLE, { cause })
+}
+
 /** Whether the server has confirmed a roll-back: the statement is at fault, or had a deadlock or timeout. */
 export const wasRolledBack = (error: unknown): boolean => error instanceof pg.DatabaseError ||
   (error instanceof ApiError && /^(40001|40P01|55P03|57014)$/.test(sqlStateOf(error.cause)))

@@ -152,6 +152,8 @@ test('a failed attempt to connect leaves no socket open and causes no unhandled 
   const cause = { message: /password must be a string/ }
   await t.rejects(read(one), { name: 'DATABASE_UNAVAILABLE', cause })
   while (proxy.connections().now > 0) await delay(10)
+  await t.rejects(openClient(proxy.url.replace(/:[^:]*@/, '@'), {}), { name: 'DATABASE_UNAVAILABLE', cause })
+  while (proxy.connections().now > 0) await delay(10)
 })
 
 test('a lost connection of a command causes no unhandled error', async (t) => {
@@ -159,6 +161,14 @@ test('a lost connection of a command causes no unhandled error', async (t) => {
   const ended = new Promise((resolve) => client.once('end', resolve))
   await t.rejects(client.query(end.text), { code: '57P01' })
   await ended
+})
+
+test('an error of the login is never the fault of a statement', async (t) => {
+  const login = await createDatabase(t)
+  await sql(url, `alter database ${new URL(login).pathname.slice(1)} allow_connections false`)
+  const database = openDatabase({ url: login, statementTimeoutMs })
+  t.teardown(database.close)
+  await t.rejects(database.read(one), { name: 'DATABASE_UNAVAILABLE', cause: { code: '55000' } })
 })
 
 test('while three connections are closing, no fourth is opened', async (t) => {
