@@ -32,7 +32,7 @@ const accepted = {
   application_name: text,
   channel_binding: oneOf('disable', 'prefer', 'require'),
   connect_timeout: integer('a number of seconds', 999_999),
-  host: { values: 'one host', isValid: (value) => value !== '' && !value.includes(',') },
+  host: { values: 'one host', isValid: (value: string) => value !== '' && !value.includes(',') },
   options: text,
   password: text,
   port: integer('a port up to 65535', 65_535),
