@@ -83,7 +83,7 @@ type Scripted = ReturnType<typeof scriptConnection>
 const states = ['new', 'paused', 'opening', 'idle', 'busy', 'late', 'unresponsive', 'lost'] as const
 type State = (typeof states)[number]
 type Managed = ManagedConnection
-/** How servers treat attempts to connect. 53300 means that the only server, or one of two, has no free slot. */
+/** How servers treat attempts to connect. 53300: the only server, or one of two, has no free slot. */
 const answers = ['accepted', 'ignored', 'refused', '53300', 'refused, 53300'] as const
 type Answer = (typeof answers)[number]
 
