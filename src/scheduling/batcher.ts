@@ -65,6 +65,7 @@ export function createBatcher<Item extends Work, Result> (
   /** Batches that count toward `maxInFlight`, and checks since one ended. A stall replaces the object. */
   let inFlight = { batches: 0, stalledChecks: 0 }
   let succeededAt = -Infinity
+  let checkedAt = -Infinity
   let scheduled: NodeJS.Immediate | undefined
   let timer: NodeJS.Timeout | undefined
 
@@ -150,7 +151,11 @@ export function createBatcher<Item extends Work, Result> (
   }
 
   function check (): void {
-    for (const { item, reject } of queue.takeExpired(performance.now() - maxQueueMs)) {
+    const now = performance.now()
+    // After a lag of the event loop, first read the results that have arrived.
+    const expired = now - checkedAt > 2 * checkMs ? [] : queue.takeExpired(now - maxQueueMs)
+    checkedAt = now
+    for (const { item, reject } of expired) {
       reject(item.queuedAt as number > succeededAt ? slow : overloaded)
     }
     if (inFlight.batches > 0 && ++inFlight.stalledChecks > maxStalledChecks) {

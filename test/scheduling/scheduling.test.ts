@@ -115,6 +115,27 @@ t.test('a retry is sent after the check of its token, unless its response has cl
   t.strictSame(batches, ['a1 b1 a2', 'b1', 'a1'])
 })
 
+t.test('after a lag of the event loop, results that have arrived still count', async (t) => {
+  const advance = stopClock(t)
+  let sendResult = () => {}
+  const batcher = openBatcher({ maxItems: 1, maxInFlight: 1 }, (names) =>
+    new Promise((resolve) => { sendResult = () => resolve(names) }))
+  const results = ['a1', 'a2'].map((name) => batcher.add({ user: 'a', name, identity: undefined }))
+  await settlePromises()
+  advance(100)
+  const { now } = performance
+  performance.now = () => now() + 6000
+  // The timer runs before the result is read.
+  advance(100)
+  sendResult()
+  await results[0]
+  await settlePromises()
+  advance(0)
+  await settlePromises()
+  sendResult()
+  t.strictSame(await Promise.all(results), ['a1', 'a2'])
+})
+
 t.test('an item expires in the queue even while its token is checked', async (t) => {
   const advance = stopClock(t)
   const checked = Promise.withResolvers<void>()
