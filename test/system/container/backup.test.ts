@@ -174,8 +174,8 @@ await t.test('a failed backup leaves the other backups unchanged', async (t) => 
   await t.rejects(failed, /2 older ones are unchanged/)
   await project.sql('alter role plant_store login')
   await project.sql('create database empty owner plant_store', 'postgres')
-  const empty = '--env=DATABASE_URL=postgres://database/empty'
-  const withoutTables = project.compose('run', '-T', '--rm', '--no-deps', empty, 'backup', 'once')
+  const empty = ['-e', 'DATABASE_URL=postgres://database/empty']
+  const withoutTables = project.compose('run', '-T', '--rm', '--no-deps', ...empty, 'backup', 'once')
   await t.rejects(withoutTables, /no table "tokens".*2 older ones are unchanged/s)
   t.strictSame(await readdir(backups), before)
   await project.compose('stop', 'backup', 'database')
