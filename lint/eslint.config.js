@@ -1,3 +1,4 @@
+import regexp from 'eslint-plugin-regexp'
 import neostandard from 'neostandard'
 
 export default [
@@ -5,6 +6,15 @@ export default [
   {
     files: ['**/*.ts'],
     rules: { '@stylistic/max-len': ['error', { code: 110, ignorePattern: '^#!|^ *// https?://\\S+$' }] }
+  },
+  {
+    // A client could keep the event loop busy with a text for which a regular expression takes quadratic time.
+    files: ['src/**/*.ts'],
+    plugins: { regexp },
+    rules: {
+      'regexp/no-super-linear-backtracking': ['error', { report: 'potential' }],
+      'regexp/no-super-linear-move': ['error', { report: 'potential' }]
+    }
   },
   {
     // Nobody handles a rejection of a promise that is neither awaited nor caught: it would end the process.

@@ -55,7 +55,7 @@ export function createBearer (
   app.decorateRequest('identity', null, [])
 
   app.addHook('onRequest', (request, _reply, done) => {
-    const [, token = ''] = /^bearer +(.*)$/i.exec(request.headers.authorization ?? '') ?? []
+    const [, token = ''] = /^bearer +([^ ].*)$/i.exec(request.headers.authorization ?? '') ?? []
     const access = cached(token)
     if (access !== undefined) {
       request.identity = access

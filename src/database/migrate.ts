@@ -95,7 +95,7 @@ async function query (client: pg.Client, text: string): Promise<Array<Record<str
 /** Returns the current schema, the first one of search_path that exists. */
 async function findSchema (client: pg.Client): Promise<string> {
   const [found] = await query(client, `select current_schema() as current, (select nspname from pg_class
-    join pg_namespace on pg_namespace.oid = relnamespace where pg_class.oid = to_regclass('plants')) as used`)
+    join pg_namespace on pg_namespace.oid = relnamespace where pg_class.oid = to_regclass('tokens')) as used`)
   const { current, used } = found as { current: string | null, used: string | null }
   if (current === null) throw new UnsupportedServer('No schema of search_path exists. Create one.')
   if (used === null || used === current) return current

@@ -19,10 +19,10 @@ const startCost = 8192
 
 /** Large bodies of a thousand connections may arrive in one tick, so their clients take turns. */
 const largeInTurn = (run: Behavior['run']): Behavior['run'] => (request, response) => {
-  const { headers } = request
+  const { headers, headers: { authorization = '' } } = request
   if (maxBodyBytes(headers) <= inlineBytes) return run(request, response)
   // The token is not checked yet. Behind a proxy, all clients have one address.
-  const [token = ''] = /\S+$/.exec(headers.authorization ?? '') ?? []
+  const token = authorization.slice(authorization.lastIndexOf(' ') + 1)
   largeBodies.run(token, startCost, () => {
     if (!request.socket.destroyed) run(request, response)
   })
