@@ -204,7 +204,8 @@ t.test('every container that keeps running has a limit for its log', async (t) =
 })
 
 t.test('no Service of Kubernetes sets a variable of a container', async (t) => {
-  const files = (await readdir(join(root, 'deploy/kubernetes/base'))).map((name) => `deploy/kubernetes/base/${name}`)
+  const base = 'deploy/kubernetes/base'
+  const files = (await readdir(join(root, base))).map((name) => `${base}/${name}`)
   const texts = (await Promise.all(files.map(read))).filter((text) => text.includes(' containers:'))
   t.equal(texts.length, 2)
   for (const text of texts) t.match(text, /^ {6}enableServiceLinks: false$/m)
