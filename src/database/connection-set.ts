@@ -1,9 +1,8 @@
 // Chooses an open connection for each statement.
-import pg from 'pg'
 import { requestContext, statementEvents } from '../events.ts'
 import type { Connection, Row, Statement } from './connection.ts'
 import type { ManagedConnection } from './managed-connection.ts'
-import { toDatabaseError } from './pg-errors.ts'
+import { isFull, toConnectError, toDatabaseError } from './pg-errors.ts'
 
 /** Each kind of statement has connections of its own. */
 export class ConnectionSet<Kind extends string> {
@@ -64,10 +63,9 @@ export class ConnectionSet<Kind extends string> {
     const error = await down.open().then(() => new Error('the new connection is lost'), (error) => error)
     const best = leastBusy(own)
     const connection = best?.isUnresponsive === false ? best : leastBusy(this.#all)
-    // If the server rejects only new connections, an unresponsive connection may only be slow.
-    const isUsable = connection?.isUnresponsive === false || error instanceof pg.DatabaseError
+    const isUsable = connection?.isUnresponsive === false || isFull(error)
     if (connection !== undefined && isUsable) return connection
-    throw error
+    throw toConnectError(error)
   }
 
   /** If the connection becomes unresponsive, repeats the statement. The first success counts. */

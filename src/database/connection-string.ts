@@ -32,7 +32,7 @@ const accepted = {
   application_name: text,
   channel_binding: oneOf('disable', 'prefer', 'require'),
   connect_timeout: integer('a number of seconds', 999_999),
-  host: text,
+  host: { values: 'one host', isValid: (value: string) => value !== '' && !value.includes(',') },
   options: text,
   password: text,
   port: integer('a port up to 65535', 65_535),
@@ -62,7 +62,9 @@ export function parseConnectionString (string: string): { servers: Server[], tar
   const [hosts = ''] = address.split(/[/?#]/, 1)
   const rest = address.slice(hosts.length)
   // In a password, one of these characters would end the host of a URL.
-  if (scheme === '' || /[/?#]/.test(credentials) || rest.includes('#')) throw unexpected(urlForm)
+  const isAmbiguous = /[/?#]/.test(credentials) || rest.includes('#')
+  // PostgreSQL's protocol ends a text with the character NUL.
+  if (scheme === '' || isAmbiguous || body.includes('%00')) throw unexpected(urlForm)
   const [user = '', ...password] = credentials.split(':')
   const parameters: Parameters = {
     user: decode(user),

@@ -155,7 +155,11 @@ export class Connection {
     const [oldest] = this.#pending
     this.#checksWithoutResult = oldest === undefined ? 0 : this.#checksWithoutResult + 1
     if (oldest !== undefined && performance.now() - oldest.sentAt > this.#maxMs) {
-      this.destroy(new ApiError(errors.DATABASE_SLOW, { cause: new Error('no result in time') }))
+      // Read the result first if it arrived while the event loop was blocked.
+      setImmediate(() => {
+        if (oldest !== this.#pending[0]) return
+        this.destroy(new ApiError(errors.DATABASE_SLOW, { cause: new Error('no result in time') }))
+      })
     }
     if (this.#checksWithoutResult !== maxChecks) return
     if (this.isOpen) this.onUnresponsive?.()

@@ -106,6 +106,7 @@ export function createConnector (options: ConnectionOptions) {
 
 /** Opens a separate connection for a command or a migration. Rejects with DATABASE_UNAVAILABLE on failure. */
 export async function openClient (url: string, options: pg.ClientConfig): Promise<pg.Client> {
+  let client: pg.Client | undefined
   try {
     let [server, second] = parseConnectionString(url).servers as [Server, Server?]
     if (second !== undefined) {
@@ -113,11 +114,13 @@ export async function openClient (url: string, options: pg.ClientConfig): Promis
       connection.close()
       server = connection.server
     }
-    const client = createClient(server, options)
+    client = createClient(server, options)
     // An unhandled 'error' event would crash the process.
     client.on('error', () => {})
     return await client.connect()
   } catch (cause) {
+    // After an error of its own, pg leaves the connection open.
+    client?.connection.stream.destroy()
     throw new ApiError(errors.DATABASE_UNAVAILABLE, { cause })
   }
 }

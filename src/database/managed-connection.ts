@@ -1,6 +1,7 @@
 // Keeps one database connection open. Replaces the connection when it is lost or unresponsive.
 import { connectionEvents } from '../events.ts'
 import type { Connection } from './connection.ts'
+import { TooManyConnections } from './pg-errors.ts'
 
 /** The limit includes closing connections. Otherwise slow closes could use up the server's connections. */
 const maxOpen = 3
@@ -43,7 +44,9 @@ export class ManagedConnection {
   async open (): Promise<void> {
     if (!this.isDown || this.#attempt !== undefined) return this.#attempt
     if (performance.now() < this.#retryAt) throw this.#lastError
-    if (this.#connections.size >= maxOpen) throw new Error(`${maxOpen} earlier connections are still closing`)
+    if (this.#connections.size >= maxOpen) {
+      throw new TooManyConnections(`${maxOpen} earlier connections have not ended`)
+    }
     this.#attempt = this.#replace().finally(() => { this.#attempt = undefined })
     const slow = new Promise((resolve) => { setTimeout(resolve, slowMs).unref() })
     this.#soon = Promise.race([this.#attempt, slow]).catch(() => {})

@@ -98,6 +98,10 @@ async function findSchema (client: pg.Client): Promise<string> {
     join pg_namespace on pg_namespace.oid = relnamespace where pg_class.oid = to_regclass('tokens')) as used`)
   const { current, used } = found as { current: string | null, used: string | null }
   if (current === null) throw new UnsupportedServer('No schema of search_path exists. Create one.')
+  // node-pg-migrate does not escape these characters.
+  if (/['"]/.test(current)) {
+    throw new UnsupportedServer(`The schema ${current} has a quote in its name. Rename it.`)
+  }
   if (used === null || used === current) return current
   // New tables would hide these.
   throw new UnsupportedServer(`The tables are in the schema ${used}, but search_path begins with ` +

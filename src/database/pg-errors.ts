@@ -6,6 +6,7 @@ import { ApiError, errors, type ErrorDefinition } from '../errors.ts'
 const unavailable = new RegExp('^(' + [
   '08', // connection exceptions, also from a pooler
   '25006', // a standby, or a server that was made read-only
+  '25P04', // transaction_timeout
   '28', '3D000', // no access to the server or the database
   '40', // deadlock or serialization failure
   '53', '55P03', '57', '58', // out of resources, lock timeout, cancelled or shutting down, system error
@@ -13,8 +14,12 @@ const unavailable = new RegExp('^(' + [
 ].join('|') + ')')
 
 /** SQLSTATEs that match `unavailable` but become a more specific error than DATABASE_UNAVAILABLE. */
-const specificErrors: Record<string, ErrorDefinition> =
-  { '55P03': errors.DATABASE_SLOW, 57014: errors.DATABASE_SLOW, 53100: errors.DATABASE_FULL }
+const specificErrors: Record<string, ErrorDefinition> = {
+  '25P04': errors.DATABASE_SLOW,
+  '55P03': errors.DATABASE_SLOW,
+  57014: errors.DATABASE_SLOW,
+  53100: errors.DATABASE_FULL
+}
 
 const sqlStateOf = (error: unknown) => error instanceof pg.DatabaseError ? error.code as string : ''
 
@@ -28,8 +33,16 @@ export function hasResponded (error: unknown): boolean {
     [cause, ...errors].some((inner) => inner !== undefined && hasResponded(inner))
 }
 
+/** The earlier connections are open or still closing. */
+export class TooManyConnections extends Error {}
+
+/** Whether the open connections may only be slow: a server responds, and accepts no further connection. */
+export const isFull = (error: unknown): boolean =>
+  error instanceof TooManyConnections || error instanceof pg.DatabaseError ||
+  (error instanceof AggregateError && error.errors.some(isFull))
+
 /** Whether the connection must be replaced: the server closes the connection or has become read-only. */
-export const isFatal = (error: unknown): boolean => /^(57P|25006)/.test(sqlStateOf(error))
+export const isFatal = (error: unknown): boolean => /^(57P|25006|25P04)/.test(sqlStateOf(error))
 
 export const isNotPrepared = (error: unknown): boolean => sqlStateOf(error) === '26000'
 
@@ -42,6 +55,12 @@ export function toDatabaseError (cause: unknown): unknown {
   const state = sqlStateOf(cause)
   if (cause instanceof ApiError || (state !== '' && !unavailable.test(state))) return cause
   return new ApiError(specificErrors[state] ?? errors.DATABASE_UNAVAILABLE, { cause })
+}
+
+/** Always returns a 503: no statement was sent that could be at fault. */
+export function toConnectError (cause: unknown): ApiError {
+  const error = toDatabaseError(cause)
+  return error instanceof ApiError ? error : new ApiError(errors.DATABASE_UNAVAILABLE, { cause })
 }
 
 /** Whether the server has confirmed a roll-back: the statement is at fault, or had a deadlock or timeout. */

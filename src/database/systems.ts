@@ -68,7 +68,8 @@ export class Systems {
       : Infinity
     // Most servers that restart are back earlier.
     if (performance.now() - this.#unresponsiveSince < connectTimeoutMs) {
-      throw new Error('the server belongs to another database system than the servers in use')
+      const reason = 'the server belongs to another database system than the servers in use'
+      throw new AggregateError(errors, reason)
     }
     systemEvents.publish({ event: 'changed', server: first.server.name })
     for (const connection of old) connection.destroy()

@@ -43,11 +43,15 @@ function unroutableError (method: string, url: string): ErrorDefinition | undefi
  * or the service cannot know where this request ends, or whether HTTP follows.
  */
 export function isLastRequest (request: IncomingMessage): boolean {
-  const { httpVersion, headers: { connection, upgrade, expect } } = request
+  const { httpVersion, headers } = request
+  const { connection, upgrade, expect, 'proxy-connection': proxyConnection } = headers
   // Behind a request with Expect, the next bytes may be the body or a new request (RFC 9110, section 10.1.1).
   return httpVersion !== '1.1' || upgrade !== undefined || expect !== undefined || hasBadFraming(request) ||
-    (connection !== undefined && /\bclose\b/i.test(connection))
+    // Node's parser gives both headers the same meaning.
+    hasClose(connection) || hasClose(proxyConnection)
 }
+
+const hasClose = (header?: string | string[]) => header !== undefined && /\bclose\b/i.test(String(header))
 
 const isContinue = /^100-continue$/i
 

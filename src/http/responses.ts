@@ -81,16 +81,18 @@ export function handleError (error: unknown, request: FastifyRequest, reply: Fas
   // An error about a revoked or expired token carries the token's identity.
   const fields = describeRequest(request, request.identity ?? (apiError as Partial<FastifyRequest>).identity)
   request.hasErrorLine = request.server.errorLog.record(apiError, kind, request.log, fields)
-  // Fastify would close the connection after an error of the body. Leave that to wire/client-connection.ts.
-  if (reply.hasHeader('connection') && reply.raw.getHeader('connection') !== 'close') {
-    reply.header('connection', 'keep-alive')
-  }
   reply.code(status).headers({ ...headers, 'cache-control': 'no-store', 'x-request-id': request.id })
   // Set a serializer: otherwise Fastify would add a charset to the content type.
   reply.type('application/json').serializer(JSON.stringify)
   // Without the tick limiter, a client could keep the event loop busy with rejected requests.
   const client = request.identity?.user ?? fields.remoteAddress
-  clientWork.run(`error ${client}`, errorCost, () => { reply.send({ error: number, message }) })
+  clientWork.run(`error ${client}`, errorCost, () => {
+    // Fastify would close the connection after an error of the body. Leave that to wire/client-connection.ts.
+    if (reply.hasHeader('connection') && reply.raw.getHeader('connection') !== 'close') {
+      reply.header('connection', 'keep-alive')
+    }
+    reply.send({ error: number, message })
+  })
 }
 
 /** Writes the last response of a connection, for a request that does not reach Fastify. */

@@ -29,7 +29,9 @@ export function createReadiness (probe: () => Promise<void>, lifecycle: Lifecycl
     try {
       probing ??= Promise.race([probe(), expire()]).finally(() => { probing = undefined })
       await probing
-    } catch (cause) {
+    } catch (error) {
+      // The log needs the error of the database, which has a code.
+      const { cause = error } = error as Error
       return { name: 'database', error: new ApiError(errors.DATABASE_UNAVAILABLE, { cause }) }
     }
   }

@@ -90,6 +90,8 @@ t.test('a wrong parameter, host or certificate is named, without its value', asy
     ['mysql://u:secret@h/d', form],
     ['postgres://u:secret@h/d#secret', form],
     ['postgres://u:secret@h/100%', form],
+    ['postgres://u%00:secret@h/d', form],
+    ['postgres://u:secret@h/d?application_name=secret%00', form],
     ['postgres://u:secret@h/d?user=secret@h', form],
     ['postgres://u:secret', places],
     ['postgres://u:secret@one,two:99999/d', places],
@@ -97,7 +99,8 @@ t.test('a wrong parameter, host or certificate is named, without its value', asy
     ['postgres://h/d?sslmode=secret', 'expected sslmode to be one of disable, prefer, require, verify-ca, ' +
       'verify-full, no-verify'],
     ['postgres://h/d?port=65536', 'expected port to be a port up to 65535'],
-    ['postgres://h/d?host=', 'expected host to be a text'],
+    ['postgres://h/d?host=', 'expected host to be one host'],
+    ['postgres:///d?host=secret1,secret2', 'expected host to be one host'],
     ['postgres://h/d?connect_timeout=1s', 'expected connect_timeout to be a number of seconds'],
     ['postgres://h/d?statement_timeout=1', `expected only the parameters ${accepted}, got statement_timeout`],
     ['postgres://h/d?secret=1', `expected only the parameters ${accepted}, got another name`],
@@ -124,7 +127,9 @@ t.test('certificates are read again for each connection', async (t) => {
 /** Texts like the output of `openssl rand -base64`, any texts, and texts with the delimiters of URLs. */
 const password = fc.oneof(
   fc.uint8Array({ minLength: 12, maxLength: 40 }).map((bytes) => Buffer.from(bytes).toString('base64')),
-  fc.string({ unit: 'binary', minLength: 8 }).filter((text) => text.isWellFormed()),
+  fc.string({ unit: 'binary', minLength: 8 })
+    // PostgreSQL accepts no password with the character NUL.
+    .filter((text) => text.isWellFormed() && !text.includes('\0')),
   fc.string({ unit: fc.constantFrom(...'%/?#@[] :,&=+Zq7'), minLength: 8 })
 )
 

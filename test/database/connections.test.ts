@@ -101,6 +101,21 @@ t.test('a lost or unresponsive connection is replaced, but a lagging event loop 
   proxy.cut()
 })
 
+t.test('a result that has arrived counts, even if the event loop lags beyond the time limit', async (t) => {
+  const now = performance.now.bind(performance)
+  let passedMs = 0
+  t.intercept(performance, 'now', { value: () => now() + passedMs })
+  const connection = await createConnector({ url, statementTimeoutMs: 1000 }).connect()
+  const result = connection.run(one, [])
+  await new Promise(setImmediate)
+  // The result arrives now, and the timer of the connection is due. The event loop runs timers first.
+  Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 200)
+  passedMs = 5000
+  t.strictSame(await result, [['1']])
+  connection.close()
+  await connection.closed
+})
+
 t.test('a database that accepts connections and does not respond counts as unavailable', async (t) => {
   const proxy = await openProxy(t, url)
   proxy.set('silent')
@@ -137,6 +152,8 @@ test('a failed attempt to connect leaves no socket open and causes no unhandled 
   const cause = { message: /password must be a string/ }
   await t.rejects(read(one), { name: 'DATABASE_UNAVAILABLE', cause })
   while (proxy.connections().now > 0) await delay(10)
+  await t.rejects(openClient(proxy.url.replace(/:[^:]*@/, '@'), {}), { name: 'DATABASE_UNAVAILABLE', cause })
+  while (proxy.connections().now > 0) await delay(10)
 })
 
 test('a lost connection of a command causes no unhandled error', async (t) => {
@@ -144,6 +161,14 @@ test('a lost connection of a command causes no unhandled error', async (t) => {
   const ended = new Promise((resolve) => client.once('end', resolve))
   await t.rejects(client.query(end.text), { code: '57P01' })
   await ended
+})
+
+test('an error of the login is never the fault of a statement', async (t) => {
+  const login = await createDatabase(t)
+  await sql(url, `alter database ${new URL(login).pathname.slice(1)} allow_connections false`)
+  const database = openDatabase({ url: login, statementTimeoutMs })
+  t.teardown(database.close)
+  await t.rejects(database.read(one), { name: 'DATABASE_UNAVAILABLE', cause: { code: '55000' } })
 })
 
 test('while three connections are closing, no fourth is opened', async (t) => {
@@ -159,7 +184,7 @@ test('while three connections are closing, no fourth is opened', async (t) => {
     closing.push(connection)
   }
   await t.rejects(set.run('own', one),
-    { name: 'DATABASE_UNAVAILABLE', cause: { message: '3 earlier connections are still closing' } })
+    { name: 'DATABASE_UNAVAILABLE', cause: { message: '3 earlier connections have not ended' } })
   for (const connection of closing) connection.destroy()
   await Promise.all(closing.map(({ closed }) => closed))
   t.strictSame(await set.run('own', one), [['1']])
@@ -251,9 +276,65 @@ test('statements share the open connections while the server accepts no further 
   }
 })
 
+test('while all connections wait for a lock, further statements wait, too', async (t) => {
+  const client = await openSession(t, url, 'select pg_advisory_lock(2)')
+  const { connect } = createConnector({ url, statementTimeoutMs })
+  const managed = new ManagedConnection(connect)
+  const set = new ConnectionSet({ own: [managed] })
+  const blocked = { name: 'blocked', text: 'select 1 from pg_advisory_lock_shared(2)' }
+  const waiting = []
+  for (let count = 0; count < 3; count++) {
+    // Each unresponsive connection is replaced by the next one.
+    while (managed.isDown) await managed.open()
+    waiting.push(set.run('own', blocked))
+    while (!managed.isDown) await delay(10)
+  }
+  waiting.push(set.run('own', one))
+  await client.query('select pg_advisory_unlock(2)')
+  t.strictSame(await Promise.all(waiting), Array(4).fill([['1']]))
+  await set.close()
+})
+
+test('while the only connection of a full server waits for a lock, further statements wait', async (t) => {
+  const role = `single_${process.pid}`
+  await sql(url, `create role ${role} login password 'secret' connection limit 1`)
+  t.teardown(() => sql(url, `drop role ${role}`))
+  const { href } = Object.assign(new URL(url), { username: role, password: 'secret' })
+  const client = await openSession(t, url, 'select pg_advisory_lock(3)')
+  // No server listens on port 1.
+  for (const limited of [href, href.replace('@', '@127.0.0.1:1,')]) {
+    const managed = new ManagedConnection(createConnector({ url: limited, statementTimeoutMs }).connect)
+    const set = new ConnectionSet({ own: [managed] })
+    // The server may still count the connection of the previous round.
+    await untilItSucceeds(() => managed.open())
+    const blocked = set.run('own', { name: 'blocked', text: 'select 1 from pg_advisory_lock_shared(3)' })
+    while (!managed.isDown) await delay(10)
+    const next = set.run('own', one)
+    await t.rejects(managed.open())
+    await client.query('select pg_advisory_unlock(3)')
+    t.strictSame(await Promise.all([blocked, next]), Array(2).fill([['1']]))
+    await set.close()
+    await client.query('select pg_advisory_lock(3)')
+  }
+})
+
+test('after transaction_timeout, later statements use another connection', async (t) => {
+  const [version] = await sql(url, "select current_setting('server_version_num')::int as number")
+  if (version?.number as number < 170_000) return
+  const limited = `${url}?options=-c%20transaction_timeout%3D500`
+  const managed = new ManagedConnection(createConnector({ url: limited, statementTimeoutMs }).connect)
+  const set = new ConnectionSet({ own: [managed] })
+  await managed.open()
+  const slow = set.run('own', { name: 'slow', text: 'select pg_sleep(60)' }).catch((error) => error)
+  const next = slow.then(() => set.run('own', one))
+  t.match(await slow, { name: 'DATABASE_SLOW', cause: { code: '25P04' } })
+  t.strictSame(await next, [['1']])
+  await set.close()
+})
+
 test('errors about the server are distinguished from errors about the statement', async (t) => {
   for (const [codes, isUnavailable, isRolledBack] of [
-    ['08006 25006 28000 3D000 53100 53300 57P05 58030 26000 42P05 42P01', true, false],
+    ['08006 25006 25P04 28000 3D000 53100 53300 57P05 58030 26000 42P05 42P01', true, false],
     ['40001 40P01 55P03 57014', true, true],
     ['42703 23514', false, true]
   ] as const) {

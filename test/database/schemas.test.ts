@@ -23,6 +23,16 @@ t.test('each schema gets tables of its own', async (t) => {
   }
 })
 
+t.test('a schema with a quote in its name is rejected', async (t) => {
+  for (const name of ["O'Hara", 'a"b']) {
+    const quoted = `"${name.replace('"', '""')}"`
+    await sql(url, `create schema ${quoted}`)
+    await t.rejects(migrate(inPath(quoted)),
+      { message: `The schema ${name} has a quote in its name. Rename it.` })
+    t.strictSame(await tablesIn(name), [])
+  }
+})
+
 t.test('a missing earlier migration is named', async (t) => {
   await sql(url, 'create schema gap')
   const target = inPath('gap')

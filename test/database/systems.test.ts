@@ -3,7 +3,7 @@
 import pg from 'pg'
 import t from 'tap'
 import type { Connection } from '../../src/database/connection.ts'
-import { UnfitServer } from '../../src/database/pg-errors.ts'
+import { isFull, UnfitServer } from '../../src/database/pg-errors.ts'
 import { Systems } from '../../src/database/systems.ts'
 
 /** Adds a connection to a server. */
@@ -28,6 +28,21 @@ t.test('the first choice decides for attempts that began earlier', async (t) => 
   t.equal(systems.choose([one, other], []), one)
   t.equal(systems.choose([other, two], []), two)
   t.throws(() => systems.choose([other], []), isOther)
+})
+
+t.test('another system does not hide that the server in use is full', async (t) => {
+  const systems = new Systems()
+  const [one, other] = [add(systems, 'one'), add(systems, 'other')]
+  systems.choose([one], [])
+  const full = Object.assign(new pg.DatabaseError('', 0, 'error'), { code: '53300' })
+  for (const [error, expected] of [[full, true], [new Error('connect ECONNREFUSED'), false]] as const) {
+    try {
+      systems.choose([other], [error])
+      t.fail('the other system was chosen')
+    } catch (error) {
+      t.equal(isFull(error), expected)
+    }
+  }
 })
 
 t.test('a connection to an older timeline is not chosen, even if it opened first', async (t) => {

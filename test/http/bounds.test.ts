@@ -216,7 +216,7 @@ t.test('error responses and files of /docs are spread over several ticks', async
 })
 
 t.test('requests with large bodies start in turns, and not after the client has left', async (t) => {
-  const { app, as, listen } = await startApp(t)
+  const { app, as, lifecycle, listen, log } = await startApp(t)
   const address = await listen()
   const [alice, bob] = await Promise.all([as('alice'), as('bob')])
 
@@ -260,4 +260,11 @@ t.test('requests with large bodies start in turns, and not after the client has 
   })
   const started = await lastId() - before - 2
   t.ok(started < 50, `${started} requests started`)
+
+  await createAtOnce(Array(60).fill(alice))
+  Object.assign(lifecycle, { forceCloseAt: performance.now() })
+  await app.close()
+  const cut = log.map((line) => JSON.parse(line)).filter(({ msg }) => msg.startsWith('the shutdown cuts'))
+  t.match(cut.at(-1), { connections: Number }, 'the shutdown cuts requests that wait for their turn')
+  t.ok(cut.slice(0, -1).every(({ reqId }) => reqId !== ''), 'they are no uncertain writes')
 })

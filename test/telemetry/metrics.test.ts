@@ -173,6 +173,11 @@ t.test('concurrent probes share one statement, and a blocked event loop does no 
   t.equal(await probing, undefined, 'the response arrived while the event loop was blocked')
 })
 
+t.test('the reason why the service is not ready has the code of the database', async (t) => {
+  const reason = await createReadiness(() => database.probe(['missing']), { stopping: false })()
+  t.match(reason?.error.cause, { code: '42P01' })
+})
+
 t.test('readiness needs each table and a running service, and the log has each change', async (t) => {
   /** Waits for two responses with this status. Returns the log lines. */
   const linesAt = async (status: number) => {

@@ -23,14 +23,14 @@ export type Reject = (done: () => void) => void
 type State = 'open' | 'ending' | 'closing'
 
 const maxWaiting = 16
-/** Beyond this number, the connection does not linger: Node keeps the ignored requests in memory. */
+/** Beyond this number, the service destroys the connection: Node keeps the ignored requests in memory. */
 const maxIgnored = 100
 
 export class ClientConnection {
   readonly socket: Socket
   /** Read at once: Node then knows the address even after the client has gone. */
   readonly remoteAddress: string | undefined
-  /** The id of the request in flight, for the log. */
+  /** The id of the request in flight, for the log. Empty while the request waits for its turn. */
   requestId = ''
   readonly #behavior: Behavior
   #state: State = 'open'
@@ -41,7 +41,6 @@ export class ClientConnection {
   #waiting: Array<{ response: ServerResponse, start: () => void }> = []
   #ignored = 0
   #hasFailed = false
-  /** Responds to malformed input. */
   #reject: Reject | undefined
 
   constructor (socket: Socket, behavior: Behavior) {
@@ -61,6 +60,7 @@ export class ClientConnection {
       response.setHeader('connection', 'close')
     }
     const start = () => {
+      this.requestId = ''
       this.#response = response.on('close', this.#next)
       this.#behavior.run(request, response)
     }
@@ -71,10 +71,8 @@ export class ClientConnection {
   }
 
   #ignore (request: IncomingMessage): void {
-    // Discard the body.
     request.resume()
-    this.#ignored++
-    if (this.#state === 'closing' && this.#ignored > maxIgnored) this.socket.destroy()
+    if (++this.#ignored > maxIgnored) this.socket.destroy()
     this.#pauseSoon()
   }
 
@@ -88,7 +86,7 @@ export class ClientConnection {
     this.#response = undefined
     this.#unread = response.req.complete ? undefined : response.req
     const isLast = response.getHeader('connection') === 'close'
-    if (isLast) this.#waiting = []
+    if (isLast) for (const { response: { req } } of this.#waiting.splice(0)) req.resume()
     const next = this.#waiting.shift()
     if (this.#waiting.length === 0 && this.socket.isPaused()) this.socket.resume()
     if (this.#state === 'closing' || this.socket.destroyed) return
@@ -122,6 +120,11 @@ export class ClientConnection {
     return this.#last()?.req.complete === false
   }
 
+  /** Drops the last waiting request if it is incomplete. An unread body would stop the lingering. */
+  #dropIncomplete (): void {
+    if (this.isIncomplete) this.#waiting.pop()?.response.req.resume()
+  }
+
   #rejectWith (reject: Reject): void {
     this.#state = 'closing'
     // If the client ended its side before `reject` responds, Node would end the socket.
@@ -131,8 +134,7 @@ export class ClientConnection {
 
   #close (): void {
     this.#state = 'closing'
-    if (this.#ignored > maxIgnored) this.socket.end(() => this.socket.destroy())
-    else if (!this.socket.destroyed) linger(this.socket)
+    if (!this.socket.destroyed) linger(this.socket)
   }
 
   /** Call this for malformed input. Calls `reject` unless the error belongs to the request in flight. */
@@ -142,8 +144,8 @@ export class ClientConnection {
     this.#hasFailed = true
     if (response?.req.complete) {
       // The error is behind this request. Complete requests still get their responses.
-      const isDropped = this.isIncomplete && this.#waiting.pop() !== undefined
-      if (isDropped || this.#state === 'open') this.#reject = reject
+      if (this.isIncomplete || this.#state === 'open') this.#reject = reject
+      this.#dropIncomplete()
       this.#state = 'ending'
     } else if (response !== undefined) {
       // The error is in the body of this request.
@@ -157,7 +159,7 @@ export class ClientConnection {
   expire (error: Error, reject: Reject): void {
     if (this.#response?.req.complete) {
       // The client is not to blame: because of the response before, Node may have stopped reading.
-      if (this.isIncomplete) this.#waiting.pop()
+      this.#dropIncomplete()
       this.end()
     } else this.fail(error, reject)
   }
@@ -186,8 +188,8 @@ export class ClientConnection {
   /** Call this at the deadline of a shutdown. Returns whether the client still waits for a write. */
   forceClose (): boolean {
     this.socket.destroy()
-    const response = this.#response
-    return response?.req.complete === true && !response.headersSent && !isRead(response.req.method)
+    const { req, headersSent } = this.#response ?? {}
+    return this.requestId !== '' && req?.complete === true && !headersSent && !isRead(req.method)
   }
 }
 

@@ -8,7 +8,8 @@ const lingerMs = 5000
 /** Ends the service's side, and reads on: unread input would reset the connection. */
 export function linger (socket: Socket): void {
   socket.resume().end()
-  socket.setTimeout(lingerIdleMs)
+  // After CONNECT, Node does not handle this event.
+  socket.setTimeout(lingerIdleMs, () => socket.destroy())
   const timer = setTimeout(() => socket.destroy(), lingerMs)
   socket.once('close', () => clearTimeout(timer))
 }

@@ -100,6 +100,12 @@ t.test('a rejected connection is closed on both sides, also if the client goes o
     t.equal(socket.errored, null)
     client.destroy()
   }
+  const { client, socket } = await open()
+  client.write(connectMethod)
+  await once(client.resume(), 'end')
+  // Node emits this event after 2 s without traffic.
+  socket.emit('timeout')
+  t.ok(socket.destroyed)
   const received = await Promise.all(
     ['garbage\r\n\r\n', connectMethod].map((fault) => trickle(fault, 'x', 'close')))
   t.match(received, [/^HTTP\/1.1 400 /, /^HTTP\/1.1 501 /])
@@ -201,4 +207,27 @@ t.test('a shutdown ends each connection with its next response, and waits for a 
   reading.client.end()
   await closed
   for (const { socket } of idle) t.ok(socket.destroyed)
+})
+
+t.test('a shutdown closes the connections whose error responses wait for their turn', async (t) => {
+  const { app, as, listen, lifecycle } = await startApp(t, { DATABASE_URL: url })
+  const { hostname, port } = new URL(await listen())
+  const { authorization } = await as('alice')
+  let accepted = 0
+  app.server.on('connection', () => { accepted++ })
+  const clients = Array.from({ length: 100 }, () => connect(Number(port), hostname))
+  while (accepted < clients.length) await new Promise(setImmediate)
+  const received = Promise.all(clients.map((client) => buffer(client)))
+  for (const client of clients) {
+    client.write(`POST /plants HTTP/1.1\r\nHost: x\r\nAuthorization: ${authorization}\r\n` +
+      'Content-Type: application/json\r\nContent-Length: 1\r\n\r\nx')
+  }
+  // A tick sends 16 error responses.
+  await Promise.race(clients.map((client) => once(client, 'readable')))
+  lifecycle.stopping = true
+  await app.close()
+  const responses = (await received).flatMap((bytes) => parseResponses(bytes))
+  t.same(responses.map(({ status }) => status), Array(100).fill(400))
+  const closing = responses.filter(({ headers: { connection } }) => connection === 'close').length
+  t.ok(closing > 20, `${closing} responses with Connection: close`)
 })

@@ -107,6 +107,15 @@ t.test('an upgrade request with others behind it ends the connection', async (t)
   t.match(alone, { status: 200, headers: { connection: 'close' } })
 })
 
+t.test('a request with Proxy-Connection: close is the last one of its connection', async (t) => {
+  for (const field of ['Proxy-Connection: close', 'proxy-connection: keep-alive, CLOSE']) {
+    const responses = await exchange(address, [request('GET /livez', `${field}\r\n`) + create(1)])
+    t.match(responses, [{ status: 200, headers: { connection: 'close' } }])
+    t.equal(responses.length, 1)
+  }
+  t.same(await sql(url, 'select from plants'), [])
+})
+
 t.test('queued requests of a reset connection are not executed', async (t) => {
   await makeLongList()
   const { client, socket } = await open()
@@ -156,18 +165,27 @@ t.test('the 17th request in one segment ends the connection', async (t) => {
   }
 })
 
-t.test('a connection with over 100 ignored requests does not linger', async (t) => {
-  for (const [before, behind] of [[18, 100], [0, 118]] as const) {
-    const done = completed()
+t.test('the 101st ignored request ends the connection, even during a response', async (t) => {
+  const done = completed()
+  const { client, socket } = await open()
+  client.on('error', () => {}).resume().write(list().repeat(18))
+  await once(client, 'end')
+  client.write(list().repeat(100))
+  // The client does not close the connection.
+  await once(socket, 'close')
+  t.equal(completed() - done, 17)
+  client.destroy()
+
+  await makeLongList()
+  for (const first of [list(), last.replace('/livez', '/plants')]) {
     const { client, socket } = await open()
-    client.on('error', () => {}).resume().write(list().repeat(before))
-    if (before > 0) await once(client, 'end')
-    client.write(list().repeat(behind))
-    // The client does not close the connection.
+    client.on('error', () => {}).pause().write(first)
+    await untilStalled(socket)
+    client.write(create(9999).repeat(118))
     await once(socket, 'close')
-    t.equal(completed() - done, 17)
     client.destroy()
   }
+  t.same(await sql(url, 'select from plants where id = 9999'), [])
 })
 
 t.test('any number of requests get a response when the client waits until they are read', async (t) => {
@@ -223,6 +241,9 @@ t.test('a late request behind an unread response gets no 408: it is not executed
     await once(app.server, 'clientError')
     t.same(parseResponses(await buffer(client)).map(({ status }) => status), Array(count).fill(200))
     client.end()
+    while (!socket.destroyed) await new Promise(setImmediate)
+    // Unread input would reset the connection, and the client might lose the list.
+    t.equal(socket.bytesRead, client.bytesWritten)
   }
   t.same(await sql(url, 'select from plants where id = 9999'), [])
 })

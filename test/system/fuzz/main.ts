@@ -30,7 +30,8 @@ if (values.streams !== undefined) {
   violations.push(...await testStreams(scope, url, options))
 }
 if (values.shutdowns !== undefined) {
-  const urls = [url, (await startPostgres(scope)).url]
+  // The database of the streams has users with the same names.
+  const urls = [(await startPostgres(scope)).url, (await startPostgres(scope)).url]
   const options = { seed, count: Number(values.shutdowns), path: values.path }
   violations.push(...await testShutdowns(scope, urls, options))
 }

@@ -55,8 +55,9 @@ const plainFields = [
   'X: y', 'X:', 'Connection: keep-alive', 'Expect: 100-continue', `${'a:\r\n'.repeat(900)}X: y`
 ]
 const lastFields = [
-  'Connection: close', 'connection: Keep-Alive, CLOSE', 'Connection: Upgrade\r\nUpgrade: h2c',
-  'Upgrade: websocket\r\nConnection: keep-alive, upgrade', 'Upgrade: h2c'
+  'Connection: close', 'connection: Keep-Alive, CLOSE', 'Proxy-Connection: close',
+  'Connection: Upgrade\r\nUpgrade: h2c', 'Upgrade: websocket\r\nConnection: keep-alive, upgrade',
+  'Upgrade: h2c'
 ]
 const badFields = [
   'Transfer-Encoding: chunked', 'Transfer-Encoding: gzip, chunked', 'Transfer-Encoding: identity',
@@ -75,7 +76,8 @@ const chunks = fc.record({
   sizes: fc.array(fc.integer({ min: 1, max: 40 }), { maxLength: 4 }),
   extension: pick([4, ''], [1, ';x', ';x=y', ';x="\\";\xFF"']),
   trailers: pick<string[]>(
-    [6, []], [1, ['X: y'], ['Connection: close'], ['Upgrade: h2c'], ['Content-Length: 5'], ['X y']])
+    [6, []], [1, ['X: y'], ['Connection: close'], ['Connection: Upgrade', 'Upgrade: h2c']],
+    [1, ['Content-Length: 5'], ['X y']])
 })
 const edits = fc.record({
   at: fc.nat(999),

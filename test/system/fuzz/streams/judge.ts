@@ -39,6 +39,9 @@ interface Progress {
 
 /** A connection has one request in flight, and at most 16 wait. */
 const maxPipelined = 17
+/** Beyond this number of ignored requests, the service ends the connection at once. */
+const maxIgnored = 100
+const headsIn = (bytes: Buffer) => bytes.toString('latin1').split(' HTTP/').length - 1
 
 /**
  * Throws if the responses break a rule. Returns the possible plants after the requests that have a response
@@ -50,7 +53,7 @@ export function judge (seen: Observation, predictor: Predictor, before: Plants) 
   const progress = { states: [before], answered: 0, isLast: false, endsByError: false }
   judgeResponses(finals, parsed, predictor, seen.inShutdown, progress)
   judgeOthers(finals.slice(progress.answered), parsed, predictor, progress)
-  const mayBeCut = seen.hasLeft || seen.isCutByConnect
+  const mayBeCut = seen.hasLeft || seen.isCutByConnect || headsIn(seen.sent) > maxIgnored
   if (seen.isMidway && !mayBeCut) throw new Error('an incomplete response')
   if (!progress.isLast && !mayBeCut && !seen.inShutdown) judgeEnd(seen, finals.length, parsed, progress)
   const missing = progress.isLast || !mayBeCut ? [] : parsed.requests.slice(progress.answered)

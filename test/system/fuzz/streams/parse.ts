@@ -122,7 +122,8 @@ export const elementsOf = (fields: Array<[string, string]>, wanted: string) => f
 
 /** Returns whether the response to `request` must be the last one of its connection. */
 export function endsConnection ({ method, version, headers, hasBadFraming }: Request): boolean {
-  const options = elementsOf(headers, 'connection')
+  // The service, like Node's parser, gives both headers the same meaning.
+  const options = ['connection', 'proxy-connection'].flatMap((name) => elementsOf(headers, name))
   return hasBadFraming || method === 'CONNECT' || headers.some(([name]) => name === 'upgrade') ||
     options.includes('close') || (version !== '1.1' && !options.includes('keep-alive'))
 }
