@@ -7,7 +7,16 @@ keep=$(number BACKUP_KEEP "$BACKUP_KEEP") || exit
 
 make () {
   # pg_restore reads the whole dump, and fails if the dump is truncated.
-  pg_dump --dbname="$DATABASE_URL" --format=custom --file="$1" && pg_restore --file=/dev/null "$1"
+  pg_dump --dbname="$DATABASE_URL" --format=custom --file="$1" && pg_restore --file=/dev/null "$1" &&
+    has_tables "$1"
+}
+
+# A dump from before the first migration is empty. Such a dump would be the only one for BACKUP_HOURS.
+has_tables () {
+  pg_restore --list "$1" | grep --quiet ' TABLE DATA .* tokens ' || {
+    echo 'the database has no table "tokens": see that the service has started' >&2
+    return 1
+  }
 }
 
 # After a restore, tokens are valid that were revoked after the backup (docs/runbook.md). So add the ids of

@@ -173,6 +173,10 @@ await t.test('a failed backup leaves the other backups unchanged', async (t) => 
   const failed = project.compose('run', '-T', '--rm', '--no-deps', 'backup', 'once')
   await t.rejects(failed, /2 older ones are unchanged/)
   await project.sql('alter role plant_store login')
+  await project.sql('create database empty owner plant_store', 'postgres')
+  const empty = ['-e', 'DATABASE_URL=postgres://database/empty']
+  const withoutTables = project.compose('run', '-T', '--rm', '--no-deps', ...empty, 'backup', 'once')
+  await t.rejects(withoutTables, /no table "tokens".*2 older ones are unchanged/s)
   t.strictSame(await readdir(backups), before)
   await project.compose('stop', 'backup', 'database')
   t.equal(await project.exitCode('backup'), '143', 'the schedule ends at SIGTERM, and need not be killed')

@@ -1,7 +1,9 @@
+import { chmod, cp, readdir } from 'node:fs/promises'
+import { join } from 'node:path'
 import t from 'tap'
 import manifest from '../../../package.json' with { type: 'json' }
 import lock from '../../../package-lock.json' with { type: 'json' }
-import { buildImage, image, run } from './support.ts'
+import { buildImage, image, root, run } from './support.ts'
 
 interface Package { version?: string, dev?: boolean, optional?: boolean, devOptional?: boolean }
 
@@ -27,6 +29,17 @@ t.test('a build argument names a version between releases', async (t) => {
   t.equal(await run('run', '--rm', tag, '--version'), version)
   const label = '{{index .Config.Labels "org.opencontainers.image.version"}}'
   t.equal(await run('inspect', `--format=${label}`, tag), version)
+})
+
+t.test('the user of the image can read files that only their owner can read in the checkout', async (t) => {
+  const folder = t.testdir()
+  for (const name of ['Dockerfile', 'package.json', 'package-lock.json', 'migrations', 'src']) {
+    await cp(join(root, name), join(folder, name), { recursive: true })
+  }
+  for (const path of await readdir(folder, { recursive: true })) await chmod(join(folder, path), 0o700)
+  const id = await run('build', '--quiet', '--target=app', folder)
+  const words = ['--rm', '--user=1000:1000', '--entrypoint=plant-store', id, '--version']
+  t.equal(await run('run', ...words), manifest.version)
 })
 
 t.test('the image adds only the service and its packages to the base', async t => {

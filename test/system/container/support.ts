@@ -48,10 +48,10 @@ export const buildNextImage = (tag: string, migration: string) => build(tag, [
 const substitutes: Record<string, string[]> = {
   // 99 is the user id of the official image.
   'haproxy:3.4': ['haproxy', 'RUN groupmod --gid 99 haproxy && usermod --uid 99 haproxy', 'USER haproxy',
-    'CMD ["haproxy", "-W", "-db", "-f", "/usr/local/etc/haproxy/haproxy.cfg"]'],
+    'STOPSIGNAL SIGUSR1', 'CMD ["haproxy", "-W", "-db", "-f", "/usr/local/etc/haproxy/haproxy.cfg"]'],
   'nginx:1.28': ['nginx',
     'RUN rm /etc/nginx/sites-enabled/default && ln -sf /dev/stdout /var/log/nginx/access.log',
-    'CMD ["nginx", "-g", "daemon off;"]'],
+    'STOPSIGNAL SIGQUIT', 'CMD ["nginx", "-g", "daemon off;"]'],
   // With a `check`, `findImage` builds this substitute on the local postgres:18, not on Debian.
   'postgres:18': ['postgresql-15', 'ENV PATH=/usr/lib/postgresql/15/bin:$PATH',
     'RUN printf "listen_addresses = \'*\'\\nunix_socket_directories = \'/var/run/postgresql\'\\n"' +

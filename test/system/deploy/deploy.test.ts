@@ -193,6 +193,24 @@ t.test('Compose passes every setting of .env to the service', async (t) => {
   t.strictSame([...settings, ...ofLibrary].filter((name) => !isPassed(name) && !fixed.includes(name)), [])
 })
 
+t.test('every container that keeps running has a limit for its log', async (t) => {
+  // Without a limit, the log of a container may fill the disk of the database.
+  const overlays = (await readdir(join(root, 'deploy/compose'))).map((name) => `deploy/compose/${name}`)
+  for (const file of ['deploy/service.yml', ...overlays]) {
+    const count = async (pattern: RegExp) => (await find(file, pattern)).length
+    t.equal(await count(/^ +logging:/gm), await count(/^ +restart: unless-stopped/gm), file)
+  }
+  t.ok((await read('deploy/service.yml')).includes('max-size: 10m'))
+})
+
+t.test('no Service of Kubernetes sets a variable of a container', async (t) => {
+  const base = 'deploy/kubernetes/base'
+  const files = (await readdir(join(root, base))).map((name) => `${base}/${name}`)
+  const texts = (await Promise.all(files.map(read))).filter((text) => text.includes(' containers:'))
+  t.equal(texts.length, 2)
+  for (const text of texts) t.match(text, /^ {6}enableServiceLinks: false$/m)
+})
+
 t.test('Prometheus and HAProxy know every instance', async (t) => {
   const instances = await find('deploy/compose/rolling.yml', /^ {2}(\S+): \*instance$/gm)
   t.equal(instances.length, 3)

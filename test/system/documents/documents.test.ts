@@ -134,7 +134,7 @@ const ways: Array<[way: string, words: string[], isCtrlC?: boolean]> = [
   ['npm run dev', ['npm', 'run', 'dev']],
   ['a link to src/main.ts, as npx and the image have one', [link]],
   ['the entry point of the image', JSON.parse(entryPoint.replace('/app', root))],
-  ['the systemd unit', execStart.split(' ')]
+  ['the systemd unit', execStart.replace('%i', '0').split(' ')]
 ]
 
 for (const [way, words, isCtrlC = false] of ways) {
@@ -173,13 +173,16 @@ t.test('the start of the systemd unit ends when the process is ready, or has end
   const env = Object.fromEntries(settings.map((setting) => setting.split(/=(.*)/s)))
   // Some machines have Node elsewhere.
   env.PATH += `:${dirname(process.execPath)}`
+  // The file of settings may have those of a container. It replaces the variables of Environment.
+  Object.assign(env, { METRICS_HOST: '127.0.0.2', METRICS_PORT: '9464' })
   Object.assign(env, { DATABASE_URL, PORT: '0', NODE_COMPILE_CACHE: '', DRAIN_DELAY: '0' })
   const [, execStartPost = ''] = /^ExecStartPost=(.*)$/m.exec(lines) ?? []
-  const service = spawn('sh', ['-c', `exec ${execStart}`], { env, stdio: ['ignore', 'pipe', 'inherit'] })
+  const command = execStart.replace('%i', port)
+  const service = spawn('sh', ['-c', `exec ${command}`], { env, stdio: ['ignore', 'pipe', 'inherit'] })
   t.teardown(() => service.kill('SIGKILL'))
   env.MAINPID = String(service.pid)
   await t.resolves(promisify(execFile)('sh', ['-c', execStartPost], { env }))
-  const metrics = await (await fetch(`http://127.0.0.1:${port}/metrics`)).text()
+  const metrics = await (await fetch(`http://127.0.0.2:${port}/metrics`)).text()
   t.match(metrics, 'plant_store_unready{reason="starting"} 0')
   const exited = once(service, 'exit')
   service.kill('SIGTERM')

@@ -54,6 +54,9 @@ t.test('the service works through PgBouncer in transaction mode without further 
 
   await project.sql('create database other owner plant_store', 'postgres')
   t.strictSame(await migrate(url.replace(/plant_store$/, 'other')), migrations)
+
+  await project.compose('stop', 'pool')
+  t.equal(await project.exitCode('pool'), '0', 'PgBouncer does not wait for idle connections until its kill')
 })
 
 t.test('through PgBouncer, statements use the index on every server connection', { skip }, async (t) => {
