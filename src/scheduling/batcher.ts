@@ -65,7 +65,8 @@ export function createBatcher<Item extends Work, Result> (
   /** Batches that count toward `maxInFlight`, and checks since one ended. A stall replaces the object. */
   let inFlight = { batches: 0, stalledChecks: 0 }
   let succeededAt = -Infinity
-  let checkedAt = -Infinity
+  /** When the last check ran, and whether the event loop lagged before it. */
+  let [checkedAt, wasLate] = [0, false]
   let scheduled: NodeJS.Immediate | undefined
   let timer: NodeJS.Timeout | undefined
 
@@ -80,7 +81,7 @@ export function createBatcher<Item extends Work, Result> (
     const entry = { item, context: requestContext.getStore(), resolve, reject }
     queue.add(user, entry, 1 + Math.floor(size / sizeUnit), queuedAt)
     if (queue.size > maxQueued) queue.evictFromLargest(user).reject(overloaded)
-    timer ??= setInterval(check, checkMs).unref()
+    timer ??= startChecks()
     // Items that arrive in one tick start together.
     scheduled ??= setImmediate(drain)
     return promise
@@ -150,12 +151,18 @@ export function createBatcher<Item extends Work, Result> (
     if (mayRun(entry, true)) await send([entry], true)
   }
 
+  function startChecks (): NodeJS.Timeout {
+    checkedAt = performance.now()
+    return setInterval(check, checkMs).unref()
+  }
+
   function check (): void {
     const now = performance.now()
-    // After a lag of the event loop, first read the results that have arrived.
-    const expired = now - checkedAt > 2 * checkMs ? [] : queue.takeExpired(now - maxQueueMs)
+    // After a lag of the event loop, first read the results that have arrived. Do so only once: on a busy
+    // machine, each check may be late.
+    wasLate = !wasLate && now - checkedAt > 2 * checkMs
     checkedAt = now
-    for (const { item, reject } of expired) {
+    for (const { item, reject } of wasLate ? [] : queue.takeExpired(now - maxQueueMs)) {
       reject(item.queuedAt as number > succeededAt ? slow : overloaded)
     }
     if (inFlight.batches > 0 && ++inFlight.stalledChecks > maxStalledChecks) {

@@ -136,6 +136,18 @@ t.test('after a lag of the event loop, results that have arrived still count', a
   t.strictSame(await Promise.all(results), ['a1', 'a2'])
 })
 
+t.test('items also expire while the event loop lags all the time', async (t) => {
+  const advance = stopClock(t)
+  const batcher = openBatcher({ maxItems: 1, maxInFlight: 1 }, () => new Promise(() => {}))
+  const [, queued] = ['a1', 'a2'].map((name) => batcher.add({ user: 'a', name, identity: undefined }))
+  const expired = t.rejects(queued as Promise<string>, { name: 'DATABASE_SLOW' })
+  const { now } = performance
+  let lagMs = 0
+  performance.now = () => now() + lagMs
+  for (; lagMs < 7500; lagMs += 2500) advance(100)
+  await expired
+})
+
 t.test('an item expires in the queue even while its token is checked', async (t) => {
   const advance = stopClock(t)
   const checked = Promise.withResolvers<void>()
