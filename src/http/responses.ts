@@ -5,6 +5,7 @@ import type { FastifyError, FastifyInstance, FastifyReply, FastifyRequest } from
 import { ApiError, errors, type ErrorDefinition } from '../errors.ts'
 import { clientWork } from '../scheduling/tick-limiter.ts'
 import { newRequestId } from './log.ts'
+import { isInt64, isInt64Text } from './validation.ts'
 
 // The error codes of Fastify, its plugins and Node's HTTP parser.
 const foreignErrors: Record<string, ErrorDefinition> = {
@@ -52,18 +53,26 @@ export const addressOf = (request: FastifyRequest) =>
 
 /** Returns fields for a log line. The route is a pattern, because the URL may contain a token. */
 export function describeRequest (request: FastifyRequest, identity: Partial<FastifyRequest>['identity']) {
-  const { method, routeOptions: { url: route }, params, body } = request
-  type Named = { id?: unknown } | undefined
-  const id = String((params as Named)?.id ?? (body as Named)?.id)
+  const { method, routeOptions: { url: route } } = request
   return {
     method,
     route,
-    // Any text but an integer may be a secret. As a text, an id beyond 2^53 stays exact.
-    id: /^-?\d{1,19}$/.test(id) ? id : undefined,
+    id: idOf(request),
     user: identity?.user,
     tokenId: identity?.id,
     remoteAddress: addressOf(request)
   }
+}
+
+/**
+ * Returns the id as a text, in which an id beyond 2^53 stays exact. Ignores all values that validation
+ * rejects: a text may be a secret, and converting an object of a client may throw.
+ */
+function idOf ({ params, body }: FastifyRequest): string | undefined {
+  type Named = { id?: unknown } | null | undefined
+  const [inPath, inBody] = [(params as Named)?.id, (body as Named)?.id]
+  if (isInt64Text(inPath)) return inPath
+  return isInt64(inBody) ? inBody.toString() : undefined
 }
 
 // Costs in the tick limiter. A tick's budget covers 16 error responses, or starts four requests that have no
