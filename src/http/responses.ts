@@ -1,7 +1,9 @@
 // Sets the standard headers, and turns errors of routes, Fastify and Node's parser into responses.
 import { STATUS_CODES } from 'node:http'
 import { isIP, type Socket } from 'node:net'
-import type { FastifyError, FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
+import {
+  LogController, type FastifyError, type FastifyInstance, type FastifyReply, type FastifyRequest
+} from 'fastify'
 import { ApiError, errors, type ErrorDefinition } from '../errors.ts'
 import { clientWork } from '../scheduling/tick-limiter.ts'
 import { newRequestId } from './log.ts'
@@ -80,21 +82,44 @@ function idOf ({ params, body }: FastifyRequest): string | undefined {
 const errorCost = 8192
 export const requestCost = 32_768
 
+/** Tells the log and the metrics of an error. Returns false, and tells of that, if this fails. */
+function reportError (error: ApiError, request: FastifyRequest, further?: object): boolean {
+  const { server: { errorLog }, log } = request
+  // A report that fails has a line, too.
+  request.hasErrorLine = true
+  return errorLog.attempt(log, () => {
+    // No route without an operation id is shed, except for the files of the reference page.
+    const { operationId = 'docs' } = request.routeOptions.schema ?? {}
+    const kind = operationId !== 'docs' && request.identity === null ? 'token' : operationId
+    // An error about a revoked or expired token carries the token's identity.
+    const fields = describeRequest(request, request.identity ?? (error as Partial<FastifyRequest>).identity)
+    request.hasErrorLine = errorLog.record(error, kind, log, { ...fields, ...further })
+  })
+}
+
+/** Turns off the lines of Fastify, and reports a list that the service cuts after it has sent the status. */
+export class StreamErrors extends LogController {
+  constructor () {
+    super({ disableRequestLogging: true })
+  }
+
+  override streamError (error: FastifyError, request: FastifyRequest, { statusCode: status }: FastifyReply) {
+    // The client has left.
+    if (error.code === 'ERR_STREAM_PREMATURE_CLOSE') return
+    request.isAborted = true
+    reportError(toApiError(request.server, error, errors.INTERNAL), request, { status, aborted: 'service' })
+  }
+}
+
 export function handleError (error: unknown, request: FastifyRequest, reply: FastifyReply): void {
-  const apiError = toApiError(request.server, error, errors.INTERNAL)
+  let apiError = toApiError(request.server, error, errors.INTERNAL)
+  if (!reportError(apiError, request)) apiError = new ApiError(errors.INTERNAL)
   const { status, number, headers, message } = apiError
-  const { schema } = request.routeOptions
-  // No route without an operation id is shed, except for the files of the reference page.
-  const { operationId = 'docs' } = schema ?? {}
-  const kind = operationId !== 'docs' && request.identity === null ? 'token' : operationId
-  // An error about a revoked or expired token carries the token's identity.
-  const fields = describeRequest(request, request.identity ?? (apiError as Partial<FastifyRequest>).identity)
-  request.hasErrorLine = request.server.errorLog.record(apiError, kind, request.log, fields)
   reply.code(status).headers({ ...headers, 'cache-control': 'no-store', 'x-request-id': request.id })
   // Set a serializer: otherwise Fastify would add a charset to the content type.
   reply.type('application/json').serializer(JSON.stringify)
   // Without the tick limiter, a client could keep the event loop busy with rejected requests.
-  const client = request.identity?.user ?? fields.remoteAddress
+  const client = request.identity?.user ?? addressOf(request)
   clientWork.run(`error ${client}`, errorCost, () => {
     // Fastify would close the connection after an error of the body. Leave that to wire/client-connection.ts.
     if (reply.hasHeader('connection') && reply.raw.getHeader('connection') !== 'close') {
@@ -108,7 +133,8 @@ export function handleError (error: unknown, request: FastifyRequest, reply: Fas
 export function rejectRequest (app: FastifyInstance, error: ApiError, socket: Socket): void {
   const { status, number, message } = error
   const [id, { remoteAddress }] = [newRequestId(), socket]
-  app.errorLog.record(error, 'connection', app.log.child({ reqId: id }), { remoteAddress })
+  const log = app.log.child({ reqId: id })
+  app.errorLog.attempt(log, () => app.errorLog.record(error, 'connection', log, { remoteAddress }))
   const body = JSON.stringify({ error: number, message })
   const headers = {
     ...error.headers,

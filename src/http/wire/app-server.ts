@@ -73,7 +73,8 @@ export function createAppServer (
       httpServer.connections.get(socket)?.refuseTunnel(rejection)
     }).on('drop', (data?: DropArgument) => {
       const error = new ApiError(errors.OVERLOADED, { cause: 'too many connections' })
-      app.errorLog.record(error, 'connection', app.log, { remoteAddress: data?.remoteAddress })
+      app.errorLog.attempt(app.log, () =>
+        app.errorLog.record(error, 'connection', app.log, { remoteAddress: data?.remoteAddress }))
     })
   }
 
