@@ -51,7 +51,7 @@ const commonHeaders = {
   'x-request-id': describeHeader('The id of the request in the log of the service', 'wKxJx2QeVJ0P-7')
 }
 
-/** The headers of responses to a valid token, errors included, if the operator limits the requests of users. */
+/** The headers of responses to a valid token (errors, too), if the operator limits the requests of users. */
 const rateHeaders = {
   ratelimit: describeHeader(
     'If requests are limited: how many are left, and the seconds until one more', '"user";r=99;t=1'),
