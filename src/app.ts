@@ -65,7 +65,7 @@ export async function buildApp (options: AppOptions, domains: Domain[] = allDoma
       timestamp: currentTime
     },
     trustProxy: config.TRUSTED_PROXIES ?? false,
-    logController: new StreamErrors(),
+    logController: new StreamErrors({ disableRequestLogging: true }),
     childLoggerFactory: createRequestLog,
     bodyLimit: config.BODY_LIMIT,
     // Do not use setValidatorCompiler: Fastify ignores it in plugins that call addSchema, and uses Ajv there.

@@ -60,9 +60,6 @@ const rateHeaders = {
     '"user";q=100;w=1')
 }
 
-/** The other errors come before the check of the token. */
-const limitedStatuses = new Set([400, 403, 404, 429, 500, 503])
-
 const bearer = { type: 'http', scheme: 'bearer' } as const
 const jwtScheme = 'identityProvider'
 
@@ -167,7 +164,8 @@ function describeErrorResponse (status: number, definitions: ErrorDefinition[]) 
     const examples = new Set(definitions.flatMap(({ headers }) => headers[name] ?? []))
     return examples.size === 0 ? [] : [[name, describeHeader(description, ...examples)]]
   })
-  const isLimited = limitedStatuses.has(status)
+  // The other errors come before the check of the token.
+  const isLimited = [400, 403, 404, 429, 500, 503].includes(status)
   const examples = Object.fromEntries(definitions.map(({ name, number, message }) =>
     [name, { summary: `${number} ${name}`, value: { error: number, message } }]))
   return {

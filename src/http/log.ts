@@ -78,11 +78,8 @@ class ErrorLog {
       report()
       return true
     } catch (cause) {
-      try {
-        this.record(new ApiError(errors.INTERNAL, { cause }), 'report', log, {})
-      } catch {
-        // The log or the metrics themselves have failed.
-      }
+      const error = new ApiError(errors.INTERNAL, { cause })
+      try { this.record(error, 'report', log, {}) } catch { /* The log or the metrics have failed. */ }
       return false
     }
   }

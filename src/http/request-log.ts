@@ -3,20 +3,14 @@ import type { FastifyBaseLogger, FastifyInstance, FastifyReply, FastifyRequest }
 import { isRead } from './request-checks.ts'
 import { describeRequest } from './responses.ts'
 
-interface RequestEnd {
-  /** 499, as in nginx's log, if the client left before the response began. */
-  status: number
-  ms: number
-  /** Whether the service cut the response after its status. */
-  aborted?: 'service'
-}
+/** `aborted`: the service cut its response after the status. */
+type Report = (end: { status: number, ms: number, aborted?: 'service' }) => void
 
 /** Calls `report` when the response has ended, or when the client has left before. `report` may throw. */
-export function onEnd (
-  request: FastifyRequest, reply: FastifyReply, report: (end: RequestEnd) => void
-): void {
+export function onEnd (request: FastifyRequest, reply: FastifyReply, report: Report): void {
   // Not `onResponse`: Fastify skips this hook if the client leaves before the end of the response.
   reply.raw.once('close', () => request.server.errorLog.attempt(request.log, () => report({
+    // 499, as in nginx's log: the client left before the response began.
     status: reply.raw.headersSent ? reply.statusCode : 499,
     ms: reply.elapsedTime,
     ...request.isAborted && { aborted: 'service' }

@@ -55,26 +55,19 @@ export const addressOf = (request: FastifyRequest) =>
 
 /** Returns fields for a log line. The route is a pattern, because the URL may contain a token. */
 export function describeRequest (request: FastifyRequest, identity: Partial<FastifyRequest>['identity']) {
-  const { method, routeOptions: { url: route } } = request
+  const { method, routeOptions: { url: route }, params, body } = request
+  type Named = { id?: unknown } | null | undefined
+  const id = (params as Named)?.id ?? (body as Named)?.id
   return {
     method,
     route,
-    id: idOf(request),
+    // Ignore any other value: a text may be a secret, and converting an object of a client may throw. As a
+    // text, an id beyond 2^53 stays exact.
+    id: isInt64(id) || isInt64Text(id) ? id.toString() : undefined,
     user: identity?.user,
     tokenId: identity?.id,
     remoteAddress: addressOf(request)
   }
-}
-
-/**
- * Returns the id as a text, in which an id beyond 2^53 stays exact. Ignores all values that validation
- * rejects: a text may be a secret, and converting an object of a client may throw.
- */
-function idOf ({ params, body }: FastifyRequest): string | undefined {
-  type Named = { id?: unknown } | null | undefined
-  const [inPath, inBody] = [(params as Named)?.id, (body as Named)?.id]
-  if (isInt64Text(inPath)) return inPath
-  return isInt64(inBody) ? inBody.toString() : undefined
 }
 
 // Costs in the tick limiter. A tick's budget covers 16 error responses, or starts four requests that have no
@@ -97,12 +90,8 @@ function reportError (error: ApiError, request: FastifyRequest, further?: object
   })
 }
 
-/** Turns off the lines of Fastify, and reports a list that the service cuts after it has sent the status. */
+/** Reports a list that the service cuts after it has sent the status. */
 export class StreamErrors extends LogController {
-  constructor () {
-    super({ disableRequestLogging: true })
-  }
-
   override streamError (error: FastifyError, request: FastifyRequest, { statusCode: status }: FastifyReply) {
     // The client has left.
     if (error.code === 'ERR_STREAM_PREMATURE_CLOSE') return

@@ -116,7 +116,7 @@ t.test('an id that is no integer is rejected, and the log shows no part of it', 
     'Symbol.toPrimitive', 'a']
   const ids = [
     ...keys.flatMap((key) => [1, null, 'secret', { [key]: 1 }].map((value) => ({ [key]: value }))),
-    [], ['7'], [7], [{ toString: 1 }], '7', 'secret', 1.5, true, null
+    [], ['7'], [7], [{ toString: 1 }], 'secret', 1.5, true, null
   ]
   for (const id of ids) {
     const response = await create({ id, name: 'x' })
