@@ -9,7 +9,7 @@ import { registerApiDocs } from './api-docs/api-docs.ts'
 import type { Config } from './config.ts'
 import type { Database } from './database/database.ts'
 import { domains as allDomains, tableNames, type Domain } from './domains.ts'
-import { connectionEvents, systemEvents } from './events.ts'
+import { connectionEvents } from './events.ts'
 import { allowOrigins } from './http/cors.ts'
 import { readJsonBodies } from './http/json.ts'
 import { createRequestLog, currentTime, registerErrorLog } from './http/log.ts'
@@ -96,9 +96,6 @@ export async function buildApp (options: AppOptions, domains: Domain[] = allDoma
     if (event === 'failed' && !isRefused) app.log.warn({ err }, 'a database connection could not be opened')
     if (event === 'failed' || event === 'opened') isRefused = event === 'failed'
   })
-  systemEvents.subscribe(({ event, server }) => app.log.warn({ server }, event === 'ignored'
-    ? 'ignoring a server of another database system: see docs/scaling.md'
-    : 'no server of the database system in use responds: changing to another system'))
   app.setErrorHandler(handleError)
   setStandardHeaders(app)
   const preflight = config.CORS_ORIGIN === undefined ? undefined : allowOrigins(app, config.CORS_ORIGIN)

@@ -76,7 +76,8 @@ export const errors = defineErrors({
   STOPPING: [50303, 'The service is stopping.'],
   DATABASE_SLOW: [50304, 'The database did not respond in time.'],
   DATABASE_FULL: [50305, 'The database has no room to store anything.'],
-  KEYS_UNAVAILABLE: [50306, 'The keys of the identity provider cannot be fetched.', { 'retry-after': '10' }]
+  KEYS_UNAVAILABLE: [50306, 'The keys of the identity provider cannot be fetched.', { 'retry-after': '10' }],
+  DATABASE_READ_ONLY: [50307, 'The database accepts no writes at the moment.']
 })
 
 /** Returns TOKEN_SCOPE_MISSING with a challenge that names the scope (RFC 6750, section 3). */

@@ -31,9 +31,6 @@ export const connectionOutcomes = ['opened', 'failed', 'lost', 'timed_out'] as c
 export const connectionEvents =
   events<{ event: (typeof connectionOutcomes)[number], error?: unknown }>('connection')
 
-/** Published when a server of another database system is first seen, and before the service uses it. */
-export const systemEvents = events<{ event: 'ignored' | 'changed', server: string }>('system')
-
 /** While one of these settings of PostgreSQL is off, a crash may lose acknowledged writes. */
 export const durabilitySettings = ['fsync', 'full_page_writes', 'synchronous_commit'] as const
 

@@ -2,7 +2,7 @@
 import { setFlagsFromString } from 'node:v8'
 import pg from 'pg'
 import type { Config } from '../../config.ts'
-import { openClient } from '../../database/connector.ts'
+import { openClient } from '../../database/servers.ts'
 import { withOpenDatabase } from '../database.ts'
 import { formatError } from '../format.ts'
 import { showProgress, type Progress } from './progress.ts'
