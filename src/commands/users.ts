@@ -7,6 +7,7 @@ import { connectTimeoutMs } from '../database/connection-string.ts'
 import { openClient } from '../database/servers.ts'
 import type { Database, Row } from '../database/database.ts'
 import { ownedTables, tableNames } from '../domains.ts'
+import { maxQueueMs } from '../scheduling/batcher.ts'
 import { parseDuration } from '../setting-types.ts'
 import { withOpenDatabase } from './database.ts'
 import { countOf, formatTable } from './format.ts'
@@ -15,7 +16,7 @@ import { countOf, formatTable } from './format.ts'
 const statementTimeoutMs = 600_000
 /** The longest time that a revoked token has effects: see "After a revocation" in docs/reliability.md. */
 const maxRevocationMs =
-  parseDuration(maxTokenCacheTtl) + connectTimeoutMs + parseDuration(maxStatementTimeout) + 2000
+  parseDuration(maxTokenCacheTtl) + maxQueueMs + connectTimeoutMs + parseDuration(maxStatementTimeout) + 2000
 /** How many rows one statement deletes. A longer statement would delay the requests of other users. */
 const chunk = 1000
 const options = { applicationName: 'plant-store user', statementTimeoutMs }

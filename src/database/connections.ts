@@ -3,6 +3,7 @@
 import pg from 'pg'
 import { ApiError, errors } from '../errors.ts'
 import { connectionEvents, requestContext, statementEvents } from '../events.ts'
+import { Backoff } from './backoff.ts'
 import { Client } from './client.ts'
 import type { GivenUpSessions } from './given-up-sessions.ts'
 import { isFatal, isReadOnly, isStalePlan, toConnectError, toDatabaseError } from './pg-errors.ts'
@@ -44,12 +45,11 @@ export interface ConnectionsOptions {
   /** After this time without a result, the connection is given up. PostgreSQL ends a statement earlier. */
   resultTimeoutMs: number
   givenUp: GivenUpSessions
+  /** All kinds of statements share the pause after a failed attempt to connect. */
+  backoff: Backoff
   /** Called when the server may be gone, or accept no more writes. */
   onLost: () => void
 }
-
-/** After a failure, no connection is opened for this time. Each further failure doubles the time. */
-const [minPauseMs, maxPauseMs] = [100, 800]
 
 export class Connections {
   /** The number of statements that wait for a connection or a result. */
@@ -61,9 +61,10 @@ export class Connections {
   #opening = 0
   /** Connections that were given up, and whose session the server has not ended. */
   #held = 0
-  #pauseMs = minPauseMs
-  #retryAt = 0
+  /** The pause after a write on a read-only server. The next connection may find it writable again. */
+  readonly #readOnly = new Backoff()
   #lastError: unknown
+  #closedError: unknown
   #closed: PromiseWithResolvers<void> | undefined
 
   constructor (options: ConnectionsOptions) {
@@ -90,10 +91,11 @@ export class Connections {
   #openMore (): void {
     const { size } = this.#clients
     const isFull = size + this.#opening + this.#held >= this.#options.max
-    if (this.#waiting.length > this.#opening && !isFull && performance.now() >= this.#retryAt) void this.#open()
+    const error = this.#closedError ?? this.#options.backoff.error ?? this.#readOnly.error
+    if (this.#waiting.length > this.#opening && !isFull && error === undefined) void this.#open()
     // Each open connection is in use, and becomes free or is given up.
     if (size + this.#opening > 0) return
-    for (const job of this.#waiting.splice(0)) this.#settle(job, this.#lastError)
+    for (const job of this.#waiting.splice(0)) this.#settle(job, error ?? this.#lastError)
   }
 
   /** Opens a connection if there is none, so that the first statement need not wait. Never rejects. */
@@ -105,6 +107,7 @@ export class Connections {
     this.#opening++
     try {
       const client = await this.#options.open()
+      this.#options.backoff.succeed()
       this.#clients.add(client)
       client.once('end', () => this.#discard(client, 'lost'))
       client.timer = setTimeout(() => this.#expire(client), this.#options.resultTimeoutMs).unref()
@@ -112,17 +115,14 @@ export class Connections {
       this.#free(client)
     } catch (error) {
       connectionEvents.publish({ event: 'failed', error })
-      this.#pause(toConnectError(error))
+      this.#lastError = toConnectError(error)
+      this.#options.backoff.fail(this.#lastError)
+      this.#options.onLost()
+      // While other connections are open, statements wait. They may wait for a long time.
+      void this.#options.backoff.end().then(() => this.#openMore())
     }
     this.#opening--
     this.#openMore()
-  }
-
-  #pause (error: unknown): void {
-    this.#lastError = error
-    this.#retryAt = Math.max(this.#retryAt, performance.now() + this.#pauseMs)
-    this.#pauseMs = Math.min(2 * this.#pauseMs, maxPauseMs)
-    this.#options.onLost()
   }
 
   #send (client: PooledClient, job: Job): void {
@@ -140,15 +140,17 @@ export class Connections {
   }
 
   #succeed (client: PooledClient, job: Job, rows: Row[]): void {
-    this.#pauseMs = minPauseMs
+    this.#readOnly.succeed()
     this.#free(client)
     this.#settle(job, undefined, rows)
   }
 
   #fail (client: PooledClient, job: Job, error: Error): void {
-    // The next connection may find the server writable again, or another server.
-    if (isReadOnly(error)) this.#pause(toConnectError(error))
     const isStale = isStalePlan(error)
+    if (isReadOnly(error)) {
+      this.#readOnly.fail(toConnectError(error))
+      this.#options.onLost()
+    }
     if (isStale || isReadOnly(error)) this.#discard(client)
     else if (isFatal(error) || !(error instanceof pg.DatabaseError)) this.#discard(client, 'lost')
     else this.#free(client)
@@ -216,8 +218,7 @@ export class Connections {
 
   /** Waits for the statements in flight. Rejects later statements. */
   async close (): Promise<void> {
-    this.#retryAt = Infinity
-    this.#lastError = toConnectError(new Error('the service has closed the database'))
+    this.#closedError = toConnectError(new Error('the service has closed the database'))
     this.#closed = Promise.withResolvers()
     for (const client of [...this.#idle]) this.#discard(client)
     if (this.#clients.size > 0) await this.#closed.promise

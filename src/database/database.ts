@@ -1,5 +1,6 @@
 // Runs single statements. Each kind of statement has connections of its own.
 import pg from 'pg'
+import { Backoff } from './backoff.ts'
 import { connectTimeoutMs } from './connection-string.ts'
 import { Connections, PooledClient, type Row, type Statement } from './connections.ts'
 import { GivenUpSessions } from './given-up-sessions.ts'
@@ -66,6 +67,7 @@ export function openDatabase (
     idleTimeoutMillis: 0
     // `Connections` notices lost connections itself. An unhandled 'error' event would crash the process.
   }).on('error', () => {})
+  const backoff = new Backoff()
   const givenUp = new GivenUpSessions(() => servers.connect(connectTimeoutMs, options))
 
   async function open (settings?: SessionSettings): Promise<PooledClient> {
@@ -86,6 +88,7 @@ export function openDatabase (
     open: () => open(settingsOf[kind as Kind]),
     resultTimeoutMs: (statementTimeoutMs || 5000) + 1000,
     givenUp,
+    backoff,
     onLost: () => servers.forget()
   })])) as Record<Kind, Connections>
   const all = Object.values(kinds)

@@ -5,6 +5,7 @@ import { setTimeout as delay } from 'node:timers/promises'
 import pg from 'pg'
 import t, { type Test } from 'tap'
 import { createToken } from '../../src/access/tokens.ts'
+import { Backoff } from '../../src/database/backoff.ts'
 import { Connections } from '../../src/database/connections.ts'
 import { maxConnections, openDatabase } from '../../src/database/database.ts'
 import { GivenUpSessions } from '../../src/database/given-up-sessions.ts'
@@ -139,27 +140,30 @@ t.test('a database that accepts connections and does not respond counts as unava
   ])
 })
 
-t.test('after failures the pause before the next attempt to connect doubles up to 800 ms', async (t) => {
+t.test('after each failure the pause before the next attempt to connect doubles, up to 400 ms', async (t) => {
   const advance = stopClock(t)
-  let attempts = 0
-  const connections = new Connections({
+  const attempts: number[] = []
+  const full = Object.assign(new pg.DatabaseError('full', 0, 'error'), { code: '53300' })
+  const backoff = new Backoff()
+  const kinds = [1, 2].map(() => new Connections({
     max: 4,
     open: () => {
-      attempts++
-      return Promise.reject(Object.assign(new pg.DatabaseError('full', 0, 'error'), { code: '53300' }))
+      attempts.push(ms)
+      return Promise.reject(full)
     },
     resultTimeoutMs: 1000,
-    givenUp: new GivenUpSessions(() => Promise.reject(new Error('no connection'))),
+    givenUp: new GivenUpSessions(() => Promise.reject(full)),
+    backoff,
     onLost: () => {}
-  })
-  const counts: number[] = []
-  for (let ms = 0; ms <= 3000; ms += 100) {
-    await t.rejects(connections.run(one), { name: 'DATABASE_UNAVAILABLE', cause: { code: '53300' } })
-    counts.push(attempts)
-    advance(100)
+  }))
+  let ms = 0
+  for (; ms <= 1600; ms += 25) {
+    // The kinds share the pause.
+    for (const each of kinds) await t.rejects(each.run(one), { name: 'DATABASE_UNAVAILABLE', cause: full })
+    advance(25)
     await settlePromises()
   }
-  t.equal(attempts, 6, 'at 0, 0.1, 0.3, 0.7, 1.5 and 2.3 s')
+  t.strictSame(attempts, [0, 25, 75, 175, 375, 775, 1175, 1575])
 })
 
 // The other tests mostly wait, so run them in parallel. After 60 s, PostgreSQL itself closes a connection.
