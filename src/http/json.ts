@@ -2,13 +2,8 @@
 import { isUtf8 } from 'node:buffer'
 import type { IncomingHttpHeaders } from 'node:http'
 import type { FastifyInstance } from 'fastify'
-import { ApiError, errors, overloaded } from '../errors.ts'
-import { inlineBytes, type MemoryBudget } from '../scheduling/memory-budget.ts'
-import { userWork } from '../scheduling/tick-limiter.ts'
+import { ApiError, errors } from '../errors.ts'
 import { isRead } from './request-checks.ts'
-
-/** The most values in a body. Parsing 128 KiB of small objects would block the event loop for 40 ms. */
-const maxValues = 100
 
 const otherCharset = /;\s*charset\s*=(?!\s*"?utf-?8(?:["\s;]|$))/i
 
@@ -20,29 +15,23 @@ export const maxBodyBytes = (
   { 'transfer-encoding': coding, 'content-length': length = '0' }: IncomingHttpHeaders
 ): number => coding === undefined ? Number(length) : Infinity
 
-/** Accepts only `application/json`. If `budget` has no room for a body, rejects before reading the body. */
-export function readJsonBodies (app: FastifyInstance, budget: MemoryBudget): void {
-  const limit = app.initialConfig.bodyLimit as number
-  app.addHook('preParsing', ({ method, headers, identity }, reply, _payload, done) => {
+/** Accepts only `application/json`. */
+export function readJsonBodies (app: FastifyInstance): void {
+  app.addHook('preParsing', ({ method, headers }, _reply, _payload, done) => {
     const { 'content-type': type, 'content-encoding': encoding = 'identity' } = headers
     if (type === undefined || isRead(method)) return done()
-    const bytes = Math.min(maxBodyBytes(headers), limit)
-    if (bytes === 0) {
+    if (maxBodyBytes(headers) === 0) {
       // Many clients send a type without a body. Fastify would reject types that have no parser.
       headers['content-type'] = undefined
       return done()
     }
     if (otherCharset.test(type)) return done(new ApiError(errors.CONTENT_TYPE_UNSUPPORTED))
     if (!/^identity$/i.test(encoding)) return done(new ApiError(errors.CONTENT_ENCODING_UNSUPPORTED))
-    // Reserve the memory until the response ends: the body stays in memory until the database has stored it.
-    if (bytes > inlineBytes && !budget.reserve(identity.user, bytes, reply.raw)) return done(overloaded)
     done()
   })
   app.removeAllContentTypeParsers()
-  app.addContentTypeParser('application/json', { parseAs: 'buffer' }, (request, body: Buffer, done) => {
-    // Parse a small body without a promise: creating a promise takes longer than the parsing.
-    if (body.length <= inlineBytes) return done(null, parseJsonBody(body))
-    return userWork.turn(request.identity.user, body.length).then(() => parseJsonBody(body))
+  app.addContentTypeParser('application/json', { parseAs: 'buffer' }, (_request, body: Buffer, done) => {
+    done(null, parseJsonBody(body))
   })
   // For all other types. Some clients send an empty chunked body: only its end shows that there is no body.
   app.addContentTypeParser('*', ({ headers }, payload, done) => {
@@ -66,8 +55,6 @@ export function parseJsonBody (bytes: Buffer): unknown {
 
 /** Parses like `parseJsonBody`. `text` is not empty. */
 export function parseJson (text: string): unknown {
-  // A text has at most one value more than characters, if it is not JSON.
-  if (text.length >= maxValues && countValues(text) > maxValues) throw new ApiError(errors.BODY_TOO_COMPLEX)
   if (text.startsWith('\uFEFF')) text = text.slice(1)
   try {
     return needsReviver.test(text) ? JSON.parse(text, revive) : JSON.parse(text)
@@ -82,18 +69,6 @@ export function parseJson (text: string): unknown {
 // Matches a body that may contain a number of over 15 digits, a fraction, an exponent or the key `__proto__`.
 // Only such a body needs the reviver, with which parsing takes seven times as long.
 const needsReviver = /(?<!\d)\d{16}|\d[.eE]|\\u|__proto__/
-
-// A string, an empty object or array, or a character that begins a further value.
-const tokens = /"[^"\\]*(?:\\.[^"\\]*)*"?|[[{]\s*[}\]]|[,{[]/gs
-
-/** Counts the values of JSON: the whole, the first of each object and array, and one after each comma. */
-function countValues (text: string): number {
-  let values = 1
-  for (const [token] of text.matchAll(tokens)) {
-    if (/^[,{[]$/.test(token) && ++values > maxValues) break
-  }
-  return values
-}
 
 // TypeScript's type for a reviver lacks the third parameter, so the parameter must have a default.
 function revive (key: string, value: unknown, { source } = { source: '' }): unknown {
