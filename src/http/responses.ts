@@ -82,7 +82,10 @@ export function handleError (error: unknown, request: FastifyRequest, reply: Fas
   // Set a serializer: otherwise Fastify would add a charset to the content type.
   reply.type('application/json').serializer(JSON.stringify)
   // Fastify would close the connection after each error of a body, even of a complete one.
-  reply.removeHeader('connection').send({ error: number, message })
+  if (reply.hasHeader('connection') && reply.raw.getHeader('connection') !== 'close') {
+    reply.header('connection', 'keep-alive')
+  }
+  reply.send({ error: number, message })
 }
 
 /** Writes the last response of a connection, for a request that does not reach Fastify. */
