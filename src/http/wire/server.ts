@@ -63,9 +63,11 @@ export function createServer ({ run, isLast }: Behavior, maxConnections: number,
         ? []
         : [delay(forceCloseAt - performance.now(), undefined, { ref: false })]
       await Promise.race([closed, ...deadline])
-      const cut = Array.from(connections.values(), ({ response }) => response)
-      for (const socket of connections.keys()) socket.destroy()
-      return cut
+      const left = [...connections].filter(([socket]) => !socket.destroyed)
+      return left.map(([socket, { response }]) => {
+        socket.destroy()
+        return response
+      })
     }
   }
 }

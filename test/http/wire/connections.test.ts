@@ -5,7 +5,8 @@ import { buffer } from 'node:stream/consumers'
 import { setTimeout as delay } from 'node:timers/promises'
 import t from 'tap'
 import { startApp } from '../../support/app.ts'
-import { sql } from '../../support/database.ts'
+import { createToken } from '../../../src/access/tokens.ts'
+import { openSession, sql } from '../../support/database.ts'
 import { exchange, parseResponses } from '../../support/raw.ts'
 import { isError } from '../../support/error-response.ts'
 
@@ -139,7 +140,7 @@ t.test('a request that wants the end of the connection is the last one', async (
     const received = buffer(connection.client)
     await sendSegments(connection, segments)
     const responses = parseResponses(await received)
-    t.match(responses, [{ status: 200, headers: { connection: 'close' } }], segments[0])
+    t.match(responses, [{ status: 200, headers: { connection: 'close' } }], segments.join().slice(0, 100))
     t.equal(responses.length, 1)
     connection.client.end()
   }
@@ -281,4 +282,58 @@ t.test('a client that stops reading is disconnected', async (t) => {
     client.destroy()
     await sql(url, 'delete from plants')
   }
+})
+
+t.test('a connection beyond MAX_CONNECTIONS is closed at once, until another has closed', async (t) => {
+  const { listen, log, metricsUrl } = await startApp(t, { MAX_CONNECTIONS: '2', METRICS_PORT: '0' })
+  const address = await listen()
+  const { hostname, port } = new URL(address)
+  const clients = Array.from({ length: 3 }, () => connect(Number(port), hostname).on('error', () => {}).resume())
+  // The service accepts the connections in their order.
+  await once(clients[2] as Socket, 'close')
+  t.match(log.map((line) => JSON.parse(line)).find(({ error }) => error === 50302),
+    { level: 'warn', reason: 'too many connections', remoteAddress: '127.0.0.1' })
+  t.match(await (await fetch(metricsUrl)).text(),
+    /^plant_store_overload_refusals_total\{kind="connection"\} 1$/m)
+  for (const client of clients) client.destroy()
+  while (!await fetch(`${address}/livez`).catch(() => false));
+})
+
+t.test('a body that is malformed, cut or late is one error in the log', async (t) => {
+  const { app, as, listen, log, url } = await startApp(t)
+  const address = await listen()
+  const { authorization } = await as('alice')
+  const post = (token: string, framing: string) => 'POST /plants HTTP/1.1\r\nHost: x\r\n' +
+    `Authorization: ${token}\r\nContent-Type: application/json\r\n${framing}\r\n\r\n`
+  const [chunked, partial] = ['Transfer-Encoding: chunked', `${post(authorization, 'Content-Length: 9')}1`]
+  const logged = () => log.flatMap((line) => JSON.parse(line).error ?? [])
+
+  // Let the service cache the token.
+  await fetch(`${address}/plants`, { headers: { authorization } })
+  await exchange(address, [`${post(authorization, chunked)}x`])
+  await exchange(address, [partial], { halfClose: true })
+  t.same(logged(), [40001, 40001])
+
+  const { hostname, port } = new URL(address)
+  const accepted = once(app.server, 'request')
+  const client = connect(Number(port), hostname)
+  client.write(partial)
+  await accepted
+  client.resetAndDestroy()
+  while (logged().length < 3) await new Promise(setImmediate)
+  t.match(log.map((line) => JSON.parse(line)).findLast(({ error }) => error === 40001),
+    { reason: 'ECONNRESET', user: 'alice', remoteAddress: '127.0.0.1' })
+
+  // The malformed body arrives before the look-up of the token ends.
+  const session = await openSession(t, url, 'begin; lock table tokens in access exclusive mode')
+  const failed = once(app.server, 'clientError')
+  const malformed = exchange(address, [`${post(`Bearer ${createToken()}`, chunked)}x`])
+  await failed
+  await session.query('commit')
+  t.match(await malformed, [{ status: 401, headers: { connection: 'close' } }])
+  t.same(logged(), [40001, 40001, 40001, 40102])
+
+  app.server.headersTimeout = app.server.requestTimeout = 100
+  t.match(await exchange(address, [partial]), [{ status: 408 }])
+  t.same(logged(), [40001, 40001, 40001, 40102, 40801])
 })
