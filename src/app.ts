@@ -20,7 +20,7 @@ import { compileValidator } from './http/validation.ts'
 import { createAppServer } from './http/wire/app-server.ts'
 import type { Lifecycle } from './http/wire/server.ts'
 import { MemoryBudget } from './scheduling/memory-budget.ts'
-import { createReadiness, healthRoutes } from './telemetry/health.ts'
+import { createReadiness, healthRoutes, probePaths } from './telemetry/health.ts'
 
 export interface AppOptions {
   config: Config
@@ -78,7 +78,7 @@ export async function buildApp (options: AppOptions, domains: Domain[] = allDoma
     ? { authenticator: own }
     : (await import('./access/jwt/jwt.ts')).acceptJwts(app, config, own)
   const limitGuesses = config.FAILED_AUTH_RATE && limitFailedAuth(config.FAILED_AUTH_RATE)
-  const requireToken = createBearer(app, authenticator, limitGuesses)
+  const requireToken = createBearer(app, authenticator, probePaths, limitGuesses)
 
   const readiness = createReadiness(() => database.probe(tableNames), lifecycle)
   registerErrorLog(app)

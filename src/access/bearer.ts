@@ -4,8 +4,9 @@ import type { FastifyInstance, onRequestHookHandler, onRouteHookHandler } from '
 import { ApiError, errors, scopeMissing } from '../errors.ts'
 import { jwtRejections, type JwtRejection } from '../events.ts'
 import { isRead } from '../http/request-checks.ts'
-import { addressOf } from '../http/responses.ts'
+import { addressOf, requestCost } from '../http/responses.ts'
 import type { Identity } from '../scheduling/batcher.ts'
+import { userWork } from '../scheduling/tick-limiter.ts'
 import type { LimitGuesses } from './rate-limits.ts'
 
 /** What a valid token allows. The requests with a cached token share this object. */
@@ -43,19 +44,25 @@ declare module 'fastify' {
 }
 
 /**
- * Sets the identity of requests with cached valid tokens. `app` must be the root instance; call this before
- * adding other hooks. Returns a function that requires a valid token for each route of an instance.
+ * Sets the identity of requests with cached valid tokens. Other requests wait for their turn. `app` must be
+ * the root instance; call this before adding other hooks. Returns a function that requires a valid token for
+ * each route of an instance. `paths` are the health probes: each address has a separate fair share for them,
+ * because an attacker may have the address of a load balancer.
  */
 export function createBearer (
-  app: FastifyInstance, { cached, isNew, check }: Authenticator, limitGuesses?: LimitGuesses
+  app: FastifyInstance, { cached, isNew, check }: Authenticator, paths: string[], limitGuesses?: LimitGuesses
 ) {
   app.decorateRequest('identity', null, [])
 
   app.addHook('onRequest', (request, _reply, done) => {
     const [, token = ''] = /^bearer +([^ ].*)$/i.exec(request.headers.authorization ?? '') ?? []
     const access = cached(token)
-    if (access !== undefined) request.identity = access
-    done()
+    if (access !== undefined) {
+      request.identity = access
+      return done()
+    }
+    const kind = paths.includes(request.routeOptions.url as string) ? 'probe' : 'request'
+    userWork.run(`${kind} ${addressOf(request)}`, requestCost, done)
   })
 
   // Fastify reads the body only after this check.

@@ -9,6 +9,7 @@ import { LRUCache } from 'lru-cache'
 import { overloaded } from '../errors.ts'
 import { addressOf } from '../http/responses.ts'
 import type { MemoryBudget } from '../scheduling/memory-budget.ts'
+import { userWork } from '../scheduling/tick-limiter.ts'
 import { renderStartPage } from './start-page.ts'
 
 // Allows inline styles, which Scalar, the page's library, inserts. Forbids inline scripts and other hosts.
@@ -46,21 +47,27 @@ export function serveDocs (app: FastifyInstance, budget: MemoryBudget): void {
       const { headers } = request
       const isGzipped = acceptsGzip.test(headers['accept-encoding'] ?? '')
       const { bytes, etag } = isGzipped ? gzipped : plain
+      // Otherwise, all requests that wait for the load would continue in the same tick.
+      await userWork.turn(client, pieceBytes)
       reply.headers({ etag, 'cache-control': 'public, max-age=600', vary: 'accept-encoding' })
       reply.header('content-security-policy', contentSecurityPolicy)
       if (headers['if-none-match']?.includes(etag)) return reply.code(304).send()
       reply.type(type).header('content-length', bytes.length)
       if (isGzipped) reply.header('content-encoding', 'gzip')
       // For a HEAD request, Fastify would read and discard a whole stream after the response.
-      return request.method === 'HEAD' ? bytes : Readable.from(piecesOf(bytes), { objectMode: false })
+      return request.method === 'HEAD' ? bytes : Readable.from(piecesOf(bytes, client), { objectMode: false })
     })
   }
   app.get('/docs/', (_request, reply) => reply.redirect('../docs', 308))
 }
 
 /** Copying a whole file to the socket at once could block the event loop for 50 ms. */
-function * piecesOf (bytes: Buffer) {
-  for (let at = 0; at < bytes.length; at += pieceBytes) yield bytes.subarray(at, at + pieceBytes)
+async function * piecesOf (bytes: Buffer, client: string) {
+  for (let at = 0; at < bytes.length; at += pieceBytes) {
+    // The request has waited for the turn of the first piece.
+    if (at > 0) await userWork.turn(client, pieceBytes)
+    yield bytes.subarray(at, at + pieceBytes)
+  }
 }
 
 async function load (app: FastifyInstance, read: File['read']) {

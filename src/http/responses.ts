@@ -3,6 +3,7 @@ import { STATUS_CODES } from 'node:http'
 import { isIP, type Socket } from 'node:net'
 import type { FastifyError, FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import { ApiError, errors, type ErrorDefinition } from '../errors.ts'
+import { userWork } from '../scheduling/tick-limiter.ts'
 import { maxBodyBytes } from './json.ts'
 import { newRequestId } from './log.ts'
 
@@ -68,6 +69,11 @@ export function describeRequest (request: FastifyRequest, identity: Partial<Fast
   }
 }
 
+// Costs in the tick limiter. A tick's budget covers 16 error responses, or starts four requests that have no
+// cached token.
+const errorCost = 8192
+export const requestCost = 32_768
+
 export function handleError (error: unknown, request: FastifyRequest, reply: FastifyReply): void {
   const apiError = toApiError(request.server, error, errors.INTERNAL)
   const { status, number, headers, message } = apiError
@@ -85,7 +91,9 @@ export function handleError (error: unknown, request: FastifyRequest, reply: Fas
   if (reply.hasHeader('connection') && reply.raw.getHeader('connection') !== 'close') {
     reply.header('connection', 'keep-alive')
   }
-  reply.send({ error: number, message })
+  // Without the tick limiter, a client could keep the event loop busy with rejected requests.
+  const client = request.identity?.user ?? fields.remoteAddress
+  userWork.run(`error ${client}`, errorCost, () => { reply.send({ error: number, message }) })
 }
 
 /** Writes the last response of a connection, for a request that does not reach Fastify. */

@@ -4,7 +4,7 @@ import { FairQueue } from './fair-queue.ts'
 /** The most work in one tick. Parsing or serializing this many bytes of JSON takes some 2 ms. */
 const maxBytesPerTick = 131_072
 
-/** How much work of one user runs before the next user gets a turn. */
+/** How much work of one user or client address runs before the next user or address gets a turn. */
 const quantumBytes = 65_536
 
 /** Limits bytes, not time: clocks are too coarse, and on a busy machine even short work takes long. */
@@ -36,5 +36,5 @@ export class TickLimiter {
   }
 }
 
-/** Parsing and serialization for authenticated users. The key is the user. */
+/** The key is the user, or the address of a client that may be unauthenticated. */
 export const userWork = new TickLimiter()

@@ -5,30 +5,28 @@ import { createUsers } from '../../faults/postgres.ts'
 import { sql } from '../../../support/database.ts'
 import type { Program, Scope } from '../../../support/program.ts'
 import type { Plants } from '../oracle.ts'
-import { largeFiles, seeds } from './stream.ts'
-import type { LargeResponses } from './predict.ts'
-
-export interface User { name: string, token: string }
+import { seeds } from './items.ts'
 
 export type Store = ReturnType<typeof openStore>
 
 export function openStore (scope: Scope, url: string) {
   const pool = new pg.Pool({ connectionString: url, max: 4 }).on('error', () => {})
   scope.teardown(() => pool.end())
-  let users: Promise<User[]> = Promise.resolve([])
+  let users: Promise<Array<{ name: string, token: string }>> = Promise.resolve([])
   let created = 0
 
-  async function createSeeded (): Promise<User[]> {
+  async function createSeeded () {
     const names = Array.from({ length: 200 }, () => `stream ${created++}`)
     const tokens = await createUsers(url, names)
-    await pool.query(`insert into plants (owner, id, name) select owner, id, 'seed ' || id
-      from unnest($1::text[]) owner, unnest($2::bigint[]) id`, [names, [...seeds.keys()].map(String)])
+    await pool.query(`insert into plants (owner, id, name) select owner, id, name
+      from unnest($1::text[]) owner, unnest($2::bigint[], $3::text[]) seed (id, name)`,
+    [names, [...seeds.keys()].map(String), [...seeds.values()]])
     return names.map((name, index) => ({ name, token: tokens[index] as string }))
   }
 
   return {
     /** Each stream has a user of its own, because the requests of a client that has left may run later. */
-    async nextUser (): Promise<User> {
+    async nextUser () {
       for (;;) {
         const current = users
         const user = (await current).pop()
@@ -37,7 +35,9 @@ export function openStore (scope: Scope, url: string) {
       }
     },
 
-    readPlants: (user: string) => readPlants(pool, user)
+    async readNames (user: string): Promise<Map<bigint, string>> {
+      return new Map([...await readPlants(pool, user)].map(([id, { name }]) => [id, name]))
+    }
   }
 }
 
@@ -52,15 +52,11 @@ export async function readPlants (pool: pg.Pool, user: string): Promise<Plants> 
   }))
 }
 
-/** Reads files. Stores and reads a list that exceeds the socket buffers. */
-export async function createLarge (url: string, { address }: Program): Promise<LargeResponses> {
-  const [listToken = ''] = await createUsers(url, ['large list'])
+/** Stores and reads a list that exceeds the socket buffers. */
+export async function createLarge (url: string, { address }: Program): Promise<{ token: string, list: string }> {
+  const [token = ''] = await createUsers(url, ['large list'])
   await sql(url, `insert into plants (owner, id, name)
     select 'large list', id, repeat('x', 4000) from generate_series(1, 1500) id`)
-  const read = async (path: string) => {
-    const response = await fetch(address + path, { headers: { authorization: `Bearer ${listToken}` } })
-    return response.text()
-  }
-  const files = await Promise.all(largeFiles.map(async (path) => [path, await read(path)]))
-  return { listToken, list: await read('/plants'), files: Object.fromEntries(files) }
+  const response = await fetch(`${address}/plants`, { headers: { authorization: `Bearer ${token}` } })
+  return { token, list: await response.text() }
 }
