@@ -62,7 +62,9 @@ export function createBearer (
       return done()
     }
     const kind = paths.includes(request.routeOptions.url as string) ? 'probe' : 'request'
-    userWork.run(`${kind} ${addressOf(request)}`, requestCost, done)
+    userWork.run(`${kind} ${addressOf(request)}`, requestCost, () => {
+      if (!request.raw.socket.destroyed) done()
+    })
   })
 
   // Fastify reads the body only after this check.

@@ -67,7 +67,7 @@ export function parseJson (text: string): unknown {
 // Only such a body needs the reviver, with which parsing takes many times as long.
 const needsReviver = /(?<!\d)\d{16}|\d[.eE]|\\u|__proto__/
 /** The reviver may visit this many values. 16 KiB of small numbers would take 8 ms. */
-const maxValues = 1000
+const maxValues = 100
 const tooManyValues = new ApiError(errors.BODY_TOO_LARGE, { detail: `at most ${maxValues} values` })
 /** How many values the reviver has visited. */
 let values = 0

@@ -5,7 +5,7 @@ import { noPlant, notJson } from './error-response.ts'
 const size = Number(settings.BODY_LIMIT.initial)
 const fill = (start: string, unit: string, end: string) =>
   start + unit.repeat((size - start.length - end.length) / Buffer.byteLength(unit)) + end
-const tooManyValues = [40006, 'The body is larger than this service accepts: at most 1000 values.'] as const
+const tooManyValues = [40006, 'The body is larger than this service accepts: at most 100 values.'] as const
 const range = 'from -9223372036854775808 to 9223372036854775807.'
 const noId = [40011, `id is missing: expected an integer ${range}`] as const
 const badId = [40012, `id must be an integer ${range}`] as const
