@@ -73,7 +73,8 @@ t.test('the last of several duplicate keys wins, and unknown fields are ignored'
     ...[
       '"Id":7', '"owner":"bob"', '"constructor":{"prototype":{"tag":"t"}}', '"hasOwnProperty":1',
       '"__proto__x":1', '"x":"\\"__proto__\\":1"', '"x":1e999', '"x":"\\ud800"', '"toJSON":"x"',
-      `"x":[${'1,'.repeat(90)}1.5]`, `"x":[${'1,'.repeat(5000)}1]`, `"x":${'['.repeat(90)}${']'.repeat(90)}`, `"x":"${'[{,'.repeat(5000)}"`
+      `"x":[${'1,'.repeat(90)}1.5]`, `"x":[${'1,'.repeat(5000)}1]`, `"x":${'['.repeat(90)}${']'.repeat(90)}`,
+      `"x":"${'[{,'.repeat(5000)}"`
     ].map((field, index) => `{"id":${index + 2},${field},"name":"last","tag":""}`)
   ]
   for (const body of bodies) t.equal((await send(body)).body, '{"name":"last","tag":""}', body.slice(0, 60))

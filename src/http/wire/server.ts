@@ -21,7 +21,9 @@ export interface Behavior {
 }
 
 /** `server` closes connections beyond `maxConnections` at once, and emits 'drop'. */
-export function createServer ({ run, isLast }: Behavior, maxConnections: number, options: ServerOptions = {}) {
+export function createServer (
+  { run, isLast }: Behavior, maxConnections: number, options: ServerOptions = {}
+) {
   const connections = new Map<Socket, ClientConnection>()
 
   function arrive (request: IncomingMessage, response: ServerResponse): void {

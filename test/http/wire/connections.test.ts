@@ -59,10 +59,11 @@ async function sendSegments ({ client, socket }: { client: Socket, socket: Socke
 
 t.afterEach(() => sql(url, 'delete from plants'))
 
-t.test('of requests sent at once only the first runs, and the connection closes after its response', async (t) => {
+t.test('of requests sent at once only the first runs, and its response closes the connection', async (t) => {
   const expecting = create(6001, 'Expect: 100-continue\r\n')
   for (const first of [list('?limit=1'), create(6001), expecting]) {
-    for (const rest of [create(6002), create(6002).slice(0, -3), create(6002).repeat(40), 'garbage\r\n\r\n']) {
+    const second = create(6002)
+    for (const rest of [second, second.slice(0, -3), second.repeat(40), 'garbage\r\n\r\n']) {
       for (const halfClose of [false, true]) {
         const responses = await exchange(address, [first + rest], { halfClose })
         const last = responses.filter(({ status }) => status !== 100)
@@ -133,7 +134,8 @@ t.test('a request that wants the end of the connection is the last one', async (
     [request('GET /livez', 'proxy-connection: keep-alive, CLOSE\r\n'), create(6001)],
     [request('GET /livez', offer) + inner], [request('GET /livez', offer)],
     // Node's parser drops what follows the body of an upgrade request in the same segment.
-    [request('POST /plants', offer + type + 'Content-Length: 19\r\n'), `{"id":2,"name":"n"}${create(6001)}`, inner],
+    [request('POST /plants', `${offer}${type}Content-Length: 19\r\n`), `{"id":2,"name":"n"}${create(6001)}`,
+      inner],
     [request('GET /livez', offer).slice(0, -1), '\nXY', inner]
   ]) {
     const connection = await open()
@@ -207,13 +209,15 @@ t.test('a rejected connection is closed on both sides, also if the client goes o
   // The service reads on for five seconds. The connection has traffic all the time.
   await once(socket, 'close')
   clearInterval(drip)
-  t.equal(log.slice(logged).filter((line) => JSON.parse(line).error === 40001).length, 3, 'each rejection has one line')
+  const rejections = log.slice(logged).filter((line) => JSON.parse(line).error === 40001)
+  t.equal(rejections.length, 3, 'each rejection has one line')
 })
 
 t.test('a client that disconnects at any point causes no error and no warning', async (t) => {
   const beginnings = [
-    '', 'GET', list(), list() + list(), 'garbage\r\n\r\n', `${list()}garbage\r\n\r\n`, tunnel, list() + tunnel,
-    create(6001, 'Expect: banana\r\n'), create(6001).slice(0, -3), request('POST /plants', type + chunked) + '5\r\n{'
+    '', 'GET', list(), list() + list(), 'garbage\r\n\r\n', `${list()}garbage\r\n\r\n`, tunnel,
+    list() + tunnel, create(6001, 'Expect: banana\r\n'), create(6001).slice(0, -3),
+    `${request('POST /plants', type + chunked)}5\r\n{`
   ]
   for (const method of ['resetAndDestroy', 'destroy'] as const) {
     await Promise.all(beginnings.map(async (beginning) => {
@@ -288,7 +292,8 @@ t.test('a connection beyond MAX_CONNECTIONS is closed at once, until another has
   const { listen, log, metricsUrl } = await startApp(t, { MAX_CONNECTIONS: '2', METRICS_PORT: '0' })
   const address = await listen()
   const { hostname, port } = new URL(address)
-  const clients = Array.from({ length: 3 }, () => connect(Number(port), hostname).on('error', () => {}).resume())
+  const clients = Array.from({ length: 3 }, () =>
+    connect(Number(port), hostname).on('error', () => {}).resume())
   // The service accepts the connections in their order.
   await once(clients[2] as Socket, 'close')
   t.match(log.map((line) => JSON.parse(line)).find(({ error }) => error === 50302),

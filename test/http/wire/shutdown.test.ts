@@ -31,12 +31,14 @@ t.test('a shutdown ends each connection with its next response, and waits for a 
     const client = open(t, address)
     const received = buffer(client)
     client.write(text)
-    const isRead = ({ remotePort, bytesRead }: Socket) => remotePort === client.localPort && bytesRead === text.length
+    const isRead = ({ remotePort, bytesRead }: Socket) =>
+      remotePort === client.localPort && bytesRead === text.length
     while (!sockets.some(isRead)) await nextTick()
     return () => received
   }
   const live = 'GET /livez HTTP/1.1\r\nHost: x\r\n'
-  const idle = await Promise.all([send(''), send('GET /pl'), send(`${live}\r\n`), send(`${live}Content-Length: 9\r\n\r\nx`)])
+  const starts = ['', 'GET /pl', `${live}\r\n`, `${live}Content-Length: 9\r\n\r\nx`]
+  const idle = await Promise.all(starts.map(send))
   // The service must wait until the client reads.
   await makeLongList(url)
   const reading = open(t, address).pause()

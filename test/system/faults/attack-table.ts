@@ -152,7 +152,8 @@ const rows: Row[] = [
     { onlyDirect: 'the proxies reject malformed heads' }],
   ['lists at ten times the rate limit', 20, 'USER_RATE', getAgain('/plants', 2000),
     { others: 20, settings: { USER_RATE: '200/s' } }],
-  ['unknown, forged and malformed tokens after a valid one', 200, 'queue of look-ups', sendInvalidTokens, { hasJwts: true }],
+  ['unknown, forged and malformed tokens after a valid one', 200, 'queue of look-ups', sendInvalidTokens,
+    { hasJwts: true }],
   ['bodies of 16 KiB at once, after a list', 1000, size, sendBodiesAtOnce],
   ['bodies of 128 KiB, others create 15,000 characters', 100, size, sendLargestBodies,
     { settings: { BODY_LIMIT: String(largestBodyLimit) }, otherNameLength: 15_000 }]

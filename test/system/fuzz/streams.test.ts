@@ -6,7 +6,7 @@ const seed = Date.now() % 1_000_000
 const inParallel = { buffered: true }
 t.jobs = 2
 
-t.test('what ran on a connection is a prefix of what was sent, in order, each once', inParallel, async (t) => {
+t.test('what ran is a prefix of what was sent, in order, each once', inParallel, async (t) => {
   t.same(await testStreams(t, await createDatabase(t), { seed, count: 2500 }), [])
 })
 

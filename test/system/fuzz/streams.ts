@@ -27,13 +27,15 @@ async function check<Value> (
     fc.check(fc.asyncProperty(fc.noBias(values), (value) => run(value, worker)), {
       seed: seed + worker,
       numRuns: Math.ceil(count / workers),
-      // How long fast-check may look for a simpler value that also fails.
-      interruptAfterTimeLimit: path === undefined ? 600_000 : 60_000,
+      // fast-check must also end when it looks for a simpler value that fails.
+      interruptAfterTimeLimit: 600_000,
       ...path !== undefined && { path, endOnFailure: true }
     })))
-  return results.filter(({ failed, counterexample }) => failed && counterexample).map((result) =>
-    `--seed ${result.seed} --path ${result.counterexamplePath}\n${(result.errorInstance as Error).message}\n` +
-    JSON.stringify(result.counterexample))
+  return results.filter(({ failed }) => failed).map((result) => [
+    `--seed ${result.seed} --path ${result.counterexamplePath}`,
+    (result.errorInstance as Error | null)?.message ?? 'interrupted',
+    JSON.stringify(result.counterexample)
+  ].join('\n'))
 }
 
 /** Runs `count` streams on one instance of the service. Returns a report of each failure. */
@@ -48,7 +50,9 @@ export async function testStreams (scope: Scope, url: string, options: Options):
 }
 
 /** Streams on an instance of the service that ends during them. */
-const shutdowns = fc.record({
+interface Shutdown { streams: Stream[], signal: NodeJS.Signals, signalMs: number, lock: string | undefined }
+
+const shutdowns: fc.Arbitrary<Shutdown> = fc.record({
   streams: fc.array(streamsWith(8, 150), { maxLength: 16, size: 'max' }),
   signal: fc.constantFrom<NodeJS.Signals>('SIGTERM', 'SIGINT'),
   signalMs: fc.nat(150),
@@ -83,7 +87,7 @@ const isAboutDatabase = (complaint: string) => /unresponsive|no connection withi
 
 /** Judges nothing if the machine is so busy that the service reaches its deadline. */
 async function runShutdown (
-  scope: Scope, instance: Instance, { streams, signal, signalMs, lock }: typeof shutdowns extends fc.Arbitrary<infer T> ? T : never
+  scope: Scope, instance: Instance, { streams, signal, signalMs, lock }: Shutdown
 ): Promise<void> {
   const { url, service } = instance
   const session = lock && await openSession(scope, url, `begin; lock table plants in ${lock} mode`)
@@ -118,6 +122,6 @@ async function runStream (
     judge(items, seen, await store.readNames(user.name), large.list, shutdown !== undefined)
   } catch (error) {
     const received = seen.responses.map(({ status, headers }) => `${status} ${headers.connection}`).join(', ')
-    throw new Error(`${(error as Error).message}\nreceived ${received}, sent ${seen.complete} of ${seen.begun}`)
+    throw new Error(`${(error as Error).message}\nreceived ${received}`, { cause: error })
   }
 }

@@ -1,5 +1,5 @@
-// What ran is a prefix of what was sent, in order, each once. An executed write has its response, or the client
-// has left.
+// The rule: what ran is a prefix of what was sent, in order, each once. An executed write has its response,
+// or the connection ended.
 import { checkError } from '../checks.ts'
 import { canary, seeds, type Item } from './items.ts'
 import type { Observation } from './play.ts'
@@ -19,7 +19,8 @@ export function judge (
   const lastAt = items.findIndex(({ end }) => end === 'last')
   const runnable = items.slice(0, lastAt < 0 ? complete : Math.min(complete, lastAt + 1))
   const ran = runnable.findLastIndex(isExecuted) + 1
-  const mayBeCut = hasLeft || begun > maxIgnored || items.slice(0, begun).some(({ text }) => text.includes('CONNECT'))
+  const hasTunnel = items.slice(0, begun).some(({ text }) => text.includes('CONNECT'))
+  const mayBeCut = hasLeft || hasTunnel || begun > maxIgnored
 
   // The stored plants are those after the first `ran` items.
   const plants = new Map(seeds)
@@ -60,8 +61,9 @@ export function judge (
   expect(!seen.isMidway, 'an incomplete response')
   expect(ran <= responses.length, `${ran} items ran, but there are ${responses.length} responses`)
   if (inShutdown) return
-  const due = lastAt < 0 ? inTurn : Math.min(inTurn, lastAt + 1)
-  expect(responses.length >= Math.min(due, complete), `${due} items were sent in turn, ${responses.length} responses`)
-  const isIdle = inTurn === begun && complete === begun && items.slice(0, begun).every(({ end }) => end === 'open')
+  const due = Math.min(inTurn, runnable.length)
+  expect(responses.length >= due, `${due} items were sent in turn, ${responses.length} responses`)
+  const isOpen = items.slice(0, begun).every(({ end }) => end === 'open')
+  const isIdle = isOpen && Math.min(inTurn, complete) === begun
   expect(!isIdle || !endedFirst, 'the service ended an idle connection')
 }

@@ -24,8 +24,8 @@ export interface Observation {
 }
 
 /**
- * Sends the items. Rejects if the service hangs. With `shutdown`, the client leaves its side of the connection
- * open until the service has ended.
+ * Sends the items. Rejects if the service hangs. With `shutdown`, the client leaves its side of the
+ * connection open until the service has ended.
  */
 export async function play (
   address: string, items: Item[], stream: Stream, shutdown?: Promise<unknown>
@@ -41,7 +41,8 @@ export async function play (
     }
     // Such a request would time out only after 30 s.
     const isSilent = client.begun > client.complete && items[client.complete]?.isUpgrade
-    const hasLeft = !client.hasEnded && (stream.end === 'leave' || stream.end === 'reset' || isSilent === true)
+    const leaves = stream.end === 'leave' || stream.end === 'reset' || isSilent === true
+    const hasLeft = leaves && !client.hasEnded
     if (stream.end === 'stay' && !hasLeft) await client.wait('responses')
     const endedFirst = client.hasEnded
     if (hasLeft && stream.end === 'reset') client.socket.resetAndDestroy()
@@ -96,7 +97,7 @@ class StreamClient {
   }
 
   get complete (): number { return this.#ends.filter((end) => end <= this.#sent).length }
-  get begun (): number { return this.#ends.filter((_, index) => (this.#ends[index - 1] ?? 0) < this.#sent).length }
+  get begun (): number { return [0, ...this.#ends.slice(0, -1)].filter((start) => start < this.#sent).length }
   get isMidway (): boolean { return this.#incoming.isMidway }
   /** Whether the last response has arrived. */
   get isOver (): boolean { return this.responses.at(-1)?.headers.connection === 'close' }
@@ -104,8 +105,8 @@ class StreamClient {
   write (text: string): void {
     const before = this.begun
     this.#sent += text.length
-    const isInTurn = this.inTurn === before && this.responses.length === before && !this.isOver && !this.hasEnded
-    if (isInTurn && this.begun > before) this.inTurn++
+    const isInTurn = this.inTurn === before && this.responses.length === before
+    if (isInTurn && this.begun > before && !this.isOver && !this.hasEnded) this.inTurn++
     this.socket.write(text, 'latin1')
   }
 

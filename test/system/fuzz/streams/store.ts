@@ -53,7 +53,7 @@ export async function readPlants (pool: pg.Pool, user: string): Promise<Plants> 
 }
 
 /** Stores and reads a list that exceeds the socket buffers. */
-export async function createLarge (url: string, { address }: Program): Promise<{ token: string, list: string }> {
+export async function createLarge (url: string, { address }: Program) {
   const [token = ''] = await createUsers(url, ['large list'])
   await sql(url, `insert into plants (owner, id, name)
     select 'large list', id, repeat('x', 4000) from generate_series(1, 1500) id`)
