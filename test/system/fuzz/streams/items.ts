@@ -129,11 +129,11 @@ const pick = <Value>(...choices: Array<[weight: number, ...values: Value[]]>): A
 
 const shapesWith = (large: number): Arbitrary<Shape> => fc.record({
   operation: pick<Shape['operation']>([25, 'create'], [15, 'delete'], [15, 'list'], [large, 'large'],
-    [3, 'head', 'early', 'unknown', 'unauthorized', 'invalid'],
-    [1, 'garbage', 'noise', 'badChunk', 'tunnel']),
+    [12, 'head', 'early', 'unknown', 'unauthorized', 'invalid'],
+    [4, 'garbage', 'noise', 'badChunk', 'tunnel']),
   before: pick([40, ''], [2, '\r\n'], [1, 'XY']),
   version: pick([30, '1.1'], [1, '1.0']),
-  field: pick([60, ''], [4, ...plain], [1, ...last, ...badFraming, ...rejected]),
+  field: pick([60, ''], [6, ...plain], [6, ...last], [3, ...badFraming], [2, ...rejected]),
   chunks: fc.option(fc.array(fc.integer({ min: 1, max: 40 }), { maxLength: 4 }), { nil: undefined }),
   times: fc.constant(1)
 }).chain((shape) => pick([20, 1], [1, 3, 17, 120]).map((times) =>
