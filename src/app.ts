@@ -1,6 +1,6 @@
 // Builds the app with metrics and traces. commands/serve.ts opens the database, listens, and handles signals.
 import { Type } from '@sinclair/typebox'
-import Fastify, { LogController } from 'fastify'
+import Fastify from 'fastify'
 import { createBearer, requireScope } from './access/bearer.ts'
 import { limitFailedAuth, limitUsers } from './access/rate-limits.ts'
 import { createAuthenticator } from './access/token-cache.ts'
@@ -15,7 +15,7 @@ import { readJsonBodies } from './http/json.ts'
 import { createRequestLog, currentTime, registerErrorLog } from './http/log.ts'
 import { maxPathLength, rejectMalformedRequests, rewriteUrl } from './http/request-checks.ts'
 import { logRequests } from './http/request-log.ts'
-import { handleError, setStandardHeaders } from './http/responses.ts'
+import { handleError, setStandardHeaders, StreamErrors } from './http/responses.ts'
 import { compileValidator } from './http/validation.ts'
 import { createAppServer } from './http/wire/app-server.ts'
 import type { Lifecycle } from './http/wire/server.ts'
@@ -65,7 +65,7 @@ export async function buildApp (options: AppOptions, domains: Domain[] = allDoma
       timestamp: currentTime
     },
     trustProxy: config.TRUSTED_PROXIES ?? false,
-    logController: new LogController({ disableRequestLogging: true }),
+    logController: new StreamErrors({ disableRequestLogging: true }),
     childLoggerFactory: createRequestLog,
     bodyLimit: config.BODY_LIMIT,
     // Do not use setValidatorCompiler: Fastify ignores it in plugins that call addSchema, and uses Ajv there.

@@ -106,7 +106,9 @@ async function untilReady (
   }
 }
 
-/** SIGTERM, SIGINT and uncaught errors end the service. SIGUSR2 turns debug logging on or off. */
+const endSignals = ['SIGTERM', 'SIGINT', 'SIGHUP', 'SIGQUIT'] as const
+
+/** `endSignals` and uncaught errors end the service. SIGUSR2 turns debug logging on or off. */
 function handleSignals (
   app: FastifyInstance, config: Config, lifecycle: Lifecycle, release: () => Promise<void>
 ): void {
@@ -116,7 +118,7 @@ function handleSignals (
     delay: config.SHUTDOWN_TIMEOUT,
     logger: log,
     // The code below handles signals. On 'beforeExit', after a failed start, serve has closed everything.
-    skip: ['SIGTERM', 'SIGINT', 'SIGUSR2', 'beforeExit']
+    skip: [...endSignals, 'SIGUSR2', 'beforeExit']
   }, async ({ err, signal = first?.name }) => {
     // Leave time to exit with code 0, even if the database or the reader of the log does not respond.
     const deadline = setTimeout(config.SHUTDOWN_TIMEOUT * 0.95)
@@ -146,7 +148,7 @@ function handleSignals (
       process.exit(1)
     }
   }
-  for (const name of ['SIGTERM', 'SIGINT']) process.on(name, end)
+  for (const name of endSignals) process.on(name, end)
   process.on('SIGUSR2', () => {
     const level = log.level === 'debug' ? config.LOG_LEVEL : 'debug'
     // Set `debug` first. Otherwise the level `warn` or `error` would hide the next line.

@@ -50,7 +50,7 @@ export function isLastRequest (request: IncomingMessage): boolean {
     hasClose(connection) || hasClose(proxyConnection)
 }
 
-const hasClose = (header?: string | string[]) => header !== undefined && /\bclose\b/i.test(String(header))
+const hasClose = (header?: string | string[]) => typeof header === 'string' && /\bclose\b/i.test(header)
 
 const isContinue = /^100-continue$/i
 

@@ -1,11 +1,14 @@
 // Sets the standard headers, and turns errors of routes, Fastify and Node's parser into responses.
 import { STATUS_CODES } from 'node:http'
 import { isIP, type Socket } from 'node:net'
-import type { FastifyError, FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
+import {
+  LogController, type FastifyError, type FastifyInstance, type FastifyReply, type FastifyRequest
+} from 'fastify'
 import { ApiError, errors, type ErrorDefinition } from '../errors.ts'
 import { userWork } from '../scheduling/tick-limiter.ts'
 import { maxBodyBytes } from './json.ts'
 import { newRequestId } from './log.ts'
+import { isInt64, isInt64Text } from './validation.ts'
 
 // The error codes of Fastify, its plugins and Node's HTTP parser.
 const foreignErrors: Record<string, ErrorDefinition> = {
@@ -56,13 +59,14 @@ export const addressOf = (request: FastifyRequest) =>
 /** Returns fields for a log line. The route is a pattern, because the URL may contain a token. */
 export function describeRequest (request: FastifyRequest, identity: Partial<FastifyRequest>['identity']) {
   const { method, routeOptions: { url: route }, params, body } = request
-  type Named = { id?: unknown } | undefined
-  const id = String((params as Named)?.id ?? (body as Named)?.id)
+  type Named = { id?: unknown } | null | undefined
+  const id = (params as Named)?.id ?? (body as Named)?.id
   return {
     method,
     route,
-    // Any text but an integer may be a secret. As a text, an id beyond 2^53 stays exact.
-    id: /^-?\d{1,19}$/.test(id) ? id : undefined,
+    // Ignore any other value: a text may be a secret, and converting an object of a client may throw. As a
+    // text, an id beyond 2^53 stays exact.
+    id: isInt64(id) || isInt64Text(id) ? id.toString() : undefined,
     user: identity?.user,
     tokenId: identity?.id,
     remoteAddress: addressOf(request)
@@ -74,16 +78,35 @@ export function describeRequest (request: FastifyRequest, identity: Partial<Fast
 const errorCost = 8192
 export const requestCost = 32_768
 
+/** Tells the log and the metrics of an error. Returns false, and tells of that, if this fails. */
+function reportError (error: ApiError, request: FastifyRequest, further?: object): boolean {
+  const { server: { errorLog }, log } = request
+  // A report that fails has a line, too.
+  request.hasErrorLine = true
+  return errorLog.attempt(log, () => {
+    // No route without an operation id is shed, except for the files of the reference page.
+    const { operationId = 'docs' } = request.routeOptions.schema ?? {}
+    const kind = operationId !== 'docs' && request.identity === null ? 'token' : operationId
+    // An error about a revoked or expired token carries the token's identity.
+    const fields = describeRequest(request, request.identity ?? (error as Partial<FastifyRequest>).identity)
+    request.hasErrorLine = errorLog.record(error, kind, log, { ...fields, ...further })
+  })
+}
+
+/** Reports a list that the service cuts after it has sent the status. */
+export class StreamErrors extends LogController {
+  override streamError (error: FastifyError, request: FastifyRequest, { statusCode: status }: FastifyReply) {
+    // The client has left.
+    if (error.code === 'ERR_STREAM_PREMATURE_CLOSE') return
+    request.isAborted = true
+    reportError(toApiError(request.server, error, errors.INTERNAL), request, { status, aborted: 'service' })
+  }
+}
+
 export function handleError (error: unknown, request: FastifyRequest, reply: FastifyReply): void {
-  const apiError = toApiError(request.server, error, errors.INTERNAL)
+  let apiError = toApiError(request.server, error, errors.INTERNAL)
+  if (!reportError(apiError, request)) apiError = new ApiError(errors.INTERNAL)
   const { status, number, headers, message } = apiError
-  const { schema } = request.routeOptions
-  // No route without an operation id is shed, except for the files of the reference page.
-  const { operationId = 'docs' } = schema ?? {}
-  const kind = operationId !== 'docs' && request.identity === null ? 'token' : operationId
-  // An error about a revoked or expired token carries the token's identity.
-  const fields = describeRequest(request, request.identity ?? (apiError as Partial<FastifyRequest>).identity)
-  request.hasErrorLine = request.server.errorLog.record(apiError, kind, request.log, fields)
   reply.code(status).headers({ ...headers, 'cache-control': 'no-store', 'x-request-id': request.id })
   // Set a serializer: otherwise Fastify would add a charset to the content type.
   reply.type('application/json').serializer(JSON.stringify)
@@ -92,7 +115,7 @@ export function handleError (error: unknown, request: FastifyRequest, reply: Fas
     reply.header('connection', 'keep-alive')
   }
   // Without the tick limiter, a client could keep the event loop busy with rejected requests.
-  const client = request.identity?.user ?? fields.remoteAddress
+  const client = request.identity?.user ?? addressOf(request)
   userWork.run(`error ${client}`, errorCost, () => { reply.send({ error: number, message }) })
 }
 
@@ -100,7 +123,8 @@ export function handleError (error: unknown, request: FastifyRequest, reply: Fas
 export function rejectRequest (app: FastifyInstance, error: ApiError, socket: Socket): void {
   const { status, number, message } = error
   const [id, { remoteAddress }] = [newRequestId(), socket]
-  app.errorLog.record(error, 'connection', app.log.child({ reqId: id }), { remoteAddress })
+  const log = app.log.child({ reqId: id })
+  app.errorLog.attempt(log, () => app.errorLog.record(error, 'connection', log, { remoteAddress }))
   const body = JSON.stringify({ error: number, message })
   const headers = {
     ...error.headers,

@@ -14,6 +14,7 @@ import manifest from '../../package.json' with { type: 'json' }
 import type { Config } from '../config.ts'
 import { requestContext, statementEvents, type StatementEvent } from '../events.ts'
 import { readTraceparent } from '../http/log.ts'
+import { onEnd } from '../http/request-log.ts'
 
 /** Call before adding routes. Queues up to 2,048 spans and drops further spans: no request waits for them. */
 export function openTraces (app: FastifyInstance, config: Config): void {
@@ -38,10 +39,10 @@ export function openTraces (app: FastifyInstance, config: Config): void {
     const { traceId, spanId } = span.spanContext()
     // Add the ids of the span to the log lines of the request.
     request.log = app.log.child({ reqId, trace_id: traceId, span_id: spanId }, { level })
-    // Not `onResponse`: Fastify skips this hook if the client leaves before the end of the response.
-    reply.raw.once('close', () => {
-      if (reply.raw.headersSent) span.setAttribute('http.response.status_code', reply.statusCode)
-      if (reply.statusCode >= 500) span.setStatus({ code: SpanStatusCode.ERROR })
+    onEnd(request, reply, ({ status, aborted }) => {
+      if (status !== 499) span.setAttribute('http.response.status_code', status)
+      if (aborted) span.setAttribute('error.type', 'aborted')
+      if (aborted || status >= 500) span.setStatus({ code: SpanStatusCode.ERROR })
       span.end()
     })
     requestContext.run(span, done)

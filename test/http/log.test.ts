@@ -61,6 +61,37 @@ t.test('the response to a malformed request and its log line have the same id', 
   }
 })
 
+t.test('a failed report ends neither the process nor the response, and is an error of its own', async (t) => {
+  const { app, as, log } = await startApp(t, { LOG_LEVEL: 'info' }, async (guarded) => {
+    guarded.post<{ Params: { error: string } }>('/faults/:error', async (request) => {
+      request.identity = { ...request.identity, get id (): string { throw new Error('a faulty report') } }
+      if (request.params.error === 'yes') throw new ApiError(errors.FIELD_INVALID)
+      return { status: 'ok' }
+    })
+  })
+  const { authorization } = await as('alice')
+  let counted: number[] = []
+  app.errorLog.onError = ({ number }) => { counted.push(number) }
+  const linesOf = async (error: string, expected: object) => {
+    const before = log.length
+    const response = await app.inject({ method: 'POST', url: `/faults/${error}`, headers: { authorization } })
+    t.match(response.json(), expected)
+    while (log.length === before) await delay(1)
+    const lines = parsed(log.slice(before))
+    t.match(lines[0], { level: 'error', reqId: response.headers['x-request-id'] })
+    return lines.map(({ error, err: { message } }) => [error, message])
+  }
+  const failed = [50001, 'a faulty report']
+  const internal = { error: 50001, message: 'Something went wrong inside the service.' }
+  t.strictSame(await linesOf('yes', internal), [failed])
+  t.strictSame(await linesOf('no', { status: 'ok' }), [failed], 'only the line of the request failed')
+  t.strictSame(counted, [50001, 50001])
+
+  counted = []
+  app.errorLog.onError = () => { throw new Error('faulty metrics') }
+  t.strictSame(await linesOf('yes', internal), [failed])
+})
+
 t.test('the log has the address that trusted proxies forward, if it is valid', async (t) => {
   const TRUSTED_PROXIES = 'loopback, 10.0.0.0/8,fd00::/8'
   const behindProxy = await startApp(t, { ...withoutDatabase, TRUSTED_PROXIES })

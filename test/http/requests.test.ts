@@ -202,7 +202,8 @@ t.test('a method that Node knows but the service does not gets 501', async (t) =
   for (const method of ['DESCRIBE', 'ANNOUNCE', 'SETUP', 'PLAY', 'PAUSE', 'TEARDOWN', 'GET_PARAMETER',
     'SET_PARAMETER', 'REDIRECT', 'RECORD', 'FLUSH']) {
     for (const protocol of ['HTTP/1.1', 'RTSP/1.0']) {
-      const [response] = await exchange(address, [request(`${method} /plants ${protocol}`)], { halfClose: true })
+      const texts = [request(`${method} /plants ${protocol}`)]
+      const [response] = await exchange(address, texts, { halfClose: true })
       isError(t, response, 50101, 'This service does not know this method.', method)
     }
   }

@@ -30,7 +30,7 @@ export async function exchange (
   return parseResponses(await received, heads)
 }
 
-/** Sends each request after the response to the request before it. The last response must close the connection. */
+/** Sends each request after the response to the one before. The last response must close the connection. */
 export async function exchangeInTurn (
   address: string, requests: string[], heads: number[] = []
 ): Promise<RawResponse[]> {

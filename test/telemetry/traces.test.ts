@@ -128,6 +128,19 @@ t.test('a request is a span of the client\'s trace, its statement a child; both 
   t.match(line, { trace_id: traceId, span_id: rejected?.spanId })
 })
 
+t.test('the span of a list that the service cuts is an error', async (t) => {
+  const { as, database, listen, sent, url } = await traced(t)
+  await sql(url, "insert into plants select 'bob', id, 'n' from generate_series(1, 1000) as id")
+  const { authorization } = await as('bob')
+  const address = await listen()
+  t.capture(database, 'readLong', () => Promise.reject(new Error('the connection is lost')))
+  const response = await fetch(`${address}/plants`, { headers: { authorization } })
+  await t.rejects(response.text(), { message: 'terminated' })
+  t.match((await sent()).find(({ name }) => name === 'GET /plants'), {
+    attributes: { 'http.response.status_code': 200, 'error.type': 'aborted' }, status: { code: 2 }
+  })
+})
+
 t.test('a batch is one span with links to all its requests', async (t) => {
   const { create, sent } = await traced(t)
   await create(100)

@@ -52,7 +52,8 @@ export function createAppServer (
     app.addHook('preClose', shutDown)
     httpServer.server.on('drop', (data?: DropArgument) => {
       const error = new ApiError(errors.OVERLOADED, { cause: 'too many connections' })
-      app.errorLog.record(error, 'connection', app.log, { remoteAddress: data?.remoteAddress })
+      app.errorLog.attempt(app.log, () =>
+        app.errorLog.record(error, 'connection', app.log, { remoteAddress: data?.remoteAddress }))
     })
   }
 

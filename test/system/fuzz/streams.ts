@@ -35,7 +35,8 @@ async function check<Value> (
   const result = await fc.check(fc.asyncProperty(fc.noBias(values), run), { seed, numRuns, ...repeated })
   if (!result.failed) return []
   const { message } = result.errorInstance as Error
-  return [`--seed ${seed} --path ${result.counterexamplePath}\n${message}\n${JSON.stringify(result.counterexample)}`]
+  const simplest = JSON.stringify(result.counterexample)
+  return [`--seed ${seed} --path ${result.counterexamplePath}\n${message}\n${simplest}`]
 }
 
 /** Runs `count` groups of streams on one instance of the service. Returns a report of each failure. */
@@ -58,7 +59,7 @@ const shutdowns: fc.Arbitrary<Shutdown> = fc.record({
   lock: fc.constantFrom(undefined, undefined, 'share', 'access exclusive')
 })
 
-/** Starts and stops `count` instances of the service, each during some streams. Returns a report of a failure. */
+/** Starts and stops `count` instances of the service, each during some streams. */
 export async function testShutdowns (scope: Scope, url: string, options: Options): Promise<string[]> {
   const pool = openPool(scope, url)
   let large: Instance['large'] | undefined
