@@ -100,9 +100,9 @@ export async function buildApp (options: AppOptions, domains: Domain[] = allDoma
   setStandardHeaders(app)
   const preflight = config.CORS_ORIGIN === undefined ? undefined : allowOrigins(app, config.CORS_ORIGIN)
   rejectMalformedRequests(app, preflight)
-  const budget = new MemoryBudget(config.MEMORY_BUDGET)
-  readJsonBodies(app, budget)
+  readJsonBodies(app)
   server.attach(app)
+  const budget = new MemoryBudget(config.MEMORY_BUDGET)
 
   serveMetadata?.()
   await app.register(healthRoutes, { readiness })

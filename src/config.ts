@@ -66,9 +66,9 @@ export const settings = {
     'the number of open client connections; further ones are closed at once'),
   KEEP_ALIVE_TIMEOUT: duration('75s', '1h',
     'how long a client connection may be idle; longer than the idle timeout of a load balancer', '1s'),
-  BODY_LIMIT: number('131072', [1, 1_048_576], 'the largest request body, in bytes'),
+  BODY_LIMIT: number('16384', [1, 131_072], 'the largest request body, in bytes'),
   MEMORY_BUDGET: number('100663296', [16_777_216, 1_073_741_824],
-    'bytes of memory for large request bodies, unsent pages of long lists and files of /docs together'),
+    'bytes of memory for unsent pages of long lists and files of /docs together'),
   TOKEN_CACHE_TTL: duration('3s', maxTokenCacheTtl, 'how long a token is cached; 0 turns the cache off'),
   WRITE_BATCH: number(undefined, [1, 9999],
     'how many creates, deletes or lists may share a statement (lists 32, the others 512 at most; ' +

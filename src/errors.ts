@@ -55,7 +55,6 @@ export const errors = defineErrors({
   INT64_OUT_OF_RANGE: [40013, 'An integer in the body does not fit in 64 bits.'],
   PATH_PARAMETER_INVALID: [40015, 'A parameter in the path has a wrong value.'],
   QUERY_PARAMETER_INVALID: [40016, 'A parameter in the query is unknown or has a wrong value.'],
-  BODY_TOO_COMPLEX: [40017, 'The body must not have more than 100 values.'],
   HTTP_TOO_OLD: [40018, 'The response is too long for HTTP/1.0: use HTTP/1.1, or ask for fewer results.'],
   TOKEN_MISSING: [40101, 'This operation needs the header `Authorization: Bearer <token>`.'],
   TOKEN_INVALID: [40102, 'The bearer token is not valid.', challenge(', error="invalid_token"')],

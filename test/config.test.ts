@@ -43,7 +43,7 @@ const values: Record<keyof Config, { good: Record<string, unknown>, bad: string[
     '1', 'true', '10.0.0.0/33', '10.0.0.0/0', '10.0.0/8', '::1/129', '10.0.0.0/8/8', 'loopback,', 'a.test'),
   MAX_CONNECTIONS: integers(1, 99_999),
   KEEP_ALIVE_TIMEOUT: durations({ '1s': 1000, '75000ms': 75_000, '1h': 3_600_000 }, '0', '999ms', '2h'),
-  BODY_LIMIT: integers(1, 1_048_576),
+  BODY_LIMIT: integers(1, 131_072),
   MEMORY_BUDGET: integers(16_777_216, 1_073_741_824),
   TOKEN_CACHE_TTL: durations({ 0: 0, '0ms': 0, '999ms': 999, '4000ms': 4000, '4s': 4000 }, '5s', '4001ms'),
   WRITE_BATCH: integers(1, 9999),

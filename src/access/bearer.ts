@@ -6,7 +6,7 @@ import { jwtRejections, type JwtRejection } from '../events.ts'
 import { isRead } from '../http/request-checks.ts'
 import { addressOf, requestCost } from '../http/responses.ts'
 import type { Identity } from '../scheduling/batcher.ts'
-import { clientWork } from '../scheduling/tick-limiter.ts'
+import { userWork } from '../scheduling/tick-limiter.ts'
 import type { LimitGuesses } from './rate-limits.ts'
 
 /** What a valid token allows. The requests with a cached token share this object. */
@@ -62,7 +62,7 @@ export function createBearer (
       return done()
     }
     const kind = paths.includes(request.routeOptions.url as string) ? 'probe' : 'request'
-    clientWork.run(`${kind} ${addressOf(request)}`, requestCost, () => {
+    userWork.run(`${kind} ${addressOf(request)}`, requestCost, () => {
       if (!request.raw.socket.destroyed) done()
     })
   })

@@ -5,7 +5,8 @@ import {
   LogController, type FastifyError, type FastifyInstance, type FastifyReply, type FastifyRequest
 } from 'fastify'
 import { ApiError, errors, type ErrorDefinition } from '../errors.ts'
-import { clientWork } from '../scheduling/tick-limiter.ts'
+import { userWork } from '../scheduling/tick-limiter.ts'
+import { maxBodyBytes } from './json.ts'
 import { newRequestId } from './log.ts'
 import { isInt64, isInt64Text } from './validation.ts'
 
@@ -42,6 +43,8 @@ const isUnknownMethod = ({ code, bytesParsed, rawPacket }: ParserError) =>
 export function setStandardHeaders (app: FastifyInstance): void {
   app.addHook('onSend', (request, reply, payload, done) => {
     reply.header('x-request-id', request.id)
+    // A proxy could send the next request behind the rest of the body.
+    if (!request.raw.complete && maxBodyBytes(request.headers) > 0) reply.header('connection', 'close')
     if (!reply.hasHeader('cache-control')) reply.header('cache-control', 'no-store')
     // Remove the charset that Fastify adds: `application/json` has no such parameter (RFC 8259, section 11).
     if (reply.getHeader('content-type') === 'application/json; charset=utf-8') reply.type('application/json')
@@ -71,7 +74,7 @@ export function describeRequest (request: FastifyRequest, identity: Partial<Fast
 }
 
 // Costs in the tick limiter. A tick's budget covers 16 error responses, or starts four requests that have no
-// cached token or are malformed.
+// cached token.
 const errorCost = 8192
 export const requestCost = 32_768
 
@@ -107,15 +110,13 @@ export function handleError (error: unknown, request: FastifyRequest, reply: Fas
   reply.code(status).headers({ ...headers, 'cache-control': 'no-store', 'x-request-id': request.id })
   // Set a serializer: otherwise Fastify would add a charset to the content type.
   reply.type('application/json').serializer(JSON.stringify)
+  // Fastify would close the connection after each error of a body, even of a complete one.
+  if (reply.hasHeader('connection') && reply.raw.getHeader('connection') !== 'close') {
+    reply.header('connection', 'keep-alive')
+  }
   // Without the tick limiter, a client could keep the event loop busy with rejected requests.
   const client = request.identity?.user ?? addressOf(request)
-  clientWork.run(`error ${client}`, errorCost, () => {
-    // Fastify would close the connection after an error of the body. Leave that to wire/client-connection.ts.
-    if (reply.hasHeader('connection') && reply.raw.getHeader('connection') !== 'close') {
-      reply.header('connection', 'keep-alive')
-    }
-    reply.send({ error: number, message })
-  })
+  userWork.run(`error ${client}`, errorCost, () => { reply.send({ error: number, message }) })
 }
 
 /** Writes the last response of a connection, for a request that does not reach Fastify. */

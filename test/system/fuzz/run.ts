@@ -208,6 +208,8 @@ export async function fuzz (scope: Scope, databaseUrl: string, seed: number, cou
     const requests = Array.from({ length: 1 + random.below(4) }, () => anyRequest(random, worker))
     const other = anyRequest(random, random.chance(0.5) ? worker : { ...worker, authorization: 'Bearer x' })
     const bytes = mutate(random, Buffer.concat(requests), other)
+    // Node resets the connection.
+    if (bytes.includes('CONNECT ')) return []
     const before = worker.plants
     const responses = await send(bytes)
     worker.plants = await readPlants(client, worker.user)
