@@ -34,6 +34,23 @@ async function end ({ child }: Program): Promise<void> {
   }
 }
 
+t.test('a migration gives way to a dump, and delays no statements until its end', async (t) => {
+  const DATABASE_URL = await createDatabase(t)
+  await sql(DATABASE_URL, "delete from migrations where name = '0004_username_collation'")
+  // pg_dump holds this lock on each table.
+  const dump = await openSession(t, DATABASE_URL, 'begin; lock table tokens in access share mode')
+  const { child, ended } = start(['migrate'], { DATABASE_URL })
+  const service = await serve(t, { DATABASE_URL }, 'the migration waits for a lock')
+  await once(child.stderr, 'data')
+  t.strictSame(await sql(DATABASE_URL, 'select from tokens'), [])
+  await dump.query('commit')
+  const { code, stdout, stderr } = await ended
+  t.equal(code, 0)
+  t.match(stderr, /^(The migration waits for a lock of another session, such as pg_dump\.\n)+$/)
+  await service.logged('ready')
+  t.equal(stdout === 'up 0004_username_collation\n', !service.log.some(({ msg }) => msg === 'migrated'))
+})
+
 t.test('a start or migration that cannot succeed fails with one line', async (t) => {
   const other = createServer().listen(0, '127.0.0.1')
   t.teardown(() => other.close())

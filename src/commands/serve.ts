@@ -92,7 +92,8 @@ async function untilReady (
     const [[version, encoding, off, missing] = []] = await database.read(serverStatement)
     const postgresql = supportedVersion(version, encoding)
     if (config.MIGRATE === 'on') {
-      const migrations = await migrate(url)
+      const migrations = await migrate(url,
+        () => log.warn('the migration waits for a lock of another session, such as pg_dump'))
       if (migrations.length > 0) log.info({ migrations }, 'migrated')
     }
     await database.probe(tableNames)
