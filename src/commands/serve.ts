@@ -27,7 +27,9 @@ export async function serve (config: Config): Promise<void> {
   const opened = new AsyncDisposableStack()
   try {
     // Resolve the name here. For localhost, Fastify would open a second server that buildApp does not set up.
-    const { address: host } = await lookup(config.HOST, { order: 'ipv4first' })
+    const { address } = await lookup(config.HOST, { order: 'ipv4first' })
+    // With an empty host, Node listens on `::`, or on 0.0.0.0 if the system has no IPv6.
+    const host = address === '::' ? '' : address
     const embedded = config.DATABASE_URL === undefined ? await startDatabase(host, config) : undefined
     opened.defer(() => embedded?.close())
     const url = embedded?.url ?? config.DATABASE_URL as string
@@ -59,9 +61,9 @@ export async function serve (config: Config): Promise<void> {
     if (off.length > 0) app.log.warn({ off }, 'a crash of the database may lose acknowledged writes')
     if (missing.length > 0) app.log.warn({ missing }, 'the role lacks settings: see Pool in docs/scaling.md')
     // Clients of a shared port cannot choose a process, so each process listens only when it is ready.
-    const address = early ?? await app.listen(listenOptions)
+    const listeningOn = early ?? await app.listen(listenOptions)
     if (embedded !== undefined) {
-      await printQuickStart(database, ownedTables[0] as Table, address, config.DATA_DIR)
+      await printQuickStart(database, ownedTables[0] as Table, listeningOn, config.DATA_DIR)
     }
     // Collect the garbage of the start now. Otherwise, V8 would do so during the first requests.
     globalThis.gc?.()
