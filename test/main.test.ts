@@ -5,6 +5,7 @@ import { existsSync } from 'node:fs'
 import { readdir, writeFile } from 'node:fs/promises'
 import { createServer, type AddressInfo } from 'node:net'
 import { setImmediate as nextTick, setTimeout } from 'node:timers/promises'
+import { networkInterfaces } from 'node:os'
 import { join } from 'node:path'
 import { pathToFileURL } from 'node:url'
 import { promisify, stripVTControlCharacters } from 'node:util'
@@ -49,6 +50,15 @@ t.test('a migration gives way to a dump, and delays no statements until its end'
   t.match(stderr, /^(The migration waits for a lock of another session, such as pg_dump\.\n)+$/)
   await service.logged('ready')
   t.equal(stdout === 'up 0004_username_collation\n', !service.log.some(({ msg }) => msg === 'migrated'))
+})
+
+t.test('with HOST=:: the service accepts IPv4 and IPv6 connections', async (t) => {
+  const { address } = await serve(t, { DATABASE_URL: await createDatabase(t), HOST: '::' })
+  const addresses = Object.values(networkInterfaces()).flatMap((all) => all ?? [])
+  for (const { address: host, family } of addresses.filter(({ internal }) => internal)) {
+    const hostname = family === 'IPv6' ? `[${host}]` : host
+    t.equal((await fetch(Object.assign(new URL('/livez', address), { hostname }))).status, 200, host)
+  }
 })
 
 t.test('a start or migration that cannot succeed fails with one line', async (t) => {
