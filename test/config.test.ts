@@ -65,7 +65,8 @@ const values: Record<keyof Config, { good: Record<string, unknown>, bad: string[
   METRICS_PORT: integers(0, 65535),
   METRICS_HOST: texts(['0.0.0.0']),
   OTEL_EXPORTER_OTLP_ENDPOINT: texts(['http://localhost:4318', 'https://traces/x'],
-    'localhost:4318', 'ftp://h', 'http://', 'http://h:port'),
+    'localhost:4318', 'ftp://h', 'http://', 'http://h:port', 'http://h/v1/traces', 'http://h/v1/traces/'),
+  OTEL_EXPORTER_OTLP_PROTOCOL: words('http/json', 'http/protobuf'),
   OTEL_TRACES_SAMPLER: words(...samplers.flatMap((name) => [name, `parentbased_${name}`])),
   OTEL_TRACES_SAMPLER_ARG: {
     good: { 0: 0, 1: 1, 0.25: 0.25, '1.0': 1 }, bad: ['', '2', '1.1', '-1', '.5', '1e-3']
