@@ -19,7 +19,7 @@ import { migrate } from '../src/database/migrate.ts'
 import { createDatabase, openSession, sql, waitingForLocks } from './support/database.ts'
 import { createDataDir, isRunning } from './support/embedded.ts'
 import { matchEach } from './support/match.ts'
-import { program, run, serve, start, type Program } from './support/program.ts'
+import { program, run, serve, start, startedBy, type Program } from './support/program.ts'
 import { countPlants, ndjson, until } from './support/transfer.ts'
 
 t.jobs = 2
@@ -52,8 +52,12 @@ t.test('a migration gives way to a dump, and delays no statements until its end'
   t.equal(stdout === 'up 0004_username_collation\n', !service.log.some(({ msg }) => msg === 'migrated'))
 })
 
-t.test('with HOST=:: the service accepts IPv4 and IPv6 connections', async (t) => {
-  const { address } = await serve(t, { DATABASE_URL: await createDatabase(t), HOST: '::' })
+t.test('HOST=:: accepts IPv4 and IPv6 connections, and a low limit of them is logged', async (t) => {
+  const limited = startedBy(['sh', '-c', 'ulimit -n 1000; exec "$0" "$@"', ...program])
+  const environment = { DATABASE_URL: await createDatabase(t), HOST: '::', MAX_CONNECTIONS: '901' }
+  const { address, log } = await limited.serve(t, environment)
+  t.match(log.find(({ level }) => level === 'warn'),
+    { descriptors: 1000, msg: 'too few file descriptors (ulimit -n) for MAX_CONNECTIONS' })
   const addresses = Object.values(networkInterfaces()).flatMap((all) => all ?? [])
   for (const { address: host, family } of addresses.filter(({ internal }) => internal)) {
     const hostname = family === 'IPv6' ? `[${host}]` : host

@@ -1,6 +1,7 @@
 // Opens the database that a command uses.
 import { resolve } from 'node:path'
 import type { Config } from '../config.ts'
+import { commandConnectTimeoutMs } from '../database/connection-string.ts'
 import type { SessionOptions } from '../database/connection.ts'
 import { openDatabase, type Database } from '../database/database.ts'
 import { hasResponded } from '../database/pg-errors.ts'
@@ -32,7 +33,7 @@ const [watchMs, maxUnanswered] = [2000, 5]
 export function openWatched (
   url: string, options: SessionOptions
 ): { database: Database, signal: AbortSignal } {
-  const database = openDatabase({ url, ...options })
+  const database = openDatabase({ url, maxConnectMs: commandConnectTimeoutMs, ...options })
   const controller = new AbortController()
   // Do not measure the time: Ctrl-Z may stop this process for minutes.
   let unanswered = 0

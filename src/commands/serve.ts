@@ -13,7 +13,7 @@ import { parseConnectionString } from '../database/connection-string.ts'
 import { openDatabase, type Database } from '../database/database.ts'
 import { migrate, serverStatement, supportedVersion, UnsupportedServer } from '../database/migrate.ts'
 import { ownedTables, tableNames } from '../domains.ts'
-import { givenSettings, isOldNode } from '../environment.ts'
+import { givenSettings, isOldNode, maxDescriptors } from '../environment.ts'
 import { durabilityEvents } from '../events.ts'
 import type { Lifecycle } from '../http/wire/server.ts'
 import type { Table } from '../table-gateway/table.ts'
@@ -41,6 +41,11 @@ export async function serve (config: Config): Promise<void> {
     opened.defer(startRecordingUses(database, app.log))
     const { node } = process.versions
     if (isOldNode(node)) app.log.warn({ node }, 'Node has known vulnerabilities: see SECURITY.md')
+    // Some more are needed for the database, metrics and files.
+    const descriptors = maxDescriptors()
+    if (descriptors < config.MAX_CONNECTIONS + 100) {
+      app.log.warn({ descriptors }, 'too few file descriptors (ulimit -n) for MAX_CONNECTIONS')
+    }
 
     const listenOptions = {
       host,

@@ -16,7 +16,8 @@ export interface Server {
 
 export type Target = 'read-write' | 'primary' | 'any'
 
-export const connectTimeoutMs = 3000
+/** How long requests, and commands, wait for a connection. */
+export const [connectTimeoutMs, commandConnectTimeoutMs] = [3000, 10_000]
 export const urlForm = 'postgres://user:password@host:port/database, with % as %25, / as %2F, ? as %3F, ' +
   '# as %23, @ as %40, [ as %5B and space as %20 in user and password'
 
@@ -105,7 +106,7 @@ function toServer ({ host, hostname, port, pathname }: URL, parameters: Paramete
   const { channel_binding: binding = 'disable', connect_timeout: seconds } = parameters
   const fields = {
     application_name: parameters.application_name,
-    connectionTimeoutMillis: Math.min(Number(seconds) * 1000 || Infinity, connectTimeoutMs),
+    connectionTimeoutMillis: Number(seconds) * 1000 || undefined,
     database: decode(pathname.slice(1)),
     enableChannelBinding: binding !== 'disable',
     host: parameters.host ?? decode(hostname).replace(/^\[(.*)\]$/, '$1'),

@@ -3,12 +3,18 @@ import { setTimeout as delay } from 'node:timers/promises'
 import type pg from 'pg'
 import { ApiError, errors } from '../errors.ts'
 import { createClient } from './client.ts'
-import { connectTimeoutMs, parseConnectionString, type Server, type Target } from './connection-string.ts'
+import {
+  commandConnectTimeoutMs, connectTimeoutMs, parseConnectionString, type Server, type Target
+} from './connection-string.ts'
 import { Connection, type SessionOptions } from './connection.ts'
 import { UnfitServer } from './pg-errors.ts'
 import { identityColumns, Systems } from './systems.ts'
 
-export interface ConnectionOptions extends SessionOptions { url: string }
+export interface ConnectionOptions extends SessionOptions {
+  url: string
+  /** How long to wait for a connection. The default is for requests. */
+  maxConnectMs?: number
+}
 
 /** When a server is unfit, by `target_session_attrs`. `read-write`: if it is a standby or read-only. */
 const unfitWhen: Record<Target, string> = {
@@ -21,6 +27,7 @@ const unfitWhen: Record<Target, string> = {
 const retryMs = 500
 
 export function createConnector (options: ConnectionOptions) {
+  const { maxConnectMs = connectTimeoutMs } = options
   const { servers, target } = parseConnectionString(options.url)
   const hasTimelines = servers.length > 1 && target !== 'any'
   // Allow only index scans. A prepared statement keeps its plan until PostgreSQL analyzes the table. A plan
@@ -51,14 +58,14 @@ export function createConnector (options: ConnectionOptions) {
     if (!connection.isOpen) throw new UnfitServer('another server has taken over from this one')
   }
 
-  /** Connects within 3 s. Closes connections to servers with an older timeline. */
+  /** Connects within `maxConnectMs`. Closes connections to servers with an older timeline. */
   async function connect (): Promise<Connection> {
     const opened: Connection[] = []
     const attempts: Array<Promise<Connection>> = []
     /** The last error of each server. */
     const errors = new Map<Server, unknown>()
-    const expired = delay(connectTimeoutMs, undefined, { ref: false }).then(() => {
-      throw new Error(`no connection within ${connectTimeoutMs} ms`)
+    const expired = delay(maxConnectMs, undefined, { ref: false }).then(() => {
+      throw new Error(`no connection within ${maxConnectMs} ms`)
     })
     expired.catch(() => {})
 
@@ -110,11 +117,12 @@ export async function openClient (url: string, options: pg.ClientConfig): Promis
   try {
     let [server, second] = parseConnectionString(url).servers as [Server, Server?]
     if (second !== undefined) {
-      const connection = await createConnector({ url, statementTimeoutMs: 0 }).connect()
+      const options = { url, statementTimeoutMs: 0, maxConnectMs: commandConnectTimeoutMs }
+      const connection = await createConnector(options).connect()
       connection.close()
       server = connection.server
     }
-    client = createClient(server, options)
+    client = createClient(server, { connectionTimeoutMillis: commandConnectTimeoutMs, ...options })
     // An unhandled 'error' event would crash the process.
     client.on('error', () => {})
     return await client.connect()

@@ -11,6 +11,7 @@ import { countOf, formatError } from '../../src/commands/format.ts'
 import { printQuickStart } from '../../src/commands/tokens.ts'
 import { eraseUser } from '../../src/commands/users.ts'
 import { readConfig } from '../../src/config.ts'
+import { openClient } from '../../src/database/connector.ts'
 import { openDatabase } from '../../src/database/database.ts'
 import { ownedTables, tableNames } from '../../src/domains.ts'
 import { ApiError, errors } from '../../src/errors.ts'
@@ -431,6 +432,17 @@ t.test('a command ends its statements only if the server no longer responds', as
   for (let watches = 0; watches < 6; watches++) watch()
   t.equal(await slow, 'no response within 10000 ms')
   t.ok(signal.aborted)
+})
+
+t.test('a command waits longer than a request for a connection, as on a loaded machine', async (t) => {
+  const proxy = await openProxy(t, url)
+  // Each of the five round trips of a new connection takes over a second.
+  proxy.slow(600)
+  const { database } = openWatched(proxy.url, { statementTimeoutMs: 60_000 })
+  t.teardown(database.close)
+  const opened = Promise.all([database.write({ name: '', text: 'select' }), openClient(proxy.url, {})])
+  await t.resolves(opened)
+  await (await opened)[1].end()
 })
 
 t.test('a server that accepts no further connection counts as responding', async (t) => {
