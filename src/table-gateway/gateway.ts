@@ -11,6 +11,8 @@ import { createLists } from './lists.ts'
 import { createStatements } from './statements.ts'
 import { byKey, type NewRow, type RowKey, type Table } from './table.ts'
 
+type NewRowOf<Row> = Row & { id: number | bigint }
+
 /** The returned functions read and change only the rows of the identity's user. */
 export function createGateway<Row extends object> (
   database: Database, table: Table<keyof Row & string>, config: GatewayConfig, budget: MemoryBudget
@@ -21,16 +23,19 @@ export function createGateway<Row extends object> (
   const reads = batchOptions(database, config, { maxItems: 32, maxInFlight: 2 })
   const creates = createBatcher(insertAll, { ...writes, name: `${table.name}_create` })
   const deletes = createBatcher(deleteAll, { ...writes, name: `${table.name}_delete` })
+  const comparisons = createBatcher((rows: Array<NewRow<Row> & Work>) => Promise.all(rows.map(isSame)),
+    { ...reads, limits: { maxItems: 1, maxInFlight: 4 }, name: `${table.name}_compare` })
 
   async function insertAll (rows: Array<NewRow<Row> & Work>): Promise<boolean[]> {
     const sorted = rows.toSorted(byKey)
     const count = roundUpRows(rows.length)
     // Fill up with copies of the last row. `on conflict do nothing` skips all but the first row of a key.
     while (sorted.length < count) sorted.push(sorted.at(-1) as typeof sorted[0])
-    const values = sorted.flatMap(({ user, id, row }) =>
-      [user, id, ...table.fields.map((field) => row[field])])
-    return outcomesOf(rows, await database.write(statements.insert(count), values))
+    return outcomesOf(rows, await database.write(statements.insert(count), sorted.flatMap(valuesOf)))
   }
+
+  const isSame = async (row: NewRow<Row>) =>
+    (await database.read(statements.same, valuesOf(row))).length > 0
 
   async function deleteAll (keys: Array<RowKey & Work>): Promise<boolean[]> {
     const sorted = keys.toSorted(byKey)
@@ -41,13 +46,22 @@ export function createGateway<Row extends object> (
     return outcomesOf(keys, deleted)
   }
 
+  const valuesOf = ({ user, id, row }: NewRow<Row>) =>
+    [user, id, ...table.fields.map((field) => row[field])]
+
+  const toWork = (identity: Identity, row: NewRowOf<Row>) =>
+    ({ identity, user: identity.user, id: row.id.toString(), row, size: sizeOf(row) })
+
   const sizeOf = (row: Row) =>
     table.textFields.reduce((sum, field) => sum + (row[field] as string | undefined ?? '').length, 0)
 
   return {
     /** Returns false, and changes nothing, if the user already has a row with this id. */
-    create: (identity: Identity, row: Row & { id: number | bigint }): Promise<boolean> =>
-      creates.add({ identity, user: identity.user, id: row.id.toString(), row, size: sizeOf(row) }),
+    create: (identity: Identity, row: NewRowOf<Row>): Promise<boolean> => creates.add(toWork(identity, row)),
+
+    /** Whether the user has this row: a row with this id and the same fields. */
+    has: (identity: Identity, row: NewRowOf<Row>): Promise<boolean> =>
+      comparisons.add(toWork(identity, row)),
 
     /** Returns false if the user has no row with this id. */
     delete: (identity: Identity, id: string): Promise<boolean> =>
