@@ -82,7 +82,7 @@ t.test('each operation rejects credentials that do not suffice, and the log has 
       isError(t, response, number, message, `${method} ${url}, ${name}:`)
       t.equal(response.headers['www-authenticate'], challenge)
       const { date, 'x-request-id': id, ...headers } = response.headers
-      t.strictSame(headers, headersOf[challenge] ??= headers, 'all other invalid tokens get the same response')
+      t.strictSame(headers, headersOf[challenge] ??= headers, 'other invalid tokens get the same response')
       const line = log.slice(before).map((line) => JSON.parse(line)).find(({ level }) => level === 'info')
       t.match(line, { error: number, reason, remoteAddress: '127.0.0.1', reqId: id })
     }

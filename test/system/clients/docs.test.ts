@@ -18,7 +18,7 @@ const renderNext = `new Promise((resolve) => {
 async function renderAll (page: Page): Promise<void> {
   await page.locator('#app h1').waitFor()
   while (await page.evaluate(renderNext));
-  await page.getByRole('button', { name: 'Copy: Retries' }).waitFor()
+  await page.getByRole('button', { name: 'Copy: Retries, TypeScript' }).waitFor()
 }
 
 /** Lists what a reader of the rendered page cannot read. */
@@ -104,7 +104,7 @@ t.test('each sample of /docs can be copied over plain HTTP, too', needsBrowser, 
     t.equal(await paste(), code)
     names.push(name)
   }
-  t.equal(new Set(names).size, 8, names.join())
+  t.equal(new Set(names).size, 10, names.join())
   await page.getByRole('button', { name: 'Copy cURL code' }).first().click()
   t.match(await paste(), /^curl http:\/\/plants\.test\/plants \\/)
   t.same(complaints, [])

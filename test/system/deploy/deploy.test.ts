@@ -230,8 +230,8 @@ t.test('nginx names the methods of each path in its own 405', async (t) => {
 })
 
 t.test('each error of a proxy has a number of the service or of the documented proxy errors', async (t) => {
-  const rows = await find('docs/operating.md', /^\| (\d{3}91 \| .*?) \|/gm)
-  const documented = rows.map((row) => row.replace(' |', ''))
+  const rows = await find('src/api-docs/description.md', /^\| (\d{3}91 \| .*?\..*?) \|/gm)
+  const documented = rows.map((row) => row.replace(/ \| .* \|/, ''))
   const ofService = [...catalogue.values()].map(({ number, message }) => `${number} ${message}`)
   const files = (await readdir(join(root, 'deploy/errors'))).map((name) => `deploy/errors/${name}`)
   const texts = await Promise.all([...files, 'deploy/haproxy.cfg', 'deploy/nginx.conf'].map(read))
