@@ -1,10 +1,12 @@
 // Opens the database that a command uses.
+import { hostname } from 'node:os'
 import { resolve } from 'node:path'
 import type { Config } from '../config.ts'
 import { commandConnectTimeoutMs } from '../database/connection-string.ts'
 import type { SessionOptions } from '../database/connection.ts'
 import { openDatabase, type Database } from '../database/database.ts'
 import { hasResponded } from '../database/pg-errors.ts'
+import { formatError } from './format.ts'
 
 /** Loads the embedded PostgreSQL server for development. Rejects in the container image, which lacks it. */
 export const loadEmbedded = () => import('../../dev/embedded-postgres.ts').catch(() => {
@@ -48,6 +50,17 @@ export function openWatched (
       .then(() => { unanswered = 0 }, (error) => { if (hasResponded(error)) unanswered = 0 })
   }, watchMs).unref()
   return { database, signal: controller.signal }
+}
+
+/** Writes a line to the log of the database server. There, an operator finds commands from any machine. */
+export async function logCommand (database: Database, command: string, fields: object): Promise<void> {
+  const line = JSON.stringify({ level: 'info', time: new Date(), hostname: hostname(), command, ...fields })
+  // PostgreSQL also logs the statement. Encode the line, so that a search finds the line only once.
+  const hex = Buffer.from(line).toString('hex')
+  const text = `do $$ begin raise log '%', convert_from('\\x${hex}', 'UTF8'); end $$`
+  await database.write({ name: '', text }).catch((error) => {
+    console.error(`The log of the database has no line of this command. ${formatError(error)}`)
+  })
 }
 
 /** Calls `work` with the open database, its URL and the signal of `openWatched`, and closes the database. */

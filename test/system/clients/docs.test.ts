@@ -41,6 +41,8 @@ const findUnreadable = `(() => {
         partsOf(element).some((part) => part.getBoundingClientRect().right >
           element.closest('td, .scalar-card').getBoundingClientRect().right))
       .map((element) => 'is cut: ' + element.textContent),
+    ...all('.tab-list').filter((list) => list.scrollWidth > list.clientWidth)
+      .map((list) => 'is cut: ' + list.textContent),
     ...all('.markdown pre button').filter((button) => button.getBoundingClientRect().bottom >
         partsOf(button.previousElementSibling)[0].getBoundingClientRect().top)
       .map((button) => 'is covered: ' + button.previousElementSibling.textContent)
