@@ -54,8 +54,10 @@ t.test('a migration gives way to a dump, and delays no statements until its end'
 
 t.test('HOST=:: accepts IPv4 and IPv6 connections, and a low limit of them is logged', async (t) => {
   const limited = startedBy(['sh', '-c', 'ulimit -n 1000; exec "$0" "$@"', ...program])
-  const environment = { DATABASE_URL: await createDatabase(t), HOST: '::', MAX_CONNECTIONS: '901' }
-  const { address, log } = await limited.serve(t, environment)
+  const DATABASE_URL = await createDatabase(t)
+  const environment = { DATABASE_URL, HOST: '::', MAX_CONNECTIONS: '901', DRAIN_DELAY: '0' }
+  const service = await limited.serve(t, environment)
+  const { address, log } = service
   t.match(log.find(({ level }) => level === 'warn'),
     { descriptors: 1000, msg: 'too few file descriptors (ulimit -n) for MAX_CONNECTIONS' })
   const addresses = Object.values(networkInterfaces()).flatMap((all) => all ?? [])
@@ -63,6 +65,7 @@ t.test('HOST=:: accepts IPv4 and IPv6 connections, and a low limit of them is lo
     const hostname = family === 'IPv6' ? `[${host}]` : host
     t.equal((await fetch(Object.assign(new URL('/livez', address), { hostname }))).status, 200, host)
   }
+  await end(service)
 })
 
 t.test('a start or migration that cannot succeed fails with one line', async (t) => {

@@ -4,7 +4,7 @@
 // The statements follow from the definition of the table. table.ts defines a table, statements.ts has the
 // SQL, pages.ts and lists.ts read, and list-routes.ts is for the routes of lists.
 import type { Database, Row as ResultRow } from '../database/database.ts'
-import { createBatcher, type Identity, type Work } from '../scheduling/batcher.ts'
+import { createBatcher, unbatched, type Identity, type Work } from '../scheduling/batcher.ts'
 import type { MemoryBudget } from '../scheduling/memory-budget.ts'
 import { batchOptions, type GatewayConfig } from './batch-options.ts'
 import { createLists } from './lists.ts'
@@ -24,7 +24,7 @@ export function createGateway<Row extends object> (
   const creates = createBatcher(insertAll, { ...writes, name: `${table.name}_create` })
   const deletes = createBatcher(deleteAll, { ...writes, name: `${table.name}_delete` })
   const comparisons = createBatcher((rows: Array<NewRow<Row> & Work>) => Promise.all(rows.map(isSame)),
-    { ...reads, limits: { maxItems: 1, maxInFlight: 4 }, name: `${table.name}_compare` })
+    { ...reads, limits: unbatched, name: `${table.name}_compare` })
 
   async function insertAll (rows: Array<NewRow<Row> & Work>): Promise<boolean[]> {
     const sorted = rows.toSorted(byKey)

@@ -124,7 +124,7 @@ t.test('a request is a span of the client\'s trace, its statement a child; both 
   t.match(statement, { kind: 3, attributes: { 'db.system.name': 'postgresql' } })
   t.ok(BigInt(statement?.startTimeUnixNano as string) > BigInt(request?.startTimeUnixNano as string))
   t.ok(BigInt(statement?.endTimeUnixNano as string) < BigInt(request?.endTimeUnixNano as string))
-  const line = log.map((line) => JSON.parse(line)).find(({ error }) => error === 40014)
+  const line = log.map((line) => JSON.parse(line)).find(({ error }) => error === 40019)
   t.match(line, { trace_id: traceId, span_id: rejected?.spanId })
 })
 
