@@ -85,6 +85,12 @@ export const scopeMissing = (scope: string): ErrorDefinition => ({
   headers: challenge(`, error="insufficient_scope", scope="${scope}"`)
 })
 
+/** TOKEN_INVALID with a challenge that tells the client to get a new token. */
+export const tokenExpired: ErrorDefinition = {
+  ...errors.TOKEN_INVALID,
+  headers: challenge(', error="invalid_token", error_description="The token has expired"')
+}
+
 export const ErrorSchema = Type.Object({
   error: Type.Integer({ format: 'int32', description: 'The number of the error: see the table of errors' }),
   message: Type.String({ description: 'What is wrong, in words for people' })

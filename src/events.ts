@@ -52,5 +52,10 @@ export const jwtEvents = events<{ result: 'verified' | 'cached' | 'rejected' | '
 /** Published after each fetch of the identity provider's keys. */
 export const keyEvents = events<{ result: 'succeeded' | 'failed' }>('jwt-keys')
 
+/** `failed`: an export failed. `dropped`: the queue was full, or the collector rejected some spans. */
+export const traceFaults = ['failed', 'dropped'] as const
+
+export const traceFaultEvents = events<{ kind: (typeof traceFaults)[number] }>('trace-fault')
+
 /** The span of the current request. In a batch: an array with the spans of all requests in the batch. */
 export const requestContext = new AsyncLocalStorage<unknown>()

@@ -73,7 +73,8 @@ program.command('serve')
 program.command('migrate')
   .description('migrate the database up to the newest migration')
   .action(() => withDatabase(readConfig(), async (url) => {
-    const names = await migrate(url)
+    const names = await migrate(url,
+      () => console.error('The migration waits for a lock of another session, such as pg_dump.'))
     console.log(names.map((name) => `up ${name}`).join('\n') || 'nothing to do')
   }))
 

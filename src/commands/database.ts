@@ -1,7 +1,9 @@
 // Opens the database that a command uses.
+import { hostname } from 'node:os'
 import { resolve } from 'node:path'
 import type { Config } from '../config.ts'
 import { openDatabase, type Database, type DatabaseOptions } from '../database/database.ts'
+import { formatError } from './format.ts'
 
 /** Loads the embedded PostgreSQL server for development. Rejects in the container image, which lacks it. */
 export const loadEmbedded = () => import('../../dev/embedded-postgres.ts').catch(() => {
@@ -22,6 +24,17 @@ export async function withDatabase (config: Config, work: (url: string) => Promi
   }
   const { url, close } = running ?? await startEmbedded(config.DATA_DIR)
   await work(url).finally(close)
+}
+
+/** Writes a line to the log of the database server. There, an operator finds commands from any machine. */
+export async function logCommand (database: Database, command: string, fields: object): Promise<void> {
+  const line = JSON.stringify({ level: 'info', time: new Date(), hostname: hostname(), command, ...fields })
+  // PostgreSQL also logs the statement. Encode the line, so that a search finds the line only once.
+  const hex = Buffer.from(line).toString('hex')
+  const text = `do $$ begin raise log '%', convert_from('\\x${hex}', 'UTF8'); end $$`
+  await database.write({ name: '', text }).catch((error) => {
+    console.error(`The log of the database has no line of this command. ${formatError(error)}`)
+  })
 }
 
 /** Calls `work` with the open database, its URL and a signal, and closes the database. */

@@ -9,7 +9,7 @@ import type { Database, Row } from '../database/database.ts'
 import { ownedTables, tableNames } from '../domains.ts'
 import { maxQueueMs } from '../scheduling/batcher.ts'
 import { parseDuration } from '../setting-types.ts'
-import { withOpenDatabase } from './database.ts'
+import { logCommand, withOpenDatabase } from './database.ts'
 import { countOf, formatTable } from './format.ts'
 
 /** Replaces STATEMENT_TIMEOUT, because counting the rows of all users may take minutes. */
@@ -95,6 +95,8 @@ export const eraseUser = (config: Config, user: string, isConfirmed: boolean) =>
     const late = await deleteAll(database, user)
     const erased = early.map((number, index) => number + (late[index] as number))
     erased.push((await database.write(deleteTokens, [user])).length)
+    const numbers = Object.fromEntries(tableNames.map((name, index) => [name, erased[index]]))
+    await logCommand(database, 'user erase', { user, ...numbers })
     const after = await count()
     console.log(`Erased ${formatNumbers(erased)} of ${user}.`)
     console.log(`Left: ${formatNumbers(after)} of ${user}. Backups and logs are not erased.`)

@@ -52,9 +52,12 @@ export function setStandardHeaders (app: FastifyInstance): void {
   })
 }
 
+/** A socket for IPv4 and IPv6 reports the IPv4 address 192.0.2.1 as ::ffff:192.0.2.1. */
+const toPlain = (address = '') => address.replace(/^::ffff:(?=\d+\.)/, '')
+
 /** Returns the client's address, as reported by trusted proxies. Skips texts that are not IP addresses. */
 export const addressOf = (request: FastifyRequest) =>
-  request.ips?.findLast((address) => isIP(address) !== 0) ?? request.ip
+  toPlain(request.ips?.findLast((address) => isIP(address) !== 0) ?? request.ip)
 
 /** Returns fields for a log line. The route is a pattern, because the URL may contain a token. */
 export function describeRequest (request: FastifyRequest, identity: Partial<FastifyRequest>['identity']) {
@@ -122,7 +125,7 @@ export function handleError (error: unknown, request: FastifyRequest, reply: Fas
 /** Writes the last response of a connection, for a request that does not reach Fastify. */
 export function rejectRequest (app: FastifyInstance, error: ApiError, socket: Socket): void {
   const { status, number, message } = error
-  const [id, { remoteAddress }] = [newRequestId(), socket]
+  const [id, remoteAddress] = [newRequestId(), toPlain(socket.remoteAddress)]
   const log = app.log.child({ reqId: id })
   app.errorLog.attempt(log, () => app.errorLog.record(error, 'connection', log, { remoteAddress }))
   const body = JSON.stringify({ error: number, message })

@@ -14,6 +14,8 @@ import { byKey, type NewRow, type RowKey, type Table } from './table.ts'
 
 export type GatewayConfig = Pick<Config, 'WRITE_BATCH' | 'MAX_QUEUED'>
 
+type NewRowOf<Row> = Row & { id: number | bigint }
+
 /** The returned functions read and change only the rows of the identity's user. */
 export function createGateway<Row extends object> (
   database: Database, table: Table<keyof Row & string>, { WRITE_BATCH, MAX_QUEUED }: GatewayConfig,
@@ -50,10 +52,12 @@ export function createGateway<Row extends object> (
     const count = roundUpRows(rows.length)
     // Fill up with copies of the last row. `on conflict do nothing` skips all but the first row of a key.
     while (sorted.length < count) sorted.push(sorted.at(-1) as typeof sorted[0])
-    const values = sorted.flatMap(({ user, id, row }) =>
-      [user, id, ...table.fields.map((field) => row[field])])
-    return outcomesOf(rows, await write(statements.insert(count), values))
+    return outcomesOf(rows, await write(statements.insert(count), sorted.flatMap(valuesOf)))
   })
+
+  const compare = new Batcher(async ([row]: Array<NewRow<Row> & Work>) =>
+    [(await database.read(statements.same, valuesOf(row as NewRow<Row>))).length > 0],
+  { name: `${table.name}_compare`, maxItems: 1, maxInFlight: maxInFlight.lists, maxQueued: MAX_QUEUED })
 
   const remove = createWriter('delete', async (write, keys: Array<RowKey & Work>) => {
     const sorted = keys.toSorted(byKey)
@@ -64,13 +68,21 @@ export function createGateway<Row extends object> (
     return outcomesOf(keys, deleted)
   })
 
+  const valuesOf = ({ user, id, row }: NewRow<Row>) =>
+    [user, id, ...table.fields.map((field) => row[field])]
+
+  const toWork = (identity: Identity, row: NewRowOf<Row>) =>
+    ({ identity, user: identity.user, id: row.id.toString(), row, size: sizeOf(row) })
+
   const sizeOf = (row: Row) =>
     table.textFields.reduce((sum, field) => sum + (row[field] as string | undefined ?? '').length, 0)
 
   return {
     /** Returns false, and changes nothing, if the user already has a row with this id. */
-    create: (identity: Identity, row: Row & { id: number | bigint }): Promise<boolean> =>
-      create({ identity, user: identity.user, id: row.id.toString(), row, size: sizeOf(row) }),
+    create: (identity: Identity, row: NewRowOf<Row>): Promise<boolean> => create(toWork(identity, row)),
+
+    /** Whether the user has this row: a row with this id and the same fields. */
+    has: (identity: Identity, row: NewRowOf<Row>): Promise<boolean> => compare.add(toWork(identity, row)),
 
     /** Returns false if the user has no row with this id. */
     delete: (identity: Identity, id: string): Promise<boolean> =>

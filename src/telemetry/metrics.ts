@@ -15,7 +15,7 @@ import { newestMigration } from '../database/migrate.ts'
 import { catalogue } from '../errors.ts'
 import {
   batchEvents, connectionEvents, connectionOutcomes, durabilityEvents, durabilitySettings, jwtEvents,
-  jwtRejections, keyEvents, statementEvents, tokenEvents
+  jwtRejections, keyEvents, statementEvents, tokenEvents, traceFaultEvents, traceFaults
 } from '../events.ts'
 import { onEnd } from '../http/request-log.ts'
 import { createServer } from '../http/wire/server.ts'
@@ -39,6 +39,11 @@ export async function openMetrics (
   measureRequests(app, metrics)
   measureDatabase(database, metrics)
   if (config.JWT_ISSUER !== undefined) measureJwts(metrics)
+  if (config.OTEL_EXPORTER_OTLP_ENDPOINT !== undefined) {
+    const faults = metrics.counter('plant_store_trace_faults_total',
+      'Exports of spans that failed, and warnings of dropped spans', 'kind', traceFaults)
+    traceFaultEvents.subscribe(({ kind }) => faults.inc({ kind }))
+  }
   await serveMetrics(app, metrics, config)
 }
 

@@ -1,8 +1,11 @@
 // Tests the commands migrate, token and user. test/system/commands/ has further tests of commands.
 import { registerHooks, syncBuiltinESMExports } from 'node:module'
+import { hostname } from 'node:os'
+import { join } from 'node:path'
 import { PassThrough } from 'node:stream'
 import { mock } from 'node:test'
 import { setImmediate as nextTick } from 'node:timers/promises'
+import pg from 'pg'
 import t, { type Test } from 'tap'
 import manifest from '../../package.json' with { type: 'json' }
 import { createToken, createTokens, hashToken, isPrintable, isUnambiguous } from '../../src/access/tokens.ts'
@@ -11,6 +14,7 @@ import { countOf, formatError } from '../../src/commands/format.ts'
 import { printQuickStart } from '../../src/commands/tokens.ts'
 import { eraseUser } from '../../src/commands/users.ts'
 import { readConfig } from '../../src/config.ts'
+import { openClient } from '../../src/database/connector.ts'
 import { openDatabase } from '../../src/database/database.ts'
 import { ownedTables, tableNames } from '../../src/domains.ts'
 import { ApiError, errors } from '../../src/errors.ts'
@@ -408,6 +412,35 @@ async function looksForWriters (times: number): Promise<void> {
   }
 }
 
+t.test('a command that changes data leaves a line in the log of the database', async (t) => {
+  const DATABASE_URL = await createDatabase(t)
+  // The client then gets the lines of the server's log, too.
+  await sql(DATABASE_URL, `alter database ${new URL(DATABASE_URL).pathname.slice(1)}
+    set client_min_messages = log`)
+  const emitted = t.capture(pg.Connection.prototype, 'emit', pg.Connection.prototype.emit)
+  const lineOf = async (...args: string[]) => {
+    emitted.args()
+    const { code, stdout } = await run(args, { DATABASE_URL })
+    t.equal(code, 0)
+    const [line] = emitted.args().flatMap(([name, notice]) => name === 'notice' ? [notice?.message] : [])
+    return { stdout, ...JSON.parse(line) }
+  }
+  const common = { level: 'info', time: /^\d{4}-.*Z$/, hostname: hostname() }
+  const created = await lineOf('token', 'create', "O'Hara $$")
+  const tokenId = hashToken(created.stdout.trim()).slice(0, 16)
+  t.match(created, { ...common, command: 'token create', user: "O'Hara $$", tokenId })
+  t.match(await lineOf('token', 'revoke', tokenId), { command: 'token revoke', tokenId, tokens: 1 })
+  const file = join(t.testdir({ 'one.ndjson': '{"id":1,"name":"Fern"}' }), 'one.ndjson')
+  t.match(await lineOf('import', 'ann', file),
+    { command: 'import', user: 'ann', table: 'plants', result: '1 created, 0 existing, 0 rejected' })
+  t.match(await lineOf('user', 'erase', 'ann', '--yes'), { command: 'user erase', user: 'ann', plants: 1 })
+
+  await sql(DATABASE_URL, 'drop extension plpgsql')
+  t.match(await run(['token', 'create', 'ann'], { DATABASE_URL }), {
+    code: 0, stdout: /^plant_/, stderr: /^The log of the database has no line of this command. .*plpgsql.*\n$/
+  })
+})
+
 t.test('a command ends its statements only if the server no longer responds', async (t) => {
   const proxy = await openProxy(t, url)
   mock.timers.enable({ apis: ['setInterval'] })
@@ -431,6 +464,17 @@ t.test('a command ends its statements only if the server no longer responds', as
   for (let watches = 0; watches < 6; watches++) watch()
   t.equal(await slow, 'no response within 10000 ms')
   t.ok(signal.aborted)
+})
+
+t.test('a command waits longer than a request for a connection, as on a loaded machine', async (t) => {
+  const proxy = await openProxy(t, url)
+  // Each of the five round trips of a new connection takes over a second.
+  proxy.slow(600)
+  const { database } = openWatched(proxy.url, { statementTimeoutMs: 60_000 })
+  t.teardown(database.close)
+  const opened = Promise.all([database.write({ name: '', text: 'select' }), openClient(proxy.url, {})])
+  await t.resolves(opened)
+  await (await opened)[1].end()
 })
 
 t.test('a server that accepts no further connection counts as responding', async (t) => {

@@ -101,9 +101,11 @@ t.test('the log has the address that trusted proxies forward, if it is valid', a
     [behindProxy, '127.0.0.1', '2001:db8::1, fd00::7', '2001:db8::1'],
     [behindProxy, '127.0.0.1', '203.0.113.7, unknown, 10.1.2.3', '10.1.2.3'],
     [behindProxy, '127.0.0.1', '<script>', '127.0.0.1'],
+    [behindProxy, '::ffff:10.1.2.3', '203.0.113.7', '203.0.113.7'],
     // TRUSTED_PROXIES does not contain this proxy.
     [behindProxy, '198.51.100.1', '203.0.113.7', '198.51.100.1'],
-    [direct, '127.0.0.1', '203.0.113.7', '127.0.0.1']
+    [direct, '127.0.0.1', '203.0.113.7', '127.0.0.1'],
+    [direct, '::ffff:198.51.100.1', '203.0.113.7', '198.51.100.1']
   ] as const) {
     await app.inject({ url: '/x', remoteAddress, headers: { 'x-forwarded-for': forwarded } })
     t.equal(parsed(log).findLast(({ error }) => error === 40401).remoteAddress, expected, forwarded)

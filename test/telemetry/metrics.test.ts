@@ -76,7 +76,7 @@ t.test('metrics count requests, errors, tokens and statements', async (t) => {
     'http_request_duration_seconds_count{method="GET",route="/plants",status="401"}': 2,
     'http_request_duration_seconds_count{method="DELETE",route="/plants/:id",status="204"}': 1,
     'http_request_duration_seconds_count{method="any",route="none",status="404"}': 1,
-    'plant_store_errors_total{error="40014"}': 1,
+    'plant_store_errors_total{error="40019"}': 1,
     'plant_store_credentials_refused_total{reason="missing"}': 1,
     'plant_store_credentials_refused_total{reason="malformed"}': 1,
     'plant_store_token_cache_requests_total{result="miss"}': 1,

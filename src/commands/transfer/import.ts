@@ -47,6 +47,7 @@ export async function importRows (
     const store = createStore(table, transfer, options)
     let rejected = 0
     transfer.summary = () => store.summary(rejected)
+    if (!options.dryRun) transfer.logged = { user, table: table.name }
     if (file !== undefined || !process.stdin.isTTY) {
       const totalBytes = Number(size) || undefined
       transfer.progress = () =>

@@ -3,7 +3,7 @@ import { setFlagsFromString } from 'node:v8'
 import pg from 'pg'
 import type { Config } from '../../config.ts'
 import { openClient } from '../../database/servers.ts'
-import { withOpenDatabase } from '../database.ts'
+import { logCommand, withOpenDatabase } from '../database.ts'
 import { formatError } from '../format.ts'
 import { showProgress, type Progress } from './progress.ts'
 
@@ -13,6 +13,8 @@ export interface Transfer {
   signal: AbortSignal
   /** The last line of the report. Empty when there is nothing to report. */
   summary: () => string
+  /** The fields of the line in the log of the database. Undefined if the command changes nothing. */
+  logged?: object
   /** Undefined if the progress line would mix with the rows on the terminal. */
   progress?: () => Progress
 }
@@ -23,7 +25,8 @@ for (const flag of ['--semi-space-growth-factor=1', '--heap-growing-percent=50']
 /** `name` is the command. PostgreSQL shows it as the name of the application. */
 export function runTransfer (config: Config, name: string, run: (transfer: Transfer) => Promise<void>) {
   const applicationName = `plant-store ${name}`
-  return withOpenDatabase(config, { applicationName, statementTimeoutMs: 0 }, async (_, url, silence) => {
+  const options = { applicationName, statementTimeoutMs: 0 }
+  return withOpenDatabase(config, options, async (database, url, silence) => {
     const client = await openClient(url, { application_name: applicationName })
     const interruption = new AbortController()
     const signal = AbortSignal.any([interruption.signal, silence])
@@ -49,6 +52,9 @@ export function runTransfer (config: Config, name: string, run: (transfer: Trans
       console.error(formatError(signal.reason ?? error))
     }
     if (transfer.summary() !== '') console.error(transfer.summary())
+    if (transfer.logged && !silence.aborted) {
+      await logCommand(database, name, { ...transfer.logged, result: transfer.summary() })
+    }
     const timer = setTimeout(disconnect, 1000)
     await client.end()
     clearTimeout(timer)

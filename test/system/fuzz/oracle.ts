@@ -41,8 +41,11 @@ export function create (plants: Plants, request: CreateRequest): Verdict {
   if (typeof id === 'bigint' && (id < smallest || id > largest)) return { number: 40013 }
   if (typeof id !== 'bigint' || !isText(name) || (tag !== undefined && !isText(tag))) return { number: 40012 }
   if (parametersOf(query).length > 0) return { number: 40016 }
-  if (plants.has(id)) return { number: 40014 }
   const plant = { name, ...tag !== undefined && { tag } } as Plant
+  const stored = plants.get(id)
+  if (stored !== undefined) {
+    return { number: stored.name === plant.name && stored.tag === plant.tag ? 40019 : 40014 }
+  }
   plants.set(id, plant)
   return { status: 200, body: plant }
 }
