@@ -94,9 +94,11 @@ export class Servers {
   async startSession (client: Client, settings: SessionSettings = {}): Promise<string | undefined> {
     const changes = Object.entries({ ...sessionSettings, ...settings })
       .map(([name, value]) => `set_config('${name}', '${value}', false)`)
+    // PostgreSQL on Linux can notice a closed connection during a statement. The statement then ends.
     const { rows: [row] } = await client.query({
-      // PostgreSQL on Linux can notice a closed connection during a statement. The statement then ends.
-      text: `select (${unfitWhen[this.#target]})::text, exists (select from pg_extension where extname = 'citus')::text,
+      name: 'session',
+      text: `select (${unfitWhen[this.#target]})::text,
+        exists (select from pg_extension where extname = 'citus')::text,
         ${this.#servers.length > 1 ? '(select system_identifier::text from pg_control_system())' : 'null'},
         case when pid = $1 then pid || ' ' || backend_start end,
         case when pid = $1 then concat(${changes.join()}) end,
