@@ -135,11 +135,11 @@ export function openDatabase (
       await Promise.all(all.map((each) => each.openFirst()))
     },
 
-    /** Waits for the statements in flight. */
+    /** Waits for the statements in flight. May be called twice. */
     async close (): Promise<void> {
       await Promise.all(all.map((each) => each.close()))
       givenUp.clear()
-      await pool.end()
+      if (!pool.ending) await pool.end()
     }
   }
 }

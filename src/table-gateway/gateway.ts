@@ -89,7 +89,7 @@ export function createGateway<Row extends object> (
       remove({ identity, user: identity.user, id }),
 
     list: createLists<Row>(database, table, statements, budget,
-      { maxItems: maxItems(32), maxQueued: MAX_QUEUED, isOneByOne })
+      { maxItems: maxItems(32), maxQueued: MAX_QUEUED, isOneByOne: database.isDistributed })
   }
 }
 
