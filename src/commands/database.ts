@@ -1,9 +1,8 @@
 // Opens the database that a command uses.
 import { resolve } from 'node:path'
+import type pg from 'pg'
 import type { Config } from '../config.ts'
-import type { SessionOptions } from '../database/connection.ts'
-import { openDatabase, type Database } from '../database/database.ts'
-import { hasResponded } from '../database/pg-errors.ts'
+import { openClient } from '../database/connector.ts'
 
 /** Loads the embedded PostgreSQL server for development. Rejects in the container image, which lacks it. */
 export const loadEmbedded = () => import('../../dev/embedded-postgres.ts').catch(() => {
@@ -26,34 +25,18 @@ export async function withDatabase (config: Config, work: (url: string) => Promi
   await work(url).finally(close)
 }
 
-const [watchMs, maxUnanswered] = [2000, 5]
-
-/** Opens a database. If the server no longer responds, ends all statements, and aborts the signal. */
-export function openWatched (
-  url: string, options: SessionOptions
-): { database: Database, signal: AbortSignal } {
-  const database = openDatabase({ url, ...options })
-  const controller = new AbortController()
-  // Do not measure the time: Ctrl-Z may stop this process for minutes.
-  let unanswered = 0
-  setInterval(() => {
-    if (unanswered++ >= maxUnanswered) {
-      const reason = new Error(`no response within ${maxUnanswered * watchMs} ms`)
-      controller.abort(reason)
-      database.destroy(reason)
-    }
-    // A server that accepts no further connection may still run the statements of the command.
-    database.readHedged({ name: '', text: 'select' })
-      .then(() => { unanswered = 0 }, (error) => { if (hasResponded(error)) unanswered = 0 })
-  }, watchMs).unref()
-  return { database, signal: controller.signal }
-}
-
-/** Calls `work` with the open database, its URL and the signal of `openWatched`, and closes the database. */
-export const withOpenDatabase = (
-  config: Config, options: SessionOptions,
-  work: (database: Database, url: string, signal: AbortSignal) => Promise<void>
+/** Calls `work` with a client. `name` is the command: PostgreSQL shows it as the name of the application. */
+export const withClient = (
+  config: Config, name: string, options: pg.ClientConfig,
+  work: (client: pg.Client, url: string) => Promise<void>
 ): Promise<void> => withDatabase(config, async (url) => {
-  const { database, signal } = openWatched(url, options)
-  await work(database, url, signal).finally(() => database.close())
+  const client = await openClient(url, { application_name: `plant-store ${name}`, ...options })
+  await work(client, url).finally(() => closeClient(client))
 })
+
+export async function closeClient (client: pg.Client): Promise<void> {
+  // A frozen server would never confirm the end of the connection.
+  const timer = setTimeout(() => client.connection.stream.destroy(), 1000)
+  await client.end()
+  clearTimeout(timer)
+}

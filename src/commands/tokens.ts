@@ -6,15 +6,17 @@ import {
   createTokens, idOf, isWellFormedToken, tokenState, type NewToken, type Token, type Tokens
 } from '../access/tokens.ts'
 import { settings, type Config } from '../config.ts'
-import type { Database } from '../database/database.ts'
+import { openDatabase, type Database } from '../database/database.ts'
 import type { Table } from '../table-gateway/table.ts'
-import { withOpenDatabase } from './database.ts'
+import { withDatabase } from './database.ts'
 import { formatTable } from './format.ts'
 
 const withTokens = (config: Config, work: (tokens: Tokens) => Promise<void>): Promise<void> =>
-  withOpenDatabase(config, {
-    applicationName: 'plant-store token', statementTimeoutMs: config.STATEMENT_TIMEOUT
-  }, (database) => work(createTokens(database)))
+  withDatabase(config, async (url) => {
+    const database = openDatabase(
+      { url, applicationName: 'plant-store token', statementTimeoutMs: config.STATEMENT_TIMEOUT })
+    await work(createTokens(database)).finally(() => database.close())
+  })
 
 export const createToken = (config: Config, token: NewToken) =>
   withTokens(config, async (tokens) => console.log(await tokens.create(token)))

@@ -1,17 +1,16 @@
 // The command `import`: checks the lines of a file and creates their rows.
-import { fstatSync } from 'node:fs'
+import { closeSync, constants, fstatSync, openSync, statSync, writeSync } from 'node:fs'
 import { open } from 'node:fs/promises'
 import { pipeline } from 'node:stream/promises'
 import type { Config } from '../../config.ts'
 import { ApiError } from '../../errors.ts'
-import type { NewRow, Table } from '../../table-gateway/table.ts'
+import type { Table } from '../../table-gateway/table.ts'
 import { UsageError } from '../format.ts'
-import { Batch, type Fields } from './batch.ts'
+import { lockForImport, maxSilenceMs } from '../user-lock.ts'
 import { createCheck } from './check.ts'
-import { findFormat, readCsv, readNdjson, type Line } from './files.ts'
-import { gunzip } from './gunzip.ts'
+import { findFormat, gunzip, readCsv, readNdjson, type Line } from './files.ts'
 import { createStore, type StoreOptions } from './store.ts'
-import { runTransfer } from './transfer.ts'
+import { megabytes, runTransfer } from './transfer.ts'
 
 /** The options of the command line, as src/main.ts describes them. */
 export interface ImportOptions extends StoreOptions {
@@ -32,8 +31,11 @@ export async function importRows (
   if (!emptyTexts.every((name) => isCsv && table.textFields.includes(name))) {
     throw new UsageError(`--empty: expected a CSV file, and columns of ${table.textFields.join()}`)
   }
-  await runTransfer(config, 'import', async (transfer) => {
+  await runTransfer(config, 'import', { query_timeout: maxSilenceMs }, async (transfer) => {
+    const { client, url, signal } = transfer
+    if (file !== undefined) signal.addEventListener('abort', () => wakeReader(file))
     await using input = file === undefined ? undefined : await open(file)
+    signal.throwIfAborted()
     const { dev, ino, size } = fstatSync(input?.fd ?? 0, { bigint: true })
     const { skipErrors } = options
     await using rejects = skipErrors === undefined ? undefined : await open(skipErrors, 'a', 0o600)
@@ -43,53 +45,50 @@ export async function importRows (
       throw new Error('--skip-errors: expected another file than the one to import')
     }
     if (output?.isFile()) await rejects?.truncate()
-    const source = input?.createReadStream() ?? process.stdin
-    const store = createStore(table, transfer, options)
+    await using lock = await lockForImport(url, user, signal)
+    const store = createStore(table, client, options, lock.check)
     let rejected = 0
     transfer.summary = () => store.summary(rejected)
+    const source = input?.createReadStream() ?? process.stdin
     if (file !== undefined || !process.stdin.isTTY) {
-      const totalBytes = Number(size) || undefined
-      transfer.progress = () =>
-        ({ kind: table.name, bytes: source.bytesRead, totalBytes, rows: store.rows() })
-    }
-
-    async function reject ({ number, text }: Line, error: ApiError): Promise<void> {
-      rejected++
-      const reason = error.message.replace('The body', 'The line')
-      if (rejects === undefined) throw new Error(`line ${number}: ${reason}`)
-      await rejects.appendFile(`${JSON.stringify({ line: number, reason, text })}\n`)
+      const total = size > 0 ? ` of ${megabytes(Number(size))}` : ''
+      transfer.progress = () => `${megabytes(source.bytesRead)}${total} MB, ${store.rows()} ${table.name}`
     }
 
     const check = createCheck(table, isCsv, user, config.BODY_LIMIT)
     const maxLineBytes = config.BODY_LIMIT + extraBytes
-    const read = (chunks: AsyncIterable<Buffer>) =>
-      isCsv ? readCsv(chunks, maxLineBytes, table, user, emptyTexts) : readNdjson(chunks, maxLineBytes)
-    const storeAll = (chunks: AsyncIterable<Buffer>) => storeLines(table, read(chunks), check, store, reject)
-    await pipeline(source, ...isGzip ? [gunzip] : [], storeAll, { signal: transfer.signal })
+    async function reject (line: Line, error: unknown): Promise<void> {
+      if (!(error instanceof ApiError)) throw error
+      rejected++
+      const reason = error.message.replace('The body', 'The line')
+      if (rejects === undefined) throw new Error(`line ${line.number}: ${reason}`)
+      await rejects.appendFile(`${JSON.stringify({ line: line.number, reason, text: line.text() })}\n`)
+    }
+
+    await pipeline(source, ...isGzip ? [gunzip] : [], async (chunks: AsyncIterable<Buffer>) => {
+      const read = isCsv
+        ? readCsv(chunks, maxLineBytes, table, user, emptyTexts)
+        : readNdjson(chunks, maxLineBytes)
+      for await (const lines of read) {
+        for (const line of lines) {
+          try {
+            store.add(check(line))
+          } catch (error) {
+            await reject(line, error)
+          }
+          if (store.isFull()) await store.send(line.number)
+        }
+      }
+      await store.send()
+    }, { signal })
     if (rejected > 0) process.exitCode = 3
   })
 }
 
-/** Stores the rows of the lines that `check` accepts. `reject` throws to end the import. */
-async function storeLines (
-  table: Table, lines: AsyncIterable<Iterable<Line>>, check: (line: Line) => NewRow<Fields>,
-  store: ReturnType<typeof createStore>, reject: (line: Line, error: ApiError) => Promise<void>
-): Promise<void> {
-  let batch = new Batch(table)
-  for await (const some of lines) {
-    for (const line of some) {
-      try {
-        batch.add(check(line))
-      } catch (error) {
-        if (!(error instanceof ApiError)) throw error
-        await reject(line, error)
-        continue
-      }
-      if (!store.isFull(batch)) continue
-      await store.send(batch, line.number)
-      batch = new Batch(table)
-    }
-    batch.encode()
-  }
-  await store.end(batch)
+/** Ends an open or a read of a named pipe that waits for a writer. Otherwise the process could not exit. */
+function wakeReader (file: string): void {
+  if (!statSync(file, { throwIfNoEntry: false })?.isFIFO()) return
+  const pipe = openSync(file, constants.O_WRONLY | constants.O_NONBLOCK)
+  writeSync(pipe, '\n')
+  closeSync(pipe)
 }
