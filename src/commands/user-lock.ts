@@ -28,7 +28,7 @@ export async function lockForImport (url: string, user: string | undefined, sign
   const lock = { check: () => client.query('select'), [Symbol.asyncDispose]: () => closeClient(client) }
   if (row.granted) return lock
   await closeClient(client)
-  throw new Error(`user erase is running${user === undefined ? '' : ` for ${user}`}: import after its end`)
+  throw new Error(`user erase${user === undefined ? '' : ` of ${user}`} is running. Import after its end.`)
 }
 
 /** Selects the transactions of imports that may create rows of the user $1. */

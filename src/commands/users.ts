@@ -16,6 +16,8 @@ const statementTimeoutMs = 600_000
 /** The longest time that a revoked token has effects: see "After a revocation" in docs/reliability.md. */
 const maxRevocationMs =
   parseDuration(maxTokenCacheTtl) + connectTimeoutMs + parseDuration(maxStatementTimeout) + 2000
+// pg ends a statement of a server that does not respond.
+const options = { query_timeout: statementTimeoutMs + 10_000 }
 /** How many rows one statement deletes. A longer statement would delay the requests of other users. */
 const chunk = 1000
 
@@ -51,14 +53,14 @@ const writers = `select distinct virtualtransaction, case
     and database = (select oid from pg_database where datname = current_database())
     and ($2::text[] is null or virtualtransaction = any ($2))`
 
-export const listUsers = (config: Config) => withClient(config, 'user', {}, async (client) => {
+export const listUsers = (config: Config) => withClient(config, 'user', options, async (client) => {
   const heads = ['user', ...tableNames, 'newest change'].map((head) => head.toUpperCase())
   console.log(formatTable(heads, await run(client, users, [undefined])))
 })
 
 /** Asks for confirmation unless `isConfirmed`. If an erasure fails halfway, a second run completes it. */
 export const eraseUser = (config: Config, user: string, isConfirmed: boolean) =>
-  withClient(config, 'user', {}, async (client, url) => {
+  withClient(config, 'user', options, async (client, url) => {
     const count = async () => {
       const [row] = await run(client, users, [user])
       return tableNames.map((_, index) => Number(row?.[index + 1] ?? 0))
@@ -81,16 +83,15 @@ export const eraseUser = (config: Config, user: string, isConfirmed: boolean) =>
     }
     await using lock = await lockForErasure(url, user)
     await run(client, revokeByUser.text, [user])
-    await waitForWriters(client, user)
-    await lock.locked
     const early = await deleteAll(client, user)
     // Instances may still accept the tokens and create rows. Their settings are unknown, so wait for the
-    // longest time that settings allow. Then wait for the transactions of these requests.
+    // longest time that settings allow. Then wait for longer transactions, and for imports.
     if ((await count()).at(-1) !== 0) {
       console.error(`Waiting ${maxRevocationMs / 1000} s for requests with the revoked tokens.`)
       await delay(maxRevocationMs)
     }
     await waitForWriters(client, user)
+    await lock.locked
     const late = await deleteAll(client, user)
     const erased = early.map((number, index) => number + (late[index] as number))
     erased.push((await run(client, `${deleteTokens} returning id`, [user])).length)
@@ -117,13 +118,15 @@ async function run (client: pg.Client, text: string, values: unknown[]): Promise
 
 /** Waits for the transactions that write rows of users now. Names each that does not end soon. */
 async function waitForWriters (client: pg.Client, user: string): Promise<void> {
-  let writing = await run(client, writers, [user, null])
+  const find = async (ids?: string[]) =>
+    (await client.query<[id: string, name: string]>({ text: writers, values: [user, ids], rowMode: 'array' })).rows
+  let writing = await find()
   for (let round = 0; writing.length > 0; round++) {
     if (round === 1) {
       for (const [, name] of writing) console.error(`Waiting for ${name}: it may create data of ${user}.`)
     }
     await delay(100)
-    writing = await run(client, writers, [user, writing.map(([transaction]) => transaction)])
+    writing = await find(writing.map(([id]) => id))
   }
 }
 

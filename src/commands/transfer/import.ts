@@ -12,7 +12,7 @@ import { findFormat, gunzip, readCsv, readNdjson, type Line } from './files.ts'
 import { createStore, type StoreOptions } from './store.ts'
 import { megabytes, runTransfer } from './transfer.ts'
 
-/** The options of the command line, as src/main.ts describes them. */
+/** The options of the command line, as src/commands/program.ts describes them. */
 export interface ImportOptions extends StoreOptions {
   format?: string
   empty?: string
