@@ -13,15 +13,14 @@ export const loadEmbedded = () => import('../../dev/embedded-postgres.ts').catch
 /** Calls `work` with DATABASE_URL. Without DATABASE_URL uses the embedded server, and starts it if needed. */
 export async function withDatabase (config: Config, work: (url: string) => Promise<void>): Promise<void> {
   if (config.DATABASE_URL !== undefined) return work(config.DATABASE_URL)
-  const { findRunning, startEmbedded } = await loadEmbedded()
-  const running = await findRunning(config.DATA_DIR)
+  const { startEmbedded } = await loadEmbedded()
+  const { url, isNew, close } = await startEmbedded(config.DATA_DIR)
   // Standard output is reserved for the command's result.
   console.error(`DATABASE_URL is not set: using the PostgreSQL server in ${resolve(config.DATA_DIR)}`)
-  if (running === undefined) {
+  if (isNew) {
     console.error('No service uses this folder now. If your service runs, give the command the DATA_DIR or ' +
       'DATABASE_URL of the service.')
   }
-  const { url, close } = running ?? await startEmbedded(config.DATA_DIR)
   await work(url).finally(close)
 }
 
