@@ -20,9 +20,8 @@ async function open (url: string, options: pg.ClientConfig): Promise<pg.Client> 
  * Rejects if the user is being erased. `check` rejects if the lock is lost: call it before each commit, because
  * an erasure waits only for transactions that were open while the lock was held.
  */
-export async function lockForImport (url: string, user: string | undefined, signal: AbortSignal) {
+export async function lockForImport (url: string, user: string | undefined) {
   const client = await open(url, { application_name: 'plant-store import', query_timeout: maxSilenceMs })
-  signal.addEventListener('abort', () => client.connection.stream.destroy())
   const { rows: [row] } =
     await client.query(`select pg_try_advisory_xact_lock_shared(${keyOf('$1')}) as granted`, [user])
   const lock = { check: () => client.query('select'), [Symbol.asyncDispose]: () => closeClient(client) }

@@ -413,7 +413,7 @@ t.test('user erase waits for imports, and imports of the user fail meanwhile', a
     (select oid from pg_database where datname = current_database()) and not granted`
   for (const [user, importer] of [['ivo', 'ivo'], ['jan', undefined]] as const) {
     await addPlants(user, 1)
-    await using running = await lockForImport(url, importer, new AbortController().signal)
+    await using running = await lockForImport(url, importer)
     const erased = eraseUser(readConfig({ DATABASE_URL: url }), user, true)
     while ((await sql(url, locks)).length === 0) await nextTick()
     t.match(await importFile(user, join(folder, 'plants.ndjson')),
@@ -431,7 +431,7 @@ t.test('user erase waits for imports, and imports of the user fail meanwhile', a
 })
 
 t.test('an import that loses its lock commits nothing', async (t) => {
-  const lock = await lockForImport(url, 'kim', new AbortController().signal)
+  const lock = await lockForImport(url, 'kim')
   const end = `select pg_terminate_backend(pid) from pg_locks where locktype = 'advisory' and database =
     (select oid from pg_database where datname = current_database())`
   await sql(url, end)

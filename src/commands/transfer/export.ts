@@ -1,7 +1,6 @@
 // The command `export`: writes the rows of a table to a file.
 import { randomUUID } from 'node:crypto'
-import { createWriteStream, statSync } from 'node:fs'
-import { rename, rm } from 'node:fs/promises'
+import { createWriteStream, openSync, renameSync, rmSync, statSync } from 'node:fs'
 import type { Socket } from 'node:net'
 import { pipeline } from 'node:stream/promises'
 import { createGzip } from 'node:zlib'
@@ -10,7 +9,7 @@ import { to } from 'pg-copy-streams'
 import type { Config } from '../../config.ts'
 import type { Table } from '../../table-gateway/table.ts'
 import { findFormat } from './files.ts'
-import { megabytes, runTransfer } from './transfer.ts'
+import { megabytes, onExit, runTransfer } from './transfer.ts'
 
 /** Writes to standard output if there is no `file`. Exports the rows of all users if there is no `user`. */
 export async function exportRows (
@@ -22,30 +21,33 @@ export async function exportRows (
     throw new Error(`${file}: expected a new name, or a regular file to replace`)
   }
   await runTransfer(config, 'export', {}, async (transfer) => {
-    const { client, signal } = transfer
+    const { client } = transfer
     const stream = client.connection.stream as Socket
     // The role's statement_timeout may be too short for an export, so turn this timeout off.
     await client.query('begin read only; set local statement_timeout = 0')
     if (user !== undefined) await checkUser(client, table, user)
     const rows = client.query(to(copyStatement(table, isCsv, user)))
     if (file !== undefined || !process.stdout.isTTY) {
-      const before = stream.bytesRead
-      transfer.progress = () => `${megabytes(stream.bytesRead - before)} MB`
+      transfer.progress = () => `${megabytes(stream.bytesRead)} MB`
     }
     // Rename the file to its final name only when the file is complete. Do not open an existing file.
     const part = `${file}.${randomUUID()}.part`
-    const options = { flags: 'wx', mode: 0o600, flush: true }
-    const output = file === undefined ? process.stdout : createWriteStream(part, options)
-    // The commit rejects if the connection is lost before the server has confirmed the export.
-    const written = pipeline(rows, ...isGzip ? [createGzip()] : [], output, { signal })
-      .then(() => client.query('commit'))
+    const discard = () => rmSync(part, { force: true })
+    using _ = onExit(discard)
     try {
-      if (file === undefined) await written
-      else await written.then(() => rename(part, file)).finally(() => rm(part, { force: true }))
+      const output = file === undefined
+        ? process.stdout
+        : createWriteStream(part, { fd: openSync(part, 'wx', 0o600), flush: true })
+      await pipeline(rows, ...isGzip ? [createGzip()] : [], output)
+      // Rejects if the connection is lost before the server has confirmed the export.
+      await client.query('commit')
+      if (file !== undefined) renameSync(part, file)
     } catch (error) {
       // The reader has closed the pipe, as in `plant-store export … | head`.
       if ((error as NodeJS.ErrnoException).code === 'EPIPE' && !stream.destroyed) return
       throw error
+    } finally {
+      discard()
     }
     transfer.summary = () => `${rows.rowCount} exported`
   })
@@ -55,26 +57,22 @@ export async function exportRows (
 async function checkUser (client: pg.Client, { name }: Table, user: string): Promise<void> {
   const { rowCount } = await client.query(`select from ${name} where owner = $1
     union all select from tokens where username = $1 limit 1`, [user])
-  if (rowCount === 0) {
-    throw new Error(`There are no ${name} or tokens of ${user}. The command user list shows all users.`)
-  }
+  if (rowCount !== 0) return
+  throw new Error(`There are no ${name} or tokens of ${user}. The command user list shows all users.`)
 }
 
 /** PostgreSQL writes the lines. */
-function copyStatement (table: Table, isCsv: boolean, user?: string): string {
-  const { name, fields, scalarFields, columns, selected } = table
-  const keys = user === undefined ? [['user', 'owner'], ['id', 'id']] : [['id', 'id']]
-  // In CSV, COPY would write a boolean as `t` or `f`.
-  const values = fields.map((field, index) => [field,
-    isCsv && scalarFields.includes(field) ? `to_json(${columns[index]})` : selected[index]])
-  const members = [...keys, ...values]
-  // The quotes keep the upper-case letters of a field in the header. A line of JSON has none of the characters
-  // \x01 and \x02, so COPY quotes and escapes nothing.
+function copyStatement ({ name, fields, scalarFields, columns, selected }: Table, isCsv: boolean, user?: string) {
+  const members = [...user === undefined ? [['user', 'owner']] : [], ['id', 'id'],
+    // In CSV, COPY would write a boolean as `t` or `f`.
+    ...fields.map((field, index) => [field,
+      isCsv && scalarFields.includes(field) ? `to_json(${columns[index]})` : selected[index]])]
+  // The quotes keep the upper-case letters of a field in the header. COPY quotes no line of JSON, which has
+  // no control characters.
   const [list, options] = isCsv
     ? [members.map(([field, value]) => `${value} as "${field}"`).join(), 'header']
     : [`json_strip_nulls(json_build_object(${members.map(([field, value]) => `'${field}', ${value}`).join()}))`,
         "delimiter e'\\x01', quote e'\\x02'"]
-  const condition = user === undefined ? 'true' : `owner = ${pg.escapeLiteral(user)}`
-  return `copy (select ${list} from ${name} where ${condition} order by owner, id)
-    to stdout (format csv, ${options})`
+  return `copy (select ${list} from ${name} where ${user === undefined ? true : `owner = ${pg.escapeLiteral(user)}`}
+    order by owner, id) to stdout (format csv, ${options})`
 }

@@ -40,26 +40,24 @@ export async function * gunzip (source: Readable & { bytesRead: number }): Async
 }
 
 // The readers yield the lines of each chunk together, because yielding every line from an async generator is
-// slow. The readers split text in latin1, where each byte is a character. So only the lines of a file that
-// are not UTF-8 are rejected.
+// slow. They split latin1, where each byte is a character, so that only lines that are not UTF-8 are rejected.
 
 /** Skips blank lines. To save memory, shortens lines over `maxBytes`. */
 export async function * readNdjson (chunks: AsyncIterable<Buffer>, maxBytes: number) {
   let [rest, number] = ['', 0]
-  const toLine = (text: string): Line[] => {
-    number++
-    return /^\r?$/.test(text) ? [] : [{ number, text: () => decode(text), parse: () => parseLine(text) }]
-  }
-  const parseLine = (text: string) => {
+  const parse = (text: string) => {
     if (text.length > maxBytes) throw invalid(`The line must not have more than ${maxBytes} bytes.`)
     return parseJson(toUtf8(text))
   }
+  const toLines = (text: string): Line[] => ++number && /^\r?$/.test(text)
+    ? []
+    : [{ number, text: () => decode(text), parse: () => parse(text) }]
   for await (const text of readText(chunks, false)) {
     const texts = (rest + text).split('\n')
     rest = (texts.pop() as string).slice(0, maxBytes + 1)
-    yield texts.flatMap(toLine)
+    yield texts.flatMap(toLines)
   }
-  yield toLine(rest)
+  yield toLines(rest)
 }
 
 /**
@@ -69,8 +67,7 @@ export async function * readNdjson (chunks: AsyncIterable<Buffer>, maxBytes: num
 export async function * readCsv (
   chunks: AsyncIterable<Buffer>, maxBytes: number, table: Table, user?: string, emptyTexts: string[] = []
 ) {
-  let [records, number]: [Cell[][], number] = [[], 0]
-  let columns: string[] | undefined
+  let [records, columns, number]: [Cell[][], string[], number] = [[], [], 0]
   const parser = parse({
     record_delimiter: ['\n', '\r\n'],
     encoding: 'latin1',
@@ -83,35 +80,29 @@ export async function * readCsv (
 
   function * toLines (): Generator<Line> {
     for (const cells of records.splice(0)) {
-      number += countLines(cells)
-      const names = columns
+      for (const cell of [...cells, '\n']) if (cell?.includes('\n')) number += cell.split('\n').length - 1
       if (cells.length === 1 && cells[0] === undefined) continue
-      if (names === undefined) columns = checkHeader(cells.map((cell = '') => decode(cell)), table, user)
-      else {
-        const parse = () => toObject(names, cells, table, emptyTexts)
-        yield { number, text: () => decode(cells.map(quote).join()), parse }
-      }
+      const parse = () => toObject(columns, cells, table, emptyTexts)
+      if (columns.length > 0) yield { number, text: () => decode(cells.map(quote).join()), parse }
+      else columns = checkHeader(cells.map((cell = '') => decode(cell)), table, user)
     }
   }
-  async function * parseAll (write: (done: (error?: Error | null) => void) => void) {
+  async function * run (write: (done: (error?: Error | null) => void) => void) {
     const error = await new Promise<Error | null | undefined>(write)
     yield toLines()
     if (!error) return
     throw new Error(`line ${number + 1}: ${error.message}. Expected cells like "5"" pot", and at most ` +
       `${maxBytes} bytes.`)
   }
-  for await (const text of readText(chunks, true)) yield * parseAll((done) => parser.write(text, 'latin1', done))
-  yield * parseAll((done) => parser.end(done))
+  for await (const text of readText(chunks, true)) yield * run((done) => parser.write(text, 'latin1', done))
+  yield * run((done) => parser.end(done))
 }
-
-const countLines = (cells: Cell[]) =>
-  cells.reduce((count, cell) => cell?.includes('\n') ? count + cell.split('\n').length - 1 : count, 1)
 
 /** Writes the cell of a rejected record again. */
 const quote = (cell: Cell) =>
   cell === '' || /[",\n\r]/.test(cell ?? '') ? `"${cell?.replaceAll('"', '""')}"` : cell
 
-/** Yields latin1, without a byte order mark. */
+/** Yields latin1, without a byte order mark. Throws if the first line shows another encoding or kind of CSV. */
 async function * readText (chunks: AsyncIterable<Buffer>, isCsv: boolean): AsyncGenerator<string> {
   let [text, isChecked] = ['', false]
   for await (const chunk of chunks) {
@@ -124,18 +115,17 @@ async function * readText (chunks: AsyncIterable<Buffer>, isCsv: boolean): Async
   yield isChecked ? text : checkStart(text, isCsv)
 }
 
-/** What is wrong with a CSV file whose first line matches. */
-const faults: Array<[pattern: RegExp, fault: string]> = [
+/** What is wrong with a file that starts so, in NDJSON and CSV, or only in CSV. */
+const faults: Array<[start: RegExp, fault: string, isOfAll?: true]> = [
+  // In UTF-16, every second byte of ASCII is zero.
+  [/^[^]{0,3}\0/, 'the file is UTF-16, not UTF-8', true],
   [/^[^\n]*\r(?!\n|$)/, 'the lines end in CR without LF'],
   [/^[^,\n]*;/, 'the cells are separated by semicolons, not commas'],
   [/^[^,\n]*\t/, 'the cells are separated by tabs, not commas']
 ]
 
 function checkStart (text: string, isCsv: boolean): string {
-  // In UTF-16, every second byte of ASCII is zero.
-  const fault = text.slice(0, 4).includes('\0')
-    ? 'the file is UTF-16, not UTF-8'
-    : faults.find(([pattern]) => isCsv && pattern.test(text))?.[1]
+  const [, fault] = faults.find(([start,, isOfAll]) => (isCsv || isOfAll) && start.test(text)) ?? []
   if (fault !== undefined) throw new Error(`line 1: ${fault}. ${advice}`)
   return text.replace(/^\xEF\xBB\xBF/, '')
 }
@@ -152,9 +142,8 @@ function checkHeader (columns: string[], { fields }: Table, user?: string): stri
   const known = [...user === undefined ? ['user'] : [], 'id', ...fields]
   if (columns.every((name, index) => known.includes(name) && columns.indexOf(name) === index)) return columns
   // Quotes show spaces at the ends of a name.
-  const got = columns.map((name) => JSON.stringify(name)).join()
-  throw new Error(`line 1: expected columns of ${known.join()}, each once, got ` +
-    `${got.length > 100 ? `${got.slice(0, 100)}…` : got}. ${advice}`)
+  const got = columns.map((name) => JSON.stringify(name)).join().replace(/(?<=^.{100}).+/, '…')
+  throw new Error(`line 1: expected columns of ${known.join()}, each once, got ${got}. ${advice}`)
 }
 
 /** Matches a number or a boolean in JSON. */

@@ -3,14 +3,9 @@ import { finished } from 'node:stream/promises'
 import type pg from 'pg'
 import { from } from 'pg-copy-streams'
 import type { NewRow, Table } from '../../table-gateway/table.ts'
-import type { Fields } from './check.ts'
 
-export interface StoreOptions {
-  /** The most rows in a transaction. */
-  chunk?: number
-  /** Counts the rows that the import would create, but stores nothing. */
-  dryRun: boolean
-}
+/** The values of a row, by the names of the fields. */
+export type Fields = Record<string, string | number | boolean | undefined>
 
 /** A batch with more characters is stored at once. */
 const maxLength = 2 ** 19
@@ -20,7 +15,7 @@ const maxLength = 2 ** 19
 const begin = 'begin; set local statement_timeout = 60000; set local tcp_keepalives_idle = 20; ' +
   'set local tcp_keepalives_interval = 5; set local tcp_keepalives_count = 8'
 
-/** A dry run is an import into the temporary table `checked`, which gets the stored rows, too. */
+/** A dry run is an import into the temporary table `checked`, which first gets the rows that exist. */
 function statementsOf ({ name, columns }: Table, dryRun: boolean) {
   const list = ['owner', 'id', ...columns].join(', ')
   return {
@@ -33,8 +28,8 @@ function statementsOf ({ name, columns }: Table, dryRun: boolean) {
       select stored.* from (select owner, id from staged) as line cross join lateral (
         select distinct ${list} from ${name} where owner = line.owner and id = line.id
       ) as stored on conflict do nothing`,
-    // Inserts the rows in the order of `byKey`. If lines repeat a key, stores the first line. Counts the
-    // returned rows: on Citus the statement's own row count is the number of staged rows.
+    // Inserts in the order of `byKey`. If lines repeat a key, stores the first line. Counts the returned rows:
+    // on Citus the statement's own row count is the number of staged rows.
     insert: `with created as (
         insert into ${dryRun ? 'checked' : name} (${list}) select * from staged order by owner, id, ctid
         on conflict do nothing returning 1
@@ -42,9 +37,10 @@ function statementsOf ({ name, columns }: Table, dryRun: boolean) {
   }
 }
 
-/** Calls `confirm` before each commit. */
+/** A transaction stores up to `chunk` rows, and a dry run none. Calls `confirm` before each commit. */
 export function createStore (
-  table: Table, client: pg.Client, { chunk = Infinity, dryRun }: StoreOptions, confirm: () => Promise<unknown>
+  client: pg.Client, table: Table, { chunk = Infinity, dryRun }: { chunk?: number, dryRun: boolean },
+  confirm: () => Promise<unknown>
 ) {
   const statements = statementsOf(table, dryRun)
   let [created, existing, uncommitted, note] = [0, 0, 0, '']
@@ -65,26 +61,24 @@ export function createStore (
   return {
     add ({ user, id, row }: NewRow<Fields>): void {
       const line = `${[user, id, ...table.fields.map((field) => row[field])].map(toCell).join()}\n`
-      lines.push(line)
       length += line.length
+      lines.push(line)
     },
 
     isFull: () => length >= maxLength || isChunk(),
 
     /**
      * Sends the batch, and does not wait until the rows are stored: the import reads the next lines meanwhile.
-     * Commits if the chunk is full, or at the end of the file. `lineNumber` is the line of the last row.
+     * Commits if the chunk is full, or without `lineNumber`, which is the line of the last row.
      */
     async send (lineNumber?: number): Promise<void> {
       const [batch, isLast] = [lines, lineNumber === undefined || isChunk()];
       [lines, length] = [[], 0]
       await stored
-      if (batch.length > 0) {
-        if (uncommitted === 0) await client.query(statements.begin)
-        uncommitted += batch.length
-        stored = store(batch)
-        stored.catch(() => {})
-      }
+      if (uncommitted === 0 && batch.length > 0) await client.query(statements.begin)
+      uncommitted += batch.length
+      if (batch.length > 0) stored = store(batch)
+      stored.catch(() => {})
       if (!isLast) return
       // Await the insert first. After a failed insert, `commit` would roll back without an error.
       await stored

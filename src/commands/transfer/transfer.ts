@@ -1,4 +1,4 @@
-// Runs an import or export: opens a connection, handles signals, and reports to standard error.
+// Runs an import or export: opens a connection, shows the progress, and reports to standard error.
 import { clearLine, cursorTo } from 'node:readline'
 import { setFlagsFromString } from 'node:v8'
 import pg from 'pg'
@@ -9,10 +9,8 @@ import { formatError } from '../format.ts'
 export interface Transfer {
   client: pg.Client
   url: string
-  /** Aborts on SIGINT or SIGTERM. This ends the connection, too. */
-  signal: AbortSignal
-  /** The last line of the report. Empty when there is nothing to report. */
-  summary: () => string
+  /** The last line of the report. Undefined when there is nothing to report. */
+  summary?: () => string
   /** Undefined if the progress line would mix with the rows on the terminal. */
   progress?: () => string
 }
@@ -20,37 +18,34 @@ export interface Transfer {
 // The objects of a transfer are short-lived. V8's default flags would save little time and double the memory.
 for (const flag of ['--semi-space-growth-factor=1', '--heap-growing-percent=50']) setFlagsFromString(flag)
 
+export const megabytes = (bytes: number) => (bytes / 1e6).toFixed(1)
+
 /** `name` is the command. PostgreSQL shows it as the name of the application. */
-export function runTransfer (
+export const runTransfer = (
   config: Config, name: string, options: pg.ClientConfig, run: (transfer: Transfer) => Promise<void>
-) {
-  return withClient(config, name, options, async (client, url) => {
-    const { stream } = client.connection
-    const interruption = new AbortController()
-    const { signal } = interruption
-    const interrupt = () => {
-      interruption.abort(new Error('interrupted'))
-      stream.destroy()
-    }
-    process.once('SIGINT', interrupt).once('SIGTERM', interrupt)
-    const transfer: Transfer = { client, url, signal, summary: () => '' }
-    const hideProgress = showProgress(transfer)
-    // The error of the next statement would not tell why the connection was lost.
-    let lost: Error | undefined
-    client.once('error', (error) => { lost = error })
-    const error = await run(transfer).catch((error) =>
-      error instanceof pg.DatabaseError ? error : lost ?? error)
+) => withClient(config, name, options, async (client, url) => {
+  const transfer: Transfer = { client, url }
+  const hideProgress = showProgress(transfer)
+  const report = (error?: unknown) => {
     hideProgress()
-    process.off('SIGINT', interrupt).off('SIGTERM', interrupt)
-    if (error !== undefined) {
-      // 130 is the usual exit code after SIGINT.
-      process.exitCode = signal.aborted ? 130 : 1
-      console.error(formatError(signal.reason ?? error))
-    }
-    if (transfer.summary() !== '') console.error(transfer.summary())
-    // If the reader of a pipe has stopped, the pending write would keep the process alive.
-    if (signal.aborted) process.exit()
-  })
+    if (error !== undefined) console.error(formatError(error))
+    if (transfer.summary !== undefined) console.error(transfer.summary())
+  }
+  // A signal ends the process at once: see src/main.ts. So the command also ends if the server is frozen.
+  const interruption = onExit(() => report(new Error('interrupted')))
+  // The error of the next statement would not tell why the connection was lost.
+  let lost: Error | undefined
+  client.once('error', (error) => { lost = error })
+  const error = await run(transfer).catch((error) => error instanceof pg.DatabaseError ? error : lost ?? error)
+  interruption[Symbol.dispose]()
+  if (error !== undefined) process.exitCode = 1
+  report(error)
+})
+
+/** Calls the function when the process exits, unless the result is disposed earlier. */
+export function onExit (listener: () => void): Disposable {
+  process.once('exit', listener)
+  return { [Symbol.dispose]: () => process.off('exit', listener) }
 }
 
 /** Redraws a line on a terminal. The returned function removes the line. */
@@ -69,5 +64,3 @@ function showProgress (transfer: Transfer): () => void {
     draw()
   }
 }
-
-export const megabytes = (bytes: number) => (bytes / 1e6).toFixed(1)
