@@ -16,9 +16,8 @@ const reject = (message: string): never => { throw new InvalidArgumentError(mess
 const printable = (text: string) =>
   isPrintable(text) ? text : reject('Expected 1 to 255 printable characters.')
 
-const newUser = (text: string) => isUnambiguous(printable(text))
-  ? text
-  : reject('Expected no spaces at an end or in a row, no invisible characters, and Unicode in form NFC.')
+const unambiguous = 'Expected no spaces at an end or in a row, no invisible characters, and Unicode in form NFC.'
+const newUser = (text: string) => isUnambiguous(printable(text)) ? text : reject(unambiguous)
 
 const positiveInteger = (text: string) =>
   /^[1-9]\d{0,8}$/.test(text) ? Number(text) : reject('Expected a whole number from 1 to 999999999.')
@@ -142,6 +141,7 @@ const transfer = (name: string, description: string, load: () => Promise<typeof 
       if (options.all ? second !== undefined : !isPrintable(first ?? '')) {
         program.error('error: expected either --all or a user of 1 to 255 printable characters')
       }
+      if (name === 'import' && !isUnambiguous(user ?? '')) program.error(`error: ${unambiguous}`)
       const { ownedTables } = await import('../domains.ts')
       const names = ownedTables.map(({ name }) => name)
       const table = ownedTables[options.table === undefined ? 0 : names.indexOf(options.table)]

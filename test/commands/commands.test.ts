@@ -74,6 +74,7 @@ t.test('bad arguments get one line and exit code 2, and without arguments the pr
     [['user', 'erase', 'bob'], 'user erase deletes all rows and tokens of bob. Add --yes to confirm.'],
     [['import'], noUser],
     [['import', 'a\nb'], noUser],
+    [['import', 'alice '], clear],
     [['export', '--all', 'alice', 'plants.csv'], noUser],
     [['export', 'alice', '--table', 'tokens'],
       `--table: expected ${ownedTables.map(({ name }) => name).join(' or ')}`],

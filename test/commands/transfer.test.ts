@@ -298,6 +298,16 @@ t.test('a file of all users names the user in each line', async (t) => {
   t.match(report, [/^0 created, \d+ existing, 0 rejected$/])
 })
 
+t.test('an export of an unknown user fails, and leaves an existing file as it is', async (t) => {
+  const path = await file('typo.ndjson', 'old')
+  t.strictSame(await exportFile('typo', 'typo.ndjson'),
+    ends(1, 'There are no plants or tokens of typo. The command user list shows all users.'))
+  t.equal(await readFile(path, 'utf8'), 'old')
+  await sql(DATABASE_URL, "insert into tokens (hash, username, read_only) values (sha256('typo'), 'typo', true)")
+  t.strictSame(await exportFile('typo', 'typo.ndjson'), ends(0, '0 exported'))
+  t.equal(await readFile(path, 'utf8'), '')
+})
+
 const text = fc.oneof(
   fc.constantFrom(...naughty), anyText,
   fc.string({ unit: fc.constantFrom('"', ',', '\n', '\r', '\\', ' ', '\uFEFF', '=', 'a') })
