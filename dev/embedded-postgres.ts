@@ -42,7 +42,8 @@ export async function startEmbedded (folder: string): Promise<EmbeddedServer> {
 async function launch (dataDir: string): Promise<EmbeddedServer & { error?: string }> {
   // `detached` gives the supervisor its own process group. Otherwise Ctrl-C in a terminal would stop
   // PostgreSQL before the service.
-  const child = fork(join(import.meta.dirname, 'supervisor.ts'), [dataDir], { detached: true, stdio: 'ignore' })
+  const supervisor = join(import.meta.dirname, 'supervisor.ts')
+  const child = fork(supervisor, [dataDir], { detached: true, stdio: 'ignore' })
   const closed = once(child, 'disconnect')
   const [message] = await Promise.race([once(child, 'message'), closed.then(() => [{ error: 'it ended' }])])
   child.unref()

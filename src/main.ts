@@ -2,8 +2,8 @@
 // Runs a command. From the first moment on, a signal ends the program.
 // The first line has the options of V8 for every start: see docs/design/016-cost-of-a-request.md.
 
-// Linux ignores signals that process 1 of a container has no listener for. A command with a listener of its own
-// ends the program itself. 130 is the usual exit code after Ctrl-C.
+// Linux ignores signals that process 1 of a container has no listener for. The service has listeners of its
+// own. 130 is the usual exit code after Ctrl-C.
 for (const name of ['SIGINT', 'SIGTERM']) {
   process.on(name, () => { if (process.listenerCount(name) === 1) process.exit(130) })
 }

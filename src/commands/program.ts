@@ -16,7 +16,8 @@ const reject = (message: string): never => { throw new InvalidArgumentError(mess
 const printable = (text: string) =>
   isPrintable(text) ? text : reject('Expected 1 to 255 printable characters.')
 
-const unambiguous = 'Expected no spaces at an end or in a row, no invisible characters, and Unicode in form NFC.'
+const unambiguous =
+  'Expected no spaces at an end or in a row, no invisible characters, and Unicode in form NFC.'
 const newUser = (text: string) => isUnambiguous(printable(text)) ? text : reject(unambiguous)
 
 const positiveInteger = (text: string) =>
@@ -165,6 +166,7 @@ export async function run ([command = 'serve', ...words]: string[]): Promise<voi
   await program.parseAsync([command, ...words], { from: 'user' }).catch((error) => {
     if (error instanceof UsageError) program.error(`error: ${error.message}`)
     console.error(hideTokens(formatError(error)))
-    process.exitCode = 1
+    // Ctrl-C at a question rejects with AbortError.
+    process.exitCode = (error as Error).name === 'AbortError' ? 130 : 1
   })
 }

@@ -1,4 +1,4 @@
-// Keeps imports away from a user who is being erased, by an advisory lock for each user and one for all users.
+// Keeps imports away from a user who is being erased: each user has an advisory lock, and all users have one.
 // A transaction holds the lock: behind a pooler, a session does not keep its connection.
 import type pg from 'pg'
 import { openClient } from '../database/connector.ts'
@@ -12,12 +12,13 @@ const keyOf = (parameter: string) => `hashtextextended('plant-store user ' || co
 
 async function open (url: string, options: pg.ClientConfig): Promise<pg.Client> {
   const client = await openClient(url, options)
-  await client.query('begin; set local statement_timeout = 0; set local idle_in_transaction_session_timeout = 0')
+  await client.query(
+    'begin; set local statement_timeout = 0; set local idle_in_transaction_session_timeout = 0')
   return client
 }
 
 /**
- * Rejects if the user is being erased. `check` rejects if the lock is lost: call it before each commit, because
+ * Rejects if the user is being erased. `check` rejects if the lock is lost. Call `check` before each commit:
  * an erasure waits only for transactions that were open while the lock was held.
  */
 export async function lockForImport (url: string, user: string | undefined) {

@@ -118,8 +118,8 @@ async function run (client: pg.Client, text: string, values: unknown[]): Promise
 
 /** Waits for the transactions that write rows of users now. Names each that does not end soon. */
 async function waitForWriters (client: pg.Client, user: string): Promise<void> {
-  const find = async (ids?: string[]) =>
-    (await client.query<[id: string, name: string]>({ text: writers, values: [user, ids], rowMode: 'array' })).rows
+  const find = async (ids?: string[]) => (await client.query<[id: string, name: string]>(
+    { text: writers, values: [user, ids], rowMode: 'array' })).rows
   let writing = await find()
   for (let round = 0; writing.length > 0; round++) {
     if (round === 1) {

@@ -124,6 +124,14 @@ t.test('a malformed file or an error of the database ends the import, and nothin
   const header = `line 1: expected columns of ${columns}, each once, got `
   const gzipAdvice = 'incorrect header check. ' +
     'The file is no gzip file, is damaged, or has other data after its end.'
+  const semicolons = `line 1: the cells are separated by semicolons, not commas. ${advice}`
+  const tabs = `line 1: the cells are separated by tabs, not commas. ${advice}`
+  const utf16 = `line 1: the file is UTF-16, not UTF-8. ${advice}`
+  const opening = 'Invalid Opening Quote: a quote is found on field 1 at line 2, value is "5".'
+  const closing = 'Invalid Closing Quote: got " " at line 2 instead of delimiter, record delimiter, ' +
+    'trimable character (if activated) or comment.'
+  const open = 'Quote Not Closed: the parsing is finished with an opening quote at line 5.'
+  const size = 'Max Record Size: record exceed the maximum number of tolerated bytes of 133120 at line 66562.'
   const cells = 'Expected cells like "5"" pot", and at most 133120 bytes.'
   const cases: Array<[name: string, content: string | Buffer, report: string[]]> = [
     ['a.ndjson', `${lines(3)}nonsense\n`, [
@@ -135,31 +143,26 @@ t.test('a malformed file or an error of the database ends the import, and nothin
     ['d.csv', 'user,id,name\nbob,1,a\n', [`${header}"user","id","name". ${advice}`, failed]],
     ['d.csv', 'id,name,\n1,a,b\n', [`${header}"id","name","". ${advice}`, failed]],
     ['d.csv', 'id,name ,tag\n1,a,b\n', [`${header}"id","name ","tag". ${advice}`, failed]],
-    ['d.csv', 'id;name\n1;a\n', [`line 1: the cells are separated by semicolons, not commas. ${advice}`, failed]],
+    ['d.csv', 'id;name\n1;a\n', [semicolons, failed]],
     ['d.csv', '"id";"na""me"\r\n1;a\r\n',
-      [`line 1: the cells are separated by semicolons, not commas. ${advice}`, failed]],
-    ['d.csv', '\uFEFF"id"\t"name"\n', [`line 1: the cells are separated by tabs, not commas. ${advice}`, failed]],
+      [semicolons, failed]],
+    ['d.csv', '\uFEFF"id"\t"name"\n', [tabs, failed]],
     ['d.csv', 'id,name\r1,a\r', [`line 1: the lines end in CR without LF. ${advice}`, failed]],
     ['d.csv', Buffer.from('id,name\n1,a\n2,Bl\xfcte\n', 'latin1'),
       [`line 3: The line is not valid UTF-8. ${advice}`, rejected]],
-    ['d.csv', `id,\u001B[31m${'x'.repeat(200)}\n`, [`${header}"id","\\u001b[31m${'x'.repeat(84)}…. ${advice}`, failed]],
-    ['e.csv', 'id,name\n1,5" pot\n',
-      [`line 2: Invalid Opening Quote: a quote is found on field 1 at line 2, value is "5". ${cells}`, failed]],
-    ['e.csv', 'id,name\r\n1,"5" pot\n', ['line 2: Invalid Closing Quote: got " " at line 2 instead of delimiter, ' +
-      `record delimiter, trimable character (if activated) or comment. ${cells}`, failed]],
-    ['e.csv', 'id,name\n1,"\r\n5"\n2,"5 pot',
-      [`line 4: Quote Not Closed: the parsing is finished with an opening quote at line 5. ${cells}`, failed]],
-    ['f.csv', `id,name\n1,"${'x\n'.repeat(200_000)}"`, [
-      `line 2: Max Record Size: record exceed the maximum number of tolerated bytes of 133120 at line 66562. ${cells}`,
-      failed
-    ]],
+    ['d.csv', `id,\u001B[31m${'x'.repeat(200)}\n`,
+      [`${header}"id","\\u001b[31m${'x'.repeat(84)}…. ${advice}`, failed]],
+    ['e.csv', 'id,name\n1,5" pot\n', [`line 2: ${opening} ${cells}`, failed]],
+    ['e.csv', 'id,name\r\n1,"5" pot\n', [`line 2: ${closing} ${cells}`, failed]],
+    ['e.csv', 'id,name\n1,"\r\n5"\n2,"5 pot', [`line 4: ${open} ${cells}`, failed]],
+    ['f.csv', `id,name\n1,"${'x\n'.repeat(200_000)}"`, [`line 2: ${size} ${cells}`, failed]],
     ['a.ndjson.gz', gzipSync(lines(9)).subarray(0, 60),
       ['unexpected end of file. The gzip file is truncated.', failed]],
     ['a.csv.gz', 'no gzip', [gzipAdvice, failed]],
     ['b.ndjson.gz', Buffer.concat([gzipSync(lines(9)), Buffer.from('junk')]), [gzipAdvice, failed]],
-    ['utf16.csv', Buffer.from('id,name\n1,a\n', 'utf16le'), [`line 1: the file is UTF-16, not UTF-8. ${advice}`, failed]],
+    ['utf16.csv', Buffer.from('id,name\n1,a\n', 'utf16le'), [utf16, failed]],
     ['utf16.ndjson', Buffer.from('\uFEFF{"id":1}', 'utf16le').swap16(),
-      [`line 1: the file is UTF-16, not UTF-8. ${advice}`, failed]],
+      [utf16, failed]],
     ['g.csv', 'id,name\n1,Fern\n2,weed\n',
       ['new row for relation "plants" violates check constraint "no_weeds"', failed]]
   ]
@@ -303,7 +306,8 @@ t.test('an export of an unknown user fails, and leaves an existing file as it is
   t.strictSame(await exportFile('typo', 'typo.ndjson'),
     ends(1, 'There are no plants or tokens of typo. The command user list shows all users.'))
   t.equal(await readFile(path, 'utf8'), 'old')
-  await sql(DATABASE_URL, "insert into tokens (hash, username, read_only) values (sha256('typo'), 'typo', true)")
+  await sql(DATABASE_URL,
+    "insert into tokens (hash, username, read_only) values (sha256('typo'), 'typo', true)")
   t.strictSame(await exportFile('typo', 'typo.ndjson'), ends(0, '0 exported'))
   t.equal(await readFile(path, 'utf8'), '')
 })

@@ -9,7 +9,7 @@ import { to } from 'pg-copy-streams'
 import type { Config } from '../../config.ts'
 import type { Table } from '../../table-gateway/table.ts'
 import { findFormat } from './files.ts'
-import { megabytes, onExit, runTransfer } from './transfer.ts'
+import { megabytes, runTransfer } from './transfer.ts'
 
 /** Writes to standard output if there is no `file`. Exports the rows of all users if there is no `user`. */
 export async function exportRows (
@@ -33,7 +33,7 @@ export async function exportRows (
     // Rename the file to its final name only when the file is complete. Do not open an existing file.
     const part = `${file}.${randomUUID()}.part`
     const discard = () => rmSync(part, { force: true })
-    using _ = onExit(discard)
+    transfer.onInterrupt = discard
     try {
       const output = file === undefined
         ? process.stdout
@@ -62,7 +62,8 @@ async function checkUser (client: pg.Client, { name }: Table, user: string): Pro
 }
 
 /** PostgreSQL writes the lines. */
-function copyStatement ({ name, fields, scalarFields, columns, selected }: Table, isCsv: boolean, user?: string) {
+function copyStatement (table: Table, isCsv: boolean, user?: string): string {
+  const { name, fields, scalarFields, columns, selected } = table
   const members = [...user === undefined ? [['user', 'owner']] : [], ['id', 'id'],
     // In CSV, COPY would write a boolean as `t` or `f`.
     ...fields.map((field, index) => [field,
@@ -71,8 +72,9 @@ function copyStatement ({ name, fields, scalarFields, columns, selected }: Table
   // no control characters.
   const [list, options] = isCsv
     ? [members.map(([field, value]) => `${value} as "${field}"`).join(), 'header']
-    : [`json_strip_nulls(json_build_object(${members.map(([field, value]) => `'${field}', ${value}`).join()}))`,
+    : [`json_strip_nulls(json_build_object(${members.map(([field, value]) => `'${field}', ${value}`)}))`,
         "delimiter e'\\x01', quote e'\\x02'"]
-  return `copy (select ${list} from ${name} where ${user === undefined ? true : `owner = ${pg.escapeLiteral(user)}`}
-    order by owner, id) to stdout (format csv, ${options})`
+  const condition = user === undefined ? 'true' : `owner = ${pg.escapeLiteral(user)}`
+  return `copy (select ${list} from ${name} where ${condition} order by owner, id)
+    to stdout (format csv, ${options})`
 }

@@ -40,7 +40,7 @@ export async function * gunzip (source: Readable & { bytesRead: number }): Async
 }
 
 // The readers yield the lines of each chunk together, because yielding every line from an async generator is
-// slow. They split latin1, where each byte is a character, so that only lines that are not UTF-8 are rejected.
+// slow. They split latin1, where each byte is a character: so only lines that are not UTF-8 are rejected.
 
 /** Skips blank lines. To save memory, shortens lines over `maxBytes`. */
 export async function * readNdjson (chunks: AsyncIterable<Buffer>, maxBytes: number) {
@@ -102,7 +102,7 @@ export async function * readCsv (
 const quote = (cell: Cell) =>
   cell === '' || /[",\n\r]/.test(cell ?? '') ? `"${cell?.replaceAll('"', '""')}"` : cell
 
-/** Yields latin1, without a byte order mark. Throws if the first line shows another encoding or kind of CSV. */
+/** Yields latin1, without a byte order mark. Throws if the start shows another encoding or kind of CSV. */
 async function * readText (chunks: AsyncIterable<Buffer>, isCsv: boolean): AsyncGenerator<string> {
   let [text, isChecked] = ['', false]
   for await (const chunk of chunks) {
@@ -153,6 +153,7 @@ function toObject (columns: string[], cells: Cell[], { scalarFields }: Table, em
   if (cells.length !== columns.length) throw invalid(`The line must have ${columns.length} cells.`)
   return Object.fromEntries(columns.map((name, index) => {
     const cell = cells[index] ?? (emptyTexts.includes(name) ? '' : undefined)
-    return [name, cell && (scalarFields.includes(name) && scalar.test(cell) ? JSON.parse(cell) : toUtf8(cell))]
+    const isScalar = cell && scalarFields.includes(name) && scalar.test(cell)
+    return [name, isScalar ? JSON.parse(cell) : cell && toUtf8(cell)]
   }))
 }

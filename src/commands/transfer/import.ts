@@ -12,7 +12,7 @@ import { UsageError } from '../format.ts'
 import { lockForImport, maxSilenceMs } from '../user-lock.ts'
 import { findFormat, gunzip, invalid, readCsv, readNdjson, type Line } from './files.ts'
 import { createStore, type Fields } from './store.ts'
-import { megabytes, onExit, runTransfer } from './transfer.ts'
+import { megabytes, runTransfer } from './transfer.ts'
 
 /** The options of the command line, as src/commands/program.ts describes them. */
 export interface ImportOptions {
@@ -30,16 +30,17 @@ const extraBytes = 2048
 export async function importRows (
   config: Config, table: Table, user: string | undefined, file: string | undefined, options: ImportOptions
 ): Promise<void> {
-  const { isCsv, isGzip } = findFormat(file, options.format)
-  const emptyTexts = options.empty?.split(',') ?? []
+  const { format, empty, skipErrors } = options
+  const { isCsv, isGzip } = findFormat(file, format)
+  const emptyTexts = empty?.split(',') ?? []
   if (!emptyTexts.every((name) => isCsv && table.textFields.includes(name))) {
     throw new UsageError(`--empty: expected a CSV file, and columns of ${table.textFields.join()}`)
   }
   await runTransfer(config, 'import', { query_timeout: maxSilenceMs }, async (transfer) => {
-    using _ = onExit(() => wakeReader(file))
+    transfer.onInterrupt = () => wakeReader(file)
     await using input = file === undefined ? undefined : await open(file)
     const { dev, ino, size } = fstatSync(input?.fd ?? 0, { bigint: true })
-    await using rejects = options.skipErrors === undefined ? undefined : await open(options.skipErrors, 'a', 0o600)
+    await using rejects = skipErrors === undefined ? undefined : await open(skipErrors, 'a', 0o600)
     const output = await rejects?.stat({ bigint: true })
     // Compare the open files: two names may be links to one file, and standard input has no name.
     if (output?.isFile() && output.dev === dev && output.ino === ino) {
@@ -90,7 +91,8 @@ function createCheck (
 ): (line: Line) => NewRow<Fields> {
   const owner = user === undefined && { user: UnicodeText({ description: 'The user' }) }
   const id = isCsv && { id: Int64Text({ description: 'The id' }) }
-  const validate = compileValidator({ schema: Type.Object({ ...owner, ...properties, ...id }), httpPart: 'body' })
+  const schema = Type.Object({ ...owner, ...properties, ...id })
+  const validate = compileValidator({ schema, httpPart: 'body' })
   return (line) => {
     const { value: row, error } = validate(line.parse()) as
       { value: Fields & { user: string }, error?: Error }

@@ -28,8 +28,8 @@ function statementsOf ({ name, columns }: Table, dryRun: boolean) {
       select stored.* from (select owner, id from staged) as line cross join lateral (
         select distinct ${list} from ${name} where owner = line.owner and id = line.id
       ) as stored on conflict do nothing`,
-    // Inserts in the order of `byKey`. If lines repeat a key, stores the first line. Counts the returned rows:
-    // on Citus the statement's own row count is the number of staged rows.
+    // Inserts in the order of `byKey`. If lines repeat a key, stores the first line. Counts the returned
+    // rows: on Citus the statement's own row count is the number of staged rows.
     insert: `with created as (
         insert into ${dryRun ? 'checked' : name} (${list}) select * from staged order by owner, id, ctid
         on conflict do nothing returning 1
@@ -68,8 +68,8 @@ export function createStore (
     isFull: () => length >= maxLength || isChunk(),
 
     /**
-     * Sends the batch, and does not wait until the rows are stored: the import reads the next lines meanwhile.
-     * Commits if the chunk is full, or without `lineNumber`, which is the line of the last row.
+     * Sends the batch, and does not wait until the rows are stored: the import reads on meanwhile. Commits if
+     * the chunk is full, or without `lineNumber`, which is the line of the last row.
      */
     async send (lineNumber?: number): Promise<void> {
       const [batch, isLast] = [lines, lineNumber === undefined || isChunk()];
@@ -98,4 +98,5 @@ export function createStore (
   }
 }
 
-const toCell = (value: Fields[string]) => typeof value === 'string' ? `"${value.replaceAll('"', '""')}"` : value
+const toCell = (value: Fields[string]) =>
+  typeof value === 'string' ? `"${value.replaceAll('"', '""')}"` : value

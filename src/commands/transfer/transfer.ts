@@ -13,6 +13,8 @@ export interface Transfer {
   summary?: () => string
   /** Undefined if the progress line would mix with the rows on the terminal. */
   progress?: () => string
+  /** Called when a signal ends the process. */
+  onInterrupt?: () => void
 }
 
 // The objects of a transfer are short-lived. V8's default flags would save little time and double the memory.
@@ -32,21 +34,20 @@ export const runTransfer = (
     if (transfer.summary !== undefined) console.error(transfer.summary())
   }
   // A signal ends the process at once: see src/main.ts. So the command also ends if the server is frozen.
-  const interruption = onExit(() => report(new Error('interrupted')))
+  const interrupt = () => {
+    transfer.onInterrupt?.()
+    report(new Error('interrupted'))
+  }
+  process.once('exit', interrupt)
   // The error of the next statement would not tell why the connection was lost.
   let lost: Error | undefined
   client.once('error', (error) => { lost = error })
-  const error = await run(transfer).catch((error) => error instanceof pg.DatabaseError ? error : lost ?? error)
-  interruption[Symbol.dispose]()
+  const error = await run(transfer)
+    .catch((error) => error instanceof pg.DatabaseError ? error : lost ?? error)
+  process.off('exit', interrupt)
   if (error !== undefined) process.exitCode = 1
   report(error)
 })
-
-/** Calls the function when the process exits, unless the result is disposed earlier. */
-export function onExit (listener: () => void): Disposable {
-  process.once('exit', listener)
-  return { [Symbol.dispose]: () => process.off('exit', listener) }
-}
 
 /** Redraws a line on a terminal. The returned function removes the line. */
 function showProgress (transfer: Transfer): () => void {

@@ -182,6 +182,6 @@ await t.test('an empty postmaster.pid gets a remedy, and variables of libpq chan
   await writeFile(pid, '')
   t.match(await unmeasured.run(['user', 'list'], environment), { code: 1, stderr: `delete ${pid})\n` })
   await rm(pid)
-  t.match(await unmeasured.run(['user', 'list'], { ...environment, PGSSLMODE: 'require', PGOPTIONS: '-c none=1' }),
-    { code: 0 })
+  const libpq = { PGSSLMODE: 'require', PGOPTIONS: '-c none=1' }
+  t.match(await unmeasured.run(['user', 'list'], { ...environment, ...libpq }), { code: 0 })
 })
