@@ -1,5 +1,5 @@
 // The command `import`: checks the lines of a file as a create does, and creates their rows.
-import { closeSync, constants, fstatSync, openSync, statSync, writeSync } from 'node:fs'
+import { constants, fstatSync, openSync, statSync, writeSync } from 'node:fs'
 import { open } from 'node:fs/promises'
 import { pipeline } from 'node:stream/promises'
 import { Type } from '@sinclair/typebox'
@@ -108,10 +108,8 @@ function createCheck (
   }
 }
 
-/** Ends an open or a read of a named pipe that waits for a writer. Otherwise the process could not exit. */
+/** Ends an `open` or `read` of a named pipe that waits for a writer. Otherwise the process could not exit. */
 function wakeReader (file?: string): void {
   if (file === undefined || !statSync(file).isFIFO()) return
-  const pipe = openSync(file, constants.O_WRONLY | constants.O_NONBLOCK)
-  writeSync(pipe, '\n')
-  closeSync(pipe)
+  writeSync(openSync(file, constants.O_RDWR | constants.O_NONBLOCK), '\n')
 }

@@ -101,7 +101,8 @@ t.test('Ctrl-C ends an import from a named pipe', async (t) => {
     await using writer = hasWriter ? await open(pipe, 'w') : undefined
     await (writer === undefined
       ? until(DATABASE_URL, importers('plant-store import'))
-      : until(DATABASE_URL, "exists (select from pg_locks where locktype = 'advisory')"))
+      : until(DATABASE_URL, `exists (select from pg_locks where locktype = 'advisory' and database =
+          (select oid from pg_database where datname = current_database()))`))
     child.kill('SIGINT')
     t.strictSame(await ended, {
       code: 130, stdout: '', stderr: `interrupted\n${hasWriter ? '0 created, 0 existing, 0 rejected\n' : ''}`
