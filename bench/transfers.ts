@@ -93,7 +93,7 @@ async function besideImports (url: string) {
   await withClient(url, (client) => client.query(`insert into plants (owner, id, name, tag)
     select '${collector.username}', id, 'Monstera', 'indoor' from generate_series(1, 20) id`))
   await using running = await start(service, url)
-  const options = [[], ['--chunk', '10000'], ['--chunk', '10000', '--rate', '30000']]
+  const options = [[], ['--chunk', '10000']]
   const latencies = [`${await latency(running.url, delay(8000))} without an import`]
   for (const each of options) {
     await withClient(url, (client) => client.query("delete from plants where owner = 'ann'"))

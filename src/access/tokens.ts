@@ -94,7 +94,10 @@ const selectTokens = {
     where ($1::text is null or username = $1) and ($2::text is null or id = $2) order by created_at, id`
 }
 const revoke = 'update tokens set revoked_at = now() where revoked_at is null'
-const revokeByUser = { name: 'tokens-revoke-by-user', text: `${revoke} and username = $1 returning id` }
+export const revokeByUser = {
+  name: 'tokens-revoke-by-user',
+  text: `${revoke} and username = $1 returning id`
+}
 // The id of a token is the start of its hash, which has an index.
 const revokeById = { name: 'tokens-revoke-by-id', text: `${revoke} and hash between $1 and $2 returning id` }
 

@@ -6,6 +6,7 @@ import { urlForm } from '../database/connection-string.ts'
 const remedies: Array<[codes: RegExp, advice: string]> = [
   [/SELF_SIGNED_CERT|^UNABLE_TO_(GET_ISSUER|VERIFY)/, 'Name the certificate file of the authority in ' +
     'DATABASE_URL: …?sslmode=verify-full&sslrootcert=/path/to/ca.pem'],
+  [/^(ENOTFOUND|EAI_AGAIN)$/, 'HOST or DATABASE_URL has this host name.'],
   [/^EADDRINUSE$/, 'Set PORT to a free port, or METRICS_PORT for the metrics.'],
   [/^Z_BUF_ERROR$/, 'The gzip file is truncated.'],
   [/^Z_DATA_ERROR$/, 'The file is no gzip file, is damaged, or has other data after its end.'],

@@ -6,17 +6,24 @@ import {
   createTokens, idOf, isWellFormedToken, tokenState, type NewToken, type Token, type Tokens
 } from '../access/tokens.ts'
 import { settings, type Config } from '../config.ts'
-import type { Database } from '../database/database.ts'
+import { commandConnectTimeoutMs } from '../database/connection-string.ts'
+import { openDatabase, type Database } from '../database/database.ts'
 import type { Table } from '../table-gateway/table.ts'
-import { logCommand, withOpenDatabase } from './database.ts'
+import { logCommand, withDatabase } from './database.ts'
 import { formatTable } from './format.ts'
 
 type Work = (tokens: Tokens, log: (command: string, fields: object) => Promise<void>) => Promise<void>
 
-const withTokens = (config: Config, work: Work): Promise<void> =>
-  withOpenDatabase(config, {
-    applicationName: 'plant-store token', statementTimeoutMs: config.STATEMENT_TIMEOUT
-  }, (database) => work(createTokens(database), (...line) => logCommand(database, ...line)))
+const withTokens = (config: Config, work: Work): Promise<void> => withDatabase(config, async (url) => {
+  const database = openDatabase({
+    url,
+    applicationName: 'plant-store token',
+    statementTimeoutMs: config.STATEMENT_TIMEOUT,
+    maxConnectMs: commandConnectTimeoutMs
+  })
+  const query = (text: string) => database.write({ name: '', text })
+  await work(createTokens(database), (...line) => logCommand(query, ...line)).finally(() => database.close())
+})
 
 export const createToken = (config: Config, token: NewToken) =>
   withTokens(config, async (tokens, log) => {

@@ -14,6 +14,8 @@ export interface DatabaseOptions {
   statementTimeoutMs: number
   /** PostgreSQL shows this name, unless the connection string has another one. */
   applicationName?: string
+  /** How long to wait for a connection. The default is for requests. */
+  maxConnectMs?: number
 }
 
 export type Database = ReturnType<typeof openDatabase>
@@ -53,14 +55,14 @@ const types = { getTypeParser: () => (text: string) => text } as unknown as pg.C
  * otherwise with a 503. Batchers, not this module, limit the number of pending statements.
  */
 export function openDatabase (
-  { url, statementTimeoutMs, applicationName = 'plant-store' }: DatabaseOptions
+  { url, statementTimeoutMs, applicationName = 'plant-store', maxConnectMs = connectTimeoutMs }: DatabaseOptions
 ) {
   const servers = new Servers(url)
   const options = { application_name: applicationName, statement_timeout: statementTimeoutMs, types }
   const pool = new pg.Pool({
     Client: class extends PooledClient {
       constructor () {
-        super(servers.latest, connectTimeoutMs, options)
+        super(servers.latest, maxConnectMs, options)
       }
     },
     max: maxConnections,
@@ -68,7 +70,7 @@ export function openDatabase (
     // `Connections` notices lost connections itself. An unhandled 'error' event would crash the process.
   }).on('error', () => {})
   const backoff = new Backoff()
-  const givenUp = new GivenUpSessions(() => servers.connect(connectTimeoutMs, options))
+  const givenUp = new GivenUpSessions(() => servers.connect(maxConnectMs, options))
 
   async function open (settings?: SessionSettings): Promise<PooledClient> {
     await servers.find()

@@ -2,7 +2,7 @@
 import type pg from 'pg'
 import { ApiError, errors } from '../errors.ts'
 import { Client } from './client.ts'
-import { parseConnectionString, type Server, type Target } from './connection-string.ts'
+import { commandConnectTimeoutMs, parseConnectionString, type Server, type Target } from './connection-string.ts'
 
 /** When a server is unfit, by `target_session_attrs`. `read-write`: if it is a standby or read-only. */
 const unfitWhen: Record<Target, string> = {
@@ -120,13 +120,10 @@ export class Servers {
   }
 }
 
-/** A command may wait longer than a request. */
-const commandTimeoutMs = 10_000
-
 /** Opens a connection for a command or a migration. Rejects with DATABASE_UNAVAILABLE on failure. */
 export async function openClient (url: string, options: pg.ClientConfig): Promise<Client> {
   try {
-    return await new Servers(url).connect(commandTimeoutMs, options)
+    return await new Servers(url).connect(commandConnectTimeoutMs, options)
   } catch (cause) {
     throw new ApiError(errors.DATABASE_UNAVAILABLE, { cause })
   }

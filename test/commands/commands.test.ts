@@ -9,30 +9,30 @@ import pg from 'pg'
 import t, { type Test } from 'tap'
 import manifest from '../../package.json' with { type: 'json' }
 import { createToken, createTokens, hashToken, isPrintable, isUnambiguous } from '../../src/access/tokens.ts'
-import { openWatched, withDatabase } from '../../src/commands/database.ts'
+import { withDatabase } from '../../src/commands/database.ts'
 import { countOf, formatError } from '../../src/commands/format.ts'
+import { run as runCommand } from '../../src/commands/program.ts'
 import { printQuickStart } from '../../src/commands/tokens.ts'
+import { lockForImport } from '../../src/commands/user-lock.ts'
 import { eraseUser } from '../../src/commands/users.ts'
 import { readConfig } from '../../src/config.ts'
-import { openClient } from '../../src/database/connector.ts'
+import { openClient } from '../../src/database/servers.ts'
 import { openDatabase } from '../../src/database/database.ts'
 import { ownedTables, tableNames } from '../../src/domains.ts'
 import { ApiError, errors } from '../../src/errors.ts'
 import { plantsTable } from '../../src/plants/plant.ts'
-import { createDatabase, openSession, sql } from '../support/database.ts'
 import { openProxy } from '../system/faults/proxy.ts'
+import { createDatabase, openSession, sql } from '../support/database.ts'
 import { migrations } from '../support/migrations.ts'
 
 const url = await createDatabase(t)
 const database = openDatabase({ url, statementTimeoutMs: 60_000 })
 t.teardown(() => database.close())
 const tokens = createTokens(database)
-// Coverage merges only runs with URLs of the same length, so all numbers have three digits.
-let runs = 100
 
 /** Runs the program in this process. test/system/commands/ starts processes, which takes a second each. */
 async function run (args: string[], environment: Record<string, string> = { DATABASE_URL: url }) {
-  const { argv, env, exit } = process
+  const { env, exit } = process
   const outputs = [t.capture(process.stdout, 'write'), t.capture(process.stderr, 'write')] as const
   const ended = (code: unknown) => {
     const [stdout, stderr] = outputs.map((output) => output().map(({ args: [text] }) => text).join(''))
@@ -40,17 +40,15 @@ async function run (args: string[], environment: Record<string, string> = { DATA
   }
   let exited: ReturnType<typeof ended> | undefined
   Object.assign(process, {
-    argv: ['node', 'plant-store', ...args],
     env: { ...env, ...environment },
     exit (code: number) {
       exited = ended(code)
       throw new Error('process.exit() does not return')
     }
   })
-  // The query makes Node run the file again.
-  await import(`../../src/main.ts?run=${++runs}`).catch((error) => { if (exited === undefined) throw error })
+  await runCommand(args).catch((error) => { if (exited === undefined) throw error })
   const result = exited ?? ended(process.exitCode ?? 0)
-  Object.assign(process, { argv, env, exit, exitCode: undefined })
+  Object.assign(process, { env, exit, exitCode: undefined })
   for (const output of outputs) output.restore()
   return result
 }
@@ -80,6 +78,7 @@ t.test('bad arguments get one line and exit code 2, and without arguments the pr
     [['user', 'erase', 'bob'], 'user erase deletes all rows and tokens of bob. Add --yes to confirm.'],
     [['import'], noUser],
     [['import', 'a\nb'], noUser],
+    [['import', 'alice '], clear],
     [['export', '--all', 'alice', 'plants.csv'], noUser],
     [['export', 'alice', '--table', 'tokens'],
       `--table: expected ${ownedTables.map(({ name }) => name).join(' or ')}`],
@@ -441,57 +440,45 @@ t.test('a command that changes data leaves a line in the log of the database', a
   })
 })
 
-t.test('a command ends its statements only if the server no longer responds', async (t) => {
-  const proxy = await openProxy(t, url)
-  mock.timers.enable({ apis: ['setInterval'] })
-  t.teardown(() => mock.timers.reset())
-  const { database, signal } = openWatched(proxy.url, { statementTimeoutMs: 60_000 })
-  t.teardown(database.close)
-  const slow = database.readLong({ name: '', text: 'select pg_sleep(60)' })
-    .catch(({ cause }) => cause.message)
-  // The watch ends open connections, so wait for the connection of the statement.
-  const running = `select from pg_stat_activity
-    where query = 'select pg_sleep(60)' and state = 'active' and datname = current_database()`
-  while ((await sql(url, running)).length === 0) await nextTick()
-  const watch = () => mock.timers.tick(2000)
-  for (let watches = 0; watches < 8; watches++) {
-    watch()
-    // The result of the watch comes first, because it uses the same connection.
-    await database.readHedged({ name: '', text: 'select' })
+t.test('user erase waits for imports, and imports of the user fail meanwhile', async (t) => {
+  const folder = t.testdir({ 'plants.ndjson': '{"id":1,"name":"Fern"}\n', 'all.ndjson': '' })
+  const importFile = (...words: string[]) => run(['import', ...words])
+  const locks = `select from pg_locks where locktype = 'advisory' and database =
+    (select oid from pg_database where datname = current_database()) and not granted`
+  for (const [user, importer] of [['ivo', 'ivo'], ['jan', undefined]] as const) {
+    await addPlants(user, 1)
+    await using running = await lockForImport(url, importer)
+    const erased = eraseUser(readConfig({ DATABASE_URL: url }), user, true)
+    while ((await sql(url, locks)).length === 0) await nextTick()
+    t.match(await importFile(user, join(folder, 'plants.ndjson')),
+      { code: 1, stderr: `user erase of ${user} is running. Import after its end.\n` })
+    // The erasure locks one after the other.
+    t.match(await importFile('--all', join(folder, 'all.ndjson')), importer === undefined
+      ? { code: 1, stderr: 'user erase is running. Import after its end.\n' }
+      : { code: 0 })
+    t.match(await importFile('other', join(folder, 'plants.ndjson')), { code: 0 })
+    await running.check()
+    await running[Symbol.asyncDispose]()
+    await erased
+    t.strictSame(await plantsOf(user), [])
   }
-  t.equal(database.pending().long_read, 1, 'a statement may take longer')
-  proxy.silence()
-  for (let watches = 0; watches < 6; watches++) watch()
-  t.equal(await slow, 'no response within 10000 ms')
-  t.ok(signal.aborted)
 })
 
 t.test('a command waits longer than a request for a connection, as on a loaded machine', async (t) => {
   const proxy = await openProxy(t, url)
   // Each of the five round trips of a new connection takes over a second.
   proxy.slow(600)
-  const { database } = openWatched(proxy.url, { statementTimeoutMs: 60_000 })
-  t.teardown(database.close)
-  const opened = Promise.all([database.write({ name: '', text: 'select' }), openClient(proxy.url, {})])
-  await t.resolves(opened)
-  await (await opened)[1].end()
+  t.match(await run(['token', 'list'], { DATABASE_URL: proxy.url }), { code: 0 })
+  await (await openClient(proxy.url, {})).end()
 })
 
-t.test('a server that accepts no further connection counts as responding', async (t) => {
-  const role = `limited_${process.pid}`
-  await sql(url, `create role ${role} login password 'secret' connection limit 1`)
-  t.teardown(() => sql(url, `drop role ${role}`))
-  const limited = Object.assign(new URL(url), { username: role, password: 'secret' }).href
-  await openSession(t, limited)
-  mock.timers.enable({ apis: ['setInterval'] })
-  t.teardown(() => mock.timers.reset())
-  const { database, signal } = openWatched(limited, { statementTimeoutMs: 60_000 })
-  t.teardown(database.close)
-  for (let watches = 0; watches < 8; watches++) {
-    mock.timers.tick(2000)
-    await t.rejects(database.readHedged({ name: '', text: 'select' }), { cause: { code: '53300' } })
-  }
-  t.notOk(signal.aborted)
+t.test('an import that loses its lock commits nothing', async (t) => {
+  const lock = await lockForImport(url, 'kim')
+  const end = `select pg_terminate_backend(pid) from pg_locks where locktype = 'advisory' and database =
+    (select oid from pg_database where datname = current_database())`
+  await sql(url, end)
+  await t.rejects(lock.check())
+  await lock[Symbol.asyncDispose]()
 })
 
 t.test('user erase waits for open transactions, and fails if a token was created meanwhile', async (t) => {

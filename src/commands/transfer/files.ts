@@ -1,5 +1,8 @@
 // Detects whether a file is NDJSON or CSV, and reads the lines of the file.
 import { isUtf8 } from 'node:buffer'
+import type { Readable } from 'node:stream'
+import { createGunzip } from 'node:zlib'
+import { parse } from 'csv-parse'
 import { ApiError, errors } from '../../errors.ts'
 import { parseJson } from '../../http/json.ts'
 import type { Table } from '../../table-gateway/table.ts'
@@ -8,15 +11,17 @@ import { UsageError } from '../format.ts'
 export interface Line {
   /** Counts from 1. A CSV record of several lines has the number of its last line. */
   number: number
-  text: string
+  text: () => string
   /** Throws an ApiError when the line is malformed. */
   parse: () => unknown
 }
 
-/** A line before its format is known. If the line is not UTF-8, `isValid` is false. */
-type RawLine = Pick<Line, 'number' | 'text'> & { isValid: boolean }
+/** Undefined if the cell is empty and has no quotes. */
+type Cell = string | undefined
 
 export const invalid = (message: string) => new ApiError(errors.FIELD_INVALID, { message })
+
+const advice = 'Convert the file: see "Files of other programs" in docs/data.md.'
 
 /** Without `format` the file's extension decides. Standard input and output are NDJSON by default. */
 export function findFormat (file = '.ndjson', format = /\.((?:ndjson|csv)(?:\.gz)?)$/.exec(file)?.[1]) {
@@ -25,16 +30,34 @@ export function findFormat (file = '.ndjson', format = /\.((?:ndjson|csv)(?:\.gz
     `${file}: expected --format, or a name that ends in .ndjson, .csv, .ndjson.gz or .csv.gz`)
 }
 
-/** Skips blank lines. */
+/** Throws if data is left: Node's Gunzip ends at a zero after a member, and ignores the rest. */
+export async function * gunzip (source: Readable & { bytesRead: number }): AsyncGenerator<Buffer> {
+  const unzip = createGunzip()
+  yield * source.on('error', (error) => unzip.destroy(error)).pipe(unzip)
+  if (source.readableEnded && source.bytesRead === unzip.bytesWritten) return
+  throw new Error(`The gzip file has other data after byte ${unzip.bytesWritten}. ` +
+    'Decompress the file first: gzip --decompress --stdout')
+}
+
+// The readers yield the lines of each chunk together, because yielding every line from an async generator is
+// slow. They split latin1, where each byte is a character: so only lines that are not UTF-8 are rejected.
+
+/** Skips blank lines. To save memory, shortens lines over `maxBytes`. */
 export async function * readNdjson (chunks: AsyncIterable<Buffer>, maxBytes: number) {
-  const parse = ({ text, isValid }: RawLine) => {
-    if (isLonger(text, maxBytes)) throw invalid(`The line must not have more than ${maxBytes} bytes.`)
-    if (!isValid) throw new ApiError(errors.BODY_NOT_UTF8)
-    return parseJson(text)
+  let [rest, number] = ['', 0]
+  const parse = (text: string) => {
+    if (text.length > maxBytes) throw invalid(`The line must not have more than ${maxBytes} bytes.`)
+    return parseJson(toUtf8(text))
   }
-  for await (const lines of splitLines(chunks, maxBytes)) {
-    yield lines.filter(({ text }) => !isBlank(text)).map((line) => ({ ...line, parse: () => parse(line) }))
+  const toLines = (text: string): Line[] => ++number && /^\r?$/.test(text)
+    ? []
+    : [{ number, text: () => decode(text), parse: () => parse(text) }]
+  for await (const text of readText(chunks, false)) {
+    const texts = (rest + text).split('\n')
+    rest = (texts.pop() as string).slice(0, maxBytes + 1)
+    yield texts.flatMap(toLines)
   }
+  yield toLines(rest)
 }
 
 /**
@@ -44,101 +67,93 @@ export async function * readNdjson (chunks: AsyncIterable<Buffer>, maxBytes: num
 export async function * readCsv (
   chunks: AsyncIterable<Buffer>, maxBytes: number, table: Table, user?: string, emptyTexts: string[] = []
 ) {
-  let columns: string[] = []
-  // The record that is being read. A record continues on the next line while its number of quotes is odd.
-  let [record, isValid, isOpen, firstLine] = ['', true, false, 1]
-  const malformed = () =>
-    new Error(`line ${firstLine}: expected at most ${maxBytes} bytes, and cells like "5"" pot"`)
+  let [records, columns, number]: [Cell[][], string[], number] = [[], [], 0]
+  const parser = parse({
+    record_delimiter: ['\n', '\r\n'],
+    encoding: 'latin1',
+    relax_column_count: true,
+    max_record_size: maxBytes,
+    cast: (cell, { quoting }) => cell === '' && !quoting ? undefined : cell,
+    // Returns nothing, so that the parser keeps no record.
+    on_record: (cells) => { records.push(cells) }
+  }).on('error', () => {})
 
-  function * toRecords (lines: RawLine[]): Generator<Line> {
-    for (const { number, text, isValid: isValidLine } of lines) {
-      record = isOpen ? `${record}\n${text}` : text
-      isValid = (isValid || !isOpen) && isValidLine
-      if (!isOpen) firstLine = number
-      if (text.includes('"') && text.split('"').length % 2 === 0) isOpen = !isOpen
-      if (isLonger(record, maxBytes)) throw malformed()
-      if (isOpen || isBlank(record)) continue
-      record = record.replace(/\r$/, '')
-      const cells = toCells(record)
-      if (cells === undefined) throw malformed()
-      const parse = () => toObject(columns, cells, isValid, table, emptyTexts)
-      if (columns.length === 0) columns = checkHeader(cells.map((name = '') => name), table, user)
-      else yield { number, text: record, parse }
+  function * toLines (): Generator<Line> {
+    for (const cells of records.splice(0)) {
+      for (const cell of [...cells, '\n']) if (cell?.includes('\n')) number += cell.split('\n').length - 1
+      if (cells.length === 1 && cells[0] === undefined) continue
+      const parse = () => toObject(columns, cells, table, emptyTexts)
+      if (columns.length > 0) yield { number, text: () => decode(cells.map(quote).join()), parse }
+      else columns = checkHeader(cells.map((cell = '') => decode(cell)), table, user)
     }
   }
-  for await (const lines of splitLines(chunks, maxBytes)) yield toRecords(lines)
-  if (isOpen) throw malformed()
+  async function * run (write: (done: (error?: Error | null) => void) => void) {
+    const error = await new Promise<Error | null | undefined>(write)
+    yield toLines()
+    if (!error) return
+    throw new Error(`line ${number + 1}: ${error.message}. Expected cells like "5"" pot", and at most ` +
+      `${maxBytes} bytes.`)
+  }
+  for await (const text of readText(chunks, true)) yield * run((done) => parser.write(text, 'latin1', done))
+  yield * run((done) => parser.end(done))
 }
 
-const isBlank = (text: string) => text === '' || text === '\r'
+/** Writes the cell of a rejected record again. */
+const quote = (cell: Cell) =>
+  cell === '' || /[",\n\r]/.test(cell ?? '') ? `"${cell?.replaceAll('"', '""')}"` : cell
 
-// Most lines are short, and a UTF-16 code unit takes at most three bytes.
-const isLonger = (text: string, maxBytes: number) =>
-  text.length * 3 > maxBytes && Buffer.byteLength(text) > maxBytes
-
-/** Matches a cell such as `"5"" pot"` or `5 pot`. The last group is empty at the end of the record. */
-const cell = /(?:"([^"]*(?:""[^"]*)*)"|([^",]*))(,|$)/y
-
-/** An empty cell without quotes means an absent value. Returns undefined at a malformed quote. */
-function toCells (record: string): Array<string | undefined> | undefined {
-  if (!record.includes('"')) return record.split(',').map((text) => text || undefined)
-  const cells = []
-  cell.lastIndex = 0
-  for (let match; (match = cell.exec(record)) !== null;) {
-    const [, quoted, plain, end] = match
-    cells.push(quoted?.replaceAll('""', '"') ?? (plain || undefined))
-    if (end === '') return cells
+/** Yields latin1, without a byte order mark. Throws if the start shows another encoding or kind of CSV. */
+async function * readText (chunks: AsyncIterable<Buffer>, isCsv: boolean): AsyncGenerator<string> {
+  let [text, isChecked] = ['', false]
+  for await (const chunk of chunks) {
+    text += chunk.toString('latin1')
+    if (!isChecked && text.length < 4096 && !text.includes('\n')) continue
+    yield isChecked ? text : checkStart(text, isCsv)
+    isChecked = true
+    text = ''
   }
+  yield isChecked ? text : checkStart(text, isCsv)
+}
+
+/** What is wrong with a file that starts so, in NDJSON and CSV, or only in CSV. */
+const faults: Array<[start: RegExp, fault: string, isOfAll?: true]> = [
+  // In UTF-16, every second byte of ASCII is zero.
+  [/^[^]{0,3}\0/, 'the file is UTF-16, not UTF-8', true],
+  [/^[^\n]*\r(?!\n|$)/, 'the lines end in CR without LF'],
+  [/^[^,\n]*;/, 'the cells are separated by semicolons, not commas'],
+  [/^[^,\n]*\t/, 'the cells are separated by tabs, not commas']
+]
+
+function checkStart (text: string, isCsv: boolean): string {
+  const [, fault] = faults.find(([start,, isOfAll]) => (isCsv || isOfAll) && start.test(text)) ?? []
+  if (fault !== undefined) throw new Error(`line 1: ${fault}. ${advice}`)
+  return text.replace(/^\xEF\xBB\xBF/, '')
+}
+
+const decode = (latin1: string) => Buffer.from(latin1, 'latin1').toString()
+
+function toUtf8 (latin1: string): string {
+  if (!/[\x80-\xFF]/.test(latin1)) return latin1
+  if (isUtf8(Buffer.from(latin1, 'latin1'))) return decode(latin1)
+  throw invalid(`The line is not valid UTF-8. ${advice}`)
 }
 
 function checkHeader (columns: string[], { fields }: Table, user?: string): string[] {
   const known = [...user === undefined ? ['user'] : [], 'id', ...fields]
   if (columns.every((name, index) => known.includes(name) && columns.indexOf(name) === index)) return columns
-  const got = columns.join()
-  throw new Error(`line 1: expected columns of ${known.join()}, each once, separated by commas, got ` +
-    (got.length > 100 ? `${got.slice(0, 100)}…` : got))
+  // Quotes show spaces at the ends of a name.
+  const got = columns.map((name) => JSON.stringify(name)).join().replace(/(?<=^.{100}).+/, '…')
+  throw new Error(`line 1: expected columns of ${known.join()}, each once, got ${got}. ${advice}`)
 }
 
 /** Matches a number or a boolean in JSON. */
 const scalar = /^(?:true|false|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[Ee][+-]?\d+)?)$/
 
-function toObject (
-  columns: string[], cells: Array<string | undefined>, isValid: boolean, { scalarFields }: Table,
-  emptyTexts: string[]
-): unknown {
-  if (!isValid) throw new ApiError(errors.BODY_NOT_UTF8)
+function toObject (columns: string[], cells: Cell[], { scalarFields }: Table, emptyTexts: string[]): unknown {
   if (cells.length !== columns.length) throw invalid(`The line must have ${columns.length} cells.`)
-  const object: Record<string, unknown> = {}
-  for (const [index, name] of columns.entries()) {
+  return Object.fromEntries(columns.map((name, index) => {
     const cell = cells[index] ?? (emptyTexts.includes(name) ? '' : undefined)
-    object[name] = cell && scalarFields.includes(name) && scalar.test(cell) ? JSON.parse(cell) : cell
-  }
-  return object
-}
-
-// Yields the lines of each chunk together, because yielding every line from an async generator is slow. Skips
-// a byte order mark. To save memory, truncates lines over `maxBytes` to `maxBytes` + 1 or more.
-async function * splitLines (chunks: AsyncIterable<Buffer>, maxBytes: number): AsyncGenerator<RawLine[]> {
-  let rest = Buffer.alloc(0)
-  let number = 0
-  const toLine = (text: string, isValid: boolean) => {
-    number++
-    // In UTF-16, every second byte of ASCII is zero.
-    if (number === 1 && text.slice(0, 4).includes('\0')) {
-      throw new Error('line 1: expected UTF-8, got UTF-16. ' +
-        'Convert the file: iconv --from-code=UTF-16 --to-code=UTF-8')
-    }
-    return { number, text: number === 1 ? text.replace(/^\uFEFF/, '') : text, isValid }
-  }
-  const toLines = (bytes: Buffer): RawLine[] => isUtf8(bytes)
-    ? bytes.toString().split('\n').map((text) => toLine(text, true))
-    : bytes.toString('latin1').split('\n').map((latin1) => Buffer.from(latin1, 'latin1'))
-      .map((line) => toLine(line.toString(), isUtf8(line)))
-  for await (const chunk of chunks) {
-    const bytes = Buffer.concat([rest, chunk])
-    const end = bytes.lastIndexOf('\n')
-    if (end !== -1) yield toLines(bytes.subarray(0, end))
-    rest = bytes.subarray(end + 1, end + maxBytes + 2)
-  }
-  yield toLines(rest)
+    const isScalar = cell && scalarFields.includes(name) && scalar.test(cell)
+    return [name, isScalar ? JSON.parse(cell) : cell && toUtf8(cell)]
+  }))
 }

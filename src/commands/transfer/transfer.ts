@@ -1,64 +1,72 @@
-// Runs an import or export: opens a connection, handles signals, and reports to standard error.
+// Runs an import or export: opens a connection, shows the progress, and reports to standard error.
+import { clearLine, cursorTo } from 'node:readline'
 import { setFlagsFromString } from 'node:v8'
 import pg from 'pg'
 import type { Config } from '../../config.ts'
-import { openClient } from '../../database/servers.ts'
-import { logCommand, withOpenDatabase } from '../database.ts'
+import { logCommand, withClient } from '../database.ts'
 import { formatError } from '../format.ts'
-import { showProgress, type Progress } from './progress.ts'
 
 export interface Transfer {
   client: pg.Client
-  /** Aborts on SIGINT or SIGTERM, or if the server no longer responds. This ends the connection, too. */
-  signal: AbortSignal
-  /** The last line of the report. Empty when there is nothing to report. */
-  summary: () => string
+  url: string
+  /** The last line of the report. Undefined when there is nothing to report. */
+  summary?: () => string
   /** The fields of the line in the log of the database. Undefined if the command changes nothing. */
   logged?: object
   /** Undefined if the progress line would mix with the rows on the terminal. */
-  progress?: () => Progress
+  progress?: () => string
+  /** Called when a signal ends the process. */
+  onInterrupt?: () => void
 }
 
 // The objects of a transfer are short-lived. V8's default flags would save little time and double the memory.
 for (const flag of ['--semi-space-growth-factor=1', '--heap-growing-percent=50']) setFlagsFromString(flag)
 
+export const megabytes = (bytes: number) => (bytes / 1e6).toFixed(1)
+
 /** `name` is the command. PostgreSQL shows it as the name of the application. */
-export function runTransfer (config: Config, name: string, run: (transfer: Transfer) => Promise<void>) {
-  const applicationName = `plant-store ${name}`
-  const options = { applicationName, statementTimeoutMs: 0 }
-  return withOpenDatabase(config, options, async (database, url, silence) => {
-    const client = await openClient(url, { application_name: applicationName })
-    const interruption = new AbortController()
-    const signal = AbortSignal.any([interruption.signal, silence])
-    const interrupt = () => interruption.abort(new Error('interrupted'))
-    process.once('SIGINT', interrupt).once('SIGTERM', interrupt)
-    const { stream } = client.connection
-    const disconnect = () => { stream.destroy() }
-    // A frozen server would never confirm the end of the connection.
-    signal.addEventListener('abort', disconnect)
-    stream.on('timeout', () => { stream.destroy(new Error('no response from the database')) })
-    const transfer: Transfer = { client, signal, summary: () => '' }
-    const hideProgress = showProgress(transfer)
-    // The error of the next statement would not tell why the connection was lost.
-    let lost: Error | undefined
-    client.once('error', (error) => { lost = error })
-    const error = await run(transfer).catch((error) =>
-      error instanceof pg.DatabaseError ? error : lost ?? error)
+export const runTransfer = (
+  config: Config, name: string, options: pg.ClientConfig, run: (transfer: Transfer) => Promise<void>
+) => withClient(config, name, options, async (client, url) => {
+  const transfer: Transfer = { client, url }
+  const hideProgress = showProgress(transfer)
+  const report = (error?: unknown) => {
     hideProgress()
-    process.off('SIGINT', interrupt).off('SIGTERM', interrupt)
-    if (error !== undefined) {
-      // 130 is the usual exit code after SIGINT.
-      process.exitCode = interruption.signal.aborted ? 130 : 1
-      console.error(formatError(signal.reason ?? error))
-    }
-    if (transfer.summary() !== '') console.error(transfer.summary())
-    if (transfer.logged && !silence.aborted) {
-      await logCommand(database, name, { ...transfer.logged, result: transfer.summary() })
-    }
-    const timer = setTimeout(disconnect, 1000)
-    await client.end()
-    clearTimeout(timer)
-    // If the reader of a pipe has stopped, the pending write would keep the process alive.
-    if (signal.aborted) process.exit()
-  })
+    if (error !== undefined) console.error(formatError(error))
+    if (transfer.summary !== undefined) console.error(transfer.summary())
+  }
+  // A signal ends the process at once: see src/main.ts. So the command also ends if the server is frozen.
+  const interrupt = () => {
+    transfer.onInterrupt?.()
+    report(new Error('interrupted'))
+  }
+  process.once('exit', interrupt)
+  // The error of the next statement would not tell why the connection was lost.
+  let lost: Error | undefined
+  client.once('error', (error) => { lost = error })
+  const error = await run(transfer)
+    .catch((error) => error instanceof pg.DatabaseError ? error : lost ?? error)
+  process.off('exit', interrupt)
+  if (error !== undefined) process.exitCode = 1
+  report(error)
+  if (transfer.logged !== undefined) {
+    await logCommand((text) => client.query(text), name, { ...transfer.logged, result: transfer.summary?.() })
+  }
+})
+
+/** Redraws a line on a terminal. The returned function removes the line. */
+function showProgress (transfer: Transfer): () => void {
+  const { stderr } = process
+  if (!stderr.isTTY) return () => {}
+  const draw = (text = '') => {
+    cursorTo(stderr, 0)
+    // The terminal would break a longer line into two, and only the second would be redrawn.
+    stderr.write(text.slice(0, (stderr.columns || 80) - 1))
+    clearLine(stderr, 1)
+  }
+  const timer = setInterval(() => draw(transfer.progress?.()), 250)
+  return () => {
+    clearInterval(timer)
+    draw()
+  }
 }

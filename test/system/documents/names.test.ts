@@ -108,7 +108,7 @@ t.test('the alerts, log lines and panels that the documents quote exist', async 
 })
 
 t.test('the documents name each command and option of the program', async (t) => {
-  const program = textOf('src/main.ts')
+  const program = textOf('src/commands/program.ts')
   const words = new Set(code.flatMap(([, text]) => text.split(/[\s|]+/)))
   const commands = [...program.matchAll(/(?:command|^transfer)\('([a-z]+)'/gm)].map(([, name = '']) => name)
   t.ok(commands.includes('erase') && commands.includes('export'))

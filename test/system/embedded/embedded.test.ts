@@ -1,7 +1,8 @@
 // Starts and kills the PostgreSQL server that a checkout brings.
 import { execFile, spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { chmod, mkdir, readdir, readFile, stat, writeFile } from 'node:fs/promises'
+import { existsSync } from 'node:fs'
+import { chmod, mkdir, readdir, readFile, rm, stat, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { setTimeout } from 'node:timers/promises'
 import { promisify } from 'node:util'
@@ -10,8 +11,10 @@ import { plantsTable } from '../../../src/plants/plant.ts'
 import { createDataDir, findServer, isRunning } from '../../support/embedded.ts'
 import { matchEach } from '../../support/match.ts'
 import { findChildren } from '../../support/processes.ts'
-import { program, startedBy, unmeasured, withoutHooks } from '../../support/program.ts'
+import { program, startedBy, unmeasured, withoutHooks, type Program } from '../../support/program.ts'
 import { exampleOf } from '../../support/tables.ts'
+
+type Started = ReturnType<typeof unmeasured.start>
 
 const environmentOf = (DATA_DIR: string) =>
   ({ DATABASE_URL: undefined, DATA_DIR, DRAIN_DELAY: '0', PORT: '0' })
@@ -27,15 +30,14 @@ await t.test('after a first start was killed halfway, the next one succeeds', as
   t.strictSame(await halfway.ended, { code: 1, stdout: '', stderr })
   matchEach(t, await readdir(DATA_DIR), [/^new-/])
   t.match(await unmeasured.run(['migrate'], environmentOf(DATA_DIR)), { code: 0 })
+  t.strictSame(await readdir(DATA_DIR), ['postgresql', 'server.json'])
 })
 
-await t.test('of two first starts, one serves and the other fails with one line', async (t) => {
+await t.test('two first starts share the database, and leave only its folder', async (t) => {
   const DATA_DIR = await createDataDir(t)
-  const starts = [1, 2].map(() => unmeasured.serve(t, environmentOf(DATA_DIR)))
-  const service = await Promise.any(starts)
-  const results = await Promise.allSettled(starts)
-  const inUse = /^exited with 1 .* (lock file "postmaster\.pid" already exists|is in use by process \d+)\n$/
-  matchEach(t, results.filter(({ status }) => status === 'rejected'), [{ reason: { message: inUse } }])
+  const services = await Promise.all([1, 2].map(() => unmeasured.serve(t, environmentOf(DATA_DIR))))
+  const [service, other] = services.toSorted((one, two) => two.stderr().length - one.stderr().length) as
+    [Program, Program]
   while (service.stderr().split('\n').length <= 6) await once(service.child.stderr, 'data')
   const [token] = /plant_\w{57}/.exec(service.stderr()) as RegExpExecArray
   t.notMatch(JSON.stringify(service.log), token, 'the log does not show the token')
@@ -47,8 +49,11 @@ await t.test('of two first starts, one serves and the other fails with one line'
   const { id, ...fields } = exampleOf(plantsTable, 1)
   const plant = JSON.stringify(fields)
   t.equal((await promisify(execFile)('sh', ['-ec', script])).stdout, `${plant}\n[${plant}]\n\n`)
-  service.child.kill('SIGTERM')
-  t.strictSame(await service.exited, [0, null])
+  for (const { child, exited } of [service, other]) {
+    t.match(await (await fetch(`${other.address}/readyz`)).json(), { status: 'ok' })
+    child.kill('SIGTERM')
+    t.strictSame(await exited, [0, null])
+  }
   t.strictSame(await readdir(DATA_DIR), ['postgresql', 'server.json'])
 })
 
@@ -59,7 +64,7 @@ await t.test('a DATA_DIR that PostgreSQL may not enter fails with one line', { s
   const { code, stdout, stderr } = await unmeasured.run(['serve'], environmentOf(join(closed, 'data')))
   t.strictSame({ code, stdout }, { code: 1, stdout: '' })
   t.match(stderr, /^DATABASE_URL is not set.*: could not access directory .*: Permission denied/)
-  t.match(stderr, /\(started by root, PostgreSQL runs as the user postgres\)\n$/)
+  t.match(stderr, /\(started by root, PostgreSQL runs as the user postgres, .*\)\n$/)
   t.strictSame(await readdir(join(closed, 'data')), [])
 })
 
@@ -117,15 +122,13 @@ await t.test('a stale server.json does not mislead the next start', async (t) =>
   const stderr = `DATABASE_URL is not set: using the PostgreSQL server in ${DATA_DIR}\n` +
     'No service uses this folder now. If your service runs, give the command the DATA_DIR or DATABASE_URL ' +
     'of the service.\n'
-  for (const text of ['{', JSON.stringify({ url, ownerPid: process.pid })]) {
+  for (const text of ['{', JSON.stringify({ url })]) {
     await writeFile(notes, text)
     const listed = await unmeasured.run(['token', 'list', '--user', 'alice'], environment)
     t.match(listed, { code: 0, stdout: /alice/, stderr }, text)
   }
-  const killed = spawn(process.execPath, ['--version'])
-  await once(killed, 'exit')
   // Make server.json name a running server that does not use this folder.
-  await writeFile(notes, JSON.stringify({ url: process.env.TEST_DATABASE_URL, ownerPid: killed.pid }))
+  await writeFile(notes, JSON.stringify({ url: process.env.TEST_DATABASE_URL }))
   service = await start()
   t.strictSame(await list(), stored)
   await stop(t)
@@ -141,4 +144,44 @@ await t.test('a start waits for a server that is about to end', async (t) => {
   t.equal(leaving.exitCode, 0, 'the old process has ended')
   t.strictSame(await list(), stored)
   await stop(t)
+})
+
+await t.test('kill -9 of PostgreSQL alone interrupts the service only until it runs again', async (t) => {
+  service = await start()
+  process.kill(await findServer(DATA_DIR), 'SIGKILL')
+  while ((await fetch(`${service.address}/plants`, { headers })).status !== 200) await setTimeout(100)
+  t.strictSame(await list(), stored)
+  await stop(t)
+})
+
+await t.test('a command goes on when the command that started PostgreSQL ends', async (t) => {
+  const commands = ['ann', 'bob'].map((user) => unmeasured.start(['import', user], environment))
+  const [first, second] = commands as [Started, Started]
+  // Without a service, the progress of a command shows only in PostgreSQL.
+  const notes = await Promise.all(commands.map(({ child }) => once(child.stderr, 'data')))
+  t.equal(notes.length, 2)
+  first.child.stdin.end('{"id":1,"name":"Fern"}')
+  t.match(await first.ended, { code: 0, stderr: /\n1 created, 0 existing, 0 rejected\n$/ })
+  second.child.stdin.end('{"id":1,"name":"Fern"}')
+  t.match(await second.ended, { code: 0, stderr: /\n1 created, 0 existing, 0 rejected\n$/ })
+})
+
+await t.test('a start that is interrupted leaves no part of a cluster', async (t) => {
+  const folder = await createDataDir(t)
+  const { child, ended } = unmeasured.start(['serve'], environmentOf(folder))
+  while ((await readdir(folder)).length === 0) await setTimeout(10)
+  const [supervisor] = await findChildren(child.pid) as [number]
+  child.kill('SIGINT')
+  t.match(await ended, { code: 130 })
+  while (existsSync(`/proc/${supervisor}`)) await setTimeout(10)
+  t.strictSame(await readdir(folder), ['postgresql', 'server.json'])
+})
+
+await t.test('an empty postmaster.pid gets a remedy, and variables of libpq change nothing', async (t) => {
+  const pid = join(DATA_DIR, 'postgresql/postmaster.pid')
+  await writeFile(pid, '')
+  t.match(await unmeasured.run(['user', 'list'], environment), { code: 1, stderr: `delete ${pid})\n` })
+  await rm(pid)
+  const libpq = { PGSSLMODE: 'require', PGOPTIONS: '-c none=1' }
+  t.match(await unmeasured.run(['user', 'list'], { ...environment, ...libpq }), { code: 0 })
 })
