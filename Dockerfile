@@ -41,7 +41,7 @@ LABEL org.opencontainers.image.title="plant-store" \
       org.opencontainers.image.version="$VERSION" \
       org.opencontainers.image.licenses="MIT" \
       org.opencontainers.image.base.name="docker.io/library/node:26-slim"
-ENV NODE_ENV=production HOST=0.0.0.0 NODE_COMPILE_CACHE=/app/.compile-cache
+ENV NODE_ENV=production HOST=:: NODE_COMPILE_CACHE=/app/.compile-cache
 # By default glibc keeps freed memory, for example 200 MiB after 1,500 large bodies. With this variable, glibc
 # returns freed blocks of more than 16,384 bytes to the system. Other C libraries ignore the variable.
 ENV MALLOC_MMAP_THRESHOLD_=16384

@@ -56,7 +56,7 @@ const version = await withClient(postgres.url('postgres'), async (client) =>
 const date = new Date().toISOString().slice(0, 10)
 
 const bare = { name: 'bare', title: 'pgbench' }
-const all = contenders()
+const all = process.env.BEFORE === undefined ? contenders() : [service]
 fillCompileCache(service)
 for (const { name } of [...all, bare]) await createDatabase(postgres.url(name))
 

@@ -11,7 +11,7 @@ const [alice, bob] = ["'alice'", "'bob'"]
 const lastId = '9223372036854775807'
 
 function * describe (table: Table): Generator<[use: string, statement: Statement, example: string[]]> {
-  const { insert, deleteOne, deleteMany, page, pages, largePage, end } = createStatements(table)
+  const { insert, same, deleteOne, deleteMany, page, pages, largePage, end } = createStatements(table)
   const values = table.fields.map((field) => {
     const [value] = table.schema.properties[field]?.examples
     return typeof value === 'string' ? pg.escapeLiteral(value) : String(value)
@@ -20,6 +20,8 @@ function * describe (table: Table): Generator<[use: string, statement: Statement
   yield ['Creates one row.', insert(1), rowsOf(`${alice}, 1`)]
   yield ['Creates a batch. A batch has one of 32 sizes: copies of the last row fill up a larger batch.',
     insert(4), rowsOf(`${alice}, 2`, `${alice}, 3`, `${bob}, 1`, `${bob}, 2`)]
+  yield ['After a create that has failed: whether the stored row equals the sent row.',
+    same, rowsOf(`${alice}, 1`)]
   yield ['Reads the first page of one list, or a page of a long list. $3: rows, $4: bytes.',
     page, [alice, firstId, '101', '65536', lastId]]
   yield ['Reads the first pages of several lists.',

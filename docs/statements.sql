@@ -18,6 +18,13 @@ on conflict do nothing returning owner, id;
 
 execute "plants-insert-4" ('alice', 2, 'Monstera deliciosa', 'tropical', 'alice', 3, 'Monstera deliciosa', 'tropical', 'bob', 1, 'Monstera deliciosa', 'tropical', 'bob', 2, 'Monstera deliciosa', 'tropical');
 
+-- After a create that has failed: whether the stored row equals the sent row.
+prepare "plants-same" as
+select from plants where owner = $1 and id = $2
+and (name, tag) is not distinct from ($3, $4);
+
+execute "plants-same" ('alice', 1, 'Monstera deliciosa', 'tropical');
+
 -- Reads the first page of one list, or a page of a long list. $3: rows, $4: bytes.
 prepare "plants-page" as
 select count, case when count = $3 then last_id end as last_id,

@@ -1,6 +1,6 @@
 // Builds the app with metrics and traces. commands/serve.ts opens the database, listens, and handles signals.
 import { Type } from '@sinclair/typebox'
-import Fastify, { LogController } from 'fastify'
+import Fastify from 'fastify'
 import { createBearer, requireScope } from './access/bearer.ts'
 import { limitFailedAuth, limitUsers } from './access/rate-limits.ts'
 import { createAuthenticator } from './access/token-cache.ts'
@@ -9,13 +9,13 @@ import { registerApiDocs } from './api-docs/api-docs.ts'
 import type { Config } from './config.ts'
 import type { Database } from './database/database.ts'
 import { domains as allDomains, tableNames, type Domain } from './domains.ts'
-import { connectionEvents, systemEvents } from './events.ts'
+import { connectionEvents } from './events.ts'
 import { allowOrigins } from './http/cors.ts'
 import { readJsonBodies } from './http/json.ts'
 import { createRequestLog, currentTime, registerErrorLog } from './http/log.ts'
 import { maxPathLength, rejectMalformedRequests, rewriteUrl } from './http/request-checks.ts'
 import { logRequests } from './http/request-log.ts'
-import { handleError, setStandardHeaders } from './http/responses.ts'
+import { handleError, setStandardHeaders, StreamErrors } from './http/responses.ts'
 import { compileValidator } from './http/validation.ts'
 import { createAppServer } from './http/wire/app-server.ts'
 import type { Lifecycle } from './http/wire/server.ts'
@@ -65,7 +65,7 @@ export async function buildApp (options: AppOptions, domains: Domain[] = allDoma
       timestamp: currentTime
     },
     trustProxy: config.TRUSTED_PROXIES ?? false,
-    logController: new LogController({ disableRequestLogging: true }),
+    logController: new StreamErrors({ disableRequestLogging: true }),
     childLoggerFactory: createRequestLog,
     bodyLimit: config.BODY_LIMIT,
     // Do not use setValidatorCompiler: Fastify ignores it in plugins that call addSchema, and uses Ajv there.
@@ -96,16 +96,13 @@ export async function buildApp (options: AppOptions, domains: Domain[] = allDoma
     if (event === 'failed' && !isRefused) app.log.warn({ err }, 'a database connection could not be opened')
     if (event === 'failed' || event === 'opened') isRefused = event === 'failed'
   })
-  systemEvents.subscribe(({ event, server }) => app.log.warn({ server }, event === 'ignored'
-    ? 'ignoring a server of another database system: see docs/scaling.md'
-    : 'no server of the database system in use responds: changing to another system'))
   app.setErrorHandler(handleError)
   setStandardHeaders(app)
   const preflight = config.CORS_ORIGIN === undefined ? undefined : allowOrigins(app, config.CORS_ORIGIN)
   rejectMalformedRequests(app, preflight)
-  const budget = new MemoryBudget(config.MEMORY_BUDGET)
-  readJsonBodies(app, budget)
+  readJsonBodies(app)
   server.attach(app)
+  const budget = new MemoryBudget(config.MEMORY_BUDGET)
 
   serveMetadata?.()
   await app.register(healthRoutes, { readiness })

@@ -1,4 +1,5 @@
 // Reads the settings from environment variables.
+import { readFileSync } from 'node:fs'
 import { isIPv4, isIPv6 } from 'node:net'
 import { parseConnectionString, urlForm } from './database/connection-string.ts'
 import { duration, listOf, number, oneOf, text, type Setting, type ValuesOf } from './setting-types.ts'
@@ -41,6 +42,8 @@ export function isSecureUrl (text: string): boolean {
 /** RFC 8414, section 2, forbids a query and a fragment. A `|` would make the user `issuer|name` ambiguous. */
 const isIssuer = (text: string) => isSecureUrl(text) && !/[?#|]/.test(text)
 
+const parseUrl = (url: string) => parseConnectionString(url) && url
+
 export const settings = {
   HOST: text('127.0.0.1', 'an address or a host name', 'the address to listen on'),
   PORT: number('3000', [0, 65535], 'the port to listen on; 0 takes any free port'),
@@ -51,7 +54,13 @@ export const settings = {
     values: urlForm,
     meaning: 'the database, on one host or on several separated by commas; ' +
       'required unless the optional dependencies are installed, which bring a server',
-    parse: (url) => parseConnectionString(url) && url
+    parse: parseUrl
+  } as Setting<string | undefined>,
+  DATABASE_URL_FILE: {
+    initial: undefined,
+    values: 'a readable file',
+    meaning: 'a file with the DATABASE_URL, such as a secret of Docker or Kubernetes',
+    parse: (file) => parseUrl(readFileSync(file, 'utf8').trim())
   } as Setting<string | undefined>,
   DATA_DIR: text('.data', 'a folder', 'the data of the server that starts when DATABASE_URL is not set'),
   MIGRATE: oneOf('on', ['on', 'off'], 'whether the service migrates the database when it starts'),
@@ -66,9 +75,9 @@ export const settings = {
     'the number of open client connections; further ones are closed at once'),
   KEEP_ALIVE_TIMEOUT: duration('75s', '1h',
     'how long a client connection may be idle; longer than the idle timeout of a load balancer', '1s'),
-  BODY_LIMIT: number('131072', [1, 1_048_576], 'the largest request body, in bytes'),
+  BODY_LIMIT: number('16384', [1, 131_072], 'the largest request body, in bytes'),
   MEMORY_BUDGET: number('100663296', [16_777_216, 1_073_741_824],
-    'bytes of memory for large request bodies, unsent pages of long lists and files of /docs together'),
+    'bytes of memory for unsent pages of long lists and files of /docs together'),
   TOKEN_CACHE_TTL: duration('3s', maxTokenCacheTtl, 'how long a token is cached; 0 turns the cache off'),
   WRITE_BATCH: number(undefined, [1, 9999],
     'how many creates, deletes or lists may share a statement (lists 32, the others 512 at most; ' +
@@ -91,9 +100,12 @@ export const settings = {
   METRICS_PORT: number(undefined, [0, 65535],
     'the port for metrics; 0 takes any free port; without it there are no metrics'),
   METRICS_HOST: text('127.0.0.1', 'an address or a host name', 'the address to listen on for metrics'),
-  OTEL_EXPORTER_OTLP_ENDPOINT: text(undefined, 'a URL that begins with http:// or https://',
+  OTEL_EXPORTER_OTLP_ENDPOINT: text(undefined,
+    'a URL that begins with http:// or https://, without /v1/traces',
     'a collector that takes OTLP by HTTP; without it there are no traces',
-    (text) => /^https?:\/\//.test(text) && URL.canParse(text)),
+    (text) => /^https?:\/\//.test(text) && URL.canParse(text) && !/\/v1\/traces\/?$/.test(text)),
+  OTEL_EXPORTER_OTLP_PROTOCOL: oneOf('http/json', ['http/json', 'http/protobuf'],
+    'how to send traces; in both cases the service sends JSON, which collectors accept'),
   OTEL_TRACES_SAMPLER: oneOf('parentbased_always_on',
     ['always_on', 'always_off', 'traceidratio'].flatMap((name) => [name, `parentbased_${name}`]),
     'which traces are recorded'),
@@ -138,6 +150,10 @@ export function readConfig (environment: NodeJS.ProcessEnv = process.env): Confi
   for (const [name, newName] of Object.entries(renamed)) {
     if (name in environment) faults.push(`${name}: this setting is now called ${newName}`)
   }
+  if (config.DATABASE_URL !== undefined && config.DATABASE_URL_FILE !== undefined) {
+    faults.push('DATABASE_URL_FILE: expected DATABASE_URL not to be set, too')
+  }
+  config.DATABASE_URL ??= config.DATABASE_URL_FILE
   const { SHUTDOWN_TIMEOUT: timeout, DRAIN_DELAY: delay } = config
   if (timeout <= delay) {
     faults.push(`SHUTDOWN_TIMEOUT: expected more than DRAIN_DELAY (${delay}ms), got ${timeout}ms`)

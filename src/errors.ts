@@ -55,7 +55,6 @@ export const errors = defineErrors({
   INT64_OUT_OF_RANGE: [40013, 'An integer in the body does not fit in 64 bits.'],
   PATH_PARAMETER_INVALID: [40015, 'A parameter in the path has a wrong value.'],
   QUERY_PARAMETER_INVALID: [40016, 'A parameter in the query is unknown or has a wrong value.'],
-  BODY_TOO_COMPLEX: [40017, 'The body must not have more than 100 values.'],
   HTTP_TOO_OLD: [40018, 'The response is too long for HTTP/1.0: use HTTP/1.1, or ask for fewer results.'],
   TOKEN_MISSING: [40101, 'This operation needs the header `Authorization: Bearer <token>`.'],
   TOKEN_INVALID: [40102, 'The bearer token is not valid.', challenge(', error="invalid_token"')],
@@ -76,7 +75,8 @@ export const errors = defineErrors({
   STOPPING: [50303, 'The service is stopping.'],
   DATABASE_SLOW: [50304, 'The database did not respond in time.'],
   DATABASE_FULL: [50305, 'The database has no room to store anything.'],
-  KEYS_UNAVAILABLE: [50306, 'The keys of the identity provider cannot be fetched.', { 'retry-after': '10' }]
+  KEYS_UNAVAILABLE: [50306, 'The keys of the identity provider cannot be fetched.', { 'retry-after': '10' }],
+  DATABASE_READ_ONLY: [50307, 'The database accepts no writes at the moment.']
 })
 
 /** Returns TOKEN_SCOPE_MISSING with a challenge that names the scope (RFC 6750, section 3). */
@@ -84,6 +84,12 @@ export const scopeMissing = (scope: string): ErrorDefinition => ({
   ...errors.TOKEN_SCOPE_MISSING,
   headers: challenge(`, error="insufficient_scope", scope="${scope}"`)
 })
+
+/** TOKEN_INVALID with a challenge that tells the client to get a new token. */
+export const tokenExpired: ErrorDefinition = {
+  ...errors.TOKEN_INVALID,
+  headers: challenge(', error="invalid_token", error_description="The token has expired"')
+}
 
 export const ErrorSchema = Type.Object({
   error: Type.Integer({ format: 'int32', description: 'The number of the error: see the table of errors' }),

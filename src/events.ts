@@ -31,9 +31,6 @@ export const connectionOutcomes = ['opened', 'failed', 'lost', 'timed_out'] as c
 export const connectionEvents =
   events<{ event: (typeof connectionOutcomes)[number], error?: unknown }>('connection')
 
-/** Published when a server of another database system is first seen, and before the service uses it. */
-export const systemEvents = events<{ event: 'ignored' | 'changed', server: string }>('system')
-
 /** While one of these settings of PostgreSQL is off, a crash may lose acknowledged writes. */
 export const durabilitySettings = ['fsync', 'full_page_writes', 'synchronous_commit'] as const
 
@@ -54,6 +51,11 @@ export const jwtEvents = events<{ result: 'verified' | 'cached' | 'rejected' | '
 
 /** Published after each fetch of the identity provider's keys. */
 export const keyEvents = events<{ result: 'succeeded' | 'failed' }>('jwt-keys')
+
+/** `failed`: an export failed. `dropped`: the queue was full, or the collector rejected some spans. */
+export const traceFaults = ['failed', 'dropped'] as const
+
+export const traceFaultEvents = events<{ kind: (typeof traceFaults)[number] }>('trace-fault')
 
 /** The span of the current request. In a batch: an array with the spans of all requests in the batch. */
 export const requestContext = new AsyncLocalStorage<unknown>()

@@ -16,6 +16,7 @@ const rates = {
   good: { '1/m': { count: 1, seconds: 60 }, '999999/s': { count: 999_999, seconds: 1 } },
   bad: ['', '0/s', '-1/s', '1.5/s', '007/s', '1000000/s', '100', '100/h', '100/1s', '100 / s', '100/S', '/s']
 }
+const secrets = t.testdir({ good: 'postgres://u:p@h/d\n', bad: 'postgres://u:p/w@h/d', empty: '' })
 const samplers = ['always_on', 'always_off', 'traceidratio']
 
 const values: Record<keyof Config, { good: Record<string, unknown>, bad: string[] }> = {
@@ -35,6 +36,9 @@ const values: Record<keyof Config, { good: Record<string, unknown>, bad: string[
       'postgres://h/d#x', 'postgres://h/d?user=u@h'
     ]
   },
+  DATABASE_URL_FILE: {
+    good: { [`${secrets}/good`]: 'postgres://u:p@h/d' }, bad: [`${secrets}/bad`, `${secrets}/empty`]
+  },
   DATA_DIR: texts(['data', '/var/lib/plants']),
   MIGRATE: words('on', 'off'),
   LOG_LEVEL: words('fatal', 'error', 'warn', 'info', 'debug', 'trace', 'silent'),
@@ -43,7 +47,7 @@ const values: Record<keyof Config, { good: Record<string, unknown>, bad: string[
     '1', 'true', '10.0.0.0/33', '10.0.0.0/0', '10.0.0/8', '::1/129', '10.0.0.0/8/8', 'loopback,', 'a.test'),
   MAX_CONNECTIONS: integers(1, 99_999),
   KEEP_ALIVE_TIMEOUT: durations({ '1s': 1000, '75000ms': 75_000, '1h': 3_600_000 }, '0', '999ms', '2h'),
-  BODY_LIMIT: integers(1, 1_048_576),
+  BODY_LIMIT: integers(1, 131_072),
   MEMORY_BUDGET: integers(16_777_216, 1_073_741_824),
   TOKEN_CACHE_TTL: durations({ 0: 0, '0ms': 0, '999ms': 999, '4000ms': 4000, '4s': 4000 }, '5s', '4001ms'),
   WRITE_BATCH: integers(1, 9999),
@@ -61,7 +65,8 @@ const values: Record<keyof Config, { good: Record<string, unknown>, bad: string[
   METRICS_PORT: integers(0, 65535),
   METRICS_HOST: texts(['0.0.0.0']),
   OTEL_EXPORTER_OTLP_ENDPOINT: texts(['http://localhost:4318', 'https://traces/x'],
-    'localhost:4318', 'ftp://h', 'http://', 'http://h:port'),
+    'localhost:4318', 'ftp://h', 'http://', 'http://h:port', 'http://h/v1/traces', 'http://h/v1/traces/'),
+  OTEL_EXPORTER_OTLP_PROTOCOL: words('http/json', 'http/protobuf'),
   OTEL_TRACES_SAMPLER: words(...samplers.flatMap((name) => [name, `parentbased_${name}`])),
   OTEL_TRACES_SAMPLER_ARG: {
     good: { 0: 0, 1: 1, 0.25: 0.25, '1.0': 1 }, bad: ['', '2', '1.1', '-1', '.5', '1e-3']
@@ -107,12 +112,20 @@ t.test('the table in docs/operating.md has every setting with its default', asyn
   }).join('\n'))
 })
 
+t.test('the file of DATABASE_URL_FILE has the DATABASE_URL', (t) => {
+  t.equal(readConfig({ DATABASE_URL_FILE: `${secrets}/good` }).DATABASE_URL, 'postgres://u:p@h/d')
+  t.end()
+})
+
 t.test('each invalid value gets a line with the accepted values, and no line has a password', async (t) => {
   const faults: Array<[environment: Record<string, string>, message: string | RegExp]> = [
     [{ PORT: '65536', MIGRATE: 'yes', PATH: '/bin', PORTS: 'x' },
       'PORT: expected 0 to 65535, got "65536"\nMIGRATE: expected on, off, got "yes"'],
     [{ DRAIN_DELAY: '10' }, 'DRAIN_DELAY: expected 0 to 1h with a unit, such as 500ms or 3s, got "10"'],
     [{ DATABASE_URL: 'postgres://u:se/cr?et@h/d' }, `DATABASE_URL: expected ${urlForm}`],
+    [{ DATABASE_URL: 'postgres://h/d', DATABASE_URL_FILE: `${secrets}/good` },
+      'DATABASE_URL_FILE: expected DATABASE_URL not to be set, too'],
+    [{ DATABASE_URL_FILE: '/nowhere' }, /^DATABASE_URL_FILE: ENOENT: .*'\/nowhere'$/],
     [{ DRAIN_DELAY: '20s', PORT: 'x' }, 'PORT: expected 0 to 65535, got "x"\n' +
       'SHUTDOWN_TIMEOUT: expected more than DRAIN_DELAY (20000ms), got 9000ms'],
     [{ USER_BURST: '5' }, 'USER_BURST: expected USER_RATE to be set, too'],

@@ -15,7 +15,8 @@ t.test('a variable that is almost called like a setting gets a warning with the 
     ['LOG_LEVLE', 'LOG_LEVEL'], ['PROT', 'PORT'], ['CORS_ORIGINS', 'CORS_ORIGIN'],
     ['SHUTDWON_TIMEUOT', 'SHUTDOWN_TIMEOUT'], ['JWTISSUER', 'JWT_ISSUER'],
     ['FAIL_AUTH_RATE', 'FAILED_AUTH_RATE'], ['METRIC_PORT', 'METRICS_PORT'], ['METRICS_HOTS', 'METRICS_HOST'],
-    ['BDY_LIMT', 'BODY_LIMIT'], ['TOKEN_CACHE_XYL', 'TOKEN_CACHE_TTL'], ['USERRATE', 'USER_RATE']
+    ['BDY_LIMT', 'BODY_LIMIT'], ['TOKEN_CACHE_XYL', 'TOKEN_CACHE_TTL'], ['USERRATE', 'USER_RATE'],
+    ['TRUSTED_PROXY', 'TRUSTED_PROXIES']
   ] as const) t.strictSame(find(name), [`${name} is no setting: did you mean ${setting}?`])
   for (const name of names) {
     const [first, second] = [`X${name}`, name.slice(0, -1)].map((wrong) => find(wrong).join())

@@ -5,6 +5,7 @@ import { existsSync } from 'node:fs'
 import { readdir, writeFile } from 'node:fs/promises'
 import { createServer, type AddressInfo } from 'node:net'
 import { setImmediate as nextTick, setTimeout } from 'node:timers/promises'
+import { networkInterfaces } from 'node:os'
 import { join } from 'node:path'
 import { pathToFileURL } from 'node:url'
 import { promisify, stripVTControlCharacters } from 'node:util'
@@ -18,7 +19,7 @@ import { migrate } from '../src/database/migrate.ts'
 import { createDatabase, openSession, sql, waitingForLocks } from './support/database.ts'
 import { createDataDir, isRunning } from './support/embedded.ts'
 import { matchEach } from './support/match.ts'
-import { program, run, serve, start, type Program } from './support/program.ts'
+import { program, run, serve, start, startedBy, type Program } from './support/program.ts'
 import { countPlants, ndjson, until } from './support/transfer.ts'
 
 t.jobs = 2
@@ -33,6 +34,39 @@ async function end ({ child }: Program): Promise<void> {
     await setTimeout(100)
   }
 }
+
+t.test('a migration gives way to a dump, and delays no statements until its end', async (t) => {
+  const DATABASE_URL = await createDatabase(t)
+  await sql(DATABASE_URL, "delete from migrations where name = '0004_username_collation'")
+  // pg_dump holds this lock on each table.
+  const dump = await openSession(t, DATABASE_URL, 'begin; lock table tokens in access share mode')
+  const { child, ended } = start(['migrate'], { DATABASE_URL })
+  const service = await serve(t, { DATABASE_URL }, 'the migration waits for a lock')
+  await once(child.stderr, 'data')
+  t.strictSame(await sql(DATABASE_URL, 'select from tokens'), [])
+  await dump.query('commit')
+  const { code, stdout, stderr } = await ended
+  t.equal(code, 0)
+  t.match(stderr, /^(The migration waits for a lock of another session, such as pg_dump\.\n)+$/)
+  await service.logged('ready')
+  t.equal(stdout === 'up 0004_username_collation\n', !service.log.some(({ msg }) => msg === 'migrated'))
+})
+
+t.test('HOST=:: accepts IPv4 and IPv6 connections, and a low limit of them is logged', async (t) => {
+  const limited = startedBy(['sh', '-c', 'ulimit -n 1000; exec "$0" "$@"', ...program])
+  const DATABASE_URL = await createDatabase(t)
+  const environment = { DATABASE_URL, HOST: '::', MAX_CONNECTIONS: '901', DRAIN_DELAY: '0' }
+  const service = await limited.serve(t, environment)
+  const { address, log } = service
+  t.match(log.find(({ level }) => level === 'warn'),
+    { descriptors: 1000, msg: 'too few file descriptors (ulimit -n) for MAX_CONNECTIONS' })
+  const addresses = Object.values(networkInterfaces()).flatMap((all) => all ?? [])
+  for (const { address: host, family } of addresses.filter(({ internal }) => internal)) {
+    const hostname = family === 'IPv6' ? `[${host}]` : host
+    t.equal((await fetch(Object.assign(new URL('/livez', address), { hostname }))).status, 200, host)
+  }
+  await end(service)
+})
 
 t.test('a start or migration that cannot succeed fails with one line', async (t) => {
   const other = createServer().listen(0, '127.0.0.1')

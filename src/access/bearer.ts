@@ -1,12 +1,12 @@
 // Checks the bearer token of each request, and the scope or write access that a route needs.
 import bearerAuth from '@fastify/bearer-auth'
 import type { FastifyInstance, onRequestHookHandler, onRouteHookHandler } from 'fastify'
-import { ApiError, errors, scopeMissing } from '../errors.ts'
+import { ApiError, errors, scopeMissing, tokenExpired } from '../errors.ts'
 import { jwtRejections, type JwtRejection } from '../events.ts'
 import { isRead } from '../http/request-checks.ts'
 import { addressOf, requestCost } from '../http/responses.ts'
 import type { Identity } from '../scheduling/batcher.ts'
-import { clientWork } from '../scheduling/tick-limiter.ts'
+import { userWork } from '../scheduling/tick-limiter.ts'
 import type { LimitGuesses } from './rate-limits.ts'
 
 /** What a valid token allows. The requests with a cached token share this object. */
@@ -32,9 +32,13 @@ export const renewal = (check: Authenticator['check'], token: string) => async f
   Object.assign(this, await check(token))
 }
 
+export const rejectionFor = (cause: string) => cause === 'expired'
+  ? new ApiError(tokenExpired, { cause, detail: 'it has expired' })
+  : new ApiError(errors.TOKEN_INVALID, { cause })
+
 // All rejections for one reason share an error. A new error for each would spend time on a stack trace.
 export const rejections = Object.fromEntries(['unknown', ...jwtRejections].map((cause) =>
-  [cause, new ApiError(errors.TOKEN_INVALID, { cause })])) as Record<'unknown' | JwtRejection, ApiError>
+  [cause, rejectionFor(cause)])) as Record<'unknown' | JwtRejection, ApiError>
 
 declare module 'fastify' {
   interface FastifyRequest {
@@ -62,7 +66,7 @@ export function createBearer (
       return done()
     }
     const kind = paths.includes(request.routeOptions.url as string) ? 'probe' : 'request'
-    clientWork.run(`${kind} ${addressOf(request)}`, requestCost, () => {
+    userWork.run(`${kind} ${addressOf(request)}`, requestCost, () => {
       if (!request.raw.socket.destroyed) done()
     })
   })

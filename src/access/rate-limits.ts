@@ -97,8 +97,6 @@ export function limitFailedAuth (rate: Rate): LimitGuesses {
 function networkOf (address: string): string {
   if (!isIPv6(address)) return address
   const { hostname } = new URL(`http://[${address.replace(/%.*/, '')}]`)
-  // An IPv4 address, as a dual-stack socket reports it.
-  if (hostname.startsWith('[::ffff:')) return hostname
   const compressed = hostname.slice(1, -1)
   const zeros = '0:'.repeat(8 - compressed.split(':').filter(Boolean).length)
   return compressed.replace('::', `:${zeros}`).split(':').filter(Boolean).slice(0, 4).join(':')

@@ -1,8 +1,7 @@
 // Authenticates the service's own tokens, and caches the tokens that it has found in the database.
 import { LRUCache } from 'lru-cache'
-import { ApiError, errors } from '../errors.ts'
 import { tokenEvents } from '../events.ts'
-import { rejections, renewal, type Access, type Authenticator } from './bearer.ts'
+import { rejectionFor, rejections, renewal, type Access, type Authenticator } from './bearer.ts'
 import { isWellFormedToken, tokenState, type Token, type Tokens } from './tokens.ts'
 
 interface Entry { access: Token & Access, refreshAt: number, expiresAt: number }
@@ -46,7 +45,7 @@ export function createAuthenticator (tokens: Tokens, ttlMs: number): Authenticat
     const state = tokenState(access)
     if (state === 'active') return access
     // With `identity` the log names the user of a revoked or expired token.
-    throw Object.assign(new ApiError(errors.TOKEN_INVALID, { cause: state }), { identity: access })
+    throw Object.assign(rejectionFor(state), { identity: access })
   }
 
   return {

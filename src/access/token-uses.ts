@@ -26,7 +26,9 @@ const recordUses = {
  * Writes the uses of each minute together. After a failure, pauses longer and longer: the role may lack the
  * privilege, and PostgreSQL logs each attempt. Returns a function that writes the latest uses and stops.
  */
-export function startRecordingUses (database: Pick<Database, 'writeAside'>, log: FastifyBaseLogger) {
+export function startRecordingUses (
+  database: { writeAside: (...args: Parameters<Database['writeAside']>) => Promise<unknown> }, log: FastifyBaseLogger
+) {
   /** Maps the hash of a token to the time of its last use, in s. If there are too many, drops the oldest. */
   const uses = new LRUCache<string, number>({ max: 50_000 })
   const record = ({ hash }: { hash: string }) => { uses.set(hash, Date.now() / 1000) }

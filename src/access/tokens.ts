@@ -1,10 +1,9 @@
 // Creates, finds and revokes the service's own bearer tokens. The database stores only their hashes.
 import { hash, randomBytes } from 'node:crypto'
 import { crc32 } from 'node:zlib'
-import type { Database, Row } from '../database/database.ts'
-import { wasRolledBack } from '../database/pg-errors.ts'
+import { maxInFlight, type Database, type Row } from '../database/database.ts'
 import { tokenUseEvents } from '../events.ts'
-import { createBatcher, type Work } from '../scheduling/batcher.ts'
+import { Batcher, type Work } from '../scheduling/batcher.ts'
 
 export interface Token {
   id: string
@@ -45,12 +44,11 @@ const columns = `id, username, label, read_only,
 
 /** `maxQueued` limits the queued look-ups of `find`, which requests call. Commands call the other methods. */
 export function createTokens (database: Database, maxQueued = Infinity) {
-  const limits = { maxItems: 64, maxInFlight: 4 }
-  const lookUps = createBatcher(async (items: Array<Work & { hash: string }>) => {
-    const rows = await database.readHedged(selectByHash, [items.map(({ hash }) => `\\x${hash}`)])
+  const lookUps = new Batcher(async (items: Array<Work & { hash: string }>) => {
+    const rows = await database.lookUp(selectByHash, [items.map(({ hash }) => `\\x${hash}`)])
     const found = new Map(rows.map(([hash, ...row]) => [hash, toToken(row)]))
     return items.map(({ hash }) => found.get(hash))
-  }, { name: 'token', limits, maxQueued, isRetryable: wasRolledBack })
+  }, { name: 'token', maxItems: 64, maxInFlight: maxInFlight.lookUps, maxQueued })
 
   return {
     /** Resolves to the new token. */

@@ -51,7 +51,7 @@ const commonHeaders = {
   'x-request-id': describeHeader('The id of the request in the log of the service', 'wKxJx2QeVJ0P-7')
 }
 
-/** The headers of responses to a valid token, if the operator limits the requests of users. */
+/** The headers of responses to a valid token (errors, too), if the operator limits the requests of users. */
 const rateHeaders = {
   ratelimit: describeHeader(
     'If requests are limited: how many are left, and the seconds until one more', '"user";r=99;t=1'),
@@ -138,7 +138,7 @@ function describeRoute ({ body, response, ...schema }: FastifySchema, route: Rou
     ...commonErrors
   ]
   for (const [status, definitions] of Map.groupBy(possibleErrors, ({ number }) => statusOf(number))) {
-    responses[status] = describeErrorResponse(statusDescriptions[status], definitions)
+    responses[status] = describeErrorResponse(status, definitions)
   }
   const request = body === undefined ? {} : { body: toReference(body as SchemaOptions) }
   const security: FastifySchema['security'] = [{ bearerAuth: [] }, { [jwtScheme]: [scope] }]
@@ -159,16 +159,17 @@ function exampleOf ({ examples, items, properties }: SchemaOptions): unknown {
     Object.entries<SchemaOptions>(properties).map(([name, field]) => [name, exampleOf(field)]))
 }
 
-function describeErrorResponse (description: string | undefined, definitions: ErrorDefinition[]) {
+function describeErrorResponse (status: number, definitions: ErrorDefinition[]) {
   const headers = Object.entries(errorHeaders).flatMap(([name, description]) => {
     const examples = new Set(definitions.flatMap(({ headers }) => headers[name] ?? []))
     return examples.size === 0 ? [] : [[name, describeHeader(description, ...examples)]]
   })
-  const isLimited = definitions.includes(errors.RATE_LIMITED)
+  // The other errors come before the check of the token.
+  const isLimited = [400, 403, 404, 429, 500, 503].includes(status)
   const examples = Object.fromEntries(definitions.map(({ name, number, message }) =>
     [name, { summary: `${number} ${name}`, value: { error: number, message } }]))
   return {
-    description: description ?? definitions[0]?.message,
+    description: statusDescriptions[status] ?? definitions[0]?.message,
     headers: { ...Object.fromEntries(headers), ...commonHeaders, ...isLimited && rateHeaders },
     content: { 'application/json': { schema: toReference(ErrorSchema), examples } }
   }

@@ -9,7 +9,7 @@ import { LRUCache } from 'lru-cache'
 import { overloaded } from '../errors.ts'
 import { addressOf } from '../http/responses.ts'
 import type { MemoryBudget } from '../scheduling/memory-budget.ts'
-import { clientWork } from '../scheduling/tick-limiter.ts'
+import { userWork } from '../scheduling/tick-limiter.ts'
 import { renderStartPage } from './start-page.ts'
 
 // Allows inline styles, which Scalar, the page's library, inserts. Forbids inline scripts and other hosts.
@@ -48,7 +48,7 @@ export function serveDocs (app: FastifyInstance, budget: MemoryBudget): void {
       const isGzipped = acceptsGzip.test(headers['accept-encoding'] ?? '')
       const { bytes, etag } = isGzipped ? gzipped : plain
       // Otherwise, all requests that wait for the load would continue in the same tick.
-      await clientWork.turn(client, pieceBytes)
+      await userWork.turn(client, pieceBytes)
       reply.headers({ etag, 'cache-control': 'public, max-age=600', vary: 'accept-encoding' })
       reply.header('content-security-policy', contentSecurityPolicy)
       if (headers['if-none-match']?.includes(etag)) return reply.code(304).send()
@@ -65,7 +65,7 @@ export function serveDocs (app: FastifyInstance, budget: MemoryBudget): void {
 async function * piecesOf (bytes: Buffer, client: string) {
   for (let at = 0; at < bytes.length; at += pieceBytes) {
     // The request has waited for the turn of the first piece.
-    if (at > 0) await clientWork.turn(client, pieceBytes)
+    if (at > 0) await userWork.turn(client, pieceBytes)
     yield bytes.subarray(at, at + pieceBytes)
   }
 }

@@ -1,8 +1,10 @@
 // Opens the database that a command uses.
+import { hostname } from 'node:os'
 import { resolve } from 'node:path'
 import type pg from 'pg'
 import type { Config } from '../config.ts'
-import { openClient } from '../database/connector.ts'
+import { openClient } from '../database/servers.ts'
+import { formatError } from './format.ts'
 
 /** Loads the embedded PostgreSQL server for development. Rejects in the container image, which lacks it. */
 export const loadEmbedded = () => import('../../dev/embedded-postgres.ts').catch(() => {
@@ -22,6 +24,18 @@ export async function withDatabase (config: Config, work: (url: string) => Promi
       'DATABASE_URL of the service.')
   }
   await work(url).finally(close)
+}
+
+/** Writes a line to the log of the database server. There, an operator finds commands from any machine. */
+export async function logCommand (
+  run: (text: string) => Promise<unknown>, command: string, fields: object
+): Promise<void> {
+  const line = JSON.stringify({ level: 'info', time: new Date(), hostname: hostname(), command, ...fields })
+  // PostgreSQL also logs the statement. Encode the line, so that a search finds the line only once.
+  const hex = Buffer.from(line).toString('hex')
+  await run(`do $$ begin raise log '%', convert_from('\\x${hex}', 'UTF8'); end $$`).catch((error) => {
+    console.error(`The log of the database has no line of this command. ${formatError(error)}`)
+  })
 }
 
 /** Calls `work` with a client. `name` is the command: PostgreSQL shows it as the name of the application. */

@@ -13,6 +13,7 @@ const remedies: Array<[codes: RegExp, advice: string]> = [
   [/^42P01$/, 'Create the tables first: start the service, or run plant-store migrate.'],
   [/^42703$/, 'Migrate the tables first: start the newest version, or run its plant-store migrate.'],
   [/^42501$/, 'docs/operating.md lists the privileges of the roles.'],
+  [/^28000$/, 'If the server accepts only TLS, add ?sslmode=verify-full to DATABASE_URL.'],
   [/^28P01$/, `The form of DATABASE_URL is ${urlForm}.`]
 ]
 const adviceFor = (code = '') => remedies.find(([codes]) => codes.test(code))?.[1]

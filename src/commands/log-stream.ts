@@ -6,7 +6,7 @@ export async function openLogStream () {
   if (stdout.isTTY) return (await import('pino-pretty')).default({ sync: true })
   // A log write that fails must not end the service.
   stdout.on('error', () => {})
-  let [text, lines, dropped] = ['', 0, 0]
+  let [text, lines, dropped, prefix] = ['', 0, 0, '']
   let scheduled: NodeJS.Immediate | undefined
 
   function flush (): void {
@@ -16,10 +16,13 @@ export async function openLogStream () {
     else {
       const warning = { level: 'warn', time: new Date(), dropped, msg: 'log lines were dropped' }
       const lost = dropped + lines
-      stdout.write(dropped > 0 ? `${JSON.stringify(warning)}\n${text}` : text, (error) => {
-        if (error) dropped += lost
-      })
+      const note = dropped > 0 ? `${prefix}${JSON.stringify(warning)}\n` : ''
       dropped = 0
+      stdout.write(note + text, (error) => {
+        if (error) dropped += lost
+        // The write may have failed in the middle of a line.
+        prefix = error ? '\n' : ''
+      })
     }
     [text, lines] = ['', 0]
   }

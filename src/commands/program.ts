@@ -62,12 +62,17 @@ const program = new Command('plant-store')
 program.command('serve')
   .description('serve until a signal (default); in a checkout without DATABASE_URL, start PostgreSQL, too')
   // Load serve on demand: the other commands start faster without it.
-  .action(async () => (await import('./serve.ts')).serve(readConfig()))
+  .action(async () => {
+    // Until `serve` handles this signal, it would end the process.
+    process.on('SIGUSR2', () => {})
+    await (await import('./serve.ts')).serve(readConfig())
+  })
 
 program.command('migrate')
   .description('migrate the database up to the newest migration')
   .action(() => withDatabase(readConfig(), async (url) => {
-    const names = await migrate(url)
+    const names = await migrate(url,
+      () => console.error('The migration waits for a lock of another session, such as pg_dump.'))
     console.log(names.map((name) => `up ${name}`).join('\n') || 'nothing to do')
   }))
 

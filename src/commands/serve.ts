@@ -13,7 +13,7 @@ import { parseConnectionString } from '../database/connection-string.ts'
 import { openDatabase, type Database } from '../database/database.ts'
 import { migrate, serverStatement, supportedVersion, UnsupportedServer } from '../database/migrate.ts'
 import { ownedTables, tableNames } from '../domains.ts'
-import { givenSettings, isOldNode } from '../environment.ts'
+import { givenSettings, isOldNode, maxDescriptors } from '../environment.ts'
 import { durabilityEvents } from '../events.ts'
 import type { Lifecycle } from '../http/wire/server.ts'
 import type { Table } from '../table-gateway/table.ts'
@@ -27,7 +27,9 @@ export async function serve (config: Config): Promise<void> {
   const opened = new AsyncDisposableStack()
   try {
     // Resolve the name here. For localhost, Fastify would open a second server that buildApp does not set up.
-    const { address: host } = await lookup(config.HOST, { order: 'ipv4first' })
+    const { address } = await lookup(config.HOST, { order: 'ipv4first' })
+    // With an empty host, Node listens on `::`, or on 0.0.0.0 if the system has no IPv6.
+    const host = address === '::' ? '' : address
     const embedded = config.DATABASE_URL === undefined ? await startDatabase(host, config) : undefined
     opened.defer(() => embedded?.close())
     const url = embedded?.url ?? config.DATABASE_URL as string
@@ -39,6 +41,11 @@ export async function serve (config: Config): Promise<void> {
     opened.defer(startRecordingUses(database, app.log))
     const { node } = process.versions
     if (isOldNode(node)) app.log.warn({ node }, 'Node has known vulnerabilities: see SECURITY.md')
+    // Some more are needed for the database, metrics and files.
+    const descriptors = maxDescriptors()
+    if (descriptors < config.MAX_CONNECTIONS + 100) {
+      app.log.warn({ descriptors }, 'too few file descriptors (ulimit -n) for MAX_CONNECTIONS')
+    }
 
     const listenOptions = {
       host,
@@ -59,9 +66,9 @@ export async function serve (config: Config): Promise<void> {
     if (off.length > 0) app.log.warn({ off }, 'a crash of the database may lose acknowledged writes')
     if (missing.length > 0) app.log.warn({ missing }, 'the role lacks settings: see Pool in docs/scaling.md')
     // Clients of a shared port cannot choose a process, so each process listens only when it is ready.
-    const address = early ?? await app.listen(listenOptions)
+    const listeningOn = early ?? await app.listen(listenOptions)
     if (embedded !== undefined) {
-      await printQuickStart(database, ownedTables[0] as Table, address, config.DATA_DIR)
+      await printQuickStart(database, ownedTables[0] as Table, listeningOn, config.DATA_DIR)
     }
     // Collect the garbage of the start now. Otherwise, V8 would do so during the first requests.
     globalThis.gc?.()
@@ -92,7 +99,8 @@ async function untilReady (
     const [[version, encoding, off, missing] = []] = await database.read(serverStatement)
     const postgresql = supportedVersion(version, encoding)
     if (config.MIGRATE === 'on') {
-      const migrations = await migrate(url)
+      const migrations = await migrate(url,
+        () => log.warn('the migration waits for a lock of another session, such as pg_dump'))
       if (migrations.length > 0) log.info({ migrations }, 'migrated')
     }
     await database.probe(tableNames)
@@ -106,7 +114,9 @@ async function untilReady (
   }
 }
 
-/** SIGTERM, SIGINT and uncaught errors end the service. SIGUSR2 turns debug logging on or off. */
+const endSignals = ['SIGTERM', 'SIGINT', 'SIGHUP', 'SIGQUIT'] as const
+
+/** `endSignals` and uncaught errors end the service. SIGUSR2 turns debug logging on or off. */
 function handleSignals (
   app: FastifyInstance, config: Config, lifecycle: Lifecycle, release: () => Promise<void>
 ): void {
@@ -116,7 +126,7 @@ function handleSignals (
     delay: config.SHUTDOWN_TIMEOUT,
     logger: log,
     // The code below handles signals. On 'beforeExit', after a failed start, serve has closed everything.
-    skip: ['SIGTERM', 'SIGINT', 'SIGUSR2', 'beforeExit']
+    skip: [...endSignals, 'SIGUSR2', 'beforeExit']
   }, async ({ err, signal = first?.name }) => {
     // Leave time to exit with code 0, even if the database or the reader of the log does not respond.
     const deadline = setTimeout(config.SHUTDOWN_TIMEOUT * 0.95)
@@ -146,7 +156,7 @@ function handleSignals (
       process.exit(1)
     }
   }
-  for (const name of ['SIGTERM', 'SIGINT']) process.on(name, end)
+  for (const name of endSignals) process.on(name, end)
   process.on('SIGUSR2', () => {
     const level = log.level === 'debug' ? config.LOG_LEVEL : 'debug'
     // Set `debug` first. Otherwise the level `warn` or `error` would hide the next line.

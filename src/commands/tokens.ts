@@ -8,18 +8,26 @@ import {
 import { settings, type Config } from '../config.ts'
 import { openDatabase, type Database } from '../database/database.ts'
 import type { Table } from '../table-gateway/table.ts'
-import { withDatabase } from './database.ts'
+import { logCommand, withDatabase } from './database.ts'
 import { formatTable } from './format.ts'
 
-const withTokens = (config: Config, work: (tokens: Tokens) => Promise<void>): Promise<void> =>
+type Work = (tokens: Tokens, log: (command: string, fields: object) => Promise<void>) => Promise<void>
+
+const withTokens = (config: Config, work: Work): Promise<void> =>
   withDatabase(config, async (url) => {
     const database = openDatabase(
       { url, applicationName: 'plant-store token', statementTimeoutMs: config.STATEMENT_TIMEOUT })
-    await work(createTokens(database)).finally(() => database.close())
+    const log = (command: string, fields: object) =>
+      logCommand((text) => database.write({ name: '', text }), command, fields)
+    await work(createTokens(database), log).finally(() => database.close())
   })
 
 export const createToken = (config: Config, token: NewToken) =>
-  withTokens(config, async (tokens) => console.log(await tokens.create(token)))
+  withTokens(config, async (tokens, log) => {
+    const text = await tokens.create(token)
+    console.log(text)
+    await log('token create', { user: token.user, tokenId: idOf(text) })
+  })
 
 interface ListOptions {
   user?: string
@@ -48,9 +56,12 @@ export const showToken = async (config: Config, id: string, json: boolean) => {
 /** `id` may be `-`. Succeeds even if the tokens are already revoked. Rejects if there are no such tokens. */
 export const revokeTokens = async (config: Config, by: { id?: string, user?: string }) => {
   const [user, id] = [by.user, by.id && await readId(by.id)]
-  return withTokens(config, async (tokens) => {
+  return withTokens(config, async (tokens, log) => {
     const count = await tokens.revoke({ id, user })
-    if (count > 0) return console.log(`revoked ${count}`)
+    if (count > 0) {
+      console.log(`revoked ${count}`)
+      return log('token revoke', { user, tokenId: id, tokens: count })
+    }
     const isKnown = (await tokens.list(user, id)).length > 0
     if (isKnown) return console.log('already revoked')
     throw noToken(id === undefined ? `of the user ${user}` : `with the id ${id}`)

@@ -1,7 +1,7 @@
 // Keeps imports away from a user who is being erased: each user has an advisory lock, and all users have one.
 // A transaction holds the lock: behind a pooler, a session does not keep its connection.
 import type pg from 'pg'
-import { openClient } from '../database/connector.ts'
+import { openClient } from '../database/servers.ts'
 import { closeClient } from './database.ts'
 
 /** PgBouncer ends a wait for a server connection after 120 s. */

@@ -6,8 +6,9 @@ import { revokeByUser } from '../access/tokens.ts'
 import { maxStatementTimeout, maxTokenCacheTtl, type Config } from '../config.ts'
 import { connectTimeoutMs } from '../database/connection-string.ts'
 import { ownedTables, tableNames } from '../domains.ts'
+import { maxQueueMs } from '../scheduling/batcher.ts'
 import { parseDuration } from '../setting-types.ts'
-import { withClient } from './database.ts'
+import { logCommand, withClient } from './database.ts'
 import { countOf, formatTable } from './format.ts'
 import { importsOf, lockForErasure } from './user-lock.ts'
 
@@ -15,7 +16,7 @@ import { importsOf, lockForErasure } from './user-lock.ts'
 const statementTimeoutMs = 600_000
 /** The longest time that a revoked token has effects: see "After a revocation" in docs/reliability.md. */
 const maxRevocationMs =
-  parseDuration(maxTokenCacheTtl) + connectTimeoutMs + parseDuration(maxStatementTimeout) + 2000
+  parseDuration(maxTokenCacheTtl) + maxQueueMs + connectTimeoutMs + parseDuration(maxStatementTimeout) + 2000
 // pg ends a statement of a server that does not respond.
 const options = { query_timeout: statementTimeoutMs + 10_000 }
 /** How many rows one statement deletes. A longer statement would delay the requests of other users. */
@@ -95,6 +96,8 @@ export const eraseUser = (config: Config, user: string, isConfirmed: boolean) =>
     const late = await deleteAll(client, user)
     const erased = early.map((number, index) => number + (late[index] as number))
     erased.push((await run(client, `${deleteTokens} returning id`, [user])).length)
+    const numbers = Object.fromEntries(tableNames.map((name, index) => [name, erased[index]]))
+    await logCommand((text) => client.query(text), 'user erase', { user, ...numbers })
     const after = await count()
     // Rejects if the lock was lost: an import may have begun.
     await lock.release()

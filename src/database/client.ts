@@ -1,33 +1,50 @@
-// Creates pg's client for a server of the connection string.
+// pg's client with a deadline for connecting, and with a safe way to give up a connection.
+import { Socket } from 'node:net'
 import pg from 'pg'
 import type { Server } from './connection-string.ts'
 
-/**
- * Creates a client for the server. The connection string may replace an option. If the network drops the
- * packets of an idle connection, the connection ends after some 20 s.
- */
-export function createClient ({ fields, mustBind }: Server, options: pg.ClientConfig): pg.Client {
-  const given = Object.entries(fields()).filter(([, value]) => value !== undefined)
-  const keepAlive = { keepAlive: true, keepAliveInitialDelayMillis: 10_000 }
-  const client = new pg.Client({ ...keepAlive, ...options, ...Object.fromEntries(given) })
-  if (mustBind) requireBinding(client.connection)
-  return client
-}
+export class Client extends pg.Client {
+  /** The process id of the session. A pooler invents one. @types/pg lacks this property. */
+  declare readonly processID: number
+  readonly #socket: Socket
+  readonly #deadline: NodeJS.Timeout
 
-/**
- * Ends the connection before pg logs in without channel binding. With `enableChannelBinding`, pg uses channel
- * binding if the server offers it. No option of pg requires channel binding: an attacker in the middle could
- * ask for the password itself. So this function uses events that pg does not document. Otherwise the service
- * would have to reject `channel_binding=require`, which Neon's connection strings contain.
- */
-function requireBinding (connection: pg.Connection): void {
-  let isBound = false
-  connection.on('authenticationSASL', ({ mechanisms }) => {
-    isBound = mechanisms.includes('SCRAM-SHA-256-PLUS')
-  })
-  for (const kind of ['SASL', 'CleartextPassword', 'MD5Password', 'Ok']) {
-    connection.on(`authentication${kind}`, () => {
-      if (!isBound) connection.stream.destroy(new Error('the server offers no channel binding'))
+  /** The connection must open, and `ready` must be called, within `timeoutMs`. Options of `server` win. */
+  constructor (server: Server, timeoutMs: number, options: pg.ClientConfig) {
+    const socket = new Socket()
+    // If the network drops the packets of an idle connection, the connection ends after some 20 s.
+    const keepAlive = { keepAlive: true, keepAliveInitialDelayMillis: 10_000 }
+    const { connectionTimeoutMillis: ownMs = Infinity, ...fields } = server.fields()
+    super({ ...keepAlive, ...options, ...fields, stream: () => socket })
+    this.#socket = socket
+    const ms = Math.min(timeoutMs, ownMs)
+    const error = new Error(`no connection within ${ms} ms`)
+    this.#deadline = setTimeout(() => socket.destroy(error), ms).unref()
+    // An unhandled 'error' event would crash the process. Pending queries are rejected separately.
+    this.on('error', () => {})
+    this.once('end', () => this.ready())
+  }
+
+  /** Connects. After an error of its own, such as a missing password, pg would leave the connection open. */
+  async open (): Promise<void> {
+    await this.connect().catch((error) => {
+      this.reset()
+      throw error
     })
+  }
+
+  /** Ends the deadline. */
+  ready (): void {
+    clearTimeout(this.#deadline)
+  }
+
+  /**
+   * Gives up the connection: discards what the server has not received yet, and rejects the statement in
+   * flight. After an orderly close, the kernel would go on sending, and the server would run the statement later.
+   */
+  reset (): void {
+    // A Unix socket knows no reset, and has no network that could delay a statement.
+    if (this.host.startsWith('/')) this.#socket.destroy()
+    else this.#socket.resetAndDestroy()
   }
 }

@@ -1,22 +1,20 @@
-// Reads the connection string DATABASE_URL, and turns each of its servers into fields for pg.
-// pg's own parser accepts only one host, and ignores unknown parameters. If the string has a space or a lone
-// `%`, it encodes the whole string again.
-import { readFileSync } from 'node:fs'
+// Reads DATABASE_URL. pg-connection-string reads the string of each server. This file adds several hosts, a list
+// of known parameters, and errors without any part of the string.
 import { createSecureContext, getCACertificates } from 'node:tls'
 import type pg from 'pg'
+import { parseIntoClientConfig } from 'pg-connection-string'
 
 export interface Server {
   /** The host and the port, for logs. */
   name: string
   /** Reads the certificates again at each call, because they may have been renewed. */
   fields: () => pg.ClientConfig
-  /** Whether the server must prove by channel binding that its certificate is its own. */
-  mustBind: boolean
 }
 
 export type Target = 'read-write' | 'primary' | 'any'
 
-export const connectTimeoutMs = 3000
+/** How long requests, and commands, wait for a connection. */
+export const [connectTimeoutMs, commandConnectTimeoutMs] = [3000, 10_000]
 export const urlForm = 'postgres://user:password@host:port/database, with % as %25, / as %2F, ? as %3F, ' +
   '# as %23, @ as %40, [ as %5B and space as %20 in user and password'
 
@@ -28,7 +26,7 @@ const oneOf = (...values: string[]): Parameter =>
 const integer = (values: string, max: number): Parameter =>
   ({ values, isValid: (value) => /^\d+$/.test(value) && Number(value) <= max })
 
-const accepted = {
+const accepted = new Map(Object.entries({
   application_name: text,
   channel_binding: oneOf('disable', 'prefer', 'require'),
   connect_timeout: integer('a number of seconds', 999_999),
@@ -43,8 +41,7 @@ const accepted = {
   sslrootcert: text,
   target_session_attrs: oneOf('read-write', 'primary', 'any'),
   user: text
-}
-type Parameters = Partial<Record<keyof typeof accepted, string>>
+}))
 
 // Parameters of libpq and of other drivers. Errors show no other names: they may be a part of a password.
 const rejected = ('binary client_encoding connection_limit dbname fallback_application_name gssencmode ' +
@@ -54,8 +51,11 @@ const rejected = ('binary client_encoding connection_limit dbname fallback_appli
 
 const unexpected = (expected: string) => new Error(`expected ${expected}`)
 
-/** Throws errors that show nothing of the string but the names of known parameters. */
-export function parseConnectionString (string: string): { servers: Server[], target: Target } {
+/**
+ * Throws errors that show nothing of the string but the names of known parameters. `target` is undefined if the
+ * string names one server and no target.
+ */
+export function parseConnectionString (string: string): { servers: Server[], target: Target | undefined } {
   const [, scheme = '', body = ''] = /^(postgres(?:ql)?:\/\/)(\S+)$/.exec(string.trim()) ?? []
   const at = body.lastIndexOf('@')
   const [credentials, address] = [body.slice(0, Math.max(at, 0)), body.slice(at + 1)]
@@ -66,18 +66,17 @@ export function parseConnectionString (string: string): { servers: Server[], tar
   // PostgreSQL's protocol ends a text with the character NUL.
   if (scheme === '' || isAmbiguous || body.includes('%00')) throw unexpected(urlForm)
   const [user = '', ...password] = credentials.split(':')
-  const parameters: Parameters = {
-    user: decode(user),
-    password: decode(password.join(':')),
-    ...readParameters(new URL(`postgres://${rest}`).searchParams)
-  }
+  const { searchParams } = new URL(`postgres://${rest}`)
+  checkParameters(searchParams)
+  const exact = { user: decode(user), password: decode(password.join(':')) }
   const servers = hosts.split(',').map((host) => {
     const url = URL.parse(`postgres://${host}${rest}`)
-    if (url !== null && (host !== '' || hosts === '')) return toServer(url, parameters)
+    if (url !== null && (host !== '' || hosts === '')) return toServer(url, exact)
     throw unexpected('a host and a port up to 65535 for each server')
   })
-  readTls(parameters)
-  return { servers, target: (parameters.target_session_attrs ?? 'read-write') as Target }
+  checkTls(servers[0] as Server, searchParams)
+  const several = servers.length > 1 ? 'read-write' : undefined
+  return { servers, target: (searchParams.get('target_session_attrs') ?? several) as Target | undefined }
 }
 
 function decode (encoded: string): string {
@@ -88,56 +87,52 @@ function decode (encoded: string): string {
   }
 }
 
-function readParameters (query: URLSearchParams): Parameters {
-  const known = new Map(Object.entries(accepted))
+function checkParameters (query: URLSearchParams): void {
   for (const [name, value] of query) {
-    const parameter = known.get(name)
+    const parameter = accepted.get(name)
     if (parameter === undefined) {
       const got = rejected.includes(name) ? name : 'another name'
-      throw unexpected(`only the parameters ${[...known.keys()].join(', ')}, got ${got}`)
+      throw unexpected(`only the parameters ${[...accepted.keys()].join(', ')}, got ${got}`)
     }
     if (!parameter.isValid(value)) throw unexpected(`${name} to be ${parameter.values}`)
   }
-  return Object.fromEntries(query)
 }
 
-function toServer ({ host, hostname, port, pathname }: URL, parameters: Parameters): Server {
-  const { channel_binding: binding = 'disable', connect_timeout: seconds } = parameters
+/** `user` and `password` are already decoded: pg-connection-string would change some passwords. */
+function toServer (url: URL, { user, password }: { user: string, password: string }): Server {
+  const query = new URLSearchParams(url.search)
+  const seconds = Number(query.get('connect_timeout') ?? Infinity) || Infinity
+  const usesSystemCa = query.get('sslrootcert') === 'system'
+  if (usesSystemCa) query.set('sslrootcert', '')
+  // Without this, pg-connection-string warns that the next version checks less for some modes.
+  const isVerified = usesSystemCa || /^(prefer|require|verify-ca)$/.test(query.get('sslmode') ?? '')
+  if (isVerified) query.set('sslmode', 'verify-full')
+  const string = `postgres://${url.host}${url.pathname}?${query}`
   const fields = {
-    application_name: parameters.application_name,
-    connectionTimeoutMillis: Math.min(Number(seconds) * 1000 || Infinity, connectTimeoutMs),
-    database: decode(pathname.slice(1)),
-    enableChannelBinding: binding !== 'disable',
-    host: parameters.host ?? decode(hostname).replace(/^\[(.*)\]$/, '$1'),
-    options: parameters.options,
-    password: parameters.password,
-    port: Number(parameters.port ?? port),
-    sslnegotiation: parameters.sslnegotiation,
-    user: parameters.user
-  } as pg.ClientConfig
+    database: decode(url.pathname.slice(1)),
+    connectionTimeoutMillis: seconds * 1000,
+    enableChannelBinding: /prefer|require/.test(query.get('channel_binding') ?? '')
+  }
   return {
-    name: parameters.host ?? host,
-    fields: () => ({ ...fields, ssl: readTls(parameters) }),
-    mustBind: binding === 'require'
+    name: query.get('host') ?? url.host,
+    fields () {
+      const parsed = parseIntoClientConfig(string)
+      if (usesSystemCa) parsed.ssl = { ...parsed.ssl as object, ca: getCACertificates('system') }
+      return { ...parsed, user: parsed.user || user, password: parsed.password || password, ...fields }
+    }
   }
 }
 
-/** Returns undefined if no parameter is about TLS. Then pg reads PGSSLMODE. */
-function readTls ({ sslmode, sslnegotiation, sslcert, sslkey, sslrootcert }: Parameters) {
-  const isDirect = sslnegotiation === 'direct'
-  if (sslmode === 'disable' && isDirect) throw unexpected('another sslmode with sslnegotiation=direct')
-  const files = Object.entries({ sslcert, sslkey, sslrootcert }).filter(([, path]) => path !== undefined)
-  if (sslmode === 'disable') return false
-  if (sslmode === undefined && files.length === 0 && !isDirect) return undefined
+/** Fails at the start for a wrong certificate. */
+function checkTls ({ fields }: Server, query: URLSearchParams): void {
+  if (query.get('sslmode') === 'disable' && query.get('sslnegotiation') === 'direct') {
+    throw unexpected('another sslmode with sslnegotiation=direct')
+  }
   try {
-    const read = (path?: string) => path === undefined ? undefined : readFileSync(path)
-    const ca = sslrootcert === 'system' ? getCACertificates('system') : read(sslrootcert)
-    const pair = { cert: read(sslcert), key: read(sslkey) }
-    createSecureContext(pair)
-    // The modes `prefer`, `require` and `verify-ca` mean `verify-full`, as in pg.
-    return { rejectUnauthorized: sslmode !== 'no-verify', ca, ...pair }
+    const { ssl } = fields()
+    if (typeof ssl === 'object') createSecureContext(ssl)
   } catch (error) {
-    const names = files.map(([name]) => name).join(' and ')
+    const names = ['sslcert', 'sslkey', 'sslrootcert'].filter((name) => query.has(name)).join(' and ')
     throw unexpected(`${names} to name readable PEM files (${(error as NodeJS.ErrnoException).code})`)
   }
 }

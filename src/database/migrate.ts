@@ -1,9 +1,10 @@
 // Migrates the database up to the newest migration.
 import { readdir } from 'node:fs/promises'
 import { join, parse } from 'node:path'
+import { setTimeout as delay } from 'node:timers/promises'
 import type pg from 'pg'
 import { durabilitySettings } from '../events.ts'
-import { openClient } from './connector.ts'
+import { openClient } from './servers.ts'
 import { toDatabaseError } from './pg-errors.ts'
 
 const oldestMajorVersion = 15
@@ -42,11 +43,30 @@ export function supportedVersion (number: unknown, encoding: unknown): string {
     `PostgreSQL ${major}.${minor} is too old. The service needs PostgreSQL ${oldestMajorVersion} or later.`)
 }
 
-/** Runs all missing migrations in one transaction, and returns their names. Waits for other instances. */
-export async function migrate (url: string): Promise<string[]> {
+// While a migration waits for a lock, all later statements on the table wait, too. So give way to a session
+// that holds a lock for long, such as pg_dump.
+const [lockTimeoutMs, pauseMs] = [500, 2000]
+
+/**
+ * Runs all missing migrations in one transaction, and returns their names. While another session holds a
+ * lock, tries again every few seconds, without end, and calls `onWait` before each pause.
+ */
+export async function migrate (url: string, onWait?: () => void): Promise<string[]> {
+  for (;;) {
+    try {
+      return await runMissing(url)
+    } catch (error) {
+      if ((error as { cause?: { code?: string } }).cause?.code !== '55P03') throw error
+      onWait?.()
+      await delay(pauseMs)
+    }
+  }
+}
+
+async function runMissing (url: string): Promise<string[]> {
   const client = await openClient(url, {
     application_name: 'plant-store migrate',
-    lock_timeout: 30_000,
+    lock_timeout: lockTimeoutMs,
     statement_timeout: 600_000,
     query_timeout: 600_000
   })

@@ -15,6 +15,7 @@ const unavailable = new RegExp('^(' + [
 
 /** SQLSTATEs that match `unavailable` but become a more specific error than DATABASE_UNAVAILABLE. */
 const specificErrors: Record<string, ErrorDefinition> = {
+  25006: errors.DATABASE_READ_ONLY,
   '25P04': errors.DATABASE_SLOW,
   '55P03': errors.DATABASE_SLOW,
   57014: errors.DATABASE_SLOW,
@@ -23,32 +24,14 @@ const specificErrors: Record<string, ErrorDefinition> = {
 
 const sqlStateOf = (error: unknown) => error instanceof pg.DatabaseError ? error.code as string : ''
 
-/** The server responds, but must not be used. */
-export class UnfitServer extends Error {}
+/** Whether the server closes the connection. */
+export const isFatal = (error: unknown): boolean => /^(57P|25P04)/.test(sqlStateOf(error))
 
-/** Whether one of the servers has responded, although with an error. */
-export function hasResponded (error: unknown): boolean {
-  const { cause, errors = [] } = error as Partial<AggregateError>
-  return error instanceof UnfitServer || error instanceof pg.DatabaseError ||
-    [cause, ...errors].some((inner) => inner !== undefined && hasResponded(inner))
-}
-
-/** The earlier connections are open or still closing. */
-export class TooManyConnections extends Error {}
-
-/** Whether the open connections may only be slow: a server responds, and accepts no further connection. */
-export const isFull = (error: unknown): boolean =>
-  error instanceof TooManyConnections || error instanceof pg.DatabaseError ||
-  (error instanceof AggregateError && error.errors.some(isFull))
-
-/** Whether the connection must be replaced: the server closes the connection or has become read-only. */
-export const isFatal = (error: unknown): boolean => /^(57P|25006|25P04)/.test(sqlStateOf(error))
-
-export const isNotPrepared = (error: unknown): boolean => sqlStateOf(error) === '26000'
+export const isReadOnly = (error: unknown): boolean => sqlStateOf(error) === '25006'
 
 /** Whether the server has no valid plan for a statement. If so, the server has not run the statement. */
 export const isStalePlan = (error: unknown): boolean =>
-  isNotPrepared(error) || (error as pg.DatabaseError).routine === 'RevalidateCachedQuery'
+  sqlStateOf(error) === '26000' || (error as pg.DatabaseError).routine === 'RevalidateCachedQuery'
 
 /** If the statement is at fault, returns the error. Otherwise returns a 503, with other errors as cause. */
 export function toDatabaseError (cause: unknown): unknown {

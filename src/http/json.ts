@@ -2,13 +2,8 @@
 import { isUtf8 } from 'node:buffer'
 import type { IncomingHttpHeaders } from 'node:http'
 import type { FastifyInstance } from 'fastify'
-import { ApiError, errors, overloaded } from '../errors.ts'
-import { inlineBytes, type MemoryBudget } from '../scheduling/memory-budget.ts'
-import { userWork } from '../scheduling/tick-limiter.ts'
+import { ApiError, errors } from '../errors.ts'
 import { isRead } from './request-checks.ts'
-
-/** The most values in a body. Parsing 128 KiB of small objects would block the event loop for 40 ms. */
-const maxValues = 100
 
 const otherCharset = /;\s*charset\s*=(?!\s*"?utf-?8(?:["\s;]|$))/i
 
@@ -20,29 +15,24 @@ export const maxBodyBytes = (
   { 'transfer-encoding': coding, 'content-length': length = '0' }: IncomingHttpHeaders
 ): number => coding === undefined ? Number(length) : Infinity
 
-/** Accepts only `application/json`. If `budget` has no room for a body, rejects before reading the body. */
-export function readJsonBodies (app: FastifyInstance, budget: MemoryBudget): void {
-  const limit = app.initialConfig.bodyLimit as number
-  app.addHook('preParsing', ({ method, headers, identity }, reply, _payload, done) => {
+/** Accepts only `application/json`. */
+export function readJsonBodies (app: FastifyInstance): void {
+  app.addHook('preParsing', ({ method, headers }, _reply, _payload, done) => {
     const { 'content-type': type, 'content-encoding': encoding = 'identity' } = headers
     if (type === undefined || isRead(method)) return done()
-    const bytes = Math.min(maxBodyBytes(headers), limit)
-    if (bytes === 0) {
+    if (maxBodyBytes(headers) === 0) {
       // Many clients send a type without a body. Fastify would reject types that have no parser.
       headers['content-type'] = undefined
       return done()
     }
     if (otherCharset.test(type)) return done(new ApiError(errors.CONTENT_TYPE_UNSUPPORTED))
     if (!/^identity$/i.test(encoding)) return done(new ApiError(errors.CONTENT_ENCODING_UNSUPPORTED))
-    // Reserve the memory until the response ends: the body stays in memory until the database has stored it.
-    if (bytes > inlineBytes && !budget.reserve(identity.user, bytes, reply.raw)) return done(overloaded)
     done()
   })
   app.removeAllContentTypeParsers()
-  app.addContentTypeParser('application/json', { parseAs: 'buffer' }, (request, body: Buffer, done) => {
-    // Parse a small body without a promise: creating a promise takes longer than the parsing.
-    if (body.length <= inlineBytes) return done(null, parseJsonBody(body))
-    return userWork.turn(request.identity.user, body.length).then(() => parseJsonBody(body))
+  app.addContentTypeParser('application/json', { parseAs: 'buffer' }, (_request, body: Buffer, done) => {
+    if (!isUtf8(body)) throw new ApiError(errors.BODY_NOT_UTF8)
+    done(null, body.length === 0 ? undefined : parseJson(body.toString()))
   })
   // For all other types. Some clients send an empty chunked body: only its end shows that there is no body.
   app.addContentTypeParser('*', ({ headers }, payload, done) => {
@@ -57,22 +47,16 @@ export function readJsonBodies (app: FastifyInstance, budget: MemoryBudget): voi
   })
 }
 
-/** Parses a request body (RFC 8259). Returns undefined for an empty body. Throws if the body is not valid. */
-export function parseJsonBody (bytes: Buffer): unknown {
-  if (bytes.length === 0) return undefined
-  if (!isUtf8(bytes)) throw new ApiError(errors.BODY_NOT_UTF8)
-  return parseJson(bytes.toString())
-}
-
-/** Parses like `parseJsonBody`. `text` is not empty. */
+/** Parses JSON (RFC 8259). Throws an ApiError if the text is not valid. */
 export function parseJson (text: string): unknown {
-  // A text has at most one value more than characters, if it is not JSON.
-  if (text.length >= maxValues && countValues(text) > maxValues) throw new ApiError(errors.BODY_TOO_COMPLEX)
   if (text.startsWith('\uFEFF')) text = text.slice(1)
   try {
+    values = 0
     return needsReviver.test(text) ? JSON.parse(text, revive) : JSON.parse(text)
   } catch (cause) {
     if (cause instanceof ApiError) throw cause
+    // Some 2,300 nested values overflow the stack.
+    if (cause instanceof RangeError) throw tooManyValues
     // V8 tells the position, or quotes some characters of the text, perhaps half of a surrogate pair.
     const detail = (cause as SyntaxError).message.toWellFormed()
     throw new ApiError(errors.BODY_NOT_JSON, { detail, cause })
@@ -80,23 +64,17 @@ export function parseJson (text: string): unknown {
 }
 
 // Matches a body that may contain a number of over 15 digits, a fraction, an exponent or the key `__proto__`.
-// Only such a body needs the reviver, with which parsing takes seven times as long.
+// Only such a body needs the reviver, with which parsing takes many times as long.
 const needsReviver = /(?<!\d)\d{16}|\d[.eE]|\\u|__proto__/
-
-// A string, an empty object or array, or a character that begins a further value.
-const tokens = /"[^"\\]*(?:\\.[^"\\]*)*"?|[[{]\s*[}\]]|[,{[]/gs
-
-/** Counts the values of JSON: the whole, the first of each object and array, and one after each comma. */
-function countValues (text: string): number {
-  let values = 1
-  for (const [token] of text.matchAll(tokens)) {
-    if (/^[,{[]$/.test(token) && ++values > maxValues) break
-  }
-  return values
-}
+/** The reviver may visit this many values. 16 KiB of small numbers would take 8 ms. */
+const maxValues = 100
+const tooManyValues = new ApiError(errors.BODY_TOO_LARGE, { detail: `at most ${maxValues} values` })
+/** How many values the reviver has visited. */
+let values = 0
 
 // TypeScript's type for a reviver lacks the third parameter, so the parameter must have a default.
 function revive (key: string, value: unknown, { source } = { source: '' }): unknown {
+  if (++values > maxValues) throw tooManyValues
   if (key === '__proto__') throw new ApiError(errors.BODY_KEY_FORBIDDEN)
   return typeof value === 'number' ? exactNumber(value, source) : value
 }

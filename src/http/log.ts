@@ -1,10 +1,16 @@
 // The log of requests and errors. Once a second, logs how many errors got no line.
 import { randomBytes } from 'node:crypto'
 import type { FastifyBaseLogger, FastifyError, FastifyInstance, FastifyServerOptions } from 'fastify'
-import type { ApiError } from '../errors.ts'
+import { ApiError, errors } from '../errors.ts'
 
 declare module 'fastify' {
   interface FastifyInstance { errorLog: ErrorLog }
+  interface FastifyRequest {
+    /** Whether the error log has a line of this request, or omits it because the request changed nothing. */
+    hasErrorLine: boolean
+    /** Whether the service cut its response after the status. */
+    isAborted: boolean
+  }
 }
 
 const processId = randomBytes(9).toString('base64url')
@@ -34,7 +40,7 @@ const traceparent = /^00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-
 
 /** Returns undefined without a valid header of version 00 (W3C Trace Context): the request starts a trace. */
 export function readTraceparent (header: string | string[] | undefined) {
-  const [, traceId, spanId = '', flags = ''] = traceparent.exec(String(header)) ?? []
+  const [, traceId, spanId = '', flags = ''] = (typeof header === 'string' && traceparent.exec(header)) || []
   if (traceId === undefined) return undefined
   // Only the lowest bit of the flags has a meaning: sampled.
   return { traceId, spanId, traceFlags: Number.parseInt(flags, 16) & 1, isRemote: true }
@@ -42,6 +48,8 @@ export function readTraceparent (header: string | string[] | undefined) {
 
 export function registerErrorLog (app: FastifyInstance): void {
   app.decorate('errorLog', new ErrorLog(app.log))
+  app.decorateRequest('hasErrorLine', false)
+  app.decorateRequest('isAborted', false)
   app.addHook('onClose', async () => app.errorLog.flush())
 }
 
@@ -62,11 +70,34 @@ class ErrorLog {
   }
 
   /**
-   * Call this once for each error response and rejected connection. `client`: further fields of the line.
-   * Returns false if the request may have changed something, but gets no line because of the limits.
+   * Runs `report`, which tells the log, the metrics or a span of a request. Reports run in listeners and in
+   * the error handler, where an exception could end the process. Records the exception and returns false.
+   */
+  attempt (log: FastifyBaseLogger, report: () => void): boolean {
+    try {
+      report()
+      return true
+    } catch (cause) {
+      const error = new ApiError(errors.INTERNAL, { cause })
+      try { this.record(error, 'report', log, {}) } catch { /* The log or the metrics have failed. */ }
+      return false
+    }
+  }
+
+  /**
+   * Call this within `attempt`, once for each error response, rejected connection and cut response. `client`:
+   * further fields of the line. Returns false if the request may have changed something, but gets no line
+   * because of the limits.
    */
   record (error: ApiError, kind: string, log: FastifyBaseLogger, client: object): boolean {
-    this.onError(error, kind)
+    try {
+      return this.#write(error, log, client)
+    } finally {
+      this.onError(error, kind)
+    }
+  }
+
+  #write (error: ApiError, log: FastifyBaseLogger, client: object): boolean {
     if (log.level === 'silent') return true
     this.#timer ??= setTimeout(() => this.flush(), 1000).unref()
     const level = levelOf(error)

@@ -44,14 +44,13 @@ function unroutableError (method: string, url: string): ErrorDefinition | undefi
  */
 export function isLastRequest (request: IncomingMessage): boolean {
   const { httpVersion, headers } = request
-  const { connection, upgrade, expect, 'proxy-connection': proxyConnection } = headers
-  // Behind a request with Expect, the next bytes may be the body or a new request (RFC 9110, section 10.1.1).
-  return httpVersion !== '1.1' || upgrade !== undefined || expect !== undefined || hasBadFraming(request) ||
+  const { connection, upgrade, 'proxy-connection': proxyConnection } = headers
+  return httpVersion !== '1.1' || upgrade !== undefined || hasBadFraming(request) ||
     // Node's parser gives both headers the same meaning.
     hasClose(connection) || hasClose(proxyConnection)
 }
 
-const hasClose = (header?: string | string[]) => header !== undefined && /\bclose\b/i.test(String(header))
+const hasClose = (header?: string | string[]) => typeof header === 'string' && /\bclose\b/i.test(header)
 
 const isContinue = /^100-continue$/i
 

@@ -1,10 +1,14 @@
 // Sets the standard headers, and turns errors of routes, Fastify and Node's parser into responses.
 import { STATUS_CODES } from 'node:http'
 import { isIP, type Socket } from 'node:net'
-import type { FastifyError, FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
+import {
+  LogController, type FastifyError, type FastifyInstance, type FastifyReply, type FastifyRequest
+} from 'fastify'
 import { ApiError, errors, type ErrorDefinition } from '../errors.ts'
-import { clientWork } from '../scheduling/tick-limiter.ts'
+import { userWork } from '../scheduling/tick-limiter.ts'
+import { maxBodyBytes } from './json.ts'
 import { newRequestId } from './log.ts'
+import { isInt64, isInt64Text } from './validation.ts'
 
 // The error codes of Fastify, its plugins and Node's HTTP parser.
 const foreignErrors: Record<string, ErrorDefinition> = {
@@ -39,6 +43,8 @@ const isUnknownMethod = ({ code, bytesParsed, rawPacket }: ParserError) =>
 export function setStandardHeaders (app: FastifyInstance): void {
   app.addHook('onSend', (request, reply, payload, done) => {
     reply.header('x-request-id', request.id)
+    // A proxy could send the next request behind the rest of the body.
+    if (!request.raw.complete && maxBodyBytes(request.headers) > 0) reply.header('connection', 'close')
     if (!reply.hasHeader('cache-control')) reply.header('cache-control', 'no-store')
     // Remove the charset that Fastify adds: `application/json` has no such parameter (RFC 8259, section 11).
     if (reply.getHeader('content-type') === 'application/json; charset=utf-8') reply.type('application/json')
@@ -46,20 +52,24 @@ export function setStandardHeaders (app: FastifyInstance): void {
   })
 }
 
+/** A socket for IPv4 and IPv6 reports the IPv4 address 192.0.2.1 as ::ffff:192.0.2.1. */
+const toPlain = (address = '') => address.replace(/^::ffff:(?=\d+\.)/, '')
+
 /** Returns the client's address, as reported by trusted proxies. Skips texts that are not IP addresses. */
 export const addressOf = (request: FastifyRequest) =>
-  request.ips?.findLast((address) => isIP(address) !== 0) ?? request.ip
+  toPlain(request.ips?.findLast((address) => isIP(address) !== 0) ?? request.ip)
 
 /** Returns fields for a log line. The route is a pattern, because the URL may contain a token. */
 export function describeRequest (request: FastifyRequest, identity: Partial<FastifyRequest>['identity']) {
   const { method, routeOptions: { url: route }, params, body } = request
-  type Named = { id?: unknown } | undefined
-  const id = String((params as Named)?.id ?? (body as Named)?.id)
+  type Named = { id?: unknown } | null | undefined
+  const id = (params as Named)?.id ?? (body as Named)?.id
   return {
     method,
     route,
-    // Any text but an integer may be a secret. As a text, an id beyond 2^53 stays exact.
-    id: /^-?\d{1,19}$/.test(id) ? id : undefined,
+    // Ignore any other value: a text may be a secret, and converting an object of a client may throw. As a
+    // text, an id beyond 2^53 stays exact.
+    id: isInt64(id) || isInt64Text(id) ? id.toString() : undefined,
     user: identity?.user,
     tokenId: identity?.id,
     remoteAddress: addressOf(request)
@@ -67,39 +77,57 @@ export function describeRequest (request: FastifyRequest, identity: Partial<Fast
 }
 
 // Costs in the tick limiter. A tick's budget covers 16 error responses, or starts four requests that have no
-// cached token or are malformed.
+// cached token.
 const errorCost = 8192
 export const requestCost = 32_768
 
+/** Tells the log and the metrics of an error. Returns false, and tells of that, if this fails. */
+function reportError (error: ApiError, request: FastifyRequest, further?: object): boolean {
+  const { server: { errorLog }, log } = request
+  // A report that fails has a line, too.
+  request.hasErrorLine = true
+  return errorLog.attempt(log, () => {
+    // No route without an operation id is shed, except for the files of the reference page.
+    const { operationId = 'docs' } = request.routeOptions.schema ?? {}
+    const kind = operationId !== 'docs' && request.identity === null ? 'token' : operationId
+    // An error about a revoked or expired token carries the token's identity.
+    const fields = describeRequest(request, request.identity ?? (error as Partial<FastifyRequest>).identity)
+    request.hasErrorLine = errorLog.record(error, kind, log, { ...fields, ...further })
+  })
+}
+
+/** Reports a list that the service cuts after it has sent the status. */
+export class StreamErrors extends LogController {
+  override streamError (error: FastifyError, request: FastifyRequest, { statusCode: status }: FastifyReply) {
+    // The client has left.
+    if (error.code === 'ERR_STREAM_PREMATURE_CLOSE') return
+    request.isAborted = true
+    reportError(toApiError(request.server, error, errors.INTERNAL), request, { status, aborted: 'service' })
+  }
+}
+
 export function handleError (error: unknown, request: FastifyRequest, reply: FastifyReply): void {
-  const apiError = toApiError(request.server, error, errors.INTERNAL)
+  let apiError = toApiError(request.server, error, errors.INTERNAL)
+  if (!reportError(apiError, request)) apiError = new ApiError(errors.INTERNAL)
   const { status, number, headers, message } = apiError
-  const { schema } = request.routeOptions
-  // No route without an operation id is shed, except for the files of the reference page.
-  const { operationId = 'docs' } = schema ?? {}
-  const kind = operationId !== 'docs' && request.identity === null ? 'token' : operationId
-  // An error about a revoked or expired token carries the token's identity.
-  const fields = describeRequest(request, request.identity ?? (apiError as Partial<FastifyRequest>).identity)
-  request.hasErrorLine = request.server.errorLog.record(apiError, kind, request.log, fields)
   reply.code(status).headers({ ...headers, 'cache-control': 'no-store', 'x-request-id': request.id })
   // Set a serializer: otherwise Fastify would add a charset to the content type.
   reply.type('application/json').serializer(JSON.stringify)
+  // Fastify would close the connection after each error of a body, even of a complete one.
+  if (reply.hasHeader('connection') && reply.raw.getHeader('connection') !== 'close') {
+    reply.header('connection', 'keep-alive')
+  }
   // Without the tick limiter, a client could keep the event loop busy with rejected requests.
-  const client = request.identity?.user ?? fields.remoteAddress
-  clientWork.run(`error ${client}`, errorCost, () => {
-    // Fastify would close the connection after an error of the body. Leave that to wire/client-connection.ts.
-    if (reply.hasHeader('connection') && reply.raw.getHeader('connection') !== 'close') {
-      reply.header('connection', 'keep-alive')
-    }
-    reply.send({ error: number, message })
-  })
+  const client = request.identity?.user ?? addressOf(request)
+  userWork.run(`error ${client}`, errorCost, () => { reply.send({ error: number, message }) })
 }
 
 /** Writes the last response of a connection, for a request that does not reach Fastify. */
 export function rejectRequest (app: FastifyInstance, error: ApiError, socket: Socket): void {
   const { status, number, message } = error
-  const [id, { remoteAddress }] = [newRequestId(), socket]
-  app.errorLog.record(error, 'connection', app.log.child({ reqId: id }), { remoteAddress })
+  const [id, remoteAddress] = [newRequestId(), toPlain(socket.remoteAddress)]
+  const log = app.log.child({ reqId: id })
+  app.errorLog.attempt(log, () => app.errorLog.record(error, 'connection', log, { remoteAddress }))
   const body = JSON.stringify({ error: number, message })
   const headers = {
     ...error.headers,

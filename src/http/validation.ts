@@ -19,25 +19,28 @@ export function defineType<Value> (
     Type.Unsafe({ [Kind]: kind, ...schema, ...options })
 }
 
+export const isInt64 = (value: unknown): value is number | bigint =>
+  typeof value === 'bigint' || Number.isSafeInteger(value)
+
 /** A 64-bit integer in a JSON body. Integers beyond ±2^53 are bigints, all other integers are numbers. */
 export const Int64 = defineType<number | bigint>('Int64', `an integer ${int64Range}`,
-  { type: 'integer', format: 'int64' },
-  (value) => typeof value === 'bigint' || Number.isSafeInteger(value))
+  { type: 'integer', format: 'int64' }, isInt64)
 
 // Check the length first: BigInt takes time quadratic in the number of digits. Any 18 digits are in range.
-export const isInt64 = (value: unknown) => typeof value === 'string' && value.length <= 20 &&
+export const isInt64Text = (value: unknown): value is string =>
+  typeof value === 'string' && value.length <= 20 &&
   /^(0|-?[1-9][0-9]*)$/.test(value) && (value.length <= 18 || inInt64Range(BigInt(value)))
 
 /** A 64-bit integer in a URL, as text. */
 export const Int64Text = defineType<string>('Int64Text',
   `a decimal integer ${int64Range}, without + or leading zeros`,
-  { type: 'integer', format: 'int64' }, isInt64)
+  { type: 'integer', format: 'int64' }, isInt64Text)
 
 /** A count in a query string, as text. */
 export const LimitText = defineType<string>('LimitText',
   'a decimal integer from 0 to 2147483647, without + or leading zeros',
   { type: 'integer', format: 'int32', minimum: 0 },
-  (value) => isInt64(value) && Number(value) >= 0 && Number(value) <= 2147483647)
+  (value) => isInt64Text(value) && Number(value) >= 0 && Number(value) <= 2147483647)
 
 /** A string that PostgreSQL stores and returns unchanged. */
 export const UnicodeText = defineType<string>('UnicodeText',

@@ -1,8 +1,7 @@
 // Creates, deletes and lists plants in the database. docs/statements.sql has the SQL of the gateway.
 import type { Database } from '../database/database.ts'
 import type { MemoryBudget } from '../scheduling/memory-budget.ts'
-import type { GatewayConfig } from '../table-gateway/batch-options.ts'
-import { createGateway } from '../table-gateway/gateway.ts'
+import { createGateway, type GatewayConfig } from '../table-gateway/gateway.ts'
 import { plantsTable, type Plant } from './plant.ts'
 
 export type Plants = ReturnType<typeof createPlants>

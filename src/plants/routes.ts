@@ -6,8 +6,9 @@ import { listErrors, listOf, ListQuerySchema, rangeOf, sendList } from '../table
 import { NewPlantSchema, PlantParamsSchema, PlantSchema } from './plant.ts'
 import type { Plants } from './repository.ts'
 
-const { ID_TAKEN, PLANT_NOT_FOUND } = defineErrors({
+const { ID_TAKEN, ALREADY_STORED, PLANT_NOT_FOUND } = defineErrors({
   ID_TAKEN: [40014, 'You already have a plant with this id.'],
+  ALREADY_STORED: [40019, 'This plant is already stored.'],
   PLANT_NOT_FOUND: [40402, 'You have no plant with this id.']
 })
 
@@ -16,20 +17,21 @@ export const plantsRoutes: FastifyPluginAsyncTypebox<{ plants: Plants }> = async
   app.addSchema(NewPlantSchema)
 
   app.post('/plants', {
-    config: { errors: [ID_TAKEN] },
+    config: { errors: [ID_TAKEN, ALREADY_STORED] },
     schema: {
       operationId: 'createPlant',
       tags: ['Plants'],
       summary: 'Create a plant',
       description: 'Stores a plant under an id that you choose. Keep the id: responses contain no ids. ' +
-        'If you already have a plant with this id, the stored plant does not change.',
+        'If you already have a plant with this id, the stored plant does not change: ' +
+        'the error is 40019 if the two plants are equal, otherwise 40014.',
       body: NewPlantSchema,
       response: { 200: PlantSchema }
     }
-  }, async (request) => {
-    if (!await plants.create(request.identity, request.body)) throw new ApiError(ID_TAKEN)
+  }, async ({ identity, body }) => {
     // The response schema drops the id and unknown fields.
-    return request.body
+    if (await plants.create(identity, body)) return body
+    throw new ApiError(await plants.has(identity, body) ? ALREADY_STORED : ID_TAKEN)
   })
 
   app.get('/plants', {

@@ -6,7 +6,7 @@ import { FairQueue } from './fair-queue.ts'
 /** The user of an item, as the item's token tells. */
 export interface Identity {
   readonly user: string
-  /** A time of `performance.now()`. Later, call `renew` before the user's work is sent. */
+  /** A time of `performance.now()`. Later, call `renew` before the user's work is queued. */
   readonly validUntil: number
   /** Checks the token again and sets `validUntil`. Rejects with TOKEN_INVALID, or with a 503. */
   renew (): Promise<void>
@@ -18,161 +18,179 @@ export interface Work {
   identity: Identity | undefined
   /** The length of the work's texts, in characters. The default is 0. */
   size?: number
-  /** A time of `performance.now()`. The default is the current time. With Infinity the work never expires. */
-  queuedAt?: number
+  /** Set for work that may wait in the queue for any time. */
+  neverExpires?: boolean
   /** If this response closes while the work is queued, the work does not start. */
   response?: { readonly destroyed: boolean }
 }
 
-export interface BatcherOptions {
+export interface BatcherOptions<Item extends Work, Result> {
   name: string
-  /** The most items per batch and the most batches in flight. */
-  limits: { maxItems: number, maxInFlight: number }
-  /** Whether `unbatched` replaces `limits` at the moment. */
-  isOneByOne?: () => boolean
+  /** The most items in a batch, and the most batches in flight. */
+  maxItems: number
+  maxInFlight: number
+  /** Only for `maxItems` 1. No limit by default. */
+  maxInFlightPerUser?: number
   maxQueued: number
-  /** Whether to retry each item alone after a batch has failed with this error. */
-  isRetryable: (error: unknown) => boolean
+  /** Whether each item gets a batch of its own at the moment. */
+  isOneByOne?: () => boolean
+  /** Gets the items of a batch that failed with a retryable error. */
+  retries?: { batcher: Batcher<Item, Result>, isRetryable: (error: unknown) => boolean }
 }
 
-/** Limits that turn batching off: one item per statement. */
-export const unbatched = { maxItems: 1, maxInFlight: 100 }
+interface Entry<Item, Result> extends Omit<PromiseWithResolvers<Result>, 'promise'> {
+  item: Item
+  context: unknown
+  /** A time of `performance.now()`, or Infinity for an item that never expires. */
+  queuedAt: number
+}
 
-const maxQueueMs = 5000
+export const maxQueueMs = 5000
 /** All expired items share this error if no batch succeeded while they were queued. */
 const slow = new ApiError(errors.DATABASE_SLOW)
-/** How often the batcher looks for expired items and stalled batches. */
+/** While entries are queued, how often the batcher looks for expired entries and slow batches. */
 const checkMs = 100
-// If no batch finishes during this many checks, the batches in flight no longer count toward `maxInFlight`.
-// Otherwise batches that wait for a locked row would delay all other users.
-const maxStalledChecks = 10
+/** A batch that is in flight for longer does not hold back the next one. */
+const slowBatchMs = 200
 
 /** In characters. Limits how long a small item waits for large items. The first item may be larger. */
 const maxBatchLength = 262_144
 /** In characters. Fair queuing adds 1 to the cost of an item for each unit of its size. */
 const sizeUnit = 4096
 
-/**
- * See docs/design/002-batches.md. `run` sends a statement, and resolves to the results in the order of the
- * items. A retry is an item of a batch that has failed.
- */
-export function createBatcher<Item extends Work, Result> (
-  run: (items: Item[], isRetry: boolean) => Promise<Result[]>,
-  { name, limits, isOneByOne, maxQueued, isRetryable }: BatcherOptions
-) {
-  interface Entry extends Omit<PromiseWithResolvers<Result>, 'promise'> { item: Item, context: unknown }
-  const queue = new FairQueue<Entry>()
-  /** Batches that count toward `maxInFlight`, and checks since one ended. A stall replaces the object. */
-  let inFlight = { batches: 0, stalledChecks: 0 }
-  let succeededAt = -Infinity
+/** See docs/design/002-batches.md. */
+export class Batcher<Item extends Work, Result> {
+  readonly #run: (items: Item[]) => Promise<Result[]>
+  readonly #options: BatcherOptions<Item, Result>
+  readonly #queue = new FairQueue<Entry<Item, Result>>()
+  #inFlight = 0
+  readonly #inFlightOf = new Map<string, number>()
+  #sentAt = -Infinity
+  #succeededAt = -Infinity
+  #scheduled: NodeJS.Immediate | undefined
+  #timer: NodeJS.Timeout | undefined
   /** When the last check ran, and whether the event loop lagged before it. */
-  let [checkedAt, wasLate] = [0, false]
-  let scheduled: NodeJS.Immediate | undefined
-  let timer: NodeJS.Timeout | undefined
+  #checkedAt = 0
+  #wasLate = false
+
+  /** `run` sends a statement, and resolves to the results in the order of the items. */
+  constructor (run: (items: Item[]) => Promise<Result[]>, options: BatcherOptions<Item, Result>) {
+    this.#run = run
+    this.#options = options
+  }
 
   /**
    * Rejects with OVERLOADED or DATABASE_SLOW if the queue is full or the item expires. The rejected item was
    * not sent. In a full queue, the newest entry of the user with the most entries makes room.
    */
-  function add (item: Item): Promise<Result> {
-    const { user, size = 0, queuedAt = performance.now() } = item
-    item.queuedAt = queuedAt
+  add (item: Item): Promise<Result> {
     const { promise, resolve, reject } = Promise.withResolvers<Result>()
-    const entry = { item, context: requestContext.getStore(), resolve, reject }
-    queue.add(user, entry, 1 + Math.floor(size / sizeUnit), queuedAt)
-    if (queue.size > maxQueued) queue.evictFromLargest(user).reject(overloaded)
-    timer ??= startChecks()
-    // Items that arrive in one tick start together.
-    scheduled ??= setImmediate(drain)
+    this.#admit({ item, context: requestContext.getStore(), resolve, reject, queuedAt: Infinity })
     return promise
   }
 
+  /** Queues the entry once its token is valid. */
+  #admit (entry: Entry<Item, Result>): void {
+    const { item: { identity }, reject } = entry
+    if (identity === undefined || performance.now() < identity.validUntil) this.#enqueue(entry)
+    else identity.renew().then(() => this.#enqueue(entry), reject)
+  }
+
+  #enqueue (entry: Entry<Item, Result>): void {
+    const { user, size = 0, neverExpires = false } = entry.item
+    if (!neverExpires) entry.queuedAt = performance.now()
+    this.#queue.add(user, entry, 1 + Math.floor(size / sizeUnit), entry.queuedAt)
+    if (this.#queue.size > this.#options.maxQueued) this.#queue.evictFromLargest(user).reject(overloaded)
+    // Items that arrive in one tick start together.
+    this.#scheduled ??= setImmediate(this.#drain)
+  }
+
   /** Takes batches from the queue, and sends them. */
-  function drain (): void {
-    scheduled = undefined
-    const { maxItems, maxInFlight } = isOneByOne?.() ? unbatched : limits
-    const counted = inFlight
-    // While a batch is in flight, send only full batches: many small batches take more processor time.
-    while (counted.batches === 0 || (counted.batches < maxInFlight && queue.size >= maxItems)) {
-      const batch: Entry[] = []
-      for (let left = maxBatchLength; batch.length < maxItems;) {
-        const entry = queue.next(batch.length === 0 ? Infinity : Math.max(1, left / sizeUnit))
-        if (entry === undefined) break
-        if (!mayRun(entry)) continue
-        batch.push(entry)
-        left -= entry.item.size ?? 0
-      }
-      if (batch.length === 0) return
-      counted.batches++
-      void send(batch).then(() => {
-        counted.batches--
-        counted.stalledChecks = 0
-        if (queue.size > 0) scheduled ??= setImmediate(drain)
-      })
+  readonly #drain = (): void => {
+    this.#scheduled = undefined
+    const maxItems = this.#options.isOneByOne?.() ? 1 : this.#options.maxItems
+    while (this.#queue.size > 0 && this.#maySend(maxItems)) {
+      const batch = this.#takeBatch(maxItems)
+      if (batch.length === 0) break
+      void this.#send(batch)
+    }
+    if (this.#queue.size > 0 && this.#timer === undefined) {
+      this.#checkedAt = performance.now()
+      this.#timer = setInterval(this.#check, checkMs).unref()
     }
   }
 
-  /** Call this right before a statement is sent. False: leave the entry to `reject` or `renew`. */
-  function mayRun (entry: Entry, isRetry = false): boolean {
-    const { item: { response, identity }, reject } = entry
-    const isExpired = identity !== undefined && performance.now() >= identity.validUntil
-    if (response?.destroyed) reject(clientClosedRequest)
-    else if (isExpired) renew(entry, identity, isRetry).catch(reject)
-    else return true
-    return false
+  /** While a batch is in flight, sends only full batches: many small batches take more processor time. */
+  #maySend (maxItems: number): boolean {
+    if (this.#inFlight === 0) return true
+    return this.#inFlight < this.#options.maxInFlight &&
+      (this.#queue.size >= maxItems || performance.now() - this.#sentAt > slowBatchMs)
   }
 
-  /** If the token is still valid, queues the entry again, or sends a retry. */
-  async function renew (entry: Entry, identity: Identity, isRetry: boolean): Promise<void> {
-    await identity.renew()
-    if (isRetry) return retry(entry)
-    if (performance.now() - (entry.item.queuedAt as number) > maxQueueMs) throw overloaded
-    entry.resolve(requestContext.run(entry.context, () => add(entry.item)))
+  #takeBatch (maxItems: number): Array<Entry<Item, Result>> {
+    const { maxInFlightPerUser } = this.#options
+    const isBlocked = maxInFlightPerUser === undefined
+      ? undefined
+      : (user: string) => (this.#inFlightOf.get(user) ?? 0) >= maxInFlightPerUser
+    const batch: Array<Entry<Item, Result>> = []
+    for (let left = maxBatchLength; batch.length < maxItems;) {
+      const entry = this.#queue.next(batch.length === 0 ? Infinity : Math.max(1, left / sizeUnit), isBlocked)
+      if (entry === undefined) break
+      if (entry.item.response?.destroyed) {
+        entry.reject(clientClosedRequest)
+        continue
+      }
+      batch.push(entry)
+      left -= entry.item.size ?? 0
+    }
+    return batch
   }
 
-  /** Settles all entries, and never rejects. */
-  async function send (batch: Entry[], isRetry = false): Promise<void> {
+  /** Settles all entries, or leaves them to `retries`. Never rejects. */
+  async #send (batch: Array<Entry<Item, Result>>): Promise<void> {
+    const { name, retries } = this.#options
+    this.#sentAt = performance.now()
+    this.#count(batch, 1)
     batchEvents.publish({ name, items: batch.length })
     try {
       // With the contexts, traces link the statement to the requests of the batch.
       const contexts = batch.map(({ context }) => context)
       const items = batch.map(({ item }) => item)
-      const results = await requestContext.run(contexts, () => run(items, isRetry))
-      succeededAt = performance.now()
+      const results = await requestContext.run(contexts, () => this.#run(items))
+      this.#succeededAt = performance.now()
       batch.forEach(({ resolve }, index) => resolve(results[index] as Result))
     } catch (error) {
-      if (batch.length === 1 || !isRetryable(error)) for (const { reject } of batch) reject(error)
-      else await Promise.all(batch.map((one) => retry(one)))
+      const retrying = retries?.isRetryable(error) ? retries.batcher : undefined
+      for (const entry of batch) {
+        if (retrying === undefined) entry.reject(error)
+        else retrying.#admit(entry)
+      }
+    }
+    this.#count(batch, -1)
+    if (this.#queue.size > 0) this.#scheduled ??= setImmediate(this.#drain)
+  }
+
+  #count (batch: Array<Entry<Item, Result>>, change: 1 | -1): void {
+    this.#inFlight += change
+    if (this.#options.maxInFlightPerUser === undefined) return
+    for (const { item: { user } } of batch) {
+      const count = (this.#inFlightOf.get(user) ?? 0) + change
+      if (count === 0) this.#inFlightOf.delete(user)
+      else this.#inFlightOf.set(user, count)
     }
   }
 
-  /** Sends an item of a failed batch alone. */
-  async function retry (entry: Entry): Promise<void> {
-    if (mayRun(entry, true)) await send([entry], true)
-  }
-
-  function startChecks (): NodeJS.Timeout {
-    checkedAt = performance.now()
-    return setInterval(check, checkMs).unref()
-  }
-
-  function check (): void {
+  readonly #check = (): void => {
     const now = performance.now()
     // After a lag of the event loop, first read the results that have arrived. Do so only once: on a busy
     // machine, each check may be late.
-    wasLate = !wasLate && now - checkedAt > 2 * checkMs
-    checkedAt = now
-    for (const { item, reject } of wasLate ? [] : queue.takeExpired(now - maxQueueMs)) {
-      reject(item.queuedAt as number > succeededAt ? slow : overloaded)
+    this.#wasLate = !this.#wasLate && now - this.#checkedAt > 2 * checkMs
+    this.#checkedAt = now
+    for (const { queuedAt, reject } of this.#wasLate ? [] : this.#queue.takeExpired(now - maxQueueMs)) {
+      reject(queuedAt > this.#succeededAt ? slow : overloaded)
     }
-    if (inFlight.batches > 0 && ++inFlight.stalledChecks > maxStalledChecks) {
-      inFlight = { batches: 0, stalledChecks: 0 }
-      drain()
-    }
-    if (inFlight.batches > 0 || queue.size > 0) return
-    clearInterval(timer)
-    timer = undefined
+    if (this.#queue.size > 0) return this.#drain()
+    clearInterval(this.#timer)
+    this.#timer = undefined
   }
-
-  return { add }
 }

@@ -20,10 +20,14 @@ export class FairQueue<Item> {
     this.size++
   }
 
-  /** Takes the next item. Returns undefined if the queue is empty or the next item costs over `maxCost`. */
-  next (maxCost = Infinity): Item | undefined {
+  /**
+   * Takes the next item of a user who is not blocked. Returns undefined if there is none, or if the item costs
+   * over `maxCost`.
+   */
+  next (maxCost = Infinity, isBlocked?: (user: string) => boolean): Item | undefined {
     // The loop also visits keys that are added meanwhile, so it returns to users that it moves to the end.
     for (const [user, queue] of this.#users) {
+      if (isBlocked?.(user)) continue
       const { cost } = queue.entries[0] as typeof queue.entries[0]
       if (queue.deficit < cost) {
         queue.deficit++

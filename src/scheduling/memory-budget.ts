@@ -1,8 +1,8 @@
-// Limits the memory that the large request bodies and long lists of all users take together. Collects
-// garbage after a peak of memory, because an idle V8 collects nothing.
+// Limits the memory that the long lists of all users take together. Collects garbage after a peak of memory,
+// because an idle V8 collects nothing.
 import { finished, type Writable } from 'node:stream'
 
-/** Bodies and shared first pages up to this size need no reservation: MAX_CONNECTIONS limits them. */
+/** Shared first pages up to this size need no reservation: MAX_CONNECTIONS limits them. */
 export const inlineBytes = 16_384
 
 /** A peak of more bytes leaves enough garbage for a collection. */

@@ -36,8 +36,5 @@ export class TickLimiter {
   }
 }
 
-/** Parsing and serialization for authenticated users. The key is the user. */
+/** The key is the user, or the address of a client that may be unauthenticated. */
 export const userWork = new TickLimiter()
-
-/** Work for clients that may be unauthenticated. The key contains the client's address or the user. */
-export const clientWork = new TickLimiter()

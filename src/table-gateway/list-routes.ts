@@ -3,7 +3,7 @@ import { Readable } from 'node:stream'
 import { Type, type Static, type TSchema } from '@sinclair/typebox'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { ApiError, errors } from '../errors.ts'
-import { defineType, isInt64, LimitText } from '../http/validation.ts'
+import { defineType, isInt64Text, LimitText } from '../http/validation.ts'
 import type { List } from './lists.ts'
 import type { Page } from './pages.ts'
 
@@ -13,7 +13,7 @@ const readCursor = (cursor: string) => Buffer.from(cursor, 'base64url').toString
 /** A row's id, encoded by `writeCursor` so that clients do not use the text as an id or an offset. */
 const CursorText = defineType<string>('CursorText', 'the value from the Link header of a list',
   { type: 'string' },
-  (value) => typeof value === 'string' && isInt64(readCursor(value)) &&
+  (value) => typeof value === 'string' && isInt64Text(readCursor(value)) &&
     writeCursor(readCursor(value)) === value)
 
 export const ListQuerySchema = Type.Object({

@@ -1,9 +1,10 @@
 // Reads lists. Short lists share a statement. Long lists are read page by page, and their users take turns.
 import type { Writable } from 'node:stream'
 import { LRUCache } from 'lru-cache'
-import type { Database } from '../database/database.ts'
+import { maxInFlight, type Database } from '../database/database.ts'
+import { wasRolledBack } from '../database/pg-errors.ts'
 import { overloaded } from '../errors.ts'
-import { createBatcher, type BatcherOptions, type Identity, type Work } from '../scheduling/batcher.ts'
+import { Batcher, type BatcherOptions, type Identity, type Work } from '../scheduling/batcher.ts'
 import { inlineBytes, type MemoryBudget } from '../scheduling/memory-budget.ts'
 import { userWork } from '../scheduling/tick-limiter.ts'
 import { createPageReader, firstId, type Cursor, type Page, type PageRequest } from './pages.ts'
@@ -23,40 +24,33 @@ type ListRequest = PageRequest & Work
 const [maxPageRows, maxFirstPageRows] = [2000, 101]
 /** Parsing 128 KiB of JSON takes about 2 ms. */
 const [maxPageBytes, maxFirstPageBytes] = [131_072, 65_536]
-/** How many rows one statement may skip to find the end of a list. Skipping 10,000 takes about 1 ms. */
-const maxSkipped = 10_000
-/** The server reads a page of 100 rows from its memory in about 0.1 ms. */
-const slowSeconds = 0.01
+/** A long list holds the page that is being sent, and the prefetched next page. */
+const longListBytes = 2 * maxPageBytes
 
 export function createLists<Row> (
-  database: Database, table: Table, statements: Statements, budget: MemoryBudget, maxRowBytes: number,
-  /** For short lists. Other lists use these options with other limits. */
-  batch: Omit<BatcherOptions, 'name'>
+  database: Database, table: Table, statements: Statements, budget: MemoryBudget,
+  shortOptions: Pick<BatcherOptions<ListRequest, unknown>, 'maxItems' | 'maxQueued' | 'isOneByOne'>
 ) {
   const pages = createPageReader<Row>(database, table, statements)
-  /** Users with a slow first page, or with one that is too large for a short list, in the last 10 s. */
-  const isolatedUsers = new LRUCache<string, 'slow' | 'large'>({ max: 10_000, ttl: 10_000 })
+  /** Users whose latest first page was slow or too large for a short list, in the last 10 s. */
+  const usersOfLongLists = new LRUCache<string, true>({ max: 10_000, ttl: 10_000 })
 
-  // From a statement for several lists, Citus would also return an empty page of each shard without the list.
-  const shortLists = createBatcher(readShort,
-    { ...batch, isOneByOne: database.isDistributed, name: `${table.name}_list` })
-  const slowLists = oneByOne('slow_list', readSlow, batch.maxQueued)
-  // No queue limit: the memory budget limits the long lists, and each queues one page at a time.
-  const longLists = oneByOne('long_list', pages.readPage)
-  const endReads = oneByOne('list_end', pages.readEnd)
+  const shortLists = new Batcher(readShort,
+    { ...shortOptions, name: `${table.name}_list`, maxInFlight: maxInFlight.lists })
+  const longLists = new Batcher(async ([item]: Array<Work & { read: () => Promise<unknown> }>) =>
+    [await item?.read()], {
+    name: `${table.name}_page`,
+    maxItems: 1,
+    maxInFlight: maxInFlight.pages,
+    maxInFlightPerUser: maxInFlight.pages / 2,
+    // The memory budget limits the long lists, and each of them queues one statement at a time.
+    maxQueued: Infinity
+  })
 
-  /** Reads one list at a time, and each list alone. */
-  function oneByOne<Result> (
-    name: string, read: (list: ListRequest) => Promise<Result>, maxQueued = Infinity
-  ) {
-    return createBatcher((lists: ListRequest[]) => Promise.all(lists.map(read)), {
-      ...batch,
-      isOneByOne: undefined,
-      limits: { maxItems: 1, maxInFlight: 1 },
-      maxQueued,
-      name: `${table.name}_${name}`
-    })
-  }
+  /** Reads a part of a long list. Long lists of different users take turns. */
+  const readAlone = <Result>(
+    { identity, user, response }: ListRequest, neverExpires: boolean, read: () => Promise<Result>
+  ) => longLists.add({ identity, user, response, neverExpires, read }) as Promise<Result>
 
   async function list (
     identity: Identity, { from = firstId, limit }: { from?: string, limit: number }, response: Writable
@@ -65,16 +59,12 @@ export function createLists<Row> (
     // Read one more row to see if more follow. For limit 0, read none: `Link` would never end.
     const maxRows = limit === 0 ? 0 : Math.min(maxFirstPageRows, limit + 1)
     const request = { identity, response, user, from, limit, maxRows, maxBytes: maxFirstPageBytes }
-    let page = isolatedUsers.has(user) ? undefined : await shortLists.add(request)
-    // There is no page if the user is isolated, perhaps only since the list was queued, or if the shared
-    // statement failed.
-    if (page === undefined && isolatedUsers.get(user) !== 'large') page = await slowLists.add(request)
-    if (page !== undefined && page.next === undefined) return { rows: page.toRows(), nextId: page.nextId }
+    const short = usersOfLongLists.has(user) ? undefined : await shortLists.add(request)
+    if (short !== undefined && short.next === undefined) return { rows: short.toRows(), nextId: short.nextId }
 
-    // Memory for the page that is being sent, and for the prefetched next page.
-    const bytes = 2 * Math.max(maxPageBytes, maxRowBytes)
-    if (!budget.reserve(user, bytes, response)) throw overloaded
-    const first = page ?? await longLists.add(request)
+    if (!budget.reserve(user, longListBytes, response)) throw overloaded
+    const first = short ?? await readAlone(request, false, () => pages.readPage(request))
+    recordCost(user, first)
     if (first.next === undefined) {
       await userWork.turn(user, first.bytes)
       return { rows: first.toRows(), nextId: first.nextId }
@@ -91,12 +81,7 @@ export function createLists<Row> (
    * a row that is created meanwhile would move the last row past the limit, and the next list would skip it.
    */
   async function findEnd (request: ListRequest, next: Cursor): Promise<string | undefined> {
-    let end: string | undefined = next.from
-    do {
-      const limit = Math.min(next.limit, maxSkipped)
-      next.limit -= limit
-      end = await endReads.add({ ...request, from: end, limit, queuedAt: Infinity })
-    } while (end !== undefined && next.limit > 0)
+    const end = await readAlone(request, true, () => pages.readEnd({ ...request, ...next }))
     next.limit = Infinity
     if (end !== undefined) next.to = (BigInt(end) - 1n).toString()
     return end
@@ -121,33 +106,33 @@ export function createLists<Row> (
     if (next === undefined) return undefined
     const affordable = Math.floor(maxPageBytes / (bytes / count))
     const maxRows = Math.max(1, Math.min(maxPageRows, next.limit + 1, affordable))
-    const page = longLists.add({ ...request, ...next, maxRows, maxBytes: maxPageBytes, queuedAt: Infinity })
+    const page = readAlone(request, true, () =>
+      pages.readPage({ ...request, ...next, maxRows, maxBytes: maxPageBytes }))
     // If the client disconnects, no code awaits the page. An unhandled rejection would crash the process.
     page.catch(() => {})
     return page
   }
 
-  /** Returns undefined for a page that is too large, and for lists that could delay the other lists. */
-  async function readShort (lists: ListRequest[], isRetry: boolean) {
-    // Skip users who were isolated while queued. Skip retries: their shared statement failed.
-    const shared = isRetry ? [] : lists.filter(({ user }) => !isolatedUsers.has(user))
-    if (shared.length === 0) return []
-    const found = await pages.readFirstPages(shared)
-    for (const [index, { user }] of shared.entries()) recordFirstPage(user, found[index])
-    return lists.map((list) => found[shared.indexOf(list)])
+  /** Returns undefined for each list that must be read alone. */
+  async function readShort (lists: ListRequest[]): Promise<Array<Page<Row> | undefined>> {
+    try {
+      const found = await pages.readFirstPages(lists)
+      return lists.map(({ user }, index) => {
+        const page = found[index]
+        if (page === undefined || page.isCostly) usersOfLongLists.set(user, true)
+        return page
+      })
+    } catch (error) {
+      // One slow list may have made the statement reach its time limit.
+      if (lists.length > 1 && wasRolledBack(error)) return []
+      throw error
+    }
   }
 
-  async function readSlow (list: ListRequest) {
-    const page = await pages.readSmallPage(database.readLong, { ...list, maxBytes: inlineBytes })
-    recordFirstPage(list.user, page)
-    return page
-  }
-
-  /** Isolates a user with a large or slow first page. A fast first page ends the isolation of a slow user. */
-  function recordFirstPage (user: string, firstPage: Page<Row> | undefined): void {
-    if (firstPage === undefined) isolatedUsers.set(user, 'large')
-    else if (firstPage.seconds > slowSeconds) isolatedUsers.set(user, 'slow')
-    else isolatedUsers.delete(user)
+  /** After a cheap first page, the next list of the user may be short again. */
+  function recordCost (user: string, { isCostly, bytes }: Page<Row>): void {
+    if (isCostly || bytes > inlineBytes) usersOfLongLists.set(user, true)
+    else usersOfLongLists.delete(user)
   }
 
   return list

@@ -6,7 +6,7 @@ import type { Table } from './table.ts'
 export type Statements = ReturnType<typeof createStatements>
 
 export const createStatements = (table: Table) =>
-  ({ insert: createInsert(table), ...createDeletes(table), ...createReads(table) })
+  ({ insert: createInsert(table), same: createSame(table), ...createDeletes(table), ...createReads(table) })
 
 const selectList = ({ columns, selected }: Table) => columns
   .map((column, index) => column === selected[index] ? column : `${selected[index]} as ${column}`).join(', ')
@@ -29,6 +29,13 @@ on conflict do nothing returning owner, id`
   })
   return (rows: number) => (statements[rows] ??= insertOf(rows))
 }
+
+/** Returns a row if the user has a row with this id and these fields. */
+const createSame = ({ name, columns }: Table) => ({
+  name: `${name}-same`,
+  text: `select from ${name} where owner = $1 and id = $2
+and (${columns.join(', ')}) is not distinct from (${columns.map((_, index) => `$${index + 3}`).join(', ')})`
+})
 
 const createDeletes = ({ name }: Table) => ({
   deleteOne: {

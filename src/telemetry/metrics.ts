@@ -15,8 +15,9 @@ import { newestMigration } from '../database/migrate.ts'
 import { catalogue } from '../errors.ts'
 import {
   batchEvents, connectionEvents, connectionOutcomes, durabilityEvents, durabilitySettings, jwtEvents,
-  jwtRejections, keyEvents, statementEvents, tokenEvents
+  jwtRejections, keyEvents, statementEvents, tokenEvents, traceFaultEvents, traceFaults
 } from '../events.ts'
+import { onEnd } from '../http/request-log.ts'
 import { createServer } from '../http/wire/server.ts'
 import { unreadyReasons, type Readiness } from './health.ts'
 
@@ -38,6 +39,11 @@ export async function openMetrics (
   measureRequests(app, metrics)
   measureDatabase(database, metrics)
   if (config.JWT_ISSUER !== undefined) measureJwts(metrics)
+  if (config.OTEL_EXPORTER_OTLP_ENDPOINT !== undefined) {
+    const faults = metrics.counter('plant_store_trace_faults_total',
+      'Exports of spans that failed, and warnings of dropped spans', 'kind', traceFaults)
+    traceFaultEvents.subscribe(({ kind }) => faults.inc({ kind }))
+  }
   await serveMetrics(app, metrics, config)
 }
 
@@ -92,12 +98,12 @@ function createMetrics () {
 function measureRequests (app: FastifyInstance, { counter, gauge, histogram }: Metrics): void {
   const durations = histogram('http_request_duration_seconds',
     'Time from the head of a request to the end of its response, by route pattern',
-    durationBuckets, 'method', 'route', 'status')
+    durationBuckets, 'method', 'route', 'status', 'aborted')
   let inFlight = 0
   gauge('http_requests_in_flight', 'Requests whose response has not ended',
     function () { this.set(inFlight) })
   const responses = counter('plant_store_errors_total',
-    'Error responses, and connections closed at MAX_CONNECTIONS (50302), by error number',
+    'Errors of requests, and connections closed at MAX_CONNECTIONS (50302), by error number',
     'error', catalogue.keys())
   const rejected = counter('plant_store_credentials_refused_total',
     'Requests rejected because of their token', 'reason',
@@ -113,17 +119,17 @@ function measureRequests (app: FastifyInstance, { counter, gauge, histogram }: M
     for (const status of [...Object.keys(schema.response as object), 500, 503]) {
       durations.zero({ method: String(method), route: url, status })
     }
+    // Only lists are long enough to be cut after their status.
+    if (method === 'GET') durations.zero({ method, route: url, status: '200', aborted: 'service' })
   })
-  app.addHook('onRequest', ({ method, routeOptions: { url: route } }, reply, done) => {
+  app.addHook('onRequest', (request, reply, done) => {
+    const { method, routeOptions: { url: route } } = request
     inFlight++
-    // Not `onResponse`: Fastify skips this hook if the client leaves before the end of the response.
-    reply.raw.once('close', () => {
+    onEnd(request, reply, ({ status, ms, ...outcome }) => {
       inFlight--
-      // 499, as in nginx's log: the client left before the response began.
-      const status = reply.raw.headersSent ? reply.statusCode : 499
       // Requests for unknown paths share one series per status.
       const kind = route === undefined ? { method: 'any', route: 'none' } : { method, route }
-      durations.observe({ ...kind, status }, reply.elapsedTime / 1000)
+      durations.observe({ ...kind, status, ...outcome }, ms / 1000)
     })
     done()
   })

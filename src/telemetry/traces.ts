@@ -2,21 +2,23 @@
 // The OpenTelemetry libraries themselves read further environment variables.
 import { setTimeout } from 'node:timers/promises'
 import {
-  ROOT_CONTEXT, SpanKind, SpanStatusCode, trace, TraceFlags, type Span, type Tracer
+  diag, DiagLogLevel, ROOT_CONTEXT, SpanKind, SpanStatusCode, trace, TraceFlags, type Span, type Tracer
 } from '@opentelemetry/api'
 import { OTLPTraceExporter } from '@opentelemetry/exporter-trace-otlp-http'
 import { defaultResource, envDetector, resourceFromAttributes } from '@opentelemetry/resources'
 import {
   BatchSpanProcessor, ParentBasedSampler, TraceIdRatioBasedSampler, TracerProvider, type Sampler
 } from '@opentelemetry/sdk-trace'
-import type { FastifyInstance } from 'fastify'
+import type { FastifyBaseLogger, FastifyInstance } from 'fastify'
 import manifest from '../../package.json' with { type: 'json' }
 import type { Config } from '../config.ts'
-import { requestContext, statementEvents, type StatementEvent } from '../events.ts'
+import { requestContext, statementEvents, traceFaultEvents, type StatementEvent } from '../events.ts'
 import { readTraceparent } from '../http/log.ts'
+import { onEnd } from '../http/request-log.ts'
 
 /** Call before adding routes. Queues up to 2,048 spans and drops further spans: no request waits for them. */
 export function openTraces (app: FastifyInstance, config: Config): void {
+  reportFaults(app.log)
   const provider = new TracerProvider({
     sampler: createSampler(config),
     resource: defaultResource().merge(resourceFromAttributes({
@@ -38,10 +40,10 @@ export function openTraces (app: FastifyInstance, config: Config): void {
     const { traceId, spanId } = span.spanContext()
     // Add the ids of the span to the log lines of the request.
     request.log = app.log.child({ reqId, trace_id: traceId, span_id: spanId }, { level })
-    // Not `onResponse`: Fastify skips this hook if the client leaves before the end of the response.
-    reply.raw.once('close', () => {
-      if (reply.raw.headersSent) span.setAttribute('http.response.status_code', reply.statusCode)
-      if (reply.statusCode >= 500) span.setStatus({ code: SpanStatusCode.ERROR })
+    onEnd(request, reply, ({ status, aborted }) => {
+      if (status !== 499) span.setAttribute('http.response.status_code', status)
+      if (aborted) span.setAttribute('error.type', 'aborted')
+      if (aborted || status >= 500) span.setStatus({ code: SpanStatusCode.ERROR })
       span.end()
     })
     requestContext.run(span, done)
@@ -52,6 +54,22 @@ export function openTraces (app: FastifyInstance, config: Config): void {
     const timedOut = setTimeout(Math.min(1000, config.SHUTDOWN_TIMEOUT / 10), undefined, { ref: false })
     await Promise.race([provider.shutdown().catch(() => {}), timedOut])
   })
+}
+
+/** Counts what the OpenTelemetry libraries report, and logs it at most once a minute. */
+function reportFaults (log: FastifyBaseLogger): void {
+  let loggedAt = -Infinity
+  const report = (kind: 'failed' | 'dropped') => (...texts: unknown[]) => {
+    traceFaultEvents.publish({ kind })
+    if (performance.now() - loggedAt < 60_000) return
+    loggedAt = performance.now()
+    // The libraries report an error as the JSON of its properties.
+    const reason = kind === 'failed' ? JSON.parse(texts[0] as string).message : texts.join(' ')
+    log.warn({ reason }, 'traces do not arrive at OTEL_EXPORTER_OTLP_ENDPOINT')
+  }
+  const [error, warn] = [report('failed'), report('dropped')]
+  const options = { logLevel: DiagLogLevel.WARN, suppressOverrideMessage: true }
+  diag.setLogger({ error, warn, info: warn, debug: warn, verbose: warn }, options)
 }
 
 function createSampler ({ OTEL_TRACES_SAMPLER: name, OTEL_TRACES_SAMPLER_ARG: ratio }: Config): Sampler {

@@ -33,6 +33,8 @@ const secrets = [full, readOnly, expired, revoked, unknown, mistyped]
 const realm = 'Bearer realm="plants"'
 const missing = [40101, 'This operation needs the header `Authorization: Bearer <token>`.', realm] as const
 const invalid = [40102, 'The bearer token is not valid.', `${realm}, error="invalid_token"`] as const
+const pastExpiry = [40102, 'The bearer token is not valid: it has expired.',
+  `${realm}, error="invalid_token", error_description="The token has expired"`] as const
 const forbidden = [40301, 'The bearer token may only read.', `${realm}, error="insufficient_scope"`] as const
 const malformedHeader = 'FST_BEARER_AUTH_INVALID_AUTHORIZATION_HEADER'
 
@@ -46,7 +48,7 @@ const rejected = [
   ['mistyped', mistyped, 'malformed', invalid],
   ['in capitals', full.toUpperCase(), 'malformed', invalid],
   ['unknown', unknown, 'unknown', invalid],
-  ['expired', expired, 'expired', invalid],
+  ['expired', expired, 'expired', pastExpiry],
   ['revoked', revoked, 'revoked', invalid],
   ['read-only', readOnly, 'TOKEN_READ_ONLY', forbidden]
 ] as const
@@ -70,7 +72,7 @@ t.test('a token of 16,000 characters is checked, and 17,000 are too many', async
 })
 
 t.test('each operation rejects credentials that do not suffice, and the log has the reason', async (t) => {
-  const headersOf: Record<number, object> = {}
+  const headersOf: Record<string, object> = {}
   for (const [name, authorization, reason, [number, message, challenge]] of rejected) {
     for (const [method, url] of operations) {
       if (name === 'read-only' && method === 'GET') continue
@@ -80,7 +82,7 @@ t.test('each operation rejects credentials that do not suffice, and the log has 
       isError(t, response, number, message, `${method} ${url}, ${name}:`)
       t.equal(response.headers['www-authenticate'], challenge)
       const { date, 'x-request-id': id, ...headers } = response.headers
-      t.strictSame(headers, headersOf[number] ??= headers, 'all invalid tokens get the same response')
+      t.strictSame(headers, headersOf[challenge] ??= headers, 'other invalid tokens get the same response')
       const line = log.slice(before).map((line) => JSON.parse(line)).find(({ level }) => level === 'info')
       t.match(line, { error: number, reason, remoteAddress: '127.0.0.1', reqId: id })
     }

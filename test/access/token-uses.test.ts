@@ -18,7 +18,7 @@ async function start (t: Test, role?: string) {
   /** The number of tokens in each statement that has ended. */
   const writes: number[] = []
   const write: typeof writeAside = (statement, values) =>
-    writeAside(statement, values).finally(() => writes.push((values[0] as string[]).length))
+    writeAside(statement, values).finally(() => writes.push((values?.[0] as string[]).length))
   const stop = startRecordingUses({ writeAside: write }, service.app.log)
   t.teardown(stop)
   const haveUses = 'select username from tokens where last_used_at <> created_at order by username'
@@ -77,7 +77,7 @@ t.test('a statement has the uses since the last one, and a stop is the last', as
   const { log } = (await startApp(t)).app
   const use = (name: string) => tokenUseEvents.publish({ hash: hashToken(name) })
   const sent: string[][] = []
-  const writeAside = async (_statement: unknown, [hashes]: unknown[]) => {
+  const writeAside = async (_statement: unknown, [hashes]: unknown[] = []) => {
     sent.push(hashes as string[])
     // A use while the statement runs.
     if (sent.length === 1) {

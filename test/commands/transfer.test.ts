@@ -22,7 +22,7 @@ import { asShipped, program, start } from '../support/program.ts'
 import { exampleOf } from '../support/tables.ts'
 import { created, ends, openTransfers } from '../support/transfers.ts'
 
-const transfers = await openTransfers(t)
+const transfers = await openTransfers(t, { BODY_LIMIT: '131072' })
 const { url: DATABASE_URL, config, folder, file, ended, importFile, exportFile, stored } = transfers
 const range = (length: number) => Array.from({ length }, (_, index) => index)
 const lines = (count: number, from = 0) =>

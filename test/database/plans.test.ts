@@ -86,6 +86,7 @@ for (const { title, first, later, isPlannedFirst = false } of scenarios) {
     /** How many rows each act may read. A request also looks up its token. */
     const requests: Array<[name: string, maxRows: number, act: () => Promise<unknown>]> = [
       ['create', 1, () => client.create({ id: 10_000, name: 'Fern' })],
+      ['repeated create', 2, () => client.create({ id: 10_000, name: 'Fern' })],
       ['delete', 2, () => client.delete(10_000)],
       ['creates', 100, () => Promise.all(ids.map((id) => client.create({ id, name: 'Fern' })))],
       ['deletes', 200, () => Promise.all(ids.map(client.delete))],

@@ -95,6 +95,14 @@ t.test('the key of each table with an owner begins with the owner, in the collat
   t.strictSame(keys.map(({ name }) => name), ownedNames.toSorted())
 })
 
+t.test('every index of texts has the collation "C", whose order no system library changes', async (t) => {
+  const others = await sql(await createDatabase(t), `select indexrelid::regclass::text as index
+    from pg_index, unnest(indcollation) as used
+    where indrelid::regclass::text = any ($1) and used not in (0, '"C"'::regcollation)`,
+  [[...ownedNames, 'tokens', 'migrations']])
+  t.strictSame(others, [])
+})
+
 t.test('migrate rejects a worker of Citus and names the coordinator', async (t) => {
   const url = await createDatabase(t, { template: 'template0' })
   // Simulate a Citus worker. In Citus, this table has groupid 0 only on the coordinator.

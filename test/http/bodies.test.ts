@@ -11,7 +11,7 @@ const contentType = 'application/json'
 const good = '{"id":1,"name":"n"}'
 const wrongType = [40004, 'The body must be JSON in UTF-8, with `Content-Type: application/json`.'] as const
 const encoded = [40005, 'The body must not have a content encoding: send it uncompressed.'] as const
-const tooLarge = [40006, 'The body is larger than this service accepts: at most 131072 bytes.'] as const
+const tooLarge = [40006, 'The body is larger than this service accepts: at most 16384 bytes.'] as const
 
 const { app, as, listen, log, url } = await startApp(t)
 const address = await listen()
@@ -44,11 +44,8 @@ t.test('a body that is not a plant is rejected with the number of its error', as
     ['{"id":1,"name":"n","tag":"\\ud83d"}', 40012,
       'tag must be a string without lone surrogates (U+D800 to U+DFFF).'],
     ['{"id":9223372036854775808,"name":"n"}', 40013, `id must be ${id.slice(11)}`],
-    ...[Array(97).fill(1).join(), Array(97).fill('[ ]').join(), '[['.repeat(48) + 1 + ']]'.repeat(48)].map(
-      (values): (typeof cases)[0] => [`{"id":1,"name":"n","x":[${values}]}`, 40017,
-        'The body must not have more than 100 values.']),
     [Buffer.from('{"id":1,"name":"é"}', 'latin1'), 40007, 'The body is not valid UTF-8.'],
-    [good.padEnd(128 * 1024 + 1), ...tooLarge], [`{"id":1,"name":"${'é'.repeat(64 * 1024)}"}`, ...tooLarge]
+    [good.padEnd(16 * 1024 + 1), ...tooLarge], [`{"id":1,"name":"${'é'.repeat(8 * 1024)}"}`, ...tooLarge]
   ]
   for (const [body, number, message] of cases) {
     isError(t, await send(body), number, message, String(body).slice(0, 50))
@@ -56,11 +53,7 @@ t.test('a body that is not a plant is rejected with the number of its error', as
   t.strictSame(await stored(), [])
   t.match(log.join(''), '"msg":"The body is not valid JSON."')
   t.notMatch(log.join(''), '🌵', 'the log has no text of the client')
-  t.equal((await send(good.padEnd(128 * 1024))).statusCode, 200, 'a body of exactly BODY_LIMIT bytes')
-  for (const [index, value] of [1, '[]', '{\n}', '",[{"'].entries()) {
-    const body = `{"id":${index + 2},"name":"n","x":[${Array(96).fill(value).join(', ')}]}`
-    t.equal((await send(body)).statusCode, 200, `a body of exactly 100 values, such as ${value}`)
-  }
+  t.equal((await send(good.padEnd(16 * 1024))).statusCode, 200, 'a body of exactly BODY_LIMIT bytes')
 })
 
 t.test('the most expensive bodies get the same responses as cheap ones', async (t) => {
@@ -80,7 +73,8 @@ t.test('the last of several duplicate keys wins, and unknown fields are ignored'
     ...[
       '"Id":7', '"owner":"bob"', '"constructor":{"prototype":{"tag":"t"}}', '"hasOwnProperty":1',
       '"__proto__x":1', '"x":"\\"__proto__\\":1"', '"x":1e999', '"x":"\\ud800"', '"toJSON":"x"',
-      `"x":[${'1,'.repeat(94)}1]`, `"x":${'['.repeat(90)}${']'.repeat(90)}`, `"x":"${'[{,'.repeat(10_000)}"`
+      `"x":[${'1,'.repeat(90)}1.5]`, `"x":[${'1,'.repeat(5000)}1]`, `"x":${'['.repeat(90)}${']'.repeat(90)}`,
+      `"x":"${'[{,'.repeat(5000)}"`
     ].map((field, index) => `{"id":${index + 2},${field},"name":"last","tag":""}`)
   ]
   for (const body of bodies) t.equal((await send(body)).body, '{"name":"last","tag":""}', body.slice(0, 60))
@@ -142,8 +136,9 @@ t.test('a request without a body has no type to check, however the request shows
     [[type, 'Transfer-Encoding: chunked'].filter(Boolean), last] as const)
   for (const [headers, rest] of [...empty, ...chunked]) {
     await create(good)
-    const post = request('POST /plants', [...headers, 'Connection: close'], rest)
-    const responses = await exchange(address, [request('DELETE /plants/1', headers, rest), post])
+    const [deleted, posted] = await Promise.all(['DELETE /plants/1', 'POST /plants'].map((line) =>
+      exchange(address, [request(line, [...headers, 'Connection: close'], rest)])))
+    const responses = [deleted?.[0], posted?.[0]]
     t.match(responses, [{ status: 204 }, { status: 400 }], headers.join())
     isError(t, responses[1], ...noPlant, headers.join())
   }
@@ -164,9 +159,9 @@ const chunks = (body: string, size: number) => `${body.replace(RegExp(`.{1,${siz
 const plant = (id: number, name = 'n') => JSON.stringify({ id, name })
 
 t.test('a body may arrive in any number of pieces', async (t) => {
-  for (const body of [chunks(plant(1, 'n'.repeat(5000)), 1), chunks(plant(2, 'n'.repeat(130_000)), 256)]) {
+  for (const body of [chunks(plant(1, 'n'.repeat(5000)), 1), chunks(plant(2, 'n'.repeat(16_000)), 256)]) {
     t.match(await exchange(address, [head() + body]), [{ status: 200 }])
   }
   t.same(await sql(url, 'select id, length(name) from plants order by id'),
-    [{ id: '1', length: 5000 }, { id: '2', length: 130_000 }])
+    [{ id: '1', length: 5000 }, { id: '2', length: 16_000 }])
 })

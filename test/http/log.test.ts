@@ -51,8 +51,7 @@ t.test('the response to a malformed request and its log line have the same id', 
   const { listen, log } = await startApp(t, withoutDatabase)
   const address = await listen()
   for (const text of [
-    'garbage\r\n\r\n', 'CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n',
-    'GET /%zz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n'
+    'garbage\r\n\r\n', 'GET /%zz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n'
   ]) {
     const [response] = await exchange(address, [text])
     const reqId = response?.headers['x-request-id']
@@ -60,6 +59,37 @@ t.test('the response to a malformed request and its log line have the same id', 
     t.match(parsed(log).find((line) => line.reqId === reqId),
       { status: response?.status, level: 'info', remoteAddress: '127.0.0.1' }, text)
   }
+})
+
+t.test('a failed report ends neither the process nor the response, and is an error of its own', async (t) => {
+  const { app, as, log } = await startApp(t, { LOG_LEVEL: 'info' }, async (guarded) => {
+    guarded.post<{ Params: { error: string } }>('/faults/:error', async (request) => {
+      request.identity = { ...request.identity, get id (): string { throw new Error('a faulty report') } }
+      if (request.params.error === 'yes') throw new ApiError(errors.FIELD_INVALID)
+      return { status: 'ok' }
+    })
+  })
+  const { authorization } = await as('alice')
+  let counted: number[] = []
+  app.errorLog.onError = ({ number }) => { counted.push(number) }
+  const linesOf = async (error: string, expected: object) => {
+    const before = log.length
+    const response = await app.inject({ method: 'POST', url: `/faults/${error}`, headers: { authorization } })
+    t.match(response.json(), expected)
+    while (log.length === before) await delay(1)
+    const lines = parsed(log.slice(before))
+    t.match(lines[0], { level: 'error', reqId: response.headers['x-request-id'] })
+    return lines.map(({ error, err: { message } }) => [error, message])
+  }
+  const failed = [50001, 'a faulty report']
+  const internal = { error: 50001, message: 'Something went wrong inside the service.' }
+  t.strictSame(await linesOf('yes', internal), [failed])
+  t.strictSame(await linesOf('no', { status: 'ok' }), [failed], 'only the line of the request failed')
+  t.strictSame(counted, [50001, 50001])
+
+  counted = []
+  app.errorLog.onError = () => { throw new Error('faulty metrics') }
+  t.strictSame(await linesOf('yes', internal), [failed])
 })
 
 t.test('the log has the address that trusted proxies forward, if it is valid', async (t) => {
@@ -71,9 +101,11 @@ t.test('the log has the address that trusted proxies forward, if it is valid', a
     [behindProxy, '127.0.0.1', '2001:db8::1, fd00::7', '2001:db8::1'],
     [behindProxy, '127.0.0.1', '203.0.113.7, unknown, 10.1.2.3', '10.1.2.3'],
     [behindProxy, '127.0.0.1', '<script>', '127.0.0.1'],
+    [behindProxy, '::ffff:10.1.2.3', '203.0.113.7', '203.0.113.7'],
     // TRUSTED_PROXIES does not contain this proxy.
     [behindProxy, '198.51.100.1', '203.0.113.7', '198.51.100.1'],
-    [direct, '127.0.0.1', '203.0.113.7', '127.0.0.1']
+    [direct, '127.0.0.1', '203.0.113.7', '127.0.0.1'],
+    [direct, '::ffff:198.51.100.1', '203.0.113.7', '198.51.100.1']
   ] as const) {
     await app.inject({ url: '/x', remoteAddress, headers: { 'x-forwarded-for': forwarded } })
     t.equal(parsed(log).findLast(({ error }) => error === 40401).remoteAddress, expected, forwarded)

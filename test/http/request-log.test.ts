@@ -109,6 +109,25 @@ t.test('a client that leaves before its request is checked gets no text into the
   t.notMatch(log.join(), 'secret')
 })
 
+t.test('an id that is no integer is rejected, and the log shows no part of it', async (t) => {
+  const { as, lines, log } = await start(t, { LOG_LEVEL: 'debug' })
+  const { create } = await as('alice')
+  const keys = ['toString', 'valueOf', 'toJSON', 'then', 'constructor', 'length', 'hasOwnProperty', 'id',
+    'Symbol.toPrimitive', 'a']
+  const ids = [
+    ...keys.flatMap((key) => [1, null, 'secret', { [key]: 1 }].map((value) => ({ [key]: value }))),
+    [], ['7'], [7], [{ toString: 1 }], 'secret', 1.5, true, null
+  ]
+  for (const id of ids) {
+    const response = await create({ id, name: 'x' })
+    t.match(response.json(), { error: 40012, message: /^id must be an integer/ }, JSON.stringify(id))
+  }
+  // At this level, each request has a line of its own besides the line of its error.
+  while (lines().filter(({ msg }) => msg === message).length < ids.length) await nextTick()
+  t.strictSame(lines().filter((line) => 'id' in line || line.error > 40012), [])
+  t.notMatch(log.join(), 'secret')
+})
+
 t.test('a write with an unknown outcome gets a line even beyond the limits of the error log', async (t) => {
   const { as, completed, lines, url } = await start(t, { LOG_LEVEL: 'info' })
   const alice = await as('alice')

@@ -19,6 +19,9 @@ t.test('a plant is created, listed and deleted by its user alone', async (t) => 
     [{ owner: 'alice', id: '1', name: 'Fern', tag: null }, { owner: 'alice', id: '2', ...monstera }])
   isError(t, await alice.create({ id: 1, name: 'Ivy' }), 40014, 'You already have a plant with this id.')
   t.strictSame((await alice.list()).json(), [{ name: 'Fern' }, monstera])
+  isError(t, await alice.create({ id: 1, name: 'Fern', tag: '' }), 40014,
+    'You already have a plant with this id.')
+  isError(t, await alice.create({ id: 1, name: 'Fern', height: 5 }), 40019, 'This plant is already stored.')
   const page = await alice.list('?limit=1')
   t.strictSame([page.json(), page.headers.link], [[{ name: 'Fern' }], linkTo(1, 2)])
 

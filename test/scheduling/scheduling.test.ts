@@ -6,7 +6,7 @@ import { PassThrough } from 'node:stream'
 import { setImmediate as nextTick } from 'node:timers/promises'
 import fc from 'fast-check'
 import t from 'tap'
-import { createBatcher, unbatched, type Work } from '../../src/scheduling/batcher.ts'
+import { Batcher, type BatcherOptions, type Work } from '../../src/scheduling/batcher.ts'
 import { FairQueue } from '../../src/scheduling/fair-queue.ts'
 import { MemoryBudget } from '../../src/scheduling/memory-budget.ts'
 import { TickLimiter } from '../../src/scheduling/tick-limiter.ts'
@@ -49,22 +49,25 @@ t.test('work beyond the budget of a tick waits for the next tick, and its keys t
   }
 })
 
-const openBatcher = (limits: typeof unbatched, run: (names: string[]) => Promise<string[]>) =>
-  createBatcher<Work & { name: string }, string>((items) => run(items.map(({ name }) => name)),
-    { name: 'test', limits, maxQueued: 100, isRetryable: () => true })
+type Named = Work & { name: string }
 
-t.test('users share batches of a bounded size, and without batching no item waits for another', async (t) => {
+const openBatcher = (
+  run: (names: string[]) => Promise<string[]>, options: Partial<BatcherOptions<Named, string>> = {}
+) => new Batcher<Named, string>((items) => run(items.map(({ name }) => name)),
+  { name: 'test', maxItems: 1, maxInFlight: 1, maxQueued: 100, ...options })
+
+t.test('users share batches of a bounded size, or each item gets a batch', async (t) => {
   const sizes = { m1: 131_072, m2: 131_072, n1: 1_000_000, a1: 0, a2: 0, a3: 0, a4: 0, b1: 0 }
-  for (const [limits, atOnce, later] of [
-    [{ maxItems: 4, maxInFlight: 1 }, ['a1 b1 a2 a3'], ['a4 m1', 'm2', 'n1']],
-    [unbatched, ['a1', 'b1', 'a2', 'a3', 'a4', 'm1', 'm2', 'n1'], []]
+  for (const [isOneByOne, atOnce, later] of [
+    [false, ['a1 b1 a2 a3'], ['a4 m1', 'm2', 'n1']],
+    [true, ['a1'], ['b1', 'a2', 'a3', 'a4', 'm1', 'm2', 'n1']]
   ] as const) {
     const batches: string[] = []
-    const batcher = openBatcher(limits, async (names) => {
+    const batcher = openBatcher(async (names) => {
       batches.push(names.join(' '))
       await nextTick()
       return names
-    })
+    }, { maxItems: 4, isOneByOne: () => isOneByOne })
     const results = Object.entries(sizes).map(([name, size]) =>
       batcher.add({ user: name.charAt(0), identity: undefined, name, size }))
     await nextTick()
@@ -74,14 +77,49 @@ t.test('users share batches of a bounded size, and without batching no item wait
   }
 })
 
+t.test('a slow batch holds back the next one for 0.2 s, and a user may not use all places', async (t) => {
+  const advance = stopClock(t)
+  const batches: string[] = []
+  const run = (names: string[]) => {
+    batches.push(names.join(' '))
+    return new Promise<string[]>(() => {})
+  }
+  const add = (batcher: Batcher<Named, string>, ...names: string[]) => {
+    for (const name of names) void batcher.add({ user: name.charAt(0), identity: undefined, name })
+  }
+  const pass = async (ms: number) => {
+    for (; ms >= 0; ms -= 100) {
+      advance(Math.min(ms, 100))
+      await settlePromises()
+    }
+  }
+  const together = openBatcher(run, { maxItems: 3, maxInFlight: 3 })
+  add(together, 'a1')
+  await pass(0)
+  add(together, 'a2', 'b1')
+  await pass(200)
+  t.strictSame(batches, ['a1'])
+  await pass(100)
+  t.strictSame(batches.splice(0), ['a1', 'a2 b1'])
+  add(together, 'a3', 'a4', 'b2')
+  await pass(0)
+  t.strictSame(batches.splice(0), ['a3 b2 a4'], 'a full batch does not wait')
+  add(together, 'a5', 'a6', 'a7')
+  await pass(1000)
+  t.strictSame(batches.splice(0), [], 'at most maxInFlight batches')
+
+  const alone = openBatcher(run, { maxInFlight: 4, maxInFlightPerUser: 2 })
+  add(alone, 'a1', 'a2', 'a3', 'b1', 'c1', 'd1')
+  await pass(0)
+  t.strictSame(batches, ['a1', 'b1', 'c1', 'd1'])
+})
+
 t.test('an item expires as DATABASE_SLOW if nothing has succeeded meanwhile', async (t) => {
   const advance = stopClock(t)
   for (const [successMs, error] of [[Infinity, 'DATABASE_SLOW'], [4800, 'OVERLOADED']] as const) {
     const batches: Array<() => void> = []
-    const batcher = openBatcher({ maxItems: 1, maxInFlight: 1 }, (names) =>
-      new Promise((resolve) => batches.push(() => resolve(names))))
-    // Because of the stall, the batcher sends one item a second. The last items expire.
-    const items = ['a', 'b', 'c', 'd', 'e', 'f', 'g', 'h', 'i'].map((name) =>
+    const batcher = openBatcher((names) => new Promise((resolve) => batches.push(() => resolve(names))))
+    const items = ['a', 'b', 'c'].map((name) =>
       batcher.add({ user: name, identity: undefined, name }).catch((error: Error) => error.name))
     for (let ms = 0; ms <= 5200; ms += 100) {
       if (ms === successMs) batches[0]?.()
@@ -92,35 +130,48 @@ t.test('an item expires as DATABASE_SLOW if nothing has succeeded meanwhile', as
   }
 })
 
-t.test('a retry is sent after the check of its token, unless its response has closed', async (t) => {
+t.test('an expired token is checked before its item is queued, and before a retry', async (t) => {
   const batches: string[] = []
   const checked = Promise.withResolvers<void>()
-  const identity = { user: 'a', validUntil: Infinity, renew: () => checked.promise }
-  const batcher = openBatcher({ maxItems: 3, maxInFlight: 1 }, async (names) => {
+  const identity = {
+    user: 'a',
+    validUntil: 0,
+    renew () {
+      renews.push(batches.length)
+      identity.validUntil = Infinity
+      return checked.promise
+    }
+  }
+  const renews: number[] = []
+  const alone = openBatcher(async (names) => {
+    batches.push(`alone ${names.join(' ')}`)
+    return names
+  })
+  const batcher = openBatcher(async (names) => {
     batches.push(names.join(' '))
-    if (names.length === 1) return names
     // The token expires while the batch is in flight.
     identity.validUntil = 0
     throw new Error('one item is at fault')
-  })
+  }, { maxItems: 3, retries: { batcher: alone, isRetryable: () => true } })
   const response = { destroyed: false }
   const retried = batcher.add({ user: 'a', name: 'a1', identity })
-  const closed = batcher.add({ user: 'a', name: 'a2', identity, response })
-  t.equal(await batcher.add({ user: 'b', name: 'b1', identity: undefined }), 'b1')
+  const closed = batcher.add({ user: 'b', name: 'b1', identity: undefined, response })
+  await nextTick()
+  t.strictSame(batches, ['b1'], 'the item waits for the check of its token')
   response.destroyed = true
-  identity.validUntil = Infinity
   checked.resolve()
   await t.rejects(closed, { name: 'HTTP_MALFORMED' })
   t.equal(await retried, 'a1')
-  t.strictSame(batches, ['a1 b1 a2', 'b1', 'a1'])
+  t.strictSame(batches, ['b1', 'a1', 'alone a1'])
+  t.strictSame(renews, [0, 2])
 })
 
 t.test('after a lag of the event loop, results that have arrived still count', async (t) => {
   const advance = stopClock(t)
   let sendResult = () => {}
-  const batcher = openBatcher({ maxItems: 1, maxInFlight: 1 }, (names) =>
-    new Promise((resolve) => { sendResult = () => resolve(names) }))
+  const batcher = openBatcher((names) => new Promise((resolve) => { sendResult = () => resolve(names) }))
   const results = ['a1', 'a2'].map((name) => batcher.add({ user: 'a', name, identity: undefined }))
+  advance(0)
   await settlePromises()
   advance(100)
   const { now } = performance
@@ -138,27 +189,15 @@ t.test('after a lag of the event loop, results that have arrived still count', a
 
 t.test('items also expire while the event loop lags all the time', async (t) => {
   const advance = stopClock(t)
-  const batcher = openBatcher({ maxItems: 1, maxInFlight: 1 }, () => new Promise(() => {}))
+  const batcher = openBatcher(() => new Promise(() => {}))
   const [, queued] = ['a1', 'a2'].map((name) => batcher.add({ user: 'a', name, identity: undefined }))
+  advance(0)
   const expired = t.rejects(queued as Promise<string>, { name: 'DATABASE_SLOW' })
   const { now } = performance
   let lagMs = 0
   performance.now = () => now() + lagMs
   for (; lagMs < 7500; lagMs += 2500) advance(100)
   await expired
-})
-
-t.test('an item expires in the queue even while its token is checked', async (t) => {
-  const advance = stopClock(t)
-  const checked = Promise.withResolvers<void>()
-  const identity = { user: 'a', validUntil: 0, renew: () => checked.promise }
-  const batcher = openBatcher({ maxItems: 1, maxInFlight: 1 }, async (names) => names)
-  const late = batcher.add({ user: 'a', name: 'a1', identity })
-  await settlePromises()
-  advance(5001)
-  identity.validUntil = Infinity
-  checked.resolve()
-  await t.rejects(late, { name: 'OVERLOADED' })
 })
 
 t.test('a user gets at most half of the free memory, until the response ends or is cut', async (t) => {

@@ -34,17 +34,19 @@ export const booksTable = defineTable<Book>('books', NewBookSchema, {
   isLent: 'boolean'
 })
 
-const { BOOK_EXISTS, BOOK_NOT_FOUND } = defineErrors({
+const { BOOK_EXISTS, BOOK_STORED, BOOK_NOT_FOUND } = defineErrors({
   BOOK_EXISTS: [40098, 'You already have this book.'],
+  BOOK_STORED: [40099, 'This book is stored.'],
   BOOK_NOT_FOUND: [40498, 'You have no such book.']
 })
 
 type Books = ReturnType<typeof createGateway<Book>>
 
 const bookRoutes: FastifyPluginAsyncTypebox<{ books: Books }> = async (app, { books }) => {
-  app.post('/books', { schema: { body: NewBookSchema, response: { 200: BookSchema } } }, async (request) => {
-    if (!await books.create(request.identity, request.body)) throw new ApiError(BOOK_EXISTS)
-    return request.body
+  const schema = { body: NewBookSchema, response: { 200: BookSchema } }
+  app.post('/books', { schema }, async ({ identity, body }) => {
+    if (await books.create(identity, body)) return body
+    throw new ApiError(await books.has(identity, body) ? BOOK_STORED : BOOK_EXISTS)
   })
   app.get('/books', {
     config: { errors: listErrors },

@@ -9,6 +9,12 @@ export const invalid = {
   challenge: `Bearer realm="plants", error="invalid_token"${metadata}`,
   body: { error: 40102, message: 'The bearer token is not valid.' }
 }
+export const pastExpiry = {
+  status: 401,
+  challenge:
+    `Bearer realm="plants", error="invalid_token", error_description="The token has expired"${metadata}`,
+  body: { error: 40102, message: 'The bearer token is not valid: it has expired.' }
+}
 export const unavailable = {
   status: 503,
   challenge: undefined,

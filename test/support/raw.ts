@@ -30,6 +30,25 @@ export async function exchange (
   return parseResponses(await received, heads)
 }
 
+/** Sends each request after the response to the one before. The last response must close the connection. */
+export async function exchangeInTurn (
+  address: string, requests: string[], heads: number[] = []
+): Promise<RawResponse[]> {
+  const { hostname, port } = new URL(address)
+  const socket = connect({ host: hostname, port: Number(port), allowHalfOpen: true })
+  const [reader, responses]: [ResponseReader, RawResponse[]] = [new ResponseReader(), []]
+  socket.write(requests[0] as string)
+  for await (const chunk of socket) {
+    reader.push(chunk)
+    for (let response; (response = reader.take(heads.includes(responses.length))) !== undefined;) {
+      responses.push(response)
+      const next = requests[responses.length]
+      if (next !== undefined) socket.write(next)
+    }
+  }
+  return responses
+}
+
 /** Throws if a response is incomplete, or if `bytes` contains anything except responses. */
 export function parseResponses (bytes: Buffer, heads: number[] = []): RawResponse[] {
   const reader = new ResponseReader()

@@ -30,7 +30,10 @@ export async function testFields (
         const item = { ...whole, id: length, [text]: 'n'.repeat(length), [field]: value }
         const { statusCode, body } = await user.create(item)
         t.ok(statusCode === 200 || (statusCode === 400 && !examples.includes(value)), what)
-        if (statusCode === 200) created.push(body)
+        if (statusCode === 200) {
+          created.push(body)
+          t.match((await user.create(item)).json().message, /is already stored|is stored/, what)
+        }
         t.equal((await user.list()).body, `[${created.join()}]`, what)
       }
     }

@@ -22,9 +22,9 @@ async function scrape (url: string): Promise<Record<string, number>> {
 }
 
 /** Scrapes until `isNew` accepts the value. The service updates the values at most once a second. */
-async function scrapeUntil (name: string, isNew: (value: number) => boolean) {
+async function scrapeUntil (name: string, isNew: (value: number) => boolean, from = metricsUrl) {
   let series
-  while (!isNew((series = await scrape(metricsUrl))[name] as number)) await delay(50)
+  while (!isNew((series = await scrape(from))[name] as number)) await delay(50)
   return series
 }
 
@@ -76,7 +76,7 @@ t.test('metrics count requests, errors, tokens and statements', async (t) => {
     'http_request_duration_seconds_count{method="GET",route="/plants",status="401"}': 2,
     'http_request_duration_seconds_count{method="DELETE",route="/plants/:id",status="204"}': 1,
     'http_request_duration_seconds_count{method="any",route="none",status="404"}': 1,
-    'plant_store_errors_total{error="40014"}': 1,
+    'plant_store_errors_total{error="40019"}': 1,
     'plant_store_credentials_refused_total{reason="missing"}': 1,
     'plant_store_credentials_refused_total{reason="malformed"}': 1,
     'plant_store_token_cache_requests_total{result="miss"}': 1,
@@ -159,6 +159,39 @@ t.test('each error response is counted once, also below Fastify', async (t) => {
   for (const number of catalogue.keys()) {
     const count = Object.values(rejected).includes(number) ? 1 : 0
     t.equal(series[`plant_store_errors_total{error="${number}"}`], count, `${number}`)
+  }
+})
+
+t.test('a list that the service cuts has an outcome, a count and a line of its own', async (t) => {
+  const { as, database, listen, log, metricsUrl, url } = await startApp(t, { METRICS_PORT: '0' })
+  await sql(url, "insert into plants select 'alice', id, 'n' from generate_series(1, 20000) as id")
+  const { authorization } = await as('alice')
+  const address = await listen()
+  const cut =
+    'http_request_duration_seconds_count{method="GET",route="/plants",status="200",aborted="service"}'
+  t.equal((await scrape(metricsUrl))[cut], 0)
+  // Before the service reads a page that was queued for long, it checks the token again.
+  for (const [index, [reason, line]] of ([
+    [new ApiError(errors.DATABASE_UNAVAILABLE), { error: 50301, level: 'error' }],
+    [new ApiError(errors.TOKEN_INVALID, { cause: 'revoked' }),
+      { error: 40102, level: 'info', reason: 'revoked' }],
+    [new Error('a bug'), { error: 50001, level: 'error', err: { message: 'a bug' } }]
+  ] as const).entries()) {
+    const failing = t.capture(database, 'readLong', () => Promise.reject(reason))
+    const response = await fetch(`${address}/plants`, { headers: { authorization } })
+    t.equal(response.status, 200)
+    await t.rejects(response.text(), { message: 'terminated' })
+    failing.restore()
+    const series = await scrapeUntil(cut, (count) => count === index + 1, metricsUrl)
+    t.equal(series[`plant_store_errors_total{error="${line.error}"}`], 1)
+    t.match(log.map((text) => JSON.parse(text)).find(({ error }) => error === line.error), {
+      ...line,
+      status: 200,
+      aborted: 'service',
+      user: 'alice',
+      tokenId: String,
+      reqId: response.headers.get('x-request-id')
+    })
   }
 })
 

@@ -5,7 +5,7 @@ import { connect } from 'node:net'
 import { text } from 'node:stream/consumers'
 import { setImmediate } from 'node:timers/promises'
 import t, { type Test } from 'tap'
-import { statementEvents } from '../../src/events.ts'
+import { statementEvents, traceFaultEvents } from '../../src/events.ts'
 import { readTraceparent } from '../../src/http/log.ts'
 import { openSession, sql, waitingForLocks } from '../support/database.ts'
 
@@ -124,8 +124,21 @@ t.test('a request is a span of the client\'s trace, its statement a child; both 
   t.match(statement, { kind: 3, attributes: { 'db.system.name': 'postgresql' } })
   t.ok(BigInt(statement?.startTimeUnixNano as string) > BigInt(request?.startTimeUnixNano as string))
   t.ok(BigInt(statement?.endTimeUnixNano as string) < BigInt(request?.endTimeUnixNano as string))
-  const line = log.map((line) => JSON.parse(line)).find(({ error }) => error === 40014)
+  const line = log.map((line) => JSON.parse(line)).find(({ error }) => error === 40019)
   t.match(line, { trace_id: traceId, span_id: rejected?.spanId })
+})
+
+t.test('the span of a list that the service cuts is an error', async (t) => {
+  const { as, database, listen, sent, url } = await traced(t)
+  await sql(url, "insert into plants select 'bob', id, 'n' from generate_series(1, 1000) as id")
+  const { authorization } = await as('bob')
+  const address = await listen()
+  t.capture(database, 'readLong', () => Promise.reject(new Error('the connection is lost')))
+  const response = await fetch(`${address}/plants`, { headers: { authorization } })
+  await t.rejects(response.text(), { message: 'terminated' })
+  t.match((await sent()).find(({ name }) => name === 'GET /plants'), {
+    attributes: { 'http.response.status_code': 200, 'error.type': 'aborted' }, status: { code: 2 }
+  })
 })
 
 t.test('a batch is one span with links to all its requests', async (t) => {
@@ -187,5 +200,33 @@ t.test('a collector that is down or hangs affects neither requests nor the shutd
     const startedAt = performance.now()
     await sent()
     t.ok(performance.now() - startedAt < 5000, 'not the 10 s that the exporter would wait')
+  }
+})
+
+t.test('traces that do not arrive are counted, and the log has the reason once a minute', async (t) => {
+  const { startServer } = await import('../support/identity-provider.ts')
+  const partial = '{"partialSuccess":{"rejectedSpans":"1","errorMessage":"over quota"}}'
+  for (const [status, body, kind, reason] of [
+    [401, '', 'failed', 'Unauthorized'], [404, '', 'failed', 'Not Found'],
+    [200, partial, 'dropped', /over quota/]
+  ] as const) {
+    const { issuer: collector } = await startServer(t, async (request, response) => {
+      await text(request)
+      response.writeHead(status).end(body)
+    })
+    const settings = { OTEL_EXPORTER_OTLP_ENDPOINT: collector, METRICS_PORT: '0' }
+    process.env = { ...env, ...settings }
+    t.teardown(() => { process.env = env })
+    const { app, log, metricsUrl } = await startApp(t, { ...withoutDatabase, ...settings })
+    for (let round = 0; round < 2; round++) {
+      const reported = new Promise((resolve) => traceFaultEvents.subscribe(resolve))
+      // The exporter sends 512 spans at once.
+      await Promise.all(Array.from({ length: 512 }, () => app.inject('/nowhere')))
+      t.strictSame(await reported, { kind })
+    }
+    const lines = log.map((line) => JSON.parse(line)).filter(({ msg }) => msg.startsWith('traces'))
+    t.match(lines, [{ level: 'warn', reason, msg: 'traces do not arrive at OTEL_EXPORTER_OTLP_ENDPOINT' }])
+    t.equal(lines.length, 1)
+    t.match(await (await fetch(metricsUrl)).text(), `plant_store_trace_faults_total{kind="${kind}"} 2`)
   }
 })

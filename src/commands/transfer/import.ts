@@ -51,6 +51,7 @@ export async function importRows (
     const store = createStore(transfer.client, table, options, lock.check)
     let rejected = 0
     transfer.summary = () => store.summary(rejected)
+    if (!options.dryRun) transfer.logged = { user, table: table.name }
     const source = input?.createReadStream() ?? process.stdin
     if (file !== undefined || !process.stdin.isTTY) {
       const total = size > 0 ? ` of ${megabytes(Number(size))}` : ''

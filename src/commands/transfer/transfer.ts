@@ -3,7 +3,7 @@ import { clearLine, cursorTo } from 'node:readline'
 import { setFlagsFromString } from 'node:v8'
 import pg from 'pg'
 import type { Config } from '../../config.ts'
-import { withClient } from '../database.ts'
+import { logCommand, withClient } from '../database.ts'
 import { formatError } from '../format.ts'
 
 export interface Transfer {
@@ -11,6 +11,8 @@ export interface Transfer {
   url: string
   /** The last line of the report. Undefined when there is nothing to report. */
   summary?: () => string
+  /** The fields of the line in the log of the database. Undefined if the command changes nothing. */
+  logged?: object
   /** Undefined if the progress line would mix with the rows on the terminal. */
   progress?: () => string
   /** Called when a signal ends the process. */
@@ -47,6 +49,8 @@ export const runTransfer = (
   process.off('exit', interrupt)
   if (error !== undefined) process.exitCode = 1
   report(error)
+  if (transfer.logged === undefined) return
+  await logCommand((text) => client.query(text), name, { ...transfer.logged, result: transfer.summary?.() })
 })
 
 /** Redraws a line on a terminal. The returned function removes the line. */

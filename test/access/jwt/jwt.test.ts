@@ -10,7 +10,9 @@ import { rejectMalformedRequests } from '../../../src/http/request-checks.ts'
 import { authenticateWith } from '../../support/authenticate.ts'
 import { createDatabase } from '../../support/database.ts'
 import { acceptingJwts, audience, createKey, startKeyServer } from '../../support/identity-provider.ts'
-import { invalid, lacks, metadata, startJwtService, success, unavailable } from '../../support/jwt-service.ts'
+import {
+  invalid, lacks, metadata, pastExpiry, startJwtService, success, unavailable
+} from '../../support/jwt-service.ts'
 
 const shared = await createDatabase(t)
 
@@ -183,7 +185,8 @@ t.test('hostile tokens get the same 401 as every invalid token, and no token is 
       [`${head}.${payload}.${signature.slice(0, 40)} ${signature.slice(40)}`, 'malformed']
   }
   for (const [name, [token, reason]] of Object.entries(tokens)) {
-    t.strictSame(await withToken(await token).list(), invalid, name)
+    const expected = reason === 'expired' ? pastExpiry : invalid
+    t.strictSame(await withToken(await token).list(), expected, name)
     t.equal(rejections().at(-1), reason, name)
   }
   t.strictSame([...new Set(rejections())].sort(), jwtRejections.toSorted(), 'every reason has a token here')

@@ -18,7 +18,7 @@ const renderNext = `new Promise((resolve) => {
 async function renderAll (page: Page): Promise<void> {
   await page.locator('#app h1').waitFor()
   while (await page.evaluate(renderNext));
-  await page.getByRole('button', { name: 'Copy: Retries' }).waitFor()
+  await page.getByRole('button', { name: 'Copy: Retries, TypeScript' }).waitFor()
 }
 
 /** Lists what a reader of the rendered page cannot read. */
@@ -41,6 +41,8 @@ const findUnreadable = `(() => {
         partsOf(element).some((part) => part.getBoundingClientRect().right >
           element.closest('td, .scalar-card').getBoundingClientRect().right))
       .map((element) => 'is cut: ' + element.textContent),
+    ...all('.tab-list').filter((list) => list.scrollWidth > list.clientWidth)
+      .map((list) => 'is cut: ' + list.textContent),
     ...all('.markdown pre button').filter((button) => button.getBoundingClientRect().bottom >
         partsOf(button.previousElementSibling)[0].getBoundingClientRect().top)
       .map((button) => 'is covered: ' + button.previousElementSibling.textContent)
@@ -104,7 +106,7 @@ t.test('each sample of /docs can be copied over plain HTTP, too', needsBrowser, 
     t.equal(await paste(), code)
     names.push(name)
   }
-  t.equal(new Set(names).size, 8, names.join())
+  t.equal(new Set(names).size, 10, names.join())
   await page.getByRole('button', { name: 'Copy cURL code' }).first().click()
   t.match(await paste(), /^curl http:\/\/plants\.test\/plants \\/)
   t.same(complaints, [])

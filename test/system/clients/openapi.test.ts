@@ -67,6 +67,7 @@ t.test('Prism finds no violation in valid requests and their responses', async (
   await call(200, 'POST', '/plants', '{"id":1,"name":"Monstera deliciosa","tag":"tropical"}')
   await call(200, 'POST', '/plants', '{"id":-9007199254740991,"name":"🌵 \\"é\\" \\\\ \\u0001","owner":"bob"}')
   await call(40014, 'POST', '/plants', '{"id":1,"name":""}')
+  await call(40019, 'POST', '/plants', '{"id":1,"name":"Monstera deliciosa","tag":"tropical"}')
   await call(200, 'GET', '/plants?limit=1')
   await call(204, 'DELETE', '/plants/-9007199254740991')
   await call(40402, 'DELETE', '/plants/-9007199254740991')

@@ -183,20 +183,6 @@ for (const [name, { id, send, load, hasOwnPage, compressesAll }] of Object.entri
   })
 }
 
-await t.test('HAProxy passes three very large bodies a second from an address', async (t) => {
-  const port = await portOf(proxies.haproxy.id, 3000)
-  const connections = Array.from({ length: 10 }, () => connect(port, '127.0.0.1'))
-  const responses = connections.map((socket) => once(socket, 'data').then(String))
-  for (const socket of connections) {
-    socket.write('POST /plants HTTP/1.1\r\nHost: x\r\nContent-Length: 140000\r\n\r\n')
-  }
-  // The requests that pass wait for their bodies.
-  t.match(await Promise.any(responses), /^HTTP\/1.1 429 [^]*"error":42991/)
-  const rejected = async () => connections.filter(({ bytesRead }) => bytesRead > 0).length
-  await until(rejected, (count) => count >= 6)
-  for (const connection of connections) connection.destroy()
-})
-
 await t.test('HAProxy limits the requests and connections of an address', async (t) => {
   const { id, send } =
     await startHaproxy(false, '--env=REQUESTS_PER_10_SECONDS=20', '--env=CONNECTIONS_PER_ADDRESS=5')

@@ -182,9 +182,9 @@ t.test('a release that is unpacked over another one leaves the operator\'s files
 t.test('Compose passes every setting of .env to the service', async (t) => {
   const service = (await read('deploy/service.yml')).split('  database:', 1)[0] as string
   const isPassed = (name: string) => service.includes(`\n      ${name}:`)
-  // Compose does not pass these settings: the image sets HOST, Compose publishes PORT, containers do not
-  // share a port, and only the embedded PostgreSQL uses DATA_DIR.
-  const fixed = ['HOST', 'PORT', 'REUSE_PORT', 'DATA_DIR']
+  // Compose does not pass these settings: the image sets HOST, Compose publishes PORT and sets
+  // DATABASE_URL, containers do not share a port, and only the embedded PostgreSQL uses DATA_DIR.
+  const fixed = ['HOST', 'PORT', 'REUSE_PORT', 'DATABASE_URL_FILE', 'DATA_DIR']
   // test/config.test.ts checks that the table of docs/operating.md has all settings.
   const settings = await find('docs/operating.md', /^\| `([A-Z_]+)` \|/gm)
   // docs/monitoring.md names the settings that the OpenTelemetry library reads.
@@ -230,8 +230,8 @@ t.test('nginx names the methods of each path in its own 405', async (t) => {
 })
 
 t.test('each error of a proxy has a number of the service or of the documented proxy errors', async (t) => {
-  const rows = await find('docs/operating.md', /^\| (\d{3}91 \| .*?) \|/gm)
-  const documented = rows.map((row) => row.replace(' |', ''))
+  const rows = await find('src/api-docs/description.md', /^\| (\d{3}91 \| .*?\..*?) \|/gm)
+  const documented = rows.map((row) => row.replace(/ \| .* \|/, ''))
   const ofService = [...catalogue.values()].map(({ number, message }) => `${number} ${message}`)
   const files = (await readdir(join(root, 'deploy/errors'))).map((name) => `deploy/errors/${name}`)
   const texts = await Promise.all([...files, 'deploy/haproxy.cfg', 'deploy/nginx.conf'].map(read))

@@ -20,7 +20,7 @@ export async function startPair (scope: Scope) {
     `primary_conninfo = '${url}?application_name=standby'\n`)
   await appendFile(join(dataDir, 'postgresql.auto.conf'), "synchronous_standby_names = 'standby'\n")
   const args = command.args.map((arg) => arg === dataDir ? copy : arg === primaryPort ? String(port) : arg)
-  await runServer(scope, command)
+  const primary = await runServer(scope, command)
   await runServer(scope, { ...command, args })
   const standbyUrl = url.replace(`:${primaryPort}/`, `:${port}/`)
 
@@ -29,6 +29,7 @@ export async function startPair (scope: Scope) {
     urls: [url, standbyUrl] as [string, string],
     /** A connection string with both servers, the standby first. */
     url: url.replace(/@[^/]+/, `@${hostname}:${port},${hostname}:${primaryPort}`),
+    stopPrimary: primary.kill,
     /** Resolves once the standby accepts writes. */
     promote: () => sql(standbyUrl, 'select pg_promote()')
   }

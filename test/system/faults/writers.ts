@@ -64,8 +64,8 @@ export async function startWriters (
   }
 }
 
-/** The status of a write that changed the plant, and the error number of a write that changed nothing. */
-const answers = { create: [200, 40014], delete: [204, 40402] }
+/** The status of a write that changed the plant, and the error numbers of a write that changed nothing. */
+const answers = { create: [200, 40014, 40019], delete: [204, 40402] }
 /** After these errors the write may or may not have happened. */
 const unclearErrors = [50001, 50301, 50304, 50305]
 
@@ -102,7 +102,7 @@ function openLedger () {
     /** The name of a deleted plant is null. */
     wrote (user: string, id: number, name: string | null, response: HttpResponse): HttpResponse {
       const act = name === null ? 'delete' : 'create'
-      const [success, unchanged] = answers[act]
+      const [success, ...unchanged] = answers[act]
       const { outcome, status, startedAt: from, ms } = response
       const number = errorNumber(response)
       const done = status === success
@@ -110,7 +110,9 @@ function openLedger () {
       count(response, isUnknown ? 'unknown' : outcome === 'unsent' ? 'unsent' : done ? `${act}d` : 'rejected')
       if (isUnknown) record(user, id, { from, until: Infinity, act, name })
       // Any other write did not reach the database.
-      else if (done || number === unchanged) record(user, id, { from, until: from + ms, act, name, done })
+      else if (done || unchanged.includes(number)) {
+        record(user, id, { from, until: from + ms, act, name, done })
+      }
       return response
     },
 

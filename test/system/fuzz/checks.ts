@@ -8,7 +8,7 @@ import type { Program } from '../../support/program.ts'
 import type { RawResponse } from '../../support/raw.ts'
 import { readInteger, type Plants, type Verdict } from './oracle.ts'
 
-const errorStatuses = new Set([400, 401, 404, 405, 408, 414, 417, 431, 501])
+const errorStatuses = new Set([400, 401, 403, 404, 405, 408, 414, 417, 431, 501])
 
 /** Throws unless the only response matches `verdict`. Returns the response's error number or status. */
 export function expectOnly (responses: RawResponse[], verdict: Verdict): string[] {
@@ -34,7 +34,7 @@ export function checkError ({ status, headers, body }: RawResponse): void {
     typeof message !== 'string' || message === '' || Object.keys(rest).length > 0 ||
     headers['content-type'] !== 'application/json' || headers['cache-control'] !== 'no-store' ||
     !('date' in headers) || (status === 405) !== ('allow' in headers) ||
-    (status === 401 ? !challenge.startsWith('Bearer realm="plants"') : challenge !== '')) {
+    ([401, 403].includes(status) ? !challenge.startsWith('Bearer realm="plants"') : challenge !== '')) {
     throw new Error(`not an error as declared: ${status} ${JSON.stringify(headers)} ${body}`)
   }
 }

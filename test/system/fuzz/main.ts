@@ -1,7 +1,7 @@
 // Runs many fuzz cases: npm run fuzz -- [--seed 1] [--first 0] [--count 20000]
 // A message about a case names its index. `--first <index> --count 1` repeats the case.
 //
-// Or runs the tests of streams.ts: npm run fuzz -- [--seed 1] [--streams 100000] [--shutdowns 400]
+// Or runs the tests of streams.ts: npm run fuzz -- [--seed 1] [--streams 6000] [--shutdowns 400]
 // A message names a seed and a path. `--streams 1 --seed <seed> --path <path>` repeats the run.
 import { parseArgs } from 'node:util'
 import { startPostgres } from '../faults/postgres.ts'
@@ -30,10 +30,8 @@ if (values.streams !== undefined) {
   violations.push(...await testStreams(scope, url, options))
 }
 if (values.shutdowns !== undefined) {
-  // The database of the streams has users with the same names.
-  const urls = [(await startPostgres(scope)).url, (await startPostgres(scope)).url]
   const options = { seed, count: Number(values.shutdowns), path: values.path }
-  violations.push(...await testShutdowns(scope, urls, options))
+  violations.push(...await testShutdowns(scope, (await startPostgres(scope)).url, options))
 }
 if (values.streams === undefined && values.shutdowns === undefined) {
   const report = await fuzz(scope, url, seed, Number(values.count), Number(values.first))

@@ -10,6 +10,23 @@ export const edges = [
   largest
 ]
 
+/** Names that JavaScript looks up when code converts, serializes, awaits or inspects an object. */
+const specialNames = ['toString', 'valueOf', 'toJSON', 'then', 'constructor', 'length', 'hasOwnProperty',
+  'Symbol.toPrimitive', 'prototype', 'id', 'name']
+
+/** Headers that do not change the response to a list. */
+export const ignoredHeaders = ['traceparent', 'X-Forwarded-For', 'Forwarded', 'Accept', 'Origin', 'Cookie',
+  'X-Request-Id', 'Proxy-Connection', 'Access-Control-Request-Method', 'If-None-Match', '__proto__']
+
+export const specialName = (random: Random) => random.chance(0.3) ? 'toString' : random.pick(specialNames)
+
+/** Returns a JSON value that is no text and no number, with special names at up to three levels. */
+export function anyObject (random: Random, levels = 1 + random.below(3)): unknown {
+  const value = random.pick([1, null, true, 'x', [], {}, levels > 1 ? anyObject(random, levels - 1) : ''])
+  const names = Array.from({ length: 1 + random.below(2) }, () => specialName(random))
+  return random.chance(0.2) ? [value] : Object.fromEntries(names.map((name) => [name, value]))
+}
+
 export const head = (method: string, path: string, authorization: string, headers: string[] = []) =>
   Buffer.from([
     `${method} ${path} HTTP/1.1`, 'Host: x', `Authorization: ${authorization}`, ...headers, '', ''
@@ -44,7 +61,11 @@ export function anyRequest (random: Random, { authorization, plants }: Worker): 
 
 /** Returns nothing, or a query with its question mark. */
 export const anyQuery = (random: Random) =>
-  random.chance(0.85) ? '' : random.pick(['?', '?&', '?x=y', '?limit=1', '?x', '?=1', '?%zz'])
+  random.chance(0.85)
+    ? ''
+    : random.pick([
+      '?', '?&', '?x=y', '?limit=1', '?x', '?=1', '?%zz', '?__proto__=1', `?${specialName(random)}=1`
+    ])
 
 export function plantText (random: Random): string {
   const edge = random.pick(edges)
@@ -67,7 +88,11 @@ export function plantText (random: Random): string {
     tag: random.chance(0.5) ? JSON.stringify(random.pick(['t', '', '🌵', null])) : undefined,
     x: random.chance(0.2) ? '{"id":7,"y":[1.5,null]}' : undefined
   }
-  const fields = Object.entries(values).filter(([, value]) => value !== undefined)
+  if (random.chance(0.3)) {
+    values[random.pick(['id', 'id', 'name', 'tag', 'x'] as const)] = JSON.stringify(anyObject(random))
+  }
+  const additional = random.chance(0.2) ? [[specialName(random), JSON.stringify(anyObject(random))]] : []
+  const fields = [...Object.entries(values), ...additional].filter(([, value]) => value !== undefined)
     .map(([key, value]) => `"${key}":${value}`)
   return `{${random.shuffled(fields).join(random.pick([',', ', ', ' ,\n']))}}`
 }

@@ -6,11 +6,10 @@ const seed = Date.now() % 1_000_000
 const inParallel = { buffered: true }
 t.jobs = 2
 
-t.test('a connection executes a prefix of the requests that a strict parser finds', inParallel, async (t) => {
-  t.same(await testStreams(t, await createDatabase(t), { seed, count: 2500 }), [])
+t.test('what ran is a prefix of what was sent, in order, each once', inParallel, async (t) => {
+  t.same(await testStreams(t, await createDatabase(t), { seed, count: 200 }), [])
 })
 
 t.test('a shutdown cuts no response, and each executed write has a response', inParallel, async (t) => {
-  const urls = [await createDatabase(t), await createDatabase(t)]
-  t.same(await testShutdowns(t, urls, { seed, count: 16 }), [])
+  t.same(await testShutdowns(t, await createDatabase(t), { seed, count: 10 }), [])
 })

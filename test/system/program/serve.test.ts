@@ -45,6 +45,19 @@ t.test('SIGTERM with a delay, and SIGINT at once, end the service after its requ
   }
 })
 
+t.test('a second signal within a second changes nothing, nor does SIGUSR2 during the start', async (t) => {
+  // The service warns of this variable before it starts.
+  const environment = { DATABASE_URL, PORT: '0', DRAIN_DELAY: '0', KEEP_ALIVE_TIMEOUTS: '1s' }
+  const { child, ended } = start(['serve'], environment)
+  t.teardown(() => { child.kill('SIGKILL') })
+  await once(child.stderr, 'data')
+  child.kill('SIGUSR2')
+  for await (const chunk of child.stdout) if (String(chunk).includes('"msg":"ready"')) break
+  child.kill('SIGTERM')
+  for (const signal of ['SIGHUP', 'SIGQUIT', 'SIGINT', 'SIGTERM'] as const) child.kill(signal)
+  t.equal((await ended).code, 0)
+})
+
 t.test('a shutdown in time exits with code 0, and names the writes that it cuts', async (t) => {
   for (const REUSE_PORT of ['off', 'on']) {
     const service = await serve(t, { DATABASE_URL, DRAIN_DELAY: '0', SHUTDOWN_TIMEOUT: '1s', REUSE_PORT })

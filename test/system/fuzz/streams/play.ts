@@ -3,80 +3,79 @@ import { once } from 'node:events'
 import { connect, type Socket } from 'node:net'
 import { setTimeout as delay } from 'node:timers/promises'
 import { ResponseReader, type RawResponse } from '../../../support/raw.ts'
-import { closes, expectsContinue, mustReportError, type Observation } from './judge.ts'
-import { parseRequests } from './parse.ts'
-import type { Segment } from './render.ts'
-import type { Pause, Stream } from './stream.ts'
+import { segmentsOf, type Item, type Pause, type Stream } from './items.ts'
 
 /** Some part of a response must arrive within this time, also on a busy machine. */
 const patienceMs = 10_000
-/** On a busy machine, a stream takes longer. Then timeouts of the service may end the connection. */
-const lateMs = 2000
+
+export interface Observation {
+  /** The final responses. `isEarly`: the response arrived before its item was sent. */
+  responses: Array<RawResponse & { isEarly: boolean }>
+  /** The number of items that are sent completely, and in part. */
+  complete: number
+  begun: number
+  /** The number of first items that each were sent after the response to the item before. */
+  inTurn: number
+  isMidway: boolean
+  /** The client closed or reset its socket without waiting for the responses. */
+  hasLeft: boolean
+  /** The service ended the connection before the client did. */
+  endedFirst: boolean
+}
 
 /**
- * Sends the segments. Rejects if the service hangs. With `shutdown`, the client leaves its side of the
+ * Sends the items. Rejects if the service hangs. With `shutdown`, the client leaves its side of the
  * connection open until the service has ended.
  */
 export async function play (
-  address: string, segments: Segment[], stream: Stream, shutdown?: Promise<unknown>
+  address: string, items: Item[], stream: Stream, shutdown?: Promise<unknown>
 ): Promise<Observation> {
-  const start = performance.now()
-  const client = new StreamClient(address, stream.reader === 'slow')
+  const client = new StreamClient(address, items, stream.reader === 'slow')
   try {
-    let [hasLeft, isCutByConnect] = [false, false]
     if (await once(client.socket, 'connect').then(() => true, () => false)) {
       if (stream.reader === 'late') client.socket.pause()
-      for (const { bytes, pause } of segments) {
+      for (const { bytes, pause } of segmentsOf(items, stream)) {
         client.write(bytes)
-        isCutByConnect ||= client.interruptsByConnect()
         await client.wait(pause)
       }
-      await client.wait(stream.endPause)
     }
-    let endedFirst = client.hasEnded
-    if (stream.end === 'leave' || stream.end === 'reset') hasLeft = !endedFirst
-    else endedFirst = await end(client, stream.end, shutdown)
-    if (stream.end === 'reset') client.socket.resetAndDestroy()
-    const { sent, responses, isMidway } = client
-    return {
-      sent,
-      responses,
-      isMidway,
-      hasLeft,
-      endedFirst,
-      isCutByConnect,
-      isLate: performance.now() - start > lateMs,
-      inShutdown: shutdown !== undefined
+    // Such a request would time out only after 30 s.
+    const isSilent = client.begun > client.complete && items[client.complete]?.isUpgrade
+    const leaves = stream.end === 'leave' || stream.end === 'reset' || isSilent === true
+    const hasLeft = leaves && !client.hasEnded
+    if (stream.end === 'stay' && !hasLeft) await client.wait('responses')
+    const endedFirst = client.hasEnded
+    if (hasLeft && stream.end === 'reset') client.socket.resetAndDestroy()
+    if (!hasLeft) {
+      // The service must end the connection after the last response, and during a shutdown.
+      const waits = client.isOver || (shutdown !== undefined && stream.end === 'stay')
+      if (!waits || stream.end === 'halfClose') client.socket.end()
+      await client.until('the end of the connection', () => false)
+      await shutdown
     }
+    const { responses, complete, begun, inTurn, isMidway } = client
+    return { responses, complete, begun, inTurn, isMidway, hasLeft, endedFirst }
   } finally {
     client.socket.destroy()
   }
 }
 
-/** Reads to the end of the connection. Returns whether the service ended it before the client did. */
-async function end (
-  client: StreamClient, how: 'stay' | 'halfClose', shutdown: Promise<unknown> | undefined
-): Promise<boolean> {
-  if (how === 'stay') await client.wait('responses')
-  const endedFirst = client.hasEnded
-  // The service must end the connection after the last response, and during a shutdown.
-  if (how === 'halfClose' || (shutdown === undefined && !client.isOver())) client.socket.end()
-  await client.untilEnd()
-  await shutdown
-  return endedFirst
-}
-
 class StreamClient {
   readonly socket: Socket
-  readonly responses: RawResponse[] = []
-  sent = Buffer.alloc(0)
+  readonly responses: Observation['responses'] = []
   hasEnded = false
-  #parsed = parseRequests(this.sent)
+  inTurn = 0
+  readonly #items: Item[]
+  /** The ends of the items in the text. */
+  readonly #ends: number[] = []
+  #sent = 0
   #incoming = new ResponseReader()
   #failure: unknown
 
-  constructor (address: string, isSlow: boolean) {
+  constructor (address: string, items: Item[], isSlow: boolean) {
     const { hostname, port } = new URL(address)
+    this.#items = items
+    for (const { text } of items) this.#ends.push((this.#ends.at(-1) ?? 0) + text.length)
     this.socket = connect({ host: hostname, port: Number(port), allowHalfOpen: true, noDelay: true })
     this.socket.on('data', (chunk: Buffer) => {
       if (isSlow) {
@@ -97,41 +96,31 @@ class StreamClient {
     }
   }
 
-  get isMidway (): boolean {
-    return this.#incoming.isMidway
-  }
+  get complete (): number { return this.#ends.filter((end) => end <= this.#sent).length }
+  get begun (): number { return [0, ...this.#ends.slice(0, -1)].filter((start) => start < this.#sent).length }
+  get isMidway (): boolean { return this.#incoming.isMidway }
+  /** Whether the last response has arrived. */
+  get isOver (): boolean { return this.responses.at(-1)?.headers.connection === 'close' }
 
-  write (bytes: Buffer): void {
-    this.sent = Buffer.concat([this.sent, bytes])
-    this.#parsed = parseRequests(this.sent)
-    this.socket.write(bytes)
-  }
-
-  /** Returns whether CONNECT may have arrived while responses to earlier requests are missing. */
-  interruptsByConnect (): boolean {
-    const { requests } = this.#parsed
-    const earlier = requests.at(-1)?.method === 'CONNECT' ? requests.length - 1 : requests.length
-    return this.sent.includes('CONNECT ') && this.#finals() < earlier
-  }
-
-  /** Returns whether the last response has arrived. */
-  isOver (): boolean {
-    const last = this.responses.at(-1)
-    return last !== undefined && closes(last)
+  write (text: string): void {
+    const before = this.begun
+    this.#sent += text.length
+    const isInTurn = this.inTurn === before && this.responses.length === before
+    if (isInTurn && this.begun > before && !this.isOver && !this.hasEnded) this.inTurn++
+    this.socket.write(text, 'latin1')
   }
 
   async wait (pause: Pause): Promise<void> {
-    if (pause === 'turn') await new Promise(setImmediate)
-    else if (pause === 'responses') await this.#until('responses', () => this.#hasResponses())
-    else if (pause !== 'none') await delay(pause)
-  }
-
-  untilEnd () {
-    return this.#until('the end of the connection', () => false)
+    if (pause === 'tick') await new Promise(setImmediate)
+    else if (typeof pause === 'number') await delay(pause)
+    else if (pause === 'responses') {
+      // What arrives before a response gets none.
+      await this.until('responses', () => this.isOver || this.responses.length >= this.complete)
+    }
   }
 
   /** Waits until `isTrue` or the end of the connection. */
-  async #until (what: string, isTrue: () => boolean): Promise<void> {
+  async until (what: string, isTrue: () => boolean): Promise<void> {
     this.socket.resume()
     while (!this.hasEnded && !isTrue()) {
       const deadline = AbortSignal.timeout(patienceMs)
@@ -144,30 +133,15 @@ class StreamClient {
     }
   }
 
-  #finals () {
-    return this.responses.filter(({ status }) => status !== 100).length
-  }
-
-  /** Returns whether all responses to the bytes so far have arrived. */
-  #hasResponses (): boolean {
-    const { requests, tail } = this.#parsed
-    const finals = this.#finals()
-    if (finals < requests.length + Number(mustReportError(tail))) return false
-    return tail.kind !== 'incomplete' || tail.head === undefined || !expectsContinue(tail.head) ||
-      finals > requests.length || this.responses.at(-1)?.status === 100
-  }
-
   #takeResponses (): void {
-    const { requests, tail } = this.#parsed
-    const heads = [...requests, ...tail.head ? [tail.head] : []]
     try {
       for (;;) {
-        const isHead = heads[this.#finals()]?.method === 'HEAD'
-        const response = this.#incoming.take(isHead)
+        const index = this.responses.length
+        const response = this.#incoming.take(this.#items[index]?.isHead === true)
         if (response === undefined) return
-        this.responses.push(response)
-        // Node does not tell the method of a malformed request, so the error has a body.
-        if (isHead && closes(response)) this.#incoming = new ResponseReader()
+        // The parser of the service rejects a head before it knows the method. So the error has a body.
+        if (this.#items[index]?.isHead && response.status === 400) this.#incoming = new ResponseReader()
+        if (response.status !== 100) this.responses.push({ ...response, isEarly: index >= this.complete })
       }
     } catch (error) {
       this.#failure ??= error

@@ -1,44 +1,22 @@
 // The users and plants of the streams.
-import pg from 'pg'
+import type pg from 'pg'
 import { plantsTable } from '../../../../src/plants/plant.ts'
 import { createUsers } from '../../faults/postgres.ts'
 import { sql } from '../../../support/database.ts'
-import type { Program, Scope } from '../../../support/program.ts'
+import type { Program } from '../../../support/program.ts'
 import type { Plants } from '../oracle.ts'
-import { largeFiles, seeds } from './stream.ts'
-import type { LargeResponses } from './predict.ts'
+import { seeds } from './items.ts'
 
-export interface User { name: string, token: string }
+let created = 0
 
-export type Store = ReturnType<typeof openStore>
-
-export function openStore (scope: Scope, url: string) {
-  const pool = new pg.Pool({ connectionString: url, max: 4 }).on('error', () => {})
-  scope.teardown(() => pool.end())
-  let users: Promise<User[]> = Promise.resolve([])
-  let created = 0
-
-  async function createSeeded (): Promise<User[]> {
-    const names = Array.from({ length: 200 }, () => `stream ${created++}`)
-    const tokens = await createUsers(url, names)
-    await pool.query(`insert into plants (owner, id, name) select owner, id, 'seed ' || id
-      from unnest($1::text[]) owner, unnest($2::bigint[]) id`, [names, [...seeds.keys()].map(String)])
-    return names.map((name, index) => ({ name, token: tokens[index] as string }))
-  }
-
-  return {
-    /** Each stream has a user of its own, because the requests of a client that has left may run later. */
-    async nextUser (): Promise<User> {
-      for (;;) {
-        const current = users
-        const user = (await current).pop()
-        if (user !== undefined) return user
-        if (users === current) users = createSeeded()
-      }
-    },
-
-    readPlants: (user: string) => readPlants(pool, user)
-  }
+/** Each stream has a user of its own, because the requests of a client that has left may run later. */
+export async function createSeeded (url: string, count: number) {
+  const names = Array.from({ length: count }, () => `stream ${created++}`)
+  const tokens = await createUsers(url, names)
+  await sql(url, `insert into plants (owner, id, name) select owner, id, name
+    from unnest($1::text[]) owner, unnest($2::bigint[], $3::text[]) seed (id, name)`,
+  [names, [...seeds.keys()].map(String), [...seeds.values()]])
+  return names.map((name, index) => ({ name, token: tokens[index] as string }))
 }
 
 /** Returns the stored plants of the user, with the fields as the service lists them. */
@@ -52,15 +30,11 @@ export async function readPlants (pool: pg.Pool, user: string): Promise<Plants> 
   }))
 }
 
-/** Reads files. Stores and reads a list that exceeds the socket buffers. */
-export async function createLarge (url: string, { address }: Program): Promise<LargeResponses> {
-  const [listToken = ''] = await createUsers(url, ['large list'])
+/** Stores and reads a list that exceeds the socket buffers. */
+export async function createLarge (url: string, { address }: Program) {
+  const [token = ''] = await createUsers(url, ['large list'])
   await sql(url, `insert into plants (owner, id, name)
     select 'large list', id, repeat('x', 4000) from generate_series(1, 1500) id`)
-  const read = async (path: string) => {
-    const response = await fetch(address + path, { headers: { authorization: `Bearer ${listToken}` } })
-    return response.text()
-  }
-  const files = await Promise.all(largeFiles.map(async (path) => [path, await read(path)]))
-  return { listToken, list: await read('/plants'), files: Object.fromEntries(files) }
+  const response = await fetch(`${address}/plants`, { headers: { authorization: `Bearer ${token}` } })
+  return { token, list: await response.text() }
 }
