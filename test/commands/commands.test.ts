@@ -346,7 +346,7 @@ t.test('user erase deletes what a user has, and what instances create before the
   const waiting = new Promise<string>((resolve) => t.capture(console, 'error', resolve))
   const printed = t.capture(console, 'log')
   const erased = eraseUser(readConfig({ DATABASE_URL: url }), 'ann', true)
-  t.equal(await waiting, 'Waiting 15 s for requests with the revoked tokens.')
+  t.equal(await waiting, 'Waiting 20 s for requests with the revoked tokens.')
   t.strictSame(await plantsOf('ann'), [])
   await addPlants('ann', 1)
   mock.timers.tick(14_999)

@@ -50,6 +50,8 @@ export const runTransfer = (
   if (error !== undefined) process.exitCode = 1
   report(error)
   if (transfer.logged !== undefined) {
+    // After an error, PostgreSQL runs no statement before the end of the transaction.
+    if (error !== undefined) await client.query('rollback').catch(() => {})
     await logCommand((text) => client.query(text), name, { ...transfer.logged, result: transfer.summary?.() })
   }
 })
