@@ -8,7 +8,7 @@ import type { NewRow, Table } from '../../table-gateway/table.ts'
 export type Fields = Record<string, string | number | boolean | undefined>
 
 /** A batch with more characters is stored at once. */
-const maxLength = 2 ** 19
+const maxLength = 2 ** 18
 // Set the limit in the transaction: a pooler loses the settings of a session. The limit is long, because an
 // insert waits for any other transaction that creates the same row. If the network drops the connection in
 // the middle of a COPY, this limit does not end the session. The keepalive probes end it after 60 s.
