@@ -145,6 +145,8 @@ async function openCoordinator (t: Test, url: string): Promise<string> {
   const { hostname, port } = new URL(url)
   const server = createServer((near) => {
     const far = connect(Number(port), hostname)
+    // A command may reset a connection.
+    near.on('error', () => far.destroy())
     near.pipe(far).on('data', (chunk: Buffer) => {
       // These replacements keep the lengths of the messages.
       const text = chunk.toString('latin1').replaceAll('\0C23505\0', '\0CXX000\0')
