@@ -1,6 +1,7 @@
 #!/bin/sh
 # Runs beside a database server. Each minute, while the server is the primary, the script writes metrics, and
-# makes a backup if one is due. `backup.sh verify` verifies all backups and the archive, and fails at damage.
+# makes a backup if one is due. It never creates the stanza: while the disk of the backups is not mounted, the
+# archive must fail, and not begin anew in an empty folder. `backup.sh verify` verifies all backups and the archive, and fails at damage.
 query () { psql --no-psqlrc --tuples-only --no-align --host=/socket --username=postgres --command="$1"; }
 
 # Prints the type of the backup that is due, if any: a full one each week, an incremental one each day. A new
@@ -37,7 +38,7 @@ while true; do
   if segment=$(query 'select pg_walfile_name(pg_current_wal_lsn())' 2> /tmp/error); then
     type=$(pgbackrest info --output=json | due "$(echo "$segment" | cut --characters=1-8)")
     if [ -n "$type" ]; then
-      pgbackrest stanza-create && pgbackrest backup --type="$type" && echo "made a backup ($type)" && verified=
+      pgbackrest backup --type="$type" && echo "made a backup ($type)" && verified=
     fi
     [ -n "$verified" ] || { verify && verified=1 || verified=0; }
     cat > "$file" <<METRICS

@@ -3,13 +3,19 @@ import { chmod, mkdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Test } from 'tap'
 import {
-  buildDatabaseImage, buildImage, openProject, run, settings, urlOf, waitForStatus
+  buildDatabaseImage, buildImage, openProject, run, settings, until, urlOf, waitForStatus
 } from '../container/support.ts'
 
 /** Returns false if all images are available. Otherwise returns the reason to skip the test. */
 export function missing (...images: string[]): Promise<string | false> {
   const find = (image: string) => run('image', 'inspect', image).catch(() => run('pull', '--quiet', image))
   return Promise.all(images.map(find)).then(() => false as const, () => `no image of ${images.join(', ')}`)
+}
+
+/** Begins the backups beside the server that becomes the primary. */
+async function createStanza ({ inside }: { inside: (...words: [string, ...string[]]) => Promise<string> }) {
+  const create = (service: string) => inside(service, 'pgbackrest', 'stanza-create').then(() => true, () => false)
+  await until(async () => await create('backup') || create('backup-2'), (isDone) => isDone)
 }
 
 let imagesBuilt: Promise<unknown> | undefined
@@ -28,9 +34,11 @@ export async function startProject (t: Test, overlays: string[], env: Record<str
   Object.assign(project.env, { BACKUPS }, ...overlays.map((overlay) => settings[overlay]), env)
   if (overlays.includes('rolling')) {
     await project.compose('up', '--detach', '--no-build')
+    if (overlays.includes('backup')) await createStanza(project)
     return { ...project, addresses: [], BACKUPS }
   }
   await project.compose('up', '--detach', '--no-build', '--scale', 'plant-store=2')
+  if (overlays.includes('backup')) await createStanza(project)
   const instances = await project.containers('plant-store')
   const addresses = await Promise.all(instances.map(urlOf))
   for (const address of addresses) await waitForStatus(`${address}/readyz`, 200)
