@@ -14,7 +14,8 @@ export function missing (...images: string[]): Promise<string | false> {
 
 /** Begins the backups beside the server that becomes the primary. */
 async function createStanza ({ inside }: { inside: (...words: [string, ...string[]]) => Promise<string> }) {
-  const create = (service: string) => inside(service, 'pgbackrest', 'stanza-create').then(() => true, () => false)
+  const create = (service: string) =>
+    inside(service, 'pgbackrest', 'stanza-create').then(() => true, () => false)
   await until(async () => await create('backup') || create('backup-2'), (isDone) => isDone)
 }
 
