@@ -21,7 +21,8 @@ await t.test('a cluster is recovered to a moment after a failover', async (t) =>
   await until(info, (text) => text.includes('full backup'))
   await keep(1, 'Fern')
   const first = await primary()
-  await run('exec', await container(first), 'patronictl', 'switchover', 'plants', '--primary', first, '--force')
+  const words = ['patronictl', 'switchover', 'plants', '--primary', first, '--force']
+  await run('exec', await container(first), ...words)
   t.not(await until(primary, (name) => name !== first), first)
   await keep(2, 'Ivy')
   const UNTIL = await sql('select clock_timestamp()')

@@ -12,8 +12,10 @@ export function missing (...images: string[]): Promise<string | false> {
   return Promise.all(images.map(find)).then(() => false as const, () => `no image of ${images.join(', ')}`)
 }
 
+type Inside = (service: string, ...command: string[]) => Promise<string>
+
 /** Begins the backups beside the server that becomes the primary. */
-async function createStanza ({ inside }: { inside: (...words: [string, ...string[]]) => Promise<string> }) {
+async function createStanza ({ inside }: { inside: Inside }) {
   const create = (service: string) =>
     inside(service, 'pgbackrest', 'stanza-create').then(() => true, () => false)
   await until(async () => await create('backup') || create('backup-2'), (isDone) => isDone)
