@@ -6,6 +6,7 @@ set -e
 # Check over TCP. The first start runs a temporary server, which listens only on the socket.
 pg_isready --host=127.0.0.1 --username=plant_store --quiet
 [ -e /tmp/has-password ] && exit
+DATABASE_USER=${DATABASE_USER:-plant_store} # a container that version 1.0.0 created has no such variable
 if [ "$DATABASE_USER" = postgres ]; then
   echo 'DATABASE_USER must not be the superuser' >&2
   exit 1
@@ -16,6 +17,10 @@ select format('create role %I login in role plant_store', :'user')
   where not exists (select from pg_roles where rolname = :'user') \gexec
 select format('alter role %I set role plant_store', :'user') where :'user' <> 'plant_store' \gexec
 alter role :"user" password :'password';
+-- The superuser can log in only over the socket inside the container.
+alter role postgres password null;
+-- Lets the runbook's queries show the sessions of all roles.
+grant pg_read_all_stats to plant_store;
 -- After a start, archive_timeout has no effect until something wakes PostgreSQL's checkpointer. Without
 -- this reload that may take checkpoint_timeout.
 select pg_reload_conf() \g /dev/null

@@ -1,200 +1,177 @@
-import { mkdir, readdir, readFile, utimes, writeFile } from 'node:fs/promises'
+// Backs up, recovers and restores with the commands of docs/runbook.md.
+import { readdir, readFile, rename, truncate, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import t from 'tap'
 import { openOperator } from './operator.ts'
 import { run, until } from './support.ts'
 
 const { project, folder, follow, plants, keep, ready } = await openOperator(t, 'backup')
-const backups = join(folder, 'backups')
-Object.assign(project.env, { BACKUPS: backups, BACKUP_KEEP: '2' })
-const dumps = async (prefix: string) =>
-  (await readdir(backups)).filter((name) => name.startsWith(prefix) && name.endsWith('.dump')).sort()
-const newest = async (prefix: string) =>
-  ({ BACKUP: join(backups, (await dumps(prefix)).at(-1) as string) })
+const now = () => project.sql('select clock_timestamp()')
+const info = async () => JSON.parse(await project.inside('backup', 'pgbackrest', 'info', '--output=json'))[0]
+const backedUp = () => until(() => info().catch(() => undefined), (found) => found?.backup.length > 0)
+const metric = async (name: string) => {
+  const read = () => project.inside('backup', 'cat', '/metrics/backup.prom').catch(() => '')
+  return Number(new RegExp(`^${name} (.*)$`, 'm').exec(await read())?.[1])
+}
 
-await project.compose('up', '--detach')
-await ready()
-
+let last = 1
+/** Recovers, by default as much as the newest history has, into a new history. */
+async function recover (UNTIL = '', FROM = project.env.STANZA ?? 'plants') {
+  const before = project.env.STANZA
+  project.env.STANZA = `plants-${++last}`
+  await follow('Recover', { FROM, UNTIL }).catch((error) => {
+    project.env.STANZA = before
+    throw error
+  })
+  await follow('Recover', {}, 1)
+  await project.compose('up', '--detach')
+  await ready()
+}
+const idOf = (user: string) => project.sql(`select id from tokens where username = '${user}'`)
 /** Returns the status of a list with the token. */
 const status = async (token: string) =>
   (await fetch(`${await project.url()}/plants`, { headers: { authorization: `Bearer ${token}` } })).status
-const idOf = (user: string) => project.sql(`select id from tokens where username = '${user}'`)
+/** Runs shell lines on the stopped data or on the backups. */
+const repair = (lines: string) => project.compose('run', '-T', '--rm', '--no-deps', '--user=root',
+  '--entrypoint=sh', 'database', '-ec', lines)
 
-await t.test('after a restore into a running service, revoked tokens and erased users stay so', async (t) => {
+await follow('Back up')
+await ready()
+await backedUp()
+const moments: string[] = []
+
+await t.test('after a recovery to a moment, revoked tokens and erased users stay so', async (t) => {
+  const tokens: string[] = []
+  for (const user of ['alice', 'bob', 'dave']) tokens.push(await project.token(user))
+  await project.sql("insert into plants (owner, id, name) values ('dave', 9, 'Weed')")
   await keep(1, 'Fern')
-  const alices = await project.token('alice')
-  const bobs = await project.token('bob')
-  const daves = await project.token('dave')
-  await project.sql("insert into plants (owner, id, name) values ('dave', 9, 'Oak')")
-  await follow('Back up')
-  await keep(2, 'Moss')
+  moments.push(await now())
+  await keep(2, 'Ivy')
+  await follow('Back up', {}, 1)
+  moments.push(await now())
+  await keep(3, 'Mistake')
   await project.inside('plant-store', 'plant-store', 'token', 'revoke', await idOf('bob'))
   await project.inside('plant-store', 'plant-store', 'user', 'erase', 'dave', '--yes')
-  await writeFile(join(backups, 'erased.txt'), 'dave\n')
-
+  await writeFile(join(folder, 'erased.txt'), 'dave\n')
   await follow('Save the revocations')
-  await follow('Restore into a running service', await newest('plants'))
-  t.equal(await plants(), 'Fern,Oak', 'the erased user is back')
-  t.equal(await project.sql('select count(*) from tokens where revoked_at is null'), '3')
-  t.notMatch(await follow('Revoke and erase again'), /NOT ERASED/)
-  t.equal(await plants(), 'Fern')
-  t.equal(await project.sql("select count(*) from tokens where username = 'dave'"), '0')
-  t.strictSame(await Promise.all([alices, bobs, daves].map(status)), [200, 401, 401])
 
-  await t.rejects(follow('Revoke and erase again', { BACKUPS: folder }), /revoked\.txt/, 'another folder')
+  await recover(moments[0])
+  t.equal(await plants(), 'Fern,Weed', 'before the newest backup, when the erased user was there')
   await follow('Revoke and erase again')
-  t.equal(await status(alices), 200, 'a repetition changes nothing')
-  await follow('Revoke all tokens')
-  await until(() => status(alices), (code) => code === 401)
-  await follow('Restore into a running service', await newest('plants'))
-  await follow('Revoke and erase again')
-  t.equal(await status(alices), 401, 'the list has all tokens')
-})
-
-await t.test('the schedule keeps its newest backups, and they can be restored', async (t) => {
-  const [first] = await until(() => dumps('scheduled'), ({ length }) => length === 1)
-  await follow('Back up on a schedule')
-  t.equal((await dumps('scheduled')).length, 2)
-  await project.compose('run', '-T', '--rm', 'backup', 'once')
-  const kept = await dumps('scheduled')
-  t.equal(kept.length, 2)
-  t.ok(kept.every((name) => name > (first as string)))
-  t.equal((await dumps('plants')).length, 1, 'no other backup is deleted')
-  await keep(3, 'Elm')
-  await follow('Restore into a running service', await newest('scheduled'))
+  await ready()
   t.equal(await plants(), 'Fern')
+  t.strictSame(await Promise.all(tokens.map(status)), [200, 401, 401])
+  await keep(4, 'Oak')
 })
 
-await t.test('the schedule lists revoked tokens, and a restore removes none from the list', async (t) => {
-  const list = () => readFile(join(backups, 'revoked.txt'), 'utf8')
-  /** Revokes a new token. Restarts the schedule, which otherwise waits for a minute. */
-  async function revoke (user: string) {
-    await project.token(user)
-    const id = await idOf(user)
-    await project.inside('plant-store', 'plant-store', 'token', 'revoke', id)
-    await project.compose('restart', 'backup')
-    return { id, listed: await until(list, (text) => text.includes(id)) }
+await t.test('a repeated recovery returns to what there was at a moment, in any history', async (t) => {
+  await backedUp()
+  await keep(5, 'Elm')
+  moments.push(await now())
+  await recover()
+  t.equal(await plants(), 'Fern,Oak,Elm', 'as much as there is, after the first recovery')
+  await recover(moments[1], 'plants')
+  t.equal(await plants(), 'Fern,Ivy,Weed', 'a later moment, before the first recovery')
+  await recover(moments[2], 'plants-2')
+  t.equal(await plants(), 'Fern,Oak,Elm', 'a moment after the first recovery')
+})
+
+await t.test('a recovery that cannot succeed changes nothing', async (t) => {
+  await backedUp()
+  await t.rejects(repair('sh /recover.sh plants'), /The database still runs/)
+  await t.rejects(repair('sh /recover.sh "$PGBACKREST_STANZA"'), /Set STANZA in .env to a new name first/)
+  const before = await plants()
+  const moment = await now()
+  for (const [UNTIL, reason] of [['2099-01-01 00:00:00+00', /unable to find backup set/],
+    ['2001-01-01 00:00:00+00', /unable to find backup set/], ['tomorrow or so', /tomorrow or so/],
+    [moment, /ended before configured recovery target.*changed nothing/s]] as const) {
+    // A history that has ended has nothing after this moment.
+    const from = UNTIL === moment ? 'plants' : undefined
+    await t.rejects(recover(UNTIL, from), reason, UNTIL)
   }
-  const { id } = await revoke('erin')
-  await follow('Restore into a running service', await newest('scheduled'))
-  t.equal(await idOf('erin'), '')
-  t.match((await revoke('frank')).listed, id)
-})
-
-/** Runs shell lines in a container of the service `backup`, with `path` as its folder /backups. */
-const inBackup = async (path: string, lines: string) => (await project.sh(
-  'docker compose run -T --rm --no-deps --entrypoint sh backup -c "$LINES"', { BACKUPS: path, LINES: lines }
-)).trim()
-
-await t.test('wrong numbers end the schedule with a clear message, and delete nothing', async (t) => {
-  const before = await readdir(backups)
-  const values = ['', '0', '0.5', '12h', '08', '-1', 'all', ' 1', '10000', '1 2', '$(id)']
-  for (const name of ['BACKUP_HOURS', 'BACKUP_KEEP']) {
-    const lines = ['', 'once', 'healthy'].flatMap((word) => values.map((value) =>
-      `${name}='${value}' timeout 5 sh /backup/dump.sh ${word} 2>&1; echo $?`))
-    const said = (await inBackup(backups, lines.join('\n'))).replaceAll(/\n(\d)$/gm, ' $1').split('\n')
-    const expected = values.map((value) =>
-      `${name} must be a whole number from 1 to 9999 without a unit, not '${value}' 1`)
-    t.strictSame(said, [...expected, ...expected, ...expected])
-  }
-  const wrong = project.compose('run', '-T', '--rm', '--no-deps', 'backup', 'now')
-  await t.rejects(wrong, /expected no argument, once or healthy, not 'now'/)
-  t.strictSame(await readdir(backups), before)
-})
-
-await t.test('the schedule is unhealthy without a recent backup', async (t) => {
-  const age = async (time: string) => {
-    const path = join(folder, time.replaceAll(' ', '-'))
-    await mkdir(path)
-    return inBackup(path, `touch --date='${time}' /backups/scheduled-20270131T140500Z.dump &&
-      { sh /backup/dump.sh healthy; echo $?; }`)
-  }
-  t.equal(await age('40 hours ago'), '0')
-  t.equal(await age('49 hours ago'), '1')
-  t.equal(await age('300 hours'), '1', 'a wrong clock has left a backup from the future')
-})
-
-await t.test('backups from the future neither replace new ones nor are deleted', async (t) => {
-  const path = join(folder, 'future')
-  await mkdir(path)
-  for (const year of [2001, 2002, 2098, 2099]) {
-    const file = join(path, `scheduled-${year}0131T140500Z.dump`)
-    await writeFile(file, '')
-    await utimes(file, new Date(`${year}`), new Date(`${year}`))
-  }
-  t.match(await inBackup(path, 'sh /backup/dump.sh once'), /^stored /)
-  const years = (await readdir(path)).map((name) => name.slice(10, 14)).sort()
-  t.strictSame(years, ['2002', `${new Date().getUTCFullYear()}`, '2098', '2099'])
-})
-
-await t.test('a killed backup leaves the others unchanged, and its part is deleted later', async (t) => {
-  const before = await dumps('')
-  const held = project.sql('begin; lock plants; select pg_sleep(600)').catch(() => {})
-  const holders = "from pg_locks where mode = 'AccessExclusiveLock'"
-  await until(() => project.sql(`select count(*) ${holders}`), (count) => count !== '0')
   const name = `${project.env.COMPOSE_PROJECT_NAME}-killed`
-  const killed = t.rejects(
-    project.compose('run', '-T', '--rm', '--no-deps', '--name', name, 'backup', 'once'))
-  const parts = async () => (await readdir(backups)).filter((file) => file.endsWith('.part'))
-  const [part] = await until(parts, ({ length }) => length === 1)
+  await project.compose('stop')
+  const killed = t.rejects(project.compose('run', '-T', '--no-deps', '--name', name,
+    '--entrypoint=sh', 'database', '/recover.sh', 'plants'))
+  const isRunning = () => run('inspect', '--format={{.State.Running}}', name).catch(() => '')
+  await until(isRunning, (it) => it === 'true')
   await run('kill', name)
   await killed
-  t.strictSame(await dumps(''), before)
-  await project.sql(`select pg_terminate_backend(pid) ${holders}`)
-  await held
-  const once = () => project.compose('run', '-T', '--rm', '--no-deps', 'backup', 'once')
-  await once()
-  t.strictSame(await parts(), [part], 'it might still be in use')
-  await utimes(join(backups, part as string), 0, 0)
-  await once()
-  t.strictSame(await parts(), [])
-})
-
-await t.test('a restore into a running service can be ended, and then changes nothing', async (t) => {
-  await keep(5, 'Ash')
-  const held = project.sql('begin; lock plants; select pg_sleep(600)').catch(() => {})
-  const locks = (which: string) => project.sql(`select count(*)
-    from pg_locks join pg_stat_activity using (pid) where relation = 'plants'::regclass and ${which}`)
-  await until(() => locks("mode = 'AccessExclusiveLock'"), (count) => count !== '0')
-  const ended = t.rejects(
-    follow('Restore into a running service', await newest('plants')), /terminating connection/)
-  await until(() => locks("application_name = 'pg_restore'"), (count) => count !== '0')
-  await follow('Restore into a running service', {}, 1)
-  await ended
-  await project.sql("select pg_terminate_backend(pid) from pg_locks where mode = 'AccessExclusiveLock'")
-  await held
-  t.match(await plants(), /Ash/)
-  await project.sql('delete from plants where id = 5')
-})
-
-await t.test('a failed backup leaves the other backups unchanged', async (t) => {
-  const before = await readdir(backups)
-  await project.sql('alter role plant_store nologin')
-  const failed = project.compose('run', '-T', '--rm', '--no-deps', 'backup', 'once')
-  await t.rejects(failed, /2 older ones are unchanged/)
-  await project.sql('alter role plant_store login')
-  await project.sql('create database empty owner plant_store', 'postgres')
-  const empty = ['-e', 'DATABASE_URL=postgres://database/empty']
-  const withoutTables = project.compose('run', '-T', '--rm', '--no-deps', ...empty, 'backup', 'once')
-  await t.rejects(withoutTables, /no table "tokens".*2 older ones are unchanged/s)
-  t.strictSame(await readdir(backups), before)
-  await project.compose('stop', 'backup', 'database')
-  t.equal(await project.exitCode('backup'), '143', 'the schedule ends at SIGTERM, and need not be killed')
-  await t.rejects(follow('Back up'))
-  t.strictSame((await readdir(backups)).filter((name) => !name.endsWith('.part')), before)
-  await project.compose('start', 'database', 'backup')
+  await project.compose('up', '--detach')
   await ready()
+  t.equal(await plants(), before)
 })
 
-await t.test('a backup is restored into a new database, but a truncated one changes nothing', async (t) => {
-  const truncated = { BACKUP: join(folder, 'truncated.dump') }
-  const whole = await readFile((await newest('plants')).BACKUP)
-  await writeFile(truncated.BACKUP, whole.subarray(0, -20))
-  await t.rejects(follow('Restore into a new database', truncated))
-  t.equal(await plants(), 'Fern')
-  await keep(4, 'Oak')
-  await follow('Restore into a new database', await newest('plants'))
-  await follow('Revoke and erase again')
-  await ready()
-  t.equal(await plants(), 'Fern')
+await t.test('a late archive delays nothing but the archive, and shows in the metrics', async (t) => {
+  await repair('mv /backups/pgbackrest /backups/away')
+  await keep(6, 'Ash')
+  await project.sql('select pg_switch_wal()')
+  await project.compose('restart', 'backup')
+  await until(() => metric('plant_store_archive_delay_seconds'), (seconds) => seconds > 0)
+  await repair('rm -rf /backups/pgbackrest; mv /backups/away /backups/pgbackrest')
+  await project.inside('database', 'pgbackrest', 'check', '--pg1-socket-path=/socket').catch(() => {})
+  await project.compose('restart', 'backup')
+  await until(() => metric('plant_store_archive_delay_seconds'), (seconds) => seconds === 0)
+  t.equal(await metric('plant_store_backup_verified'), 1)
+  t.ok(await metric('plant_store_backup_timestamp_seconds') > Date.now() / 1000 - 3600)
+})
+
+await t.test('a missing or damaged segment is noticed before a recovery', async (t) => {
+  for (const [id, name] of [[7, 'Fig'], [8, 'Yew']] as const) {
+    await keep(id, name)
+    await project.sql('select pg_switch_wal()')
+  }
+  const folderOf = '$(ls -d /backups/pgbackrest/archive/$PGBACKREST_STANZA/*/0*)'
+  const archived = async () => (await repair(`cd ${folderOf}; ls | grep zst`)).split('\n')
+  const names = await until(archived, (found) => found.length > 3)
+  const segment = names.at(-2) as string
+  await repair(`cd ${folderOf}; cp -p ${segment} /backups/saved; rm ${segment}`)
+  await t.rejects(recover(), /segments of the log are missing/)
+  await repair(`cd ${folderOf}; cp -p /backups/saved ${segment}
+    printf XX | dd of=${segment} seek=200 bs=1 conv=notrunc`)
+  await t.rejects(recover(), /status: error/)
+  await project.compose('restart', 'backup')
+  await until(() => metric('plant_store_backup_verified'), (verified) => verified === 0)
+  await repair(`cd ${folderOf}; cp -p /backups/saved ${segment}`)
+})
+
+await t.test('after the loss of the disk, all but the last minute is recovered', async (t) => {
+  const before = await plants()
+  await project.sql('select pg_switch_wal()')
+  const waiting = "select count(*) from pg_ls_archive_statusdir() where name like '%ready'"
+  await until(() => project.sql(waiting), (count) => count === '0')
+  await run('kill', await project.container('database'))
+  await project.compose('down', '--volumes')
+  await recover()
+  t.equal(await plants(), before)
+})
+
+await t.test('a dump is restored into a running service, completely or not at all', async (t) => {
+  await follow('Back up', {}, 2)
+  const BACKUP = join(folder, (await readdir(folder)).find((name) => name.endsWith('.dump')) as string)
+  const before = await plants()
+  const whole = await readFile(BACKUP)
+  await truncate(BACKUP, whole.length - 20)
+  await keep(10, 'Bay')
+  await t.rejects(follow('Restore a dump', { BACKUP }))
+  t.equal(await plants(), `${before},Bay`)
+  await writeFile(BACKUP, whole)
+  await follow('Restore a dump', { BACKUP })
+  t.equal(await plants(), before)
+
+  const token = await project.token('alice')
+  await follow('Revoke all tokens')
+  await until(() => status(token), (code) => code === 401)
+  const list = join(folder, 'revoked.txt')
+  await rename(list, `${list}.saved`)
+  await t.rejects(follow('Revoke and erase again'), /revoked\.txt/)
+  await rename(`${list}.saved`, list)
+})
+
+await t.test('the old data can be deleted', async (t) => {
+  const folders = async () => (await repair('ls "$(dirname "$PGDATA")"')).split('\n').length
+  await recover()
+  t.ok(await folders() > 1)
+  await follow('Recover', {}, 3)
+  t.equal(await folders(), 1)
 })

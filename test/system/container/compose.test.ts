@@ -17,9 +17,10 @@ async function send (body?: string): Promise<unknown> {
 await t.test('the service has no capabilities and cannot write files', async t => {
   const sh = (script: string) => project.inside('plant-store', 'sh', '-c', script)
   t.equal(await sh('id --user; id --group'), '1000\n1000')
-  t.match(await sh('tr "\\0" " " < /proc/1/cmdline'), /^node -.* \/app\/src\/main.ts serve$/,
-    'the program is the first process')
-  const status = await sh('cat /proc/1/status')
+  const find = 'for p in /proc/[0-9]*; do [ "$(readlink $p/exe)" = /usr/local/bin/node ] && echo $p; done'
+  const [program = ''] = (await sh(`${find}; true`)).split('\n')
+  t.match(await sh(`tr "\\0" " " < ${program}/cmdline`), /^node -.* \/app\/src\/main.ts serve$/)
+  const status = await sh(`cat ${program}/status`)
   for (const set of ['CapInh', 'CapPrm', 'CapEff', 'CapBnd', 'CapAmb']) {
     t.match(status, new RegExp(`${set}:\\s0{16}\\n`))
   }
@@ -37,6 +38,16 @@ await t.test('the role of the service has no rights beyond its own database', as
     'the superuser has no password')
 })
 
+await t.test('a signal that the service does not handle ends it, as without a container', async (t) => {
+  const container = await project.container('plant-store')
+  await run('kill', '--signal=ALRM', container)
+  // Docker restarts no container after `docker kill`. 142 is 128 and the number of the signal.
+  const state = () => run('inspect', '--format={{.State.ExitCode}}', container)
+  t.equal(await until(state, (code) => code !== '0'), '142')
+  await project.compose('start', 'plant-store')
+  await project.ready()
+})
+
 await t.test('a stop ends the service gracefully, and a new start finds the plants', async t => {
   await send('{"id":2,"name":"Ivy"}')
   const container = await project.container('plant-store')
@@ -46,6 +57,18 @@ await t.test('a stop ends the service gracefully, and a new start finds the plan
   await project.compose('up', '--detach')
   await project.ready()
   t.strictSame(await send(), [{ name: 'Ivy' }])
+})
+
+await t.test('tools run on the database of DATABASE_URL, whichever it is', async (t) => {
+  const ask = () => project.compose('run', '-T', '--rm', '--no-deps', 'tools', 'psql', '--tuples-only',
+    '--no-align', '--command=select current_database(), current_user')
+  t.equal(await ask(), 'plant_store|plant_store')
+  await project.sql('create database other owner plant_store', 'postgres')
+  project.env.DATABASE_URL = 'postgres://database/other'
+  t.equal(await ask(), 'other|plant_store')
+  project.env.DATABASE_URL = 'postgres://elsewhere/plant_store'
+  await t.rejects(ask(), /elsewhere/)
+  delete project.env.DATABASE_URL
 })
 
 await t.test('an orphan process does not restart the database, which stops in time', async (t) => {

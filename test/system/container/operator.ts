@@ -1,8 +1,8 @@
 // Runs the commands of the operator's documents as an operator would.
-import { readFile, writeFile } from 'node:fs/promises'
+import { readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Test } from 'tap'
-import { buildImage, findImage, openProject, root } from './support.ts'
+import { buildDatabaseImage, buildImage, openProject, root } from './support.ts'
 
 /** Maps the heading of each section of a document to the shell blocks in the section. */
 async function blocksOf (document: string) {
@@ -15,23 +15,23 @@ async function blocksOf (document: string) {
 export const runbook = await blocksOf('runbook')
 export const manual = { ...await blocksOf('operating'), ...await blocksOf('data'), ...runbook }
 
-/** Opens a Compose project with a database image that has pg_dump 18. */
+/** Opens a Compose project. Its backups are in a folder of the test. */
 export async function openOperator (t: Test, ...overlays: string[]) {
   await buildImage()
-  const folder = t.testdir()
-  // A local image named postgres:18 may lack pg_dump 18.
-  const database = await findImage('postgres:18', 'pg_dump --version | grep -q " 18"')
-  const override = join(folder, 'database.yml')
-  const services = overlays.filter((overlay) => ['archive', 'backup'].includes(overlay))
-  const images = ['database', ...services].map((service) => `${service}: { image: "${database}" }`)
-  await writeFile(override, `services: { ${images.join(', ')} }`)
+  const isBackedUp = overlays.includes('backup')
+  if (isBackedUp) await buildDatabaseImage()
   const project = await openProject(t, ...overlays)
-  project.env.COMPOSE_FILE = `${project.env.COMPOSE_FILE}:${override}`
+  const folder = t.testdir()
+  if (isBackedUp) {
+    project.env.BACKUPS = join(folder, 'backups')
+    // The files belong to PostgreSQL's user.
+    t.teardown(() => project.compose('run', '-T', '--rm', '--no-deps', '--user=root', '--entrypoint=sh',
+      'database', '-c', 'rm -rf /backups/*').catch(() => {}))
+  }
   // An instance may stop at once, because the tests send no load.
   project.env.DRAIN_DELAY = '0'
   return {
     project,
-    database,
     folder,
     ready: project.ready,
     /** Runs a block of a section of a document, with `folder` as the working directory. */

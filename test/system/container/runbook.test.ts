@@ -7,17 +7,16 @@ import t from 'tap'
 import { manual, openOperator } from './operator.ts'
 import { root, run, until } from './support.ts'
 
-const { project, database, folder, follow, ready } = await openOperator(t)
+const { project, folder, follow, ready } = await openOperator(t)
 await project.compose('up', '--detach')
 await ready()
 
-await t.test('a single instance is upgraded', async (t) => {
-  // Change a setting. Compose then recreates the container, as for a new image.
-  project.env.DOCS = 'off'
-  const before = await project.container('plant-store')
-  await follow('Upgrade one instance', {}, 1)
+await t.test('an upgrade recreates the containers, also the database', async (t) => {
+  const containers = () => Promise.all(['plant-store', 'database'].map(project.container))
+  const before = await containers()
+  await follow('Upgrade', {}, 1)
   await ready()
-  t.not(await project.container('plant-store'), before)
+  for (const [index, id] of (await containers()).entries()) t.not(id, before[index])
 })
 
 /** Returns the command of docs/data.md that matches. */
@@ -81,7 +80,7 @@ await t.test('a leaked token is revoked, and the plants that it created are dele
   t.equal(await send(good, 'POST', '', fern), 200)
   t.equal(await send(leaked, 'POST', '', fern), 400, 'the id is taken')
   t.equal(await send(leaked, 'POST', '', evil), 200)
-  await follow('Back up')
+  await follow('Back up', {}, 2)
   t.equal(await send(leaked, 'DELETE', '/1'), 204)
 
   await writeFile(join(folder, 'token.txt'), `${leaked}\n`)
@@ -93,8 +92,8 @@ await t.test('a leaked token is revoked, and the plants that it created are dele
   t.match(await step(2), /22 .* Evil "ivy"/)
   const left = await project.sql('select string_agg(name, \',\' order by id) from plants where id > 20')
   t.equal(left, 'Good fern')
-  const [backup = ''] = await readdir(join(folder, 'backups'))
-  t.match(await step(3, { BACKUP: `backups/${backup}` }), /^alice\t1\tFern\t/m, 'the deleted plant')
+  const BACKUP = (await readdir(folder)).find((name) => name.endsWith('.dump')) as string
+  t.match(await step(3, { BACKUP }), /^alice\t1\tFern\t/m, 'the deleted plant')
   await until(() => send(leaked, 'GET'), (status) => status === 401)
   t.equal(await send(good, 'DELETE', '/21'), 204)
 })
@@ -133,12 +132,13 @@ await t.test('another database is used with verify-full and its own certificate 
   await chmod(authority, 0o644)
   const server = await run('create', `--network=${project.network}`,
     '--network-alias=db.example.com', '--network-alias=db.example.org',
-    '--env=POSTGRES_PASSWORD=secret', '--entrypoint=sh', database, '-c',
+    '--env=POSTGRES_PASSWORD=secret', '--entrypoint=sh', project.env.POSTGRES_IMAGE as string, '-c',
     'chown postgres /tls/server.key && chmod 600 /tls/server.key && exec docker-entrypoint.sh postgres ' +
       '--ssl=on --ssl_cert_file=/tls/server.crt --ssl_key_file=/tls/server.key')
   await run('cp', certificates, `${server}:/tls`)
   await run('start', server)
 
+  project.env.COMPOSE_FILE += `:${join(root, 'deploy/compose/external.yml')}`
   const connect = async (host: string) => {
     const parameters = 'sslmode=verify-full&sslrootcert=/ca/test.crt'
     project.env.DATABASE_URL = `postgres://postgres:secret@${host}/postgres?${parameters}`
@@ -150,6 +150,10 @@ await t.test('another database is used with verify-full and its own certificate 
     "where application_name = 'plant-store'"
   t.equal(await run('exec', server, 'psql', '--username=postgres', '--no-align', '--tuples-only',
     `--command=${encrypted}`), 't')
+
+  t.equal(await project.container('database'), '', 'the included database does not run')
+  const ask = ['psql', '--tuples-only', '--no-align', '--command=select current_user, count(*) from tokens']
+  t.equal(await project.compose('run', '-T', '--rm', '--no-deps', 'tools', ...ask), 'postgres|0')
 
   await connect('db.example.org')
   await until(log, (log) => log.includes("does not match certificate's altnames"))

@@ -10,6 +10,7 @@ const execute = promisify(execFile)
 export const root = join(import.meta.dirname, '../../..')
 
 export const image = 'localhost/plant-store:test'
+const databaseImage = 'localhost/plant-store-database:test'
 export const base = 'node:26-slim'
 
 async function docker (args: string[], env: NodeJS.ProcessEnv = process.env, input = ''): Promise<string> {
@@ -34,6 +35,38 @@ try {
 
 export async function buildImage () {
   await run('build', '--tag', image, '.')
+}
+
+/** The settings that the first comment of each overlay asks for. */
+export const settings: Record<string, Record<string, string>> = {
+  external: { DATABASE_URL: 'postgres://plant_store@db.example.com/plant_store' },
+  machines: { ONE: '10.0.0.1', TWO: '10.0.0.2', THREE: '10.0.0.3' },
+  citus: { DATABASE_URL: 'postgres://coordinator/plant_store', MIGRATE: 'off' },
+  failover: { DATABASE_URL: 'postgres://database,database-2/plant_store', CLUSTER_PASSWORD: 'secret' },
+  pgbouncer: { DATABASE_URL: 'postgres://pool/plant_store', MIGRATE: 'off' }
+}
+
+/** Returns the image of PostgreSQL 18. If it lacks pg_dump, returns a substitute with version 17. */
+async function findPostgres (): Promise<string> {
+  const name = 'postgres:18'
+  const check = ['run', '--rm', '--entrypoint=sh', name, '-c', 'pg_dump --version | grep -q " 18"']
+  return run(...check).then(() => name, async () => {
+    const substitute = 'localhost/postgres:test'
+    await build(substitute, [
+      'FROM postgres:17-trixie',
+      // 999 is the user id of the official image.
+      'RUN usermod --uid 999 postgres && groupmod --gid 999 postgres' +
+        ' && chown -R postgres:postgres /var/lib/postgresql /var/run/postgresql',
+      'ENV PGDATA=/var/lib/postgresql/17/server'
+    ])
+    return substitute
+  })
+}
+
+/** Builds the image of the servers of backup.yml and failover.yml. */
+export async function buildDatabaseImage () {
+  const base = `BASE=${await findPostgres()}`
+  await run('build', '--tag', databaseImage, '--build-arg', base, 'deploy/database')
 }
 
 export const buildNextImage = (tag: string, migration: string) => build(tag, [
@@ -108,6 +141,9 @@ export async function openProject (t: Test, ...overlays: string[]) {
     COMPOSE_PROJECT_NAME: name,
     COMPOSE_FILE: files.map((file) => join(root, file)).join(':'),
     PLANT_STORE_IMAGE: image,
+    POSTGRES_IMAGE: await findPostgres(),
+    DATABASE_IMAGE: databaseImage,
+    ADMIN: 'docker compose exec -T database psql --username=postgres',
     PORT: '127.0.0.1:0'
   }
   let pending: Promise<unknown> = Promise.resolve()

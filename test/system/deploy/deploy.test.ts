@@ -128,7 +128,7 @@ t.test('the archive of a release pulls the image and names all files that Compos
     const base = file === 'deploy/service.yml' ? 'deploy' : '.'
     for (const [, path = ''] of (await unpacked(file)).matchAll(/[ "](?:\$\{\w+:-)?(\.\/[^\s:}]+)\}?:\//g)) {
       // The operator creates these folders.
-      if (['./archive', './backups', './tls'].includes(path)) continue
+      if (['./backups', './tls'].includes(path)) continue
       t.ok(existsSync(join(folder, base, path)), `${file}: ${path}`)
     }
   }
@@ -158,12 +158,12 @@ t.test('a release that is unpacked over another one leaves the operator\'s files
   const [table = ''] = await find('docs/operating.md', /^## Files of your own\n(.*?)^## /gms)
   const copies = [...table.matchAll(/^\| `(\S+)` \|.*?(?:`\w+=\.\/(\S+)`)? \|$/gm)]
     .flatMap(([, original, copy]) => copy === undefined ? [] : [{ original: original as string, copy }])
-  t.equal(copies.length, 4)
+  t.equal(copies.length, 5)
   for (const { original, copy } of copies) {
     await run(`cp ${original} ${copy} && echo '# mine' >> ${copy}`, folder)
     t.notOk(existsSync(join(root, copy)), `no release has ${copy}`)
   }
-  const others = ['.env', 'tls/plants.pem', 'deploy/ca/db.crt', 'backups/a.dump', 'archive/1/base.tar.gz']
+  const others = ['.env', 'tls/plants.pem', 'deploy/ca/db.crt', 'backups/pgbackrest/a']
   for (const file of others) await run(`mkdir -p $(dirname ${file}) && echo mine > ${file}`, folder)
   await (await pack(folder, 'new')).unpack()
   t.match(await readFile(join(folder, 'deploy/service.yml'), 'utf8'), '{PLANT_STORE_IMAGE:-new}')

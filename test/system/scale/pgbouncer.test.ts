@@ -20,7 +20,7 @@ const skip = await missing('postgres:18', 'edoburu/pgbouncer:v1.24.1-p1')
 t.test('the service works through PgBouncer in transaction mode without further settings', {
   skip
 }, async (t) => {
-  const project = await startProject(t, 'pgbouncer', { DATABASE_PASSWORD: 'p/a?s\'s"w#o\\r$d' })
+  const project = await startProject(t, ['pgbouncer'], { DATABASE_PASSWORD: 'p/a?s\'s"w#o\\r$d' })
   const url = await project.databaseUrl('pool')
   const direct = await project.databaseUrl('database')
   const { acknowledged, ledger, stop } = await startWriters(url, project.addresses)
@@ -60,7 +60,7 @@ t.test('the service works through PgBouncer in transaction mode without further 
 })
 
 t.test('through PgBouncer, statements use the index on every server connection', { skip }, async (t) => {
-  const project = await startProject(t, 'pgbouncer')
+  const project = await startProject(t, ['pgbouncer'])
   const restartPool = async () => {
     await run('restart', await project.container('pool'))
     return project.databaseUrl('pool')

@@ -1,8 +1,10 @@
 // Helpers for the tests that run several instances, with Compose overlays for the databases.
+import { chmod, mkdir } from 'node:fs/promises'
+import { join } from 'node:path'
 import type { Test } from 'tap'
-import { buildImage, openProject, run, urlOf, waitForStatus } from '../container/support.ts'
-
-export type Project = Awaited<ReturnType<typeof startProject>>
+import {
+  buildDatabaseImage, buildImage, openProject, run, settings, until, urlOf, waitForStatus
+} from '../container/support.ts'
 
 /** Returns false if all images are available. Otherwise returns the reason to skip the test. */
 export function missing (...images: string[]): Promise<string | false> {
@@ -10,18 +12,38 @@ export function missing (...images: string[]): Promise<string | false> {
   return Promise.all(images.map(find)).then(() => false as const, () => `no image of ${images.join(', ')}`)
 }
 
-let imageBuilt: Promise<void> | undefined
+type Inside = (service: string, ...command: string[]) => Promise<string>
 
-/** Starts two instances and the databases of a Compose overlay. Waits until both instances are ready. */
-export async function startProject (t: Test, overlay: string, env: Record<string, string> = {}) {
-  await (imageBuilt ??= buildImage())
-  const project = await openProject(t, overlay)
-  Object.assign(project.env, env)
+/** Begins the backups beside the server that becomes the primary. */
+async function createStanza ({ inside }: { inside: Inside }) {
+  const create = (service: string) =>
+    inside(service, 'pgbackrest', 'stanza-create').then(() => true, () => false)
+  await until(async () => await create('backup') || create('backup-2'), (isDone) => isDone)
+}
+
+let imagesBuilt: Promise<unknown> | undefined
+
+/**
+ * Starts the databases of Compose overlays, and the instances of rolling.yml, or two instances. Waits until
+ * the two are ready.
+ */
+export async function startProject (t: Test, overlays: string[], env: Record<string, string> = {}) {
+  await (imagesBuilt ??= Promise.all([buildImage(), buildDatabaseImage()]))
+  const project = await openProject(t, ...overlays)
+  const BACKUPS = join(t.testdir(), 'backups')
+  await mkdir(BACKUPS)
+  // PostgreSQL's user writes there.
+  await chmod(BACKUPS, 0o777)
+  Object.assign(project.env, { BACKUPS }, ...overlays.map((overlay) => settings[overlay]), env)
+  if (overlays.includes('rolling')) {
+    await project.compose('up', '--detach', '--no-build')
+    if (overlays.includes('backup')) await createStanza(project)
+    return { ...project, addresses: [], BACKUPS }
+  }
   await project.compose('up', '--detach', '--no-build', '--scale', 'plant-store=2')
+  if (overlays.includes('backup')) await createStanza(project)
   const instances = await project.containers('plant-store')
   const addresses = await Promise.all(instances.map(urlOf))
   for (const address of addresses) await waitForStatus(`${address}/readyz`, 200)
-  // From then on, commits wait for the standby.
-  if (overlay === 'failover') await project.healthy('two')
-  return { ...project, addresses }
+  return { ...project, addresses, BACKUPS }
 }
