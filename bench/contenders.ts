@@ -1,7 +1,6 @@
 // Defines the contenders: the programs that the benchmark measures.
 import { execFileSync, spawnSync } from 'node:child_process'
 import { cpSync, symlinkSync } from 'node:fs'
-import { availableParallelism } from 'node:os'
 import { join } from 'node:path'
 import { folder, type Contender } from './running.ts'
 
@@ -15,43 +14,11 @@ export const service: Contender = {
   title: 'this service',
   command: [join(here, '../src/main.ts')],
   ready: '/readyz',
-  // The Docker image also sets both variables.
-  env: { NODE_ENV: 'production', NODE_COMPILE_CACHE: join(folder, 'compile-cache') }
+  env: { NODE_ENV: 'production' }
 }
 
-export const withSettings = (name: string, title: string, env: Record<string, string>): Contender =>
-  ({ ...service, name, title, env: { ...service.env, ...env } })
-
-export const perCore: Contender = {
-  ...withSettings('per_core', `${service.title}, all cores`, { REUSE_PORT: 'on' }),
-  processes: availableParallelism()
-}
-
-export const watched = (OTEL_EXPORTER_OTLP_ENDPOINT: string): Contender[] => [
-  withSettings('metrics', 'with metrics', { METRICS_PORT: '0' }),
-  withSettings('traced', 'with traces of one request in a hundred', {
-    OTEL_EXPORTER_OTLP_ENDPOINT,
-    OTEL_TRACES_SAMPLER: 'traceidratio',
-    OTEL_TRACES_SAMPLER_ARG: '0.01'
-  }),
-  withSettings('all_traced', 'with traces of all', { OTEL_EXPORTER_OTLP_ENDPOINT })
-]
-
-/** Returns the service of another checkout. Run `npm ci` in that checkout first. */
-export const before = (checkout: string): Contender => ({
-  ...service,
-  name: 'before',
-  title: 'the version before',
-  command: [join(checkout, 'src/main.ts')]
-})
-
-export function fillCompileCache ({ command, env }: Contender) {
-  // Five seconds after the start, SIGINT stops the service. Node then writes the compile cache.
-  spawnSync('timeout', ['--signal=INT', '5', ...command], {
-    env: { ...process.env, ...env, DATABASE_URL: 'postgres://127.0.0.1/none', PORT: '0' },
-    stdio: 'ignore'
-  })
-}
+export const before = (checkout: string): Contender =>
+  ({ ...service, name: 'before', title: 'the version before', command: [join(checkout, 'src/main.ts')] })
 
 export const yardstick: Contender =
   { name: 'fastify', title: 'Fastify + pg', command: [process.execPath, peer('fastify.ts')], ready: '/livez' }
@@ -94,11 +61,12 @@ function floor (): Contender {
   return { name: 'floor', title: 'libraries alone', command, ready: '/' }
 }
 
+/** Builds the contenders. Skips those with tools that are not installed. */
 export function contenders (): Contender[] {
-  const all = [service, perCore, yardstick]
-  for (const [name, get] of Object.entries({ go, rust, floor })) {
+  const all = [service, yardstick]
+  for (const [name, build] of Object.entries({ go, rust, floor })) {
     try {
-      all.push(get())
+      all.push(build())
     } catch (error) {
       const { stderr, message } = error as Error & { stderr?: Buffer }
       console.log(`without ${name}: ${stderr ?? message}`)

@@ -7,7 +7,7 @@ import { defineType, isInt64Text, LimitText } from '../http/validation.ts'
 import type { List } from './lists.ts'
 import type { Page } from './pages.ts'
 
-export const writeCursor = (id: string) => Buffer.from(id).toString('base64url')
+const writeCursor = (id: string) => Buffer.from(id).toString('base64url')
 const readCursor = (cursor: string) => Buffer.from(cursor, 'base64url').toString('latin1')
 
 /** A row's id, encoded by `writeCursor` so that clients do not use the text as an id or an offset. */
