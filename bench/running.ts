@@ -2,8 +2,7 @@
 import { spawn } from 'node:child_process'
 import { createHash } from 'node:crypto'
 import { once } from 'node:events'
-import { openSync, readFileSync, writeFileSync } from 'node:fs'
-import { chmod, mkdtemp, rm } from 'node:fs/promises'
+import { chmodSync, mkdtempSync, openSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
@@ -34,7 +33,8 @@ export interface Running extends AsyncDisposable {
 
 export type Postgres = Awaited<ReturnType<typeof startPostgres>>
 
-export const folder = await mkdtemp(join(tmpdir(), 'plant-store-bench-'))
+export const folder = mkdtempSync(join(tmpdir(), 'plant-store-bench-'))
+process.on('exit', () => rmSync(folder, { recursive: true, force: true }))
 const tokens = Array.from({ length: 2000 }, () => createToken())
 /** The token in line n, counted from 0, belongs to the user n. */
 export const tokensFile = join(folder, 'tokens')
@@ -58,17 +58,14 @@ export async function withClient<T> (url: string, work: (client: pg.Client) => P
 /** Starts a temporary PostgreSQL server with default settings, so fsync is on. */
 export async function startPostgres () {
   // When root runs the benchmark, the user postgres runs PostgreSQL and needs access to the folder.
-  await chmod(folder, 0o755)
+  chmodSync(folder, 0o755)
   const server = await startEmbedded(folder)
   const pid = Number(readFileSync(join(folder, 'postgresql/postmaster.pid'), 'utf8').split('\n')[0])
   const url = (database: string) => new URL(database, server.url).href
   return {
     url,
     start: (contender: Contender) => start(contender, url(contender.name), pid),
-    async [Symbol.asyncDispose] () {
-      await server.close()
-      await rm(folder, { recursive: true, force: true })
-    }
+    [Symbol.asyncDispose]: () => server.close()
   }
 }
 
