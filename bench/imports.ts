@@ -4,6 +4,7 @@ import { once } from 'node:events'
 import { createWriteStream } from 'node:fs'
 import { join } from 'node:path'
 import { Readable } from 'node:stream'
+import { text } from 'node:stream/consumers'
 import { pipeline } from 'node:stream/promises'
 import { table } from '../test/support/table.ts'
 import { found, service } from './contenders.ts'
@@ -29,8 +30,9 @@ async function writeFiles () {
 async function importWith ([program = '', ...args]: string[], url: string): Promise<number> {
   const began = performance.now()
   const env = { ...process.env, ...service.env, DATABASE_URL: url }
-  const [code] = await once(spawn(program, args, { env, stdio: 'ignore', signal: interrupted }), 'exit')
-  if (code !== 0) throw new Error(`${program} ${args.join(' ')}: exit code ${code}`)
+  const child = spawn(program, args, { env, stdio: ['ignore', 'ignore', 'pipe'], signal: interrupted })
+  const [errors, [code]] = await Promise.all([text(child.stderr), once(child, 'exit')])
+  if (code !== 0) throw new Error(`${program} ${args.join(' ')}: ${errors}`)
   return plants / (performance.now() - began) * 1000
 }
 

@@ -20,9 +20,9 @@ const processor = ({ own, postgres }: Sample) => own + postgres
 const measures: Measure[] = [
   { title: 'requests/s', share: 'full', isRate: true, figure: perSecond },
   { title: 'processor µs', share: 'full', figure: processor },
-  { title: 'median ms at a third', share: 'third', figure: ({ p50 }) => p50 },
-  { title: 'p99 ms at a third', share: 'third', figure: ({ p99 }) => p99 },
-  { title: 'processor µs at a third', share: 'third', figure: processor }
+  { title: 'third, median ms', share: 'third', figure: ({ p50 }) => p50 },
+  { title: 'third, p99 ms', share: 'third', figure: ({ p99 }) => p99 },
+  { title: 'third, processor µs', share: 'third', figure: processor }
 ]
 
 const unique = <T>(values: T[]) => [...new Set(values)]
