@@ -2,14 +2,19 @@
 import { Socket } from 'node:net'
 import pg from 'pg'
 import type { Server } from './connection-string.ts'
+import type { Servers, SessionSettings } from './servers.ts'
 
 export class Client extends pg.Client {
   /** The process id of the session. A pooler invents one. @types/pg lacks this property. */
   declare readonly processID: number
+  /** Identifies the session. Undefined behind a pooler, and before `start`. */
+  session: string | undefined
+  /** A time of `performance.now()`. */
+  readonly startedAt = performance.now()
   readonly #socket: Socket
   readonly #deadline: NodeJS.Timeout
 
-  /** The connection must open, and `ready` must be called, within `timeoutMs`. Options of `server` win. */
+  /** The connection must open, and `start` must end, within `timeoutMs`. Options of `server` win. */
   constructor (server: Server, timeoutMs: number, options: pg.ClientConfig) {
     const socket = new Socket()
     // If the network drops the packets of an idle connection, the connection ends after some 20 s.
@@ -19,28 +24,30 @@ export class Client extends pg.Client {
     this.#socket = socket
     const ms = Math.min(timeoutMs, ownMs)
     const error = new Error(`no connection within ${ms} ms`)
-    this.#deadline = setTimeout(() => socket.destroy(error), ms).unref()
+    this.#deadline = setTimeout(() => socket.destroy(error), ms)
     // An unhandled 'error' event would crash the process. Pending queries are rejected separately.
     this.on('error', () => {})
-    this.once('end', () => this.ready())
+    // After an error of its own, such as a missing password, pg would leave the connection open.
+    this.connection.on('error', () => this.reset())
+    this.once('end', () => clearTimeout(this.#deadline))
   }
 
-  /** Connects. After an error of its own, such as a missing password, pg would leave the connection open. */
+  /** Rejects if the server must not be used. */
+  async start (servers: Servers, settings?: SessionSettings): Promise<void> {
+    this.session = await servers.startSession(this, settings)
+    clearTimeout(this.#deadline)
+  }
+
+  /** Connects without a session's settings, for a command. */
   async open (): Promise<void> {
-    await this.connect().catch((error) => {
-      this.reset()
-      throw error
-    })
-  }
-
-  /** Ends the deadline. */
-  ready (): void {
+    await this.connect()
     clearTimeout(this.#deadline)
   }
 
   /**
    * Gives up the connection: discards what the server has not received yet, and rejects the statement in
-   * flight. After an orderly close, the kernel would go on sending, and the server would run the statement later.
+   * flight. After an orderly close, the kernel would go on sending, and the server would run the statement
+   * later.
    */
   reset (): void {
     // A Unix socket knows no reset, and has no network that could delay a statement.

@@ -1,12 +1,12 @@
-// The connections for one kind of statement. A connection runs one statement at a time, so no statement waits
-// behind a slow one of another kind.
+// The connections for one kind of statement, in a pool of pg. A connection runs one statement at a time.
 import pg from 'pg'
 import { ApiError, errors } from '../errors.ts'
 import { connectionEvents, requestContext, statementEvents } from '../events.ts'
-import { Backoff } from './backoff.ts'
+import type { Backoff } from './backoff.ts'
 import { Client } from './client.ts'
 import type { GivenUpSessions } from './given-up-sessions.ts'
 import { isFatal, isReadOnly, isStalePlan, toConnectError, toDatabaseError } from './pg-errors.ts'
+import type { Servers, SessionSettings } from './servers.ts'
 
 /** A row as the server sends it: every value as text, in the order of the columns. */
 export type Row = Array<string | null>
@@ -28,47 +28,54 @@ interface Job extends Omit<PromiseWithResolvers<Row[]>, 'promise'> {
   stalePlans: number
 }
 
-/** A client of pg's pool. It stays checked out: a checkout for each statement takes more processor time. */
-export class PooledClient extends Client {
-  declare release: (isBroken: boolean) => void
-  /** Undefined behind a pooler. */
-  session: string | undefined
-  /** The statement in flight. */
-  job: Job | undefined
-  timer: NodeJS.Timeout | undefined
+export interface ConnectionsOptions {
+  /** How many statements are in flight at most. */
+  max: number
+  servers: Servers
+  /** The pause after a failed attempt to connect. All kinds of statements share it. */
+  backoff: Backoff
+  givenUp: GivenUpSessions
+  client: pg.ClientConfig
+  maxConnectMs: number
+  /** After this time without a result, the connection is given up. PostgreSQL ends a statement earlier. */
+  maxResultMs: number
+  settings?: SessionSettings
 }
 
-export interface ConnectionsOptions {
-  max: number
-  /** Opens a connection within some seconds. */
-  open: () => Promise<PooledClient>
-  /** After this time without a result, the connection is given up. PostgreSQL ends a statement earlier. */
-  resultTimeoutMs: number
-  givenUp: GivenUpSessions
-  /** All kinds of statements share the pause after a failed attempt to connect. */
-  backoff: Backoff
-  /** Called when the server may be gone, or accept no more writes. */
-  onLost: () => void
-}
+type PooledClient = Client & pg.PoolClient
+
+/** How often a connection to a read-only server is replaced at most. The server may accept writes again. */
+const minReadOnlyMs = 1000
 
 export class Connections {
   /** The number of statements that wait for a connection or a result. */
   pending = 0
   readonly #options: ConnectionsOptions
-  readonly #clients = new Set<PooledClient>()
-  readonly #idle: PooledClient[] = []
-  readonly #waiting: Job[] = []
-  #opening = 0
-  /** Connections that were given up, and whose session the server has not ended. */
-  #held = 0
-  /** The pause after a write on a read-only server. The next connection may find it writable again. */
-  readonly #readOnly = new Backoff()
-  #lastError: unknown
-  #closedError: unknown
-  #closed: PromiseWithResolvers<void> | undefined
+  readonly #pool: pg.Pool
+  /** Given-up connections. Each keeps its place in the pool until the server has ended its session. */
+  #heldPlaces = 0
 
   constructor (options: ConnectionsOptions) {
+    const { max, servers, client, maxConnectMs, maxResultMs, settings } = options
     this.#options = options
+    this.#pool = new pg.Pool({
+      max,
+      idleTimeoutMillis: 0,
+      // A statement may wait for a place in the pool as long as for a result.
+      connectionTimeoutMillis: maxResultMs,
+      Client: class extends Client {
+        constructor () {
+          super(servers.latest, maxConnectMs, client)
+        }
+      },
+      onConnect: (client) => (client as unknown as Client).start(servers, settings)
+    })
+    this.#pool.on('connect', () => {
+      options.backoff.succeed()
+      connectionEvents.publish({ event: 'opened' })
+    })
+    // An idle connection is lost. pg has removed it from the pool.
+    this.#pool.on('error', () => this.#lose())
   }
 
   /** Rejects with pg's error if the statement is at fault, otherwise with a 503. */
@@ -80,147 +87,116 @@ export class Connections {
     return promise
   }
 
-  #start (job: Job): void {
-    const client = this.#idle.pop()
-    if (client !== undefined) return this.#send(client, job)
-    this.#waiting.push(job)
-    this.#openMore()
-  }
-
-  /** Opens a connection for a waiting statement. Rejects the waiting statements if no connection can run them. */
-  #openMore (): void {
-    const { size } = this.#clients
-    const isFull = size + this.#opening + this.#held >= this.#options.max
-    const error = this.#closedError ?? this.#options.backoff.error ?? this.#readOnly.error
-    if (this.#waiting.length > this.#opening && !isFull && error === undefined) void this.#open()
-    // Each open connection is in use, and becomes free or is given up.
-    if (size + this.#opening > 0) return
-    for (const job of this.#waiting.splice(0)) this.#settle(job, error ?? this.#lastError)
-  }
-
-  /** Opens a connection if there is none, so that the first statement need not wait. Never rejects. */
-  async openFirst (): Promise<void> {
-    if (this.#clients.size + this.#opening === 0) await this.#open()
-  }
-
-  async #open (): Promise<void> {
-    this.#opening++
-    try {
-      const client = await this.#options.open()
-      this.#options.backoff.succeed()
-      this.#clients.add(client)
-      client.once('end', () => this.#discard(client, 'lost'))
-      client.timer = setTimeout(() => this.#expire(client), this.#options.resultTimeoutMs).unref()
-      connectionEvents.publish({ event: 'opened' })
-      this.#free(client)
-    } catch (error) {
-      connectionEvents.publish({ event: 'failed', error })
-      this.#lastError = toConnectError(error)
-      this.#options.backoff.fail(this.#lastError)
-      this.#options.onLost()
-      // While other connections are open, statements wait. They may wait for a long time.
-      void this.#options.backoff.end().then(() => this.#openMore())
+  #settle (job: Job, error: unknown, rows: Row[] = []): void {
+    const { statement: { name }, startedAt, context, resolve, reject } = job
+    this.pending--
+    if (statementEvents.hasSubscribers) {
+      statementEvents.publish({ name, startedAt, error, requestContext: context })
     }
-    this.#opening--
-    this.#openMore()
+    if (error === undefined) resolve(rows)
+    else reject(toDatabaseError(error))
   }
 
-  #send (client: PooledClient, job: Job): void {
+  #start (job: Job): void {
+    const { max, servers, backoff } = this.#options
+    const { idleCount, totalCount } = this.#pool
+    if (this.#heldPlaces === max) return this.#settle(job, slow('all earlier connections hang'))
+    if (idleCount > 0 || totalCount === max) return this.#checkOut(job)
+    if (backoff.error !== undefined) return this.#waitOrFail(job, backoff.error)
+    // Opens a connection.
+    if (servers.isKnown) return this.#checkOut(job)
+    servers.find().then(() => this.#checkOut(job), (error) => this.#failToOpen(job, error))
+  }
+
+  #checkOut (job: Job): void {
+    this.#pool.connect((error, client) => {
+      if (error === undefined) this.#send(job, client as PooledClient)
+      // pg-pool has no code for this error.
+      else if (/^timeout exceeded/.test(error.message)) this.#settle(job, slow('no free connection'))
+      else this.#failToOpen(job, error)
+    })
+  }
+
+  #failToOpen (job: Job, cause: Error): void {
+    const error = toConnectError(cause)
+    connectionEvents.publish({ event: 'failed', error: cause })
+    this.#options.backoff.fail(error)
+    this.#options.servers.forget()
+    this.#waitOrFail(job, error)
+  }
+
+  /** While a connection is open, the statement waits: the server may be full. */
+  #waitOrFail (job: Job, error: unknown): void {
+    const { backoff, maxResultMs } = this.#options
+    const isOpen = this.#pool.totalCount > this.#heldPlaces
+    if (!isOpen || performance.now() - job.startedAt > maxResultMs) return this.#settle(job, error)
+    backoff.end().then(() => this.#start(job))
+  }
+
+  #send (job: Job, client: PooledClient): void {
     const { statement: { name, preparedAs = name, text }, values } = job
-    client.job = job
-    client.timer?.refresh()
+    let isDone = false
+    const timer = setTimeout(() => {
+      // Read the result first if it arrived while the event loop was blocked.
+      setImmediate(() => {
+        if (isDone) return
+        isDone = true
+        this.#giveUp(job, client)
+      })
+    }, this.#options.maxResultMs)
     client.query({ name: preparedAs, text, values, rowMode: 'array' },
       (error: Error | null, result: pg.QueryArrayResult<Row>) => {
-        // After #giveUp, the statement has already been rejected.
-        if (client.job !== job) return
-        client.job = undefined
-        if (error === null) this.#succeed(client, job, result.rows)
-        else this.#fail(client, job, error)
+        if (isDone) return
+        isDone = true
+        clearTimeout(timer)
+        if (error !== null) return this.#fail(job, client, error)
+        client.release()
+        this.#settle(job, undefined, result.rows)
       })
   }
 
-  #succeed (client: PooledClient, job: Job, rows: Row[]): void {
-    this.#readOnly.succeed()
-    this.#free(client)
-    this.#settle(job, undefined, rows)
-  }
-
-  #fail (client: PooledClient, job: Job, error: Error): void {
+  #fail (job: Job, client: PooledClient, error: Error): void {
     const isStale = isStalePlan(error)
-    if (isReadOnly(error)) {
-      this.#readOnly.fail(toConnectError(error))
-      this.#options.onLost()
-    }
-    if (isStale || isReadOnly(error)) this.#discard(client)
-    else if (isFatal(error) || !(error instanceof pg.DatabaseError)) this.#discard(client, 'lost')
-    else this.#free(client)
+    const isOld = performance.now() - client.startedAt > minReadOnlyMs
+    const isLost = isFatal(error) || !(error instanceof pg.DatabaseError)
+    client.release(isLost || isStale || (isReadOnly(error) && isOld))
+    if (isLost) this.#lose()
+    if (isReadOnly(error)) this.#options.servers.forget()
     // The server has not run a statement with a stale plan. All connections may have one.
     if (isStale && job.stalePlans++ < this.#options.max) this.#start(job)
     else this.#settle(job, error)
   }
 
-  #settle ({ statement: { name }, startedAt, context, resolve, reject }: Job, error: unknown, rows?: Row[]): void {
-    this.pending--
-    if (statementEvents.hasSubscribers) {
-      statementEvents.publish({ name, startedAt, error, requestContext: context })
-    }
-    if (error === undefined) resolve(rows as Row[])
-    else reject(toDatabaseError(error))
-  }
-
-  #free (client: PooledClient): void {
-    const job = this.#waiting.shift()
-    if (job !== undefined) this.#send(client, job)
-    else if (this.#closed === undefined) this.#idle.push(client)
-    else this.#discard(client)
-  }
-
-  #discard (client: PooledClient, event?: 'lost'): void {
-    if (!this.#clients.delete(client)) return
-    const index = this.#idle.indexOf(client)
-    if (index !== -1) this.#idle.splice(index, 1)
-    clearTimeout(client.timer)
-    client.release(true)
-    if (event !== undefined) {
-      connectionEvents.publish({ event })
-      this.#options.onLost()
-    }
-    this.#openMore()
-    if (this.#clients.size === 0) this.#closed?.resolve()
-  }
-
-  #expire (client: PooledClient): void {
-    const { job } = client
-    // Read the result first if it arrived while the event loop was blocked.
-    setImmediate(() => { if (job !== undefined && job === client.job) this.#giveUp(client, job) })
+  #lose (): void {
+    connectionEvents.publish({ event: 'lost' })
+    this.#options.servers.forget()
   }
 
   /** The outcome of the statement is unknown. */
-  #giveUp (client: PooledClient, job: Job): void {
-    client.job = undefined
-    this.#clients.delete(client)
+  #giveUp (job: Job, client: PooledClient): void {
     client.reset()
     connectionEvents.publish({ event: 'timed_out' })
-    this.#options.onLost()
-    this.#lastError = new ApiError(errors.DATABASE_SLOW, { cause: new Error('no result in time') })
-    const release = () => {
-      this.#held--
-      client.release(true)
-    }
-    this.#held++
+    this.#options.servers.forget()
+    this.#heldPlaces++
     // Without this wait, sessions would pile up on a server whose commits hang.
-    if (client.session === undefined) release()
-    else this.#options.givenUp.add(client.session, release)
-    this.#settle(job, this.#lastError)
-    this.#openMore()
-    if (this.#clients.size === 0) this.#closed?.resolve()
+    this.#options.givenUp.add(client.session, () => {
+      this.#heldPlaces--
+      client.release(true)
+    })
+    this.#settle(job, slow('no result in time'))
+  }
+
+  /** Opens a connection if there is none, so that the first statement need not wait. Never rejects. */
+  async openFirst (): Promise<void> {
+    if (this.#pool.totalCount > 0) return
+    await this.#options.servers.find().then(() => this.#pool.connect())
+      .then((client) => client.release(), () => {})
   }
 
   /** Waits for the statements in flight. Rejects later statements. */
   async close (): Promise<void> {
-    this.#closedError = toConnectError(new Error('the service has closed the database'))
-    this.#closed = Promise.withResolvers()
-    for (const client of [...this.#idle]) this.#discard(client)
-    if (this.#clients.size > 0) await this.#closed.promise
+    if (!this.#pool.ending) await this.#pool.end()
   }
 }
+
+const slow = (reason: string) => new ApiError(errors.DATABASE_SLOW, { cause: new Error(reason) })

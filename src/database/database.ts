@@ -2,7 +2,7 @@
 import pg from 'pg'
 import { Backoff } from './backoff.ts'
 import { connectTimeoutMs } from './connection-string.ts'
-import { Connections, PooledClient, type Row, type Statement } from './connections.ts'
+import { Connections, type Row, type Statement } from './connections.ts'
 import { GivenUpSessions } from './given-up-sessions.ts'
 import { Servers, type SessionSettings } from './servers.ts'
 
@@ -20,28 +20,29 @@ export interface DatabaseOptions {
 
 export type Database = ReturnType<typeof openDatabase>
 
-/** How many batches of each batcher are in flight at most. Creates and deletes have a batcher each. */
-export const maxInFlight = { lookUps: 2, lists: 2, pages: 2, writes: 2, retries: 4 }
+/** How many statements of each batcher are in flight at most. Creates and deletes have batchers of their own. */
+export const maxInFlight = { lookUps: 2, shortLists: 2, pages: 2, writeBatches: 2, writesAlone: 4 }
 
-// Look-ups leave two connections: one for the probe, one for recording uses of tokens.
+/** Each kind of statement has a pool of connections. Each statement in flight has a connection. */
 const poolSizes = {
+  // Two more than look-ups: one for the probe, one for recording uses of tokens.
   token: maxInFlight.lookUps + 2,
-  list: maxInFlight.lists,
-  page: maxInFlight.pages,
-  write: 2 * maxInFlight.writes,
-  retry: 2 * maxInFlight.retries
+  read: maxInFlight.shortLists,
+  long_read: maxInFlight.pages,
+  write_batch: 2 * maxInFlight.writeBatches,
+  write: 2 * maxInFlight.writesAlone
 }
+
+type Kind = keyof typeof poolSizes
 
 /** One more connection asks for given-up sessions. docs/operating.md has this number. */
 export const maxConnections = Object.values(poolSizes).reduce((sum, size) => sum + size) + 1
-
-type Kind = keyof typeof poolSizes
 
 /**
  * A batch that waits for a locked row fails after this time, and its items are sent alone. So a locked row
  * delays the other items only briefly.
  */
-const settingsOf: Partial<Record<Kind, SessionSettings>> = { write: { lock_timeout: '250ms' } }
+const settingsOf: Partial<Record<Kind, SessionSettings>> = { write_batch: { lock_timeout: '250ms' } }
 
 // Even on Citus, PostgreSQL runs this statement without contacting another node.
 const probeOf = (table: string) =>
@@ -54,60 +55,36 @@ const types = { getTypeParser: () => (text: string) => text } as unknown as pg.C
  * Each statement is a transaction of its own. Methods reject with pg's error if the statement is at fault,
  * otherwise with a 503. Batchers, not this module, limit the number of pending statements.
  */
-export function openDatabase (
-  { url, statementTimeoutMs, applicationName = 'plant-store', maxConnectMs = connectTimeoutMs }: DatabaseOptions
-) {
+export function openDatabase (options: DatabaseOptions) {
+  const { url, statementTimeoutMs, applicationName = 'plant-store', maxConnectMs = connectTimeoutMs } = options
   const servers = new Servers(url)
-  const options = { application_name: applicationName, statement_timeout: statementTimeoutMs, types }
-  const pool = new pg.Pool({
-    Client: class extends PooledClient {
-      constructor () {
-        super(servers.latest, maxConnectMs, options)
-      }
-    },
-    max: maxConnections,
-    idleTimeoutMillis: 0
-    // `Connections` notices lost connections itself. An unhandled 'error' event would crash the process.
-  }).on('error', () => {})
+  const client = { application_name: applicationName, statement_timeout: statementTimeoutMs, types }
   const backoff = new Backoff()
-  const givenUp = new GivenUpSessions(() => servers.connect(maxConnectMs, options))
-
-  async function open (settings?: SessionSettings): Promise<PooledClient> {
-    await servers.find()
-    const client = await pool.connect() as unknown as PooledClient
-    try {
-      client.session = await servers.startSession(client, settings)
-      client.ready()
-      return client
-    } catch (error) {
-      client.release(true)
-      throw error
-    }
-  }
-
-  const kinds = Object.fromEntries(Object.entries(poolSizes).map(([kind, max]) => [kind, new Connections({
-    max,
-    open: () => open(settingsOf[kind as Kind]),
-    resultTimeoutMs: (statementTimeoutMs || 5000) + 1000,
-    givenUp,
+  const givenUp = new GivenUpSessions(() =>
+    servers.connect(maxConnectMs, { ...client, query_timeout: maxConnectMs }))
+  const maxResultMs = (statementTimeoutMs || 5000) + 1000
+  const create = (kind: Kind) => new Connections({
+    max: poolSizes[kind],
+    settings: settingsOf[kind],
+    servers,
     backoff,
-    onLost: () => servers.forget()
-  })])) as Record<Kind, Connections>
+    givenUp,
+    client,
+    maxConnectMs,
+    maxResultMs
+  })
+  const kinds = Object.fromEntries(Object.keys(poolSizes).map((kind) =>
+    [kind, create(kind as Kind)])) as Record<Kind, Connections>
   const all = Object.values(kinds)
-  const runOn = (kind: Kind) => (statement: Statement, values?: unknown[]) => kinds[kind].run(statement, values)
+  const runOn = (kind: Kind) => (statement: Statement, values?: unknown[]) =>
+    kinds[kind].run(statement, values)
 
   return {
-    /** Whether the server has Citus. True until the first connection is open. */
+    /** Whether the server has Citus. Until the first connection is open, true: Citus takes no batches. */
     isDistributed: () => servers.isDistributed,
 
     /** Call this when a result shows that the server has Citus by now. */
     noticeCitus: () => { servers.isDistributed = true },
-
-    /** For short reads, which share statements. */
-    read: runOn('list'),
-
-    /** For reads that may take long. */
-    readLong: runOn('page'),
 
     /** For token look-ups. */
     lookUp: runOn('token'),
@@ -115,14 +92,20 @@ export function openDatabase (
     /** For background jobs. */
     writeAside: runOn('token'),
 
+    /** For short reads, which share statements. */
+    read: runOn('read'),
+
+    /** For reads that may take long. */
+    readLong: runOn('long_read'),
+
     /**
-     * For batches. Fails after a short wait for a lock. Resolves after the commit. After DATABASE_UNAVAILABLE or
-     * DATABASE_SLOW, the outcome is unknown.
+     * For batches. Fails after a short wait for a lock. Resolves after the commit. After
+     * DATABASE_UNAVAILABLE or DATABASE_SLOW, the outcome is unknown.
      */
-    writeBatch: runOn('write'),
+    writeBatch: runOn('write_batch'),
 
     /** Like `writeBatch`, but waits for locks up to the time limit of a statement. */
-    write: runOn('retry'),
+    write: runOn('write'),
 
     /** Rejects if no connection opens, or a table is missing. */
     async probe (tables: string[]): Promise<void> {
@@ -139,9 +122,8 @@ export function openDatabase (
 
     /** Waits for the statements in flight. May be called twice. */
     async close (): Promise<void> {
+      givenUp.close()
       await Promise.all(all.map((each) => each.close()))
-      givenUp.clear()
-      if (!pool.ending) await pool.end()
     }
   }
 }

@@ -1,12 +1,13 @@
-// Waits until the server has ended sessions that the service has given up. A session that waits for a standby or
-// for the disk does not notice that its client is gone.
+// Waits until the server has ended sessions that the service has given up. A session that waits for a standby
+// or for the disk does not notice that its client is gone.
 import { setTimeout as delay } from 'node:timers/promises'
 import type { Client } from './client.ts'
 
 const pauseMs = 250
 
-// If the network dropped all packets, the server does not know that the client is gone. So this statement ends idle
-// sessions. Never end an active session: its commit may wait for a standby, and would become visible without it.
+// If the network dropped all packets, the server does not know that the client is gone. So this statement ends
+// idle sessions. Never end an active session: its commit may wait for a standby, and would become visible
+// without this standby.
 const selectLeft = `select session, case when state = 'idle' then pg_terminate_backend(pid) end
   from (select pid || ' ' || backend_start as session, * from pg_stat_activity) as activity
   where session = any ($1)`
@@ -16,20 +17,26 @@ export class GivenUpSessions {
   /** Maps each session to the function that reports its end. */
   readonly #sessions = new Map<string, () => void>()
   #isPolling = false
+  #isClosed = false
 
   /** `connect` opens a connection of its own: the connections of the pools may all be given up. */
   constructor (connect: () => Promise<Client>) {
     this.#connect = connect
   }
 
-  /** Calls `onEnd` when the server no longer has the session. */
-  add (session: string, onEnd: () => void): void {
+  /**
+   * Calls `onEnd` when the server no longer has the session. Behind a pooler, sessions cannot be told apart:
+   * then `session` is undefined, and the call follows at once.
+   */
+  add (session: string | undefined, onEnd: () => void): void {
+    if (session === undefined || this.#isClosed) return onEnd()
     this.#sessions.set(session, onEnd)
     if (!this.#isPolling) void this.#poll()
   }
 
   /** Waits no longer. */
-  clear (): void {
+  close (): void {
+    this.#isClosed = true
     for (const onEnd of this.#sessions.values()) onEnd()
     this.#sessions.clear()
   }

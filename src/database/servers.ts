@@ -14,8 +14,8 @@ const unfitWhen: Record<Target, string> = {
 /** With several servers, a dead one must not delay the search for the primary. */
 const searchTimeoutMs = 1000
 
-// A prepared statement keeps its plan until PostgreSQL analyzes the table. A plan for a small table would read
-// the whole table, even after thousands of rows were added. So allow only index scans.
+// A prepared statement keeps its plan until PostgreSQL analyzes the table. A plan for a small table would
+// read the whole table, even after thousands of rows were added. So allow only index scans.
 const sessionSettings = {
   enable_seqscan: 'off',
   enable_bitmapscan: 'off',
@@ -31,9 +31,10 @@ export class UnfitServer extends Error {}
 export class Servers {
   readonly #servers: Server[]
   readonly #target: Target
-  #current: Server | undefined
   /** The server that `find` has found last. */
   latest: Server
+  /** Whether `latest` may be used for new connections. */
+  isKnown: boolean
   #search: Promise<Server> | undefined
   /** The system identifier of the first server, if there are several. */
   #system: string | undefined
@@ -45,12 +46,12 @@ export class Servers {
     this.#servers = servers
     this.#target = target
     this.latest = servers[0] as Server
-    if (servers.length === 1) this.#current = this.latest
+    this.isKnown = servers.length === 1
   }
 
   /** Resolves to the server for new connections. Of several servers, finds the first fit one that responds. */
   async find (): Promise<Server> {
-    if (this.#current !== undefined) return this.#current
+    if (this.isKnown) return this.latest
     this.#search ??= this.#findFit().finally(() => { this.#search = undefined })
     return this.#search
   }
@@ -69,7 +70,7 @@ export class Servers {
     this.latest = await Promise.any(attempts).catch(({ errors }) => {
       throw new AggregateError(errors, 'no server accepts writes')
     })
-    this.#current = this.latest
+    this.isKnown = true
     return this.latest
   }
 
@@ -77,13 +78,12 @@ export class Servers {
   async connect (timeoutMs: number, options: pg.ClientConfig): Promise<Client> {
     const client = new Client(await this.find(), timeoutMs, options)
     await client.open()
-    client.ready()
     return client
   }
 
   /** Call this when the server may accept no more writes. With several servers, `find` searches again. */
   forget (): void {
-    if (this.#servers.length > 1) this.#current = undefined
+    if (this.#servers.length > 1) this.isKnown = false
   }
 
   /**

@@ -33,14 +33,14 @@ export function createGateway<Row extends object> (
     const alone = new Batcher<Item, boolean>((items) => writeAll(database.write, items), {
       name: `${table.name}_${name}_alone`,
       maxItems: 1,
-      maxInFlight: maxInFlight.retries,
-      maxInFlightPerUser: maxInFlight.retries / 2,
+      maxInFlight: maxInFlight.writesAlone,
+      maxInFlightPerUser: maxInFlight.writesAlone / 2,
       maxQueued: MAX_QUEUED
     })
     const together = new Batcher<Item, boolean>((items) => writeAll(database.writeBatch, items), {
       name: `${table.name}_${name}`,
       maxItems: maxItems(512),
-      maxInFlight: maxInFlight.writes,
+      maxInFlight: maxInFlight.writeBatches,
       maxQueued: MAX_QUEUED,
       retries: { batcher: alone, isRetryable: wasRolledBack }
     })
@@ -57,7 +57,7 @@ export function createGateway<Row extends object> (
 
   const compare = new Batcher(async ([row]: Array<NewRow<Row> & Work>) =>
     [(await database.read(statements.same, valuesOf(row as NewRow<Row>))).length > 0],
-  { name: `${table.name}_compare`, maxItems: 1, maxInFlight: maxInFlight.lists, maxQueued: MAX_QUEUED })
+  { name: `${table.name}_compare`, maxItems: 1, maxInFlight: maxInFlight.shortLists, maxQueued: MAX_QUEUED })
 
   const remove = createWriter('delete', async (write, keys: Array<RowKey & Work>) => {
     const sorted = keys.toSorted(byKey)

@@ -36,7 +36,7 @@ export function createLists<Row> (
   const usersOfLongLists = new LRUCache<string, true>({ max: 10_000, ttl: 10_000 })
 
   const shortLists = new Batcher(readShort,
-    { ...shortOptions, name: `${table.name}_list`, maxInFlight: maxInFlight.lists })
+    { ...shortOptions, name: `${table.name}_list`, maxInFlight: maxInFlight.shortLists })
   const longLists = new Batcher(async ([item]: Array<Work & { read: () => Promise<unknown> }>) =>
     [await item?.read()], {
     name: `${table.name}_page`,

@@ -87,7 +87,7 @@ t.test('while commits wait for a lost standby, sessions stay within the limit', 
   await reload()
   while (statuses.length < 40) await delay(10)
   while ((await bob.create({ id: 99, name: 'Ivy' })).statusCode === 503) await delay(10)
-  t.equal(database.pending().write, 0)
+  t.equal(database.pending().write_batch, 0)
   const stored = await sql(primaryUrl, "select id from plants where owner = 'alice' and id between 100 and 139")
   t.ok(stored.length >= statuses.filter((status) => status === 200).length)
   await sql(primaryUrl, "delete from plants where id >= 99")
