@@ -58,7 +58,7 @@ async function launch (dataDir: string): Promise<EmbeddedServer & { error?: stri
   }
 }
 
-/** Resolves to undefined if no server runs. Stops a server that no process uses: its supervisor was killed. */
+/** Resolves to undefined if no server runs. Stops a server without a process that uses it. */
 async function joinRunning (dataDir: string): Promise<EmbeddedServer | undefined> {
   const notes = await readFile(join(dataDir, 'server.json'), 'utf8').then(JSON.parse).catch(() => undefined)
   if (notes === undefined) return undefined

@@ -27,7 +27,8 @@ const recordUses = {
  * privilege, and PostgreSQL logs each attempt. Returns a function that writes the latest uses and stops.
  */
 export function startRecordingUses (
-  database: { writeAside: (...args: Parameters<Database['writeAside']>) => Promise<unknown> }, log: FastifyBaseLogger
+  database: { writeAside: (...args: Parameters<Database['writeAside']>) => Promise<unknown> },
+  log: FastifyBaseLogger
 ) {
   /** Maps the hash of a token to the time of its last use, in s. If there are too many, drops the oldest. */
   const uses = new LRUCache<string, number>({ max: 50_000 })

@@ -1,5 +1,5 @@
-// Reads DATABASE_URL. pg-connection-string reads the string of each server. This file adds several hosts, a list
-// of known parameters, and errors without any part of the string.
+// Reads DATABASE_URL. pg-connection-string reads the string of each server. This file adds several hosts, a
+// list of known parameters, and errors without any part of the string.
 import { createSecureContext, getCACertificates } from 'node:tls'
 import type pg from 'pg'
 import { parseIntoClientConfig } from 'pg-connection-string'
@@ -52,8 +52,8 @@ const rejected = ('binary client_encoding connection_limit dbname fallback_appli
 const unexpected = (expected: string) => new Error(`expected ${expected}`)
 
 /**
- * Throws errors that show nothing of the string but the names of known parameters. `target` is undefined if the
- * string names one server and no target.
+ * Throws errors that show nothing of the string but the names of known parameters. `target` is undefined if
+ * the string names one server and no target.
  */
 export function parseConnectionString (string: string): { servers: Server[], target: Target | undefined } {
   const [, scheme = '', body = ''] = /^(postgres(?:ql)?:\/\/)(\S+)$/.exec(string.trim()) ?? []

@@ -68,7 +68,8 @@ export class Connections {
           super(servers.latest, maxConnectMs, client)
         }
       },
-      onConnect: (client) => (client as unknown as Client).start(servers, settings)
+      // pg awaits this function. Its type does not say so.
+      onConnect: ((client: Client) => client.start(servers, settings)) as unknown as () => void
     })
     this.#pool.on('connect', () => {
       options.backoff.succeed()
@@ -130,7 +131,7 @@ export class Connections {
     const { backoff, maxResultMs } = this.#options
     const isOpen = this.#pool.totalCount > this.#heldPlaces
     if (!isOpen || performance.now() - job.startedAt > maxResultMs) return this.#settle(job, error)
-    backoff.end().then(() => this.#start(job))
+    void backoff.end().then(() => this.#start(job))
   }
 
   #send (job: Job, client: PooledClient): void {
@@ -172,13 +173,13 @@ export class Connections {
     this.#options.servers.forget()
   }
 
-  /** The outcome of the statement is unknown. */
+  /** After this, the outcome of the statement is unknown. */
   #giveUp (job: Job, client: PooledClient): void {
     client.reset()
     connectionEvents.publish({ event: 'timed_out' })
     this.#options.servers.forget()
     this.#heldPlaces++
-    // Without this wait, sessions would pile up on a server whose commits hang.
+    // Without this wait, sessions would pile up on a server with hanging commits.
     this.#options.givenUp.add(client.session, () => {
       this.#heldPlaces--
       client.release(true)

@@ -20,7 +20,7 @@ export interface DatabaseOptions {
 
 export type Database = ReturnType<typeof openDatabase>
 
-/** How many statements of each batcher are in flight at most. Creates and deletes have batchers of their own. */
+/** How many statements of each batcher are in flight at most. Creates and deletes have a batcher each. */
 export const maxInFlight = { lookUps: 2, shortLists: 2, pages: 2, writeBatches: 2, writesAlone: 4 }
 
 /** Each kind of statement has a pool of connections. Each statement in flight has a connection. */
@@ -55,8 +55,9 @@ const types = { getTypeParser: () => (text: string) => text } as unknown as pg.C
  * Each statement is a transaction of its own. Methods reject with pg's error if the statement is at fault,
  * otherwise with a 503. Batchers, not this module, limit the number of pending statements.
  */
-export function openDatabase (options: DatabaseOptions) {
-  const { url, statementTimeoutMs, applicationName = 'plant-store', maxConnectMs = connectTimeoutMs } = options
+export function openDatabase ({
+  url, statementTimeoutMs, applicationName = 'plant-store', maxConnectMs = connectTimeoutMs
+}: DatabaseOptions) {
   const servers = new Servers(url)
   const client = { application_name: applicationName, statement_timeout: statementTimeoutMs, types }
   const backoff = new Backoff()

@@ -5,9 +5,9 @@ import type { Client } from './client.ts'
 
 const pauseMs = 250
 
-// If the network dropped all packets, the server does not know that the client is gone. So this statement ends
-// idle sessions. Never end an active session: its commit may wait for a standby, and would become visible
-// without this standby.
+// If the network dropped all packets, the server does not know that the client is gone. So this statement
+// ends idle sessions. Never end an active session: its commit may wait for a standby, and would become
+// visible without this standby.
 const selectLeft = `select session, case when state = 'idle' then pg_terminate_backend(pid) end
   from (select pid || ' ' || backend_start as session, * from pg_stat_activity) as activity
   where session = any ($1)`

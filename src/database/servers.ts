@@ -2,7 +2,9 @@
 import type pg from 'pg'
 import { ApiError, errors } from '../errors.ts'
 import { Client } from './client.ts'
-import { commandConnectTimeoutMs, parseConnectionString, type Server, type Target } from './connection-string.ts'
+import {
+  commandConnectTimeoutMs, parseConnectionString, type Server, type Target
+} from './connection-string.ts'
 
 /** When a server is unfit, by `target_session_attrs`. `read-write`: if it is a standby or read-only. */
 const unfitWhen: Record<Target, string> = {
@@ -26,7 +28,7 @@ const sessionSettings = {
 export type SessionSettings = Record<string, string>
 
 /** The server responds, but must not be used. */
-export class UnfitServer extends Error {}
+class UnfitServer extends Error {}
 
 export class Servers {
   readonly #servers: Server[]
@@ -49,7 +51,7 @@ export class Servers {
     this.isKnown = servers.length === 1
   }
 
-  /** Resolves to the server for new connections. Of several servers, finds the first fit one that responds. */
+  /** Resolves to the server for new connections: of several, to the first fit one that responds. */
   async find (): Promise<Server> {
     if (this.isKnown) return this.latest
     this.#search ??= this.#findFit().finally(() => { this.#search = undefined })

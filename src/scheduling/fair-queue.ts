@@ -21,8 +21,8 @@ export class FairQueue<Item> {
   }
 
   /**
-   * Takes the next item of a user who is not blocked. Returns undefined if there is none, or if the item costs
-   * over `maxCost`.
+   * Takes the next item of a user who is not blocked. Returns undefined if there is none, or if this item
+   * costs over `maxCost`. So an item that does not fit ends a batch.
    */
   next (maxCost = Infinity, isBlocked?: (user: string) => boolean): Item | undefined {
     // The loop also visits keys that are added meanwhile, so it returns to users that it moves to the end.

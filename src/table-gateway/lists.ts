@@ -32,7 +32,7 @@ export function createLists<Row> (
   shortOptions: Pick<BatcherOptions<ListRequest, unknown>, 'maxItems' | 'maxQueued' | 'isOneByOne'>
 ) {
   const pages = createPageReader<Row>(database, table, statements)
-  /** Users whose latest first page was slow or too large for a short list, in the last 10 s. */
+  /** Users with a slow first page, or with one too large for a short list, in the last 10 s. */
   const usersOfLongLists = new LRUCache<string, true>({ max: 10_000, ttl: 10_000 })
 
   const shortLists = new Batcher(readShort,
@@ -58,12 +58,13 @@ export function createLists<Row> (
     const { user } = identity
     // Read one more row to see if more follow. For limit 0, read none: `Link` would never end.
     const maxRows = limit === 0 ? 0 : Math.min(maxFirstPageRows, limit + 1)
-    const request = { identity, response, user, from, limit, maxRows, maxBytes: maxFirstPageBytes }
+    const request = { identity, response, user, from, limit, maxRows, maxBytes: inlineBytes }
     const short = usersOfLongLists.has(user) ? undefined : await shortLists.add(request)
     if (short !== undefined && short.next === undefined) return { rows: short.toRows(), nextId: short.nextId }
 
     if (!budget.reserve(user, longListBytes, response)) throw overloaded
-    const first = short ?? await readAlone(request, false, () => pages.readPage(request))
+    const first = short ?? await readAlone(request, false, () =>
+      pages.readPage({ ...request, maxBytes: maxFirstPageBytes }))
     recordCost(user, first)
     if (first.next === undefined) {
       await userWork.turn(user, first.bytes)
@@ -82,8 +83,7 @@ export function createLists<Row> (
    */
   async function findEnd (request: ListRequest, next: Cursor): Promise<string | undefined> {
     const end = await readAlone(request, true, () => pages.readEnd({ ...request, ...next }))
-    next.limit = Infinity
-    if (end !== undefined) next.to = (BigInt(end) - 1n).toString()
+    if (end !== undefined) Object.assign(next, { limit: Infinity, to: (BigInt(end) - 1n).toString() })
     return end
   }
 
@@ -123,8 +123,10 @@ export function createLists<Row> (
         return page
       })
     } catch (error) {
+      if (!wasRolledBack(error)) throw error
       // One slow list may have made the statement reach its time limit.
-      if (lists.length > 1 && wasRolledBack(error)) return []
+      if (lists.length > 1) return []
+      usersOfLongLists.set((lists[0] as ListRequest).user, true)
       throw error
     }
   }

@@ -1,5 +1,5 @@
-// Tests several servers in DATABASE_URL, and a lost standby. Each test continues with the servers as the previous
-// test has left them.
+// Tests several servers in DATABASE_URL, and a lost standby. Each test continues with the servers as the
+// previous test has left them.
 import { setTimeout as delay } from 'node:timers/promises'
 import t from 'tap'
 import { maxConnections, openDatabase } from '../../src/database/database.ts'
@@ -30,8 +30,9 @@ t.test('of several servers, the first fit one that responds is used', async (t) 
   t.equal((await alice.create({ id: 1, name: 'Fern' })).statusCode, 200)
   const both = `${pair.url}?target_session_attrs`
   t.equal(await findPort(`${both}=primary`), portOf(primaryUrl))
+  const errors = [{ code: 'ECONNREFUSED' }, { message: 'the server accepts no writes' }]
   await t.rejects(findPort(standbyUrl.replace('@', '@127.0.0.1:1,')),
-    { message: 'no server accepts writes', errors: [{ code: 'ECONNREFUSED' }, { message: 'the server accepts no writes' }] })
+    { message: 'no server accepts writes', errors })
   t.ok(pair.urls.map(portOf).includes(await findPort(`${both}=any`)))
   const searches = "select from pg_stat_activity where application_name = 'plant-store search'"
   for (const url of pair.urls) while ((await sql(url, searches)).length > 0) await delay(10)
@@ -49,18 +50,20 @@ t.test('a single read-only server serves lists, and rejects writes', async (t) =
     isError(t, await create(), 50307, 'The database accepts no writes at the moment.')
   }
   t.equal((await app.inject('/readyz')).statusCode, 200)
-  t.match(log.map((line) => JSON.parse(line)).find(({ error }) => error === 50307), { err: { code: '25006' } })
+  const lines = log.map((line) => JSON.parse(line))
+  t.match(lines.find(({ error }) => error === 50307), { err: { code: '25006' } })
 })
 
 t.test('an explicit target is also required of a single server', async (t) => {
-  const database = openDatabase({ url: `${standbyUrl}?target_session_attrs=primary`, statementTimeoutMs: 1000 })
+  const url = `${standbyUrl}?target_session_attrs=primary`
+  const database = openDatabase({ url, statementTimeoutMs: 1000 })
   t.teardown(database.close)
   await t.rejects(database.read({ name: 'one', text: 'select 1' }),
     { name: 'DATABASE_UNAVAILABLE', cause: { message: 'the server accepts no writes' } })
 })
 
 t.test('while commits wait for a lost standby, sessions stay within the limit', async (t) => {
-  const names = "alter system set synchronous_standby_names ="
+  const names = 'alter system set synchronous_standby_names ='
   const reload = () => sql(primaryUrl, 'select pg_reload_conf()')
   await sql(primaryUrl, `${names} 'nobody'`)
   await reload()
@@ -70,14 +73,15 @@ t.test('while commits wait for a lost standby, sessions stay within the limit', 
   const bob = { ...await as('bob').catch(() => alice), headers }
   const pids = new Set<unknown>()
   const sessions = async () => {
-    const rows = await sql(primaryUrl, "select pid from pg_stat_activity where application_name = 'plant-store'")
+    const rows = await sql(primaryUrl,
+      "select pid from pg_stat_activity where application_name = 'plant-store'")
     for (const { pid } of rows) pids.add(pid)
     return rows.length
   }
   const statuses: number[] = []
   const waiting = "select from pg_stat_activity where wait_event = 'SyncRep'"
   for (let id = 100; id < 140; id++) {
-    void bob.create({ id, name: 'Ivy' }).then(({ statusCode }) => { statuses.push(statusCode) })
+    bob.create({ id, name: 'Ivy' }).then(({ statusCode }) => { statuses.push(statusCode) }, t.error)
     await delay(100)
     t.ok(await sessions() <= 2 * maxConnections, 'both apps of this test together')
   }
@@ -88,9 +92,10 @@ t.test('while commits wait for a lost standby, sessions stay within the limit', 
   while (statuses.length < 40) await delay(10)
   while ((await bob.create({ id: 99, name: 'Ivy' })).statusCode === 503) await delay(10)
   t.equal(database.pending().write_batch, 0)
-  const stored = await sql(primaryUrl, "select id from plants where owner = 'alice' and id between 100 and 139")
+  const stored = await sql(primaryUrl,
+    "select id from plants where owner = 'alice' and id between 100 and 139")
   t.ok(stored.length >= statuses.filter((status) => status === 200).length)
-  await sql(primaryUrl, "delete from plants where id >= 99")
+  await sql(primaryUrl, 'delete from plants where id >= 99')
 })
 
 t.test('a server of another system is refused, with the way out', async (t) => {
@@ -98,10 +103,12 @@ t.test('a server of another system is refused, with the way out', async (t) => {
   const other = await openProxy(t, serverUrl)
   const hosts = [primary, other].map(({ url }) => new URL(url).host)
   const role = `other_${process.pid}`
-  for (const server of [primaryUrl, serverUrl]) await sql(server, `create role ${role} login password 'secret'`)
+  const createRole = `create role ${role} login password 'secret'`
+  for (const server of [primaryUrl, serverUrl]) await sql(server, createRole)
   t.teardown(() => sql(serverUrl, `drop role ${role}`))
   other.set('closed')
-  const database = openDatabase({ url: `postgres://${role}:secret@${hosts.join()}/postgres`, statementTimeoutMs: 1000 })
+  const url = `postgres://${role}:secret@${hosts.join()}/postgres`
+  const database = openDatabase({ url, statementTimeoutMs: 1000 })
   t.teardown(database.close)
   const system = { name: 'system', text: 'select system_identifier from pg_control_system()' }
   const first = await database.read(system)

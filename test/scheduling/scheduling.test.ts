@@ -85,7 +85,7 @@ t.test('a slow batch holds back the next one for 0.2 s, and a user may not use a
     return new Promise<string[]>(() => {})
   }
   const add = (batcher: Batcher<Named, string>, ...names: string[]) => {
-    for (const name of names) void batcher.add({ user: name.charAt(0), identity: undefined, name })
+    for (const name of names) batcher.add({ user: name.charAt(0), identity: undefined, name }).catch(t.error)
   }
   const pass = async (ms: number) => {
     for (; ms >= 0; ms -= 100) {
