@@ -44,7 +44,7 @@ t.test('settings and variables of other programs get no warning', async (t) => {
   const files = await Array.fromAsync(glob('{docker-compose.yml,deploy/**/*.{yml,yaml,service}}'))
   const texts = await Promise.all(files.map((file) => readFile(file, 'utf8')))
   const deployed = texts.join('\n').matchAll(/\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b/g).map(([name]) => name).toArray()
-  t.ok(deployed.includes('BACKUP_HOURS'))
+  t.ok(deployed.includes('PGBACKREST_STANZA'))
   t.strictSame(find(...names, ...usual, ...deployed), [])
 })
 

@@ -232,9 +232,10 @@ t.test('the log counts the lines that a slow or failing reader does not get', as
     await nextTick()
   }
   stdout.emit('error', error)
-  const warning = (dropped: number, line: string) =>
-    new RegExp(`^{"level":"warn",.*"dropped":${dropped},"msg":"log lines were dropped"}\n${line}\n$`)
-  matchEach(t, written, ['first\nline\n', warning(3, 'second'), 'lost\nlost\n', warning(2, 'third')])
+  const warning = (start: string, dropped: number, line: string) =>
+    new RegExp(`^${start}{"level":"warn",.*"dropped":${dropped},"msg":"log lines were dropped"}\n${line}\n$`)
+  matchEach(t, written,
+    ['first\nline\n', warning('', 3, 'second'), 'lost\nlost\n', warning('\n', 2, 'third')])
   log.write('at the exit\n')
   const [, flush] = listeners.args().find(([event]) => event === 'exit') as unknown as [string, () => void]
   flush()

@@ -111,9 +111,11 @@ export const eraseUser = (config: Config, user: string, isConfirmed: boolean) =>
     }
   })
 
-/** Runs the statement in a transaction with its own time limit: a pooler loses the settings of a session. */
+/** Runs the statement in a transaction with settings of its own: a pooler loses the settings of a session. */
 async function run (client: pg.Client, text: string, values: unknown[]): Promise<string[][]> {
-  await client.query(`begin; set local statement_timeout = ${statementTimeoutMs}`)
+  // A bitmap scan would read and sort all rows of the user for each chunk.
+  await client.query(
+    `begin; set local statement_timeout = ${statementTimeoutMs}; set local enable_bitmapscan = off`)
   const { rows } = await client.query({ text, values, rowMode: 'array' })
   await client.query('commit')
   return rows

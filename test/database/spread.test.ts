@@ -4,6 +4,7 @@ import { once } from 'node:events'
 import { readFile } from 'node:fs/promises'
 import { connect, createServer, type AddressInfo } from 'node:net'
 import { join } from 'node:path'
+import { PassThrough } from 'node:stream'
 import pg from 'pg'
 import t, { type Test } from 'tap'
 import { startRecordingUses } from '../../src/access/token-uses.ts'
@@ -145,8 +146,9 @@ async function openCoordinator (t: Test, url: string): Promise<string> {
   const { hostname, port } = new URL(url)
   const server = createServer((near) => {
     const far = connect(Number(port), hostname)
-    // A command may reset a connection.
+    // A command or the server may reset a connection.
     near.on('error', () => far.destroy())
+    far.on('error', () => near.destroy())
     near.pipe(far).on('data', (chunk: Buffer) => {
       // These replacements keep the lengths of the messages.
       const text = chunk.toString('latin1').replaceAll('\0C23505\0', '\0CXX000\0')
@@ -201,6 +203,34 @@ t.test('on Citus, no statement reads the lists of several users', async (t) => {
   await Promise.all(users.map((user) => user.list()))
   statementEvents.unsubscribe(note)
   t.strictSame([...names].filter((name) => owned.test(name)), ['plants-page'])
+})
+
+t.test('a process that started before the extension Citus was created notices Citus by a result', async (t) => {
+  const url = await createDatabase(t)
+  // Simulate two shards: each statement of a page returns its rows twice.
+  await sql(url, `create function public.clock_timestamp () returns setof timestamptz language sql
+      as 'select pg_catalog.clock_timestamp() from generate_series(1, 2)';
+    alter database ${new URL(url).pathname.slice(1)} set search_path = public, pg_catalog`)
+  const database = openDatabase({ url, statementTimeoutMs: 60_000 })
+  t.teardown(database.close)
+  await database.open()
+  t.notOk(database.isDistributed())
+  await sql(url, "update pg_extension set extname = 'citus' where extname = 'plpgsql'")
+  const names = range(3).map((number) => `user ${number}`)
+  await sql(url,
+    'insert into plants (owner, id, name) select name, 1, name from unnest($1::text[]) as name', [names])
+  const config = { WRITE_BATCH: undefined, MAX_QUEUED: 100, BODY_LIMIT: 1000 }
+  const plants = createPlants(database, config, new MemoryBudget(10_000_000))
+  const sent: string[] = []
+  const note = ({ name }: StatementEvent) => { sent.push(name) }
+  statementEvents.subscribe(note)
+  t.teardown(() => statementEvents.unsubscribe(note))
+  for (const expected of [['plants-pages', ...Array(3).fill('plants-page')], Array(3).fill('plants-page')]) {
+    const lists = await Promise.all(names.map((name) =>
+      plants.list(identityOf(name), { limit: Infinity }, new PassThrough())))
+    t.strictSame(lists.map(({ rows }) => rows), names.map((name) => [{ name, tag: undefined }]))
+    t.strictSame(sent.splice(0).filter((name) => owned.test(name)), expected)
+  }
 })
 
 t.test('the errors of a lost worker concern its users alone, and the service stays ready', async (t) => {
