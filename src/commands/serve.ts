@@ -19,6 +19,7 @@ import type { Lifecycle } from '../http/wire/server.ts'
 import type { Table } from '../table-gateway/table.ts'
 import { loadEmbedded } from './database.ts'
 import { formatError } from './format.ts'
+import { interrupt } from './interrupt.ts'
 import { openLogStream } from './log-stream.ts'
 import { printQuickStart } from './tokens.ts'
 
@@ -156,7 +157,7 @@ function handleSignals (
       process.exit(1)
     }
   }
-  for (const name of endSignals) process.on(name, end)
+  for (const name of endSignals) process.off(name, interrupt).on(name, end)
   process.on('SIGUSR2', () => {
     const level = log.level === 'debug' ? config.LOG_LEVEL : 'debug'
     // Set `debug` first. Otherwise the level `warn` or `error` would hide the next line.

@@ -205,7 +205,7 @@ t.test('on Citus, no statement reads the lists of several users', async (t) => {
   t.strictSame([...names].filter((name) => owned.test(name)), ['plants-page'])
 })
 
-t.test('a process that started before the extension Citus was created notices Citus by a result', async (t) => {
+t.test('a process that is older than the extension Citus notices it by a result', async (t) => {
   const url = await createDatabase(t)
   // Simulate two shards: each statement of a page returns its rows twice.
   await sql(url, `create function public.clock_timestamp () returns setof timestamptz language sql
