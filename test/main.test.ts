@@ -35,7 +35,7 @@ async function end ({ child }: Program): Promise<void> {
   }
 }
 
-t.test('a migration gives way to a dump, and delays no statements until its end', async (t) => {
+t.test('a migration gives way to a dump, and delays no statements meanwhile', inParallel, async (t) => {
   const DATABASE_URL = await createDatabase(t)
   await sql(DATABASE_URL, "delete from migrations where name = '0004_username_collation'")
   // pg_dump holds this lock on each table.
@@ -52,7 +52,7 @@ t.test('a migration gives way to a dump, and delays no statements until its end'
   t.equal(stdout === 'up 0004_username_collation\n', !service.log.some(({ msg }) => msg === 'migrated'))
 })
 
-t.test('HOST=:: accepts IPv4 and IPv6 connections, and a low limit of them is logged', async (t) => {
+t.test('HOST=:: accepts IPv4 and IPv6 connections, and a low limit is logged', inParallel, async (t) => {
   const limited = startedBy(['sh', '-c', 'ulimit -n 1000; exec "$0" "$@"', ...program])
   const DATABASE_URL = await createDatabase(t)
   const environment = { DATABASE_URL, HOST: '::', MAX_CONNECTIONS: '901', DRAIN_DELAY: '0' }

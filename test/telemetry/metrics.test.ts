@@ -203,7 +203,7 @@ t.test('concurrent probes share one statement, and a blocked event loop does no 
   // One table: the service sends the next statement of a probe only after the block.
   const probing = createReadiness(() => database.probe(['plants']), { stopping: false })()
   await setImmediate()
-  Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 3000)
+  Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 1000)
   t.equal(await probing, undefined, 'the response arrived while the event loop was blocked')
 })
 
