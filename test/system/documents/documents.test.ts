@@ -32,7 +32,9 @@ function commandsIn (text: string): string[] {
 }
 
 const inDocs = (await readdir(join(root, 'docs'), { recursive: true })).filter((name) => name.endsWith('.md'))
-const documents = ['README.md', 'CONTRIBUTING.md', 'SECURITY.md', ...inDocs.map((name) => `docs/${name}`)]
+const besideFiles = ['deploy/citus.md', 'deploy/kubernetes/README.md']
+const documents = ['README.md', 'CONTRIBUTING.md', 'SECURITY.md', ...inDocs.map((name) => `docs/${name}`),
+  ...besideFiles]
 const texts = await Promise.all(documents.map(read))
 const commands = new Set(texts.flatMap(commandsIn))
 const DATABASE_URL = await createDatabase(t)
