@@ -2,7 +2,7 @@
 import bearerAuth from '@fastify/bearer-auth'
 import type { FastifyInstance, onRequestHookHandler, onRouteHookHandler } from 'fastify'
 import { ApiError, errors, scopeMissing, tokenExpired } from '../errors.ts'
-import { jwtRejections, type JwtRejection } from '../events.ts'
+import { jwtRejections, type JwtRejection } from '../telemetry-events.ts'
 import { isRead } from '../http/request-checks.ts'
 import { addressOf, requestCost } from '../http/responses.ts'
 import type { Identity } from '../scheduling/batcher.ts'

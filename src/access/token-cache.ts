@@ -1,6 +1,6 @@
 // Authenticates the service's own tokens, and caches the tokens that it has found in the database.
 import { LRUCache } from 'lru-cache'
-import { tokenEvents } from '../events.ts'
+import { tokenEvents } from '../telemetry-events.ts'
 import { rejectionFor, rejections, renewal, type Access, type Authenticator } from './bearer.ts'
 import { isWellFormedToken, tokenState, type Token, type Tokens } from './tokens.ts'
 

@@ -3,7 +3,7 @@ import { setTimeout as delay } from 'node:timers/promises'
 import type { FastifyBaseLogger } from 'fastify'
 import { LRUCache } from 'lru-cache'
 import type { Database } from '../database/database.ts'
-import { tokenUseEvents } from '../events.ts'
+import { tokenUseEvents } from '../telemetry-events.ts'
 
 const intervalMs = 60_000
 const maxPauseMs = 3_600_000

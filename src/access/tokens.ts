@@ -2,7 +2,7 @@
 import { hash, randomBytes } from 'node:crypto'
 import { crc32 } from 'node:zlib'
 import { maxInFlight, type Database, type Row } from '../database/database.ts'
-import { tokenUseEvents } from '../events.ts'
+import { tokenUseEvents } from '../telemetry-events.ts'
 import { Batcher, type Work } from '../scheduling/batcher.ts'
 
 export interface Token {

@@ -8,7 +8,7 @@ import { createToken, listTokens, revokeTokens, showToken } from './tokens.ts'
 import type { ImportOptions, importRows } from './transfer/import.ts'
 import { readConfig as readSettings } from '../config.ts'
 import { migrate } from '../database/migrate.ts'
-import { findMisspelledSettings } from '../environment.ts'
+import { findMisspelledSettings } from '../config-checks.ts'
 import { parseDuration } from '../setting-types.ts'
 
 const reject = (message: string): never => { throw new InvalidArgumentError(message) }

@@ -1,7 +1,7 @@
 // The connections for one kind of statement, in a pool of pg. A connection runs one statement at a time.
 import pg from 'pg'
 import { ApiError, errors } from '../errors.ts'
-import { connectionEvents, requestContext, statementEvents } from '../events.ts'
+import { connectionEvents, requestContext, statementEvents } from '../telemetry-events.ts'
 import type { Backoff } from './backoff.ts'
 import { Client } from './client.ts'
 import type { GivenUpSessions } from './given-up-sessions.ts'

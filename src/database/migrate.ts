@@ -3,7 +3,7 @@ import { readdir } from 'node:fs/promises'
 import { join, parse } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import type pg from 'pg'
-import { durabilitySettings } from '../events.ts'
+import { durabilitySettings } from '../telemetry-events.ts'
 import { openClient } from './servers.ts'
 import { toDatabaseError } from './pg-errors.ts'
 

@@ -1,6 +1,6 @@
 // Queues items with fair shares for users, and sends queued items together in one statement.
 import { ApiError, clientClosedRequest, errors, overloaded } from '../errors.ts'
-import { batchEvents, requestContext } from '../events.ts'
+import { batchEvents, requestContext } from '../telemetry-events.ts'
 import { FairQueue } from './fair-queue.ts'
 
 /** The user of an item, as the item's token tells. */

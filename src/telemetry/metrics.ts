@@ -16,7 +16,7 @@ import { catalogue } from '../errors.ts'
 import {
   batchEvents, connectionEvents, connectionOutcomes, durabilityEvents, durabilitySettings, jwtEvents,
   jwtRejections, keyEvents, statementEvents, tokenEvents, traceFaultEvents, traceFaults
-} from '../events.ts'
+} from '../telemetry-events.ts'
 import { onEnd } from '../http/request-log.ts'
 import { createServer } from '../http/wire/server.ts'
 import { unreadyReasons, type Readiness } from './health.ts'

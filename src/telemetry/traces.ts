@@ -12,7 +12,9 @@ import {
 import type { FastifyBaseLogger, FastifyInstance } from 'fastify'
 import manifest from '../../package.json' with { type: 'json' }
 import type { Config } from '../config.ts'
-import { requestContext, statementEvents, traceFaultEvents, type StatementEvent } from '../events.ts'
+import {
+  requestContext, statementEvents, traceFaultEvents, type StatementEvent
+} from '../telemetry-events.ts'
 import { readTraceparent } from '../http/log.ts'
 import { onEnd } from '../http/request-log.ts'
 

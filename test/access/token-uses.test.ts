@@ -5,7 +5,7 @@ import t, { type Test } from 'tap'
 import { startRecordingUses } from '../../src/access/token-uses.ts'
 import { createToken, hashToken } from '../../src/access/tokens.ts'
 import { openDatabase } from '../../src/database/database.ts'
-import { connectionEvents, tokenUseEvents } from '../../src/events.ts'
+import { connectionEvents, tokenUseEvents } from '../../src/telemetry-events.ts'
 import { startApp } from '../support/app.ts'
 import { openSession, sql } from '../support/database.ts'
 

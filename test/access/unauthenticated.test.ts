@@ -3,7 +3,7 @@ import { once } from 'node:events'
 import { connect, type Socket } from 'node:net'
 import t, { type Test } from 'tap'
 import { createToken } from '../../src/access/tokens.ts'
-import { tokenEvents } from '../../src/events.ts'
+import { tokenEvents } from '../../src/telemetry-events.ts'
 import { startApp } from '../support/app.ts'
 
 const together = 200

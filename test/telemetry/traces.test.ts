@@ -5,7 +5,7 @@ import { connect } from 'node:net'
 import { text } from 'node:stream/consumers'
 import { setImmediate } from 'node:timers/promises'
 import t, { type Test } from 'tap'
-import { statementEvents, traceFaultEvents } from '../../src/events.ts'
+import { statementEvents, traceFaultEvents } from '../../src/telemetry-events.ts'
 import { readTraceparent } from '../../src/http/log.ts'
 import { openSession, sql, waitingForLocks } from '../support/database.ts'
 

@@ -3,7 +3,7 @@ import type { FastifyBaseLogger } from 'fastify'
 import { createLocalJWKSet, type LocalJWKSet } from 'jose'
 import { isSecureUrl, type Config } from '../../config.ts'
 import { ApiError, errors } from '../../errors.ts'
-import { keyEvents } from '../../events.ts'
+import { keyEvents } from '../../telemetry-events.ts'
 
 export type Keys = ReturnType<typeof createKeys>
 

@@ -3,7 +3,7 @@ import Fastify from 'fastify'
 import t, { type Test } from 'tap'
 import { createKeys } from '../../../src/access/jwt/keys.ts'
 import { readConfig } from '../../../src/config.ts'
-import { keyEvents } from '../../../src/events.ts'
+import { keyEvents } from '../../../src/telemetry-events.ts'
 import { acceptingJwts, startKeyServer } from '../../support/identity-provider.ts'
 import { matchEach } from '../../support/match.ts'
 

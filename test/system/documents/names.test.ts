@@ -43,7 +43,8 @@ const linesOf = (text: string, start: RegExp) =>
 t.ok(documents.length > 30 && sources.length > 200, 'the test reads the files of the project')
 
 t.test('each error number in the documents is an error of the service or of a proxy', async (t) => {
-  const ofProxies = (textOf('src/api-docs/description.md').match(/(?<=^\| )\d{3}91(?= \|)/gm) ?? []).map(Number)
+  const rows = textOf('src/api-docs/description.md').match(/(?<=^\| )\d{3}91(?= \|)/gm) ?? []
+  const ofProxies = rows.map(Number)
   const numbers = [...catalogue.keys(), ...ofProxies]
   const statuses = new Set(numbers.map(statusOf))
   // Other numbers, such as 57014, are SQLSTATEs.

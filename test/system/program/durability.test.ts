@@ -1,7 +1,7 @@
 // Tests the warning about settings of PostgreSQL without which a crash may lose acknowledged writes.
 import t from 'tap'
 import { startEmbedded } from '../../../dev/embedded-postgres.ts'
-import { durabilitySettings } from '../../../src/events.ts'
+import { durabilitySettings } from '../../../src/telemetry-events.ts'
 import { sql } from '../../support/database.ts'
 import { createDataDir } from '../../support/embedded.ts'
 import { unmeasured } from '../../support/program.ts'

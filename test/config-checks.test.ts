@@ -2,7 +2,7 @@ import { glob, readFile } from 'node:fs/promises'
 import t from 'tap'
 import manifest from '../package.json' with { type: 'json' }
 import { settings } from '../src/config.ts'
-import { findMisspelledSettings, givenSettings, isOldNode } from '../src/environment.ts'
+import { findMisspelledSettings, givenSettings, isOldNode } from '../src/config-checks.ts'
 
 const names = Object.keys(settings)
 const find = (...variables: string[]) =>
