@@ -52,9 +52,8 @@ export interface NewRow<Row> extends RowKey { row: Row }
 /** Instances, `import` and `user erase` lock rows in this order, so that statements rarely deadlock. */
 export function byKey (one: RowKey, other: RowKey): number {
   if (one.user !== other.user) return compareUsers(one.user, other.user)
-  if (one.id === other.id) return 0
   // Beyond 2^53, different ids may be the same number.
-  return Number(one.id) - Number(other.id) || (BigInt(one.id) < BigInt(other.id) ? -1 : 1)
+  return Number(one.id) - Number(other.id) || Number(BigInt(one.id) - BigInt(other.id))
 }
 
 /** Compares different users like PostgreSQL's collation "C": by the bytes of UTF-8. */

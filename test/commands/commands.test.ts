@@ -522,6 +522,9 @@ t.test('user erase asks on a terminal', async (t) => {
     return run(['user', 'erase', 'fay'])
   }
   t.strictSame(await answer('\n'), fails(`${question}Nothing is erased.`))
+  const terminal = t.intercept(process.stderr, 'isTTY', { value: true })
+  t.match(await answer('\x03'), { code: 130, stderr: question })
+  terminal.restore()
   t.strictSame(await plantsOf('fay'), [1, 2, 3])
   t.match(await answer('y\n'), { code: 0, stdout: `Erased ${counts(3)} of fay.`, stderr: question })
   t.strictSame(await plantsOf('fay'), [])

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { execFile } from 'node:child_process'
-import { link, readFile, stat, symlink } from 'node:fs/promises'
+import { link, readdir, readFile, stat, symlink } from 'node:fs/promises'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
 import { gunzipSync, gzipSync } from 'node:zlib'
@@ -13,7 +13,7 @@ import { ownedTables } from '../../src/domains.ts'
 import { plantsTable } from '../../src/plants/plant.ts'
 import { anyText } from '../support/any-text.ts'
 import { booksTable, createLibrary } from '../support/books.ts'
-import { sql } from '../support/database.ts'
+import { openSession, sql, waitingForLocks } from '../support/database.ts'
 import { noPlant } from '../support/error-response.ts'
 import { matchEach } from '../support/match.ts'
 import { naughty } from '../support/naughty.ts'
@@ -253,6 +253,16 @@ t.test('an export overwrites no other file, and replaces no device', async (t) =
   t.strictSame(await exportFile('jan', 'pipe.ndjson'),
     ends(1, `${pipe}: expected a new name, or a regular file to replace`))
   t.ok((await stat(pipe)).isFIFO())
+})
+
+t.test('an export that loses its connection leaves no file', async (t) => {
+  const other = await openSession(t, DATABASE_URL, 'begin; lock table plants')
+  const exported = exportFile(undefined, 'lost.ndjson')
+  const end = `select pg_terminate_backend(pid) from (${waitingForLocks}) as waiting`
+  while ((await sql(DATABASE_URL, end)).length === 0);
+  t.strictSame(await exported, ends(1, 'terminating connection due to administrator command'))
+  await other.query('commit')
+  t.strictSame((await readdir(folder)).filter((name) => name.startsWith('lost')), [])
 })
 
 t.test('plants that exist stay as they are, and the others are stored unless --dry-run is set', async (t) => {

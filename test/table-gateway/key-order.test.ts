@@ -21,5 +21,10 @@ t.test('keys have the order of the collation "C" and of bigint', async (t) => {
     const sorted = keys.toSorted(byKey)
     const expected = { users: sorted.map(({ user }) => user), ids: sorted.map(({ id }) => id) }
     assert.deepEqual(expected, row)
-  }), { examples: [[['\uFF21', '\u{1F600}'].map((user) => ({ user, id: '1' }))]] })
+  }), {
+    examples: [
+      [['\uFF21', '\u{1F600}'].map((user) => ({ user, id: '1' }))],
+      [[2n ** 53n + 1n, 2n ** 53n].map((id) => ({ user: 'a', id: String(id) }))]
+    ]
+  })
 })

@@ -84,7 +84,7 @@ t.test('metrics count requests, errors, tokens and statements', async (t) => {
     'plant_store_batch_size_sum{batch="plants_create_alone"}': 2,
     'plant_store_statement_duration_seconds_count{statement="tokens-by-hash"}': 1,
     'plant_store_statements_failed_total{statement="plants-insert"}': 0,
-    'plant_store_statements_pending{kind="list"}': 0,
+    'plant_store_statements_pending{kind="read"}': 0,
     http_requests_in_flight: 0,
     process_resident_memory_bytes: /^\d{7,}$/
   })
