@@ -1,6 +1,7 @@
 // Tests connections to real servers and to proxies with faults.
 import { once } from 'node:events'
 import { connect, createServer, type AddressInfo, type Socket } from 'node:net'
+import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import pg from 'pg'
 import t, { type Test } from 'tap'
@@ -83,6 +84,8 @@ t.test('a lost connection is replaced, and a lagging event loop is no timeout', 
   // Without the proxy, which belongs to this process, too.
   const direct = await open(t, url, 1000)
   const late = direct.read(one)
+  // The statement is sent in this tick. Afterwards, the event loop runs timers before it reads the result.
+  await new Promise(setImmediate)
   // Block the event loop for longer than the time limit of a result.
   Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 2500)
   t.strictSame(await late, [['1']])
@@ -184,6 +187,44 @@ test('connect_timeout shortens the time of an attempt to connect', async (t) => 
   proxy.set('silent')
   await t.rejects(openClient(`${proxy.url}?connect_timeout=1`, {}),
     { cause: { message: 'no connection within 1000 ms' } })
+})
+
+test('a server behind a Unix socket that does not respond counts as unavailable', async (t) => {
+  const folder = t.testdir()
+  const server = createServer().listen(join(folder, '.s.PGSQL.5432'))
+  await once(server, 'listening')
+  t.teardown(() => server.close())
+  const unavailable = { cause: { message: 'no connection within 1000 ms' } }
+  await t.rejects(openClient(`postgres:///db?host=${folder}&connect_timeout=1`, {}), unavailable)
+})
+
+test('behind a pooler, sessions keep their settings, and no place waits for a session', async (t) => {
+  const { port, hostname } = new URL(url)
+  const server = createServer((near) => {
+    const far = connect(Number(port), hostname)
+    near.on('error', () => far.destroy()).pipe(far)
+    // Changes the process id of the message BackendKeyData, as a pooler does.
+    far.on('error', () => {}).on('data', (chunk: Buffer) => {
+      const at = chunk.indexOf('K\0\0\0\f')
+      if (at !== -1) chunk.writeUInt32BE(1, at + 5)
+      near.write(chunk)
+    }).on('end', () => near.end())
+    t.teardown(() => { for (const socket of [near, far]) socket.destroy() })
+  }).listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  t.teardown(() => server.close())
+  const { port: poolerPort } = server.address() as AddressInfo
+  const database = await open(t, url.replace(`:${port}/`, `:${poolerPort}/`), 500)
+  const setting = { name: 'setting', text: "select current_setting('enable_seqscan')" }
+  t.strictSame(await database.read(setting), [['on']])
+  const stop = async () => {
+    const [[pid] = []] = await database.read(backend)
+    process.kill(Number(pid), 'SIGSTOP')
+    t.teardown(() => { process.kill(Number(pid), 'SIGCONT') })
+    await t.rejects(database.read(one), { name: 'DATABASE_SLOW' })
+  }
+  for (let count = 0; count < 3; count++) await stop()
+  t.strictSame(await database.read(one), [['1']])
 })
 
 test('an error of the login is never the fault of a statement', async (t) => {

@@ -165,6 +165,11 @@ t.test('when a statement for several lists reaches its time limit each list is r
   t.equal(shared().length, 1, 'no short list waits for a retry')
   t.match(lists.pop(), { error: 50304 })
   t.strictSame(lists, some.map(booksOf))
+  const slow = users.at(-1) as typeof users[0]
+  for (const statements of [1, 0]) {
+    t.match((await slow.list()).json(), { error: 50304 })
+    t.equal(shared().length, statements, 'after a slow list, the next one of the user is read alone')
+  }
 })
 
 t.test('a user with a large first page has only long lists for 10 s', async (t) => {
