@@ -43,8 +43,8 @@ const linesOf = (text: string, start: RegExp) =>
 t.ok(documents.length > 30 && sources.length > 200, 'the test reads the files of the project')
 
 t.test('each error number in the documents is an error of the service or of a proxy', async (t) => {
-  const rows = textOf('src/api-docs/description.md').match(/(?<=^\| )\d{3}91(?= \|)/gm) ?? []
-  const ofProxies = rows.map(Number)
+  const rows = textOf('src/api-docs/description.md').match(/(?<=^\| )\d{3}91(?= \|)/gm)
+  const ofProxies = (rows as string[]).map(Number)
   const numbers = [...catalogue.keys(), ...ofProxies]
   const statuses = new Set(numbers.map(statusOf))
   // Other numbers, such as 57014, are SQLSTATEs.
@@ -120,9 +120,9 @@ t.test('the documents name each command and option of the program', async (t) =>
   t.strictSame(options.filter((name) => !words.has(name)), [])
 })
 
-t.test('docs/reliability.md names the suites of each push and of each night', async (t) => {
+t.test('CONTRIBUTING.md names the suites of each push and of each night', async (t) => {
   const [, push = '', night = ''] =
-    /^\[Each push\](.*?)^\[Each night\](.*)/ms.exec(textOf('docs/reliability.md')) ?? []
+    /^\[Each push\](.*?)^\[Each night\](.*?)^## /ms.exec(textOf('CONTRIBUTING.md')) ?? []
   const scriptsIn = (text: string) =>
     [...new Set(text.match(/(?<=npm (?:run )?)(?:check|fuzz|test[\w:]*)|fresh(?=\.sh)/g))]
       .map((name) => name.replace(/^fresh$/, 'test:fresh')).sort()
@@ -149,7 +149,7 @@ t.test('the documents have the defaults of settings', async (t) => {
       t.equal(value.replace(' ', ''), defaults.get(name), `${path}: ${name}`)
     }
   }
-  t.ok(given > 2)
+  t.ok(given > 0)
 })
 
 t.test('the documents have the limits and versions of the source', async (t) => {
