@@ -1,4 +1,4 @@
-// Backs up, recovers and restores with the commands of docs/runbook.md. The tests in ../scale recover more often.
+// Backs up, recovers and restores with the commands of docs/runbook.md. The scale suite recovers more often.
 import { readdir, readFile, rename, truncate, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import t from 'tap'
