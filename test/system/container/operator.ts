@@ -2,7 +2,7 @@
 import { readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Test } from 'tap'
-import { buildDatabaseImage, buildImage, openProject, root } from './support.ts'
+import { buildDatabaseImage, buildImage, openProject, root, until } from './support.ts'
 
 /** Maps the heading of each section of a document to the shell blocks in the section. */
 async function blocksOf (document: string) {
@@ -43,5 +43,35 @@ export async function openOperator (t: Test, ...overlays: string[]) {
     plants: () => project.sql('select string_agg(name, \',\' order by id) from plants'),
     keep: (id: number, name: string) =>
       project.sql(`insert into plants (owner, id, name) values ('alice', ${id}, '${name}')`)
+  }
+}
+
+/** Opens a Compose project with backup.yml, and makes the first backup. */
+export async function openBackups (t: Test) {
+  const operator = await openOperator(t, 'backup')
+  const { project, follow, ready } = operator
+  // The service `backup` may just make a backup, too.
+  const backUp = () => until(() => follow('Back up', {}, 1).catch(() => ''), (text) => text !== '')
+  let last = 1
+
+  await follow('Back up')
+  await ready()
+  await backUp()
+  return {
+    ...operator,
+    backUp,
+    now: () => project.sql('select clock_timestamp()'),
+    /** Recovers, by default as much as the newest history has, into a new history. */
+    async recover (UNTIL = '', FROM = project.env.STANZA ?? 'plants') {
+      const before = project.env.STANZA
+      project.env.STANZA = `plants-${++last}`
+      await follow('Recover', { FROM, UNTIL }).catch((error) => {
+        project.env.STANZA = before
+        throw error
+      })
+      await follow('Recover', {}, 1)
+      await project.compose('up', '--detach')
+      await ready()
+    }
   }
 }
