@@ -56,13 +56,13 @@ export class Connections {
   #heldPlaces = 0
 
   constructor (options: ConnectionsOptions) {
-    const { max, servers, client, maxConnectMs, maxResultMs, settings } = options
+    const { max, servers, client, maxConnectMs, settings } = options
     this.#options = options
     this.#pool = new pg.Pool({
       max,
       idleTimeoutMillis: 0,
-      // A statement may wait for a place in the pool as long as for a result.
-      connectionTimeoutMillis: maxResultMs,
+      // A statement may wait for a place in the pool as long as for a new connection.
+      connectionTimeoutMillis: maxConnectMs,
       Client: class extends Client {
         constructor () {
           super(servers.latest, maxConnectMs, client)
@@ -128,9 +128,9 @@ export class Connections {
 
   /** While a connection is open, the statement waits: the server may be full. */
   #waitOrFail (job: Job, error: unknown): void {
-    const { backoff, maxResultMs } = this.#options
+    const { backoff, maxConnectMs } = this.#options
     const isOpen = this.#pool.totalCount > this.#heldPlaces
-    if (!isOpen || performance.now() - job.startedAt > maxResultMs) return this.#settle(job, error)
+    if (!isOpen || performance.now() - job.startedAt > maxConnectMs) return this.#settle(job, error)
     void backoff.end().then(() => this.#start(job))
   }
 

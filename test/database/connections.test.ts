@@ -1,6 +1,8 @@
 // Tests connections to real servers and to proxies with faults.
 import { once } from 'node:events'
+import { mkdtemp, rm } from 'node:fs/promises'
 import { connect, createServer, type AddressInfo, type Socket } from 'node:net'
+import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import pg from 'pg'
@@ -190,7 +192,8 @@ test('connect_timeout shortens the time of an attempt to connect', async (t) => 
 })
 
 test('a server behind a Unix socket that does not respond counts as unavailable', async (t) => {
-  const folder = t.testdir()
+  const folder = await mkdtemp(join(tmpdir(), 'socket-'))
+  t.teardown(() => rm(folder, { recursive: true, force: true }))
   const server = createServer().listen(join(folder, '.s.PGSQL.5432'))
   await once(server, 'listening')
   t.teardown(() => server.close())
