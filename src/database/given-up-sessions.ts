@@ -44,9 +44,9 @@ export class GivenUpSessions {
   async #poll (): Promise<void> {
     this.#isPolling = true
     while (this.#sessions.size > 0) {
-      await delay(pauseMs, undefined, { ref: false })
       // A server that does not respond tells nothing about its sessions: ask again.
       await this.#removeEnded().catch(() => {})
+      await delay(pauseMs, undefined, { ref: false })
     }
     this.#isPolling = false
   }

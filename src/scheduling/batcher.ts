@@ -63,9 +63,9 @@ export class Batcher<Item extends Work, Result> {
   readonly #run: (items: Item[]) => Promise<Result[]>
   readonly #options: BatcherOptions<Item, Result>
   readonly #queue = new FairQueue<Entry<Item, Result>>()
-  #inFlight = 0
+  /** When each batch in flight was sent, in this order. */
+  readonly #inFlight: number[] = []
   readonly #inFlightOf = new Map<string, number>()
-  #sentAt = -Infinity
   #succeededAt = -Infinity
   #scheduled: NodeJS.Immediate | undefined
   #timer: NodeJS.Timeout | undefined
@@ -122,9 +122,9 @@ export class Batcher<Item extends Work, Result> {
 
   /** While a batch is in flight, sends only full batches: many small batches take more processor time. */
   #maySend (maxItems: number): boolean {
-    if (this.#inFlight === 0) return true
-    return this.#inFlight < this.#options.maxInFlight &&
-      (this.#queue.size >= maxItems || performance.now() - this.#sentAt > slowBatchMs)
+    if (this.#inFlight.length === 0) return true
+    return this.#inFlight.length < this.#options.maxInFlight &&
+      (this.#queue.size >= maxItems || performance.now() - (this.#inFlight.at(-1) as number) > slowBatchMs)
   }
 
   #takeBatch (maxItems: number): Array<Entry<Item, Result>> {
@@ -149,7 +149,8 @@ export class Batcher<Item extends Work, Result> {
   /** Settles all entries, or leaves them to `retries`. Never rejects. */
   async #send (batch: Array<Entry<Item, Result>>): Promise<void> {
     const { name, retries } = this.#options
-    this.#sentAt = performance.now()
+    const sentAt = performance.now()
+    this.#inFlight.push(sentAt)
     this.#count(batch, 1)
     batchEvents.publish({ name, items: batch.length })
     try {
@@ -166,12 +167,12 @@ export class Batcher<Item extends Work, Result> {
         else retrying.#admit(entry)
       }
     }
+    this.#inFlight.splice(this.#inFlight.indexOf(sentAt), 1)
     this.#count(batch, -1)
     if (this.#queue.size > 0) this.#scheduled ??= setImmediate(this.#drain)
   }
 
   #count (batch: Array<Entry<Item, Result>>, change: 1 | -1): void {
-    this.#inFlight += change
     if (this.#options.maxInFlightPerUser === undefined) return
     for (const { item: { user } } of batch) {
       const count = (this.#inFlightOf.get(user) ?? 0) + change

@@ -34,7 +34,8 @@ export function createGateway<Row extends object> (
       name: `${table.name}_${name}_alone`,
       maxItems: 1,
       maxInFlight: maxInFlight.writesAlone,
-      maxInFlightPerUser: maxInFlight.writesAlone / 2,
+      // Locked rows of up to three users leave a place to the others.
+      maxInFlightPerUser: 1,
       maxQueued: MAX_QUEUED
     })
     const together = new Batcher<Item, boolean>((items) => writeAll(database.writeBatch, items), {

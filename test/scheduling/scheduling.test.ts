@@ -111,7 +111,19 @@ t.test('a slow batch holds back the next one for 0.2 s, and a user may not use a
   const alone = openBatcher(run, { maxInFlight: 4, maxInFlightPerUser: 2 })
   add(alone, 'a1', 'a2', 'a3', 'b1', 'c1', 'd1')
   await pass(0)
-  t.strictSame(batches, ['a1', 'b1', 'c1', 'd1'])
+  t.strictSame(batches.splice(0), ['a1', 'b1', 'c1', 'd1'])
+
+  // While one batch hangs, the next ones follow each other without a pause.
+  const quick = openBatcher((names) => names[0] === 'hangs' ? run(names) : Promise.resolve(names),
+    { maxItems: 2, maxInFlight: 2 })
+  add(quick, 'hangs')
+  await pass(300)
+  const done: string[] = []
+  for (const name of ['a1', 'a2']) {
+    quick.add({ user: 'a', identity: undefined, name }).then((name) => done.push(name), t.error)
+    await pass(0)
+  }
+  t.strictSame(done, ['a1', 'a2'])
 })
 
 t.test('an item expires as DATABASE_SLOW if nothing has succeeded meanwhile', async (t) => {
