@@ -14,6 +14,7 @@ import { toDatabaseError, wasRolledBack } from '../../src/database/pg-errors.ts'
 import { openClient } from '../../src/database/servers.ts'
 import { ApiError } from '../../src/errors.ts'
 import { connectionEvents } from '../../src/telemetry-events.ts'
+import { startPostgres } from '../system/faults/postgres.ts'
 import { openProxy } from '../system/faults/proxy.ts'
 import { startApp } from '../support/app.ts'
 import { createDatabase, openSession, sql, waitingForLocks } from '../support/database.ts'
@@ -28,6 +29,8 @@ const one = { name: 'one', text: 'select 1' }
 const end = { name: 'end', text: 'select pg_terminate_backend(pg_backend_pid())' }
 const backend = { name: 'backend', text: 'select pg_backend_pid()' }
 const url = await createDatabase(t)
+/** Tests stop processes of this server. The processes of a container have other ids. */
+const { url: ownUrl } = await startPostgres(t)
 
 /** Calls `run` until it resolves. On a busy machine the first attempts to connect may fail. */
 async function untilItSucceeds (run: () => Promise<unknown>): Promise<void> {
@@ -202,7 +205,7 @@ test('a server behind a Unix socket that does not respond counts as unavailable'
 })
 
 test('behind a pooler, sessions keep their settings, and no place waits for a session', async (t) => {
-  const { port, hostname } = new URL(url)
+  const { port, hostname } = new URL(ownUrl)
   const server = createServer((near) => {
     const far = connect(Number(port), hostname)
     near.on('error', () => far.destroy()).pipe(far)
@@ -217,7 +220,7 @@ test('behind a pooler, sessions keep their settings, and no place waits for a se
   await once(server, 'listening')
   t.teardown(() => server.close())
   const { port: poolerPort } = server.address() as AddressInfo
-  const database = await open(t, url.replace(`:${port}/`, `:${poolerPort}/`), 500)
+  const database = await open(t, ownUrl.replace(`:${port}/`, `:${poolerPort}/`), 500)
   const setting = { name: 'setting', text: "select current_setting('enable_seqscan')" }
   t.strictSame(await database.read(setting), [['on']])
   const stop = async () => {
@@ -287,7 +290,7 @@ test('each kind of statement gets its connection before its first statement', as
 })
 
 test('a given-up connection leaves its place only when the server has ended the session', async (t) => {
-  const database = openDatabase({ url, statementTimeoutMs: 500, applicationName: 'held' })
+  const database = openDatabase({ url: ownUrl, statementTimeoutMs: 500, applicationName: 'held' })
   t.teardown(database.close)
   const slow = { name: 'slow', text: 'select pg_backend_pid() from pg_sleep(0.1)' }
   const rows = await Promise.all([database.readLong(slow), database.readLong(slow)])
@@ -303,7 +306,7 @@ test('a given-up connection leaves its place only when the server has ended the 
     (index === 3 ? delay(2000) : Promise.resolve()).then(() => database.readLong(one))
       .catch(({ name, cause }) => name === 'DATABASE_SLOW' && cause.message)))
   t.strictSame(reasons, late)
-  const sessions = await sql(url, "select pid from pg_stat_activity where application_name = 'held'")
+  const sessions = await sql(ownUrl, "select pid from pg_stat_activity where application_name = 'held'")
   t.strictSame(sessions.filter(({ pid }) => !stopped.includes(pid as number)), [], 'no third session is open')
   resume()
   await untilItSucceeds(() => database.readLong(one))
