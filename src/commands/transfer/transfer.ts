@@ -49,11 +49,11 @@ export const runTransfer = (
   process.off('exit', interrupt)
   if (error !== undefined) process.exitCode = 1
   report(error)
-  if (transfer.logged !== undefined) {
-    // After an error, PostgreSQL runs no statement before the end of the transaction.
-    if (error !== undefined) await client.query('rollback').catch(() => {})
-    await logCommand((text) => client.query(text), name, { ...transfer.logged, result: transfer.summary?.() })
-  }
+  if (transfer.logged === undefined) return
+  // After an error, PostgreSQL runs no statement before the end of the transaction.
+  const mayLog = error === undefined || await client.query('rollback').then(() => true, () => false)
+  if (!mayLog) return
+  await logCommand((text) => client.query(text), name, { ...transfer.logged, result: transfer.summary?.() })
 })
 
 /** Redraws a line on a terminal. The returned function removes the line. */

@@ -19,6 +19,14 @@ type Started = ReturnType<typeof unmeasured.start>
 const environmentOf = (DATA_DIR: string) =>
   ({ DATABASE_URL: undefined, DATA_DIR, DRAIN_DELAY: '0', PORT: '0' })
 
+function isAlive (pid: number): boolean {
+  try {
+    return process.kill(pid, 0)
+  } catch {
+    return false
+  }
+}
+
 await t.test('after a first start was killed halfway, the next one succeeds', async (t) => {
   const DATA_DIR = await createDataDir(t)
   const halfway = unmeasured.start(['serve'], environmentOf(DATA_DIR))
@@ -29,6 +37,8 @@ await t.test('after a first start was killed halfway, the next one succeeds', as
   const stderr = `DATABASE_URL is not set, and PostgreSQL did not start in ${DATA_DIR}: it ended\n`
   t.strictSame(await halfway.ended, { code: 1, stdout: '', stderr })
   matchEach(t, await readdir(DATA_DIR), [/^new-/])
+  // The folder counts as abandoned when the system has removed the killed process.
+  while (isAlive(supervisor)) await setTimeout(10)
   t.match(await unmeasured.run(['migrate'], environmentOf(DATA_DIR)), { code: 0 })
   t.strictSame(await readdir(DATA_DIR), ['postgresql', 'server.json'])
 })
