@@ -51,8 +51,7 @@ export const runTransfer = (
   report(error)
   if (transfer.logged === undefined) return
   // After an error, PostgreSQL runs no statement before the end of the transaction.
-  const mayLog = error === undefined || await client.query('rollback').then(() => true, () => false)
-  if (!mayLog) return
+  if (error !== undefined) await client.query('rollback').catch(() => {})
   await logCommand((text) => client.query(text), name, { ...transfer.logged, result: transfer.summary?.() })
 })
 
