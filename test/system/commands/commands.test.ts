@@ -36,7 +36,8 @@ t.test('an import that loses its connection in the commit says that the outcome 
   await until(url, "exists (select from pg_locks where locktype = 'advisory' and not granted)")
   await client.query("select pg_terminate_backend(pid) from pg_stat_activity where query = 'commit'")
   const counts = '0 created, 0 existing, 0 rejected; the outcome of the last commit is unknown: import again'
-  t.match(await ended, { code: 1, stderr: new RegExp(`^terminating connection.*\\n${counts}\\nThe log of the database has no line`) })
+  const stderr = new RegExp(`^terminating connection.*\\n${counts}\\nThe log of the database has no line`)
+  t.match(await ended, { code: 1, stderr })
 })
 
 t.test('an export that loses its connection before the server confirms it leaves no file', async (t) => {
