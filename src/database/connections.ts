@@ -37,7 +37,7 @@ export interface ConnectionsOptions {
   givenUp: GivenUpSessions
   client: pg.ClientConfig
   maxConnectMs: number
-  /** After this time without a result, the connection is given up. PostgreSQL ends a statement earlier. */
+  /** After this time without a result, the connection is given up. STATEMENT_TIMEOUT is shorter, unless 0. */
   maxResultMs: number
   settings?: SessionSettings
 }
@@ -104,7 +104,6 @@ export class Connections {
     if (this.#heldPlaces === max) return this.#settle(job, slow('all earlier connections hang'))
     if (idleCount > 0 || totalCount === max) return this.#checkOut(job)
     if (backoff.error !== undefined) return this.#waitOrFail(job, backoff.error)
-    // Opens a connection.
     if (servers.isKnown) return this.#checkOut(job)
     servers.find().then(() => this.#checkOut(job), (error) => this.#failToOpen(job, error))
   }

@@ -53,7 +53,7 @@ const checkMs = 100
 /** A batch that is in flight for longer does not hold back the next one. */
 const slowBatchMs = 200
 
-/** In characters. Limits how long a small item waits for large items. The first item may be larger. */
+/** In characters. Limits how long a small item waits for large ones. The first and small ones always fit. */
 const maxBatchLength = 262_144
 /** In characters. Fair queuing adds 1 to the cost of an item for each unit of its size. */
 const sizeUnit = 4096
@@ -81,7 +81,8 @@ export class Batcher<Item extends Work, Result> {
 
   /**
    * Rejects with OVERLOADED or DATABASE_SLOW if the queue is full or the item expires. The rejected item was
-   * not sent. In a full queue, the newest entry of the user with the most entries makes room.
+   * not sent, or its batch was rolled back. In a full queue, the newest entry of the user with the most
+   * entries makes room.
    */
   add (item: Item): Promise<Result> {
     const { promise, resolve, reject } = Promise.withResolvers<Result>()
