@@ -2,7 +2,6 @@
 import { Socket } from 'node:net'
 import pg from 'pg'
 import type { Server } from './connection-string.ts'
-import type { Servers, SessionSettings } from './servers.ts'
 
 export class Client extends pg.Client {
   /** The process id of the session. A pooler invents one. @types/pg lacks this property. */
@@ -32,9 +31,9 @@ export class Client extends pg.Client {
     this.once('end', () => clearTimeout(this.#deadline))
   }
 
-  /** Rejects if the server must not be used. */
-  async start (servers: Servers, settings?: SessionSettings): Promise<void> {
-    this.session = await servers.startSession(this, settings)
+  /** Resolves when `startSession` does. Rejects if the server must not be used. */
+  async start (startSession: () => Promise<string | undefined>): Promise<void> {
+    this.session = await startSession()
     clearTimeout(this.#deadline)
   }
 

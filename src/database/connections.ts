@@ -69,7 +69,8 @@ export class Connections {
         }
       },
       // pg awaits this function. Its type does not say so.
-      onConnect: ((client: Client) => client.start(servers, settings)) as unknown as () => void
+      onConnect: ((client: Client) =>
+        client.start(() => servers.startSession(client, settings))) as unknown as () => void
     })
     this.#pool.on('connect', () => {
       options.backoff.succeed()
