@@ -86,7 +86,7 @@ export async function buildApp (options: AppOptions, domains: Domain[] = allDoma
   if (config.METRICS_PORT !== undefined) {
     await (await import('./telemetry/metrics.ts')).openMetrics(app, config, database, readiness)
   }
-  if (config.OTEL_EXPORTER_OTLP_ENDPOINT !== undefined) {
+  if (config.OTEL_EXPORTER_OTLP_TRACES_ENDPOINT ?? config.OTEL_EXPORTER_OTLP_ENDPOINT) {
     (await import('./telemetry/traces.ts')).openTraces(app, config)
   }
   let isRefused = false

@@ -1,7 +1,7 @@
 // Reads the settings from environment variables.
 import { readFileSync } from 'node:fs'
 import { isIPv4, isIPv6 } from 'node:net'
-import { parseConnectionString, urlForm } from './database/connection-string.ts'
+import { parseConnectionString } from './database/connection-string.ts'
 import { duration, listOf, number, oneOf, text, type Setting, type ValuesOf } from './setting-types.ts'
 
 // For TRUSTED_PROXIES. Rejects a number of proxies, which Fastify would accept: with a number, a client that
@@ -16,7 +16,7 @@ export interface Rate { count: number, seconds: number }
 
 const rate = (meaning: string): Setting<Rate | undefined> => ({
   initial: undefined,
-  values: '1 to 999999 a second or a minute, such as 100/s or 6000/m',
+  values: '1/s to 999999/s, or 1/m to 999999/m',
   meaning,
   parse: (text) => {
     const [, count, unit] = /^([1-9]\d{0,5})\/([sm])$/.exec(text) ?? []
@@ -42,18 +42,19 @@ export function isSecureUrl (text: string): boolean {
 /** RFC 8414, section 2, forbids a query and a fragment. A `|` would make the user `issuer|name` ambiguous. */
 const isIssuer = (text: string) => isSecureUrl(text) && !/[?#|]/.test(text)
 
+const isHttpUrl = (text: string) => /^https?:\/\//.test(text) && URL.canParse(text)
+
 const parseUrl = (url: string) => parseConnectionString(url) && url
 
 export const settings = {
   HOST: text('127.0.0.1', 'an address or a host name', 'the address to listen on'),
   PORT: number('3000', [0, 65535], 'the port to listen on; 0 takes any free port'),
-  REUSE_PORT: oneOf('off', ['on', 'off'],
-    'whether several processes, all with this setting, may listen on the port'),
+  REUSE_PORT: oneOf('off', ['on', 'off'], 'whether several processes may share the port'),
   DATABASE_URL: {
     initial: undefined,
-    values: urlForm,
-    meaning: 'the database, on one or several hosts, separated by commas; ' +
-      'required without the optional dependencies, which bring a server',
+    // The parser's message has more.
+    values: 'postgres://user:password@host:port/database',
+    meaning: 'the database, on one or several hosts, separated by commas; required in the image',
     parse: parseUrl
   } as Setting<string | undefined>,
   DATABASE_URL_FILE: {
@@ -67,45 +68,45 @@ export const settings = {
   LOG_LEVEL: oneOf('info', ['fatal', 'error', 'warn', 'info', 'debug', 'trace', 'silent'],
     'the least severe log lines to write'),
   LOG_REQUESTS: oneOf('writes', ['off', 'writes', 'all'],
-    'which requests get a log line: none, those that may change data, or all'),
+    'which requests get a log line; writes are those that may change data'),
   TRUSTED_PROXIES: text(undefined,
     'networks such as 10.0.0.0/8, loopback, linklocal or uniquelocal, separated by commas',
     'the proxies that may set X-Forwarded-For', areNetworks),
   MAX_CONNECTIONS: number('4000', [1, 99_999],
-    'how many client connections may be open; further ones are closed at once'),
+    'how many client connections may be open'),
   KEEP_ALIVE_TIMEOUT: duration('75s', '1h',
     'how long a client connection may be idle; longer than at a load balancer', '1s'),
   BODY_LIMIT: number('16384', [1, 131_072], 'the largest request body, in bytes'),
   MEMORY_BUDGET: number('100663296', [16_777_216, 1_073_741_824],
-    'bytes of memory for unsent pages of long lists and files of /docs together'),
+    'bytes of memory for long lists and files of /docs'),
   TOKEN_CACHE_TTL: duration('3s', maxTokenCacheTtl, 'how long a token is cached; 0 turns the cache off'),
   WRITE_BATCH: number(undefined, [1, 9999],
-    'how many writes or lists may share a statement (at most 512 writes, 32 lists; on Citus no lists); ' +
-    '1 turns batching off'),
+    'how many writes (at most 512) or lists (32, on Citus none) may share a statement; 1 turns batching off'),
   MAX_QUEUED: number('4000', [1, 9999],
-    'how many requests of a kind may wait for the database before others are rejected'),
-  USER_RATE: rate('how many requests a user may send before 429; no limit by default'),
+    'how many requests of a kind may wait for the database'),
+  USER_RATE: rate('how many requests a user may send before 429'),
   USER_BURST: number(undefined, [1, 999_999],
     'how many requests a user may send at once; the number of USER_RATE in one second by default'),
-  FAILED_AUTH_RATE: rate('how many invalid tokens a client address may send before unknown tokens get 429; ' +
-    'no limit by default'),
+  FAILED_AUTH_RATE: rate('how many invalid tokens a client address may send before unknown tokens get 429'),
   CORS_ORIGIN: text(undefined,
     'origins such as https://app.example.com, separated by commas, without path or wildcard',
-    'the origins of web pages that may call the service; none by default', areOrigins),
+    'the origins of web pages that may call the service', areOrigins),
   STATEMENT_TIMEOUT: duration('5s', maxStatementTimeout,
     'how long a statement may run; 0 leaves the limit to the database role'),
   DRAIN_DELAY: duration('3s', '1h', 'how long the service goes on serving after SIGTERM'),
   SHUTDOWN_TIMEOUT: duration('9s', '1h',
     'when the program ends after the signal; more than DRAIN_DELAY'),
   METRICS_PORT: number(undefined, [0, 65535],
-    'the port for metrics; 0 takes any free port; without it there are no metrics'),
+    'the port for metrics; 0 takes any free port; by default there are no metrics'),
   METRICS_HOST: text('127.0.0.1', 'an address or a host name', 'the address to listen on for metrics'),
   OTEL_EXPORTER_OTLP_ENDPOINT: text(undefined,
-    'a URL that begins with http:// or https://, without /v1/traces',
-    'a collector that takes OTLP by HTTP; without it there are no traces',
-    (text) => /^https?:\/\//.test(text) && URL.canParse(text) && !/\/v1\/traces\/?$/.test(text)),
+    'a URL with http or https, without /v1/traces',
+    'a collector that takes OTLP by HTTP; by default there are no traces',
+    (text) => isHttpUrl(text) && !/\/v1\/traces\/?$/.test(text)),
+  OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: text(undefined, 'a URL with http or https',
+    'the whole URL for traces, instead of OTEL_EXPORTER_OTLP_ENDPOINT', isHttpUrl),
   OTEL_EXPORTER_OTLP_PROTOCOL: oneOf('http/json', ['http/json', 'http/protobuf'],
-    'accepted for compatibility: the service always sends JSON'),
+    'has no effect: the service always sends JSON'),
   OTEL_TRACES_SAMPLER: oneOf('parentbased_always_on',
     ['always_on', 'always_off', 'traceidratio'].flatMap((name) => [name, `parentbased_${name}`]),
     'which traces are recorded'),
@@ -113,17 +114,17 @@ export const settings = {
     'the share of traces that traceidratio records', /^[01](\.\d+)?$/),
   DOCS: oneOf('on', ['on', 'off'], 'whether there is a page at /docs'),
   JWT_ISSUER: text(undefined, 'a URL with https, or with http for this machine, without query and fragment',
-    'the identity provider that issues JWTs; without it the service accepts no JWTs', isIssuer),
-  JWT_AUDIENCE: text(undefined, 'a text', 'the audience that JWTs must name; required with JWT_ISSUER'),
+    'the identity provider; by default the service accepts no JWTs', isIssuer),
+  JWT_AUDIENCE: text(undefined, 'a text', 'the audience of JWTs; required with JWT_ISSUER'),
   JWT_JWKS_URL: text(undefined, 'a URL with https, or with http for this machine',
-    'the keys of the provider; without it OpenID discovery names them', isSecureUrl),
+    'the keys of the provider; by default OpenID discovery names them', isSecureUrl),
   JWT_ALGORITHMS: listOf('RS256,ES256,EdDSA', ['RS256', 'RS384', 'RS512', 'PS256', 'PS384', 'PS512', 'ES256',
     'ES384', 'ES512', 'EdDSA', 'Ed25519'], 'the algorithms that may sign a JWT'),
   JWT_TYPE: listOf('at+jwt', ['at+jwt', 'JWT', 'none'],
-    'the types (`typ`) that a JWT may have; none accepts JWTs without a type'),
+    'the types (`typ`) of JWTs; none: without a type'),
   JWT_USER_CLAIM: text('sub', 'the name of a claim', 'the claim that names the user'),
   JWT_SCOPE_CLAIM: text(undefined, 'the name of a claim',
-    'the claim that lists the scopes; without it `scope`, or else `scp`'),
+    'the claim that lists the scopes; by default `scope`, or else `scp`'),
   JWT_KEYS_MAX_AGE: duration('24h', '30d',
     'how long keys stay in use while the provider cannot be reached', '20m')
 }

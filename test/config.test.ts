@@ -66,6 +66,8 @@ const values: Record<keyof Config, { good: Record<string, unknown>, bad: string[
   METRICS_HOST: texts(['0.0.0.0']),
   OTEL_EXPORTER_OTLP_ENDPOINT: texts(['http://localhost:4318', 'https://traces/x'],
     'localhost:4318', 'ftp://h', 'http://', 'http://h:port', 'http://h/v1/traces', 'http://h/v1/traces/'),
+  OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: texts(['http://localhost:4318/v1/traces', 'https://traces/x'],
+    'localhost:4318', 'http://', 'http://h:port'),
   OTEL_EXPORTER_OTLP_PROTOCOL: words('http/json', 'http/protobuf'),
   OTEL_TRACES_SAMPLER: words(...samplers.flatMap((name) => [name, `parentbased_${name}`])),
   OTEL_TRACES_SAMPLER_ARG: {

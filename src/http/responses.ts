@@ -122,12 +122,19 @@ export function handleError (error: unknown, request: FastifyRequest, reply: Fas
   userWork.run(`error ${client}`, errorCost, () => { reply.send({ error: number, message }) })
 }
 
+/** Tells the log and the metrics of a connection's error before or without a request. */
+export function reportConnection (
+  app: FastifyInstance, error: ApiError, address?: string, log = app.log
+): void {
+  const client = { remoteAddress: toPlain(address) }
+  app.errorLog.attempt(log, () => app.errorLog.record(error, 'connection', log, client))
+}
+
 /** Writes the last response of a connection, for a request that does not reach Fastify. */
 export function rejectRequest (app: FastifyInstance, error: ApiError, socket: Socket): void {
   const { status, number, message } = error
-  const [id, remoteAddress] = [newRequestId(), toPlain(socket.remoteAddress)]
-  const log = app.log.child({ reqId: id })
-  app.errorLog.attempt(log, () => app.errorLog.record(error, 'connection', log, { remoteAddress }))
+  const id = newRequestId()
+  reportConnection(app, error, socket.remoteAddress, app.log.child({ reqId: id }))
   const body = JSON.stringify({ error: number, message })
   const headers = {
     ...error.headers,

@@ -1,5 +1,5 @@
-// Sends spans of requests and statements by OTLP/HTTP. Loaded only if OTEL_EXPORTER_OTLP_ENDPOINT is set.
-// The OpenTelemetry libraries themselves read further environment variables.
+// Sends spans of requests and statements by OTLP/HTTP. Loaded only if a setting names a collector. The
+// OpenTelemetry libraries read this setting themselves, and further environment variables.
 import { setTimeout } from 'node:timers/promises'
 import {
   diag, DiagLogLevel, ROOT_CONTEXT, SpanKind, SpanStatusCode, trace, TraceFlags, type Span, type Tracer
@@ -67,7 +67,7 @@ function reportFaults (log: FastifyBaseLogger): void {
     loggedAt = performance.now()
     // The libraries report an error as the JSON of its properties.
     const reason = kind === 'failed' ? JSON.parse(texts[0] as string).message : texts.join(' ')
-    log.warn({ reason }, 'traces do not arrive at OTEL_EXPORTER_OTLP_ENDPOINT')
+    log.warn({ reason }, 'traces do not arrive')
   }
   const [error, warn] = [report('failed'), report('dropped')]
   const options = { logLevel: DiagLogLevel.WARN, suppressOverrideMessage: true }

@@ -46,7 +46,12 @@ type Span = Record<Field, string> &
 const valuesOf = ({ attributes }: { attributes: Array<{ key: string, value: object }> }) =>
   Object.fromEntries(attributes.map(({ key, value }) => [key, Object.values(value)[0]]))
 
-async function traced (t: Test, environment: Record<string, string> = {}, hangs = false) {
+const byEndpoint = (collector: string) => ({ OTEL_EXPORTER_OTLP_ENDPOINT: collector })
+
+async function traced (
+  t: Test, environment: Record<string, string> = {}, hangs = false,
+  endpoint: (collector: string) => Record<string, string> = byEndpoint
+) {
   // Import this file late, because it imports jose.
   const { startServer } = await import('../support/identity-provider.ts')
   const spans: Span[] = []
@@ -59,7 +64,7 @@ async function traced (t: Test, environment: Record<string, string> = {}, hangs 
     }
     if (!hangs) response.end('{}')
   })
-  const settings = { OTEL_EXPORTER_OTLP_ENDPOINT: collector, ...environment }
+  const settings = { ...endpoint(collector), ...environment }
   // The exporter reads its settings from `process.env`.
   process.env = { ...env, ...settings }
   t.teardown(() => { process.env = env })
@@ -126,6 +131,13 @@ t.test('a request is a span of the client\'s trace, its statement a child; both 
   t.ok(BigInt(statement?.endTimeUnixNano as string) < BigInt(request?.endTimeUnixNano as string))
   const line = log.map((line) => JSON.parse(line)).find(({ error }) => error === 40019)
   t.match(line, { trace_id: traceId, span_id: rejected?.spanId })
+})
+
+t.test('OTEL_EXPORTER_OTLP_TRACES_ENDPOINT alone turns traces on', async (t) => {
+  const { create, sent } = await traced(t, {}, false, (collector) =>
+    ({ OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: `${collector}/v1/traces` }))
+  await create(1)
+  t.ok((await sent()).some(({ name }) => name === 'POST /plants'))
 })
 
 t.test('the span of a list that the service cuts is an error', async (t) => {
@@ -225,7 +237,7 @@ t.test('traces that do not arrive are counted, and the log has the reason once a
       t.strictSame(await reported, { kind })
     }
     const lines = log.map((line) => JSON.parse(line)).filter(({ msg }) => msg.startsWith('traces'))
-    t.match(lines, [{ level: 'warn', reason, msg: 'traces do not arrive at OTEL_EXPORTER_OTLP_ENDPOINT' }])
+    t.match(lines, [{ level: 'warn', reason, msg: 'traces do not arrive' }])
     t.equal(lines.length, 1)
     t.match(await (await fetch(metricsUrl)).text(), `plant_store_trace_faults_total{kind="${kind}"} 2`)
   }

@@ -5,7 +5,7 @@ import type { FastifyInstance, FastifyServerOptions } from 'fastify'
 import { ApiError, errors } from '../../errors.ts'
 import { newRequestId } from '../log.ts'
 import { isLastRequest, isRead } from '../request-checks.ts'
-import { rejectRequest, toApiError } from '../responses.ts'
+import { rejectRequest, reportConnection, toApiError } from '../responses.ts'
 import { createServer, type Lifecycle } from './server.ts'
 
 declare module 'node:http' {
@@ -52,8 +52,7 @@ export function createAppServer (
     app.addHook('preClose', shutDown)
     httpServer.server.on('drop', (data?: DropArgument) => {
       const error = new ApiError(errors.OVERLOADED, { cause: 'too many connections' })
-      app.errorLog.attempt(app.log, () =>
-        app.errorLog.record(error, 'connection', app.log, { remoteAddress: data?.remoteAddress }))
+      reportConnection(app, error, data?.remoteAddress)
     })
   }
 

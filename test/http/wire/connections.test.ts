@@ -1,6 +1,6 @@
 // Tests what happens on a connection: requests before a response, half-closed clients, bad input, timeouts.
 import { once } from 'node:events'
-import { connect, type Socket } from 'node:net'
+import { connect, type AddressInfo, type Socket } from 'node:net'
 import { buffer } from 'node:stream/consumers'
 import { setTimeout as delay } from 'node:timers/promises'
 import t from 'tap'
@@ -289,19 +289,20 @@ t.test('a client that stops reading is disconnected', async (t) => {
 })
 
 t.test('a connection beyond MAX_CONNECTIONS is closed at once, until another has closed', async (t) => {
-  const { listen, log, metricsUrl } = await startApp(t, { MAX_CONNECTIONS: '2', METRICS_PORT: '0' })
-  const address = await listen()
-  const { hostname, port } = new URL(address)
+  const { app, log, metricsUrl } = await startApp(t, { MAX_CONNECTIONS: '2', METRICS_PORT: '0' })
+  // As HOST=:: does, listen on IPv6 and IPv4: sockets then report IPv4 addresses as ::ffff:127.0.0.1.
+  await app.listen({ host: '', port: 0 })
+  const { port } = app.server.address() as AddressInfo
   const clients = Array.from({ length: 3 }, () =>
-    connect(Number(port), hostname).on('error', () => {}).resume())
+    connect(port, '127.0.0.1').on('error', () => {}).resume())
   // The service accepts the connections in their order.
   await once(clients[2] as Socket, 'close')
   t.match(log.map((line) => JSON.parse(line)).find(({ error }) => error === 50302),
-    { level: 'warn', reason: 'too many connections', remoteAddress: '127.0.0.1' })
+    { level: 'warn', reason: 'too many connections', remoteAddress: /^127\.0\.0\.1$/ })
   t.match(await (await fetch(metricsUrl)).text(),
     /^plant_store_overload_refusals_total\{kind="connection"\} 1$/m)
   for (const client of clients) client.destroy()
-  while (!await fetch(`${address}/livez`).catch(() => false));
+  while (!await fetch(`http://127.0.0.1:${port}/livez`).catch(() => false));
 })
 
 t.test('a body that is malformed, cut or late is one error in the log', async (t) => {

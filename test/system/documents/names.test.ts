@@ -175,9 +175,9 @@ t.test('the documents have the limits and versions of the source', async (t) => 
 
   const haproxy = from('deploy/compose/rolling.yml', /haproxy:([\d.]+)/)
   const nginx = from('test/system/container/proxies.test.ts', /nginx:([\d.]+)/)
-  has('docs/operating.md', `| HAProxy ${haproxy}, nginx ${nginx} |`)
-  has('docs/operating.md', `| PgBouncer ${from('deploy/compose/pgbouncer.yml', /pgbouncer:v(\d+\.\d+)/)} |`)
-  has('docs/operating.md', `| Node ${from('.github/workflows/ci.yml', /node: \[(.*)\]/)} |`)
+  const pgbouncer = from('deploy/compose/pgbouncer.yml', /pgbouncer:v(\d+\.\d+)/)
+  const node = from('.github/workflows/ci.yml', /node: \[(.*)\]/).replace(', ', ' and ')
+  has('docs/operating.md', `Node ${node}, HAProxy ${haproxy}, nginx ${nginx} and PgBouncer ${pgbouncer}.`)
   const [, oldest = ''] = /\^(24\.\S+)/.exec(manifest.engines.node) ?? []
   has('SECURITY.md', `Use Node 26, or Node ${oldest} or later`)
   t.strictSame(unknown(documents, /Node 26, or Node (24\.\d+\.\d+)/g, (version) => version === oldest), [])
