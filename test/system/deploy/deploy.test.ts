@@ -155,9 +155,9 @@ t.test('a release that is unpacked over another one leaves the operator\'s files
   const folder = t.testdir()
   const { unpack } = await pack(folder, 'old')
   await unpack()
-  const [table = ''] = await find('docs/operating.md', /^## Files of your own\n(.*?)^## /gms)
-  const copies = [...table.matchAll(/^\| `(\S+)` \|.*?(?:`\w+=\.\/(\S+)`)? \|$/gm)]
-    .flatMap(([, original, copy]) => copy === undefined ? [] : [{ original: original as string, copy }])
+  const [list = ''] = await find('docs/operating.md', /^## Files of your own\n(.*?)^## /gms)
+  const copies = [...list.matchAll(/^- `(\S+)`: `\w+=\.\/(\S+)`$/gm)]
+    .map(([, original = '', copy = '']) => ({ original, copy }))
   t.equal(copies.length, 5)
   for (const { original, copy } of copies) {
     await run(`cp ${original} ${copy} && echo '# mine' >> ${copy}`, folder)
@@ -173,7 +173,7 @@ t.test('a release that is unpacked over another one leaves the operator\'s files
   // Compose mounts the copies that .env names.
   const mounts = await Promise.all((await readdir(join(folder, 'deploy/compose')))
     .map((name) => readFile(join(folder, 'deploy/compose', name), 'utf8')))
-  const settings = [...table.matchAll(/`(\w+)=\.\//g)].map(([, name = '']) => name)
+  const settings = [...list.matchAll(/`(\w+)=\.\//g)].map(([, name = '']) => name)
   for (const [index, name] of settings.entries()) {
     t.match(mounts.join(), `\${${name}:-./${copies[index]?.original}}:/`)
   }
