@@ -65,6 +65,7 @@ await t.test('a late archive delays nothing but the archive, and shows in the me
   await project.sql('select pg_switch_wal()')
   await project.compose('restart', 'backup')
   await until(() => metric('plant_store_archive_delay_seconds'), (seconds) => seconds > 0)
+  t.ok(Number.isNaN(await metric('plant_store_backup_verified')), 'no backup, no damage')
   await repair('rm -rf /backups/pgbackrest; mv /backups/away /backups/pgbackrest')
   await project.inside('database', 'pgbackrest', 'check', '--pg1-socket-path=/socket').catch(() => {})
   await project.compose('restart', 'backup')
