@@ -48,10 +48,10 @@ while true; do
     checked=$newest
     cat > "$file" <<METRICS
 plant_store_backup_timestamp_seconds $newest
-${verified:+plant_store_backup_verified $verified}
 plant_store_archive_delay_seconds $(query "select coalesce(max(extract(epoch from now() - modification)), 0)
   from pg_ls_archive_statusdir() where name like '%.ready'")
 METRICS
+    [ -z "$verified" ] || printf 'plant_store_backup_verified %s\n' "$verified" >> "$file"
     mv "$file" "$file.prom"
   else
     rm -f "$file.prom"
