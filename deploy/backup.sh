@@ -1,7 +1,8 @@
 #!/bin/sh
 # Runs beside a database server. Each minute, while the server is the primary, the script writes metrics, and
 # makes a backup if one is due. It never creates the stanza: while the disk of the backups is not mounted, the
-# archive must fail, and not begin anew in an empty folder. `backup.sh verify` verifies all backups and the archive, and fails at damage.
+# archive must fail, and not begin anew in an empty folder. `backup.sh verify` verifies all backups and the
+# archive, and fails at damage.
 query () { psql --no-psqlrc --tuples-only --no-align --host=/socket --username=postgres --command="$1"; }
 
 # Prints the type of the backup that is due, if any: a full one each week, an incremental one each day. A new
@@ -28,7 +29,6 @@ if [ "${1-}" = verify ]; then
 fi
 
 file=/metrics/$HOSTNAME
-verified=
 while true; do
   until pg_isready --host=/socket --quiet; do
     rm -f "$file.prom"
@@ -37,16 +37,21 @@ while true; do
   # The name of the current segment begins with the timeline. This fails on a standby.
   if segment=$(query 'select pg_walfile_name(pg_current_wal_lsn())' 2> /tmp/error); then
     type=$(pgbackrest info --output=json | due "$(echo "$segment" | cut --characters=1-8)")
-    if [ -n "$type" ]; then
-      pgbackrest backup --type="$type" && echo "made a backup ($type)" && verified=
+    [ -z "$type" ] || { pgbackrest backup --type="$type" && echo "made a backup ($type)"; }
+    newest=$(pgbackrest info --output=json | jq '.[0].backup | last.timestamp.stop // 0')
+    # Without a backup there is nothing to verify.
+    if [ "$newest" = 0 ]; then
+      verified=
+    elif [ "$newest" != "${checked-}" ]; then
+      verify && verified=1 || verified=0
     fi
-    [ -n "$verified" ] || { verify && verified=1 || verified=0; }
+    checked=$newest
     cat > "$file" <<METRICS
-plant_store_backup_timestamp_seconds $(pgbackrest info --output=json | jq '.[0].backup | last.timestamp.stop // 0')
-plant_store_backup_verified $verified
+plant_store_backup_timestamp_seconds $newest
 plant_store_archive_delay_seconds $(query "select coalesce(max(extract(epoch from now() - modification)), 0)
   from pg_ls_archive_statusdir() where name like '%.ready'")
 METRICS
+    [ -z "$verified" ] || printf 'plant_store_backup_verified %s\n' "$verified" >> "$file"
     mv "$file" "$file.prom"
   else
     rm -f "$file.prom"

@@ -5,7 +5,7 @@ import t from 'tap'
 import { openBackups } from './operator.ts'
 import { until } from './support.ts'
 
-const { project, folder, follow, plants, keep, ready, backUp, now, recover } = await openBackups(t)
+const { project, folder, follow, plants, keep, ready, now, recover } = await openBackups(t)
 const idOf = (user: string) => project.sql(`select id from tokens where username = '${user}'`)
 /** Returns the status of a list with the token. */
 const status = async (token: string) =>
@@ -17,16 +17,14 @@ await t.test('after a recovery to a moment, revoked tokens and erased users stay
   await project.sql("insert into plants (owner, id, name) values ('dave', 9, 'Weed')")
   await keep(1, 'Fern')
   const moment = await now()
-  await keep(2, 'Ivy')
-  await backUp()
-  await keep(3, 'Mistake')
+  await keep(2, 'Mistake')
   await project.inside('plant-store', 'plant-store', 'token', 'revoke', await idOf('bob'))
   await project.inside('plant-store', 'plant-store', 'user', 'erase', 'dave', '--yes')
   await writeFile(join(folder, 'erased.txt'), 'dave\n')
   await follow('Save the revocations')
 
   await recover(moment)
-  t.equal(await plants(), 'Fern,Weed', 'before the newest backup, when the erased user was there')
+  t.equal(await plants(), 'Fern,Weed', 'the erased user is back')
   await follow('Revoke and erase again')
   await ready()
   t.equal(await plants(), 'Fern')

@@ -1,4 +1,5 @@
 import t from 'tap'
+import { runbook } from './operator.ts'
 import { buildImage, openProject, run, until } from './support.ts'
 
 await buildImage()
@@ -48,27 +49,16 @@ await t.test('a signal that the service does not handle ends it, as without a co
   await project.ready()
 })
 
-await t.test('a stop ends the service gracefully, and a new start finds the plants', async t => {
+await t.test('a stop ends the service gracefully, and an upgrade recreates all containers', async t => {
   await send('{"id":2,"name":"Ivy"}')
-  const container = await project.container('plant-store')
-  await project.compose('stop', 'plant-store')
-  t.equal(await run('inspect', '--format={{.State.ExitCode}}', container), '0')
-  await project.compose('down')
-  await project.compose('up', '--detach')
+  const containers = () => Promise.all(['plant-store', 'database'].map(project.container))
+  const before = await containers()
+  await run('stop', before[0] as string)
+  t.equal(await run('inspect', '--format={{.State.ExitCode}}', before[0] as string), '0')
+  await project.sh(runbook.Upgrade?.[1] as string)
   await project.ready()
+  for (const [index, id] of (await containers()).entries()) t.not(id, before[index])
   t.strictSame(await send(), [{ name: 'Ivy' }])
-})
-
-await t.test('tools run on the database of DATABASE_URL, whichever it is', async (t) => {
-  const ask = () => project.compose('run', '-T', '--rm', '--no-deps', 'tools', 'psql', '--tuples-only',
-    '--no-align', '--command=select current_database(), current_user')
-  t.equal(await ask(), 'plant_store|plant_store')
-  await project.sql('create database other owner plant_store', 'postgres')
-  project.env.DATABASE_URL = 'postgres://database/other'
-  t.equal(await ask(), 'other|plant_store')
-  project.env.DATABASE_URL = 'postgres://elsewhere/plant_store'
-  await t.rejects(ask(), /elsewhere/)
-  delete project.env.DATABASE_URL
 })
 
 await t.test('an orphan process does not restart the database, which stops in time', async (t) => {

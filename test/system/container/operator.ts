@@ -49,13 +49,13 @@ export async function openOperator (t: Test, ...overlays: string[]) {
 /** Opens a Compose project with backup.yml, and makes the first backup. */
 export async function openBackups (t: Test) {
   const operator = await openOperator(t, 'backup')
-  const { project, follow, ready } = operator
+  const { project, follow } = operator
   // The service `backup` may just make a backup, too.
   const backUp = () => until(() => follow('Back up', {}, 1).catch(() => ''), (text) => text !== '')
   let last = 1
 
   await follow('Back up')
-  await ready()
+  await project.ready()
   await backUp()
   return {
     ...operator,
@@ -70,8 +70,6 @@ export async function openBackups (t: Test) {
         throw error
       })
       await follow('Recover', {}, 1)
-      await project.compose('up', '--detach')
-      await ready()
     }
   }
 }

@@ -62,15 +62,3 @@ for (const overlays of combinations) {
     for (const { name, text } of ours) t.match(text, /^ {4}init: true$/m, name)
   })
 }
-
-t.test('without the settings that an overlay needs, Compose names them and starts nothing', async (t) => {
-  for (const overlay of ['citus', 'external', 'failover', 'pgbouncer']) {
-    const chosen = select(overlay === 'failover' ? ['backup', overlay] : [overlay])
-    for (const name in chosen) {
-      const value = env[name]
-      delete env[name]
-      await t.rejects(compose('config'), new RegExp(`set ${name}`), overlay)
-      env[name] = value
-    }
-  }
-})

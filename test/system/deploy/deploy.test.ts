@@ -203,14 +203,6 @@ t.test('every container that keeps running has a limit for its log', async (t) =
   t.ok((await read('deploy/service.yml')).includes('max-size: 10m'))
 })
 
-t.test('no Service of Kubernetes sets a variable of a container', async (t) => {
-  const base = 'deploy/kubernetes/base'
-  const files = (await readdir(join(root, base))).map((name) => `${base}/${name}`)
-  const texts = (await Promise.all(files.map(read))).filter((text) => text.includes(' containers:'))
-  t.equal(texts.length, 2)
-  for (const text of texts) t.match(text, /^ {6}enableServiceLinks: false$/m)
-})
-
 t.test('Prometheus and HAProxy know every instance', async (t) => {
   const instances = await find('deploy/compose/rolling.yml', /^ {2}(\S+): \*instance$/gm)
   t.equal(instances.length, 3)

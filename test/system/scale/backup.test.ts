@@ -31,6 +31,10 @@ await t.test('a repeated recovery returns to what there was at a moment, in any 
   t.equal(await plants(), 'Fern,Ivy', 'a later moment, before the first recovery')
   await recover(after, 'plants-2')
   t.equal(await plants(), 'Fern,Oak,Elm', 'a moment after the first recovery')
+  const folders = async () => (await repair('ls "$(dirname "$PGDATA")"')).split('\n').length
+  t.equal(await folders(), 5)
+  await follow('Recover', {}, 3)
+  t.equal(await folders(), 1, 'without the old data')
 })
 
 await t.test('a recovery that cannot succeed changes nothing', async (t) => {
@@ -65,6 +69,7 @@ await t.test('a late archive delays nothing but the archive, and shows in the me
   await project.sql('select pg_switch_wal()')
   await project.compose('restart', 'backup')
   await until(() => metric('plant_store_archive_delay_seconds'), (seconds) => seconds > 0)
+  t.ok(Number.isNaN(await metric('plant_store_backup_verified')), 'no backup, no damage')
   await repair('rm -rf /backups/pgbackrest; mv /backups/away /backups/pgbackrest')
   await project.inside('database', 'pgbackrest', 'check', '--pg1-socket-path=/socket').catch(() => {})
   await project.compose('restart', 'backup')
@@ -101,12 +106,4 @@ await t.test('after the loss of the disk, all but the last minute is recovered',
   await project.compose('down', '--volumes')
   await recover()
   t.equal(await plants(), before)
-})
-
-await t.test('the old data can be deleted', async (t) => {
-  const folders = async () => (await repair('ls "$(dirname "$PGDATA")"')).split('\n').length
-  await recover()
-  t.ok(await folders() > 1)
-  await follow('Recover', {}, 3)
-  t.equal(await folders(), 1)
 })

@@ -82,8 +82,11 @@ for (const { how, begin, end } of losses) {
     await acknowledged(1)
     failovers.push([how, round((performance.now() - lostAt) / 1000)])
     await acknowledged(300)
+    // A thawed primary answers reads until Patroni stops it.
+    ledger.countReads(how !== 'frozen')
     await end(primary)
     t.strictSame(await whole(), { primary: standby, standby: primary })
+    ledger.countReads(true)
   })
 }
 t.comment(table(['the primary is', 'writes again after, s'], failovers))

@@ -2,23 +2,15 @@
 import { chmod, mkdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Test } from 'tap'
+import { runbook } from '../container/operator.ts'
 import {
-  buildDatabaseImage, buildImage, openProject, run, settings, until, urlOf, waitForStatus
+  buildDatabaseImage, buildImage, openProject, run, settings, urlOf, waitForStatus
 } from '../container/support.ts'
 
 /** Returns false if all images are available. Otherwise returns the reason to skip the test. */
 export function missing (...images: string[]): Promise<string | false> {
   const find = (image: string) => run('image', 'inspect', image).catch(() => run('pull', '--quiet', image))
   return Promise.all(images.map(find)).then(() => false as const, () => `no image of ${images.join(', ')}`)
-}
-
-type Inside = (service: string, ...command: string[]) => Promise<string>
-
-/** Begins the backups beside the server that becomes the primary. */
-async function createStanza ({ inside }: { inside: Inside }) {
-  const create = (service: string) =>
-    inside(service, 'pgbackrest', 'stanza-create').then(() => true, () => false)
-  await until(async () => await create('backup') || create('backup-2'), (isDone) => isDone)
 }
 
 let imagesBuilt: Promise<unknown> | undefined
@@ -35,13 +27,12 @@ export async function startProject (t: Test, overlays: string[], env: Record<str
   // PostgreSQL's user writes there.
   await chmod(BACKUPS, 0o777)
   Object.assign(project.env, { BACKUPS }, ...overlays.map((overlay) => settings[overlay]), env)
-  if (overlays.includes('rolling')) {
-    await project.compose('up', '--detach', '--no-build')
-    if (overlays.includes('backup')) await createStanza(project)
-    return { ...project, addresses: [], BACKUPS }
+  const isRolling = overlays.includes('rolling')
+  await project.compose('up', '--detach', '--no-build', ...isRolling ? [] : ['--scale', 'plant-store=2'])
+  if (overlays.includes('backup')) {
+    await project.sh(runbook['Back up']?.[0]?.trim().split('\n').at(-1) as string)
   }
-  await project.compose('up', '--detach', '--no-build', '--scale', 'plant-store=2')
-  if (overlays.includes('backup')) await createStanza(project)
+  if (isRolling) return { ...project, addresses: [], BACKUPS }
   const instances = await project.containers('plant-store')
   const addresses = await Promise.all(instances.map(urlOf))
   for (const address of addresses) await waitForStatus(`${address}/readyz`, 200)

@@ -5,8 +5,8 @@ import t from 'tap'
 import { createRandom } from '../faults/random.ts'
 import { counted } from '../faults/storm.ts'
 import { startWriters } from '../faults/writers.ts'
-import { runbook } from './operator.ts'
-import { buildImage, openProject, root, run } from './support.ts'
+import { runbook } from '../container/operator.ts'
+import { buildImage, openProject, root, run } from '../container/support.ts'
 
 const sh = (line: string) => promisify(execFile)('sh', ['-ec', line], { cwd: root })
 await buildImage()
