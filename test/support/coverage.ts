@@ -10,7 +10,7 @@ process.env._TAPJS_PROCESSINFO_EXCLUDE_ = String(
 
 // These tests run without coverage, which saves a third of their time. Other tests cover the same lines.
 const unmeasured = [
-  'access/credentials', 'access/unauthenticated', 'api-docs/openapi', 'config-checks', 'database/plans',
+  'access/credentials', 'access/unauthenticated', 'api-docs/openapi', 'config-checks',
   'http/request-log', 'plants/plants', 'scheduling/batcher-orders', 'table-gateway/gateway',
   'table-gateway/statements', 'table-gateway/writes'
 ]
