@@ -11,8 +11,8 @@ process.env._TAPJS_PROCESSINFO_EXCLUDE_ = String(
 // These tests run without coverage, which saves a third of their time. Other tests cover the same lines.
 const unmeasured = [
   'access/credentials', 'access/unauthenticated', 'api-docs/openapi', 'config-checks',
-  'http/request-log', 'plants/plants', 'scheduling/batcher-orders', 'table-gateway/gateway',
-  'table-gateway/statements', 'table-gateway/writes'
+  'http/request-log', 'plants/plants', 'scheduling/batcher-orders', 'table-gateway/pages',
+  'table-gateway/writes'
 ]
 
 export default (file: string): string | null =>
