@@ -35,39 +35,6 @@ async function end ({ child }: Program): Promise<void> {
   }
 }
 
-t.test('a migration gives way to a dump, and delays no statements meanwhile', inParallel, async (t) => {
-  const DATABASE_URL = await createDatabase(t)
-  await sql(DATABASE_URL, "delete from migrations where name = '0004_username_collation'")
-  // pg_dump holds this lock on each table.
-  const dump = await openSession(t, DATABASE_URL, 'begin; lock table tokens in access share mode')
-  const { child, ended } = start(['migrate'], { DATABASE_URL })
-  const service = await serve(t, { DATABASE_URL }, 'the migration waits for a lock')
-  await once(child.stderr, 'data')
-  t.strictSame(await sql(DATABASE_URL, 'select from tokens'), [])
-  await dump.query('commit')
-  const { code, stdout, stderr } = await ended
-  t.equal(code, 0)
-  t.match(stderr, /^(The migration waits for a lock of another session, such as pg_dump\.\n)+$/)
-  await service.logged('ready')
-  t.equal(stdout === 'up 0004_username_collation\n', !service.log.some(({ msg }) => msg === 'migrated'))
-})
-
-t.test('HOST=:: accepts IPv4 and IPv6 connections, and a low limit is logged', inParallel, async (t) => {
-  const limited = startedBy(['sh', '-c', 'ulimit -n 1000; exec "$0" "$@"', ...program])
-  const DATABASE_URL = await createDatabase(t)
-  const environment = { DATABASE_URL, HOST: '::', MAX_CONNECTIONS: '901', DRAIN_DELAY: '0' }
-  const service = await limited.serve(t, environment)
-  const { address, log } = service
-  t.match(log.find(({ level }) => level === 'warn'),
-    { descriptors: 1000, msg: 'too few file descriptors (ulimit -n) for MAX_CONNECTIONS' })
-  const addresses = Object.values(networkInterfaces()).flatMap((all) => all ?? [])
-  for (const { address: host, family } of addresses.filter(({ internal }) => internal)) {
-    const hostname = family === 'IPv6' ? `[${host}]` : host
-    t.equal((await fetch(Object.assign(new URL('/livez', address), { hostname }))).status, 200, host)
-  }
-  await end(service)
-})
-
 t.test('a start or migration that cannot succeed fails with one line', async (t) => {
   const other = createServer().listen(0, '127.0.0.1')
   t.teardown(() => other.close())
@@ -79,18 +46,17 @@ t.test('a start or migration that cannot succeed fails with one line', async (t)
       return case name when '${setting}' then '${value}' else pg_catalog.current_setting(name) end`)
   await pretend('server_version_num', '140009')
   await sql(old, `alter database ${new URL(old).pathname.slice(1)} set search_path = public, pg_catalog`)
-  const stderr = 'PostgreSQL 14.9 is too old. The service needs PostgreSQL 15 or later.\n'
-  t.match(await run(['serve'], { DATABASE_URL: old, PORT: '0' }), { code: 1, stderr })
+  const startHere = (environment: Record<string, string>) =>
+    serveHere(readConfig({ DATABASE_URL: unreachable, PORT: '0', LOG_LEVEL: 'silent', ...environment }))
+  await t.rejects(startHere({ DATABASE_URL: old }),
+    { message: 'PostgreSQL 14.9 is too old. The service needs PostgreSQL 15 or later.' })
   await pretend('server_encoding', 'LATIN1')
   for (const [environment, message] of [
     [{ HOST: 'nowhere.invalid' }, /^getaddrinfo .* nowhere.invalid$/],
     [{ HOST: '192.0.2.1' }, /^listen EADDRNOTAVAIL.* 192\.0\.2\.1$/],
     [{ PORT }, new RegExp(`^listen EADDRINUSE: address already in use 127\\.0\\.0\\.1:${PORT}$`)],
     [{ DATABASE_URL: old }, 'The encoding of the database is LATIN1. The service needs UTF8.']
-  ] as const) {
-    const config = readConfig({ DATABASE_URL: unreachable, PORT: '0', LOG_LEVEL: 'silent', ...environment })
-    await t.rejects(serveHere(config), { message })
-  }
+  ] as const) await t.rejects(startHere(environment), { message })
   await t.rejects(migrate(old), { message: /^The encoding .* LATIN1/ })
   const DATA_DIR = join(t.testdir(), 'data')
   const inUse = /^listen EADDRINUSE.*\. Set PORT to a free port, or METRICS_PORT for the metrics\.\n$/
@@ -135,28 +101,53 @@ t.test('a shared port, debug logging by SIGUSR2, and the end by a second signal'
   t.equal(service.log.filter(({ msg }) => msg === 'request completed').length, 1)
 })
 
-t.test('a start waits for the database; a signal or an uncaught error ends it', inParallel, async (t) => {
+t.test('a start waits for the database and a dump; a signal or an error ends it', inParallel, async (t) => {
   const DATABASE_URL = await createDatabase(t)
-  const name = new URL(DATABASE_URL).pathname.slice(1)
-  const rename = (from: string, to: string) =>
-    sql(process.env.TEST_DATABASE_URL as string, `alter database ${from} rename to ${to}`)
-  await rename(name, `${name}_later`)
+  await sql(DATABASE_URL, "delete from migrations where name = '0004_username_collation'")
+  // pg_dump holds this lock on each table.
+  const dump = await openSession(t, DATABASE_URL, 'begin; lock table tokens in access share mode')
+  const admit = (isAdmitted: boolean) => sql(process.env.TEST_DATABASE_URL as string,
+    `alter database ${new URL(DATABASE_URL).pathname.slice(1)} allow_connections ${isAdmitted}`)
+  await admit(false)
   const broken = join(t.testdir(), 'broken.mjs')
   await writeFile(broken, `process.on('SIGWINCH', () => { throw new Error('a test error') })
     Object.defineProperty(process, 'versions', { value: { ...process.versions, node: '24.21.0' } })`)
-  const NODE_OPTIONS = `${process.env.NODE_OPTIONS} --import=${pathToFileURL(broken)}`
-  const environment = { DATABASE_URL, DRAIN_DELAY: '1m', SHUTDOWN_TIMEOUT: '2m', NODE_OPTIONS }
+  const environment = {
+    DATABASE_URL,
+    HOST: '::',
+    MAX_CONNECTIONS: '901',
+    DRAIN_DELAY: '1m',
+    SHUTDOWN_TIMEOUT: '2m',
+    NODE_OPTIONS: `${process.env.NODE_OPTIONS} --import=${pathToFileURL(broken)}`
+  }
   const failure = 'the database is not ready'
-  const service = await serve(t, environment, failure)
+  const limited = startedBy(['sh', '-c', 'ulimit -n 1000; exec "$0" "$@"', ...program])
+  const service = await limited.serve(t, environment, failure)
   const failures = () => service.log.map(({ msg }) => String(msg)).filter((msg) => msg.startsWith(failure))
   while (failures().length < 2) await setTimeout(10)
   t.strictSame(failures().slice(0, 2), [100, 200].map((ms) => `${failure}, next attempt in ${ms} ms`))
   t.match(service.log[0], { level: 'warn', node: '24.21.0', msg: /see SECURITY\.md$/ })
+  t.match(service.log[1], { level: 'warn', descriptors: 1000, msg: /^too few file descriptors \(ulimit/ })
+  const addresses = Object.values(networkInterfaces()).flatMap((all) => all ?? [])
+  for (const { address: host, family } of addresses.filter(({ internal }) => internal)) {
+    const hostname = family === 'IPv6' ? `[${host}]` : host
+    t.equal((await fetch(Object.assign(new URL('/livez', service.address), { hostname }))).status, 200, host)
+  }
   const stopped = await serve(t, environment, failure)
   stopped.child.kill('SIGTERM')
   await stopped.logged('stopping')
-  await rename(`${name}_later`, name)
+
+  await admit(true)
+  const { child, ended } = start(['migrate'], { DATABASE_URL })
+  await Promise.all([once(child.stderr, 'data'), service.logged('the migration waits for a lock')])
+  t.strictSame(await sql(DATABASE_URL, 'select from tokens'), [], 'no statement waits for the migration')
+  await dump.query('commit')
+  const { code, stdout, stderr } = await ended
+  t.equal(code, 0)
+  t.match(stderr, /^(The migration waits for a lock of another session, such as pg_dump\.\n)+$/)
   await service.logged('ready')
+  const isMigrated = [service, stopped].some(({ log }) => log.some(({ msg }) => msg === 'migrated'))
+  t.equal(stdout, isMigrated ? 'nothing to do\n' : 'up 0004_username_collation\n')
   // The probe, the last step of a start, opens a second connection. Wait for both processes.
   const connections = `select from pg_stat_activity
     where application_name = 'plant-store' and datname = current_database()`

@@ -3,18 +3,30 @@ import { get } from 'node:http'
 import type { Socket } from 'node:net'
 import t from 'tap'
 import type { Statement } from '../../src/database/database.ts'
+import type { Domain } from '../../src/domains.ts'
 import { statementEvents } from '../../src/telemetry-events.ts'
+import { startApp } from '../support/app.ts'
 import { startBlocked } from '../support/blocked.ts'
-import { createLibrary, startLibrary, storeBooks } from '../support/books.ts'
+import { createLibrary, registerBooks, startLibrary, storeBooks } from '../support/books.ts'
 import { openSession, sql, waitingForLocks } from '../support/database.ts'
 import { isError } from '../support/error-response.ts'
-import { cursorAt } from '../support/plants.ts'
+import { cursorAt, linkTo } from '../support/plants.ts'
 
 const range = (length: number) => Array.from({ length }, (_, index) => index)
 
 const { app, as, database, listen, log, url } = await startLibrary(t)
 const address = await listen()
-await storeBooks(url, 'ivan', range(1000).map((index) => ({ id: BigInt(index), title: 'Ivy' })))
+// The last page of a list of all these books is empty.
+await storeBooks(url, 'ivan', range(2101).map((index) => ({ id: BigInt(index), title: 'Ivy' })))
+
+t.test('the Link of a longer path names its last segment', async (t) => {
+  const register: Domain['register'] = (app, ...parts) => {
+    app.register(async (app) => registerBooks(app, ...parts), { prefix: '/shelves/:shelf' })
+  }
+  const { as } = await startApp(t, { DATABASE_URL: url }, register, '/shelves/1/books')
+  await storeBooks(url, 'dora', [{ id: 1n, title: 'Ivy' }, { id: 2n, title: 'Moss' }])
+  t.equal((await (await as('dora')).list('?limit=1')).headers.link, linkTo(1, 2, 'books'))
+})
 
 t.test('a long list ends early when the database fails midway, and the service goes on', async (t) => {
   const { authorization, list } = await as('ivan')
@@ -23,7 +35,7 @@ t.test('a long list ends early when the database fails midway, and the service g
   t.equal(response.status, 200)
   await t.rejects(response.text(), { message: 'terminated' })
   failing.restore()
-  t.equal((await list('?limit=1')).statusCode, 200)
+  t.equal((await list()).json().length, 2101)
 })
 
 t.test('a HEAD request for a long list reads only the first page', async (t) => {
@@ -133,18 +145,19 @@ t.test('the lists of a user whose last list was slow are read alone, until one i
   await Promise.all(users.map((user) => user.delete(-1)))
   const [shared, alone] = [t.capture(database, 'read', database.read),
     t.capture(database, 'readLong', database.readLong)]
-  /** Lists the books of all users. Returns the users and the maximum bytes of lists that were read alone. */
+  /** Lists the books of all users. Returns the maximum bytes of each list of `slow` that was read alone. */
   const listAll = async () => {
     const responses = await Promise.all(users.map((user) => user.list()))
     for (const { statusCode } of responses) t.equal(statusCode, 200)
-    t.equal(shared().length, 1)
-    return alone().map(({ args: [, values = []] }) => [values[0], values[3]])
+    // On a busy machine, the lists of the other users may be slow, too.
+    return alone().flatMap(({ args: [, values = []] }) => values[0] === 'slow' ? [values[3]] : [])
   }
   t.strictSame(await listAll(), [])
-  t.strictSame(await listAll(), [['slow', 65_536]])
+  t.equal(shared().length, 1)
+  t.strictSame(await listAll(), [65_536])
   await wait(0)
-  t.strictSame(await listAll(), [['slow', 65_536]])
-  t.strictSame(await listAll(), [])
+  t.strictSame(await listAll(), [65_536])
+  while ((await listAll()).length > 0);
 })
 
 t.test('when a statement for several lists reaches its time limit each list is read alone', async (t) => {

@@ -2,13 +2,11 @@
 import { PassThrough } from 'node:stream'
 import t from 'tap'
 import type { Statement } from '../../src/database/database.ts'
-import type { Domain } from '../../src/domains.ts'
 import type { Identity } from '../../src/scheduling/batcher.ts'
 import { MemoryBudget } from '../../src/scheduling/memory-budget.ts'
 import { createGateway } from '../../src/table-gateway/gateway.ts'
-import { startApp } from '../support/app.ts'
 import {
-  bodyOf, booksTable, registerBooks, startLibrary, storeBooks, type Book, type StoredBook
+  bodyOf, booksTable, startLibrary, storeBooks, type Book, type StoredBook
 } from '../support/books.ts'
 import { sql } from '../support/database.ts'
 import { isError } from '../support/error-response.ts'
@@ -73,15 +71,6 @@ for (const [kind, limits, bookAt, extremes] of [
     t.match(whole.headers, { 'content-type': 'application/json', link: undefined })
   })
 }
-
-t.test('the Link of a longer path names its last segment', async (t) => {
-  const register: Domain['register'] = (app, ...parts) => {
-    app.register(async (app) => registerBooks(app, ...parts), { prefix: '/shelves/:shelf' })
-  }
-  const { as } = await startApp(t, { DATABASE_URL: url }, register, '/shelves/1/books')
-  await storeBooks(url, 'dora', [{ id: 1n, title: 'Ivy' }, { id: 2n, title: 'Moss' }])
-  t.equal((await (await as('dora')).list('?limit=1')).headers.link, linkTo(1, 2, 'books'))
-})
 
 t.test('the end of a very long page is found in steps', async (t) => {
   const count = 22_102

@@ -11,7 +11,7 @@ import { missing } from './support.ts'
 // These files test code that contains SQL.
 const ofPlants = (await readdir(`${root}/test/plants`)).map((name) => `plants/${name}`)
 const files = [
-  ...ofPlants, 'commands/commands.test.ts', 'database/plans.test.ts', 'system/commands/migrate.test.ts'
+  ...ofPlants, 'commands/commands.test.ts', 'system/database/plans.test.ts', 'system/commands/migrate.test.ts'
 ]
 
 // Version 15 has a substitute for the official image.
