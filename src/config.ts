@@ -64,7 +64,7 @@ export const settings = {
     parse: (file) => parseUrl(readFileSync(file, 'utf8').trim())
   } as Setting<string | undefined>,
   DATA_DIR: text('.data', 'a folder', 'the data of the server that starts without DATABASE_URL'),
-  MIGRATE: oneOf('on', ['on', 'off'], 'whether the service migrates the database when it starts'),
+  MIGRATE: oneOf('on', ['on', 'off'], 'whether the start migrates the database'),
   LOG_LEVEL: oneOf('info', ['fatal', 'error', 'warn', 'info', 'debug', 'trace', 'silent'],
     'the least severe log lines to write'),
   LOG_REQUESTS: oneOf('writes', ['off', 'writes', 'all'],
@@ -93,17 +93,17 @@ export const settings = {
     'the origins of web pages that may call the service', areOrigins),
   STATEMENT_TIMEOUT: duration('5s', maxStatementTimeout,
     'how long a statement may run; 0 leaves the limit to the database role'),
-  DRAIN_DELAY: duration('3s', '1h', 'how long the service goes on serving after SIGTERM'),
+  DRAIN_DELAY: duration('3s', '1h', 'how long the service serves after SIGTERM'),
   SHUTDOWN_TIMEOUT: duration('9s', '1h',
     'when the program ends after the signal; more than DRAIN_DELAY'),
   METRICS_PORT: number(undefined, [0, 65535],
     'the port for metrics; 0 takes any free port; by default there are no metrics'),
   METRICS_HOST: text('127.0.0.1', 'an address or a host name', 'the address to listen on for metrics'),
   OTEL_EXPORTER_OTLP_ENDPOINT: text(undefined,
-    'a URL with http or https, without /v1/traces',
+    'an http or https URL, without /v1/traces',
     'a collector that takes OTLP by HTTP; by default there are no traces',
     (text) => isHttpUrl(text) && !/\/v1\/traces\/?$/.test(text)),
-  OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: text(undefined, 'a URL with http or https',
+  OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: text(undefined, 'an http or https URL',
     'the whole URL for traces, instead of OTEL_EXPORTER_OTLP_ENDPOINT', isHttpUrl),
   OTEL_EXPORTER_OTLP_PROTOCOL: oneOf('http/json', ['http/json', 'http/protobuf'],
     'has no effect: the service always sends JSON'),
@@ -113,10 +113,10 @@ export const settings = {
   OTEL_TRACES_SAMPLER_ARG: number('1', [0, 1],
     'the share of traces that traceidratio records', /^[01](\.\d+)?$/),
   DOCS: oneOf('on', ['on', 'off'], 'whether there is a page at /docs'),
-  JWT_ISSUER: text(undefined, 'a URL with https, or with http for this machine, without query and fragment',
+  JWT_ISSUER: text(undefined, 'an https URL, or http for this machine, without query and fragment',
     'the identity provider; by default the service accepts no JWTs', isIssuer),
   JWT_AUDIENCE: text(undefined, 'a text', 'the audience of JWTs; required with JWT_ISSUER'),
-  JWT_JWKS_URL: text(undefined, 'a URL with https, or with http for this machine',
+  JWT_JWKS_URL: text(undefined, 'an https URL, or http for this machine',
     'the keys of the provider; by default OpenID discovery names them', isSecureUrl),
   JWT_ALGORITHMS: listOf('RS256,ES256,EdDSA', ['RS256', 'RS384', 'RS512', 'PS256', 'PS384', 'PS512', 'ES256',
     'ES384', 'ES512', 'EdDSA', 'Ed25519'], 'the algorithms that may sign a JWT'),
@@ -126,7 +126,7 @@ export const settings = {
   JWT_SCOPE_CLAIM: text(undefined, 'the name of a claim',
     'the claim that lists the scopes; by default `scope`, or else `scp`'),
   JWT_KEYS_MAX_AGE: duration('24h', '30d',
-    'how long keys stay in use while the provider cannot be reached', '20m')
+    'how long keys are used while the provider is away', '20m')
 }
 
 export type Config = ValuesOf<typeof settings>
