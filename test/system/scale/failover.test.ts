@@ -16,7 +16,8 @@ type Member = { Member: string, Role: string, State: string, TL: number }
 /** Returns the members of the cluster, as a server that runs sees them. */
 async function members (): Promise<Member[]> {
   for (const server of servers) {
-    const words = [await container(server), 'patronictl', 'list', '--format=json']
+    // A server that is cut off would wait for etcd.
+    const words = [await container(server), 'timeout', '20', 'patronictl', 'list', '--format=json']
     const listed = await run('exec', ...words).catch(() => '')
     if (listed !== '') return JSON.parse(listed)
   }
