@@ -11,6 +11,7 @@ import { pathToFileURL } from 'node:url'
 import { promisify, stripVTControlCharacters } from 'node:util'
 import t from 'tap'
 import manifest from '../package.json' with { type: 'json' }
+import { formatError } from '../src/commands/format.ts'
 import { openLogStream } from '../src/commands/log-stream.ts'
 import { serve as serveHere } from '../src/commands/serve.ts'
 import { createToken, listTokens } from '../src/commands/tokens.ts'
@@ -19,7 +20,7 @@ import { migrate } from '../src/database/migrate.ts'
 import { createDatabase, openSession, sql, waitingForLocks } from './support/database.ts'
 import { createDataDir, isRunning } from './support/embedded.ts'
 import { matchEach } from './support/match.ts'
-import { program, run, serve, start, startedBy, type Program } from './support/program.ts'
+import { program, serve, start, startedBy, unmeasured, type Program } from './support/program.ts'
 import { countPlants, ndjson } from './support/transfer.ts'
 
 t.jobs = 2
@@ -35,7 +36,7 @@ async function end ({ child }: Program): Promise<void> {
   }
 }
 
-t.test('a start or migration that cannot succeed fails with one line', async (t) => {
+t.test('a start or migration that cannot succeed fails with the reason', async (t) => {
   const other = createServer().listen(0, '127.0.0.1')
   t.teardown(() => other.close())
   await once(other, 'listening')
@@ -59,8 +60,9 @@ t.test('a start or migration that cannot succeed fails with one line', async (t)
   ] as const) await t.rejects(startHere(environment), { message })
   await t.rejects(migrate(old), { message: /^The encoding .* LATIN1/ })
   const DATA_DIR = join(t.testdir(), 'data')
-  const inUse = /^listen EADDRINUSE.*\. Set PORT to a free port, or METRICS_PORT for the metrics\.\n$/
-  t.match(await run(['serve'], { DATABASE_URL: undefined, DATA_DIR, PORT }), { code: 1, stderr: inUse })
+  const error = await serveHere(readConfig({ DATA_DIR, PORT })).catch((error) => error)
+  t.match(formatError(error),
+    /^listen EADDRINUSE.*\. Set PORT to a free port, or METRICS_PORT for the metrics\.$/)
   t.notOk(existsSync(DATA_DIR), 'the service looks at the port before it creates a database')
   t.strictSame(await sql(old, "select from pg_tables where schemaname = 'public'"), [])
 })
@@ -138,7 +140,7 @@ t.test('a start waits for the database and a dump; a signal or an error ends it'
   await stopped.logged('stopping')
 
   await admit(true)
-  const { child, ended } = start(['migrate'], { DATABASE_URL })
+  const { child, ended } = unmeasured.start(['migrate'], { DATABASE_URL })
   await Promise.all([once(child.stderr, 'data'), service.logged('the migration waits for a lock')])
   t.strictSame(await sql(DATABASE_URL, 'select from tokens'), [], 'no statement waits for the migration')
   await dump.query('commit')
@@ -271,7 +273,7 @@ t.test('an export ends with its reader, or by Ctrl-C without a file', inParallel
 
   await openSession(t, DATABASE_URL, 'begin; lock table plants')
   const folder = t.testdir()
-  const { child, ended } = start(['export', '--all', join(folder, 'out.csv.gz')], { DATABASE_URL })
+  const { child, ended } = unmeasured.start(['export', '--all', join(folder, 'out.csv.gz')], { DATABASE_URL })
   while ((await sql(DATABASE_URL, waitingForLocks)).length === 0) await setTimeout(10)
   child.kill('SIGINT')
   t.match(await ended, { code: 130, stderr: 'interrupted\n' })

@@ -33,20 +33,23 @@ t.test('the files are compressed with gzip for clients that accept gzip', async 
   for (const url of urls) {
     const plain = await app.inject(url)
     t.match(plain.headers, { 'content-encoding': undefined, vary: 'accept-encoding' }, url)
-    for (const accepted of ['gzip', 'br, GZIP;q=0.5', 'deflate,gzip ; q=1']) {
-      const packed = await app.inject({ url, headers: { 'accept-encoding': accepted } })
-      t.match(packed.headers, { 'content-encoding': 'gzip', vary: 'accept-encoding' }, accepted)
-      t.equal(packed.headers['content-length'], String(packed.rawPayload.length))
-      t.ok(gunzipSync(packed.rawPayload).equals(plain.rawPayload), url)
-      t.not(packed.headers.etag, plain.headers.etag)
-      const headers = { 'accept-encoding': accepted, 'if-none-match': packed.headers.etag }
-      t.match(await app.inject({ url, headers }), { statusCode: 304, body: '' })
-      const other = { 'if-none-match': packed.headers.etag }
-      t.match(await app.inject({ url, headers: other }), { statusCode: 200 }, 'another file')
-    }
-    for (const accepted of ['identity', 'br', 'xgzip', 'gzipx', 'gzip;q=0', 'gzip ; q=0.000, br']) {
-      const { headers } = await app.inject({ url, headers: { 'accept-encoding': accepted } })
-      t.equal(headers['content-encoding'], undefined, accepted)
+    const headers = { 'accept-encoding': 'gzip' }
+    const packed = await app.inject({ url, headers })
+    t.match(packed.headers, { 'content-encoding': 'gzip', vary: 'accept-encoding' }, url)
+    t.equal(packed.headers['content-length'], String(packed.rawPayload.length))
+    t.ok(gunzipSync(packed.rawPayload).equals(plain.rawPayload), url)
+    t.not(packed.headers.etag, plain.headers.etag)
+    const known = { 'if-none-match': packed.headers.etag }
+    t.match(await app.inject({ url, headers: { ...headers, ...known } }), { statusCode: 304, body: '' })
+    t.match(await app.inject({ url, headers: known }), { statusCode: 200 }, 'another file')
+  }
+  for (const [encoding, all] of [
+    ['gzip', ['br, GZIP;q=0.5', 'deflate,gzip ; q=1']],
+    [undefined, ['identity', 'br', 'xgzip', 'gzipx', 'gzip;q=0', 'gzip ; q=0.000, br']]
+  ] as const) {
+    for (const accepted of all) {
+      const { headers } = await app.inject({ url: '/docs', headers: { 'accept-encoding': accepted } })
+      t.equal(headers['content-encoding'], encoding, accepted)
     }
   }
   const { rawPayload } = await app.inject({ url: '/docs/scalar.js', headers: { 'accept-encoding': 'gzip' } })

@@ -60,7 +60,8 @@ t.test('a connection string names one server or several', async (t) => {
   t.equal(parseConnectionString('postgres://u@/d?host=/run/pg').servers[0]?.name, '/run/pg')
 })
 
-t.test('the connection strings of providers are accepted', async (t) => {
+t.test('the connection strings of providers are accepted, without a warning', async (t) => {
+  const warnings = t.capture(process, 'emitWarning')
   for (const [parameters, fields] of [
     ['', { ssl: undefined, connectionTimeoutMillis: Infinity, enableChannelBinding: false }],
     ['?sslmode=disable', { ssl: false }],
@@ -78,6 +79,7 @@ t.test('the connection strings of providers are accepted', async (t) => {
     t.match({ ssl: undefined, ...fieldsOf(url) }, fields, url)
     if (!url.includes('no-verify')) t.notMatch(fieldsOf(url), { ssl: { rejectUnauthorized: false } })
   }
+  t.strictSame(warnings(), [])
 })
 
 t.test('a wrong parameter, host or certificate is named, without its value', async (t) => {

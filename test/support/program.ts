@@ -59,7 +59,7 @@ export function startedBy (commandLine: string[]) {
   return { start, run, serve }
 }
 
-export const { start, run, serve } = startedBy(program)
+export const { start, serve } = startedBy(program)
 
 /** Arguments for `env` that turn coverage off. Without coverage the program starts in half the time. */
 export const withoutHooks = ['-u', 'NODE_OPTIONS']
