@@ -158,7 +158,6 @@ const transfer = (name: string, description: string, load: () => Promise<typeof 
 transfer('import', 'create the rows of a file; rows that exist stay as they are',
   async () => (await import('./transfer/import.ts')).importRows)
   .option('--chunk <rows>', 'commit after so many rows, instead of all or none', positiveInteger)
-  .option('--empty <columns>', 'in these columns of a CSV file, such as name, an empty cell is an empty text')
   .option('--skip-errors <file>', 'write rejected lines to a file and continue')
   .option('--dry-run', 'check and count, and store nothing', false)
 

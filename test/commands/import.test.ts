@@ -41,19 +41,6 @@ t.test('gzip files may have several members, and nothing else', async (t) => {
   t.strictSame(await stored('dog'), [])
 })
 
-t.test('--empty makes empty cells of a CSV file empty texts', async (t) => {
-  const csv = 'id,name,tag\n1,,\n2,Fern,\n'
-  t.match(await importFile('dan', 'cells.csv', csv), { code: 1, report: [/^line 2: name is missing: /] })
-  t.strictSame(await importFile('dan', 'cells.csv', csv, { empty: 'name' }), created(2))
-  t.strictSame(await importFile('eve', 'cells.csv', csv, { empty: 'name,tag' }), created(2))
-  const named = (tag: string | null) => [{ id: '1', name: '', tag }, { id: '2', name: 'Fern', tag }]
-  t.strictSame([await stored('dan'), await stored('eve')], [named(null), named('')])
-  for (const [name, empty] of [['cells.csv', 'id'], ['cells.ndjson', 'name']] as const) {
-    t.strictSame(await importFile('dan', name, csv, { empty }),
-      ends(1, '--empty: expected a CSV file, and columns of name,tag'))
-  }
-})
-
 t.test('a plant is not larger than a body, so that an import accepts what an export writes', async (t) => {
   const csv = (count: number) => `id,name\n1,"${'\u0001""'.repeat(count)}"\n`
   // As JSON, each repetition has 8 bytes, and the rest has 11.

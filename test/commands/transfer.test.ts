@@ -7,7 +7,9 @@ import { gunzipSync, gzipSync } from 'node:zlib'
 import fc from 'fast-check'
 import t from 'tap'
 import { exportRows } from '../../src/commands/transfer/export.ts'
-import { findFormat, readCsv, readNdjson } from '../../src/commands/transfer/files.ts'
+import {
+  createCsvReader, createNdjsonReader, findFormat, type Line
+} from '../../src/commands/transfer/files.ts'
 import { importRows } from '../../src/commands/transfer/import.ts'
 import { ownedTables } from '../../src/domains.ts'
 import { plantsTable } from '../../src/plants/plant.ts'
@@ -50,7 +52,8 @@ t.test('every format takes and returns every text, with a byte order mark and CR
     'naughty.ndjson': `\uFEFF${json.join('\r\n')}`,
     'naughty.ndjson.gz': gzipSync(json.join('\n')),
     'naughty.csv': `\uFEFF${csv.join('\r\n')}\r\n\r\n`,
-    'naughty.csv.gz': gzipSync(csv.join('\n'))
+    'naughty.csv.gz': gzipSync(csv.join('\n')),
+    'mac.csv': csv.join('\r')
   }
   for (const [name, content] of Object.entries(contents)) {
     t.strictSame(await importFile(name, name, content), created(naughty.length))
@@ -121,18 +124,18 @@ t.test('a malformed file or an error of the database ends the import, and nothin
   const rejected = '0 created, 0 existing, 1 rejected'
   const failed = '0 created, 0 existing, 0 rejected'
   const columns = ['id', ...plantsTable.fields].join()
-  const header = `line 1: expected columns of ${columns}, each once, got `
+  const header =
+    `line 1: expected columns of ${columns}, each once, with commas between them and in UTF-8, got `
   const gzipAdvice = 'incorrect header check. ' +
     'The file is no gzip file, is damaged, or has other data after its end.'
-  const semicolons = `line 1: the cells are separated by semicolons, not commas. ${advice}`
-  const tabs = `line 1: the cells are separated by tabs, not commas. ${advice}`
-  const utf16 = `line 1: the file is UTF-16, not UTF-8. ${advice}`
   const opening = 'Invalid Opening Quote: a quote is found on field 1 at line 2, value is "5".'
-  const closing = 'Invalid Closing Quote: got " " at line 2 instead of delimiter, record delimiter, ' +
-    'trimable character (if activated) or comment.'
+  const cells =
+    `Expected commas between the cells, cells like "5"" pot", and at most 133120 bytes. ${advice}`
+  const closing = (got: string, line: number) =>
+    `line ${line}: Invalid Closing Quote: got "${got}" at line ${line} instead of delimiter, ` +
+    `record delimiter, trimable character (if activated) or comment. ${cells}`
   const open = 'Quote Not Closed: the parsing is finished with an opening quote at line 5.'
   const size = 'Max Record Size: record exceed the maximum number of tolerated bytes of 133120 at line 66562.'
-  const cells = 'Expected cells like "5"" pot", and at most 133120 bytes.'
   const cases: Array<[name: string, content: string | Buffer, report: string[]]> = [
     ['a.ndjson', `${lines(3)}nonsense\n`, [
       'line 4: The line is not valid JSON: Unexpected token \'o\', "nonsense" is not valid JSON.', rejected
@@ -143,26 +146,23 @@ t.test('a malformed file or an error of the database ends the import, and nothin
     ['d.csv', 'user,id,name\nbob,1,a\n', [`${header}"user","id","name". ${advice}`, failed]],
     ['d.csv', 'id,name,\n1,a,b\n', [`${header}"id","name","". ${advice}`, failed]],
     ['d.csv', 'id,name ,tag\n1,a,b\n', [`${header}"id","name ","tag". ${advice}`, failed]],
-    ['d.csv', 'id;name\n1;a\n', [semicolons, failed]],
-    ['d.csv', '"id";"na""me"\r\n1;a\r\n',
-      [semicolons, failed]],
-    ['d.csv', '\uFEFF"id"\t"name"\n', [tabs, failed]],
-    ['d.csv', 'id,name\r1,a\r', [`line 1: the lines end in CR without LF. ${advice}`, failed]],
+    ['d.csv', 'id;name\n1;a\n', [`${header}"id;name". ${advice}`, failed]],
+    ['d.csv', '\uFEFF"id";"name"\n', [closing(';', 1), failed]],
     ['d.csv', Buffer.from('id,name\n1,a\n2,Bl\xfcte\n', 'latin1'),
       [`line 3: The line is not valid UTF-8. ${advice}`, rejected]],
     ['d.csv', `id,\u001B[31m${'x'.repeat(200)}\n`,
       [`${header}"id","\\u001b[31m${'x'.repeat(84)}…. ${advice}`, failed]],
     ['e.csv', 'id,name\n1,5" pot\n', [`line 2: ${opening} ${cells}`, failed]],
-    ['e.csv', 'id,name\r\n1,"5" pot\n', [`line 2: ${closing} ${cells}`, failed]],
+    ['e.csv', 'id,name\r\n1,"5" pot\n', [closing(' ', 2), failed]],
     ['e.csv', 'id,name\n1,"\r\n5"\n2,"5 pot', [`line 4: ${open} ${cells}`, failed]],
     ['f.csv', `id,name\n1,"${'x\n'.repeat(200_000)}"`, [`line 2: ${size} ${cells}`, failed]],
     ['a.ndjson.gz', gzipSync(lines(9)).subarray(0, 60),
       ['unexpected end of file. The gzip file is truncated.', failed]],
     ['a.csv.gz', 'no gzip', [gzipAdvice, failed]],
     ['b.ndjson.gz', Buffer.concat([gzipSync(lines(9)), Buffer.from('junk')]), [gzipAdvice, failed]],
-    ['utf16.csv', Buffer.from('id,name\n1,a\n', 'utf16le'), [utf16, failed]],
+    ['utf16.csv', Buffer.from('id\n', 'utf16le'), [`${header}"i\\u0000d\\u0000". ${advice}`, failed]],
     ['utf16.ndjson', Buffer.from('\uFEFF{"id":1}', 'utf16le').swap16(),
-      [utf16, failed]],
+      [`line 1: The line is not valid UTF-8. ${advice}`, rejected]],
     ['g.csv', 'id,name\n1,Fern\n2,weed\n',
       ['new row for relation "plants" violates check constraint "no_weeds"', failed]]
   ]
@@ -212,7 +212,7 @@ t.test('--skip-errors stores the other lines and writes the rejected ones to a f
   t.strictSame(await importFile('cat', 's.csv', csv, { skipErrors }),
     ends(3, '2 created, 0 existing, 2 rejected'))
   matchEach(t, parseLines(await readFile(skipErrors, 'utf8')), [
-    { line: 3, reason: 'The line must have 2 cells.', text: '4' },
+    { line: 3, reason: 'The line must have 2 cells.', text: '"4"' },
     { line: 6, reason: /^id is missing/, text: ',"b\n"' }
   ])
   t.strictSame((await stored('cat')).map(({ id }) => id), ['1', '5'])
@@ -251,7 +251,7 @@ t.test('an export overwrites no other file, and replaces no device', async (t) =
   const pipe = join(folder, 'pipe.ndjson')
   await execute('mkfifo', [pipe])
   t.strictSame(await exportFile('jan', 'pipe.ndjson'),
-    ends(1, `${pipe}: expected a new name, or a regular file to replace`))
+    ends(1, `${pipe}: expected a regular file. Use a pipe to standard input or output instead.`))
   t.ok((await stat(pipe)).isFIFO())
 })
 
@@ -315,12 +315,8 @@ t.test('a file of all users names the user in each line', async (t) => {
 t.test('an export of an unknown user fails, and leaves an existing file as it is', async (t) => {
   const path = await file('typo.ndjson', 'old')
   t.strictSame(await exportFile('typo', 'typo.ndjson'),
-    ends(1, 'There are no plants or tokens of typo. The command user list shows all users.'))
+    ends(1, 'There are no plants of typo. The command user list shows all users.'))
   t.equal(await readFile(path, 'utf8'), 'old')
-  await sql(DATABASE_URL,
-    "insert into tokens (hash, username, read_only) values (sha256('typo'), 'typo', true)")
-  t.strictSame(await exportFile('typo', 'typo.ndjson'), ends(0, '0 exported'))
-  t.equal(await readFile(path, 'utf8'), '')
 })
 
 const text = fc.oneof(
@@ -336,20 +332,20 @@ const escapes = `${String.fromCharCode(...range(255).map((code) => code + 1))}\\
 const known = [escapes, ...naughty].map((name, index) => ({ id: BigInt(index), name, tag: '\\N' }))
 const sizes = fc.array(fc.integer({ min: 3, max: 40 }), { minLength: 1 })
 
-/** Yields the bytes of a byte order mark one by one, and then chunks with these sizes, repeated. */
-async function * split (bytes: Buffer, sizes: number[]): AsyncGenerator<Buffer> {
+/** Yields chunks with these sizes, repeated. */
+function * split (bytes: Buffer, sizes: number[]): Generator<Buffer> {
   for (let from = 0, turn = 0; from < bytes.length; turn++) {
-    const to = from + (from < 3 ? 1 : sizes[turn % sizes.length] as number)
+    const to = from + (sizes[turn % sizes.length] as number)
     yield bytes.subarray(from, to)
     from = to
   }
 }
 
 const readers = {
-  csv: (chunks: AsyncIterable<Buffer>) => readCsv(chunks, 1_000_000, plantsTable, 'csv'),
-  ndjson: (chunks: AsyncIterable<Buffer>) => readNdjson(chunks, 1_000_000)
+  csv: (take: (line: Line) => void) => createCsvReader(1_000_000, plantsTable, 'csv', take),
+  ndjson: (take: (line: Line) => void) => createNdjsonReader(1_000_000, take)
 }
-for (const [format, readLines] of Object.entries(readers)) {
+for (const [format, createReader] of Object.entries(readers)) {
   t.test(`the ${format} that export writes has every value`, async (t) => {
     t.capture(console, 'error')
     const path = join(folder, `plants.${format}`)
@@ -358,12 +354,12 @@ for (const [format, readLines] of Object.entries(readers)) {
       await storePlants(DATABASE_URL, format, plants)
       await exportRows(config, plantsTable, format, path, {})
       const bytes = Buffer.concat([Buffer.from(hasMark ? '\uFEFF' : ''), await readFile(path)])
-      const read = []
-      for await (const some of readLines(split(bytes, sizes))) {
-        for (const line of some) read.push(line.parse() as Record<string, unknown>)
-      }
+      const found: Array<Record<string, unknown>> = []
+      const read = createReader((line) => found.push(line.parse() as Record<string, unknown>))
+      for (const chunk of split(bytes, sizes)) await read(chunk)
+      await read()
       const inOrder = plants.toSorted((one, other) => one.id < other.id ? -1 : 1)
-      assert.deepEqual(read.map(({ id, name, tag }) => ({ id: BigInt(String(id)), name, tag })), inOrder)
+      assert.deepEqual(found.map(({ id, name, tag }) => ({ id: BigInt(String(id)), name, tag })), inOrder)
     }), { numRuns: 10, examples: [[known, [97], false]] })
   })
 }

@@ -1,6 +1,6 @@
 // The command `export`: writes the rows of a table to a file.
 import { randomUUID } from 'node:crypto'
-import { createWriteStream, openSync, renameSync, rmSync, statSync } from 'node:fs'
+import { createWriteStream, openSync, renameSync, rmSync } from 'node:fs'
 import type { Socket } from 'node:net'
 import { pipeline } from 'node:stream/promises'
 import { createGzip } from 'node:zlib'
@@ -17,23 +17,18 @@ export async function exportRows (
   { format }: { format?: string }
 ): Promise<void> {
   const { isCsv, isGzip } = findFormat(file, format)
-  if (file !== undefined && statSync(file, { throwIfNoEntry: false })?.isFile() === false) {
-    throw new Error(`${file}: expected a new name, or a regular file to replace`)
-  }
   await runTransfer(config, 'export', {}, async (transfer) => {
     const { client } = transfer
     const stream = client.connection.stream as Socket
     // The role's statement_timeout may be too short for an export, so turn this timeout off.
     await client.query('begin read only; set local statement_timeout = 0')
-    if (user !== undefined) await checkUser(client, table, user)
     const rows = client.query(to(copyStatement(table, isCsv, user)))
     if (file !== undefined || !process.stdout.isTTY) {
       transfer.progress = () => `${megabytes(stream.bytesRead)} MB`
     }
     // Rename the file to its final name only when the file is complete. Do not open an existing file.
     const part = `${file}.${randomUUID()}.part`
-    const discard = () => rmSync(part, { force: true })
-    transfer.onInterrupt = discard
+    transfer.cleanUp = () => rmSync(part, { force: true })
     try {
       const output = file === undefined
         ? process.stdout
@@ -41,24 +36,17 @@ export async function exportRows (
       await pipeline(rows, ...isGzip ? [createGzip()] : [], output)
       // Rejects if the connection is lost before the server has confirmed the export.
       await client.query('commit')
+      if (user !== undefined && rows.rowCount === 0) {
+        throw new Error(`There are no ${table.name} of ${user}. The command user list shows all users.`)
+      }
       if (file !== undefined) renameSync(part, file)
     } catch (error) {
       // The reader has closed the pipe, as in `plant-store export … | head`.
       if ((error as NodeJS.ErrnoException).code === 'EPIPE' && !stream.destroyed) return
       throw error
-    } finally {
-      discard()
     }
     transfer.summary = () => `${rows.rowCount} exported`
   })
-}
-
-/** Throws if the user has neither rows nor tokens. The name is probably misspelled. */
-async function checkUser (client: pg.Client, { name }: Table, user: string): Promise<void> {
-  const { rowCount } = await client.query(`select from ${name} where owner = $1
-    union all select from tokens where username = $1 limit 1`, [user])
-  if (rowCount !== 0) return
-  throw new Error(`There are no ${name} or tokens of ${user}. The command user list shows all users.`)
 }
 
 /** PostgreSQL writes the lines. */

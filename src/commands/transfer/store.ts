@@ -2,10 +2,7 @@
 import { finished } from 'node:stream/promises'
 import type pg from 'pg'
 import { from } from 'pg-copy-streams'
-import type { NewRow, Table } from '../../table-gateway/table.ts'
-
-/** The values of a row, by the names of the fields. */
-export type Fields = Record<string, string | number | boolean | undefined>
+import type { Table } from '../../table-gateway/table.ts'
 
 /** A batch with more characters is stored at once. */
 const maxLength = 2 ** 18
@@ -18,10 +15,11 @@ const begin = 'begin; set local statement_timeout = 60000; set local tcp_keepali
 /** A dry run is an import into the temporary table `checked`, which first gets the rows that exist. */
 function statementsOf ({ name, columns }: Table, dryRun: boolean) {
   const list = ['owner', 'id', ...columns].join(', ')
+  const checked = `create temp table checked (like ${name} including all) on commit drop;`
   return {
-    begin: dryRun ? `${begin}; create temp table checked (like ${name} including all) on commit drop` : begin,
-    copy: `create temp table if not exists staged on commit drop as select ${list} from ${name} with no data;
-      truncate staged; copy staged from stdin (format csv)`,
+    begin: `${begin}; create temp table staged on commit drop as select ${list} from ${name} with no data;
+      ${dryRun ? checked : ''} copy staged from stdin (format csv)`,
+    copy: 'truncate staged; copy staged from stdin (format csv)',
     // Because of `distinct`, PostgreSQL looks up each key, whatever the statistics say: it could turn a plain
     // join around, and read the lines again for each row. Citus needs a subquery on a local table.
     findStored: dryRun && `insert into checked (${list})
@@ -37,66 +35,91 @@ function statementsOf ({ name, columns }: Table, dryRun: boolean) {
   }
 }
 
+/** With `note`, the transaction is committed after the batch, and the summary then has this note. */
+interface Batch { csv: Buffer, rows: number, note?: string }
+
 /** A transaction stores up to `chunk` rows, and a dry run none. Calls `confirm` before each commit. */
 export function createStore (
   client: pg.Client, table: Table, { chunk = Infinity, dryRun }: { chunk?: number, dryRun: boolean },
   confirm: () => Promise<unknown>
 ) {
   const statements = statementsOf(table, dryRun)
-  let [created, existing, uncommitted, note] = [0, 0, 0, '']
+  let [created, existing, isOpen, note] = [0, 0, false, '']
   let committed = { created, existing }
-  /** The next batch, in CSV. The garbage collector would take longer with objects. */
-  let [lines, length]: [string[], number] = [[], 0]
+  let [csv, length, rows, total] = ['', 0, 0, 0]
+  /** The start of the next batch. The garbage collector would copy strings again and again. */
+  let encoded: Buffer[] = []
+  let batches: Batch[] = []
   let stored: Promise<void> = Promise.resolve()
-  const isChunk = () => !dryRun && uncommitted + lines.length >= chunk
 
-  async function store (batch: string[]): Promise<void> {
-    await finished(client.query(from(statements.copy)).end(batch.join('')))
-    if (statements.findStored) await client.query(statements.findStored)
-    const count = Number((await client.query(statements.insert)).rows[0].count)
-    created += count
-    existing += batch.length - count
+  function encode (): void {
+    encoded.push(Buffer.from(csv))
+    csv = ''
+  }
+
+  function endBatch (note?: string): void {
+    encode()
+    batches.push({ csv: Buffer.concat(encoded), rows, note });
+    [encoded, length, rows] = [[], 0, 0]
+  }
+
+  async function store (batch: Batch): Promise<void> {
+    if (batch.rows > 0) {
+      await finished(client.query(from(isOpen ? statements.copy : statements.begin)).end(batch.csv))
+      isOpen = true
+      if (statements.findStored) await client.query(statements.findStored)
+      const count = Number((await client.query(statements.insert)).rows[0].count)
+      created += count
+      existing += batch.rows - count
+    }
+    if (batch.note === undefined) return
+    await confirm()
+    note = '; the outcome of the last commit is unknown: import again'
+    if (isOpen) await client.query(dryRun ? 'rollback' : 'commit')
+    note = batch.note
+    isOpen = false
+    committed = { created, existing }
+  }
+
+  /** Sends the batches, and does not wait until the last one is stored: the import reads on meanwhile. */
+  async function flush (): Promise<void> {
+    encode()
+    if (length >= maxLength) endBatch()
+    const sent = batches
+    batches = []
+    for (const batch of sent) {
+      // After a failed insert, `commit` would roll back without an error.
+      await stored
+      stored = store(batch)
+      stored.catch(() => {})
+    }
   }
 
   return {
-    add ({ user, id, row }: NewRow<Fields>): void {
-      const line = `${[user, id, ...table.fields.map((field) => row[field])].map(toCell).join()}\n`
-      length += line.length
-      lines.push(line)
+    /** `row` is in CSV, in the order of the columns. Call `flush` often. */
+    add (row: string, lineNumber: number): void {
+      csv += row
+      length += row.length
+      rows++
+      if (!dryRun && ++total % chunk === 0) endBatch(`; stored up to line ${lineNumber}`)
     },
 
-    isFull: () => length >= maxLength || isChunk(),
+    flush,
 
-    /**
-     * Sends the batch, and does not wait until the rows are stored: the import reads on meanwhile. Commits if
-     * the chunk is full, or without `lineNumber`, which is the line of the last row.
-     */
-    async send (lineNumber?: number): Promise<void> {
-      const [batch, isLast] = [lines, lineNumber === undefined || isChunk()];
-      [lines, length] = [[], 0]
+    /** Stores the last batch. */
+    async end (): Promise<void> {
+      endBatch('')
+      await flush()
       await stored
-      if (uncommitted === 0 && batch.length > 0) await client.query(statements.begin)
-      uncommitted += batch.length
-      if (batch.length > 0) stored = store(batch)
-      stored.catch(() => {})
-      if (!isLast) return
-      // Await the insert first. After a failed insert, `commit` would roll back without an error.
-      await stored
-      await confirm()
-      note = '; the outcome of the last commit is unknown: import again'
-      if (uncommitted > 0) await client.query(dryRun ? 'rollback' : 'commit')
-      note = lineNumber === undefined ? '' : `; stored up to line ${lineNumber}`
-      uncommitted = 0
-      committed = { created, existing }
     },
 
     /** How many rows the database has received, perhaps without a commit. */
     rows: () => created + existing,
 
     summary: (rejected: number) => `${committed.created} created, ${committed.existing} existing, ` +
-      `${rejected} rejected${dryRun ? '; nothing is stored' : note}`
+      `${rejected} rejected${dryRun ? '; nothing is stored' : note}`,
+
+    /** Waits for the last batch, which may be committed. */
+    [Symbol.asyncDispose]: () => stored.catch(() => {})
   }
 }
-
-const toCell = (value: Fields[string]) =>
-  typeof value === 'string' ? `"${value.replaceAll('"', '""')}"` : value

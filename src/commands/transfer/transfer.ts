@@ -1,5 +1,4 @@
 // Runs an import or export: opens a connection, shows the progress, and reports to standard error.
-import { clearLine, cursorTo } from 'node:readline'
 import { setFlagsFromString } from 'node:v8'
 import pg from 'pg'
 import type { Config } from '../../config.ts'
@@ -15,8 +14,8 @@ export interface Transfer {
   logged?: object
   /** Undefined if the progress line would mix with the rows on the terminal. */
   progress?: () => string
-  /** Called when a signal ends the process. */
-  onInterrupt?: () => void
+  /** Called at the end, also when a signal ends the process. */
+  cleanUp?: () => void
 }
 
 // The objects of a transfer are short-lived. V8's default flags would save little time and double the memory.
@@ -31,15 +30,13 @@ export const runTransfer = (
   const transfer: Transfer = { client, url }
   const hideProgress = showProgress(transfer)
   const report = (error?: unknown) => {
+    transfer.cleanUp?.()
     hideProgress()
     if (error !== undefined) console.error(formatError(error))
     if (transfer.summary !== undefined) console.error(transfer.summary())
   }
   // A signal ends the process at once: see src/main.ts. So the command also ends if the server is frozen.
-  const interrupt = () => {
-    transfer.onInterrupt?.()
-    report(new Error('interrupted'))
-  }
+  const interrupt = () => report(new Error('interrupted'))
   process.once('exit', interrupt)
   // The error of the next statement would not tell why the connection was lost.
   let lost: Error | undefined
@@ -59,12 +56,8 @@ export const runTransfer = (
 function showProgress (transfer: Transfer): () => void {
   const { stderr } = process
   if (!stderr.isTTY) return () => {}
-  const draw = (text = '') => {
-    cursorTo(stderr, 0)
-    // The terminal would break a longer line into two, and only the second would be redrawn.
-    stderr.write(text.slice(0, (stderr.columns || 80) - 1))
-    clearLine(stderr, 1)
-  }
+  // The terminal would break a longer line into two, and only the second would be redrawn.
+  const draw = (text = '') => stderr.write(`\r${text.slice(0, (stderr.columns || 80) - 1)}\x1B[K`)
   const timer = setInterval(() => draw(transfer.progress?.()), 250)
   return () => {
     clearInterval(timer)

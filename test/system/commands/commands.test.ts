@@ -1,6 +1,6 @@
 import { execFile, spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { open, readdir, readlink, stat } from 'node:fs/promises'
+import { readdir, readlink, stat } from 'node:fs/promises'
 import { connect, createServer, type AddressInfo, type Socket } from 'node:net'
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
@@ -13,8 +13,6 @@ import { asShipped, program, unmeasured } from '../../support/program.ts'
 import { countPlants, ndjson, until } from '../../support/transfer.ts'
 import { openProxy } from '../faults/proxy.ts'
 
-const importers = (name: string) => `exists (select from pg_stat_activity
-  where datname = current_database() and application_name = '${name}')`
 const isCopying = `exists (select from pg_stat_activity
   where datname = current_database() and query like 'copy (%')`
 
@@ -89,25 +87,6 @@ t.test('Ctrl-C ends an import whose database is frozen, and the report is right'
     t.equal(code, 130)
     t.ok(Number(created) === await countPlants(url) || note?.startsWith('the outcome'), stderr)
     proxy.cut()
-  }
-})
-
-t.test('Ctrl-C ends an import from a named pipe', async (t) => {
-  const DATABASE_URL = await createDatabase(t)
-  const pipe = join(t.testdir(), 'plants.ndjson')
-  await promisify(execFile)('mkfifo', [pipe])
-  for (const hasWriter of [false, true]) {
-    const { child, ended } = unmeasured.start(['import', 'ann', pipe], { DATABASE_URL })
-    // Without a writer, the import waits in `open`, and with a writer in `read`.
-    await using writer = hasWriter ? await open(pipe, 'w') : undefined
-    await (writer === undefined
-      ? until(DATABASE_URL, importers('plant-store import'))
-      : until(DATABASE_URL, `exists (select from pg_locks where locktype = 'advisory' and database =
-          (select oid from pg_database where datname = current_database()))`))
-    child.kill('SIGINT')
-    t.strictSame(await ended, {
-      code: 130, stdout: '', stderr: `interrupted\n${hasWriter ? '0 created, 0 existing, 0 rejected\n' : ''}`
-    })
   }
 })
 
