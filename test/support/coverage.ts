@@ -8,7 +8,7 @@ const root = join(import.meta.dirname, '../..').replaceAll(/\W/g, '\\$&')
 process.env._TAPJS_PROCESSINFO_EXCLUDE_ = String(
   new RegExp(`^(node|tapmock):|^${root}\\/(node_modules\\/(?!@tapjs\\/mock\\/)|dev\\/|test\\/|\\.tap\\/)`))
 
-// These tests run without coverage, which saves a third of their time. Other tests cover the same lines.
+// These tests run without coverage, which saves a quarter of their time. Other tests cover the same lines.
 const unmeasured = [
   'access/credentials', 'access/unauthenticated', 'api-docs/openapi', 'config-checks',
   'http/request-log', 'plants/plants', 'scheduling/batcher-orders', 'table-gateway/pages',
