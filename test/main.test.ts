@@ -2,7 +2,7 @@
 import { execFile, spawn } from 'node:child_process'
 import { EventEmitter, once } from 'node:events'
 import { existsSync } from 'node:fs'
-import { open, readdir, writeFile } from 'node:fs/promises'
+import { readdir, writeFile } from 'node:fs/promises'
 import { createServer, type AddressInfo } from 'node:net'
 import { setImmediate as nextTick, setTimeout } from 'node:timers/promises'
 import { networkInterfaces } from 'node:os'
@@ -246,18 +246,6 @@ t.test('Ctrl-C ends an import, and the report tells what is stored', inParallel,
   t.match(await ended,
     { code: 130, stderr: 'interrupted\n1 created, 0 existing, 0 rejected; stored up to line 1\n' })
   t.equal(await countPlants(DATABASE_URL), 1)
-})
-
-t.test('Ctrl-C ends an import that reads from a named pipe', inParallel, async (t) => {
-  const DATABASE_URL = await createDatabase(t)
-  const pipe = join(t.testdir(), 'pipe.ndjson')
-  await promisify(execFile)('mkfifo', [pipe])
-  const { child, ended } = start(['import', 'ann', pipe], { DATABASE_URL })
-  // Resolves when the import opens the pipe.
-  const writer = await open(pipe, 'w')
-  child.kill('SIGINT')
-  t.match(await ended, { code: 130, stderr: /^interrupted\n/ })
-  await writer.close()
 })
 
 t.test('an export ends with its reader, or by Ctrl-C without a file', inParallel, async (t) => {
