@@ -92,7 +92,7 @@ export const settings = {
     'origins such as https://app.example.com, separated by commas, without path or wildcard',
     'the origins of web pages that may call the service', areOrigins),
   STATEMENT_TIMEOUT: duration('5s', maxStatementTimeout,
-    'how long a statement may run; 0 leaves the limit to the database role'),
+    'how long a statement may run; 0 leaves the limit to the database role, at most 6 s'),
   DRAIN_DELAY: duration('3s', '1h', 'how long the service serves after SIGTERM'),
   SHUTDOWN_TIMEOUT: duration('9s', '1h',
     'when the program ends after the signal; more than DRAIN_DELAY'),

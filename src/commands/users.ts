@@ -17,7 +17,7 @@ const statementTimeoutMs = 600_000
 /** The longest time that a revoked token has effects: see "After a revocation" in docs/reliability.md. */
 const maxRevocationMs =
   parseDuration(maxTokenCacheTtl) + maxQueueMs + 2 * connectTimeoutMs +
-  parseDuration(maxStatementTimeout) + 2000
+  parseDuration(maxStatementTimeout) + 3000
 // pg ends a statement of a server that does not respond.
 const options = { query_timeout: statementTimeoutMs + 10_000 }
 /** How many rows one statement deletes. A longer statement would delay the requests of other users. */

@@ -37,7 +37,7 @@ export class Client extends pg.Client {
     clearTimeout(this.#deadline)
   }
 
-  /** Connects without a session's settings, for a command. */
+  /** Connects without a session's settings. */
   async open (): Promise<void> {
     await this.connect()
     clearTimeout(this.#deadline)

@@ -62,8 +62,8 @@ export class Servers {
     const attempts = this.#servers.map(async (server) => {
       const client = new Client(server, searchTimeoutMs, { application_name: 'plant-store search' })
       try {
-        await client.open()
-        await this.startSession(client)
+        await client.connect()
+        await client.start(() => this.startSession(client))
         return server
       } finally {
         client.end().catch(() => {})

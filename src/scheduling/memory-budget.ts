@@ -1,4 +1,4 @@
-// Limits the memory that the long lists of all users take together. Collects garbage after a peak of memory,
+// Limits the memory that long lists and files of /docs take together. Collects garbage after a peak of memory,
 // because an idle V8 collects nothing.
 import { finished, type Writable } from 'node:stream'
 

@@ -26,7 +26,7 @@ export function createGateway<Row extends object> (
   const isOneByOne = WRITE_BATCH === undefined ? database.isDistributed : () => WRITE_BATCH === 1
   const maxItems = (most: number) => Math.min(most, WRITE_BATCH ?? most)
 
-  /** If a batch fails, for example at a locked row, each of its items runs alone. */
+  /** If PostgreSQL rolls a batch back, for example at a locked row, each of its items runs alone. */
   function createWriter<Item extends RowKey & Work> (
     name: string, writeAll: (write: Database['write'], items: Item[]) => Promise<boolean[]>
   ) {

@@ -8,7 +8,7 @@ import { Servers } from '../../src/database/servers.ts'
 import { startPair } from '../system/faults/pair.ts'
 import { openProxy } from '../system/faults/proxy.ts'
 import { startApp } from '../support/app.ts'
-import { sql } from '../support/database.ts'
+import { openSession, sql } from '../support/database.ts'
 import { isError } from '../support/error-response.ts'
 
 const pair = await startPair(t)
@@ -34,6 +34,10 @@ t.test('of several servers, the first fit one that responds is used', async (t) 
   await t.rejects(findPort(standbyUrl.replace('@', '@127.0.0.1:1,')),
     { message: 'no server accepts writes', errors })
   t.ok(pair.urls.map(portOf).includes(await findPort(`${both}=any`)))
+  // The login succeeds, and then the server does not respond.
+  const lock = await openSession(t, primaryUrl, 'begin; lock table pg_extension in access exclusive mode')
+  await t.rejects(findPort(pair.url), { message: 'no server accepts writes' })
+  await lock.query('commit')
   const searches = "select from pg_stat_activity where application_name = 'plant-store search'"
   for (const url of pair.urls) while ((await sql(url, searches)).length > 0) await delay(10)
 })

@@ -1,4 +1,4 @@
-// Node's HTTP server, with a state for each connection. Shuts down without cutting a response.
+// Node's HTTP server, with a state for each connection. A shutdown cuts no response before its deadline.
 import { once } from 'node:events'
 import {
   createServer as createNodeServer, type IncomingMessage, type ServerOptions, type ServerResponse
