@@ -78,5 +78,5 @@ ${describeMissed(samples)}${conditions} A round takes ${options.seconds} s.`)
 }
 
 if (parts.includes('import')) {
-  show('Import', `${await compareImports(postgres, options.rounds)}\n\n${conditions}`)
+  show('Import', await compareImports(postgres, options.rounds))
 }

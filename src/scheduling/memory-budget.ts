@@ -1,5 +1,5 @@
-// Limits the memory that long lists and files of /docs take together. Collects garbage after a peak of memory,
-// because an idle V8 collects nothing.
+// Limits the memory that long lists and files of /docs take together. Collects garbage after a peak of
+// memory, because an idle V8 collects nothing.
 import { finished, type Writable } from 'node:stream'
 
 /** Shared first pages up to this size need no reservation: MAX_CONNECTIONS limits them. */
