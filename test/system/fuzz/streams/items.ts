@@ -101,7 +101,9 @@ function toItem (shape: Shape, index: number, fill: (text: string) => string): I
   const type = sent === '' ? '' : 'Content-Type: application/json\r\n'
   // HTTP/1.0 has no chunks.
   const isTooNew = operation === 'large' || (sent !== '' && shape.chunks !== undefined)
-  const changes = !isBad && !rejected.includes(field)
+  // A server ignores an expectation in HTTP/1.0 (RFC 9110, section 10.1.1).
+  const isRejected = rejected.includes(field) && !(field === 'Expect: x' && version === '1.0')
+  const changes = !isBad && !isRejected
   return {
     text: `${before}${target} HTTP/${version}\r\nHost: x\r\nAuthorization: Bearer ${fill(token)}\r\n` +
       `${type}${field === '' ? '' : `${field}\r\n`}${framed}`,
@@ -109,7 +111,7 @@ function toItem (shape: Shape, index: number, fill: (text: string) => string): I
     ...operation === 'create' && { effect: { created: id, name: fill(name) } },
     ...operation === 'delete' && { effect: { deleted: BigInt(index % 8 + 1) } },
     isHead: operation === 'head',
-    end: isLast ? 'last' : rejected.includes(field) || sent !== '' ? 'either' : 'open',
+    end: isLast ? 'last' : isRejected || sent !== '' ? 'either' : 'open',
     isUpgrade: /upgrade/i.test(field)
   }
 }
