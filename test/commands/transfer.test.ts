@@ -319,6 +319,12 @@ t.test('an export of an unknown user fails, and leaves an existing file as it is
   t.equal(await readFile(path, 'utf8'), 'old')
 })
 
+t.test('an export to a folder that does not exist fails with one line', async (t) => {
+  const { report, code } = await exportFile('ann', 'missing/ann.ndjson')
+  t.match(report, [/^ENOENT: no such file or directory, open /])
+  t.equal(code, 1)
+})
+
 const text = fc.oneof(
   fc.constantFrom(...naughty), anyText,
   fc.string({ unit: fc.constantFrom('"', ',', '\n', '\r', '\\', ' ', '\uFEFF', '=', 'a') })

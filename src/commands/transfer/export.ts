@@ -22,17 +22,17 @@ export async function exportRows (
     const stream = client.connection.stream as Socket
     // The role's statement_timeout may be too short for an export, so turn this timeout off.
     await client.query('begin read only; set local statement_timeout = 0')
-    const rows = client.query(to(copyStatement(table, isCsv, user)))
     if (file !== undefined || !process.stdout.isTTY) {
       transfer.progress = () => `${megabytes(stream.bytesRead)} MB`
     }
     // Rename the file to its final name only when the file is complete. Do not open an existing file.
     const part = `${file}.${randomUUID()}.part`
     transfer.cleanUp = () => rmSync(part, { force: true })
+    const output = file === undefined
+      ? process.stdout
+      : createWriteStream(part, { fd: openSync(part, 'wx', 0o600), flush: true })
+    const rows = client.query(to(copyStatement(table, isCsv, user)))
     try {
-      const output = file === undefined
-        ? process.stdout
-        : createWriteStream(part, { fd: openSync(part, 'wx', 0o600), flush: true })
       await pipeline(rows, ...isGzip ? [createGzip()] : [], output)
       // Rejects if the connection is lost before the server has confirmed the export.
       await client.query('commit')

@@ -23,7 +23,8 @@ export async function recordEffects (url: string): Promise<void> {
     end $$;
     create trigger created after insert on plants for each row execute function record_effect('create');
     create trigger deleted after delete on plants for each row execute function record_effect('delete');
-    create trigger revoked after update on tokens for each row execute function record_effect('revoke')`)
+    create trigger revoked after update of revoked_at on tokens
+      for each row execute function record_effect('revoke')`)
 }
 
 /** Needs the PostgreSQL setting `track_commit_timestamp`. */
