@@ -72,7 +72,7 @@ more than 2 % in every round. The processor time of a request includes PostgreSQ
 
 ${comparisonTable(samples)}
 
-${describeMissed(samples)}${conditions} A round takes ${options.seconds} s.`)
+${describeMissed(samples)}${conditions}`)
   const bars = rateBars(samples, yardstick.title)
   if (values.write) writePlot(`Requests a second, ${yardstick.title} = 1`, bars)
 }

@@ -3,7 +3,6 @@ import { AsyncLocalStorage } from 'node:async_hooks'
 import { channel } from 'node:diagnostics_channel'
 
 export interface Events<Event> {
-  readonly hasSubscribers: boolean
   publish (event: Event): void
   subscribe (listener: (event: Event) => void): void
   unsubscribe (listener: (event: Event) => void): void

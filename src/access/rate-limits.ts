@@ -54,7 +54,7 @@ const maxWaitMs = 5000
  */
 export function limitFailedAuth (rate: Rate): LimitGuesses {
   const take = createTokenBuckets(rate, rate.count)
-  /** Of the requests of each network, how many check a new token, and which wait for that. */
+  /** Each network has requests that check a new token, and requests that wait for these checks. */
   const networks = new Map<string, { requests: number, checking: number, waiting: Array<() => void> }>()
 
   return (address, isNew, check) => {

@@ -92,9 +92,7 @@ export class Connections {
   #settle (job: Job, error: unknown, rows: Row[] = []): void {
     const { statement: { name }, startedAt, context, resolve, reject } = job
     this.pending--
-    if (statementEvents.hasSubscribers) {
-      statementEvents.publish({ name, startedAt, error, requestContext: context })
-    }
+    statementEvents.publish({ name, startedAt, error, requestContext: context })
     if (error === undefined) resolve(rows)
     else reject(toDatabaseError(error))
   }
@@ -137,14 +135,12 @@ export class Connections {
   #send (job: Job, client: PooledClient): void {
     const { statement: { name, preparedAs = name, text }, values } = job
     let isDone = false
-    const timer = setTimeout(() => {
-      // Read the result first if it arrived while the event loop was blocked.
-      setImmediate(() => {
-        if (isDone) return
-        isDone = true
-        this.#giveUp(job, client)
-      })
-    }, this.#options.maxResultMs)
+    // pg's query_timeout would discard a result that arrived while the event loop was blocked.
+    const timer = setTimeout(() => setImmediate(() => {
+      if (isDone) return
+      isDone = true
+      this.#giveUp(job, client)
+    }), this.#options.maxResultMs)
     client.query({ name: preparedAs, text, values, rowMode: 'array' },
       (error: Error | null, result: pg.QueryArrayResult<Row>) => {
         if (isDone) return

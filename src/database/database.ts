@@ -23,7 +23,7 @@ export type Database = ReturnType<typeof openDatabase>
 /** How many statements of each batcher are in flight at most. Creates and deletes have a batcher each. */
 export const maxInFlight = { lookUps: 2, shortLists: 2, pages: 2, writeBatches: 2, writesAlone: 4 }
 
-/** Each kind of statement has a pool of connections. Compares of creates share the pool of short lists. */
+/** Each kind of statement has a pool of connections. Comparisons of creates use the pool of short lists. */
 const poolSizes = {
   // Two more than look-ups: one for the probe, one for recording uses of tokens.
   token: maxInFlight.lookUps + 2,

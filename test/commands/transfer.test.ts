@@ -319,6 +319,14 @@ t.test('an export of an unknown user fails, and leaves an existing file as it is
   t.equal(await readFile(path, 'utf8'), 'old')
 })
 
+t.test('a line number counts the line ends within cells', async (t) => {
+  for (const lineEnd of ['\n', '\r', '\r\n']) {
+    const text = ['id,name', '1,"a', 'b', 'c"', '', '2,'].join(lineEnd)
+    const { report } = await importFile('ann', 'lines.csv', text)
+    t.match(report, [/^line 6: name is missing/], JSON.stringify(lineEnd))
+  }
+})
+
 t.test('an export to a folder that does not exist fails with one line', async (t) => {
   const { report, code } = await exportFile('ann', 'missing/ann.ndjson')
   t.match(report, [/^ENOENT: no such file or directory, open /])

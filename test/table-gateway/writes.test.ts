@@ -108,7 +108,7 @@ const create = (title: string, id: number) => () => alice.create({ id, title })
 t.afterEach(() => sql(url, 'delete from books'))
 
 t.test('a create whose connection is lost has an unknown outcome and is not sent again', async (t) => {
-  // Open this session early: the creates wait for at most STATEMENT_TIMEOUT.
+  // Connect early, because the creates wait for at most STATEMENT_TIMEOUT.
   const next = await openSession(t, url)
   const [first, ...others] = await sendBlocked(...['Fern', 'Ivy', 'Moss', 'Monstera'].map(create))
   // PostgreSQL grants the lock to the first create, then to the client `next`, then to the other creates.

@@ -89,7 +89,8 @@ export function createCsvReader (
     // Returns nothing, so that the parser keeps no record.
     on_record (cells: Cell[]) {
       number++
-      for (const cell of cells) if (cell?.includes('\n')) number += cell.split('\n').length - 1
+      // The count of csv-parse has each CR LF in a cell twice.
+      for (const cell of cells) number += cell?.match(/\r\n?|\n/g)?.length ?? 0
       if (cells.length === 1 && cells[0] === undefined) return
       if (columns.length === 0) columns = checkHeader(number, cells, table, user)
       else take({ number, text: () => decode(toCsv(cells)), parse: () => toObject(columns, cells, table) })
@@ -97,6 +98,7 @@ export function createCsvReader (
   }).on('error', () => {})
 
   return async (chunk) => {
+    // The option `bom` of csv-parse would turn the encoding to UTF-8.
     const start = isFirst && chunk?.indexOf('\uFEFF') === 0 ? 3 : 0
     isFirst = false
     const error = await new Promise<Error | null | undefined>((resolve) =>
