@@ -20,6 +20,7 @@ import { migrate } from '../src/database/migrate.ts'
 import { createDatabase, openSession, sql, waitingForLocks } from './support/database.ts'
 import { createDataDir, isRunning } from './support/embedded.ts'
 import { matchEach } from './support/match.ts'
+import { hasEnded } from './support/processes.ts'
 import { program, serve, start, startedBy, unmeasured, type Program } from './support/program.ts'
 import { countPlants, ndjson } from './support/transfer.ts'
 
@@ -30,7 +31,7 @@ const unreachable = 'postgres://127.0.0.1:1/plants'
 
 /** For a second after the first signal, the service ignores further signals. So repeats the signal. */
 async function end ({ child }: Program): Promise<void> {
-  while (child.exitCode === null) {
+  while (!hasEnded(child)) {
     child.kill('SIGTERM')
     await setTimeout(100)
   }

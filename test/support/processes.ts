@@ -1,7 +1,11 @@
 // Reads facts about processes from Linux's /proc.
+import type { ChildProcess } from 'node:child_process'
 import { readdirSync, readFileSync } from 'node:fs'
 import { readdir, readFile, readlink } from 'node:fs/promises'
 import { setTimeout } from 'node:timers/promises'
+
+/** Also recognizes a process that a signal has ended: its `exitCode` stays null. */
+export const hasEnded = ({ exitCode, signalCode }: ChildProcess) => (exitCode ?? signalCode) !== null
 
 export async function findChildren (pid: number | undefined): Promise<number[]> {
   const listed = await readFile(`/proc/${pid}/task/${pid}/children`, 'utf8')

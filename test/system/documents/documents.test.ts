@@ -12,6 +12,7 @@ import { startApp } from '../../support/app.ts'
 import { createDatabase } from '../../support/database.ts'
 import { freePort } from '../../support/free-port.ts'
 import { matchEach } from '../../support/match.ts'
+import { hasEnded } from '../../support/processes.ts'
 import { asShipped, program } from '../../support/program.ts'
 
 const root = join(import.meta.dirname, '../../..')
@@ -146,7 +147,7 @@ for (const [way, words, isCtrlC = false] of ways) {
       { cwd: root, env, stdio: ['ignore', 'pipe', 'inherit'], detached: true })
     const group = -(child.pid as number)
     // If the test fails early, kill the whole process group.
-    t.teardown(() => { if (child.exitCode === null) process.kill(group, 'SIGKILL') })
+    t.teardown(() => { if (!hasEnded(child)) process.kill(group, 'SIGKILL') })
     const exited = once(child, 'exit')
     const pids: Record<string, number> = {}
     for await (const line of createInterface(child.stdout)) {

@@ -1,6 +1,6 @@
 import { writeFileSync } from 'node:fs'
 import { setTimeout as delay } from 'node:timers/promises'
-import { memoryMiB } from '../../support/processes.ts'
+import { hasEnded, memoryMiB } from '../../support/processes.ts'
 import type { Program } from '../../support/program.ts'
 import { createClient, describe, type Client, type HttpResponse } from './client.ts'
 import { summary } from './report.ts'
@@ -42,8 +42,7 @@ export async function observe (
   const failed = [...writes, ...lists, ...live.flat()]
     .filter(({ status }) => status !== 200 && status !== 204)
   const faults = summary('requests of others failed', failed.map(describe))
-  const hasEnded = (child.exitCode ?? child.signalCode) !== null
-  const memory = hasEnded ? NaN : memoryMiB(child.pid as number, 'VmHWM')
+  const memory = hasEnded(child) ? NaN : memoryMiB(child.pid as number, 'VmHWM')
   const ticks = stderr().slice(earlier).matchAll(/tick (\S+)/g).map(([, used]) => Number(used))
   return { writes, lists, live, memory, tickMs: Math.max(0, ...ticks), faults }
 }

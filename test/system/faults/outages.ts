@@ -1,5 +1,6 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import { sql } from '../../support/database.ts'
+import { hasEnded } from '../../support/processes.ts'
 import { unmeasured, type Scope } from '../../support/program.ts'
 import { createClient, describe, errorNumber, startLoad, type HttpResponse } from './client.ts'
 import { createUsers, type Postgres } from './postgres.ts'
@@ -94,7 +95,8 @@ export async function outages (
       ...summary('responses of /readyz that overlook the fault', isTotal ? blind.map(describe) : [])
     ]
     if (isTotal && failed.length === 0) broken.push('no request failed, so this tested nothing')
-    if (service.child.exitCode !== null) broken.push(`the service ended with ${service.child.exitCode}`)
+    const { child } = service
+    if (hasEnded(child)) broken.push(`the service ended with ${child.signalCode ?? child.exitCode}`)
     report.breaches.push(...broken.map((text) => `${title}: ${text}`))
 
     const late = [...responses, ...readies].filter((response) => response.startedAt > ended &&

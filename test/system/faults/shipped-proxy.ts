@@ -6,6 +6,7 @@ import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import { promisify } from 'node:util'
 import { freePort } from '../../support/free-port.ts'
+import { hasEnded } from '../../support/processes.ts'
 import type { Scope } from '../../support/program.ts'
 import { createClient } from './client.ts'
 
@@ -77,7 +78,7 @@ export async function startShippedProxy (
   const client = createClient(url)
   scope.teardown(client.close)
   while ((await client.get('/livez')).status !== 200) {
-    if (child.exitCode !== null) throw new Error(`--behind: ${program} does not start`)
+    if (hasEnded(child)) throw new Error(`--behind: ${program} does not start`)
     await delay(100)
   }
   return url

@@ -4,6 +4,7 @@ import { connect } from 'node:net'
 import pg from 'pg'
 import { createRandom, type Random } from '../faults/random.ts'
 import { createUsers } from '../faults/postgres.ts'
+import { hasEnded } from '../../support/processes.ts'
 import { acceptingJwts, startKeyServer } from '../../support/identity-provider.ts'
 import { unmeasured, type Scope } from '../../support/program.ts'
 import { exchange, type ExchangeOptions, type RawResponse } from '../../support/raw.ts'
@@ -39,16 +40,17 @@ export async function fuzz (scope: Scope, databaseUrl: string, seed: number, cou
     creates, creates, creates, creates, deletes, deletes, lists, strays, unauthenticated, claims, texts,
     streams, streams, streams, streams, streams, streams, resets
   ]
-  const hasEnded = () => child.exitCode !== null || child.signalCode !== null
   let next = first
 
   await Promise.all(users.map(async (user, index) => {
     const worker = { user, authorization: `Bearer ${tokens[index]}`, plants: new Map() }
-    while (next < first + count && report.violations.length < 20 && !hasEnded()) await runCase(worker, next++)
+    while (next < first + count && report.violations.length < 20 && !hasEnded(child)) {
+      await runCase(worker, next++)
+    }
   }))
 
   report.violations.push(...complaintsOf(service))
-  if (hasEnded()) report.violations.push('the service ended')
+  if (hasEnded(child)) report.violations.push('the service ended')
   await client.end()
   return report
 
