@@ -14,6 +14,8 @@ export interface Table<Field extends string = string> {
   scalarFields: Field[]
   /** The columns of the fields. They follow the key columns in a statement. */
   columns: string[]
+  /** The SQL types of the columns. */
+  types: SqlType[]
   textColumns: string[]
   /** For each column, an expression that selects the value of the field. */
   selected: string[]
@@ -41,6 +43,7 @@ export function defineTable<Row extends object> (
     textFields,
     scalarFields: fields.filter((field) => !['text', 'timestamptz'].includes(types[field])),
     columns: fields.map(toColumn),
+    types: fields.map((field) => types[field]),
     textColumns: textFields.map(toColumn),
     selected: fields.map((field) => toSelected(toColumn(field), types[field]))
   }

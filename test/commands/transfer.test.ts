@@ -269,7 +269,6 @@ t.test('plants that exist stay as they are, and the others are stored unless --d
   await importFile('dan', 'some.ndjson', lines(2))
   t.strictSame(await importFile('dan', 'more.ndjson', lines(3, 1) + lines(1, 7) + lines(1, 7)),
     ends(0, '3 created, 2 existing, 0 rejected'))
-  // The first batch has a plant that exists, so the import does not copy the second batch.
   t.strictSame(await importFile('dan', 'next.ndjson', lines(9, 7), { chunk: 3 }),
     ends(0, '8 created, 1 existing, 0 rejected'))
   t.strictSame(await importFile('dan', 'dry.ndjson', lines(16), { dryRun: true, chunk: 2 }),

@@ -20,10 +20,6 @@ export interface Line {
 /** Undefined if the cell is empty and has no quotes. */
 type Cell = string | undefined
 
-/** Writes the cells of a line, without the line feed. */
-export const toCsv = (cells: Array<string | number | bigint | boolean | undefined>) => cells
-  .map((cell) => typeof cell === 'string' ? `"${cell.replaceAll('"', '""')}"` : cell).join()
-
 export const invalid = (message: string) => new ApiError(errors.FIELD_INVALID, { message })
 
 const advice = 'Convert the file: see "Files of other programs" in docs/data.md.'
@@ -110,6 +106,10 @@ export function createCsvReader (
     if (error) throw error
   }
 }
+
+/** Writes the cells of a line. */
+const toCsv = (cells: Cell[]) =>
+  cells.map((cell) => cell === undefined ? '' : `"${cell.replaceAll('"', '""')}"`).join()
 
 const decode = (latin1: string) => Buffer.from(latin1, 'latin1').toString()
 

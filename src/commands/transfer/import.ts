@@ -10,9 +10,9 @@ import { compileValidator, Int64Text, UnicodeText } from '../../http/validation.
 import type { Table } from '../../table-gateway/table.ts'
 import { lockForImport, maxSilenceMs } from '../user-lock.ts'
 import {
-  createCsvReader, createNdjsonReader, findFormat, gunzip, invalid, toCsv, type Line
+  createCsvReader, createNdjsonReader, findFormat, gunzip, invalid, type Line
 } from './files.ts'
-import { createStore } from './store.ts'
+import { createStore, type Row } from './store.ts'
 import { megabytes, runTransfer } from './transfer.ts'
 
 /** The options of the command line, as src/commands/program.ts describes them. */
@@ -75,7 +75,7 @@ export async function importRows (
           await read(chunk)
         } finally {
           // Also stores the lines before an error.
-          await store.flush()
+          await store.flush(chunk.length)
         }
       }
       await read()
@@ -86,12 +86,12 @@ export async function importRows (
 }
 
 /**
- * The returned function checks a line, and returns the row as a line for COPY. Throws an ApiError if the line
- * is invalid. `maxBytes` limits the fields as JSON.
+ * The returned function checks a line, and returns its row. Throws an ApiError if the line is invalid.
+ * `maxBytes` limits the fields as JSON.
  */
 function createConverter (
   { schema: { properties }, fields }: Table, isCsv: boolean, user: string | undefined, maxBytes: number
-): (line: Line) => string {
+): (line: Line) => Row {
   const owner = user === undefined && { user: UnicodeText({ description: 'The user' }) }
   const id = isCsv && { id: Int64Text({ description: 'The id' }) }
   const schema = Type.Object({ ...owner, ...properties, ...id })
@@ -102,12 +102,12 @@ function createConverter (
     if (error !== undefined) throw error
     if (user && 'user' in row) throw invalid('user must be absent, or use --all.')
     if (!user && !isPrintable(row.user)) throw invalid('user must be 1 to 255 printable characters.')
-    const text = toCsv([user ?? row.user, row.id, ...fields.map((field) => row[field])])
+    const cells = [user ?? row.user, row.id, ...fields.map((field) => row[field])]
     // JSON is at most 12 times as long: it has the names of the fields, and six bytes for some characters.
     // Lists and exports rely on the limit.
-    if (text.length * 12 > maxBytes && Buffer.byteLength(JSON.stringify(row, fields)) > maxBytes) {
+    if (cells.join().length * 12 > maxBytes && Buffer.byteLength(JSON.stringify(row, fields)) > maxBytes) {
       throw invalid(`The fields must not have more than ${maxBytes} bytes as JSON.`)
     }
-    return `${text}\n`
+    return cells
   }
 }

@@ -1,42 +1,42 @@
 // Stores the rows of an import: in batches, and in transactions of the given size.
-import { finished } from 'node:stream/promises'
 import type pg from 'pg'
-import { from } from 'pg-copy-streams'
 import type { Table } from '../../table-gateway/table.ts'
 
-/** A batch with more characters is stored at once. */
-const maxLength = 2 ** 18
+/** The owner, the id and the fields, in the order of the columns. */
+export type Row = unknown[]
+
+/** A batch ends when its lines have about as many bytes. */
+const batchBytes = 2 ** 18
 // Set the limit in the transaction: a pooler loses the settings of a session. The limit is long, because an
-// insert waits for any other transaction that creates the same row. If the network drops the connection in
-// the middle of a COPY, this limit does not end the session. The keepalive probes end it after 60 s.
+// insert waits for any other transaction that creates the same row. Between two statements, and while a
+// statement arrives, only the keepalive probes notice a lost connection. They end the session after 60 s.
 const begin = 'begin; set local statement_timeout = 60000; set local tcp_keepalives_idle = 20; ' +
   'set local tcp_keepalives_interval = 5; set local tcp_keepalives_count = 8'
 
 /** A dry run is an import into the temporary table `checked`, which first gets the rows that exist. */
-function statementsOf ({ name, columns }: Table, dryRun: boolean) {
+function statementsOf ({ name, columns, types }: Table, dryRun: boolean) {
   const list = ['owner', 'id', ...columns].join(', ')
-  const checked = `create temp table checked (like ${name} including all) on commit drop;`
+  const arrays = ['text', 'bigint', ...types].map((type, index) => `$${index + 1}::${type}[]`)
   return {
-    begin: `${begin}; create temp table staged on commit drop as select ${list} from ${name} with no data;
-      ${dryRun ? checked : ''} copy staged from stdin (format csv)`,
-    copy: 'truncate staged; copy staged from stdin (format csv)',
+    begin: dryRun ? `${begin}; create temp table checked (like ${name} including all) on commit drop` : begin,
     // Because of `distinct`, PostgreSQL looks up each key, whatever the statistics say: it could turn a plain
-    // join around, and read the lines again for each row. Citus needs a subquery on a local table.
+    // join around, and read the lines again for each row.
     findStored: dryRun && `insert into checked (${list})
-      select stored.* from (select owner, id from staged) as line cross join lateral (
+      select stored.* from unnest(${arrays.slice(0, 2)}) as line (owner, id) cross join lateral (
         select distinct ${list} from ${name} where owner = line.owner and id = line.id
       ) as stored on conflict do nothing`,
     // Inserts in the order of `byKey`. If lines repeat a key, stores the first line. Counts the returned
-    // rows: on Citus the statement's own row count is the number of staged rows.
+    // rows: on Citus the statement's own row count is the number of selected rows.
     insert: `with created as (
-        insert into ${dryRun ? 'checked' : name} (${list}) select * from staged order by owner, id, ctid
-        on conflict do nothing returning 1
+        insert into ${dryRun ? 'checked' : name} (${list})
+        select ${list} from unnest(${arrays}) with ordinality as line (${list}, n)
+        order by owner collate "C", id, n on conflict do nothing returning 1
       ) select count(*) from created`
   }
 }
 
 /** With `note`, the transaction is committed after the batch, and the summary then has this note. */
-interface Batch { csv: Buffer, rows: number, note?: string }
+interface Batch { rows: Row[], note?: string }
 
 /** A transaction stores up to `chunk` rows, and a dry run none. Calls `confirm` before each commit. */
 export function createStore (
@@ -46,45 +46,38 @@ export function createStore (
   const statements = statementsOf(table, dryRun)
   let [created, existing, isOpen, note] = [0, 0, false, '']
   let committed = { created, existing }
-  let [csv, length, rows, total] = ['', 0, 0, 0]
-  /** The start of the next batch. The garbage collector would copy strings again and again. */
-  let encoded: Buffer[] = []
+  let [rows, bytes, total]: [Row[], number, number] = [[], 0, 0]
   let batches: Batch[] = []
   let stored: Promise<void> = Promise.resolve()
 
-  function encode (): void {
-    encoded.push(Buffer.from(csv))
-    csv = ''
-  }
-
   function endBatch (note?: string): void {
-    encode()
-    batches.push({ csv: Buffer.concat(encoded), rows, note });
-    [encoded, length, rows] = [[], 0, 0]
+    batches.push({ rows, note });
+    [rows, bytes] = [[], 0]
   }
 
-  async function store (batch: Batch): Promise<void> {
-    if (batch.rows > 0) {
-      await finished(client.query(from(isOpen ? statements.copy : statements.begin)).end(batch.csv))
+  async function store ({ rows, note: nextNote }: Batch): Promise<void> {
+    if (rows.length > 0) {
+      if (!isOpen) await client.query(statements.begin)
       isOpen = true
-      if (statements.findStored) await client.query(statements.findStored)
-      const count = Number((await client.query(statements.insert)).rows[0].count)
+      const arrays = ['owner', 'id', ...table.columns].map((_, column) => rows.map((row) => row[column]))
+      if (statements.findStored) await client.query(statements.findStored, arrays.slice(0, 2))
+      const count = Number((await client.query(statements.insert, arrays)).rows[0].count)
       created += count
-      existing += batch.rows - count
+      existing += rows.length - count
     }
-    if (batch.note === undefined) return
+    if (nextNote === undefined) return
     await confirm()
     note = '; the outcome of the last commit is unknown: import again'
     if (isOpen) await client.query(dryRun ? 'rollback' : 'commit')
-    note = batch.note
+    note = nextNote
     isOpen = false
     committed = { created, existing }
   }
 
   /** Sends the batches, and does not wait until the last one is stored: the import reads on meanwhile. */
-  async function flush (): Promise<void> {
-    encode()
-    if (length >= maxLength) endBatch()
+  async function flush (bytesRead: number): Promise<void> {
+    bytes += bytesRead
+    if (bytes >= batchBytes) endBatch()
     const sent = batches
     batches = []
     for (const batch of sent) {
@@ -96,20 +89,18 @@ export function createStore (
   }
 
   return {
-    /** `row` is in CSV, in the order of the columns. Call `flush` often. */
-    add (row: string, lineNumber: number): void {
-      csv += row
-      length += row.length
-      rows++
+    add (row: Row, lineNumber: number): void {
+      rows.push(row)
       if (!dryRun && ++total % chunk === 0) endBatch(`; stored up to line ${lineNumber}`)
     },
 
+    /** Call it after the rows of each chunk of the file. */
     flush,
 
     /** Stores the last batch. */
     async end (): Promise<void> {
       endBatch('')
-      await flush()
+      await flush(0)
       await stored
     },
 
