@@ -47,6 +47,13 @@ export const withClient = (
   await work(client, url).finally(() => closeClient(client))
 })
 
+/**
+ * The server ends the transaction some 60 s after the network drops the connection. Keepalive probes notice
+ * this, and the user timeout if the client has not acknowledged a result. Settings are local, for poolers.
+ */
+export const beginTransaction = 'begin; set local tcp_keepalives_idle = 20; ' +
+  'set local tcp_keepalives_interval = 5; set local tcp_user_timeout = 60000'
+
 export async function closeClient (client: pg.Client): Promise<void> {
   // A frozen server would never confirm the end of the connection.
   const timer = setTimeout(() => client.connection.stream.destroy(), 1000)

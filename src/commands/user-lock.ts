@@ -2,7 +2,7 @@
 // A transaction holds the lock: behind a pooler, a session does not keep its connection.
 import type pg from 'pg'
 import { openClient } from '../database/servers.ts'
-import { closeClient } from './database.ts'
+import { beginTransaction, closeClient } from './database.ts'
 
 /** PgBouncer ends a wait for a server connection after 120 s. */
 export const maxSilenceMs = 130_000
@@ -12,8 +12,8 @@ const keyOf = (parameter: string) => `hashtextextended('plant-store user ' || co
 
 async function open (url: string, options: pg.ClientConfig): Promise<pg.Client> {
   const client = await openClient(url, options)
-  await client.query(
-    'begin; set local statement_timeout = 0; set local idle_in_transaction_session_timeout = 0')
+  await client.query(`${beginTransaction}; set local statement_timeout = 0;
+    set local idle_in_transaction_session_timeout = 0`)
   return client
 }
 

@@ -1,17 +1,15 @@
 // Stores the rows of an import: in batches, and in transactions of the given size.
 import type pg from 'pg'
 import type { Table } from '../../table-gateway/table.ts'
+import { beginTransaction } from '../database.ts'
 
 /** The owner, the id and the fields, in the order of the columns. */
 export type Row = unknown[]
 
 /** A batch ends when its lines have about as many bytes. */
 const batchBytes = 2 ** 18
-// Set the limit in the transaction: a pooler loses the settings of a session. The limit is long, because an
-// insert waits for any other transaction that creates the same row. Between two statements, and while a
-// statement arrives, only the keepalive probes notice a lost connection. They end the session after 60 s.
-const begin = 'begin; set local statement_timeout = 60000; set local tcp_keepalives_idle = 20; ' +
-  'set local tcp_keepalives_interval = 5; set local tcp_keepalives_count = 8'
+// The limit is long, because an insert waits for any other transaction that creates the same row.
+const begin = `${beginTransaction}; set local statement_timeout = 60000`
 
 /** A dry run is an import into the temporary table `checked`, which first gets the rows that exist. */
 function statementsOf ({ name, columns, types }: Table, dryRun: boolean) {
