@@ -49,7 +49,7 @@ export const withClient = (
 
 /**
  * The server ends the transaction some 60 s after the network drops the connection. Keepalive probes notice
- * this, and the user timeout if the client has not acknowledged a result. Settings are local, for poolers.
+ * this, and the user timeout if the client has not acknowledged a result. A pooler keeps only local settings.
  */
 export const beginTransaction = 'begin; set local tcp_keepalives_idle = 20; ' +
   'set local tcp_keepalives_interval = 5; set local tcp_user_timeout = 60000'

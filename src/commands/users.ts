@@ -8,7 +8,7 @@ import { connectTimeoutMs } from '../database/connection-string.ts'
 import { ownedTables, tableNames } from '../domains.ts'
 import { maxQueueMs } from '../scheduling/batcher.ts'
 import { parseDuration } from '../setting-types.ts'
-import { logCommand, withClient } from './database.ts'
+import { beginTransaction, logCommand, withClient } from './database.ts'
 import { countOf, formatTable } from './format.ts'
 import { importsOf, lockForErasure } from './user-lock.ts'
 
@@ -115,8 +115,8 @@ export const eraseUser = (config: Config, user: string, isConfirmed: boolean) =>
 /** Runs the statement in a transaction with settings of its own: a pooler loses the settings of a session. */
 async function run (client: pg.Client, text: string, values: unknown[]): Promise<string[][]> {
   // A bitmap scan would read and sort all rows of the user for each chunk.
-  await client.query(
-    `begin; set local statement_timeout = ${statementTimeoutMs}; set local enable_bitmapscan = off`)
+  await client.query(`${beginTransaction}; set local statement_timeout = ${statementTimeoutMs};
+    set local enable_bitmapscan = off`)
   const { rows } = await client.query({ text, values, rowMode: 'array' })
   await client.query('commit')
   return rows
