@@ -34,7 +34,7 @@ function isWithin (edits: number, a: string, b: string): boolean {
   let same = 0
   while (same < a.length && a[same] === b[same]) same++
   const [x, y] = [a.slice(same), b.slice(same)]
-  if (x === y || edits === 0) return x === y
+  if (x === y || edits < Math.max(1, Math.abs(x.length - y.length))) return x === y
   const isSwapped = x[0] === y[1] && x[1] === y[0]
   return isWithin(edits - 1, x.slice(1), y) || isWithin(edits - 1, x, y.slice(1)) ||
     isWithin(edits - 1, x.slice(1), y.slice(1)) || (isSwapped && isWithin(edits - 1, x.slice(2), y.slice(2)))

@@ -20,7 +20,7 @@ import { noPlant } from '../support/error-response.ts'
 import { matchEach } from '../support/match.ts'
 import { naughty } from '../support/naughty.ts'
 import { storePlants } from '../support/plants.ts'
-import { asShipped, program, start } from '../support/program.ts'
+import { asShipped, program, unmeasured } from '../support/program.ts'
 import { exampleOf } from '../support/tables.ts'
 import { created, ends, openTransfers } from '../support/transfers.ts'
 
@@ -34,7 +34,7 @@ const parseLines = (text: string) => text.trimEnd().split('\n').map((line) => JS
 
 t.test('plants come from standard input, and those that exist stay as they are', async (t) => {
   const text = '{"id":1,"name":"Fern"}\n\n{"id":2,"name":"","tag":""}\r\n\r\n{"id":1,"name":"Ivy"}'
-  const { child, ended } = start(['import', 'ann'], { DATABASE_URL })
+  const { child, ended } = unmeasured.start(['import', 'ann'], { DATABASE_URL })
   child.stdin.end(text)
   t.strictSame(await ended, { code: 0, stdout: '', stderr: '2 created, 1 existing, 0 rejected\n' })
   for (const name of ['a.ndjson', 'a.csv']) t.strictSame(await importFile('ann', name, ''), created(0))

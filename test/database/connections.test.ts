@@ -9,12 +9,11 @@ import pg from 'pg'
 import t, { type Test } from 'tap'
 import { createToken } from '../../src/access/tokens.ts'
 import { Backoff } from '../../src/database/backoff.ts'
-import { maxConnections, openDatabase } from '../../src/database/database.ts'
+import { openDatabase } from '../../src/database/database.ts'
 import { toDatabaseError, wasRolledBack } from '../../src/database/pg-errors.ts'
 import { openClient } from '../../src/database/servers.ts'
 import { ApiError } from '../../src/errors.ts'
 import { connectionEvents } from '../../src/telemetry-events.ts'
-import { startPostgres } from '../system/faults/postgres.ts'
 import { openProxy } from '../system/faults/proxy.ts'
 import { startApp } from '../support/app.ts'
 import { createDatabase, openSession, sql, waitingForLocks } from '../support/database.ts'
@@ -29,8 +28,6 @@ const one = { name: 'one', text: 'select 1' }
 const end = { name: 'end', text: 'select pg_terminate_backend(pg_backend_pid())' }
 const backend = { name: 'backend', text: 'select pg_backend_pid()' }
 const url = await createDatabase(t)
-/** Tests stop processes of this server. The processes of a container have other ids. */
-const { url: ownUrl } = await startPostgres(t)
 
 /** Calls `run` until it resolves. On a busy machine the first attempts to connect may fail. */
 async function untilItSucceeds (run: () => Promise<unknown>): Promise<void> {
@@ -205,35 +202,6 @@ test('a server behind a Unix socket that does not respond counts as unavailable'
   await t.rejects(openClient(`postgres:///db?host=${folder}&connect_timeout=1`, {}), unavailable)
 })
 
-test('behind a pooler, sessions keep their settings, and no place waits for a session', async (t) => {
-  const { port, hostname } = new URL(ownUrl)
-  const server = createServer((near) => {
-    const far = connect(Number(port), hostname)
-    near.on('error', () => far.destroy()).pipe(far)
-    // Changes the process id of the message BackendKeyData, as a pooler does.
-    far.on('error', () => {}).on('data', (chunk: Buffer) => {
-      const at = chunk.indexOf('K\0\0\0\f')
-      if (at !== -1) chunk.writeUInt32BE(1, at + 5)
-      near.write(chunk)
-    }).on('end', () => near.end())
-    t.teardown(() => { for (const socket of [near, far]) socket.destroy() })
-  }).listen(0, '127.0.0.1')
-  await once(server, 'listening')
-  t.teardown(() => server.close())
-  const { port: poolerPort } = server.address() as AddressInfo
-  const database = await open(t, ownUrl.replace(`:${port}/`, `:${poolerPort}/`), 500)
-  const setting = { name: 'setting', text: "select current_setting('enable_seqscan')" }
-  t.strictSame(await database.read(setting), [['on']])
-  const stop = async () => {
-    const [[pid] = []] = await database.read(backend)
-    process.kill(Number(pid), 'SIGSTOP')
-    t.teardown(() => { process.kill(Number(pid), 'SIGCONT') })
-    await t.rejects(database.read(one), { name: 'DATABASE_SLOW' })
-  }
-  for (let count = 0; count < 3; count++) await stop()
-  t.strictSame(await database.read(one), [['1']])
-})
-
 test('an error of the login is never the fault of a statement', async (t) => {
   const login = await createDatabase(t)
   await sql(url, `alter database ${new URL(login).pathname.slice(1)} allow_connections false`)
@@ -288,31 +256,6 @@ test('each kind of statement gets its connection before its first statement', as
   const { write, writeBatch, readLong, lookUp } = database
   await Promise.all([write, writeBatch, readLong, lookUp].map((run) => run(one)))
   t.equal(proxy.connections().most, 5)
-})
-
-test('a given-up connection leaves its place only when the server has ended the session', async (t) => {
-  const database = openDatabase({ url: ownUrl, statementTimeoutMs: 500, applicationName: 'held' })
-  t.teardown(database.close)
-  const slow = { name: 'slow', text: 'select pg_backend_pid() from pg_sleep(0.1)' }
-  const rows = await Promise.all([database.readLong(slow), database.readLong(slow)])
-  const stopped = rows.map(([row]) => Number(row?.[0]))
-  t.not(stopped[0], stopped[1])
-  // Both sessions of this kind stop, as with a frozen disk.
-  for (const pid of stopped) process.kill(pid, 'SIGSTOP')
-  const resume = () => { for (const pid of stopped.splice(0)) process.kill(pid, 'SIGCONT') }
-  t.teardown(resume)
-  const late =
-    ['no result in time', 'no result in time', 'no free connection', 'all earlier connections hang']
-  const reasons = await Promise.all(late.map((_, index) =>
-    (index === 3 ? delay(2000) : Promise.resolve()).then(() => database.readLong(one))
-      .catch(({ name, cause }) => name === 'DATABASE_SLOW' && cause.message)))
-  t.strictSame(reasons, late)
-  // The stopped sessions have not received `one`. The session that asks for them runs another statement.
-  const third = "select from pg_stat_activity where application_name = 'held' and query = $1"
-  t.strictSame(await sql(ownUrl, third, [one.text]), [], 'no third session is open')
-  resume()
-  await untilItSucceeds(() => database.readLong(one))
-  t.equal(maxConnections, 21, 'as in docs/operating.md')
 })
 
 test('after transaction_timeout, later statements use another connection', async (t) => {

@@ -1,5 +1,7 @@
-// Tests several servers in DATABASE_URL, and a lost standby. Each test continues with the servers as the
-// previous test has left them.
+// Tests several servers in DATABASE_URL, a lost standby, and sessions that stop. Each test continues with the
+// servers as the previous test has left them.
+import { once } from 'node:events'
+import { connect, createServer, type AddressInfo } from 'node:net'
 import { setTimeout as delay } from 'node:timers/promises'
 import t from 'tap'
 import { maxConnections, openDatabase } from '../../src/database/database.ts'
@@ -12,6 +14,7 @@ import { openSession, sql } from '../support/database.ts'
 import { isError } from '../support/error-response.ts'
 
 const pair = await startPair(t)
+const one = { name: 'one', text: 'select 1' }
 const serverUrl = process.env.TEST_DATABASE_URL as string
 const [primaryUrl, standbyUrl] = pair.urls
 const { app, as } = await startApp(t, { DATABASE_URL: pair.url })
@@ -62,8 +65,64 @@ t.test('an explicit target is also required of a single server', async (t) => {
   const url = `${standbyUrl}?target_session_attrs=primary`
   const database = openDatabase({ url, statementTimeoutMs: 1000 })
   t.teardown(database.close)
-  await t.rejects(database.read({ name: 'one', text: 'select 1' }),
+  await t.rejects(database.read(one),
     { name: 'DATABASE_UNAVAILABLE', cause: { message: 'the server accepts no writes' } })
+})
+
+t.test('behind a pooler, sessions keep their settings, and no place waits for a session', async (t) => {
+  const { port, hostname } = new URL(primaryUrl)
+  const server = createServer((near) => {
+    const far = connect(Number(port), hostname)
+    near.on('error', () => far.destroy()).pipe(far)
+    // Changes the process id of the message BackendKeyData, as a pooler does.
+    far.on('error', () => {}).on('data', (chunk: Buffer) => {
+      const at = chunk.indexOf('K\0\0\0\f')
+      if (at !== -1) chunk.writeUInt32BE(1, at + 5)
+      near.write(chunk)
+    }).on('end', () => near.end())
+    t.teardown(() => { for (const socket of [near, far]) socket.destroy() })
+  }).listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  t.teardown(() => server.close())
+  const { port: poolerPort } = server.address() as AddressInfo
+  const url = primaryUrl.replace(`:${port}/`, `:${poolerPort}/`)
+  const database = openDatabase({ url, statementTimeoutMs: 500 })
+  t.teardown(database.close)
+  const setting = { name: 'setting', text: "select current_setting('enable_seqscan')" }
+  while (!await database.read(setting).then((rows) => t.strictSame(rows, [['on']]), () => false));
+  const stop = async () => {
+    const [[pid] = []] = await database.read({ name: 'backend', text: 'select pg_backend_pid()' })
+    process.kill(Number(pid), 'SIGSTOP')
+    t.teardown(() => { process.kill(Number(pid), 'SIGCONT') })
+    await t.rejects(database.read(one), { name: 'DATABASE_SLOW' })
+  }
+  for (let count = 0; count < 3; count++) await stop()
+  t.strictSame(await database.read(one), [['1']])
+})
+
+t.test('a given-up connection leaves its place only when the server has ended the session', async (t) => {
+  const database = openDatabase({ url: primaryUrl, statementTimeoutMs: 500, applicationName: 'held' })
+  t.teardown(database.close)
+  const slow = { name: 'slow', text: 'select pg_backend_pid() from pg_sleep(0.1)' }
+  const rows = await Promise.all([database.readLong(slow), database.readLong(slow)])
+  const stopped = rows.map(([row]) => Number(row?.[0]))
+  t.not(stopped[0], stopped[1])
+  // Both sessions of this kind stop, as with a frozen disk.
+  for (const pid of stopped) process.kill(pid, 'SIGSTOP')
+  const resume = () => { for (const pid of stopped.splice(0)) process.kill(pid, 'SIGCONT') }
+  t.teardown(resume)
+  const late =
+    ['no result in time', 'no result in time', 'no free connection', 'all earlier connections hang']
+  const reasons = await Promise.all(late.map((_, index) =>
+    (index === 3 ? delay(2000) : Promise.resolve()).then(() => database.readLong(one))
+      .catch(({ name, cause }) => name === 'DATABASE_SLOW' && cause.message)))
+  t.strictSame(reasons, late)
+  // The stopped sessions have not received `one`. The session that asks for them runs another statement.
+  const third = "select from pg_stat_activity where application_name = 'held' and query = $1"
+  t.strictSame(await sql(primaryUrl, third, [one.text]), [], 'no third session is open')
+  resume()
+  while (!await database.readLong(one).catch(() => false)) await delay(10)
+  t.equal(maxConnections, 21, 'as in docs/operating.md')
 })
 
 t.test('while commits wait for a lost standby, sessions stay within the limit', async (t) => {

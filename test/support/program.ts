@@ -37,7 +37,8 @@ export function startedBy (commandLine: string[]) {
     const log: Array<Record<string, unknown>> = []
     let stderr = ''
     child.stderr.on('data', (chunk) => { stderr += chunk })
-    const exited = once(child, 'exit') as Promise<[number | null, NodeJS.Signals | null]>
+    // 'exit' may come before the last lines of the log, but 'close' comes after them.
+    const exited = once(child, 'close') as Promise<[number | null, NodeJS.Signals | null]>
 
     /** Returns the first log line, past or future, with a message that starts with `text`. */
     async function logged (text: string): Promise<Record<string, unknown>> {

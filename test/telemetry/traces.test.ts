@@ -1,5 +1,6 @@
 // Tests traces, and that metrics, traces and JWTs are loaded only when they are on.
 import { once } from 'node:events'
+import type { ServerResponse } from 'node:http'
 import { registerHooks } from 'node:module'
 import { connect } from 'node:net'
 import { text } from 'node:stream/consumers'
@@ -55,7 +56,9 @@ async function traced (
   // Import this file late, because it imports jose.
   const { startServer } = await import('../support/identity-provider.ts')
   const spans: Span[] = []
+  const asked = Promise.withResolvers<ServerResponse>()
   const { issuer: collector } = await startServer(t, async (request, response) => {
+    asked.resolve(response)
     t.equal(request.url, '/v1/traces')
     for (const { resource, scopeSpans } of JSON.parse(await text(request)).resourceSpans) {
       for (const span of scopeSpans.flatMap(({ spans }: { spans: unknown }) => spans)) {
@@ -72,6 +75,8 @@ async function traced (
   const { authorization } = await service.as('alice')
   return {
     ...service,
+    /** The collector's response to the first export. */
+    asked: asked.promise,
     create: (id: number, trace = {}) => service.app.inject({
       method: 'POST', url: '/plants', headers: { authorization, ...trace }, payload: { id, name: 'x' }
     }),
@@ -207,11 +212,10 @@ t.test('a request has a span with its statement when its client leaves before th
 
 t.test('a collector that is down or hangs affects neither requests nor the shutdown', async (t) => {
   for (const environment of [undefined, { OTEL_EXPORTER_OTLP_ENDPOINT: 'http://127.0.0.1:1' }]) {
-    const { create, sent } = await traced(t, environment, true)
+    const { asked, create, sent } = await traced(t, environment, true)
     t.equal((await create(1)).statusCode, 200)
-    const startedAt = performance.now()
     await sent()
-    t.ok(performance.now() - startedAt < 5000, 'not the 10 s that the exporter would wait')
+    if (environment === undefined) t.notOk((await asked).closed, 'the exporter itself waits for 10 s')
   }
 })
 
@@ -226,14 +230,14 @@ t.test('traces that do not arrive are counted, and the log has the reason once a
       await text(request)
       response.writeHead(status).end(body)
     })
-    const settings = { OTEL_EXPORTER_OTLP_ENDPOINT: collector, METRICS_PORT: '0' }
+    const settings = { OTEL_EXPORTER_OTLP_ENDPOINT: collector, METRICS_PORT: '0', LOG_LEVEL: 'info' }
     process.env = { ...env, ...settings }
     t.teardown(() => { process.env = env })
     const { app, log, metricsUrl } = await startApp(t, { ...withoutDatabase, ...settings })
     for (let round = 0; round < rounds; round++) {
       const reported = new Promise((resolve) => traceFaultEvents.subscribe(resolve))
       // The exporter sends 512 spans at once.
-      await Promise.all(Array.from({ length: 512 }, () => app.inject('/nowhere')))
+      await Promise.all(Array.from({ length: 512 }, () => app.inject('/livez')))
       t.strictSame(await reported, { kind })
     }
     const lines = log.map((line) => JSON.parse(line)).filter(({ msg }) => msg.startsWith('traces'))

@@ -7,7 +7,7 @@ import { setImmediate as nextTick } from 'node:timers/promises'
 import t, { type Test } from 'tap'
 import { startApp } from '../../support/app.ts'
 import { startBlocked } from '../../support/blocked.ts'
-import { sql } from '../../support/database.ts'
+import { createDatabase, sql } from '../../support/database.ts'
 import { exchange, parseResponses } from '../../support/raw.ts'
 
 function open (t: Test, address: string): Socket {
@@ -17,12 +17,13 @@ function open (t: Test, address: string): Socket {
   return socket
 }
 
-/** Stores so many plants that their list does not fit into the socket buffers. */
-const makeLongList = (url: string) =>
-  sql(url, "insert into plants select 'alice', id, repeat('x', 4000) from generate_series(1, 5000) as id")
+/** In this database, the list of alice does not fit into the buffers of a socket. */
+const DATABASE_URL = await createDatabase(t)
+await sql(DATABASE_URL,
+  "insert into plants select 'alice', id, repeat('x', 4000) from generate_series(1, 5000) as id")
 
 t.test('a shutdown ends each connection with its next response, and waits for a list', async (t) => {
-  const { app, as, lifecycle, listen, url } = await startApp(t)
+  const { app, as, lifecycle, listen } = await startApp(t, { DATABASE_URL })
   const address = await listen()
   const { authorization } = await as('alice')
   const sockets: Socket[] = []
@@ -40,7 +41,6 @@ t.test('a shutdown ends each connection with its next response, and waits for a 
   const starts = ['', 'GET /pl', `${live}\r\n`, `${live}Content-Length: 9\r\n\r\nx`]
   const idle = await Promise.all(starts.map(send))
   // The service must wait until the client reads.
-  await makeLongList(url)
   const reading = open(t, address).pause()
   reading.write(`GET /plants HTTP/1.1\r\nHost: x\r\nAuthorization: ${authorization}\r\n\r\n`)
   while (!sockets.some(({ writableLength }) => writableLength > 0)) await nextTick()
@@ -103,10 +103,10 @@ t.test('a shutdown waits for the database, and for a body that still arrives', a
 })
 
 t.test('a shutdown sends the rest of a response that the service has completed', async (t) => {
-  const { app, as, listen, url } = await startApp(t)
+  const { app, as, listen, url } = await startApp(t, { DATABASE_URL })
   const address = await listen()
-  const { authorization } = await as('alice')
-  await sql(url, "insert into plants select 'alice', id, repeat('x', 600) from generate_series(1, 100) as id")
+  const { authorization } = await as('bob')
+  await sql(url, "insert into plants select 'bob', id, repeat('x', 600) from generate_series(1, 100) as id")
   const accepted = once(app.server, 'connection') as Promise<[Socket]>
   const client = open(t, address).pause()
   const [socket] = await accepted
@@ -128,10 +128,9 @@ t.test('a shutdown sends the rest of a response that the service has completed',
 
 t.test('a shutdown waits for no unread list and no unfinished body, and cuts a slow list', async (t) => {
   for (const isSlow of [false, true]) {
-    const { app, as, lifecycle, listen, log, url } = await startApp(t)
+    const { app, as, lifecycle, listen, log } = await startApp(t, { DATABASE_URL })
     const address = await listen()
     const { authorization } = await as('alice')
-    await makeLongList(url)
     const client = open(t, address).pause()
     client.write(`GET /plants HTTP/1.1\r\nHost: x\r\nAuthorization: ${authorization}\r\n\r\n`)
     await once(client, 'readable')
