@@ -226,7 +226,7 @@ t.test('traces that do not arrive are counted, and the log has the reason once a
       await text(request)
       response.writeHead(status).end(body)
     })
-    const settings = { OTEL_EXPORTER_OTLP_ENDPOINT: collector, METRICS_PORT: '0' }
+    const settings = { OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: collector, METRICS_PORT: '0' }
     process.env = { ...env, ...settings }
     t.teardown(() => { process.env = env })
     const { app, log, metricsUrl } = await startApp(t, { ...withoutDatabase, ...settings })
