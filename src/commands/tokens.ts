@@ -6,7 +6,7 @@ import {
   createTokens, idOf, isWellFormedToken, tokenState, type NewToken, type Token, type Tokens
 } from '../access/tokens.ts'
 import { settings, type Config } from '../config.ts'
-import { commandConnectTimeoutMs } from '../database/connection-string.ts'
+import { commandConnectTimeoutMs } from '../database/client.ts'
 import { openDatabase, type Database } from '../database/database.ts'
 import type { Table } from '../table-gateway/table.ts'
 import { logCommand, withDatabase } from './database.ts'

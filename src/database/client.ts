@@ -3,17 +3,20 @@ import { Socket } from 'node:net'
 import pg from 'pg'
 import type { Server } from './connection-string.ts'
 
+/** How long requests, and commands, wait for a connection. */
+export const [connectTimeoutMs, commandConnectTimeoutMs] = [3000, 10_000]
+
 export class Client extends pg.Client {
   /** The process id of the session. A pooler invents one. @types/pg lacks this property. */
   declare readonly processID: number
-  /** Identifies the session. Undefined behind a pooler, and before `start`. */
+  /** Identifies the session. Undefined behind a pooler, and before `Servers.startSession`. */
   session: string | undefined
   /** A time of `performance.now()`. */
   readonly startedAt = performance.now()
   readonly #socket: Socket
   readonly #deadline: NodeJS.Timeout
 
-  /** The connection must open, and `start` must end, within `timeoutMs`. Options of `server` win. */
+  /** Within `timeoutMs`, the connection must open, and `endDeadline` be called. Options of `server` win. */
   constructor (server: Server, timeoutMs: number, options: pg.ClientConfig) {
     const socket = new Socket()
     // If the network drops the packets of an idle connection, the connection ends after some 20 s.
@@ -28,18 +31,10 @@ export class Client extends pg.Client {
     this.on('error', () => {})
     // After an error of its own, such as a missing password, pg would leave the connection open.
     this.connection.on('error', () => this.reset())
-    this.once('end', () => clearTimeout(this.#deadline))
+    this.once('end', () => this.endDeadline())
   }
 
-  /** Resolves when `startSession` does. Rejects if the server must not be used. */
-  async start (startSession: () => Promise<string | undefined>): Promise<void> {
-    this.session = await startSession()
-    clearTimeout(this.#deadline)
-  }
-
-  /** Connects without a session's settings. */
-  async open (): Promise<void> {
-    await this.connect()
+  endDeadline (): void {
     clearTimeout(this.#deadline)
   }
 

@@ -13,8 +13,6 @@ export interface Server {
 
 export type Target = 'read-write' | 'primary' | 'any'
 
-/** How long requests, and commands, wait for a connection. */
-export const [connectTimeoutMs, commandConnectTimeoutMs] = [3000, 10_000]
 export const urlForm = 'postgres://user:password@host:port/database, with % as %25, / as %2F, ? as %3F, ' +
   '# as %23, @ as %40, [ as %5B and space as %20 in user and password'
 

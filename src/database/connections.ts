@@ -69,8 +69,7 @@ export class Connections {
         }
       },
       // pg awaits this function. Its type does not say so.
-      onConnect: ((client: Client) =>
-        client.start(() => servers.startSession(client, settings))) as unknown as () => void
+      onConnect: ((client: Client) => servers.startSession(client, settings)) as unknown as () => void
     })
     this.#pool.on('connect', () => {
       options.backoff.succeed()
@@ -102,8 +101,7 @@ export class Connections {
     const { idleCount, totalCount } = this.#pool
     if (this.#heldPlaces === max) return this.#settle(job, slow('all earlier connections hang'))
     if (idleCount > 0 || totalCount === max) return this.#checkOut(job)
-    if (backoff.error !== undefined) return this.#waitOrFail(job, backoff.error)
-    if (servers.isKnown) return this.#checkOut(job)
+    if (backoff.error !== undefined) return this.#tryLater(job, backoff.error)
     servers.find().then(() => this.#checkOut(job), (error) => this.#failToOpen(job, error))
   }
 
@@ -121,15 +119,16 @@ export class Connections {
     connectionEvents.publish({ event: 'failed', error: cause })
     this.#options.backoff.fail(error)
     this.#options.servers.forget()
-    this.#waitOrFail(job, error)
+    this.#tryLater(job, error)
   }
 
-  /** While a connection is open, the statement waits: the server may be full. */
-  #waitOrFail (job: Job, error: unknown): void {
+  /** While a connection is open, the server may only be full: starts the job again after the pause. */
+  #tryLater (job: Job, error: unknown): void {
     const { backoff, maxConnectMs } = this.#options
-    const isOpen = this.#pool.totalCount > this.#heldPlaces
-    if (!isOpen || performance.now() - job.startedAt > maxConnectMs) return this.#settle(job, error)
-    void backoff.end().then(() => this.#start(job))
+    const isOneOpen = this.#pool.totalCount > this.#heldPlaces
+    const hasTime = performance.now() - job.startedAt < maxConnectMs
+    if (isOneOpen && hasTime) void backoff.end().then(() => this.#start(job))
+    else this.#settle(job, error)
   }
 
   #send (job: Job, client: PooledClient): void {

@@ -1,7 +1,7 @@
 // Runs single statements. Each kind of statement has connections of its own.
 import pg from 'pg'
 import { Backoff } from './backoff.ts'
-import { connectTimeoutMs } from './connection-string.ts'
+import { connectTimeoutMs } from './client.ts'
 import { Connections, type Row, type Statement } from './connections.ts'
 import { GivenUpSessions } from './given-up-sessions.ts'
 import { Servers, type SessionSettings } from './servers.ts'
@@ -64,18 +64,10 @@ export function openDatabase ({
   const givenUp = new GivenUpSessions(() =>
     servers.connect(maxConnectMs, { ...client, query_timeout: maxConnectMs }))
   const maxResultMs = (statementTimeoutMs || 5000) + 1000
-  const create = (kind: Kind) => new Connections({
-    max: poolSizes[kind],
-    settings: settingsOf[kind],
-    servers,
-    backoff,
-    givenUp,
-    client,
-    maxConnectMs,
-    maxResultMs
-  })
-  const kinds = Object.fromEntries(Object.keys(poolSizes).map((kind) =>
-    [kind, create(kind as Kind)])) as Record<Kind, Connections>
+  const shared = { servers, backoff, givenUp, client, maxConnectMs, maxResultMs }
+  const kinds = Object.fromEntries(Object.entries(poolSizes).map(([kind, max]) =>
+    [kind, new Connections({ ...shared, max, settings: settingsOf[kind as Kind] })]
+  )) as Record<Kind, Connections>
   const all = Object.values(kinds)
   const runOn = (kind: Kind) => (statement: Statement, values?: unknown[]) =>
     kinds[kind].run(statement, values)

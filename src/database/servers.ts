@@ -1,10 +1,8 @@
 // Chooses the server of DATABASE_URL for new connections, and prepares their sessions.
 import type pg from 'pg'
 import { ApiError, errors } from '../errors.ts'
-import { Client } from './client.ts'
-import {
-  commandConnectTimeoutMs, parseConnectionString, type Server, type Target
-} from './connection-string.ts'
+import { Client, commandConnectTimeoutMs } from './client.ts'
+import { parseConnectionString, type Server, type Target } from './connection-string.ts'
 
 /** When a server is unfit, by `target_session_attrs`. `read-write`: if it is a standby or read-only. */
 const unfitWhen: Record<Target, string> = {
@@ -36,7 +34,7 @@ export class Servers {
   /** The server that `find` has found last. */
   latest: Server
   /** Whether `latest` may be used for new connections. */
-  isKnown: boolean
+  #isKnown: boolean
   #search: Promise<Server> | undefined
   /** The system identifier of the first server, if there are several. */
   #system: string | undefined
@@ -48,12 +46,12 @@ export class Servers {
     this.#servers = servers
     this.#target = target
     this.latest = servers[0] as Server
-    this.isKnown = servers.length === 1
+    this.#isKnown = servers.length === 1
   }
 
   /** Resolves to the server for new connections: of several, to the first fit one that responds. */
   async find (): Promise<Server> {
-    if (this.isKnown) return this.latest
+    if (this.#isKnown) return this.latest
     this.#search ??= this.#findFit().finally(() => { this.#search = undefined })
     return this.#search
   }
@@ -63,7 +61,7 @@ export class Servers {
       const client = new Client(server, searchTimeoutMs, { application_name: 'plant-store search' })
       try {
         await client.connect()
-        await client.start(() => this.startSession(client))
+        await this.startSession(client)
         return server
       } finally {
         client.end().catch(() => {})
@@ -72,28 +70,29 @@ export class Servers {
     this.latest = await Promise.any(attempts).catch(({ errors }) => {
       throw new AggregateError(errors, 'no server accepts writes')
     })
-    this.isKnown = true
+    this.#isKnown = true
     return this.latest
   }
 
   /** Opens a separate connection to the server that `find` chooses. */
   async connect (timeoutMs: number, options: pg.ClientConfig): Promise<Client> {
     const client = new Client(await this.find(), timeoutMs, options)
-    await client.open()
+    await client.connect()
+    client.endDeadline()
     return client
   }
 
   /** Call this when the server may accept no more writes. With several servers, `find` searches again. */
   forget (): void {
-    if (this.#servers.length > 1) this.isKnown = false
+    if (this.#servers.length > 1) this.#isKnown = false
   }
 
   /**
-   * Rejects if the server is unfit. Resolves to a text that identifies the session, or to undefined behind a
-   * pooler. A pooler may run the next statement in another session, so then changes no setting.
-   * docs/scaling.md gives these settings to the role.
+   * Identifies the session and changes its settings. Rejects if the server is unfit. A pooler may run the
+   * next statement in another session, so then changes no setting. docs/scaling.md gives these settings to
+   * the role.
    */
-  async startSession (client: Client, settings: SessionSettings = {}): Promise<string | undefined> {
+  async startSession (client: Client, settings: SessionSettings = {}): Promise<void> {
     const changes = Object.entries({ ...sessionSettings, ...settings })
       .map(([name, value]) => `set_config('${name}', '${value}', false)`)
     // PostgreSQL on Linux can notice a closed connection during a statement. The statement then ends.
@@ -118,7 +117,8 @@ export class Servers {
       throw new UnfitServer('the server belongs to another database system: restart the service to use it')
     }
     this.isDistributed = hasCitus === 'true'
-    return session ?? undefined
+    client.session = session ?? undefined
+    client.endDeadline()
   }
 }
 

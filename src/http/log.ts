@@ -8,8 +8,6 @@ declare module 'fastify' {
   interface FastifyRequest {
     /** Whether the error log has a line of this request, or omits it because the request changed nothing. */
     hasErrorLine: boolean
-    /** Whether the service cut its response after the status. */
-    isAborted: boolean
   }
 }
 
@@ -49,7 +47,6 @@ export function readTraceparent (header: string | string[] | undefined) {
 export function registerErrorLog (app: FastifyInstance): void {
   app.decorate('errorLog', new ErrorLog(app.log))
   app.decorateRequest('hasErrorLine', false)
-  app.decorateRequest('isAborted', false)
   app.addHook('onClose', async () => app.errorLog.flush())
 }
 

@@ -3,17 +3,18 @@ import type { FastifyBaseLogger, FastifyInstance, FastifyReply, FastifyRequest }
 import { isRead } from './request-checks.ts'
 import { describeRequest } from './responses.ts'
 
-/** `aborted`: the service cut its response after the status. */
+/** `aborted`: the service cut the response, or the request before the response began. */
 type Report = (end: { status: number, ms: number, aborted?: 'service' }) => void
 
 /** Calls `report` when the response has ended, or when the client has left before. `report` may throw. */
 export function onEnd (request: FastifyRequest, reply: FastifyReply, report: Report): void {
   // Not `onResponse`: Fastify skips this hook if the client leaves before the end of the response.
   reply.raw.once('close', () => request.server.errorLog.attempt(request.log, () => report({
-    // 499, as in nginx's log: the client left before the response began.
+    // 499, as in nginx's log: the connection ended before the response began.
     status: reply.raw.headersSent ? reply.statusCode : 499,
     ms: reply.elapsedTime,
-    ...request.isAborted && { aborted: 'service' }
+    // Only the service destroys a response with an error.
+    ...reply.raw.errored && { aborted: 'service' }
   })))
 }
 

@@ -98,11 +98,13 @@ function reportError (error: ApiError, request: FastifyRequest, further?: object
 
 /** Reports a list that the service cuts after it has sent the status. */
 export class StreamErrors extends LogController {
-  override streamError (error: FastifyError, request: FastifyRequest, { statusCode: status }: FastifyReply) {
-    // The client has left.
-    if (error.code === 'ERR_STREAM_PREMATURE_CLOSE') return
-    request.isAborted = true
-    reportError(toApiError(request.server, error, errors.INTERNAL), request, { status, aborted: 'service' })
+  override streamError (error: FastifyError, request: FastifyRequest, reply: FastifyReply) {
+    const { raw, statusCode: status } = reply
+    // Either the client has left, or a shutdown has cut the list with an error.
+    const reason = error.code === 'ERR_STREAM_PREMATURE_CLOSE' ? raw.errored : error
+    if (reason === null) return
+    raw.destroy(reason)
+    reportError(toApiError(request.server, reason, errors.INTERNAL), request, { status, aborted: 'service' })
   }
 }
 

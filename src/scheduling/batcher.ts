@@ -29,8 +29,8 @@ export interface BatcherOptions<Item extends Work, Result> {
   /** The most items in a batch, and the most batches in flight. */
   maxItems: number
   maxInFlight: number
-  /** Only for `maxItems` 1. No limit by default. */
-  maxInFlightPerUser?: number
+  /** Only for `maxItems` 1: whether a user has at most one batch in flight. */
+  isOnePerUser?: boolean
   maxQueued: number
   /** Whether each item gets a batch of its own at the moment. */
   isOneByOne?: () => boolean
@@ -65,7 +65,9 @@ export class Batcher<Item extends Work, Result> {
   readonly #queue = new FairQueue<Entry<Item, Result>>()
   /** When each batch in flight was sent, in this order. */
   readonly #inFlight: number[] = []
-  readonly #inFlightOf = new Map<string, number>()
+  /** With `isOnePerUser`: the users with a batch in flight. */
+  readonly #busyUsers = new Set<string>()
+  readonly #isBusy = (user: string) => this.#busyUsers.has(user)
   #succeededAt = -Infinity
   #scheduled: NodeJS.Immediate | undefined
   #timer: NodeJS.Timeout | undefined
@@ -129,13 +131,10 @@ export class Batcher<Item extends Work, Result> {
   }
 
   #takeBatch (maxItems: number): Array<Entry<Item, Result>> {
-    const { maxInFlightPerUser } = this.#options
-    const isBlocked = maxInFlightPerUser === undefined
-      ? undefined
-      : (user: string) => (this.#inFlightOf.get(user) ?? 0) >= maxInFlightPerUser
     const batch: Array<Entry<Item, Result>> = []
     for (let left = maxBatchLength; batch.length < maxItems;) {
-      const entry = this.#queue.next(batch.length === 0 ? Infinity : Math.max(1, left / sizeUnit), isBlocked)
+      const maxCost = batch.length === 0 ? Infinity : Math.max(1, left / sizeUnit)
+      const entry = this.#queue.next(maxCost, this.#isBusy)
       if (entry === undefined) break
       if (entry.item.response?.destroyed) {
         entry.reject(clientClosedRequest)
@@ -149,10 +148,11 @@ export class Batcher<Item extends Work, Result> {
 
   /** Settles all entries, or leaves them to `retries`. Never rejects. */
   async #send (batch: Array<Entry<Item, Result>>): Promise<void> {
-    const { name, retries } = this.#options
+    const { name, retries, isOnePerUser } = this.#options
     const sentAt = performance.now()
     this.#inFlight.push(sentAt)
-    this.#count(batch, 1)
+    const { user } = (batch[0] as Entry<Item, Result>).item
+    if (isOnePerUser) this.#busyUsers.add(user)
     batchEvents.publish({ name, items: batch.length })
     try {
       // With the contexts, traces link the statement to the requests of the batch.
@@ -169,17 +169,8 @@ export class Batcher<Item extends Work, Result> {
       }
     }
     this.#inFlight.splice(this.#inFlight.indexOf(sentAt), 1)
-    this.#count(batch, -1)
+    this.#busyUsers.delete(user)
     if (this.#queue.size > 0) this.#scheduled ??= setImmediate(this.#drain)
-  }
-
-  #count (batch: Array<Entry<Item, Result>>, change: 1 | -1): void {
-    if (this.#options.maxInFlightPerUser === undefined) return
-    for (const { item: { user } } of batch) {
-      const count = (this.#inFlightOf.get(user) ?? 0) + change
-      if (count === 0) this.#inFlightOf.delete(user)
-      else this.#inFlightOf.set(user, count)
-    }
   }
 
   readonly #check = (): void => {

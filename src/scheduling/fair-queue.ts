@@ -1,8 +1,10 @@
 // Keeps one queue per user. Serves the queues by deficit round robin (Shreedhar and Varghese, SIGCOMM 1995).
 
+interface Entry<Item> { item: Item, cost: number, queuedAt: number }
+
 interface UserQueue<Item> {
   user: string
-  entries: Array<{ item: Item, cost: number, queuedAt: number }>
+  entries: Array<Entry<Item>>
   /** The cost that the user may still spend in this round. Each round adds 1. */
   deficit: number
 }
@@ -28,7 +30,7 @@ export class FairQueue<Item> {
     // The loop also visits keys that are added meanwhile, so it returns to users that it moves to the end.
     for (const [user, queue] of this.#users) {
       if (isBlocked?.(user)) continue
-      const { cost } = queue.entries[0] as typeof queue.entries[0]
+      const { cost } = queue.entries[0] as Entry<Item>
       if (queue.deficit < cost) {
         queue.deficit++
         this.#users.delete(user)
@@ -65,6 +67,6 @@ export class FairQueue<Item> {
     if (entries.length === 0) this.#users.delete(user)
     // Replace the empty Map: a Map is slow after many deletes, and V8 keeps its old tables for a while.
     if (this.size === 0) this.#users = new Map()
-    return (entry as typeof entries[0] & {}).item
+    return (entry as Entry<Item>).item
   }
 }

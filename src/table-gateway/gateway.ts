@@ -35,7 +35,7 @@ export function createGateway<Row extends object> (
       maxItems: 1,
       maxInFlight: maxInFlight.writesAlone,
       // Locked rows of up to three users leave a place to the others.
-      maxInFlightPerUser: 1,
+      isOnePerUser: true,
       maxQueued: MAX_QUEUED
     })
     const together = new Batcher<Item, boolean>((items) => writeAll(database.writeBatch, items), {

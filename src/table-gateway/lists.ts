@@ -42,7 +42,7 @@ export function createLists<Row> (
     name: `${table.name}_page`,
     maxItems: 1,
     maxInFlight: maxInFlight.pages,
-    maxInFlightPerUser: maxInFlight.pages / 2,
+    isOnePerUser: true,
     // The memory budget limits the long lists, and each of them queues one statement at a time.
     maxQueued: Infinity
   })

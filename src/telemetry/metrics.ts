@@ -39,11 +39,9 @@ export async function openMetrics (
   measureRequests(app, metrics)
   measureDatabase(database, metrics)
   if (config.JWT_ISSUER !== undefined) measureJwts(metrics)
-  if (config.OTEL_EXPORTER_OTLP_ENDPOINT !== undefined) {
-    const faults = metrics.counter('plant_store_trace_faults_total',
-      'Exports of spans that failed, and warnings of dropped spans', 'kind', traceFaults)
-    traceFaultEvents.subscribe(({ kind }) => faults.inc({ kind }))
-  }
+  const faults = metrics.counter('plant_store_trace_faults_total',
+    'Exports of spans that failed, and warnings of dropped spans', 'kind', traceFaults)
+  traceFaultEvents.subscribe(({ kind }) => faults.inc({ kind }))
   await serveMetrics(app, metrics, config)
 }
 

@@ -83,7 +83,7 @@ t.test('in every order, each item succeeds or fails once, and users share fairly
 
       const shared = { name: 'test', maxQueued }
       const alone = new Batcher<Item, Item>((sent) => run(sent, true),
-        { ...shared, maxItems: 1, maxInFlight: 2, maxInFlightPerUser: 1 })
+        { ...shared, maxItems: 1, maxInFlight: 2, isOnePerUser: true })
       const isRetryable = (error: unknown) => (error as Error).message === 'bad'
       const batcher = new Batcher<Item, Item>((sent) => run(sent, false),
         { ...shared, maxItems, maxInFlight, retries: { batcher: alone, isRetryable } })

@@ -5,7 +5,10 @@ import {
 } from 'node:http'
 import type { Socket } from 'node:net'
 import { setTimeout as delay } from 'node:timers/promises'
+import { ApiError, errors } from '../../errors.ts'
 import { ClientConnection } from './client-connection.ts'
+
+const stopping = new ApiError(errors.STOPPING)
 
 export interface Lifecycle {
   starting?: boolean
@@ -66,10 +69,14 @@ export function createServer (
         : [delay(forceCloseAt - performance.now(), undefined, { ref: false })]
       await Promise.race([closed, ...deadline])
       const left = [...connections].filter(([socket]) => !socket.destroyed)
-      return left.map(([socket, { response }]) => {
+      const responses = left.map(([, { response }]) => response)
+      // Not `closed`: the listeners of a response run later.
+      await Promise.all(left.map(([socket], index) => new Promise((resolve) => {
+        socket.once('close', resolve)
+        responses[index]?.destroy(stopping)
         socket.destroy()
-        return response
-      })
+      })))
+      return responses
     }
   }
 }
