@@ -47,11 +47,11 @@ while true; do
     fi
     checked=$newest
     cat > "$file" <<METRICS
-plant_store_backup_timestamp_seconds $newest
-plant_store_archive_delay_seconds $(query "select coalesce(max(extract(epoch from now() - modification)), 0)
+plant_store_backup_timestamp_seconds{server="$HOSTNAME"} $newest
+plant_store_archive_delay_seconds{server="$HOSTNAME"} $(query "select coalesce(max(extract(epoch from now() - modification)), 0)
   from pg_ls_archive_statusdir() where name like '%.ready'")
 METRICS
-    [ -z "$verified" ] || printf 'plant_store_backup_verified %s\n' "$verified" >> "$file"
+    [ -z "$verified" ] || printf 'plant_store_backup_verified{server="%s"} %s\n' "$HOSTNAME" "$verified" >> "$file"
     mv "$file" "$file.prom"
   else
     rm -f "$file.prom"

@@ -10,15 +10,22 @@ as_postgres () {
 }
 
 # The recovered database begins a history of its own, so it needs a stanza of its own.
-[ "$stanza" != "$PGBACKREST_STANZA" ] || fail "Set STANZA in .env to a new name first, not $stanza."
-# `pg_isready` returns 2 or more if the server does not respond.
-pg_isready --host=database --quiet && state=0 || state=$?
-[ "$state" -ge 2 ] || fail 'The database still runs. Stop it first: docker compose stop'
+pgbackrest info --output=json | jq --exit-status '.[0].status.message == "missing stanza path"' > /dev/null ||
+  fail "Set STANZA in .env to a new name first, not $PGBACKREST_STANZA."
+require_stopped () {
+  # `pg_isready` returns 2 or more if the server does not respond.
+  pg_isready --host=database --quiet && state=0 || state=$?
+  [ "$state" -ge 2 ] || fail 'The database still runs. Stop it first: docker compose stop'
+}
+require_stopped
 
+mkdir -p "$(dirname "$PGDATA")"
+# When a terminal is closed, Docker lets the container go on.
+exec 9< "$(dirname "$PGDATA")"
+flock --nonblock 9 || fail 'Another recovery still runs. `docker ps` shows its container.'
 rm -rf "$new"
 trap 'rm -rf "$new"' EXIT
 trap 'exit 1' HUP INT TERM
-mkdir -p "$(dirname "$PGDATA")"
 install --directory --mode=700 --owner=postgres "$new"
 pgbackrest restore --stanza="$stanza" --pg1-path="$new" \
   ${moment:+--type=time --target-action=promote "--target=$moment"}
@@ -40,6 +47,9 @@ done
 as_postgres pg_ctl stop --pgdata="$new" --silent --timeout=3600
 grep --only-matching 'last completed transaction.*' $log || true
 
+# Meanwhile somebody may have started the database.
+require_stopped
+trap '' HUP INT TERM
 if [ -e "$PGDATA" ]; then
   old=$PGDATA.$(date -u +%Y%m%dT%H%M%SZ)
   mv "$PGDATA" "$old"

@@ -6,7 +6,7 @@ import { run, until } from '../container/support.ts'
 const { project, follow, plants, keep, ready, backUp, now, recover } = await openBackups(t)
 const metric = async (name: string) => {
   const read = () => project.inside('backup', 'cat', '/metrics/backup.prom').catch(() => '')
-  return Number(new RegExp(`^${name} (.*)$`, 'm').exec(await read())?.[1])
+  return Number(new RegExp(`^${name}\\S* (.*)$`, 'm').exec(await read())?.[1])
 }
 /** Runs shell lines on the stopped data or on the backups. */
 const repair = (lines: string) => project.compose('run', '-T', '--rm', '--no-deps', '--user=root',
@@ -39,8 +39,10 @@ await t.test('a repeated recovery returns to what there was at a moment, in any 
 
 await t.test('a recovery that cannot succeed changes nothing', async (t) => {
   await backUp()
-  await t.rejects(repair('sh /recover.sh plants'), /The database still runs/)
-  await t.rejects(repair('sh /recover.sh "$PGBACKREST_STANZA"'), /Set STANZA in .env to a new name first/)
+  await t.rejects(repair('PGBACKREST_STANZA=new sh /recover.sh plants'), /The database still runs/)
+  for (const from of ['plants', '"$PGBACKREST_STANZA"']) {
+    await t.rejects(repair(`sh /recover.sh ${from}`), /Set STANZA in .env to a new name first/, from)
+  }
   const before = await plants()
   const moment = await now()
   for (const [UNTIL, reason] of [['2099-01-01 00:00:00+00', /unable to find backup set/],
@@ -50,16 +52,19 @@ await t.test('a recovery that cannot succeed changes nothing', async (t) => {
     const from = UNTIL === moment ? 'plants' : undefined
     await t.rejects(recover(UNTIL, from), reason, UNTIL)
   }
-  const name = `${project.env.COMPOSE_PROJECT_NAME}-killed`
+  // The client of a recovery is killed, and its container goes on while the database starts again.
   await project.compose('stop')
-  const killed = t.rejects(project.compose('run', '-T', '--no-deps', '--name', name,
-    '--entrypoint=sh', 'database', '/recover.sh', 'plants'))
-  const isRunning = () => run('inspect', '--format={{.State.Running}}', name).catch(() => '')
-  await until(isRunning, (it) => it === 'true')
-  await run('kill', name)
-  await killed
+  const name = `${project.env.COMPOSE_PROJECT_NAME}-orphan`
+  const into = ['run', '-T', '--rm', '--no-deps', '-e', 'PGBACKREST_STANZA=new', '--entrypoint=sh']
+  const orphan = project.compose(...into, '--name', name, 'database', '/recover.sh', 'plants')
+  orphan.catch(() => {})
+  await until(() => run('exec', name, 'sh', '-c', 'ls -d "$PGDATA.new"').catch(() => ''), (it) => it !== '')
+  await run('pause', name)
+  await t.rejects(project.compose(...into, 'database', '/recover.sh', 'plants'), /Another recovery/)
   await project.compose('up', '--detach')
   await ready()
+  await run('unpause', name)
+  await t.rejects(orphan, /The database still runs/)
   t.equal(await plants(), before)
 })
 
