@@ -230,7 +230,7 @@ t.test('traces that do not arrive are counted, and the log has the reason once a
       await text(request)
       response.writeHead(status).end(body)
     })
-      const settings = { OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: collector, METRICS_PORT: '0', LOG_LEVEL: 'info' }
+    const settings = { OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: collector, METRICS_PORT: '0', LOG_LEVEL: 'info' }
     process.env = { ...env, ...settings }
     t.teardown(() => { process.env = env })
     const { app, log, metricsUrl } = await startApp(t, { ...withoutDatabase, ...settings })
