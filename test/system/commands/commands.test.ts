@@ -7,7 +7,7 @@ import { setTimeout as delay } from 'node:timers/promises'
 import { promisify } from 'node:util'
 import t from 'tap'
 import manifest from '../../../package.json' with { type: 'json' }
-import { createDatabase, openSession, sql } from '../../support/database.ts'
+import { createDatabase, openSession, sql, waitingForLocks } from '../../support/database.ts'
 import { findChildren, hasEnded } from '../../support/processes.ts'
 import { asShipped, program, unmeasured } from '../../support/program.ts'
 import { countPlants, ndjson, until } from '../../support/transfer.ts'
@@ -31,8 +31,8 @@ t.test('an import that loses its connection in the commit says that the outcome 
     select pg_advisory_lock(1)`)
   const { child, ended } = unmeasured.start(['import', 'ann'], { DATABASE_URL: url })
   child.stdin.end(ndjson(1))
-  await until(url, "exists (select from pg_locks where locktype = 'advisory' and not granted)")
-  await client.query("select pg_terminate_backend(pid) from pg_stat_activity where query = 'commit'")
+  const end = `select pg_terminate_backend(pid) from (${waitingForLocks}) as waiting`
+  while ((await client.query(end)).rowCount === 0) await delay(10)
   const counts = '0 created, 0 existing, 0 rejected; the outcome of the last commit is unknown: import again'
   const stderr = new RegExp(`^terminating connection.*\\n${counts}\\nThe log of the database has no line`)
   t.match(await ended, { code: 1, stderr })
