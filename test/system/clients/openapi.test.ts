@@ -7,6 +7,7 @@ import t from 'tap'
 import { startApp } from '../../support/app.ts'
 import { sql } from '../../support/database.ts'
 import { freePort } from '../../support/free-port.ts'
+import { hasEnded } from '../../support/processes.ts'
 import { withoutHooks } from '../../support/program.ts'
 
 const run = promisify(execFile)
@@ -54,7 +55,7 @@ t.test('Prism finds no violation in valid requests and their responses', async (
   const command = [join(packages, '.bin/prism'), 'proxy', 'openapi.json', address, '--port', port]
   const child = spawn('env', [...withoutHooks, ...command], { stdio: ['ignore', 'ignore', 'inherit'] })
   t.teardown(() => { child.kill() })
-  while (!await fetch(prism).then(() => true, () => false)) await setTimeout(50)
+  while (!await fetch(prism).then(() => true, () => hasEnded(child))) await setTimeout(50)
 
   async function call (outcome: number, method: string, path: string, body?: string, authorization = dora) {
     const headers = { authorization, ...body !== undefined && { 'content-type': 'application/json' } }

@@ -8,6 +8,7 @@ import { setTimeout } from 'node:timers/promises'
 import t, { type Test } from 'tap'
 import { createDatabase } from '../../support/database.ts'
 import { freePort } from '../../support/free-port.ts'
+import { hasEnded } from '../../support/processes.ts'
 import { asShipped, program } from '../../support/program.ts'
 
 const DATABASE_URL = await createDatabase(t)
@@ -23,7 +24,7 @@ async function serveInto (t: Test, log: string, limit = '') {
   t.teardown(() => { child.kill('SIGKILL') })
   const exited = once(child, 'exit')
   const get = () => fetch(`http://127.0.0.1:${PORT}/livez`, { headers }).then(({ ok }) => ok, () => false)
-  while (!await get()) await setTimeout(50)
+  while (!await get() && !hasEnded(child)) await setTimeout(50)
   return { get, stop: () => child.kill('SIGTERM') && exited }
 }
 
