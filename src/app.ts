@@ -89,12 +89,12 @@ export async function buildApp (options: AppOptions, domains: Domain[] = allDoma
   if (config.OTEL_EXPORTER_OTLP_TRACES_ENDPOINT ?? config.OTEL_EXPORTER_OTLP_ENDPOINT) {
     (await import('./telemetry/traces.ts')).openTraces(app, config)
   }
-  let isRefused = false
+  let hasFailed = false
   connectionEvents.subscribe(({ event, error: err }) => {
     if (event === 'timed_out') app.log.warn('the database was unresponsive: replacing a connection')
     // The service also works with fewer connections, so no failed request would tell of the failure.
-    if (event === 'failed' && !isRefused) app.log.warn({ err }, 'a database connection could not be opened')
-    if (event === 'failed' || event === 'opened') isRefused = event === 'failed'
+    if (event === 'failed' && !hasFailed) app.log.warn({ err }, 'a database connection could not be opened')
+    if (event === 'failed' || event === 'opened') hasFailed = event === 'failed'
   })
   app.setErrorHandler(handleError)
   setStandardHeaders(app)

@@ -59,7 +59,7 @@ class ErrorLog {
   readonly #errors = new Map<string, { error: ApiError, logged: number, further: number }>()
   #lines = 0
   #timer: NodeJS.Timeout | undefined
-  /** Receives each error. `kind`: the operation's id, `token` for a look-up, `docs`, or `connection`. */
+  /** Receives each error. `kind`: an operation's id, `token` (a look-up), `docs`, `connection`, `report`. */
   onError: (error: ApiError, kind: string) => void = () => {}
 
   constructor (log: FastifyBaseLogger) {

@@ -100,9 +100,10 @@ function reportError (error: ApiError, request: FastifyRequest, further?: object
 export class StreamErrors extends LogController {
   override streamError (error: FastifyError, request: FastifyRequest, reply: FastifyReply) {
     const { raw, statusCode: status } = reply
-    // Either the client has left, or a shutdown has cut the list with an error.
-    const reason = error.code === 'ERR_STREAM_PREMATURE_CLOSE' ? raw.errored : error
-    if (reason === null) return
+    // The client has left.
+    if (raw.errored === null && error.code === 'ERR_STREAM_PREMATURE_CLOSE') return
+    // If a shutdown has cut the list, the error of the list only follows from this.
+    const reason = raw.errored ?? error
     raw.destroy(reason)
     reportError(toApiError(request.server, reason, errors.INTERNAL), request, { status, aborted: 'service' })
   }

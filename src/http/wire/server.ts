@@ -54,7 +54,7 @@ export function createServer (
 
   return {
     server,
-    connections: connections as ReadonlyMap<Socket, ClientConnection>,
+    connections,
 
     /**
      * Accepts no further connections, and closes each connection after its response. At `forceCloseAt`, cuts

@@ -2,9 +2,11 @@
 import { once } from 'node:events'
 import type { ServerResponse } from 'node:http'
 import { connect, type Socket } from 'node:net'
+import { Readable } from 'node:stream'
 import { buffer } from 'node:stream/consumers'
 import { setImmediate as nextTick } from 'node:timers/promises'
 import t, { type Test } from 'tap'
+import { ApiError, clientClosedRequest, errors } from '../../../src/errors.ts'
 import { startApp } from '../../support/app.ts'
 import { startBlocked } from '../../support/blocked.ts'
 import { createDatabase, sql } from '../../support/database.ts'
@@ -124,6 +126,27 @@ t.test('a shutdown sends the rest of a response that the service has completed',
   t.same(responses.map(({ body }) => JSON.parse(body).length), Array(count).fill(100))
   client.destroy()
   await closed
+})
+
+t.test('a list that the service cuts is not reported as left by its client', async (t) => {
+  const pages = new Readable({ read () {} })
+  let raw: ServerResponse | undefined
+  const { as, listen, log } = await startApp(t, {}, (app) => {
+    app.get('/plants', (_request, reply) => {
+      raw = reply.raw
+      pages.push('[')
+      return reply.send(pages)
+    })
+  })
+  const { authorization } = await as('alice')
+  const { headers } = await fetch(`${await listen()}/plants`, { headers: { authorization } })
+  raw?.destroy(new ApiError(errors.STOPPING))
+  // The batcher rejects the page of a response that is destroyed.
+  pages.destroy(clientClosedRequest)
+  await once(raw as ServerResponse, 'close')
+  const id = headers.get('x-request-id')
+  const lines = log.map((line) => JSON.parse(line)).filter(({ reqId }) => reqId === id)
+  t.match(lines, [{ error: 50303, aborted: 'service' }, { msg: 'request completed', aborted: 'service' }])
 })
 
 t.test('a shutdown waits for no unread list and no unfinished body, and cuts a slow list', async (t) => {
