@@ -63,7 +63,7 @@ export function describeMissed (samples: Sample[]): string {
       .map((load) => `${load} ${round(rate(title, load))}/s of ${round(rate(first, load))}/s`)
     return loads.length === 0 ? [] : [`${title} (${loads.join(', ')})`]
   })
-  return missed.length === 0 ? '' : `Below the third: ${missed.join(', ')}.\n\n`
+  return missed.length === 0 ? '' : `Slower than the third of this service's rate: ${missed.join(', ')}.\n\n`
 }
 
 /** Replaces the section of docs/performance.md. */

@@ -80,7 +80,7 @@ async function readId (id: string): Promise<string> {
   const token = (await (process.stdin.isTTY ? askForToken() : text(process.stdin))).trim()
   if (isWellFormedToken(token)) return idOf(token)
   throw new Error(token.includes('.')
-    ? 'This is a JWT, which only the identity provider can revoke.'
+    ? 'This is a JWT, which cannot be revoked: see Checks in docs/identity.md.'
     : 'Standard input has no complete token.')
 }
 

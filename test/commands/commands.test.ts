@@ -255,7 +255,7 @@ t.test('token show and revoke read a token from standard input, and no output re
   for (const [input, error] of [
     ['', 'Standard input has no complete token.'],
     [text.slice(0, -1), 'Standard input has no complete token.'],
-    ['eyJh.eyJp.c2ln', 'This is a JWT, which only the identity provider can revoke.'],
+    ['eyJh.eyJp.c2ln', 'This is a JWT, which cannot be revoked: see Checks in docs/identity.md.'],
     [createToken(), /^There is no token with the id [0-9a-f]{16}\. The command token list shows all/]
   ] as const) {
     for (const command of ['show', 'revoke']) {
