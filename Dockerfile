@@ -1,6 +1,6 @@
 # Usage: docker run IMAGE [serve | migrate | token create alice]. Inside a container: plant-store [command].
 # To build between releases, pass another version: --build-arg VERSION=1.1.1-dev.$(git rev-parse --short HEAD)
-ARG VERSION=1.1.0
+ARG VERSION=1.1.1-dev
 
 FROM node:26-slim AS packages
 WORKDIR /app
