@@ -102,7 +102,6 @@ export class StreamErrors extends LogController {
     const { raw, statusCode: status } = reply
     // The client has left.
     if (raw.errored === null && error.code === 'ERR_STREAM_PREMATURE_CLOSE') return
-    // If a shutdown has cut the list, the error of the list only follows from this.
     const reason = raw.errored ?? error
     raw.destroy(reason)
     reportError(toApiError(request.server, reason, errors.INTERNAL), request, { status, aborted: 'service' })
@@ -110,7 +109,8 @@ export class StreamErrors extends LogController {
 }
 
 export function handleError (error: unknown, request: FastifyRequest, reply: FastifyReply): void {
-  let apiError = toApiError(request.server, error, errors.INTERNAL)
+  // If a shutdown has cut the request, other errors only follow from this.
+  let apiError = toApiError(request.server, reply.raw.errored ?? error, errors.INTERNAL)
   if (!reportError(apiError, request)) apiError = new ApiError(errors.INTERNAL)
   const { status, number, headers, message } = apiError
   reply.code(status).headers({ ...headers, 'cache-control': 'no-store', 'x-request-id': request.id })

@@ -169,8 +169,9 @@ t.test('a shutdown waits for no unread list and no unfinished body, and cuts a s
     await app.close()
     const cut = /"connections":\d,"msg":"the shutdown cuts unfinished reads and bodies"/
     t.equal(log.some((line) => cut.test(line)), isSlow)
-    const lines = log.map((line) => JSON.parse(line))
-      .filter(({ aborted, status }) => aborted === 'service' && status === 200)
+    const all = log.map((line) => JSON.parse(line))
+    t.equal(all.find(({ method, error }) => method === 'POST' && error).error, isSlow ? 50303 : 40001)
+    const lines = all.filter(({ aborted, status }) => aborted === 'service' && status === 200)
     const reported = { error: 50303, level: 'error', user: 'alice', reqId: String }
     t.match(lines, isSlow ? [{ msg: 'request completed' }, reported] : [])
   }
