@@ -26,7 +26,8 @@ t.test('USER_RATE and USER_BURST limit the requests of a user', async (t) => {
   for (const { headers } of governed) t.equal(headers['ratelimit-policy'], '"user";q=4;w=40')
   for (const response of governed.slice(4)) {
     isError(t, response, 42901, 'You have sent too many requests.')
-    t.match(response.headers, { 'retry-after': new RegExp(`^${soon}`), 'cache-control': 'no-store', 'x-request-id': String })
+    t.match(response.headers,
+      { 'retry-after': new RegExp(`^${soon}`), 'cache-control': 'no-store', 'x-request-id': String })
   }
   t.match(await bob.list(), { statusCode: 200, headers: { ratelimit: new RegExp(`^"user";r=3;t=${soon}`) } })
   for (const path of ['/livez', '/plants', '/nowhere']) {

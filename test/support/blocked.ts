@@ -26,19 +26,10 @@ export async function startBlocked (
   }
   const client = await openSession(t, app.url)
 
-  /** Waits until a PostgreSQL process waits for the lock. Returns the id of this process. */
-  async function findBlocked (): Promise<number> {
-    for (;;) {
-      const { rows: [blocked] } = await client.query(waitingForLocks)
-      if (blocked !== undefined) return blocked.pid
-      await delay(10)
-    }
-  }
   return {
     ...app,
     alice,
     client,
-    findBlocked,
     /** Sends each request as soon as the handler of the previous request has started. Awaits no response. */
     async sendBlocked<Result> (...requests: Array<() => Promise<Result>>) {
       await client.query(`begin; ${lock}`)
@@ -47,7 +38,8 @@ export async function startBlocked (
         const started = once(handlers, 'start')
         responses.push(request())
         await started
-        if (responses.length === 1) await findBlocked()
+        if (responses.length > 1) continue
+        while ((await client.query(waitingForLocks)).rowCount === 0) await delay(10)
       }
       return responses
     },
