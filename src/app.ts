@@ -55,6 +55,8 @@ export async function buildApp (options: AppOptions, domains: Domain[] = allDoma
     ...server.options,
     // Serve requests even during a shutdown. By default, Fastify would reject them.
     return503OnClosing: false,
+    // By default, a plugin that takes 10 s to load on a busy machine would end the start.
+    pluginTimeout: 0,
     rewriteUrl,
     routerOptions: { maxParamLength: maxPathLength },
     logger: {
