@@ -33,8 +33,14 @@ function statementsOf ({ name, columns, types }: Table, dryRun: boolean) {
   }
 }
 
-/** With `note`, the transaction is committed after the batch, and the summary then has this note. */
-interface Batch { rows: Row[], note?: string }
+/**
+ * `arrays` has an array of PostgreSQL for each column. With `note`, the transaction is committed after the
+ * batch, and the summary then has this note.
+ */
+interface Batch { arrays: string[], count: number, note?: string }
+
+const toArray = (cells: unknown[]) => `{${cells.map((cell) =>
+  cell === undefined ? 'NULL' : `"${String(cell).replaceAll(/["\\]/g, '\\$&')}"`).join()}}`
 
 /** A transaction stores up to `chunk` rows, and a dry run none. Calls `confirm` before each commit. */
 export function createStore (
@@ -49,19 +55,20 @@ export function createStore (
   let stored: Promise<void> = Promise.resolve()
 
   function endBatch (note?: string): void {
-    batches.push({ rows, note });
+    // pg would convert the values only after the earlier batch is stored, while PostgreSQL is idle.
+    const columns = ['owner', 'id', ...table.columns].map((_, index) => rows.map((row) => row[index]))
+    batches.push({ arrays: columns.map(toArray), count: rows.length, note });
     [rows, bytes] = [[], 0]
   }
 
-  async function store ({ rows, note: nextNote }: Batch): Promise<void> {
-    if (rows.length > 0) {
+  async function store ({ arrays, count, note: nextNote }: Batch): Promise<void> {
+    if (count > 0) {
       if (!isOpen) await client.query(statements.begin)
       isOpen = true
-      const arrays = ['owner', 'id', ...table.columns].map((_, column) => rows.map((row) => row[column]))
       if (statements.findStored) await client.query(statements.findStored, arrays.slice(0, 2))
-      const count = Number((await client.query(statements.insert, arrays)).rows[0].count)
-      created += count
-      existing += rows.length - count
+      const inserted = Number((await client.query(statements.insert, arrays)).rows[0].count)
+      created += inserted
+      existing += count - inserted
     }
     if (nextNote === undefined) return
     await confirm()
