@@ -20,7 +20,8 @@ export async function exportRows (
   await runTransfer(config, 'export', {}, async (transfer) => {
     const { client } = transfer
     const stream = client.connection.stream as Socket
-    // The role's statement_timeout may be too short for an export, so turn this timeout off.
+    // The role's statement_timeout may be too short for an export, so turn this timeout off. The user timeout
+    // of `beginTransaction` would end an export if its reader pauses for 60 s.
     await client.query('begin read only; set local statement_timeout = 0')
     if (file !== undefined || !process.stdout.isTTY) {
       transfer.progress = () => `${megabytes(stream.bytesRead)} MB`

@@ -24,11 +24,12 @@ function statementsOf ({ name, columns, types }: Table, dryRun: boolean) {
         select distinct ${list} from ${name} where owner = line.owner and id = line.id
       ) as stored on conflict do nothing`,
     // Inserts in the order of `byKey`. If lines repeat a key, stores the first line. Counts the returned
-    // rows: on Citus the statement's own row count is the number of selected rows.
+    // rows: on Citus the statement's own row count is the number of selected rows. No column has a space in
+    // its name.
     insert: `with created as (
         insert into ${dryRun ? 'checked' : name} (${list})
-        select ${list} from unnest(${arrays}) with ordinality as line (${list}, n)
-        order by owner collate "C", id, n on conflict do nothing returning 1
+        select ${list} from unnest(${arrays}) with ordinality as line (${list}, "line number")
+        order by owner collate "C", id, "line number" on conflict do nothing returning 1
       ) select count(*) from created`
   }
 }
